@@ -2,7 +2,8 @@
 
 use crate::rig::{node, pipeline, run};
 use portcullis::{Allocate, BarePermission, Error, Lifetime, Mechanism};
-use portcullis_structures::Pipeline;
+use portcullis_structures::{Pipeline, Work};
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// More than a client has operations, and than its queues have room.
@@ -97,4 +98,60 @@ fn accesses_end_when_the_node_does() {
         assert_eq!(last, Err(Error::NodeGone));
         assert_eq!(pipeline.read(&permission, 0, 8).await.map(drop), Err(Error::NodeGone));
     });
+}
+
+/// Jobs that come a few at a time: some when nothing is under way, the others beside those that are.
+struct Arrivals {
+    waiting: VecDeque<u64>,
+    arrived: u64,
+    done: BTreeSet<u64>,
+    /// The most operations that were under way when more came.
+    most: usize,
+}
+
+/// Jobs that arrive together.
+const TOGETHER: u64 = 3;
+const ARRIVALS_BESIDE_MAX: usize = 8;
+
+impl Work for Arrivals {
+    type Job = u64;
+    type Outcome = (u64, Result<u64, Error>);
+
+    fn next(&mut self) -> Option<u64> {
+        self.waiting.pop_front()
+    }
+
+    fn done(&mut self, (job, outcome): Self::Outcome) {
+        outcome.expect("an addition");
+        assert!(self.done.insert(job), "job {job} is done twice");
+    }
+
+    fn rest(&mut self, under_way: usize) -> bool {
+        assert!(self.waiting.is_empty() || under_way > 0, "what waits has room");
+        assert_eq!(self.done.len() + under_way + self.waiting.len(), usize::try_from(self.arrived).unwrap());
+        if under_way <= ARRIVALS_BESIDE_MAX && self.arrived < MANY {
+            self.most = self.most.max(under_way);
+            let first = self.arrived;
+            self.arrived = (first + TOGETHER).min(MANY);
+            self.waiting.extend(first..self.arrived);
+        }
+        self.arrived < MANY
+    }
+}
+
+#[test]
+fn jobs_that_come_while_others_are_under_way_are_begun_beside_them() {
+    for depth in [1, 4, 64] {
+        let node = node(Mechanism::MemoryWindow);
+        let pipeline = pipeline(&node, "red");
+        let permission = memory(&pipeline);
+        let mut work = Arrivals { waiting: VecDeque::new(), arrived: 0, done: BTreeSet::new(), most: 0 };
+        pipeline.serve(depth, &mut work, |job| {
+            let (pipeline, permission) = (&pipeline, &permission);
+            async move { (job, pipeline.fetch_and_add(permission, 0, 1).await) }
+        });
+        assert_eq!(work.done.len() as u64, MANY, "each is done");
+        assert_eq!(run(&pipeline, pipeline.fetch_and_add(&permission, 0, 0)), Ok(MANY));
+        assert!(work.most > 0, "some came beside others");
+    }
 }

@@ -1,9 +1,12 @@
 //! The threads of a gateway: one accepts connections, one keeps the table in order, and the others serve.
 
 mod acceptor;
+mod clients;
 mod connection;
+mod job;
 mod keeper;
 mod round;
+mod serving;
 mod settings;
 mod table;
 mod wake;

@@ -1,8 +1,8 @@
-//! What all connections of a thread ask for at a time, carried out at once.
+//! What connections of a thread ask for at a time, carried out at once.
 
 use super::connection::Connection;
-use super::table::TableStore;
-use crate::cache::{Cache, Now, StoreError};
+use super::job::{Done, Job};
+use crate::cache::StoreError;
 use crate::protocol::{Command, Expiry, Get, Reply, Request};
 use foldhash::fast::FixedState;
 use std::collections::HashMap;
@@ -12,8 +12,6 @@ use std::hash::BuildHasher;
 const COMMANDS_MAX: usize = 20;
 /// Keys that are looked up with one doorbell.
 const KEYS_AT_ONCE: usize = 64;
-/// Operations of the table that are under way at a time.
-const DEPTH: usize = 64;
 
 const GONE: &str = "the node is gone: the gateway tries to reach it again";
 const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
@@ -27,18 +25,6 @@ struct Answer {
     is_part: bool,
 }
 
-/// Requests that are carried out one after another, each with the place of its answer.
-enum Job {
-    Gets(Vec<(usize, Get)>),
-    One(usize, Request),
-    /// Requests about one key.
-    Several(Vec<(usize, Request)>),
-    Flush(usize, Expiry, bool),
-}
-
-/// A request with the place of its answer, and what has come of it.
-type Done = (usize, Option<Request>, Result<Reply, StoreError>);
-
 /// What is asked for in one round.
 #[derive(Default)]
 pub struct Round {
@@ -49,6 +35,10 @@ pub struct Round {
     /// The keys that the present connection has asked for in this round, and whether it changes them.
     keys: Vec<(u64, bool)>,
     hasher: FixedState,
+    /// The connections that ask.
+    connections: Vec<usize>,
+    /// Jobs that have not been done.
+    jobs_left: usize,
 }
 
 /// Why a round takes nothing more of a connection.
@@ -69,6 +59,7 @@ impl Round {
         connection: &mut Connection,
         mut other: impl FnMut(&Command) -> Option<Reply>,
     ) -> Taken {
+        self.connections.push(number);
         self.keys.clear();
         let mut left = COMMANDS_MAX;
         let first = self.answers.len();
@@ -160,37 +151,40 @@ impl Round {
         self.answers.push(Answer { connection, reply, is_part });
     }
 
-    /// Whether nothing is asked for.
-    pub fn is_empty(&self) -> bool {
-        self.answers.is_empty()
+    /// The connections that ask.
+    pub fn connections(&self) -> &[usize] {
+        &self.connections
     }
 
-    /// Carries all out. Returns how often the store has failed.
-    pub fn carry_out(&mut self, cache: Option<&Cache<TableStore>>, now: Now) -> u64 {
-        let jobs = self.jobs();
-        if jobs.is_empty() {
-            return 0;
-        }
-        let Some(cache) = cache else {
-            let unknown = self.answers.iter_mut().filter(|answer| answer.reply.is_none());
-            return unknown.map(|answer| answer.reply = Some(Reply::Failed(GONE.to_owned()))).count() as u64;
-        };
-        let pipeline = &cache.store().pipeline;
-        let (mut failures, mut crowded) = (0, Vec::new());
-        let mut take = |answers: &mut Vec<Answer>, (at, request, result): Done| match (result, request) {
-            (Err(StoreError::Crowded), Some(request)) => crowded.push((at, request)),
-            (result, _) => {
-                failures += u64::from(matches!(result, Err(StoreError::Failed(_))));
-                answers[at].reply = Some(result.unwrap_or_else(reply_to_failure));
+    /// Leaves all requests unanswered, for which the node is needed. Returns how many there are.
+    pub fn refuse(&mut self) -> u64 {
+        self.gets.clear();
+        self.others.clear();
+        self.flushes.clear();
+        self.answers.iter().filter(|answer| answer.reply.is_none()).count() as u64
+    }
+
+    /// Whether nothing is under way any more.
+    pub fn is_done(&self) -> bool {
+        self.jobs_left == 0
+    }
+
+    /// Takes what has come of a job. Requests that were too much at once are handed to `crowded`: they are to be done alone.
+    /// Returns how often the store has failed.
+    pub fn take_done(&mut self, done: Vec<Done>, mut crowded: impl FnMut(usize, Request)) -> u64 {
+        self.jobs_left -= 1;
+        let mut failures = 0;
+        for (at, request, result) in done {
+            match (result, request) {
+                (Err(StoreError::Crowded), Some(request)) => {
+                    self.jobs_left += 1;
+                    crowded(at, request);
+                }
+                (result, _) => {
+                    failures += u64::from(matches!(result, Err(StoreError::Failed(_))));
+                    self.answers[at].reply = Some(result.unwrap_or_else(reply_to_failure));
+                }
             }
-        };
-        let answers = &mut self.answers;
-        pipeline.run(DEPTH, jobs.into_iter().map(|job| perform(cache, job, now)), |done| {
-            done.into_iter().for_each(|done| take(answers, done));
-        });
-        for (at, mut request) in crowded {
-            let result = pipeline.block_on(cache.perform(&mut request, now));
-            answers[at].reply = Some(result.unwrap_or_else(reply_to_failure));
         }
         failures
     }
@@ -202,10 +196,17 @@ impl Round {
             let has_failed = is_part && matches!(reply, Reply::Failed(_));
             each(connection, &reply, has_failed);
         }
+        self.connections.clear();
     }
 
-    /// What is to be done at once. Changes of one key by several connections are done one after another, since each would
-    /// fail for all others but one.
+    /// What is to be done. Changes of one key by several connections are done one after another, since each would fail for
+    /// all others but one.
+    pub fn begin(&mut self) -> Vec<Job> {
+        let jobs = self.jobs();
+        self.jobs_left = jobs.len();
+        jobs
+    }
+
     fn jobs(&mut self) -> Vec<Job> {
         let mut jobs: Vec<Job> =
             self.flushes.drain(..).map(|(at, delay, quiet)| Job::Flush(at, delay, quiet)).collect();
@@ -260,45 +261,5 @@ fn reply_to_failure(error: StoreError) -> Reply {
             Reply::Failed("out of memory: the value is larger than the buffers".to_owned())
         }
         StoreError::Failed(why) => Reply::Failed(why),
-    }
-}
-
-/// Carries a job out.
-async fn perform(cache: &Cache<TableStore>, job: Job, now: Now) -> Vec<Done> {
-    match job {
-        Job::One(at, mut request) => {
-            let result = cache.perform(&mut request, now).await;
-            vec![(at, Some(request), result)]
-        }
-        Job::Several(several) => {
-            let mut done = Vec::with_capacity(several.len());
-            for (at, mut request) in several {
-                let result = cache.perform(&mut request, now).await;
-                done.push((at, Some(request), result));
-            }
-            done
-        }
-        Job::Flush(at, delay, quiet) => {
-            let result = cache.flush(delay, now).await.map(|()| Reply::Text("OK").unless(quiet));
-            vec![(at, None, result)]
-        }
-        Job::Gets(mut gets) => {
-            let mut all: Vec<&mut Get> = gets.iter_mut().map(|(_, get)| get).collect();
-            match cache.get_all(&mut all, now).await {
-                Ok(replies) => {
-                    gets.into_iter().zip(replies).map(|((at, _), reply)| (at, None, Ok(reply))).collect()
-                }
-                // One by one: so one that fails leaves the others alone.
-                Err(_) => {
-                    let mut done = Vec::with_capacity(gets.len());
-                    for (at, get) in gets {
-                        let mut request = Request::Get(get);
-                        let result = cache.perform(&mut request, now).await;
-                        done.push((at, Some(request), result));
-                    }
-                    done
-                }
-            }
-        }
     }
 }

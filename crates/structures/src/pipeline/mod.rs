@@ -4,8 +4,8 @@
 //! posts what all operations have asked for with one doorbell, waits until something has ended, and goes on with the
 //! operations that waited for it. It starts no thread and reads no clock but the session's.
 //!
-//! A future of this module makes progress only in [`Pipeline::block_on`], [`Pipeline::drive`] or [`Pipeline::run`] of
-//! its own pipeline.
+//! A future of this module makes progress only in [`Pipeline::block_on`], [`Pipeline::drive`], [`Pipeline::run`] or
+//! [`Pipeline::serve`] of its own pipeline.
 
 mod asks;
 mod awaited;
@@ -17,10 +17,12 @@ mod places;
 mod requests;
 mod timers;
 mod together;
+mod work;
 
 pub use awaited::{Awaited, Yield};
 pub(crate) use bytes::{ZEROS, word_of};
 pub(crate) use together::{all, join};
+pub use work::Work;
 
 use self::core::Core;
 use portcullis::{Clock, Lifetime, Moment, ProcessClock, Session, SessionEndpoint, VerbsEndpoint};
@@ -140,47 +142,6 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
                 return None;
             }
         }
-    }
-
-    /// Carries operations out, up to `depth` of them at once, and hands each result to `each`. Stops early where the
-    /// pipeline was halted.
-    pub fn run<F: Future>(
-        &self,
-        depth: usize,
-        operations: impl IntoIterator<Item = F>,
-        mut each: impl FnMut(F::Output),
-    ) {
-        let mut context = Context::from_waker(Waker::noop());
-        let mut left = operations.into_iter();
-        let mut places: Vec<Pin<Box<F>>> = left.by_ref().take(depth.max(1)).map(Box::pin).collect();
-        let mut busy = vec![true; places.len()];
-        let mut under_way = places.len();
-        for task in 0..places.len() {
-            self.core.borrow_mut().ready.push(task);
-        }
-        self.core.borrow_mut().begin_round();
-        while under_way > 0 {
-            while let Some(task) = self.next_ready() {
-                // An earlier run may have left tasks that waited for anything to end.
-                if !busy.get(task).is_some_and(|busy| *busy) {
-                    continue;
-                }
-                while let Poll::Ready(result) = places[task].as_mut().poll(&mut context) {
-                    each(result);
-                    let Some(next) = left.next() else {
-                        busy[task] = false;
-                        under_way -= 1;
-                        break;
-                    };
-                    // The place keeps its memory: an operation costs no allocation of its own.
-                    places[task].set(next);
-                }
-            }
-            if under_way > 0 && !self.core.borrow_mut().wait() {
-                return;
-            }
-        }
-        self.core.borrow_mut().flush();
     }
 
     fn next_ready(&self) -> Option<Task> {

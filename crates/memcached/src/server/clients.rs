@@ -1,0 +1,236 @@
+//! The connections of one thread: what they have sent is taken into rounds, and the answers go out.
+
+use super::Common;
+use super::connection::{Connection, Waits};
+use super::round::{Round, Taken};
+use super::settings::Settings;
+use super::wake::Wake;
+use crate::cache::HEADER_BYTES;
+use crate::protocol::Limits;
+use rustix::event::{Timespec, epoll};
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+/// Connections that are heard in one round.
+const EVENTS_MAX: usize = 256;
+/// Bytes that are read of a connection at a time.
+const READ_BYTES: usize = 64 << 10;
+/// The most bytes of a `get` with many keys.
+const GET_BYTES_MAX: usize = 1 << 20;
+/// How often connections that say nothing are looked for.
+const LOOKED_EVERY: Duration = Duration::from_secs(1);
+/// The number of the wake among the connections' numbers.
+const WAKE: u64 = u64::MAX;
+
+/// How long to wait for clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Patience {
+    /// Only those are heard that have sent something already.
+    None,
+    /// A second at the most.
+    Second,
+    /// Until there is something.
+    Endless,
+}
+
+/// A connection, and whether a round has commands of it.
+struct Place {
+    connection: Connection,
+    in_round: bool,
+}
+
+pub struct Clients {
+    common: Arc<Common>,
+    epoll: OwnedFd,
+    wake: Arc<Wake>,
+    streams: Receiver<TcpStream>,
+    places: Vec<Option<Place>>,
+    free: Vec<usize>,
+    /// Connections with commands that had to wait, and that no round has.
+    waiting: Vec<usize>,
+    looked: Instant,
+    scratch: Vec<u8>,
+    events: Vec<epoll::Event>,
+}
+
+impl Clients {
+    pub fn new(common: Arc<Common>, wake: Arc<Wake>, streams: Receiver<TcpStream>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        Ok(Self {
+            common,
+            epoll,
+            wake,
+            streams,
+            places: Vec::new(),
+            free: Vec::new(),
+            waiting: Vec::new(),
+            looked: Instant::now(),
+            scratch: vec![0; READ_BYTES],
+            events: Vec::with_capacity(EVENTS_MAX),
+        })
+    }
+
+    /// Takes what clients ask for into a round. It may be nothing.
+    pub fn gather(&mut self, round: &mut Round, patience: Patience) {
+        self.wait(patience);
+        let mut ready = std::mem::take(&mut self.waiting);
+        let now = Instant::now();
+        for at in 0..self.events.len() {
+            match self.events[at].data.u64() {
+                WAKE => self.welcome(now),
+                number => ready.extend(usize::try_from(number).ok()),
+            }
+        }
+        self.events.clear();
+        ready.sort_unstable();
+        ready.dedup();
+        for number in ready {
+            self.hear(number, round, now);
+        }
+        self.end_silent(now);
+    }
+
+    fn wait(&mut self, patience: Patience) {
+        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let timeout = match patience {
+            _ if !self.waiting.is_empty() => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
+            Patience::None => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
+            Patience::Endless if self.common.options.idle_timeout.is_none() => None,
+            Patience::Second | Patience::Endless => Some(&second),
+        };
+        // An interrupted wait has seen nothing.
+        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout);
+    }
+
+    /// Takes in the connections that were accepted.
+    fn welcome(&mut self, now: Instant) {
+        self.wake.hush();
+        while let Ok(stream) = self.streams.try_recv() {
+            let limits = Limits {
+                item_bytes: self.common.options.item_bytes_max,
+                get_bytes: GET_BYTES_MAX,
+                headroom: HEADER_BYTES,
+            };
+            let number = self.free.pop().unwrap_or_else(|| {
+                self.places.push(None);
+                self.places.len() - 1
+            });
+            let data = epoll::EventData::new_u64(number as u64);
+            if epoll::add(&self.epoll, &stream, data, epoll::EventFlags::IN).is_err() {
+                self.free.push(number);
+                self.common.shared.counters.connections.subtract();
+                continue;
+            }
+            let connection = Connection::new(stream, limits, now);
+            self.places[number] = Some(Place { connection, in_round: false });
+        }
+    }
+
+    /// Reads from a connection, and takes its commands. One of which a round has commands is heard when they are answered.
+    fn hear(&mut self, number: usize, round: &mut Round, now: Instant) {
+        let Some(Place { connection, in_round }) = self.places[number].as_mut() else { return };
+        if *in_round {
+            return;
+        }
+        let counters = &self.common.shared.counters;
+        if connection.waits() == Waits::ToWrite && !write(connection, &self.common) {
+            self.end(number);
+            return;
+        }
+        match connection.read(&mut self.scratch, now) {
+            Ok(bytes) => counters.bytes_read.add_many(bytes as u64),
+            Err(_) => {
+                self.end(number);
+                return;
+            }
+        }
+        let settings = Settings(&self.common);
+        *in_round = true;
+        if round.take(number, connection, |command| settings.answer(command)) == Taken::Enough
+            && connection.has_work()
+        {
+            counters.yields.add();
+        }
+    }
+
+    /// Sends the answers of a round, which begins anew.
+    pub fn answer(&mut self, round: &mut Round) {
+        let connections = round.connections().to_vec();
+        round.end(|number, reply, has_failed| {
+            let Some(Place { connection, .. }) = self.places[number].as_mut() else { return };
+            connection.answer(reply);
+            if has_failed {
+                connection.drop_rest_of_get();
+            }
+        });
+        for number in connections {
+            self.settle(number);
+        }
+    }
+
+    /// Sends a connection's answers, and finds out what it waits for.
+    fn settle(&mut self, number: usize) {
+        let Some(Place { connection, in_round }) = self.places[number].as_mut() else { return };
+        *in_round = false;
+        if !write(connection, &self.common) || connection.is_over() {
+            self.end(number);
+            return;
+        }
+        let waits = connection.waits();
+        if connection.has_work() && waits == Waits::ToRead {
+            self.waiting.push(number);
+        }
+        if waits != connection.watched {
+            let flags = match waits {
+                Waits::ToRead => epoll::EventFlags::IN,
+                Waits::ToWrite => epoll::EventFlags::OUT,
+            };
+            let data = epoll::EventData::new_u64(number as u64);
+            connection.watched = waits;
+            if epoll::modify(&self.epoll, connection.stream(), data, flags).is_err() {
+                self.end(number);
+            }
+        }
+    }
+
+    /// Ends connections that say nothing.
+    fn end_silent(&mut self, now: Instant) {
+        let Some(timeout) = self.common.options.idle_timeout else { return };
+        if now.duration_since(self.looked) < LOOKED_EVERY {
+            return;
+        }
+        self.looked = now;
+        for number in 0..self.places.len() {
+            let silent =
+                |place: &Place| !place.in_round && now.duration_since(place.connection.heard) >= timeout;
+            if self.places[number].as_ref().is_some_and(silent) {
+                self.common.shared.counters.idle_kicks.add();
+                self.end(number);
+            }
+        }
+    }
+
+    fn end(&mut self, number: usize) {
+        if self.places[number].take().is_some() {
+            // Its descriptor is closed, so the operating system watches it no more.
+            self.common.shared.counters.connections.subtract();
+            self.free.push(number);
+        }
+    }
+}
+
+/// Sends what a client takes. Returns whether the connection still works.
+fn write(connection: &mut Connection, common: &Common) -> bool {
+    match connection.write() {
+        Ok(bytes) => {
+            common.shared.counters.bytes_written.add_many(bytes as u64);
+            true
+        }
+        Err(_) => false,
+    }
+}

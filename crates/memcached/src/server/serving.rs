@@ -1,0 +1,108 @@
+//! Rounds over a table: while the node is at one round, the thread hears other clients and answers them.
+
+use super::Common;
+use super::clients::{Clients, Patience};
+use super::job::{Done, Job, perform};
+use super::round::Round;
+use super::settings::now;
+use super::table::TableStore;
+use crate::cache::{Cache, Now};
+use crate::protocol::Request;
+use portcullis_structures::Work;
+use std::collections::VecDeque;
+
+/// Operations of the table that are under way at a time.
+const DEPTH: usize = 64;
+/// Rounds that are under way at a time. While the node is at one, another one is gathered.
+const ROUNDS: usize = 2;
+
+/// A job of a round.
+struct Waiting {
+    round: usize,
+    job: Job,
+    now: Now,
+}
+
+/// What one thread serves while it has a table.
+struct Serving<'a> {
+    common: &'a Common,
+    clients: &'a mut Clients,
+    cache: &'a Cache<TableStore>,
+    rounds: [Round; ROUNDS],
+    jobs: VecDeque<Waiting>,
+    /// Requests that were too much beside others: they wait until nothing else is under way.
+    alone: VecDeque<(usize, usize, Request)>,
+    /// The node is gone.
+    is_over: bool,
+}
+
+impl<'a> Serving<'a> {
+    fn new(common: &'a Common, clients: &'a mut Clients, cache: &'a Cache<TableStore>) -> Self {
+        let (rounds, jobs, alone) = Default::default();
+        Self { common, clients, cache, rounds, jobs, alone, is_over: false }
+    }
+
+    /// Gathers a round, and begins it.
+    fn begin_round(&mut self, number: usize, patience: Patience) {
+        let round = &mut self.rounds[number];
+        self.clients.gather(round, patience);
+        let jobs = round.begin();
+        let now = now();
+        self.jobs.extend(jobs.into_iter().map(|job| Waiting { round: number, job, now }));
+        self.end_round(number);
+    }
+
+    /// Answers a round if it is done.
+    fn end_round(&mut self, number: usize) {
+        let round = &mut self.rounds[number];
+        if round.is_done() {
+            self.clients.answer(round);
+        }
+    }
+}
+
+impl Work for Serving<'_> {
+    type Job = Waiting;
+    type Outcome = (usize, Vec<Done>);
+
+    fn next(&mut self) -> Option<Waiting> {
+        self.jobs.pop_front()
+    }
+
+    fn done(&mut self, (number, done): (usize, Vec<Done>)) {
+        let alone = &mut self.alone;
+        let failures =
+            self.rounds[number].take_done(done, |at, request| alone.push_back((number, at, request)));
+        if failures > 0 {
+            self.common.shared.counters.node_failures.add_many(failures);
+            self.is_over |= self.cache.store().pipeline.is_over();
+        }
+        self.end_round(number);
+    }
+
+    fn rest(&mut self, under_way: usize) -> bool {
+        if !self.alone.is_empty() {
+            if under_way == 0
+                && let Some((round, at, request)) = self.alone.pop_front()
+            {
+                self.jobs.push_back(Waiting { round, job: Job::Alone(at, request), now: now() });
+            }
+            return true;
+        }
+        if self.is_over || self.common.is_stopping() {
+            return false;
+        }
+        let patience = if under_way > 0 { Patience::None } else { Patience::Endless };
+        if let Some(number) = self.rounds.iter().position(Round::is_done) {
+            self.begin_round(number, patience);
+        }
+        true
+    }
+}
+
+/// Serves until the node is gone or the gateway stops.
+pub fn serve(common: &Common, clients: &mut Clients, cache: &Cache<TableStore>) {
+    let carry_out =
+        |Waiting { round, job, now }: Waiting| async move { (round, perform(cache, job, now).await) };
+    cache.store().pipeline.serve(DEPTH, &mut Serving::new(common, clients, cache), carry_out);
+}

@@ -1,0 +1,185 @@
+//! Carrying many operations out at once, also such as come while others are under way.
+
+use super::{Pipeline, Task};
+use portcullis::{Clock, VerbsEndpoint};
+use std::iter::Fuse;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+/// Where jobs come from, and where their results go. One operation carries out each.
+pub trait Work {
+    /// What is to be done.
+    type Job;
+    /// What has come of a job.
+    type Outcome;
+
+    /// The next job. `None`: there is none now.
+    fn next(&mut self) -> Option<Self::Job>;
+
+    /// Takes what has come of a job.
+    fn done(&mut self, outcome: Self::Outcome);
+
+    /// Called when nothing can go on but what is under way, and before the pipeline waits for that. So work that is no operation
+    /// of the pipeline is done in the time that the node takes. Returns `false` where no job comes any more.
+    ///
+    /// `under_way`: how many operations are. Where there is none, the work may itself wait for more.
+    fn rest(&mut self, under_way: usize) -> bool;
+}
+
+/// Operations that are all known at the beginning.
+struct Listed<I, R> {
+    operations: Fuse<I>,
+    each: R,
+}
+
+impl<F: Future, I: Iterator<Item = F>, R: FnMut(F::Output)> Work for Listed<I, R> {
+    type Job = F;
+    type Outcome = F::Output;
+
+    #[inline]
+    fn next(&mut self) -> Option<F> {
+        self.operations.next()
+    }
+
+    #[inline]
+    fn done(&mut self, outcome: F::Output) {
+        (self.each)(outcome);
+    }
+
+    #[inline]
+    fn rest(&mut self, _: usize) -> bool {
+        false
+    }
+}
+
+/// Operations under way, each in a place of its own.
+struct Places<F> {
+    places: Vec<Pin<Box<F>>>,
+    busy: Vec<bool>,
+    free: Vec<Task>,
+    depth: usize,
+}
+
+impl<F: Future> Places<F> {
+    fn new(depth: usize) -> Self {
+        Self { places: Vec::new(), busy: Vec::new(), free: Vec::new(), depth: depth.max(1) }
+    }
+
+    fn under_way(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    fn has_room(&self) -> bool {
+        self.under_way() < self.depth
+    }
+
+    /// Gives an operation a place. There is room.
+    fn add(&mut self, operation: F) -> Task {
+        match self.free.pop() {
+            Some(task) => {
+                self.places[task].set(operation);
+                self.busy[task] = true;
+                task
+            }
+            None => {
+                self.places.push(Box::pin(operation));
+                self.busy.push(true);
+                self.places.len() - 1
+            }
+        }
+    }
+
+    /// Goes on with an operation, and with those that come after it in its place: a place keeps its memory, so an operation
+    /// costs no allocation of its own.
+    #[inline]
+    fn go_on<W: Work<Outcome = F::Output>>(
+        &mut self,
+        task: Task,
+        work: &mut W,
+        carry_out: &impl Fn(W::Job) -> F,
+        context: &mut Context<'_>,
+    ) {
+        // An earlier run may have left tasks that waited for anything to end.
+        if !self.busy.get(task).is_some_and(|busy| *busy) {
+            return;
+        }
+        while let Poll::Ready(outcome) = self.places[task].as_mut().poll(context) {
+            work.done(outcome);
+            let Some(job) = work.next() else {
+                self.busy[task] = false;
+                self.free.push(task);
+                return;
+            };
+            self.places[task].set(carry_out(job));
+        }
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
+    /// Carries operations out, up to `depth` of them at once, and hands each result to `each`. Stops early where the
+    /// pipeline was halted.
+    pub fn run<F: Future>(
+        &self,
+        depth: usize,
+        operations: impl IntoIterator<Item = F>,
+        each: impl FnMut(F::Output),
+    ) {
+        let mut listed = Listed { operations: operations.into_iter().fuse(), each };
+        self.serve(depth, &mut listed, |operation| operation);
+    }
+
+    /// Carries jobs out, up to `depth` of them at once, each by the operation that `carry_out` makes of it. Returns when none is
+    /// under way and none comes any more, or where the pipeline was halted.
+    pub fn serve<W: Work, F: Future<Output = W::Outcome>>(
+        &self,
+        depth: usize,
+        work: &mut W,
+        carry_out: impl Fn(W::Job) -> F,
+    ) {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut places = Places::new(depth);
+        let mut comes_more = true;
+        self.begin_jobs(&mut places, work, &carry_out);
+        loop {
+            while let Some(task) = self.next_ready() {
+                places.go_on(task, work, &carry_out, &mut context);
+            }
+            self.core.borrow_mut().flush();
+            if comes_more {
+                comes_more = work.rest(places.under_way());
+                if self.begin_jobs(&mut places, work, &carry_out) {
+                    continue;
+                }
+            }
+            if places.under_way() > 0 {
+                if !self.core.borrow_mut().wait() {
+                    return;
+                }
+            } else if !comes_more {
+                return;
+            }
+        }
+    }
+
+    /// Gives jobs places. Returns whether there were any.
+    fn begin_jobs<W: Work, F: Future>(
+        &self,
+        places: &mut Places<F>,
+        work: &mut W,
+        carry_out: &impl Fn(W::Job) -> F,
+    ) -> bool {
+        let mut any = false;
+        while places.has_room()
+            && let Some(job) = work.next()
+        {
+            let task = places.add(carry_out(job));
+            self.core.borrow_mut().ready.push(task);
+            any = true;
+        }
+        if any {
+            // The work may have waited for long.
+            self.core.borrow_mut().begin_round();
+        }
+        any
+    }
+}
