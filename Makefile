@@ -63,7 +63,7 @@ memcached: setup
 	@scripts/memcached-clients $${CARGO_TARGET_DIR:-target}/debug/portcullis || [ $$? -eq 77 ]
 
 # The adapter under the real LMCache, whose dependencies take 6 GB: not a part of `make test`, which tries it without.
-lmcache: build
+lmcache: setup
 	scripts/lmcache
 
 # What needs an RDMA device: on Soft-RoCE, in a virtual machine. Skipped aloud where there can be none.

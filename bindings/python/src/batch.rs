@@ -3,7 +3,7 @@
 use crate::arguments::{KeptFor, Letters, Seconds, Size, Word};
 use crate::buffer::CallerBuffer;
 use crate::core::{Core, Wanted, outcome};
-use crate::failure::bad_argument;
+use crate::failure::{bad_argument, raised};
 use crate::object::ObjectRef;
 use crate::permission::Permission;
 use crate::session::{Session, acquire_ask, allocate_ask};
@@ -250,8 +250,11 @@ impl Batch {
 
     /// Adds the end of a permission; free: and of its object.
     #[pyo3(signature = (permission, free = false))]
-    fn revoke(&self, permission: Py<Permission>, free: bool) -> usize {
-        self.push(Step::Revoke { permission, free })
+    fn revoke(&self, py: Python<'_>, permission: Py<Permission>, free: bool) -> PyResult<usize> {
+        if !permission.get().session.is(&self.session) {
+            return Err(raised(py, &Error::ForeignPermission.into()));
+        }
+        Ok(self.push(Step::Revoke { permission, free }))
     }
 
     /// Adds an extension of a permission, to end so many seconds from when the batch is begun.

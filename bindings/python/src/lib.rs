@@ -5,7 +5,8 @@
 //! of `fork`. What needs no speed is Python, in `python/portcullis`.
 //!
 //! The interpreter's lock is released while a call waits. A call waits in slices, and lets Python handle its signals between two
-//! of them: so Ctrl-C ends every wait.
+//! of them: so Ctrl-C ends a wait for operations, for entries and for permissions. It does not end the opening of a session, nor a
+//! single operation of a table.
 
 mod arguments;
 mod batch;

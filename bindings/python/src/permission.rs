@@ -26,7 +26,7 @@ use std::time::Duration;
 #[pyclass(frozen, module = "portcullis")]
 pub(crate) struct Permission {
     pub(crate) held: Door<portcullis::Permission>,
-    session: Py<Session>,
+    pub(crate) session: Py<Session>,
     object: ObjectRef,
     #[pyo3(get)]
     offset: u64,
@@ -104,11 +104,15 @@ impl Permission {
         if self.held.is_closed() || self.session.get().is_closed() {
             return Ok(());
         }
-        match self.end(py, false)? {
-            Ok(()) => Ok(()),
+        let has_failed = !exception.0.is_none(py);
+        match self.end(py, false) {
+            Ok(Ok(())) => Ok(()),
             // The exception that ends the block says more.
-            Err(failure) if failure.fault() == Fault::Ended || !exception.0.is_none(py) => Ok(()),
-            Err(failure) => Err(raised(py, &failure)),
+            Ok(Err(failure)) if failure.fault() == Fault::Ended || has_failed => Ok(()),
+            Ok(Err(failure)) => Err(raised(py, &failure)),
+            // Another thread is in the session: its next call revokes the permission.
+            Err(_) if has_failed => self.release(py),
+            Err(error) => Err(error),
         }
     }
 

@@ -127,6 +127,21 @@ def test_a_cancelled_read_leaves_its_buffer_alone(session, permission):
     gc.collect()
 
 
+def test_a_long_transfer_that_fails_leaves_its_buffer_alone(session):
+    permission = session.allocate("1MiB", lifetime=10)
+
+    async def main() -> None:
+        into = bytearray(2 << 20)
+        for transfer in (session.aread_into, session.awrite):
+            with pytest.raises(portcullis.Error) as raised:
+                await transfer(permission, into)
+            assert raised.value.name == "outside-range"
+            into.extend(b"a bytearray that is exported cannot grow")
+            del into[2 << 20 :]
+
+    asyncio.run(main())
+
+
 def test_a_loop_that_is_closed_takes_nothing_with_it(session, permission):
     async def begin() -> None:
         asyncio.ensure_future(session.aread(permission, 1)).add_done_callback(lambda read: read.cancelled())

@@ -114,3 +114,13 @@ def test_what_is_forgotten_comes_to_nothing(session, node):
     session.allocate(64).revoke()
     session.allocate(64).revoke()
     assert session.poll() == []
+
+
+def test_a_batch_ends_no_permission_of_another_session(node):
+    with node.connect() as one, node.connect() as other:
+        permission = one.allocate(64, lifetime=10)
+        with pytest.raises(portcullis.CallerError) as raised:
+            other.batch().revoke(permission)
+        assert raised.value.name == "foreign-permission"
+        permission.write(b"it stands")
+        permission.revoke(free=True)

@@ -150,6 +150,16 @@ inline void check(int result) {
   raise(last);
 }
 
+/// A span of time for a call in C. What is past already is no time: as a large number it would be endless.
+constexpr std::uint64_t micros(microseconds time) noexcept {
+  return time.count() < 0 ? 0 : static_cast<std::uint64_t>(time.count());
+}
+
+/// The same for a lifetime, of which none at all would mean the default.
+constexpr std::uint64_t lifetime(microseconds time) noexcept {
+  return time.count() < 1 ? 1 : static_cast<std::uint64_t>(time.count());
+}
+
 /// A handle that is closed when its owner goes. An error of that has nobody to tell.
 template <class Handle, int (*Close)(Handle)> class owned {
 public:
@@ -237,7 +247,7 @@ public:
   /// It stays until it is freed or the node ends.
   static constexpr keep pinned() noexcept { return keep(PORTCULLIS_KEEP_PINNED); }
   /// It stays until it is freed, or for so long after its tenant's last client has gone.
-  static constexpr keep lasting(microseconds time) noexcept { return keep(static_cast<std::uint64_t>(time.count())); }
+  static constexpr keep lasting(microseconds time) noexcept { return keep(detail::micros(time)); }
   [[nodiscard]] constexpr std::uint64_t get() const noexcept { return time_; }
 
 private:
@@ -257,7 +267,7 @@ struct allocate_options {
     portcullis_allocate_options options{};
     options.size = size;
     options.alignment = alignment;
-    options.lifetime = static_cast<std::uint64_t>(lifetime.count());
+    options.lifetime = detail::lifetime(lifetime);
     options.keep = keep.get();
     options.rights = static_cast<std::uint8_t>(rights);
     options.is_shared = is_shared;
@@ -281,7 +291,7 @@ struct acquire_options {
     options.object = object.get();
     options.offset = offset;
     options.length = length;
-    options.lifetime = static_cast<std::uint64_t>(lifetime.count());
+    options.lifetime = detail::lifetime(lifetime);
     options.wait = wait.count() <= 0 ? UINT64_MAX : static_cast<std::uint64_t>(wait.count());
     options.rights = static_cast<std::uint8_t>(rights);
     options.is_shared = is_shared;
@@ -360,11 +370,11 @@ public:
     return before;
   }
   void extend(microseconds time) const {
-    detail::check(portcullis_extend(handle_.get(), static_cast<std::uint64_t>(time.count())));
+    detail::check(portcullis_extend(handle_.get(), detail::micros(time)));
   }
   [[nodiscard]] keeper keep(microseconds by) const {
     portcullis_keeper kept{};
-    detail::check(portcullis_keep(handle_.get(), static_cast<std::uint64_t>(by.count()), &kept));
+    detail::check(portcullis_keep(handle_.get(), detail::micros(by), &kept));
     return keeper(kept);
   }
   void revoke() { detail::check(portcullis_revoke(handle_.release(), false)); }
@@ -513,7 +523,7 @@ private:
     portcullis_store_options options{};
     options.condition = condition;
     options.expected = {expected.data(), expected.size()};
-    options.live = static_cast<std::uint64_t>(live.count());
+    options.live = detail::micros(live);
     std::uint32_t stored = 0;
     detail::check(portcullis_table_store(handle_.get(), key.data(), key.size(), value.data(), value.size(), &options,
                                          &stored));
@@ -537,7 +547,7 @@ public:
     for (;;) {
       std::size_t length = 0;
       bool is_found = false;
-      int result = portcullis_queue_pop(handle_.get(), static_cast<std::uint64_t>(time.count()), entry.data(),
+      int result = portcullis_queue_pop(handle_.get(), detail::micros(time), entry.data(),
                                         entry.size(), &length, &is_found);
       if (result != 0 && is_found && length > entry.size()) {
         entry.resize(length);
@@ -607,7 +617,7 @@ public:
                                                         std::optional<microseconds> time = std::nullopt) const {
     std::vector<portcullis_completion> completions(room);
     std::size_t count = 0;
-    auto micros = time ? static_cast<std::uint64_t>(time->count()) : UINT64_MAX;
+    auto micros = time ? detail::micros(*time) : UINT64_MAX;
     detail::check(portcullis_wait(handle_.get(), completions.data(), room, at_least, micros, &count));
     completions.resize(count);
     return completions;

@@ -265,6 +265,10 @@ fn place(handle: u64) -> Option<(&'static Place, u32, u32)> {
 pub(crate) fn enter<T: Open>(handle: u64) -> Result<Inside<'static, T>, Misuse> {
     let closed = Misuse::Closed { what: T::WHAT };
     let (place, _, generation) = place(handle).ok_or(closed)?;
+    // Whoever is inside now is not disturbed by a handle that was closed.
+    if place.generation.load(Ordering::Relaxed) != generation {
+        return Err(closed);
+    }
     let entered = place.door.enter().map_err(|misuse| misuse.about(T::WHAT))?;
     if entered.0 != generation || T::seen(&entered.1).is_none() {
         return Err(closed);
@@ -279,6 +283,9 @@ pub(crate) fn enter<T: Open>(handle: u64) -> Result<Inside<'static, T>, Misuse> 
 pub(crate) fn close<T: Open>(handle: u64) -> Result<T, Misuse> {
     let closed = Misuse::Closed { what: T::WHAT };
     let (place, number, generation) = place(handle).ok_or(closed)?;
+    if place.generation.load(Ordering::Relaxed) != generation {
+        return Err(closed);
+    }
     let is_meant = |inside: &(u32, Object)| inside.0 == generation && T::seen(&inside.1).is_some();
     let taken = place.door.close_if(is_meant).map_err(|misuse| misuse.about(T::WHAT))?;
     let (_, object) = taken.ok_or(closed)?;

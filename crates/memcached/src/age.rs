@@ -109,6 +109,11 @@ impl Age {
         self.shard(key).forget(key);
     }
 
+    /// All keys are gone, as far as anybody knows.
+    pub fn forget_all(&self) {
+        self.shards.iter().for_each(|shard| lock(shard).0.clear());
+    }
+
     /// Takes out the key of this size that was used longest ago.
     pub fn take_oldest(&self, takes: u64) -> Option<Key> {
         loop {

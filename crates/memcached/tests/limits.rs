@@ -137,3 +137,43 @@ fn a_flood_leaves_an_honest_client_its_turns() {
     sends.join().expect("the flood ends");
     takes.join().expect("the flood ends");
 }
+
+/// Each of them fits the gateway's buffers, and all together do not.
+#[test]
+fn large_values_of_many_clients_find_buffers_one_after_another() {
+    const CLIENTS: usize = 16;
+    const ROUNDS: usize = 4;
+    let node = Node::new();
+    let gateway = Gateway::start(Options { threads: 1, ..node.options("orange") }).expect("a gateway");
+    let (address, value) = (gateway.addresses()[0], vec![b'x'; 900_000]);
+    std::thread::scope(|scope| {
+        for number in 0..CLIENTS {
+            let value = &value;
+            scope.spawn(move || {
+                let (mut client, key) = (Client::at(address), format!("k{number}"));
+                for _ in 0..ROUNDS {
+                    client.set(&key, value);
+                    client.expect_value(&key, value);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_get_of_a_hundred_thousand_keys_is_answered_in_turns() {
+    let node = Node::new();
+    let gateway = node.gateway();
+    let mut client = Client::new(&gateway);
+    client.set("a", b"1");
+    let mut sender = client.0.try_clone().expect("a second handle");
+    let asked = std::thread::spawn(move || {
+        use std::io::Write;
+        sender
+            .write_all(["get", &" b".repeat(100_000), " a\r\n"].concat().as_bytes())
+            .expect("the gateway reads");
+    });
+    Client::new(&gateway).set("other", b"2");
+    client.expect("VALUE a 0 1\r\n1\r\nEND\r\n");
+    asked.join().expect("all was sent");
+}

@@ -31,6 +31,52 @@ fn a_flush_reaches_the_other_gateway() {
 }
 
 #[test]
+fn what_was_flushed_before_a_gateway_started_is_not_there_in_it() {
+    let node = Node::new();
+    let one = node.gateway();
+    let mut first = Client::new(&one);
+    first.set("a", b"1");
+    first.ask("flush_all", "OK");
+    let two = node.gateway();
+    let mut second = Client::new(&two);
+    second.ask("get a", "END");
+    second.ask("add a 0 0 1\r\n2", "STORED");
+}
+
+#[test]
+fn flushes_of_several_gateways_are_all_heard() {
+    let node = Node::new();
+    let gateways = [node.gateway(), node.gateway(), node.gateway()];
+    let mut clients = [0, 1, 2].map(|number| Client::new(&gateways[number]));
+    for round in 0..5 {
+        clients[2].set("a", round.to_string().as_bytes());
+        clients[0].ask("flush_all", "OK");
+        // It may not have heard of the first one.
+        clients[1].ask("flush_all 1000", "OK");
+        for client in &mut clients {
+            until("all gateways have heard of the first one", || !client.has("a"));
+        }
+    }
+}
+
+/// Only what went through it is old for a gateway, until it finds no room.
+#[test]
+fn a_gateway_finds_room_that_another_one_has_filled() {
+    let node = Node::with_quota(portcullis::Quota { bytes_max: 4 << 20, ..portcullis::Quota::default() });
+    let (one, two) = (node.gateway(), node.gateway());
+    let (mut first, mut second) = (Client::new(&one), Client::new(&two));
+    let value = [b'v'; 4000];
+    for number in 0..1_000 {
+        first.set(&format!("k{number}"), &value);
+    }
+    until("the other gateway finds room", || {
+        second.store("mine", &value);
+        second.line() == "STORED"
+    });
+    second.expect_value("mine", &value);
+}
+
+#[test]
 fn gateways_count_together() {
     const EACH: usize = 200;
     let node = Node::new();

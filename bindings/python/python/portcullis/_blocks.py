@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import struct
 import time
@@ -415,7 +416,9 @@ class Blocks:
                 if under_way:
                     within = session.arm()
                     if within != 0:
-                        select.select([session.fileno()], [], [], within)
+                        ready = select.poll()  # Not select(): it takes no descriptor from 1024 on.
+                        ready.register(session.fileno(), select.POLLIN)
+                        ready.poll(None if within is None else math.ceil(within * 1000))
         finally:
             for number in under_way:
                 session.forget(number)  # A later poll would copy it into a buffer that is the caller's again.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from portcullis import _native
@@ -222,7 +222,7 @@ class Awaiting:
         if pieces is None:
             await driver.run(lambda batch: batch.read_into(permission, buffer, offset))
             return
-        await asyncio.gather(*(driver.run(_reading(permission, piece, at)) for at, piece in pieces))
+        await _all(driver.run(_reading(permission, piece, at)) for at, piece in pieces)
 
     async def aread(self, permission: Permission, length: Size | None = None, offset: Size = 0) -> bytes:
         """As Permission.read_bytes."""
@@ -241,7 +241,7 @@ class Awaiting:
         if pieces is None:
             await driver.run(lambda batch: batch.write(permission, data, offset))
             return
-        await asyncio.gather(*(driver.run(_writing(permission, piece, at)) for at, piece in pieces))
+        await _all(driver.run(_writing(permission, piece, at)) for at, piece in pieces)
 
     async def acompare_and_swap(self, permission: Permission, offset: Size, compare: int, swap: int) -> int:
         """As Permission.compare_and_swap."""
@@ -291,6 +291,17 @@ class Awaiting:
     async def aextend(self, permission: Permission, seconds: float) -> None:
         """As Permission.extend."""
         await self._driver().run(lambda batch: batch.extend(permission, seconds))
+
+
+async def _all(parts: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Runs parts of one transfer together. When this returns or raises, none of them uses the caller's buffer any more."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _pieces(buffer: Bytes, offset: Size) -> list[tuple[int, memoryview]] | None:

@@ -112,6 +112,7 @@ int main() {
   auto consumer = session.open_queue(queue.head());
   EXPECT(consumer.pop()->size() == 1000);
   EXPECT(!consumer.pop(1ms));
+  EXPECT(!consumer.pop(-1us));  // A time that is past is not endless.
   queue.end();
   throws<pc::tenant_error>("queue-closed", [&] { queue.push(pc::bytes_of(key)); });
   throws<pc::node_error>("no-node", [] { pc::session("shm:/nowhere"); });

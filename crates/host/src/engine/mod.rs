@@ -132,6 +132,8 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
             commands: receiver,
             signals: Arc::clone(&signals),
             zero: options.zero,
+            // A thread that is pinned has its processor for itself. Here, so that a node that has started opens no more files.
+            crowd: options.processor.map_or_else(Crowd::new, |_| Crowd::none()),
         };
         let last_will = thread.resident.last_will();
         let thread = std::thread::Builder::new().name("portcullis-node".to_owned()).spawn(move || {
@@ -200,11 +202,12 @@ struct EngineThread<D: Driver, R> {
     commands: Receiver<Command<D, R>>,
     signals: Arc<Signals>,
     zero: Instant,
+    crowd: Crowd,
 }
 
 impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
     fn run(mut self) {
-        let (mut idle, crowd) = (Idle::default(), Crowd::new());
+        let mut idle = Idle::default();
         let mut now = self.now();
         let (mut turns, mut resident_worked) = (0u32, false);
         // Something was done since the clock was last read.
@@ -226,7 +229,7 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
             }
             busy |= worked;
             if !worked {
-                idle.look_for(&crowd);
+                idle.look_for(&self.crowd);
             }
             if worked {
                 idle.reset();

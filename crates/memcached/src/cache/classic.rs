@@ -163,10 +163,20 @@ impl<S: Store> Cache<S> {
         let item = self.new_item(way.flags, way.expires, now);
         item.write_to(bytes);
         let length = bytes.len();
-        match self.put(key, bytes, condition, way.expires, now).await? {
-            Stored::Inserted | Stored::Replaced => Ok(Outcome::Stored(item.cas)),
+        let stored = self.put(key, bytes, condition, way.expires, now).await;
+        // They may have been lengthened, and be tried again.
+        bytes.truncate(length);
+        match stored {
+            Ok(Stored::Inserted | Stored::Replaced) => Ok(Outcome::Stored(item.cas)),
             // What was flushed, or is out of date by this gateway's clock, may still be in the table.
-            Stored::Unchanged => self.store_depending(key, &bytes[..length], way, now).await,
+            Ok(Stored::Unchanged) => self.store_depending(key, bytes, way, now).await,
+            Err(error) => {
+                // Otherwise clients would go on with what is out of date for the one that has stored this. So does memcached.
+                if error == StoreError::NoRoom && way.mode == Mode::Set {
+                    self.take(key).await?;
+                }
+                Err(error)
+            }
         }
     }
 

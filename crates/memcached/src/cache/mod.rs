@@ -13,6 +13,7 @@ mod time;
 
 pub use item::HEADER_BYTES;
 pub use store::{Store, StoreError};
+use time::Flushes;
 pub use time::{Flush, Now, Stamps};
 
 use crate::age::Age;
@@ -22,9 +23,11 @@ use item::{Found, Item};
 use portcullis::Lifetime;
 use portcullis_structures::table::{Condition, Stored};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// How often a change is tried again because others have changed the same item. Each time, another has succeeded.
 const ATTEMPTS_MAX: u32 = 10_000;
+const CROWDED: &str = "too many clients change this item";
 /// The key under which gateways tell each other what was flushed. It is longer than clients' keys can be.
 pub const FLUSH_KEY: [u8; 251] = [b'!'; 251];
 
@@ -39,6 +42,8 @@ pub struct Shared {
     pub stamps: Stamps,
     /// What was flushed.
     pub flush: Flush,
+    /// An item found no room, though the table may have old items that this gateway has not heard of.
+    pub wants_to_learn: AtomicBool,
 }
 
 /// A cache, as one thread sees it.
@@ -96,30 +101,53 @@ impl<S: Store> Cache<S> {
         }
     }
 
-    /// Makes everything that is there out of date: at once, or in so many seconds.
+    /// Makes everything that is there out of date: at once, or in so many seconds. The table has what all gateways have flushed:
+    /// each adds to that.
     ///
     /// # Errors
-    /// Other gateways could not be told.
+    /// As of the store: nothing was flushed.
     pub async fn flush(&self, delay: Expiry, now: Now) -> Result<(), StoreError> {
         self.shared.counters.flushes.add();
-        let stamp = self.shared.stamps.next(now);
-        match delay.at(now.seconds()) {
-            Some(at) if at > now.seconds() => self.shared.flush.later(at, now),
-            _ => self.shared.flush.at_once(stamp, now),
+        let key = Key::from(FLUSH_KEY);
+        for _ in 0..ATTEMPTS_MAX {
+            let before = self.store.get(&key).await?;
+            let known = before.as_deref().and_then(Flushes::parse).unwrap_or_default();
+            let flushes = match delay.at(now.seconds()) {
+                Some(at) if at > now.seconds() => known.later(at, now),
+                _ => known.at_once(self.shared.stamps.next(now), now),
+            };
+            let condition = before.as_deref().map_or(Condition::Absent, Condition::Equals);
+            let mut bytes = flushes.to_bytes();
+            if self.put_with_room(&key, &mut bytes, condition, None).await? != Stored::Unchanged {
+                self.shared.flush.learn(flushes);
+                return Ok(());
+            }
         }
-        let bytes = self.shared.flush.to_bytes();
-        self.store.put(&FLUSH_KEY, &bytes, Condition::Always, None).await.map(|_| ())
+        Err(StoreError::Failed(CROWDED.to_owned()))
     }
 
     /// Takes in what other gateways have flushed.
     ///
     /// # Errors
     /// As of the store.
-    pub async fn hear_of_flushes(&self, now: Now) -> Result<(), StoreError> {
-        if let Some(bytes) = self.store.get(&FLUSH_KEY).await? {
-            self.shared.flush.hear(&bytes, now);
-        }
+    pub async fn hear_of_flushes(&self) -> Result<(), StoreError> {
+        self.shared.flush.learn(self.flushes().await?);
         Ok(())
+    }
+
+    /// Takes in what was flushed in a table that was opened just now. What is known of another one is forgotten.
+    ///
+    /// # Errors
+    /// As of the store.
+    pub async fn begin(&self) -> Result<(), StoreError> {
+        self.shared.flush.begin(self.flushes().await?);
+        self.shared.age.forget_all();
+        Ok(())
+    }
+
+    async fn flushes(&self) -> Result<Flushes, StoreError> {
+        let bytes = self.store.get(&FLUSH_KEY).await?;
+        Ok(bytes.as_deref().and_then(Flushes::parse).unwrap_or_default())
     }
 
     /// The item in bytes of the table, if it is there for clients.
@@ -185,7 +213,7 @@ impl<S: Store> Cache<S> {
                 return Ok(result);
             }
         }
-        Err(StoreError::Failed("too many clients change this item".to_owned()))
+        Err(StoreError::Failed(CROWDED.to_owned()))
     }
 
     /// Stores an item's bytes. Room is made for them where there is none.

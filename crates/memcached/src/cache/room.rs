@@ -4,11 +4,14 @@ use super::{Cache, Store, StoreError};
 use crate::protocol::Key;
 use portcullis::Lifetime;
 use portcullis_structures::table::{Condition, Stored};
+use std::sync::atomic::Ordering;
 
 /// How often room is made for one item.
 const TRIES_MAX: u32 = 8;
 /// Items that go at a time. Whoever stores the next ones then finds room at once.
 const EVICTED_AT_ONCE: usize = 8;
+/// Keys that are tried for that: other gateways may have removed some.
+const TRIED_AT_ONCE: usize = 256;
 /// An item gets a block that is too large for it, where there are no others: at most so many times too large.
 const LARGER_MAX: u64 = 4;
 
@@ -32,7 +35,11 @@ impl<S: Store> Cache<S> {
             if self.evict(key, takes).await? {
                 continue;
             }
-            let Some(larger) = self.shared.age.larger(takes, least.saturating_mul(LARGER_MAX)) else { break };
+            let Some(larger) = self.shared.age.larger(takes, least.saturating_mul(LARGER_MAX)) else {
+                // Other gateways may have filled the table. The next ones then find what to evict.
+                self.shared.wants_to_learn.store(true, Ordering::Relaxed);
+                break;
+            };
             self.fill(key, bytes, larger);
             self.evict(key, larger).await?;
         }
@@ -57,12 +64,16 @@ impl<S: Store> Cache<S> {
 
     /// Removes a few of the oldest items of this size. Returns whether there were any.
     async fn evict(&self, key: &Key, takes: u64) -> Result<bool, StoreError> {
-        let mut any = false;
-        for _ in 0..EVICTED_AT_ONCE {
+        let (mut any, mut evicted) = (false, 0);
+        for _ in 0..TRIED_AT_ONCE {
+            if evicted == EVICTED_AT_ONCE {
+                break;
+            }
             let Some(oldest) = self.shared.age.take_oldest(takes) else { break };
             // It is about to be replaced: its block is free afterwards, and not now.
             if oldest != *key && self.store.take(&oldest).await?.is_some() {
                 self.shared.counters.evictions.add();
+                evicted += 1;
             }
             any = true;
         }

@@ -91,6 +91,7 @@ fn cache(store: Memory) -> Cache<Memory> {
         counters: Counters::default(),
         stamps: Stamps::new(1),
         flush: Flush::default(),
+        wants_to_learn: false.into(),
     };
     Cache::new(store, Arc::new(shared))
 }
@@ -148,6 +149,10 @@ fn an_item_takes_the_place_of_larger_ones_and_not_of_much_larger_ones() {
     let larger = "x".repeat(9 * STEP);
     assert_eq!(done(&cache, &format!("set more 0 0 {}\r\n{larger}", larger.len())), "NoRoom");
     assert_eq!(cache.shared.counters.store_no_memory.get(), 1);
+    assert_eq!(done(&cache, &format!("add small 0 0 {}\r\n{larger}", larger.len())), "NOT_STORED");
+    assert_ne!(done(&cache, "get small"), "END");
+    assert_eq!(done(&cache, &format!("set small 0 0 {}\r\n{larger}", larger.len())), "NoRoom");
+    assert_eq!(done(&cache, "get small"), "END", "what a client has replaced is not handed out");
 }
 
 /// The table's clock is the node's. An item may be in the table for a moment after its time has come here.

@@ -1,6 +1,7 @@
 //! Times, unique numbers, and what a `flush_all` has made out of date.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 const MICROS: u64 = 1_000_000;
 /// Bits of a unique number that tell gateways apart.
@@ -51,59 +52,88 @@ impl Stamps {
     }
 }
 
-/// What `flush_all` has made out of date: items with stamps up to a moment.
+/// What flushes have come to: what they have made out of date, and what one of them will. It lies in the table, where all
+/// gateways change it one after another.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Flushes {
+    /// How many there were.
+    pub count: u64,
+    /// Items with stamps up to here are out of date.
+    done: u64,
+    /// Items with stamps up to here are, from the beginning of the second on in which this is. Zero: none.
+    due: u64,
+}
+
+impl Flushes {
+    /// Those that bytes of the table say. The value may have been lengthened. `None`: there are none.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (words, _) = bytes.as_chunks::<8>();
+        let &[count, done, due, ..] = words else { return None };
+        let [count, done, due] = [count, done, due].map(u64::from_le_bytes);
+        Some(Self { count, done, due })
+    }
+
+    /// The bytes of the table.
+    pub fn to_bytes(self) -> Vec<u8> {
+        [self.count, self.done, self.due].map(u64::to_le_bytes).concat()
+    }
+
+    /// With one more: everything up to `stamp` is out of date. A flush that was to come does not come any more, as in memcached.
+    #[must_use]
+    pub fn at_once(self, stamp: u64, now: Now) -> Self {
+        let with = self.with_due(0, now);
+        Self { done: with.done.max(stamp), ..with }
+    }
+
+    /// With one more: everything that is stored until the end of the second before `seconds` is out of date from that second's
+    /// beginning on. So `flush_all 1` takes what is there at once, and what is stored in the same second, as in memcached.
+    #[must_use]
+    pub fn later(self, seconds: u32, now: Now) -> Self {
+        self.with_due((u64::from(seconds) * MICROS).saturating_sub(1), now)
+    }
+
+    /// With another flush in the place of the one that was to come. What a flush has taken already stays out of date.
+    fn with_due(self, due: u64, now: Now) -> Self {
+        let taken = if has_come(self.due, now) { self.due.min(now.micros) } else { 0 };
+        Self { count: self.count + 1, done: self.done.max(taken), due }
+    }
+}
+
+/// What the threads of a gateway know of flushes.
 #[derive(Debug, Default)]
 pub struct Flush {
-    /// Up to here at once.
+    /// The latest that is known.
+    count: Mutex<u64>,
     done: AtomicU64,
-    /// Up to here, from the beginning of the second on in which this is. Zero: never.
     due: AtomicU64,
 }
 
 impl Flush {
-    /// Bytes that tell other gateways.
-    pub const BYTES: usize = 16;
-
     /// Whether an item is out of date.
     pub fn has(&self, stamp: u64, now: Now) -> bool {
-        let due = self.due.load(Ordering::Relaxed);
-        stamp <= self.done.load(Ordering::Relaxed) || (has_come(due, now) && stamp <= due)
+        // In this order: a flush that is replaced is among those that are done before it goes.
+        let due = self.due.load(Ordering::Acquire);
+        (has_come(due, now) && stamp <= due) || stamp <= self.done.load(Ordering::Acquire)
     }
 
-    /// Everything up to `stamp` is out of date. A flush that was to come does not come any more, as in memcached.
-    pub fn at_once(&self, stamp: u64, now: Now) {
-        self.replace_due(0, now);
-        self.done.fetch_max(stamp, Ordering::Relaxed);
-    }
-
-    /// Everything that is stored until the end of the second before `seconds` is out of date from that second's beginning
-    /// on. So `flush_all 1` takes what is there at once, and what is stored in the same second, as in memcached.
-    pub fn later(&self, seconds: u32, now: Now) {
-        self.replace_due((u64::from(seconds) * MICROS).saturating_sub(1), now);
-    }
-
-    /// Puts another flush in the place of the one that was to come. What a flush has taken already stays out of date.
-    fn replace_due(&self, due: u64, now: Now) {
-        let before = self.due.swap(due, Ordering::Relaxed);
-        if has_come(before, now) {
-            self.done.fetch_max(before.min(now.micros), Ordering::Relaxed);
+    /// Takes in what the table says, unless something later is known.
+    pub fn learn(&self, flushes: Flushes) {
+        let mut known = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        if flushes.count > *known {
+            self.set(&mut known, flushes);
         }
     }
 
-    /// What other gateways have to know.
-    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.done.load(Ordering::Relaxed).to_le_bytes());
-        bytes[8..].copy_from_slice(&self.due.load(Ordering::Relaxed).to_le_bytes());
-        bytes
+    /// Takes in what another table says.
+    pub fn begin(&self, flushes: Flushes) {
+        let mut known = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        self.set(&mut known, flushes);
     }
 
-    /// Takes in what another gateway has flushed.
-    pub fn hear(&self, bytes: &[u8], now: Now) {
-        let Ok(bytes) = <[u8; Self::BYTES]>::try_from(bytes) else { return };
-        let (words, _) = bytes.as_chunks::<8>();
-        self.done.fetch_max(u64::from_le_bytes(words[0]), Ordering::Relaxed);
-        self.replace_due(u64::from_le_bytes(words[1]), now);
+    fn set(&self, known: &mut u64, Flushes { count, done, due }: Flushes) {
+        self.done.store(done, Ordering::Release);
+        self.due.store(due, Ordering::Release);
+        *known = count;
     }
 }
 
@@ -129,33 +159,33 @@ mod tests {
         assert_ne!(stamps.cas(first), Stamps::new(8).cas(first));
     }
 
+    fn known(flushes: Flushes) -> Flush {
+        let flush = Flush::default();
+        flush.learn(flushes);
+        flush
+    }
+
     #[test]
     fn a_flush_takes_what_was_before_it_and_nothing_after() {
-        let flush = Flush::default();
-        assert!(!flush.has(1, NOW));
-        flush.at_once(NOW.micros, NOW);
+        assert!(!Flush::default().has(1, NOW));
+        let flush = known(Flushes::default().at_once(NOW.micros, NOW));
         assert!(flush.has(NOW.micros, NOW) && !flush.has(NOW.micros + 1, NOW));
     }
 
     #[test]
     fn a_delayed_flush_takes_what_is_stored_until_the_end_of_the_second_before() {
-        let flush = Flush::default();
         let at = NOW.seconds() + 2;
         let (begins, ends) = ((u64::from(at) - 1) * MICROS, u64::from(at) * MICROS);
-        flush.later(at, NOW);
+        let flush = known(Flushes::default().later(at, NOW));
         assert!(!flush.has(NOW.micros, Now { micros: begins - 1 }), "its second has not begun");
         assert!(flush.has(ends - 1, Now { micros: begins }));
         assert!(!flush.has(ends, Now { micros: ends }));
-        let other = Flush::default();
-        other.hear(&flush.to_bytes(), NOW);
-        assert!(other.has(ends - 1, Now { micros: begins }));
     }
 
     #[test]
     fn a_flush_in_a_second_takes_at_once_what_is_there() {
-        let flush = Flush::default();
         let middle = Now { micros: NOW.micros + MICROS / 2 };
-        flush.later(middle.seconds() + 1, middle);
+        let flush = known(Flushes::default().later(middle.seconds() + 1, middle));
         assert!(flush.has(middle.micros, middle));
         assert!(flush.has(middle.micros + 1, middle), "memcached counts times in whole seconds");
     }
@@ -163,17 +193,25 @@ mod tests {
     #[test]
     fn a_later_flush_takes_the_place_of_one_that_is_to_come_and_not_of_one_that_was() {
         let middle = Now { micros: NOW.micros + MICROS / 2 };
-        let (flush, far) = (Flush::default(), Now { micros: NOW.micros + 60 * MICROS });
-        flush.later(NOW.seconds() + 10, NOW);
-        flush.at_once(NOW.micros, NOW);
-        assert!(!flush.has(NOW.micros + 1, far), "the one that was to come is gone");
-        let other = Flush::default();
-        other.later(NOW.seconds() + 10, NOW);
-        other.hear(&flush.to_bytes(), NOW);
-        assert!(!other.has(NOW.micros + 1, far), "in other gateways too");
-        flush.later(middle.seconds() + 1, middle);
-        flush.later(middle.seconds() + 1000, middle);
-        assert!(flush.has(middle.micros, middle), "what was taken stays out of date");
-        assert!(!flush.has(middle.micros + 1, middle));
+        let far = Now { micros: NOW.micros + 60 * MICROS };
+        let replaced = Flushes::default().later(NOW.seconds() + 10, NOW).at_once(NOW.micros, NOW);
+        assert!(!known(replaced).has(NOW.micros + 1, far), "the one that was to come is gone");
+        let both = replaced.later(middle.seconds() + 1, middle).later(middle.seconds() + 1000, middle);
+        assert!(known(both).has(middle.micros, middle), "what was taken stays out of date");
+        assert!(!known(both).has(middle.micros + 1, middle));
+    }
+
+    #[test]
+    fn what_is_heard_late_takes_nothing_back() {
+        let first = Flushes::default().at_once(NOW.micros, NOW);
+        let flush = known(first.later(NOW.seconds() + 1, NOW));
+        flush.learn(first);
+        assert!(flush.has(NOW.micros + 1, NOW), "the later one is known");
+        let other = Now { micros: NOW.micros - 5 };
+        let merged = Flushes::parse(&first.to_bytes()).expect("flushes").at_once(other.micros, other);
+        assert!(known(merged).has(NOW.micros, NOW), "a clock that is behind takes nothing back");
+        assert_eq!(Flushes::parse(&[0; 23]), None);
+        let lengthened = [merged.to_bytes(), vec![0; 9]].concat();
+        assert_eq!(Flushes::parse(&lengthened), Some(merged));
     }
 }

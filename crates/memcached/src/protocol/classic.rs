@@ -6,6 +6,7 @@ use super::command::{
 use super::parser::{Announced, Limits, Parsed, too_large};
 use super::reply::Reply;
 use super::words::{is_key, length, signed_short, unsigned, unsigned_short, words};
+use std::collections::VecDeque;
 
 const ERROR: &str = "ERROR";
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
@@ -71,7 +72,7 @@ pub(super) fn parse(line: &[u8], limits: &Limits) -> (Parsed, Option<Command>) {
         b"touch" => touch(&line),
         b"flush_all" => flush(&line),
         b"stats" => statistics(&line),
-        b"version" => Command::Say(Reply::Text(VERSION)),
+        b"version" => Command::Say(Reply::Text(VERSION_LINE)),
         b"verbosity" => verbosity(&line),
         b"quit" => Command::Quit,
         b"shutdown" => say("ERROR: shutdown not enabled", false),
@@ -86,7 +87,8 @@ pub(super) fn parse(line: &[u8], limits: &Limits) -> (Parsed, Option<Command>) {
 }
 
 /// The protocol is that of this version of memcached: clients compare numbers.
-const VERSION: &str = concat!("VERSION 1.6.18-portcullis-", env!("CARGO_PKG_VERSION"));
+pub const VERSION: &str = concat!("1.6.18-portcullis-", env!("CARGO_PKG_VERSION"));
+const VERSION_LINE: &str = concat!("VERSION 1.6.18-portcullis-", env!("CARGO_PKG_VERSION"));
 
 fn get(line: &Line<'_>, with_cas: bool, touches: bool) -> Command {
     if line.count < 2 {
@@ -103,7 +105,7 @@ fn get(line: &Line<'_>, with_cas: bool, touches: bool) -> Command {
     if keys.clone().any(|key| !is_key(key)) {
         return say(BAD_LINE, false);
     }
-    let keys: Vec<_> = keys.map(Box::from).collect();
+    let keys: VecDeque<_> = keys.map(Box::from).collect();
     if keys.is_empty() {
         return say("END", false);
     }

@@ -2,6 +2,7 @@
 
 use super::meta::{MetaArithmetic, MetaDelete, MetaGet, MetaSet};
 use super::reply::Reply;
+use std::collections::VecDeque;
 
 /// The most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 250;
@@ -84,7 +85,7 @@ pub struct Store {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Get {
     /// Which keys. Never none.
-    pub keys: Vec<Key>,
+    pub keys: VecDeque<Key>,
     /// The answer has the unique numbers too.
     pub with_cas: bool,
     /// The items get this time to live.

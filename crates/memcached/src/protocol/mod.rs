@@ -9,6 +9,7 @@ mod parser;
 mod reply;
 mod words;
 
+pub use classic::VERSION;
 pub use command::{
     Arithmetic, Command, Data, Direction, Expiry, Get, Key, Mode, Request, Statistics, Store, Touch,
 };

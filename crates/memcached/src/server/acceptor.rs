@@ -70,8 +70,15 @@ impl Acceptor {
                 }
             };
             if let Some(stream) = self.admit(stream) {
-                workers[*turn % workers.len()].hand(stream);
-                *turn += 1;
+                let handed = workers.iter().try_fold(stream, |stream, _| {
+                    *turn += 1;
+                    // `Err` ends the search: a worker has it.
+                    workers[*turn % workers.len()].hand(stream).map_or_else(Ok, Err)
+                });
+                if handed.is_ok() {
+                    tracing::error!("no thread of the gateway serves any more");
+                    self.common.shared.counters.connections.subtract();
+                }
             }
         }
     }

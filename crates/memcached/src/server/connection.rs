@@ -1,6 +1,6 @@
 //! One client's connection: what has come and is not taken yet, and what is to go out.
 
-use crate::protocol::{Command, Get, Key, Limits, Parser, Reply, Request};
+use crate::protocol::{Command, Limits, Parser, Reply, Request};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
@@ -111,11 +111,6 @@ impl Connection {
     /// Keeps a command for the next round.
     pub fn hold(&mut self, command: Command) {
         self.held = Some(command);
-    }
-
-    /// Keeps the rest of a `get` for the next round.
-    pub fn hold_keys(&mut self, get: &Get, keys: Vec<Key>) {
-        self.hold(Command::Request(Request::Get(Get { keys, ..get.clone() })));
     }
 
     /// Drops the rest of a `get` whose first part has failed: its answer has ended.

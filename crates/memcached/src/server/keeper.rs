@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 const HEARD_WITHIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How often the keeper frees what dead clients have left.
 const SWEPT_EVERY: Duration = Duration::from_secs(60);
+/// How often it learns which keys are in the table, at the most.
+const LEARNT_EVERY: Duration = Duration::from_secs(1);
 /// How often it looks whether the gateway stops.
 const LOOKED_EVERY: Lifetime = Lifetime::millis(20);
 
@@ -55,21 +58,29 @@ impl Keeper {
     }
 
     fn open(&self) -> Result<Cache<TableStore>, GatewayError> {
-        open(&self.common)
+        let cache = open(&self.common)?;
+        // Before clients are served: what others have flushed is not theirs to see. Where this fails, the node is gone again.
+        let _ = cache.store().pipeline.block_on(cache.begin());
+        Ok(cache)
     }
 
     /// Keeps the table until the node is gone or the gateway stops.
     fn keep(&self, cache: Cache<TableStore>) {
-        let _ = self.unless_stopped(&cache.store().pipeline, self.learn(&cache));
-        let mut swept = Instant::now();
+        let _ = self.unless_stopped(&cache, self.learn(&cache));
+        let (mut swept, mut learnt) = (Instant::now(), Instant::now());
         while !self.common.is_stopping() && !cache.store().pipeline.is_over() {
-            let pipeline = &cache.store().pipeline;
-            let _ = pipeline.block_on(cache.hear_of_flushes(settings::now()));
+            let _ = cache.store().pipeline.block_on(cache.hear_of_flushes());
             if swept.elapsed() >= SWEPT_EVERY {
-                if let Some(Err(error)) = self.unless_stopped(pipeline, cache.store().table.sweep()) {
+                if let Some(Err(error)) = self.unless_stopped(&cache, cache.store().table.sweep()) {
                     tracing::warn!("cannot sweep the table: {error}");
                 }
                 swept = Instant::now();
+            }
+            if learnt.elapsed() >= LEARNT_EVERY
+                && self.common.shared.wants_to_learn.swap(false, Ordering::Relaxed)
+            {
+                let _ = self.unless_stopped(&cache, self.learn(&cache));
+                learnt = Instant::now();
             }
             self.rest(&HEARD_WITHIN);
         }
@@ -88,19 +99,23 @@ impl Keeper {
         Ok(cache.store().table.for_each(note).await?)
     }
 
-    /// Carries something long out. `None`: the gateway stops.
-    fn unless_stopped<T>(&self, pipeline: &Pipeline, long: impl Future<Output = T>) -> Option<T> {
-        let mut long = pin!(long);
-        let mut tick = Box::pin(pipeline.sleep(LOOKED_EVERY));
+    /// Carries something long out, and hears of flushes meanwhile. `None`: the gateway stops.
+    fn unless_stopped<T>(&self, cache: &Cache<TableStore>, long: impl Future<Output = T>) -> Option<T> {
+        let pipeline = &cache.store().pipeline;
+        let tick = || async {
+            pipeline.sleep(LOOKED_EVERY).await;
+            let _ = cache.hear_of_flushes().await;
+        };
+        let (mut long, mut ticks) = (pin!(long), Box::pin(tick()));
         pipeline.block_on(std::future::poll_fn(|context| {
             if let Poll::Ready(result) = long.as_mut().poll(context) {
                 return Poll::Ready(Some(result));
             }
-            while tick.as_mut().poll(context).is_ready() {
+            while ticks.as_mut().poll(context).is_ready() {
                 if self.common.is_stopping() {
                     return Poll::Ready(None);
                 }
-                tick = Box::pin(pipeline.sleep(LOOKED_EVERY));
+                ticks = Box::pin(tick());
             }
             Poll::Pending
         }))

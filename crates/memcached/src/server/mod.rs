@@ -119,6 +119,7 @@ impl Gateway {
             counters: Counters::default(),
             stamps: Stamps::new(u64::from_le_bytes(random)),
             flush: Flush::default(),
+            wants_to_learn: false.into(),
         };
         let common = Arc::new(Common { options, shared: Arc::new(shared), stopping: AtomicBool::new(false) });
         let acceptor = Acceptor::bind(&common)?;

@@ -103,19 +103,20 @@ impl Round {
         Taken::Enough
     }
 
-    /// Takes the first keys of a `get`.
+    /// Takes the first keys of a `get`. The others stay where they are: there may be very many.
     fn take_part(&mut self, number: usize, connection: &mut Connection, mut get: Get, keys: usize) {
-        let rest = get.keys.split_off(keys);
-        let part = Get { keys: std::mem::take(&mut get.keys), ends: false, ..get };
-        get.ends = true;
-        if self.conflicts(&Request::Get(part.clone())) {
-            let all = part.keys.into_iter().chain(rest).collect();
-            connection.hold_keys(&get, all);
+        let Get { with_cas, touch, .. } = get;
+        let part = Request::Get(Get { keys: get.keys.drain(..keys).collect(), with_cas, touch, ends: false });
+        if self.conflicts(&part)
+            && let Request::Get(part) = part
+        {
+            part.keys.into_iter().rev().for_each(|key| get.keys.push_front(key));
+            connection.hold(Command::Request(Request::Get(get)));
             return;
         }
-        connection.hold_keys(&get, rest);
+        connection.hold(Command::Request(Request::Get(get)));
         let at = self.answers.len();
-        self.request(number, Request::Get(part));
+        self.request(number, part);
         self.answers[at].is_part = true;
     }
 

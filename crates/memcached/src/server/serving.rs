@@ -32,6 +32,8 @@ struct Serving<'a> {
     jobs: VecDeque<Waiting>,
     /// Requests that were too much beside others: they wait until nothing else is under way.
     alone: VecDeque<(usize, usize, Request)>,
+    /// One of them is under way.
+    is_alone: bool,
     /// The node is gone.
     is_over: bool,
 }
@@ -39,7 +41,7 @@ struct Serving<'a> {
 impl<'a> Serving<'a> {
     fn new(common: &'a Common, clients: &'a mut Clients, cache: &'a Cache<TableStore>) -> Self {
         let (rounds, jobs, alone) = Default::default();
-        Self { common, clients, cache, rounds, jobs, alone, is_over: false }
+        Self { common, clients, cache, rounds, jobs, alone, is_alone: false, is_over: false }
     }
 
     /// Gathers a round, and begins it.
@@ -49,15 +51,26 @@ impl<'a> Serving<'a> {
         let jobs = round.begin();
         let now = now();
         self.jobs.extend(jobs.into_iter().map(|job| Waiting { round: number, job, now }));
-        self.end_round(number);
     }
 
-    /// Answers a round if it is done.
-    fn end_round(&mut self, number: usize) {
-        let round = &mut self.rounds[number];
-        if round.is_done() {
+    /// Answers the rounds that are done.
+    fn end_rounds(&mut self) {
+        for round in self.rounds.iter_mut().filter(|round| round.is_done()) {
             self.clients.answer(round);
         }
+    }
+
+    /// Begins a request that was too much beside others, once nothing else is under way. Returns whether others have to wait.
+    fn go_on_alone(&mut self, under_way: usize) -> bool {
+        if under_way == 0 {
+            let next = self.alone.pop_front();
+            self.is_alone = next.is_some();
+            self.jobs.extend(next.map(|(round, at, request)| {
+                let job = Job::Alone(at, request);
+                Waiting { round, job, now: now() }
+            }));
+        }
+        self.is_alone || !self.alone.is_empty()
     }
 }
 
@@ -77,24 +90,21 @@ impl Work for Serving<'_> {
             self.common.shared.counters.node_failures.add_many(failures);
             self.is_over |= self.cache.store().pipeline.is_over();
         }
-        self.end_round(number);
     }
 
     fn rest(&mut self, under_way: usize) -> bool {
-        if !self.alone.is_empty() {
-            if under_way == 0
-                && let Some((round, at, request)) = self.alone.pop_front()
-            {
-                self.jobs.push_back(Waiting { round, job: Job::Alone(at, request), now: now() });
-            }
+        self.end_rounds();
+        if self.go_on_alone(under_way) {
             return true;
         }
         if self.is_over || self.common.is_stopping() {
-            return false;
+            // What is under way may still be found to be too much beside others.
+            return under_way > 0;
         }
         let patience = if under_way > 0 { Patience::None } else { Patience::Endless };
         if let Some(number) = self.rounds.iter().position(Round::is_done) {
             self.begin_round(number, patience);
+            self.end_rounds();
         }
         true
     }

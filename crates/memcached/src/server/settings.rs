@@ -2,7 +2,7 @@
 
 use super::Common;
 use crate::cache::Now;
-use crate::protocol::{Command, Reply, Statistics};
+use crate::protocol::{Command, Reply, Statistics, VERSION};
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -41,7 +41,7 @@ impl Settings<'_> {
             ("pid", std::process::id().to_string()),
             ("uptime", uptime.to_string()),
             ("time", now().seconds().to_string()),
-            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("version", VERSION.to_owned()),
             ("pointer_size", usize::BITS.to_string()),
             ("max_connections", options.connections_max.to_string()),
             ("threads", options.threads.to_string()),

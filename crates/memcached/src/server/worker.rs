@@ -11,7 +11,7 @@ use crate::GatewayError;
 use crate::cache::Cache;
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SendError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// How often a thread tries to reach a node that is gone.
@@ -33,10 +33,13 @@ impl Door {
     }
 
     /// Hands the worker a connection.
-    pub fn hand(&self, stream: TcpStream) {
-        if self.streams.send(stream).is_ok() {
-            self.wake.ring();
-        }
+    ///
+    /// # Errors
+    /// The worker has panicked: the connection.
+    pub fn hand(&self, stream: TcpStream) -> Result<(), TcpStream> {
+        self.streams.send(stream).map_err(|SendError(stream)| stream)?;
+        self.wake.ring();
+        Ok(())
     }
 }
 
