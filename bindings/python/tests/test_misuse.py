@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import portcullis
 import pytest
@@ -134,6 +135,15 @@ def test_threads_with_sessions_of_their_own_do_not_disturb_each_other(node):
     assert not errors
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where whoever started the tests has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_ctrl_c_ends_a_wait(node):
     with node.connect() as session, node.connect() as holder:
         held = holder.allocate(64, lifetime=10)
