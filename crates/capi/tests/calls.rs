@@ -1,7 +1,9 @@
 //! One call of the library with handles by chance: for tests and for fuzzing.
 #![allow(clippy::multiple_unsafe_ops_per_block)] // One proof holds for all: it is about how a caller in C passes pointers.
 
-use portcullis_capi::access::{portcullis_fetch_and_add, portcullis_read, portcullis_write};
+use portcullis_capi::access::{
+    portcullis_compare_and_swap, portcullis_fetch_and_add, portcullis_read, portcullis_write,
+};
 use portcullis_capi::border::Text;
 use portcullis_capi::buffers::{
     portcullis_buffer_release, portcullis_buffer_take, portcullis_read_buffer, portcullis_write_buffer,
@@ -10,19 +12,32 @@ use portcullis_capi::errors::portcullis_last_error;
 use portcullis_capi::handles::{
     BufferHandle, KeeperHandle, Node, PermissionHandle, QueueHandle, Session, TableHandle,
 };
-use portcullis_capi::node::portcullis_node_connect;
+use portcullis_capi::names::{
+    NameEntry, portcullis_include, portcullis_lookup, portcullis_names, portcullis_publish, portcullis_share,
+    portcullis_unpublish, portcullis_unshare,
+};
+use portcullis_capi::node::{portcullis_node_connect, portcullis_node_stop};
 use portcullis_capi::permissions::{
     AcquireOptions, AllocateOptions, Object, PermissionInfo, portcullis_acquire, portcullis_allocate,
-    portcullis_extend, portcullis_free_object, portcullis_info, portcullis_keep, portcullis_keeper_stop,
-    portcullis_revoke,
+    portcullis_extend, portcullis_free_object, portcullis_info, portcullis_keep, portcullis_keep_object,
+    portcullis_keeper_is_kept, portcullis_keeper_stop, portcullis_object_from_text,
+    portcullis_object_to_text, portcullis_revoke,
 };
-use portcullis_capi::queue::{portcullis_queue_close, portcullis_queue_create, portcullis_queue_push};
-use portcullis_capi::session::{portcullis_arm, portcullis_poll, portcullis_session_close};
+use portcullis_capi::queue::{
+    portcullis_queue_close, portcullis_queue_create, portcullis_queue_end, portcullis_queue_head,
+    portcullis_queue_open, portcullis_queue_pop, portcullis_queue_push,
+};
+use portcullis_capi::session::{
+    portcullis_arm, portcullis_descriptor, portcullis_poll, portcullis_session_close,
+    portcullis_session_number,
+};
 use portcullis_capi::submission::{Completion, Operation, portcullis_submit, portcullis_wait};
 use portcullis_capi::table::{
-    portcullis_table_close, portcullis_table_create, portcullis_table_get, portcullis_table_store,
+    Bytes, portcullis_table_close, portcullis_table_create, portcullis_table_destroy, portcullis_table_get,
+    portcullis_table_get_many, portcullis_table_head, portcullis_table_open, portcullis_table_remove,
+    portcullis_table_store, portcullis_table_visit,
 };
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 /// The numbers that calls are made with: those that were given out, mixed up.
@@ -71,7 +86,7 @@ impl Known {
 
 pub const TENANT: Text = Text(c"hostile".as_ptr());
 /// How many different calls [`step`] makes.
-pub const CALLS: u64 = 28;
+pub const CALLS: u64 = 31;
 
 #[expect(clippy::too_many_lines, reason = "a few lines for each call of the library")]
 /// Makes one call with handles by chance. What it opens becomes known.
@@ -190,11 +205,95 @@ pub fn step(known: &mut Known, call: u64, one: u64, two: u64) -> c_int {
                 portcullis_queue_push(QueueHandle { id: known.id(two) }, data, 8)
             }
             26 => without_pointers(known, session, one, two),
+            27 => names_and_objects(known, session, one, two),
+            28 => structures(known, session, one, two),
+            // A made up handle seldom is the node's: otherwise most calls would find it gone.
+            29 => portcullis_node_stop(Node { id: known.id(one & !0b111 | two & 0b111) }),
             _ => {
                 portcullis_table_close(TableHandle { id: known.id(one) });
                 portcullis_queue_close(QueueHandle { id: known.id(two) })
             }
         }
+    }
+}
+
+unsafe extern "C" fn no_more_names(_: *mut c_void, _: *const NameEntry) -> bool {
+    false
+}
+
+unsafe extern "C" fn all_values(_: *mut c_void, _: usize, _: *const Bytes) -> bool {
+    true
+}
+
+unsafe extern "C" fn all_entries(_: *mut c_void, _: Bytes, _: Bytes) -> bool {
+    true
+}
+
+/// Names, keepers, and references as text. Texts are of any bytes, and end.
+unsafe fn names_and_objects(known: &mut Known, session: Session, one: u64, two: u64) -> c_int {
+    let mut drawn = [0_u8; 65];
+    for (at, byte) in (0..).zip(&mut drawn[..64]) {
+        *byte = (two ^ one.wrapping_mul(at)).to_le_bytes()[0] | u8::from(at < two % 65);
+    }
+    let name = if two.is_multiple_of(3) { TENANT } else { Text(drawn.as_ptr().cast::<c_char>()) };
+    let mut object = known.object(one >> 4);
+    let (pair, mut is_kept, mut number, mut descriptor) = (known.pair(one), false, 0, 0);
+    let keeper = KeeperHandle { session: pair.0, id: pair.1 };
+    // SAFETY: as in `step`.
+    unsafe {
+        match one % 13 {
+            0 => portcullis_publish(session, name, Some(&object)),
+            1 => portcullis_unpublish(session, name),
+            2 => portcullis_lookup(session, Text(null()), name, None),
+            3 => portcullis_names(session, name, Some(no_more_names), null_mut()),
+            4 => portcullis_share(session, name, TENANT, u8::try_from(two % 256).unwrap_or(0)),
+            5 => portcullis_unshare(session, name, TENANT),
+            6 => portcullis_include(session, Some(&object), Some(&known.object(two))),
+            7 => portcullis_keep_object(session, Some(&object), two),
+            8 => portcullis_keeper_is_kept(keeper, Some(&mut is_kept)),
+            9 => {
+                let room = usize::try_from(two % 66).unwrap_or(0);
+                portcullis_object_to_text(Some(&object), drawn.as_mut_ptr().cast(), room)
+            }
+            10 => {
+                let result = portcullis_object_from_text(name, Some(&mut object));
+                known.objects.push(object);
+                result
+            }
+            11 => portcullis_session_number(session, Some(&mut number)),
+            _ => portcullis_descriptor(session, Some(&mut descriptor)),
+        }
+    }
+}
+
+/// What tables and queues have besides [`step`]'s own calls.
+unsafe fn structures(known: &mut Known, session: Session, one: u64, two: u64) -> c_int {
+    let mut memory = [0_u8; 64];
+    let data = memory.as_mut_ptr().cast::<c_void>();
+    let key = Bytes { data, length: 8 };
+    let (table, queue) = (TableHandle { id: known.id(one) }, QueueHandle { id: known.id(one) });
+    let (mut length, mut found, mut object) = (0, false, known.object(two));
+    let (mut another_table, mut another_queue) = (TableHandle::default(), QueueHandle::default());
+    // SAFETY: as in `step`.
+    unsafe {
+        let result = match two % 13 {
+            0 => portcullis_table_head(table, Some(&mut object)),
+            1 => portcullis_table_get_many(table, Some(&key), 1, Some(all_values), null_mut()),
+            2 => portcullis_table_visit(table, Some(all_entries), null_mut()),
+            3 => portcullis_table_remove(table, data, 8, Some(&mut found)),
+            4 => portcullis_table_open(session, Text(null()), Some(&object), false, Some(&mut another_table)),
+            5 => portcullis_table_destroy(table, Text(null())),
+            6 => portcullis_queue_head(queue, Some(&mut object)),
+            7 => portcullis_queue_open(session, Text(null()), Some(&object), Some(&mut another_queue)),
+            8 => portcullis_queue_pop(queue, 100, data, 4, Some(&mut length), Some(&mut found)),
+            9 => portcullis_queue_pop(queue, 0, data, 64, Some(&mut length), Some(&mut found)),
+            10 => portcullis_queue_end(queue),
+            11 => portcullis_table_visit(table, None, null_mut()),
+            _ => portcullis_compare_and_swap(known.permission(one), two % 100, 0, two, None),
+        };
+        known.ids.extend([another_table.id, another_queue.id]);
+        known.objects.push(object);
+        result
     }
 }
 
