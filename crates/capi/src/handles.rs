@@ -247,14 +247,16 @@ fn place_made(number: u32) -> &'static Place {
     &chunk[number % CHUNK]
 }
 
-/// The place of a handle, its number, and the generation that the handle means.
+/// The place of a handle, its number, and the generation that the handle means. `None`: the handle was closed, or never was one.
+/// So whoever is inside now is not disturbed by it.
 #[inline]
 fn place(handle: u64) -> Option<(&'static Place, u32, u32)> {
     let number = handle & ((1 << PLACE_BITS) - 1);
     let generation = u32::try_from(handle >> PLACE_BITS).ok()?;
     let number = u32::try_from(number).ok()?;
     let chunk = PLACES[(number >> CHUNK_BITS) as usize].get()?;
-    Some((&chunk[number as usize % CHUNK], number, generation))
+    let place = &chunk[number as usize % CHUNK];
+    (place.generation.load(Ordering::Relaxed) == generation).then_some((place, number, generation))
 }
 
 /// Goes in to what a handle stands for.
@@ -265,10 +267,6 @@ fn place(handle: u64) -> Option<(&'static Place, u32, u32)> {
 pub(crate) fn enter<T: Open>(handle: u64) -> Result<Inside<'static, T>, Misuse> {
     let closed = Misuse::Closed { what: T::WHAT };
     let (place, _, generation) = place(handle).ok_or(closed)?;
-    // Whoever is inside now is not disturbed by a handle that was closed.
-    if place.generation.load(Ordering::Relaxed) != generation {
-        return Err(closed);
-    }
     let entered = place.door.enter().map_err(|misuse| misuse.about(T::WHAT))?;
     if entered.0 != generation || T::seen(&entered.1).is_none() {
         return Err(closed);
@@ -283,9 +281,6 @@ pub(crate) fn enter<T: Open>(handle: u64) -> Result<Inside<'static, T>, Misuse> 
 pub(crate) fn close<T: Open>(handle: u64) -> Result<T, Misuse> {
     let closed = Misuse::Closed { what: T::WHAT };
     let (place, number, generation) = place(handle).ok_or(closed)?;
-    if place.generation.load(Ordering::Relaxed) != generation {
-        return Err(closed);
-    }
     let is_meant = |inside: &(u32, Object)| inside.0 == generation && T::seen(&inside.1).is_some();
     let taken = place.door.close_if(is_meant).map_err(|misuse| misuse.about(T::WHAT))?;
     let (_, object) = taken.ok_or(closed)?;

@@ -87,7 +87,7 @@ pub(super) fn parse(line: &[u8], limits: &Limits) -> (Parsed, Option<Command>) {
 }
 
 /// The protocol is that of this version of memcached: clients compare numbers.
-pub const VERSION: &str = concat!("1.6.18-portcullis-", env!("CARGO_PKG_VERSION"));
+pub const VERSION: &str = VERSION_LINE.split_at("VERSION ".len()).1;
 const VERSION_LINE: &str = concat!("VERSION 1.6.18-portcullis-", env!("CARGO_PKG_VERSION"));
 
 fn get(line: &Line<'_>, with_cas: bool, touches: bool) -> Command {
