@@ -37,19 +37,19 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library that this test was built with, installed by the script that users run.
+/// The library that this test was built with, installed by the script that users run. It lies in a folder of cargo's, and the next
+/// run writes over it: a value that lives as long as the program removes nothing when the program ends.
 fn installed() -> &'static Path {
-    static INSTALLED: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let prefix = INSTALLED.get_or_init(|| {
-        let prefix = tempfile::tempdir().expect("a folder");
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi");
         let program = std::env::current_exe().expect("a program has a path");
         let built = program.parent().expect("it lies in a folder");
         let mut command = Command::new(folder().join("../../scripts/install-capi"));
-        let output = command.arg(prefix.path()).arg(built).output().expect("the script is started");
+        let output = command.arg(&prefix).arg(built).output().expect("the script is started");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         prefix
-    });
-    prefix.path()
+    })
 }
 
 /// What the compiler is told of the library: by pkg-config, where it is on the machine.
