@@ -41,7 +41,12 @@ impl Counter {
 
     /// One less.
     pub fn subtract(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.subtract_many(1);
+    }
+
+    /// So many less.
+    pub fn subtract_many(&self, count: u64) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// How many.
@@ -57,6 +62,7 @@ impl Counter {
 counters! {
     connections "curr_connections",
     all_connections "total_connections": zero,
+    answer_bytes "answer_bytes_waiting",
     rejected_connections "rejected_connections": zero,
     idle_kicks "idle_kicks": zero,
     gets "cmd_get": zero,

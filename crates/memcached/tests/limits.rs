@@ -78,6 +78,39 @@ fn a_client_that_takes_no_answers_is_read_no_more_and_disturbs_nobody() {
     until("the slow client's end", || counter(&gateway, "curr_connections") == 2);
 }
 
+/// Each of them asks for more than the gateway may keep for all.
+#[test]
+fn what_many_slow_clients_ask_for_and_do_not_take_is_bounded() {
+    const CLIENTS: u64 = 24;
+    const ITEM: u64 = 1_000_000;
+    const MAX: u64 = 8 << 20;
+    let node = Node::new();
+    let options = Options { threads: 1, answer_bytes_max: MAX, ..node.options("orange") };
+    let gateway = Gateway::start(options).expect("a gateway");
+    let mut honest = Client::new(&gateway);
+    honest.set("large", &vec![b'x'; usize::try_from(ITEM).expect("it is small")]);
+    let slow: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = Client::new(&gateway);
+            client.send(format!("get{}\r\n", " large".repeat(40)));
+            client
+        })
+        .collect();
+    let waiting = || counter(&gateway, "answer_bytes_waiting");
+    let hits = || counter(&gateway, "get_hits");
+    // All have asked, and nobody takes anything.
+    until("each has an answer", || hits() >= CLIENTS && waiting() >= MAX);
+    for number in 0..100 {
+        honest.set("small", number.to_string().as_bytes());
+        honest.expect_value("small", number.to_string().as_bytes());
+    }
+    // Beyond the bound there is what was under way when it was reached, and a value for each client.
+    let (rounds, found) = (2 * (64 + 19) * ITEM, waiting());
+    assert!(found < MAX + rounds + CLIENTS * ITEM, "{found} bytes wait");
+    drop(slow);
+    until("nothing waits any more", || waiting() == 0);
+}
+
 #[test]
 fn there_are_as_many_connections_as_are_allowed() {
     let node = Node::new();

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Connections that are heard in one round.
 const EVENTS_MAX: usize = 256;
+/// Keys and commands of one connection in a round, as memcached's `reqs_per_event`.
+const COMMANDS_MAX: usize = 20;
 /// Bytes that are read of a connection at a time.
 const READ_BYTES: usize = 64 << 10;
 /// The most bytes of a `get` with many keys.
@@ -41,6 +43,8 @@ pub enum Patience {
 struct Place {
     connection: Connection,
     in_round: bool,
+    /// How many of its bytes are among those that the gateway counts as waiting.
+    counted: usize,
 }
 
 pub struct Clients {
@@ -75,7 +79,7 @@ impl Clients {
         })
     }
 
-    /// Takes what clients ask for into a round. It may be nothing.
+    /// Takes what clients ask for into a round. It may be nothing. Those who wait longest come first.
     pub fn gather(&mut self, round: &mut Round, patience: Patience) {
         self.wait(patience);
         let mut ready = std::mem::take(&mut self.waiting);
@@ -87,11 +91,13 @@ impl Clients {
             }
         }
         self.events.clear();
-        ready.sort_unstable();
-        ready.dedup();
-        for number in ready {
+        let mut ready = ready.into_iter();
+        while !round.is_full()
+            && let Some(number) = ready.next()
+        {
             self.hear(number, round, now);
         }
+        self.waiting.extend(ready);
         self.end_silent(now);
     }
 
@@ -127,21 +133,19 @@ impl Clients {
                 continue;
             }
             let connection = Connection::new(stream, limits, now);
-            self.places[number] = Some(Place { connection, in_round: false });
+            self.places[number] = Some(Place { connection, in_round: false, counted: 0 });
         }
     }
 
     /// Reads from a connection, and takes its commands. One of which a round has commands is heard when they are answered.
     fn hear(&mut self, number: usize, round: &mut Round, now: Instant) {
-        let Some(Place { connection, in_round }) = self.places[number].as_mut() else { return };
-        if *in_round {
-            return;
-        }
+        let Some(place) = self.places[number].as_mut().filter(|place| !place.in_round) else { return };
         let counters = &self.common.shared.counters;
-        if connection.waits() == Waits::ToWrite && !write(connection, &self.common) {
+        if place.connection.waits() == Waits::ToWrite && !place.write(&self.common) {
             self.end(number);
             return;
         }
+        let Place { connection, in_round, .. } = place;
         match connection.read(&mut self.scratch, now) {
             Ok(bytes) => counters.bytes_read.add_many(bytes as u64),
             Err(_) => {
@@ -151,7 +155,9 @@ impl Clients {
         }
         let settings = Settings(&self.common);
         *in_round = true;
-        if round.take(number, connection, |command| settings.answer(command)) == Taken::Enough
+        let is_much = counters.answer_bytes.get() > self.common.options.answer_bytes_max;
+        let most = if is_much { 1 } else { COMMANDS_MAX };
+        if round.take(number, connection, most, |command| settings.answer(command)) == Taken::Enough
             && connection.has_work()
         {
             counters.yields.add();
@@ -175,12 +181,13 @@ impl Clients {
 
     /// Sends a connection's answers, and finds out what it waits for.
     fn settle(&mut self, number: usize) {
-        let Some(Place { connection, in_round }) = self.places[number].as_mut() else { return };
-        *in_round = false;
-        if !write(connection, &self.common) || connection.is_over() {
+        let Some(place) = self.places[number].as_mut() else { return };
+        place.in_round = false;
+        if !place.write(&self.common) || place.connection.is_over() {
             self.end(number);
             return;
         }
+        let connection = &mut place.connection;
         let waits = connection.waits();
         if connection.has_work() && waits == Waits::ToRead {
             self.waiting.push(number);
@@ -216,21 +223,27 @@ impl Clients {
     }
 
     fn end(&mut self, number: usize) {
-        if self.places[number].take().is_some() {
+        if let Some(place) = self.places[number].take() {
             // Its descriptor is closed, so the operating system watches it no more.
             self.common.shared.counters.connections.subtract();
+            self.common.shared.counters.answer_bytes.subtract_many(place.counted as u64);
             self.free.push(number);
         }
     }
 }
 
-/// Sends what a client takes. Returns whether the connection still works.
-fn write(connection: &mut Connection, common: &Common) -> bool {
-    match connection.write() {
-        Ok(bytes) => {
-            common.shared.counters.bytes_written.add_many(bytes as u64);
-            true
+impl Place {
+    /// Sends what the client takes. Returns whether the connection still works.
+    fn write(&mut self, common: &Common) -> bool {
+        let written = self.connection.write();
+        let counters = &common.shared.counters;
+        let unsent = self.connection.unsent();
+        if unsent != self.counted {
+            // More or less than before: counters go round.
+            counters.answer_bytes.add_many((unsent as u64).wrapping_sub(self.counted as u64));
+            self.counted = unsent;
         }
-        Err(_) => false,
+        counters.bytes_written.add_many(*written.as_ref().unwrap_or(&0) as u64);
+        written.is_ok()
     }
 }

@@ -92,7 +92,7 @@ impl Connection {
 
     /// The next command. `None`: there is none yet, or the client has to take its answers first.
     pub fn next(&mut self) -> Option<Command> {
-        if self.out.len() - self.sent > OUT_BYTES_MAX {
+        if self.unsent() > OUT_BYTES_MAX {
             return None;
         }
         if let Some(held) = self.held.take() {
@@ -152,6 +152,11 @@ impl Connection {
             self.sent = 0;
         }
         Ok(bytes)
+    }
+
+    /// Bytes of answers that the client has not taken.
+    pub fn unsent(&self) -> usize {
+        self.out.len() - self.sent
     }
 
     /// What the connection waits for.

@@ -44,6 +44,8 @@ pub struct Options {
     pub connections_max: u64,
     /// The most bytes of an item, counted as memcached does: with its key and a header of about 60 bytes.
     pub item_bytes_max: u64,
+    /// Bytes of answers that clients have not taken, beyond which each client gets one more value at a time.
+    pub answer_bytes_max: u64,
     /// A connection that says nothing for this long is ended.
     pub idle_timeout: Option<Duration>,
     /// The table's name in the tenant of the gateway.
@@ -74,6 +76,7 @@ impl Options {
             threads: 2,
             connections_max: 1024,
             item_bytes_max: 1 << 20,
+            answer_bytes_max: 64 << 20,
             idle_timeout: None,
             table,
             keep: Keep::Attached,

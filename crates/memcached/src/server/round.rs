@@ -8,8 +8,8 @@ use foldhash::fast::FixedState;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
-/// Keys and commands of one connection in a round, as memcached's `reqs_per_event`.
-const COMMANDS_MAX: usize = 20;
+/// Keys beyond which a round hears no further connection: all their values are in the thread's memory at once.
+const KEYS_MAX: usize = 64;
 /// Keys that are looked up with one doorbell.
 const KEYS_AT_ONCE: usize = 64;
 
@@ -34,6 +34,8 @@ pub struct Round {
     flushes: Vec<(usize, Expiry, bool)>,
     /// The keys that the present connection has asked for in this round, and whether it changes them.
     keys: Vec<(u64, bool)>,
+    /// The keys of all connections.
+    keys_count: usize,
     hasher: FixedState,
     /// The connections that ask.
     connections: Vec<usize>,
@@ -51,17 +53,18 @@ pub enum Taken {
 }
 
 impl Round {
-    /// Takes commands of a connection. Two commands of it about one key, one of which changes it, are not in one round: a
-    /// round has no order.
+    /// Takes commands of a connection, `most` at most, of which a `get` counts as one for each key. Two commands of it about one
+    /// key, one of which changes it, are not in one round: a round has no order.
     pub fn take(
         &mut self,
         number: usize,
         connection: &mut Connection,
+        most: usize,
         mut other: impl FnMut(&Command) -> Option<Reply>,
     ) -> Taken {
         self.connections.push(number);
         self.keys.clear();
-        let mut left = COMMANDS_MAX;
+        let mut left = most;
         let first = self.answers.len();
         while left > 0 {
             let Some(command) = connection.next() else { return Taken::All };
@@ -133,6 +136,7 @@ impl Round {
     }
 
     fn request(&mut self, number: usize, request: Request) {
+        self.keys_count += keys_of(&request);
         let changes = !request.only_reads();
         let at = self.answers.len();
         match &request {
@@ -150,6 +154,11 @@ impl Round {
 
     fn answer(&mut self, connection: usize, reply: Option<Reply>, is_part: bool) {
         self.answers.push(Answer { connection, reply, is_part });
+    }
+
+    /// Whether it has so many keys that no further connection is to be heard.
+    pub fn is_full(&self) -> bool {
+        self.keys_count >= KEYS_MAX
     }
 
     /// The connections that ask.
@@ -198,6 +207,7 @@ impl Round {
             each(connection, &reply, has_failed);
         }
         self.connections.clear();
+        self.keys_count = 0;
     }
 
     /// What is to be done. Changes of one key by several connections are done one after another, since each would fail for
