@@ -5,13 +5,14 @@
 //! of `fork`. What needs no speed is Python, in `python/portcullis`.
 //!
 //! The interpreter's lock is released while a call waits. A call waits in slices, and lets Python handle its signals between two
-//! of them: so Ctrl-C ends a wait for operations, for entries and for permissions. It does not end the opening of a session, nor a
-//! single operation of a table.
+//! of them: so Ctrl-C ends a wait for operations, for entries and for permissions. It does not end the opening of a session, a table
+//! or a queue, nor their ends.
 
 mod arguments;
 mod batch;
 mod buffer;
 mod core;
+mod driven;
 mod failure;
 mod node;
 mod object;

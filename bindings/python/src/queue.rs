@@ -2,6 +2,7 @@
 
 use crate::arguments::{self, KeptFor, Seconds, Size};
 use crate::core::SLICE;
+use crate::driven;
 use crate::failure::OrRaise;
 use crate::object::ObjectRef;
 use crate::session::Session;
@@ -44,9 +45,7 @@ impl Queue {
         py: Python<'_>,
         operation: impl AsyncFnOnce(&queue::Queue) -> Result<T, QueueError> + Send,
     ) -> PyResult<T> {
-        let mut queue = self.queue.enter().or_raise(py)?;
-        let queue = &mut *queue;
-        py.detach(|| queue.run(operation)).or_raise(py)
+        driven::run(&self.queue, py, operation)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::arguments::{self, KeptFor, Seconds, Size};
 use crate::buffer::CallerBuffer;
+use crate::driven;
 use crate::failure::{OrRaise, bad_argument};
 use crate::object::ObjectRef;
 use crate::session::Session;
@@ -117,9 +118,7 @@ impl Table {
         py: Python<'_>,
         operation: impl AsyncFnOnce(&table::Table) -> Result<T, TableError> + Send,
     ) -> PyResult<T> {
-        let mut table = self.table.enter().or_raise(py)?;
-        let table = &mut *table;
-        py.detach(|| table.run(operation)).or_raise(py)
+        driven::run(&self.table, py, operation)
     }
 
     fn end(
@@ -243,6 +242,10 @@ impl Table {
 
     fn length(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, async |table| table.length().await)
+    }
+
+    fn remove_expired(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, async |table| table.remove_expired(|_| ()).await)
     }
 
     fn sweep<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -148,7 +149,11 @@ def test_ctrl_c_ends_a_wait(node):
     with node.connect() as session, node.connect() as holder:
         held = holder.allocate(64, lifetime=10)
         queue = session.create_queue()
-        for wait in (lambda: session.acquire(held.object, wait=50), queue.pop):
+        table = session.create_table(lease=2)
+        # Whoever needs the head waits for three leases.
+        head = holder.acquire(table.head, lifetime=10, rights="rw", wait=20)
+        waits = (lambda: session.acquire(held.object, wait=50), queue.pop, lambda: table.set(b"key", b"value", ttl=50))
+        for wait in waits:
             before = time.monotonic()
             timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
             timer.start()
@@ -156,7 +161,10 @@ def test_ctrl_c_ends_a_wait(node):
                 wait()
             timer.join()
             assert time.monotonic() - before < 5
-        # The session is of use, and a permission that comes late is given back.
+        # The session is of use, and a permission that comes late is given back. So is the table.
+        head.revoke()
+        table.set(b"key", b"value", ttl=50)
+        assert table[b"key"] == b"value"
         held.revoke()
         with session.allocate(64) as permission:
             permission.write(b"on")
@@ -272,9 +280,16 @@ loop.run_until_complete(main())
 
 
 def ends_well(code: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    # What an interpreter leaves that ends at once goes with this folder.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-c", code],
+            env={**os.environ, "TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     for complaint in ("panicked", "Fatal", "Segmentation", "AssertionError"):
         assert complaint not in done.stderr, done.stderr

@@ -69,6 +69,10 @@ def test_a_key_with_a_time_to_live_goes_by_itself(session):
         while b"key" in table:
             assert time.monotonic() < until
             time.sleep(0.01)
+        assert table.statistics()["keys"] == 1
+        while (removed := table.remove_expired()) == 0:
+            assert time.monotonic() < until
+        assert removed == 1 and table.statistics()["keys"] == 0
 
 
 def test_a_table_is_found_by_its_name_and_by_its_head(session, node):

@@ -4,13 +4,13 @@
 // permission on. When a permission ends, the NIC refuses accesses, whatever the client does.
 //
 // Results
-//   A function that returns int returns 0, or the number of an error. Numbers and names never change: docs/errors.md lists them.
+//   A function that returns int returns 0, or the number of an error: PORTCULLIS_ERROR_... Numbers and names never change.
 //   portcullis_last_error tells more of the last failure on this thread. Results are written to what the last arguments point to,
 //   and mean something only after 0.
 //
 // Handles
 //   Handles are numbers, and structures of zeros stand for none. A handle that was closed, was never open or is of another kind
-//   leads to the error 1101 (closed), never to memory. They are passed and copied as values.
+//   leads to PORTCULLIS_ERROR_CLOSED, never to memory. They are passed and copied as values.
 //
 // Ownership
 //   Memory that a program passes in is the program's, and is not used after the call returns; the exceptions are said at
@@ -21,11 +21,11 @@
 //
 // Threads
 //   Each function may be called from any thread. One thread at a time uses a session, a table or a queue: a second one gets the error
-//   1102 (in-use) and does not wait. Threads that work at the same time open a session each. The functions about errors need no
+//   PORTCULLIS_ERROR_IN_USE and does not wait. Threads that work at the same time open a session each. The functions about errors need no
 //   session.
 //
 // Processes
-//   Handles belong to the process that opened them. In a child of fork they lead to the error 1103 (forked); a child opens its own.
+//   Handles belong to the process that opened them. In a child of fork they lead to PORTCULLIS_ERROR_FORKED; a child opens its own.
 //
 // Callbacks
 //   A callback returns. It does not throw, and does not jump out by longjmp.
@@ -39,6 +39,388 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+// The numbers of errors. docs/errors.md says whose fault each is.
+enum {
+  // The permission's deadline has passed.
+  PORTCULLIS_ERROR_EXPIRED = 101,
+  // The node ended the permission before its deadline.
+  PORTCULLIS_ERROR_REVOKED = 102,
+  // An extension would have shortened the permission.
+  PORTCULLIS_ERROR_LIVES_LONGER = 103,
+  // The access reaches outside the permission's bytes.
+  PORTCULLIS_ERROR_OUTSIDE_RANGE = 104,
+  // The access reaches outside the caller's buffer.
+  PORTCULLIS_ERROR_OUTSIDE_BUFFER = 105,
+  // The buffer belongs to another session.
+  PORTCULLIS_ERROR_FOREIGN_BUFFER = 106,
+  // The permission does not hold the right that the access needs.
+  PORTCULLIS_ERROR_WRONG_RIGHT = 107,
+  // An atomic's address is no multiple of 8.
+  PORTCULLIS_ERROR_MISALIGNED = 108,
+  // The node's NIC refused an access that nobody had checked before.
+  PORTCULLIS_ERROR_VIOLATION = 109,
+  // The connection broke under the operation, which may or may not have happened.
+  PORTCULLIS_ERROR_INTERRUPTED = 110,
+  // A queue of the client's is full.
+  PORTCULLIS_ERROR_QUEUE_FULL = 111,
+  // The client's arena has no piece of the size asked for.
+  PORTCULLIS_ERROR_ARENA_FULL = 112,
+  // The client's own NIC failed.
+  PORTCULLIS_ERROR_LOCAL_FAULT = 113,
+  // The session with the node is over.
+  PORTCULLIS_ERROR_SESSION_LOST = 114,
+  // The node is gone, and everything on it.
+  PORTCULLIS_ERROR_NODE_GONE = 115,
+  // All chunks of the pool are held.
+  PORTCULLIS_ERROR_NO_FREE_CHUNK = 116,
+  // The chunk is not this client's any more.
+  PORTCULLIS_ERROR_FOREIGN_CHUNK = 117,
+  // A small object has more bytes than a chunk.
+  PORTCULLIS_ERROR_SMALL_OBJECT_TOO_LONG = 118,
+  // The small object was freed before, or is another allocator's.
+  PORTCULLIS_ERROR_NO_SUCH_SMALL_OBJECT = 119,
+  // The permission's keys work on another session's queue pairs only.
+  PORTCULLIS_ERROR_FOREIGN_PERMISSION = 120,
+  // The node could not read the message.
+  PORTCULLIS_ERROR_MALFORMED_REQUEST = 201,
+  // No live permission of this client has the id.
+  PORTCULLIS_ERROR_NOT_LIVE = 202,
+  // No object of this tenant starts at the address.
+  PORTCULLIS_ERROR_NO_SUCH_OBJECT = 203,
+  // The size or the rights asked for mean nothing.
+  PORTCULLIS_ERROR_NOTHING_ASKED = 204,
+  // The permission cannot be extended any more.
+  PORTCULLIS_ERROR_NOT_EXTENDABLE = 205,
+  // The lifetime is beyond the node's longest.
+  PORTCULLIS_ERROR_LIFETIME_TOO_LONG = 206,
+  // Others held the object for longer than the request was ready to wait.
+  PORTCULLIS_ERROR_CONFLICT = 207,
+  // The tenant's quota is used up.
+  PORTCULLIS_ERROR_QUOTA = 208,
+  // The pool has no run of free bytes of the size asked for.
+  PORTCULLIS_ERROR_OUT_OF_MEMORY = 209,
+  // The node has reached a limit of its own.
+  PORTCULLIS_ERROR_NODE_FULL = 210,
+  // The client or its tenant waits after too many violations.
+  PORTCULLIS_ERROR_PAUSED = 211,
+  // The node does not serve the client or its tenant, after too many violations.
+  PORTCULLIS_ERROR_BARRED = 212,
+  // The node's NIC failed to carry the request out.
+  PORTCULLIS_ERROR_NIC_FAILED = 215,
+  // The object was freed, or was never this tenant's.
+  PORTCULLIS_ERROR_OBJECT_GONE = 216,
+  // The reference is from another node, or from before the node's last start.
+  PORTCULLIS_ERROR_ANOTHER_NODE = 217,
+  // The part asked for reaches outside the object.
+  PORTCULLIS_ERROR_OUTSIDE_OBJECT = 218,
+  // The node cannot give the alignment asked for.
+  PORTCULLIS_ERROR_ALIGNMENT = 219,
+  // The object was to be kept for longer than the node allows.
+  PORTCULLIS_ERROR_KEPT_TOO_LONG = 220,
+  // The tenant has no such name, or does not share it with the asking tenant.
+  PORTCULLIS_ERROR_NO_SUCH_NAME = 221,
+  // Another object of the tenant has the name.
+  PORTCULLIS_ERROR_NAME_TAKEN = 222,
+  // The object has a name already.
+  PORTCULLIS_ERROR_ALREADY_NAMED = 223,
+  // The name is shared with that tenant already, with rights that would be taken away.
+  PORTCULLIS_ERROR_ALREADY_SHARED = 224,
+  // The name is not shared with that tenant.
+  PORTCULLIS_ERROR_NOT_SHARED = 225,
+  // The object is shared with the tenant, but not as far as it was asked for.
+  PORTCULLIS_ERROR_BEYOND_SHARE = 226,
+  // An object was to be shared with the tenant that it belongs to.
+  PORTCULLIS_ERROR_SHARED_WITH_OWNER = 227,
+  // The object cannot belong to that head: one of them has a name, members or a head.
+  PORTCULLIS_ERROR_CANNOT_INCLUDE = 228,
+  // The node has no pool of chunks.
+  PORTCULLIS_ERROR_NO_CHUNKS = 229,
+  // The address needs UDP, and the program was built without.
+  PORTCULLIS_ERROR_WITHOUT_UDP = 300,
+  // The text is no node's address.
+  PORTCULLIS_ERROR_UNKNOWN_ADDRESS = 301,
+  // The address needs RDMA, and the program was built without.
+  PORTCULLIS_ERROR_WITHOUT_RDMA = 302,
+  // Without certificates a node is reached, and listens, on loopback only.
+  PORTCULLIS_ERROR_PLAIN_BEYOND_LOOPBACK = 303,
+  // Nobody listens at the address.
+  PORTCULLIS_ERROR_NO_NODE = 304,
+  // The node does not let the client in.
+  PORTCULLIS_ERROR_ATTACH_REFUSED = 305,
+  // The node did not answer in time.
+  PORTCULLIS_ERROR_NODE_SILENT = 306,
+  // The other side ended the attach before it was over.
+  PORTCULLIS_ERROR_HUNG_UP = 307,
+  // What listens at the address is no node of this version.
+  PORTCULLIS_ERROR_NOT_A_NODE = 308,
+  // The node's certificate is not one that the client accepts.
+  PORTCULLIS_ERROR_NOT_THE_NODE = 309,
+  // The node does not accept the client's certificate.
+  PORTCULLIS_ERROR_NOT_ACCEPTED = 310,
+  // What the node offers cannot be used here.
+  PORTCULLIS_ERROR_UNFIT_OFFER = 311,
+  // The peer broke the rules of TLS.
+  PORTCULLIS_ERROR_TLS_BREACH = 321,
+  // The peer announced a frame of a length that none has.
+  PORTCULLIS_ERROR_FRAME_LENGTH = 322,
+  // The peer sent a frame where none was due.
+  PORTCULLIS_ERROR_FRAME_OUT_OF_TURN = 323,
+  // The peer sent no message, or one whose turn it was not.
+  PORTCULLIS_ERROR_MESSAGE_BREACH = 324,
+  // The peer sent more than an attach needs.
+  PORTCULLIS_ERROR_TOO_MUCH_SENT = 325,
+  // The peer sent something after the attach was over.
+  PORTCULLIS_ERROR_SENT_AFTER_THE_END = 326,
+  // The peer was told why it is not let in.
+  PORTCULLIS_ERROR_SHOWN_OUT = 327,
+  // The client brought another number of queue pairs than the node wants.
+  PORTCULLIS_ERROR_END_COUNT = 331,
+  // A queue pair's address is none that packets could go to.
+  PORTCULLIS_ERROR_END_NOWHERE = 332,
+  // A queue pair's number is none.
+  PORTCULLIS_ERROR_END_NUMBER = 333,
+  // The client named a queue pair twice.
+  PORTCULLIS_ERROR_END_TWICE = 334,
+  // The node's UDP port does not answer.
+  PORTCULLIS_ERROR_NO_PATH = 335,
+  // A tenant's name has too few letters or too many.
+  PORTCULLIS_ERROR_TENANT_NAME_LENGTH = 341,
+  // A tenant's name has letters that none may have.
+  PORTCULLIS_ERROR_TENANT_NAME_LETTERS = 342,
+  // A tenant's name is kept for other uses.
+  PORTCULLIS_ERROR_TENANT_NAME_RESERVED = 343,
+  // A file of a certificate or a key cannot be read.
+  PORTCULLIS_ERROR_IDENTITY_UNREADABLE = 351,
+  // Others may read the file of a key.
+  PORTCULLIS_ERROR_KEY_EXPOSED = 352,
+  // A file holds no certificate or no key.
+  PORTCULLIS_ERROR_IDENTITY_MALFORMED = 353,
+  // A certificate or a key is of a kind that cannot be used.
+  PORTCULLIS_ERROR_IDENTITY_UNACCEPTABLE = 354,
+  // A certificate and a key do not belong together.
+  PORTCULLIS_ERROR_IDENTITY_MISMATCH = 355,
+  // A certificate was asked for with a name, hosts or days that make none.
+  PORTCULLIS_ERROR_CERTIFICATE_CALL = 356,
+  // A certificate is there already.
+  PORTCULLIS_ERROR_CERTIFICATE_EXISTS = 357,
+  // The authority could not sign.
+  PORTCULLIS_ERROR_CERTIFICATE_UNSIGNED = 358,
+  // A limit of the configuration is too small.
+  PORTCULLIS_ERROR_LIMIT_TOO_SMALL = 401,
+  // A limit of the configuration is too large.
+  PORTCULLIS_ERROR_LIMIT_TOO_LARGE = 402,
+  // Two limits of the configuration contradict each other.
+  PORTCULLIS_ERROR_LIMITS_CONTRADICT = 403,
+  // The configuration makes no sense.
+  PORTCULLIS_ERROR_CONFIGURATION = 404,
+  // The device does not enforce the mechanism asked for.
+  PORTCULLIS_ERROR_UNENFORCED = 405,
+  // The machine has less memory than the configuration can come to use.
+  PORTCULLIS_ERROR_NOT_ENOUGH_MEMORY = 406,
+  // The process may not lock as much memory as a device needs.
+  PORTCULLIS_ERROR_MEMLOCK_TOO_LOW = 407,
+  // The text is no address to listen at.
+  PORTCULLIS_ERROR_LISTEN_ADDRESS = 408,
+  // A socket cannot be made.
+  PORTCULLIS_ERROR_SOCKET = 409,
+  // The audit log cannot be opened.
+  PORTCULLIS_ERROR_AUDIT_LOG = 410,
+  // The node has ended.
+  PORTCULLIS_ERROR_NODE_ENDED = 411,
+  // The node does not do what its operator asked for.
+  PORTCULLIS_ERROR_OPERATOR_REFUSED = 412,
+  // A handle names nothing on the NIC.
+  PORTCULLIS_ERROR_NO_SUCH_HANDLE = 501,
+  // Something on the NIC is still in use.
+  PORTCULLIS_ERROR_BUSY = 502,
+  // An argument of a verbs call makes no sense.
+  PORTCULLIS_ERROR_INVALID_ARGUMENT = 503,
+  // A queue pair is not in the state that the call needs.
+  PORTCULLIS_ERROR_WRONG_STATE = 504,
+  // The NIC has no more of what was asked for.
+  PORTCULLIS_ERROR_EXHAUSTED = 505,
+  // The NIC cannot do what was asked for.
+  PORTCULLIS_ERROR_UNSUPPORTED = 506,
+  // The device, or its driver, refused.
+  PORTCULLIS_ERROR_DEVICE_FAILED = 507,
+  // libibverbs is not there, or cannot be used.
+  PORTCULLIS_ERROR_NO_LIBRARY = 511,
+  // No device fits the choice, or several do.
+  PORTCULLIS_ERROR_DEVICE_CHOICE = 512,
+  // The device cannot be opened.
+  PORTCULLIS_ERROR_DEVICE_UNUSABLE = 513,
+  // The machine refused a system call.
+  PORTCULLIS_ERROR_MACHINE = 601,
+  // Memory could not be had or mapped.
+  PORTCULLIS_ERROR_MAPPING = 602,
+  // The text is no lifetime.
+  PORTCULLIS_ERROR_LIFETIME_MALFORMED = 701,
+  // The lifetime has no unit.
+  PORTCULLIS_ERROR_LIFETIME_WITHOUT_UNIT = 702,
+  // The lifetime has a unit that there is not.
+  PORTCULLIS_ERROR_LIFETIME_UNIT = 703,
+  // The lifetime is finer than a microsecond.
+  PORTCULLIS_ERROR_LIFETIME_TOO_FINE = 704,
+  // The lifetime is longer than any can be.
+  PORTCULLIS_ERROR_LIFETIME_TOO_LARGE = 705,
+  // The text names no rights.
+  PORTCULLIS_ERROR_UNKNOWN_RIGHTS = 711,
+  // The text names no kind of sharing.
+  PORTCULLIS_ERROR_UNKNOWN_SHARING = 712,
+  // The text or the bytes are no reference to an object.
+  PORTCULLIS_ERROR_UNKNOWN_OBJECT_REF = 713,
+  // The text is no incarnation of a node.
+  PORTCULLIS_ERROR_UNKNOWN_INCARNATION = 714,
+  // The text names no protection mechanism.
+  PORTCULLIS_ERROR_UNKNOWN_MECHANISM = 715,
+  // The text names no event of the audit log.
+  PORTCULLIS_ERROR_UNKNOWN_AUDIT_EVENT = 716,
+  // The text is no time of day and date.
+  PORTCULLIS_ERROR_UNKNOWN_TIME = 717,
+  // An object's name has too few bytes or too many.
+  PORTCULLIS_ERROR_OBJECT_NAME_LENGTH = 718,
+  // An object's name has a control character.
+  PORTCULLIS_ERROR_OBJECT_NAME_LETTERS = 719,
+  // The object is no table, or one of another version.
+  PORTCULLIS_ERROR_NOT_A_TABLE = 731,
+  // A table cannot be made with such an option.
+  PORTCULLIS_ERROR_TABLE_OPTION = 732,
+  // A key has more bytes than any may have.
+  PORTCULLIS_ERROR_KEY_TOO_LONG = 733,
+  // A value has more bytes than any may have.
+  PORTCULLIS_ERROR_VALUE_TOO_LONG = 734,
+  // The table was opened for reading only.
+  PORTCULLIS_ERROR_READ_ONLY_TABLE = 735,
+  // The table has as many parts as it can have.
+  PORTCULLIS_ERROR_TABLE_FULL = 736,
+  // The table's memory makes no sense.
+  PORTCULLIS_ERROR_TABLE_DAMAGED = 737,
+  // The table's values lie in chunks, which only the handle that made the table can read.
+  PORTCULLIS_ERROR_TABLE_OF_ONE_HANDLE = 738,
+  // The object is no queue, or one of another version.
+  PORTCULLIS_ERROR_NOT_A_QUEUE = 741,
+  // A queue cannot be made with such an option.
+  PORTCULLIS_ERROR_QUEUE_OPTION = 742,
+  // An entry has more bytes than fit into this queue.
+  PORTCULLIS_ERROR_ENTRY_TOO_LONG = 743,
+  // The queue is closed: nobody pushes any more.
+  PORTCULLIS_ERROR_QUEUE_CLOSED = 744,
+  // The queue has as many segments as it can have.
+  PORTCULLIS_ERROR_NO_ROOM_IN_QUEUE = 745,
+  // The queue's memory makes no sense.
+  PORTCULLIS_ERROR_QUEUE_DAMAGED = 746,
+  // The table of a chunk pool makes no sense.
+  PORTCULLIS_ERROR_CHUNK_TABLE_DAMAGED = 751,
+  // The bytes are no control message.
+  PORTCULLIS_ERROR_MALFORMED_MESSAGE = 801,
+  // A permission's header cannot say a length as large as that.
+  PORTCULLIS_ERROR_LENGTH_TOO_LARGE = 802,
+  // A pointer of a call's arguments leads nowhere, or the arguments have no end.
+  PORTCULLIS_ERROR_WILD_POINTER = 901,
+  // A heap or a scope has no room.
+  PORTCULLIS_ERROR_HEAP_FULL = 902,
+  // A heap's addresses are taken in this process, or are none that a heap can have.
+  PORTCULLIS_ERROR_HEAP_PLACE = 903,
+  // The memory is no heap of this version.
+  PORTCULLIS_ERROR_NOT_A_HEAP = 904,
+  // What was to be freed is not allocated.
+  PORTCULLIS_ERROR_NOT_ALLOCATED = 905,
+  // Nobody serves calls at the path.
+  PORTCULLIS_ERROR_NO_SERVER = 911,
+  // The server has no method with the number.
+  PORTCULLIS_ERROR_NO_SUCH_METHOD = 921,
+  // The method does not take arguments of that size.
+  PORTCULLIS_ERROR_ARGUMENTS_TOO_LONG = 922,
+  // The method's code has a mistake.
+  PORTCULLIS_ERROR_METHOD_PANICKED = 923,
+  // The method says that it failed, and why.
+  PORTCULLIS_ERROR_METHOD_FAILED = 924,
+  // The deadline of a call has passed.
+  PORTCULLIS_ERROR_CALL_LATE = 925,
+  // A call was cancelled before its method began.
+  PORTCULLIS_ERROR_CALL_CANCELLED = 926,
+  // The server is gone, and the method may have run.
+  PORTCULLIS_ERROR_SERVER_GONE = 927,
+  // As many calls of a connection are under way as can be.
+  PORTCULLIS_ERROR_TOO_MANY_CALLS = 928,
+  // The call is not under way: its answer was taken before.
+  PORTCULLIS_ERROR_NO_SUCH_CALL = 929,
+  // The server's reply makes no sense.
+  PORTCULLIS_ERROR_NONSENSE_REPLY = 930,
+  // The result of a call is longer than the client looks at.
+  PORTCULLIS_ERROR_RESULT_TOO_LONG = 931,
+  // The machine refuses a sandbox, or has none for processors of its kind.
+  PORTCULLIS_ERROR_NO_SANDBOX = 932,
+  // Code has used up its stack: what it was passed led too deep.
+  PORTCULLIS_ERROR_SANDBOX_STACK = 933,
+  // The code in a sandbox has touched memory that it may not.
+  PORTCULLIS_ERROR_SANDBOX_FAULT = 934,
+  // The code in a sandbox took longer than it may.
+  PORTCULLIS_ERROR_SANDBOX_BUDGET = 935,
+  // Sealed arguments were wanted, and these are not sealed for good.
+  PORTCULLIS_ERROR_NOT_SEALED = 936,
+  // The method does not read sealed arguments.
+  PORTCULLIS_ERROR_NO_SEALED_WANTED = 937,
+  // A scope cannot be sealed while something can still write to it.
+  PORTCULLIS_ERROR_SEAL_BUSY = 938,
+  // The server has no room for one more scope to seal, or has no use for one.
+  PORTCULLIS_ERROR_ONE_SHOT_REFUSED = 939,
+  // A name in the directory, or a part of it, has too few bytes or too many.
+  PORTCULLIS_ERROR_ENTRY_NAME_LENGTH = 1001,
+  // A name in the directory has letters that none may have.
+  PORTCULLIS_ERROR_ENTRY_NAME_LETTERS = 1002,
+  // An address or an access list is none that the directory takes.
+  PORTCULLIS_ERROR_ENTRY_UNFIT = 1003,
+  // The tenant may not register the name.
+  PORTCULLIS_ERROR_REGISTRATION_NOT_ALLOWED = 1004,
+  // The lease with the directory has ended, and everything with it.
+  PORTCULLIS_ERROR_LEASE_ENDED = 1005,
+  // The process or the tenant has as much in the directory as it may.
+  PORTCULLIS_ERROR_DIRECTORY_QUOTA = 1006,
+  // No heap can have so many bytes.
+  PORTCULLIS_ERROR_HEAP_SIZE = 1007,
+  // All addresses for heaps of that size are taken.
+  PORTCULLIS_ERROR_NO_ADDRESSES = 1008,
+  // No heap lies at the address, or it is not for this process.
+  PORTCULLIS_ERROR_NO_SUCH_HEAP = 1009,
+  // The directory does not answer.
+  PORTCULLIS_ERROR_DIRECTORY_AWAY = 1011,
+  // The directory has refused the request itself.
+  PORTCULLIS_ERROR_DIRECTORY_REFUSED = 1012,
+  // The directory's answer makes no sense.
+  PORTCULLIS_ERROR_DIRECTORY_NONSENSE = 1013,
+  // Others change the same things in the directory all the time.
+  PORTCULLIS_ERROR_DIRECTORY_CONTENDED = 1014,
+  // The directory's address needs etcd, and the program was built without.
+  PORTCULLIS_ERROR_WITHOUT_ETCD = 1015,
+  // Something is to be found by its name, and nobody has said where the directory is.
+  PORTCULLIS_ERROR_NO_DIRECTORY = 1016,
+  // The name stands for something else than what was looked for.
+  PORTCULLIS_ERROR_NAME_OF_ANOTHER_KIND = 1017,
+  // None of the addresses that are registered under the name leads anywhere from here.
+  PORTCULLIS_ERROR_NAME_LEADS_NOWHERE = 1018,
+  // The process may not act for the tenant in the directory.
+  PORTCULLIS_ERROR_NOT_THIS_TENANT = 1019,
+  // The handle was closed before, is of another kind, or never was one.
+  PORTCULLIS_ERROR_CLOSED = 1101,
+  // Another thread uses the session, the table or the queue just now.
+  PORTCULLIS_ERROR_IN_USE = 1102,
+  // The process is a child of the one that made the handle.
+  PORTCULLIS_ERROR_FORKED = 1103,
+  // A pointer is null that may not be.
+  PORTCULLIS_ERROR_NULL_ARGUMENT = 1104,
+  // A text is no UTF-8.
+  PORTCULLIS_ERROR_NOT_TEXT = 1105,
+  // An argument makes no sense.
+  PORTCULLIS_ERROR_BAD_ARGUMENT = 1106,
+  // The caller's memory is shorter than what is to go there.
+  PORTCULLIS_ERROR_BUFFER_TOO_SHORT = 1107,
+  // An operation that is under way still uses the buffer.
+  PORTCULLIS_ERROR_UNDER_WAY = 1108,
+  // A mistake in Portcullis itself has ended the call.
+  PORTCULLIS_ERROR_PANICKED = 1109,
+};
 
 
 // Bytes of an error's text, with the zero at its end. Longer texts are cut.
@@ -677,6 +1059,11 @@ int portcullis_table_remove(struct portcullis_table table,
                             const void *key,
                             size_t key_length,
                             bool *was_there);
+
+// Removes the keys whose time to live has ended. Nobody gets them any more, but what they take is free only now, or when they are
+// stored again. Reads the whole table. `removed` may be null; otherwise it becomes their number.
+int portcullis_table_remove_expired(struct portcullis_table table,
+                                    uint64_t *removed);
 
 // Calls `visitor` for each entry of the table, in no order, until it returns false. Entries that come or go meanwhile may be among
 // them or not. The visitor may use any handle but this one.

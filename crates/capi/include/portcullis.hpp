@@ -16,6 +16,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -95,7 +96,7 @@ public:
       : number_(of.error), fault_(static_cast<portcullis::fault>(of.fault)), is_retryable_(of.is_retryable),
         text_(portcullis_error_meaning(of.error)) {}
 
-  /// The number, which never changes: docs/errors.md.
+  /// The number, which never changes: one of PORTCULLIS_ERROR_...
   [[nodiscard]] int number() const noexcept { return number_; }
   /// The name, which never changes.
   [[nodiscard]] const char *name() const noexcept { return portcullis_error_name(number_); }
@@ -401,6 +402,14 @@ private:
 /// Operations that are submitted together.
 class batch {
 public:
+  batch() = default;
+  batch(batch &&) noexcept = default;
+  batch &operator=(batch &&) noexcept = default;
+  // It owns the permissions that it is to revoke.
+  batch(const batch &) = delete;
+  batch &operator=(const batch &) = delete;
+  ~batch() = default;
+
   void read(const permission &under, std::uint64_t offset, span<std::byte> into, std::uint64_t tag = 0) {
     transfer(PORTCULLIS_OPERATION_READ, under, offset, into.data(), into.size(), tag);
   }
@@ -423,8 +432,37 @@ public:
   void fetch_and_add(const permission &under, std::uint64_t offset, std::uint64_t value, std::uint64_t tag = 0) {
     add(PORTCULLIS_OPERATION_FETCH_AND_ADD, under, offset, tag).value = value;
   }
+  void extend(const permission &under, microseconds time, std::uint64_t tag = 0) {
+    add(PORTCULLIS_OPERATION_EXTEND, under, 0, tag).value = detail::micros(time);
+  }
+  /// granted() takes the permission out of the completion.
+  void allocate(std::uint64_t size, const allocate_options &with = {}, std::uint64_t tag = 0) {
+    auto &options = allocate_options_.emplace_back(with.get(size));
+    add(PORTCULLIS_OPERATION_ALLOCATE, permission(), 0, tag).allocate = &options;
+  }
+  /// granted() takes the permission out of the completion.
+  void acquire(const object_ref &object, const acquire_options &with = {}, std::uint64_t tag = 0) {
+    auto &options = acquire_options_.emplace_back(with.get(object));
+    add(PORTCULLIS_OPERATION_ACQUIRE, permission(), 0, tag).acquire = &options;
+  }
+  /// The permission is the batch's from now on. It is revoked with the batch, if the batch is not submitted.
+  void revoke(permission &&ended, std::uint64_t tag = 0) { end(PORTCULLIS_OPERATION_REVOKE, std::move(ended), tag); }
+  void revoke_and_free(permission &&ended, std::uint64_t tag = 0) {
+    end(PORTCULLIS_OPERATION_REVOKE_AND_FREE, std::move(ended), tag);
+  }
   [[nodiscard]] std::size_t size() const noexcept { return operations_.size(); }
-  void clear() noexcept { operations_.clear(); }
+  /// Empties the batch. What it was to revoke, and was not submitted, is revoked now.
+  void clear() noexcept {
+    operations_.clear();
+    allocate_options_.clear();
+    acquire_options_.clear();
+    ended_.clear();
+  }
+  /// Its operations are submitted: with them the permissions to be revoked have found their ends.
+  void submitted() noexcept {
+    for (auto &permission : ended_) static_cast<void>(permission.release());
+    ended_.clear();
+  }
   [[nodiscard]] const std::vector<portcullis_operation> &get() const noexcept { return operations_; }
 
 private:
@@ -442,12 +480,27 @@ private:
     operation.data = data;
     operation.length = length;
   }
+  void end(std::uint32_t kind, permission &&ended, std::uint64_t tag) {
+    ended_.push_back(std::move(ended));
+    add(kind, ended_.back(), 0, tag);
+  }
   std::vector<portcullis_operation> operations_;
+  // Operations point to the options. Lists leave their elements where they are.
+  std::list<portcullis_allocate_options> allocate_options_;
+  std::list<portcullis_acquire_options> acquire_options_;
+  std::vector<permission> ended_;
 };
 
 /// Throws what an operation has failed with.
 inline void check(const portcullis_completion &completion) {
   if (completion.error != 0) detail::raise(completion);
+}
+
+/// Takes the permission that was granted out of the completion of an allocation or acquisition. Throws what that has failed with.
+/// A permission that nobody takes out lives on until its time is over or its session ends.
+[[nodiscard]] inline permission granted(portcullis_completion &completion) {
+  check(completion);
+  return permission(std::exchange(completion.permission, portcullis_permission{}));
 }
 
 /// A table of keys and values.
@@ -473,6 +526,32 @@ public:
       return value;
     }
   }
+  /// The values of many keys, which are looked up at the same time, in the keys' order.
+  [[nodiscard]] std::vector<std::optional<std::vector<std::byte>>>
+  get_many(const std::vector<span<const std::byte>> &keys) const {
+    struct context_t {
+      std::vector<std::optional<std::vector<std::byte>>> values;
+      std::exception_ptr thrown;
+    } context;
+    context.values.resize(keys.size());
+    std::vector<portcullis_bytes> asked;
+    asked.reserve(keys.size());
+    for (auto key : keys) asked.push_back({key.data(), key.size()});
+    auto visitor = [](void *given, std::size_t number, const portcullis_bytes *value) {
+      auto &kept = *static_cast<context_t *>(given);
+      return detail::kept_from_c(kept.thrown, [&] {
+        if (value != nullptr) {
+          auto found = bytes(*value);
+          kept.values[number].emplace(found.begin(), found.end());
+        }
+        return true;
+      });
+    };
+    int result = portcullis_table_get_many(handle_.get(), asked.data(), asked.size(), visitor, &context);
+    if (context.thrown) std::rethrow_exception(context.thrown);
+    detail::check(result);
+    return std::move(context.values);
+  }
   /// Whether the key was not there before. A time to live of zero: for ever.
   bool insert(span<const std::byte> key, span<const std::byte> value, microseconds live = {}) const {
     return store(key, value, PORTCULLIS_STORE_IF_ABSENT, {}, live) == PORTCULLIS_STORED_INSERTED;
@@ -497,12 +576,18 @@ public:
       std::exception_ptr thrown;
     } context{each, nullptr};
     auto visitor = [](void *given, portcullis_bytes key, portcullis_bytes value) {
-      auto &context = *static_cast<context_t *>(given);
-      return detail::kept_from_c(context.thrown, [&] { return context.each(bytes(key), bytes(value)); });
+      auto &kept = *static_cast<context_t *>(given);
+      return detail::kept_from_c(kept.thrown, [&] { return kept.each(bytes(key), bytes(value)); });
     };
     int result = portcullis_table_visit(handle_.get(), visitor, &context);
     if (context.thrown) std::rethrow_exception(context.thrown);
     detail::check(result);
+  }
+  /// Removes the keys whose time to live has ended: what they take is free then. Returns how many there were.
+  std::uint64_t remove_expired() const {
+    std::uint64_t removed = 0;
+    detail::check(portcullis_table_remove_expired(handle_.get(), &removed));
+    return removed;
   }
   [[nodiscard]] object_ref head() const {
     portcullis_object head{};
@@ -520,12 +605,12 @@ private:
   }
   std::uint32_t store(span<const std::byte> key, span<const std::byte> value, std::uint32_t condition,
                       span<const std::byte> expected, microseconds live) const {
-    portcullis_store_options options{};
-    options.condition = condition;
-    options.expected = {expected.data(), expected.size()};
-    options.live = detail::micros(live);
+    portcullis_store_options how{};
+    how.condition = condition;
+    how.expected = {expected.data(), expected.size()};
+    how.live = detail::micros(live);
     std::uint32_t stored = 0;
-    detail::check(portcullis_table_store(handle_.get(), key.data(), key.size(), value.data(), value.size(), &options,
+    detail::check(portcullis_table_store(handle_.get(), key.data(), key.size(), value.data(), value.size(), &how,
                                          &stored));
     return stored;
   }
@@ -609,8 +694,9 @@ public:
   }
 
   /// Submits a batch. The memory and the buffers in it are the operations' until their completions are taken.
-  void submit(const batch &operations) const {
+  void submit(batch &operations) const {
     detail::check(portcullis_submit(handle_.get(), operations.get().data(), operations.size()));
+    operations.submitted();
   }
   /// Takes completions: waits until there are `at_least`, none is under way any more, or the time has passed.
   [[nodiscard]] std::vector<portcullis_completion> wait(std::size_t room, std::size_t at_least,
@@ -661,9 +747,9 @@ public:
       std::exception_ptr thrown;
     } context;
     auto visitor = [](void *given, const portcullis_name_entry *entry) {
-      auto &context = *static_cast<context_t *>(given);
-      return detail::kept_from_c(context.thrown, [&] {
-        context.names.emplace_back(entry->name);
+      auto &kept = *static_cast<context_t *>(given);
+      return detail::kept_from_c(kept.thrown, [&] {
+        kept.names.emplace_back(entry->name);
         return true;
       });
     };

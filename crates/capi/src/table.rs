@@ -7,6 +7,7 @@ use portcullis::{DirectoryName, Error, Keep, Lifetime};
 use portcullis_foreign::{Driven, Failure, Misuse, Place};
 use portcullis_structures::table::{Access, Condition, Stored, Table, TableOptions as Options};
 use std::ffi::{c_int, c_void};
+use std::ops::ControlFlow;
 
 /// How a table is made. All zeros: as by default.
 #[derive(Clone, Copy, Debug, Default)]
@@ -279,6 +280,20 @@ pub unsafe extern "C" fn portcullis_table_remove(
     })
 }
 
+/// Removes the keys whose time to live has ended. Nobody gets them any more, but what they take is free only now, or when they are
+/// stored again. Reads the whole table. `removed` may be null; otherwise it becomes their number.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_table_remove_expired(table: TableHandle, removed: Option<&mut u64>) -> c_int {
+    call(|| {
+        let mut open = handles::enter::<Driven<Table>>(table.id)?;
+        let count = open.run(async |table| table.remove_expired(|_| ()).await)?;
+        if let Some(removed) = removed {
+            *removed = count;
+        }
+        Ok(())
+    })
+}
+
 /// Calls `visitor` for each entry of the table, in no order, until it returns false. Entries that come or go meanwhile may be among
 /// them or not. The visitor may use any handle but this one.
 #[unsafe(no_mangle)]
@@ -290,14 +305,12 @@ pub unsafe extern "C" fn portcullis_table_visit(
     call(|| {
         let visitor = given("visitor", visitor)?;
         let mut open = handles::enter::<Driven<Table>>(table.id)?;
-        let mut wants_more = true;
         let each = |key: &[u8], value: &[u8]| {
-            if wants_more {
-                // SAFETY: it is the caller's function, which the header asks to return and not to throw.
-                wants_more = unsafe { visitor(context, Bytes::of(key), Bytes::of(value)) };
-            }
+            // SAFETY: it is the caller's function, which the header asks to return and not to throw.
+            let wants_more = unsafe { visitor(context, Bytes::of(key), Bytes::of(value)) };
+            if wants_more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        open.run(async |table| table.for_each(each).await)?;
+        open.run(async |table| table.try_for_each(each).await)?;
         Ok(())
     })
 }

@@ -1,5 +1,7 @@
 //! The header is kept in the repository, so that nobody needs Rust to read or use it. It is made from the sources.
 
+use portcullis_errors::ErrorCode;
+use std::fmt::Write;
 use std::path::PathBuf;
 
 fn folder() -> PathBuf {
@@ -7,11 +9,24 @@ fn folder() -> PathBuf {
 }
 
 fn made() -> String {
-    let config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).expect("it is read");
+    let mut config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).expect("it is read");
+    config.after_includes.get_or_insert_default().push_str(&errors());
     let bindings = cbindgen::Builder::new().with_crate(folder()).with_config(config).generate();
     let mut header = Vec::new();
     bindings.expect("the sources are read").write(&mut header);
     String::from_utf8(header).expect("a header is text")
+}
+
+/// The numbers of errors by their names: programs compare results with them.
+fn errors() -> String {
+    let mut errors =
+        "\n// The numbers of errors. docs/errors.md says whose fault each is.\nenum {\n".to_owned();
+    for code in ErrorCode::ALL {
+        let name = code.name().replace('-', "_").to_uppercase();
+        writeln!(errors, "  // {}\n  PORTCULLIS_ERROR_{name} = {},", code.meaning(), code.number())
+            .expect("a text has room");
+    }
+    errors + "};\n"
 }
 
 /// With `PORTCULLIS_BLESS=1` the header is written instead.

@@ -436,6 +436,11 @@ fn a_key_with_a_time_to_live_goes_and_others_stay() {
     node.kv("put", &["t", "short", "y", "--if-absent"]).with_code(0);
     assert_eq!(node.kv("get", &["t", "short"]).with_code(0).text(), "y");
     node.kv("put", &["t", "short", "z", "--ttl", "soon"]).refused(2, &["--ttl"]);
+    node.kv("put", &["t", "unasked", "x", "--ttl", "50ms"]).with_code(0);
+    wait_for("the key to go", || node.kv("list", &["t"]).text() == "for ever\nlong\nshort\n");
+    assert_eq!(node.statistics("t")["keys"], 4, "its block is taken until somebody removes it");
+    assert_eq!(node.kv("sweep", &["t", "--json"]).with_code(0).json()["expired"], 1);
+    assert_eq!(node.statistics("t")["keys"], 3);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A table and its pipeline share one session by reference counts that only one thread may change. As long as all that share
 //! it go together, it does not matter which thread that is.
 
-use portcullis::{DirectoryName, ObjectRef, Session};
+use portcullis::{DirectoryName, Lifetime, ObjectRef, Session};
 use portcullis_structures::Pipeline;
 use portcullis_structures::queue::{Queue, QueueError, QueueOptions};
 use portcullis_structures::table::{Access, Table, TableError, TableOptions};
@@ -34,6 +34,17 @@ impl<S> Driven<S> {
     /// Carries one operation out.
     pub fn run<T: Send>(&mut self, operation: impl AsyncFnOnce(&S) -> T) -> T {
         self.pipeline.block_on(operation(&self.structure))
+    }
+
+    /// Carries one operation out for as long as `goes_on` returns true, which is asked `every` so often. `None`: the operation was
+    /// given up where it stood, as if its client had died there. What it had asked for comes to nothing, and others go on.
+    pub fn run_while<T: Send>(
+        &mut self,
+        operation: impl AsyncFnOnce(&S) -> T,
+        every: Lifetime,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Option<T> {
+        self.pipeline.block_on_while(operation(&self.structure), every, async || goes_on())
     }
 
     /// Carries out the operation that ends the structure.

@@ -1,10 +1,12 @@
 //! A structure goes from thread to thread with the session that drives it.
 
-use portcullis::{DirectoryName, Session, SessionOptions};
+use portcullis::{Acquire, DirectoryName, Lifetime, Session, SessionOptions};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_foreign::{Driven, LocalNode, Place};
 use portcullis_structures::queue::{Queue, QueueOptions};
-use portcullis_structures::table::{Access, Table, TableOptions};
+use portcullis_structures::table::{Access, Condition, Stored, Table, TableOptions};
+use std::sync::mpsc::channel;
+use std::time::Instant;
 
 fn node() -> LocalNode {
     LocalNode::start(64 << 20, None).expect("a node")
@@ -63,4 +65,55 @@ fn a_queue_is_found_by_its_name_and_by_its_head() {
     drop(node);
     assert!(queue.run(async |queue| queue.push(b"late").await).is_err());
     assert!(queue.is_over());
+}
+
+#[test]
+fn an_operation_is_given_up_where_it_stands_and_the_next_one_works() {
+    let node = node();
+    let mut table = Driven::<Table>::create(session(&node), &TableOptions::default(), None).expect("a table");
+    // An operation that needs the head waits for three leases for somebody who holds it.
+    let head = table.run(async |table| table.head());
+    let mut holder = session(&node);
+    let held = holder.acquire(Acquire::object(head).lifetime(Lifetime::seconds(9))).expect("it comes");
+    let store = async |table: &Table| {
+        table.store(b"key", b"value", Condition::Always, Some(Lifetime::seconds(60))).await
+    };
+    let mut asked = 0;
+    let given_up = table.run_while(store, Lifetime::millis(1), || {
+        asked += 1;
+        asked < 5
+    });
+    assert_eq!((given_up, asked), (None, 5));
+    holder.revoke(held).expect("it was held");
+    assert_eq!(table.run_while(store, Lifetime::millis(1), || true), Some(Ok(Stored::Inserted)));
+    assert_eq!(table.run(async |table| table.length().await), Ok(1));
+}
+
+#[test]
+fn a_wait_for_an_entry_is_given_up_and_the_entry_is_there_later() {
+    let node = node();
+    let mut queue = Driven::<Queue>::create(session(&node), &QueueOptions::default(), None).expect("a queue");
+    let pop = async |queue: &Queue| queue.pop_within(Lifetime::seconds(60)).await;
+    assert_eq!(queue.run_while(pop, Lifetime::millis(1), || false), None);
+    assert_eq!(queue.run(async |queue| queue.push(b"entry").await), Ok(()));
+    assert_eq!(queue.run_while(pop, Lifetime::millis(1), || true), Some(Ok(Some(b"entry".to_vec()))));
+}
+
+#[test]
+fn a_wait_for_an_entry_ends_when_the_node_goes() {
+    let node = node();
+    let mut queue = Driven::<Queue>::create(session(&node), &QueueOptions::default(), None).expect("a queue");
+    let (asked, is_waiting) = channel();
+    let stopper = std::thread::spawn(move || {
+        is_waiting.recv().expect("it is asked whether to go on");
+        drop(node);
+    });
+    let since = Instant::now();
+    let pop = async |queue: &Queue| queue.pop_within(Lifetime::seconds(60)).await;
+    let popped = queue.run_while(pop, Lifetime::millis(1), || {
+        let _ = asked.send(());
+        since.elapsed().as_secs() < 20
+    });
+    assert!(matches!(popped, Some(Err(_))), "{popped:?}");
+    stopper.join().expect("it stops");
 }

@@ -1,8 +1,12 @@
 //! Two gateways over one table.
 
 use crate::rig::{Client, Node, counter, until};
-use portcullis::{DirectoryName, Keep, Lifetime, NodeConfig};
+use portcullis::{DirectoryName, Keep, Lifetime, NodeConfig, SessionOptions};
 use portcullis_memcached::{Gateway, Options};
+use portcullis_structures::Pipeline;
+use portcullis_structures::table::{Access, Table};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 #[test]
 fn what_one_gateway_stores_the_other_has() {
@@ -116,4 +120,32 @@ fn a_kept_table_is_there_for_the_next_gateway_which_knows_its_keys() {
     let second = Gateway::start(options).expect("a gateway");
     Client::new(&second).expect_value("a", b"1");
     until("the keys are known", || counter(&second, "curr_items") == 1);
+}
+
+/// The next gateway knows none of those items, so it would never evict them.
+#[test]
+fn what_expires_while_no_gateway_runs_takes_no_room_from_the_next() {
+    let node = Node::new();
+    // It keeps the table while no gateway does.
+    let session = node.host.connect("orange", SessionOptions::default()).expect("a session");
+    let pipeline = Rc::new(Pipeline::new(session));
+    let first = node.gateway();
+    let mut client = Client::new(&first);
+    for number in 0..50 {
+        client.send(format!("set k{number} 0 1 1\r\nx\r\n"));
+        client.expect("STORED\r\n");
+    }
+    client.set("kept", b"1");
+    first.stop();
+    let name = DirectoryName::new("memcached").expect("a name");
+    let table = pipeline.block_on(Table::open_named(&pipeline, name, Access::Read)).expect("the table");
+    let stored = Instant::now();
+    until("the items expire", || pipeline.block_on(table.length()) == Ok(1));
+    // The clocks of two handles differ by as long as a permission took to come: by less than one lives.
+    until("they have expired for everybody", || stored.elapsed() > Duration::from_secs(2));
+    let second = node.gateway();
+    until("their blocks are free", || {
+        pipeline.block_on(table.statistics()).is_ok_and(|found| found.keys == 1)
+    });
+    Client::new(&second).expect_value("kept", b"1");
 }

@@ -100,6 +100,8 @@ pub enum Fault {
     SweptAtOnce,
     /// The block of a value that was replaced stays claimed.
     OldBlockNotFreed,
+    /// A key whose time had come is removed although it was stored again meanwhile.
+    ExpiryNotCompared,
     /// A slot of a queue says that it is filled before its bytes are there.
     SlotFilledBeforeBytes,
     /// A consumer takes entries without looking whether another one was quicker.
@@ -206,7 +208,7 @@ pub enum Fault {
 
 impl Fault {
     /// Those of the structures that show where one user ends at some step. The tests of the structures find them.
-    pub const OF_STEPS: [Self; 8] = [
+    pub const OF_STEPS: [Self; 9] = [
         Self::VersionNotCompared,
         Self::HeaderBeforeCopy,
         Self::BucketUsedTooEarly,
@@ -214,6 +216,7 @@ impl Fault {
         Self::SplitNotTakenOver,
         Self::LateClaimUsed,
         Self::OldBlockNotFreed,
+        Self::ExpiryNotCompared,
         Self::SegmentLeftBehind,
     ];
 

@@ -2,8 +2,9 @@
 //! finds a key twice or waits for ever, and after a sweep nothing is leaked.
 
 use crate::trials::{
-    Deed, End, a_reader_is_late_at_each_step, a_writer_is_late_at_each_step, at_each_step, at_each_step_in,
-    at_each_step_of_a_split, many_updates_leak_nothing,
+    Deed, End, a_reader_is_late_at_each_step, a_removal_of_what_has_expired_ends_at_each_step,
+    a_writer_is_late_at_each_step, at_each_step, at_each_step_in, at_each_step_of_a_split,
+    many_updates_leak_nothing,
 };
 use portcullis_structures::table::Grain;
 
@@ -80,4 +81,14 @@ fn a_writer_that_is_late_at_any_step_uses_no_block_that_others_have() {
 #[test]
 fn the_block_of_a_value_goes_back_at_once_when_another_takes_its_place() {
     many_updates_leak_nothing();
+}
+
+#[test]
+fn a_client_is_killed_at_each_step_of_a_removal_of_what_has_expired() {
+    a_removal_of_what_has_expired_ends_at_each_step(End::Killed);
+}
+
+#[test]
+fn a_client_is_late_at_each_step_of_a_removal_of_what_has_expired() {
+    a_removal_of_what_has_expired_ends_at_each_step(End::Late);
 }

@@ -64,6 +64,14 @@ fn late_claim_used() {
 }
 
 #[test]
+fn expiry_not_compared() {
+    let said = said(Fault::ExpiryNotCompared, || {
+        crate::trials::a_removal_of_what_has_expired_ends_at_each_step(End::Late);
+    });
+    is_found(Fault::ExpiryNotCompared, said, &["keys are lost"]);
+}
+
+#[test]
 fn old_block_not_freed() {
     let said = said(Fault::OldBlockNotFreed, crate::trials::many_updates_leak_nothing);
     is_found(Fault::OldBlockNotFreed, said, &["leaked"]);

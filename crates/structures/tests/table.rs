@@ -6,8 +6,11 @@ use portcullis_structures::table::{
     Access, Condition, Grain, KEY_BYTES_MAX, Stored, Table, TableError, TableOptions, VALUE_BYTES_MAX,
 };
 use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Instant;
 
 const TENANT: &str = "red";
 
@@ -275,9 +278,9 @@ fn a_table_that_is_destroyed_gives_all_its_memory_back_and_is_gone_for_others() 
     pipeline.block_on(again.destroy(None)).expect("the node serves it");
     // What both still have permissions on goes with these.
     drop((pipeline, two));
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let until = Instant::now() + std::time::Duration::from_secs(60);
     while node.counters().bytes_used > 0 {
-        assert!(std::time::Instant::now() < until, "{:?}", node.counters());
+        assert!(Instant::now() < until, "{:?}", node.counters());
         std::thread::yield_now();
     }
 }
@@ -317,6 +320,78 @@ fn a_key_whose_time_has_come_is_gone_for_everybody() {
     assert!(!one.run(one.table.update(b"a", b"2")));
     assert!(two.run(two.table.insert(b"a", b"3")));
     assert_eq!(one.get(b"a").as_deref(), Some(&b"3"[..]));
+    assert_eq!(two.run(two.table.remove_expired(|_| ())), 0, "what is stored again stays");
+    assert_eq!(one.run(one.table.length()), 2);
+}
+
+#[test]
+fn removing_what_has_expired_frees_its_blocks() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let keys: Vec<String> = (0..500).map(|number| format!("key {number}")).collect();
+    let live = Some(Lifetime::millis(1));
+    let stores = keys.iter().map(|key| one.table.store(key.as_bytes(), b"1", Condition::Always, live));
+    one.pipeline.run(16, stores, |done| assert_eq!(done, Ok(Stored::Inserted)));
+    assert!(one.run(one.table.insert(b"kept", b"1")));
+    while one.run(one.table.length()) > 1 {
+        std::thread::yield_now();
+    }
+    // A sweep for what dead clients have left does not remove them.
+    one.run(one.table.sweep());
+    assert_eq!(one.run(one.table.statistics()).keys, 501);
+    let other = User::open(&node, TENANT, one.table.head(), Access::Write);
+    let mut removed = BTreeSet::new();
+    let since = Instant::now();
+    // The clocks of two handles differ by as long as a permission took to come.
+    while removed.len() < 500 {
+        assert!(since.elapsed().as_secs() < 20, "{} were removed", removed.len());
+        let count = other.run(other.table.remove_expired(|key| assert!(removed.insert(key.to_vec()))));
+        assert!(count <= 500);
+    }
+    assert!(keys.iter().all(|key| removed.contains(key.as_bytes())));
+    let statistics = other.run(other.table.statistics());
+    assert_eq!((statistics.keys, statistics.dangling), (1, 0), "{statistics:?}");
+    // A few are ready for what is stored next.
+    assert!(statistics.unlinked < 64, "{statistics:?}");
+    let reader = User::open(&node, TENANT, one.table.head(), Access::Read);
+    assert_eq!(reader.pipeline.block_on(reader.table.remove_expired(|_| ())), Err(TableError::ReadOnly));
+}
+
+/// To remove a key is to read its block: an arena has room for some.
+#[test]
+fn long_values_that_have_expired_go_however_small_the_arena_is() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &TableOptions::default());
+    let value = vec![7; 300 << 10];
+    for number in 0..40u32 {
+        let key = number.to_le_bytes();
+        let store = one.table.store(&key, &value, Condition::Always, Some(Lifetime(1)));
+        assert_eq!(one.run(store), Stored::Inserted);
+    }
+    let (mut removed, since) = (0, Instant::now());
+    while removed < 40 {
+        assert!(since.elapsed().as_secs() < 20, "{removed} were removed");
+        removed += one.run(one.table.remove_expired(|_| ()));
+    }
+    assert_eq!((removed, one.run(one.table.statistics()).keys), (40, 0));
+}
+
+#[test]
+fn a_look_that_breaks_off_reads_no_more() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let keys: Vec<String> = (0..2_000).map(|number| format!("key {number}")).collect();
+    let inserts = keys.iter().map(|key| one.table.insert(key.as_bytes(), b"1"));
+    one.pipeline.run(16, inserts, |done| assert_eq!(done, Ok(true)));
+    let mut seen = 0;
+    // Each key takes a read at the least.
+    one.pipeline.halt_after(Some(100));
+    let look = one.table.try_for_each(|_, _| {
+        seen += 1;
+        if seen == 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert_eq!(one.pipeline.drive(pin!(look)), Some(Ok(())));
+    assert_eq!(seen, 10);
 }
 
 #[test]

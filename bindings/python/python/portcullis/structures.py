@@ -158,6 +158,11 @@ class Table(MutableMapping[bytes, bytes]):
         """Removes a key. Returns whether it was there."""
         return self._native.remove(key)
 
+    def remove_expired(self) -> int:
+        """Removes the keys whose time to live has ended. Nobody gets them any more, but what they take is free only now, or
+        when they are stored again. Returns how many there were."""
+        return self._native.remove_expired()
+
     def sweep(self) -> Mapping[str, int]:
         """Frees what programs that have died have left. Takes two leases and more, and others go on. Returns what was freed."""
         return self._native.sweep()

@@ -240,6 +240,12 @@ static bool see_entry(void *context, portcullis_bytes key, portcullis_bytes valu
   return true;
 }
 
+/// Has enough as soon as it has seen one.
+static bool see_one(void *context, portcullis_bytes key, portcullis_bytes value) {
+  see_entry(context, key, value);
+  return false;
+}
+
 static void tables(void) {
   portcullis_session session = connected("red");
   portcullis_table table, again;
@@ -276,6 +282,14 @@ static void tables(void) {
   count = 0;
   OK(portcullis_table_visit(table, see_entry, &count));
   EXPECT(count == 2);
+  count = 0;
+  OK(portcullis_table_visit(table, see_one, &count));
+  EXPECT(count == 1);
+  uint64_t removed = 1;
+  OK(portcullis_table_remove_expired(table, &removed));
+  EXPECT(removed == 0);
+  OK(portcullis_table_remove_expired(table, NULL));
+  FAILS(portcullis_table_remove_expired(again, NULL), "read-only-table");
   bool was_there;
   OK(portcullis_table_remove(table, "b", 1, &was_there));
   EXPECT(was_there);
@@ -324,7 +338,8 @@ static void queues(void) {
 int main(void) {
   EXPECT(strlen(portcullis_version()) > 0);
   EXPECT(portcullis_error_name(4711) == NULL && portcullis_error_meaning(-1) == NULL);
-  EXPECT(strcmp(portcullis_error_name(101), "expired") == 0 && strlen(portcullis_error_meaning(101)) > 0);
+  EXPECT(strcmp(portcullis_error_name(PORTCULLIS_ERROR_EXPIRED), "expired") == 0);
+  EXPECT(strlen(portcullis_error_meaning(PORTCULLIS_ERROR_EXPIRED)) > 0);
   OK(portcullis_node_start(64 << 20, NULL, &node));
   accesses_that_wait();
   buffers_batches_and_completions();

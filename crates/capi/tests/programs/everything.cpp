@@ -9,6 +9,7 @@
 using namespace std::chrono_literals;
 namespace pc = portcullis;
 
+static_assert(!std::is_copy_constructible_v<pc::batch> && std::is_nothrow_move_constructible_v<pc::batch>);
 static_assert(!std::is_copy_constructible_v<pc::session> && std::is_nothrow_move_constructible_v<pc::session>);
 static_assert(!std::is_copy_constructible_v<pc::permission> && std::is_nothrow_move_assignable_v<pc::permission>);
 // A time that is finer than a microsecond is no time of this library's.
@@ -28,6 +29,46 @@ template <class Error, class Act> void throws(const char *name, Act &&act) {
 struct point {
   double x, y;
 };
+
+/// Takes the completion of the one operation that a batch has.
+static portcullis_completion completed(const pc::session &session, pc::batch &batch) {
+  EXPECT(batch.size() == 1);
+  session.submit(batch);
+  auto completions = session.wait(1, 1);
+  EXPECT(completions.size() == 1);
+  return completions[0];
+}
+
+static void permissions_in_batches(const pc::session &session) {
+  pc::batch first;
+  first.allocate(64, {5s, pc::rights::all, false, pc::keep::attached()});
+  auto moved = std::move(first);  // Its operations still find their options.
+  auto allocated = completed(session, moved);
+  auto block = pc::granted(allocated);
+  EXPECT(allocated.permission.id == 0);  // It has one owner.
+  block.store(0, 7);
+  auto object = block.object();
+  pc::batch longer;
+  longer.extend(block, 9s);
+  pc::check(completed(session, longer));
+  EXPECT(block.remaining() > 5s);
+  {
+    pc::batch unsubmitted;
+    unsubmitted.revoke(std::move(block));
+  }
+  pc::batch again;
+  again.acquire(object, {5s, pc::rights::read, true});
+  auto acquired = completed(session, again);
+  auto reader = pc::granted(acquired);
+  EXPECT(reader.load<int>(0) == 7);
+  pc::batch last;
+  last.revoke_and_free(std::move(reader));
+  pc::check(completed(session, last));
+  auto refused = completed(session, again);
+  throws<pc::ended_error>("object-gone", [&] { static_cast<void>(pc::granted(refused)); });
+  last.clear();
+  EXPECT(last.size() == 0);
+}
 
 int main() {
   pc::node node(64 << 20);
@@ -71,6 +112,7 @@ int main() {
     taken += completions.size();
   }
   EXPECT(words[16] == 6);
+  permissions_in_batches(session);
   EXPECT(session.descriptor() >= 0);
   EXPECT(session.poll() == 0);
   static_cast<void>(session.arm());
@@ -92,6 +134,9 @@ int main() {
   EXPECT(table.insert(pc::bytes_of(key), pc::bytes_of(value)));
   EXPECT(!table.insert(pc::bytes_of(key), pc::bytes_of(key)));
   EXPECT(table.get(pc::bytes_of(key))->size() == 1000);
+  auto several = table.get_many({pc::bytes_of(key), pc::bytes_of(value)});
+  EXPECT(several.size() == 2 && several[0]->size() == 1000 && !several[1]);
+  EXPECT(table.get_many({}).empty());
   EXPECT(table.compare_and_set(pc::bytes_of(key), pc::bytes_of(value), pc::bytes_of(key)));
   auto opened = session.open_table("table", true);
   EXPECT(opened.get(pc::bytes_of(key))->size() == 3);
@@ -103,6 +148,11 @@ int main() {
       return true;
     });
   });
+  table.set(pc::bytes_of(value), pc::bytes_of(key), 1us);
+  std::uint64_t removed = 0;
+  while (removed == 0) removed = table.remove_expired();
+  EXPECT(removed == 1);
+  EXPECT(table.remove_expired() == 0);
   EXPECT(table.remove(pc::bytes_of(key)));
   EXPECT(!table.get(pc::bytes_of(key)));
   table.destroy("table");

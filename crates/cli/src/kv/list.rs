@@ -3,13 +3,13 @@
 use super::Outcome;
 use super::bytes::{argument, pair, readable};
 use super::connection::{ARENA_BYTES, Source};
-use super::scan::scan;
 use super::trouble::Trouble;
 use crate::output::{Reader, tell};
 use clap::Args;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::ops::ControlFlow;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,14 +47,14 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = source.open(&pipeline)?;
     let mut keys = BTreeSet::new();
-    let looked = pipeline.block_on(scan(&table, |key, _| {
+    let looked = pipeline.block_on(table.try_for_each(|key, _| {
         if key.starts_with(&prefix) {
             keys.insert(key.to_vec());
             if limit.is_some_and(|limit| keys.len() > limit) {
                 keys.pop_last();
             }
         }
-        *limit != Some(0)
+        if *limit == Some(0) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }));
     looked.map_err(Trouble::of(target.table))?;
     for key in keys {

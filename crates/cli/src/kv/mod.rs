@@ -14,7 +14,6 @@ mod list;
 mod load;
 mod making;
 mod put;
-mod scan;
 mod share;
 mod stat;
 mod sweep;
@@ -39,7 +38,7 @@ Examples:
 A table is found by its name, and belongs to the tenant that the client acts
 for. Any number of clients may use it at once, and each may die at any moment:
 the others go on after two leases at the most, no key is lost or doubled, and
-`kv sweep` frees what the dead have left.
+`kv sweep` frees what the dead have left, and what has expired.
 
 Keys and values are bytes. Text shows them as they are if they are UTF-8
 without control characters, and in quotes with escapes otherwise. JSON has the
@@ -78,7 +77,7 @@ enum Command {
     Stat(stat::Options),
     /// Print what changes, until interrupted.
     Watch(watch::Options),
-    /// Free what clients that have died have left.
+    /// Free what clients that have died have left, and keys whose time has come.
     Sweep(sweep::Options),
     /// Let another tenant read a table.
     Share(share::Options),

@@ -46,7 +46,7 @@ pub struct Options {
     /// The value is this file's content.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The key goes by itself after this time.
+    /// Nobody gets the key after this time. What it takes is free when it is stored again or `kv sweep` comes.
     #[arg(long, value_name = "TIME")]
     ttl: Option<Lifetime>,
     /// Store only if the key is not there.

@@ -2,7 +2,6 @@
 
 use super::Outcome;
 use super::connection::{ARENA_BYTES, Source};
-use super::scan::scan;
 use super::trouble::Trouble;
 use crate::output::say;
 use clap::Args;
@@ -55,12 +54,11 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let table = source.open(&pipeline)?;
     let (mut keys_bytes, mut values_bytes) = (0, 0);
     let found = pipeline.block_on(async {
-        scan(&table, |key, value| {
+        let each = |key: &[u8], value: &[u8]| {
             keys_bytes += key.len() as u64;
             values_bytes += value.len() as u64;
-            true
-        })
-        .await?;
+        };
+        table.for_each(each).await?;
         table.statistics().await
     });
     let found = found.map_err(Trouble::of(target.table))?;

@@ -1,11 +1,11 @@
-//! `portcullis kv sweep`.
+//! `portcullis kv sweep`: frees what dead clients have left, and keys whose time has come.
 
 use super::Outcome;
 use super::connection::{ARENA_BYTES, Target};
 use super::trouble::Trouble;
 use crate::output::say;
 use clap::Args;
-use portcullis_structures::table::{Access, Swept};
+use portcullis_structures::table::{Access, Swept, TableError};
 use serde_json::json;
 
 const EXAMPLES: &str = "\
@@ -16,9 +16,13 @@ Examples:
 A client that is killed leaves blocks that it has claimed and not used, now and
 then a split that is half done, and seldom memory that it was just adding. None
 of this is in anybody's way, but it takes room. A sweep looks for it twice, two
-leases of the table apart, and frees what nobody has touched in between. All
-other clients go on meanwhile. `portcullis kv stat` shows how much there may
-be.";
+leases of the table apart, and frees what nobody has touched in between.
+`portcullis kv stat` shows how much that may be.
+
+A sweep also removes the keys whose time to live has ended. Nobody gets them any
+more, but until then they take room, and `portcullis kv stat` counts them.
+
+All other clients go on meanwhile.";
 
 /// Options of `portcullis kv sweep`.
 #[derive(Args, Debug)]
@@ -31,32 +35,38 @@ pub struct Options {
     json: bool,
 }
 
-/// Frees what dead clients have left.
+/// Removes the keys whose time has come, and frees what dead clients have left.
 pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let Options { target, json } = options;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Write)?;
     let swept = pipeline.block_on(async {
-        let swept = table.sweep().await;
+        let swept = async {
+            let expired = table.remove_expired(|_| ()).await?;
+            Ok::<_, TableError>((expired, table.sweep().await?))
+        };
+        let swept = swept.await;
         table.close().await?;
         swept
     });
-    let swept = swept.map_err(Trouble::of(target.table))?;
+    let (expired, swept) = swept.map_err(Trouble::of(target.table))?;
     let Swept { blocks, pending, subtables, unfinished, splits } = swept;
     if *json {
         say(json!({
+            "expired": expired,
             "blocks": blocks,
             "pending": pending,
             "subtables": subtables,
             "unfinished": unfinished,
             "splits": splits,
         }));
-    } else if swept == Swept::default() {
+    } else if (expired, swept) == (0, Swept::default()) {
         say("there was nothing to free");
     } else {
         say(format_args!(
-            "freed {blocks} blocks, {pending} keys whose insertion nobody finished, {subtables} subtables that \
-             nobody linked and {unfinished} pieces of memory that nobody finished; finished {splits} splits"
+            "freed {expired} keys whose time has come, {blocks} blocks, {pending} keys whose insertion nobody \
+             finished, {subtables} subtables that nobody linked and {unfinished} pieces of memory that nobody \
+             finished; finished {splits} splits"
         ));
     }
     Ok(Outcome::AsAsked)

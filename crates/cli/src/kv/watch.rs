@@ -3,7 +3,6 @@
 use super::Outcome;
 use super::bytes::{argument, beginning, pair, readable};
 use super::connection::{LARGE_ARENA_BYTES, Source};
-use super::scan::scan;
 use super::trouble::Trouble;
 use crate::output::{Reader, complain, tell};
 use anstyle::{AnsiColor, Style};
@@ -14,6 +13,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::ops::ControlFlow;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -100,14 +100,15 @@ async fn look(
         let known = before.get(key);
         now.insert(key.to_vec(), mark);
         let change = if known.is_some() { Change::Changed } else { Change::Added };
-        known == Some(&mark) || each(change, key, value) == Reader::Listens
+        let goes_on = known == Some(&mark) || each(change, key, value) == Reader::Listens;
+        if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
     if keys.is_empty() {
-        scan(table, &mut see).await?;
+        table.try_for_each(&mut see).await?;
     }
     for key in keys {
         if let Some(value) = table.get(key).await?
-            && !see(key, &value)
+            && see(key, &value).is_break()
         {
             break;
         }

@@ -1,29 +1,29 @@
-//! What keeps the table in order: it learns which keys are there, hears what other gateways have flushed, and frees what
-//! dead ones have left.
+//! What keeps the table in order: it learns which keys are there, hears what other gateways have flushed, removes items whose time
+//! has come, and frees what dead gateways have left.
 
 use super::table::{TableStore, options};
 use super::wake::Wake;
 use super::{Common, settings};
 use crate::GatewayError;
-use crate::cache::{Cache, FLUSH_KEY, StoreError};
+use crate::cache::{Cache, FLUSH_KEY};
 use portcullis::Lifetime;
 use portcullis_structures::Pipeline;
-use portcullis_structures::table::block_bytes;
+use portcullis_structures::table::{TableError, block_bytes};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// How soon a gateway hears of another's `flush_all`.
 const HEARD_WITHIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How often the keeper frees what dead clients have left.
 const SWEPT_EVERY: Duration = Duration::from_secs(60);
-/// How often it learns which keys are in the table, at the most.
+/// How often it learns which keys are in the table, at the most, where there is no room for an item.
 const LEARNT_EVERY: Duration = Duration::from_secs(1);
+/// How often it learns that where there is room: items of other gateways have expired meanwhile.
+const LEARNT_WITHIN: Duration = Duration::from_secs(600);
 /// How often it looks whether the gateway stops.
 const LOOKED_EVERY: Lifetime = Lifetime::millis(20);
 
@@ -66,7 +66,7 @@ impl Keeper {
 
     /// Keeps the table until the node is gone or the gateway stops.
     fn keep(&self, cache: Cache<TableStore>) {
-        let _ = self.unless_stopped(&cache, self.learn(&cache));
+        self.try_to_learn(&cache);
         let (mut swept, mut learnt) = (Instant::now(), Instant::now());
         while !self.common.is_stopping() && !cache.store().pipeline.is_over() {
             let _ = cache.store().pipeline.block_on(cache.hear_of_flushes());
@@ -76,10 +76,11 @@ impl Keeper {
                 }
                 swept = Instant::now();
             }
-            if learnt.elapsed() >= LEARNT_EVERY
-                && self.common.shared.wants_to_learn.swap(false, Ordering::Relaxed)
+            let wants_to_learn = &self.common.shared.wants_to_learn;
+            if learnt.elapsed() >= LEARNT_WITHIN
+                || learnt.elapsed() >= LEARNT_EVERY && wants_to_learn.swap(false, Ordering::Relaxed)
             {
-                let _ = self.unless_stopped(&cache, self.learn(&cache));
+                self.try_to_learn(&cache);
                 learnt = Instant::now();
             }
             self.rest(&HEARD_WITHIN);
@@ -87,8 +88,15 @@ impl Keeper {
         close(cache);
     }
 
-    /// Learns which keys are in the table.
-    async fn learn(&self, cache: &Cache<TableStore>) -> Result<(), StoreError> {
+    fn try_to_learn(&self, cache: &Cache<TableStore>) {
+        if let Some(Err(error)) = self.unless_stopped(cache, self.learn(cache)) {
+            tracing::warn!("cannot learn which items are in the table: {error}");
+        }
+    }
+
+    /// Learns which keys are in the table. Those whose time has come go before: perhaps no gateway knows them, and then nothing
+    /// would ever evict them.
+    async fn learn(&self, cache: &Cache<TableStore>) -> Result<(), TableError> {
         let seconds = settings::now().seconds();
         let age = &self.common.shared.age;
         let note = |key: &[u8], value: &[u8]| {
@@ -96,29 +104,18 @@ impl Keeper {
                 age.found(key, block_bytes(key.len(), value.len()), seconds);
             }
         };
-        Ok(cache.store().table.for_each(note).await?)
+        let table = &cache.store().table;
+        // A key that is stored again just now is found below.
+        table.remove_expired(|key| age.forget(key)).await?;
+        table.for_each(note).await
     }
 
     /// Carries something long out, and hears of flushes meanwhile. `None`: the gateway stops.
     fn unless_stopped<T>(&self, cache: &Cache<TableStore>, long: impl Future<Output = T>) -> Option<T> {
-        let pipeline = &cache.store().pipeline;
-        let tick = || async {
-            pipeline.sleep(LOOKED_EVERY).await;
+        cache.store().pipeline.block_on_while(long, LOOKED_EVERY, async || {
             let _ = cache.hear_of_flushes().await;
-        };
-        let (mut long, mut ticks) = (pin!(long), Box::pin(tick()));
-        pipeline.block_on(std::future::poll_fn(|context| {
-            if let Poll::Ready(result) = long.as_mut().poll(context) {
-                return Poll::Ready(Some(result));
-            }
-            while ticks.as_mut().poll(context).is_ready() {
-                if self.common.is_stopping() {
-                    return Poll::Ready(None);
-                }
-                ticks = Box::pin(tick());
-            }
-            Poll::Pending
-        }))
+            !self.common.is_stopping()
+        })
     }
 
     fn rest(&self, time: &Timespec) {

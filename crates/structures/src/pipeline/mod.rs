@@ -126,6 +126,36 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.drive(pin!(operation)).expect("nobody has halted the pipeline")
     }
 
+    /// Carries one operation out for as long as `goes_on` is true, which is asked `every` so often. `None`: the operation was given
+    /// up where it stood, as if its client had died there. What it had asked for comes to nothing.
+    ///
+    /// # Panics
+    /// As [`Pipeline::block_on`].
+    pub fn block_on_while<T>(
+        &self,
+        operation: impl Future<Output = T>,
+        every: Lifetime,
+        mut goes_on: impl AsyncFnMut() -> bool,
+    ) -> Option<T> {
+        let mut operation = pin!(operation);
+        let mut given_up = pin!(async {
+            // When the session is over, no sleep lasts, and the operation ends by itself.
+            while !self.is_over() {
+                self.sleep(every).await;
+                if !goes_on().await {
+                    return;
+                }
+            }
+            std::future::pending().await
+        });
+        self.block_on(std::future::poll_fn(|context| {
+            if let Poll::Ready(result) = operation.as_mut().poll(context) {
+                return Poll::Ready(Some(result));
+            }
+            given_up.as_mut().poll(context).map(|()| None)
+        }))
+    }
+
     /// Carries one operation out. `None`: the pipeline was halted, and the operation waits for what is not posted.
     pub fn drive<T>(&self, mut operation: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         let mut context = Context::from_waker(Waker::noop());

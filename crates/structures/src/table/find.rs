@@ -203,14 +203,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok((!expired).then_some(found.value))
     }
 
-    /// Whether the time of a key has come.
-    pub(super) async fn has_expired(&self, found: &Found) -> Result<bool, TableError> {
-        Ok(match found.expires {
-            Some(at) => at <= self.node_time().await?,
-            None => false,
-        })
-    }
-
     /// The slot and the value of a key, if it is there. A key may be there whose time has come.
     pub(super) async fn find(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>, TableError> {
         let (mut attempts, mut view) = (Attempts::default(), View::default());

@@ -32,6 +32,7 @@ mod blocks;
 mod chunk_blocks;
 mod end;
 mod error;
+mod expiry;
 mod find;
 mod hashing;
 mod permissions;

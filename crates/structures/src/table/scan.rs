@@ -1,13 +1,15 @@
 //! Going through a table: its keys, how many there are, what it takes.
 
+use super::block::{self, Content};
 use super::find::{Attempts, Bucket, Named, Retry, SlotAt, View};
 use super::hashing::KeyHash;
 use super::permissions::Part;
 use super::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
 use super::words::{BucketHeader, Slot};
-use super::{Table, TableError, block};
+use super::{Table, TableError};
 use crate::pipeline::join;
 use portcullis::{Clock, Error, VerbsEndpoint};
+use std::ops::ControlFlow;
 
 /// Buckets that one read takes.
 const BUCKETS_AT_ONCE: u32 = 64;
@@ -77,24 +79,57 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::get`].
     pub async fn for_each(&self, mut each: impl FnMut(&[u8], &[u8])) -> Result<(), TableError> {
+        let each = |key: &[u8], value: &[u8]| {
+            each(key, value);
+            ControlFlow::Continue(())
+        };
+        self.try_for_each(each).await
+    }
+
+    /// As [`Table::for_each`], until `each` breaks off. Nothing more of the table is read then.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    pub async fn try_for_each(
+        &self,
+        mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), TableError> {
         let now = self.node_time().await?;
+        let mut see = |content: &Content<'_>| {
+            let counts = content.expires.is_none_or(|at| at > now);
+            if counts { each(content.key, content.value) } else { ControlFlow::Continue(()) }
+        };
         let mut visits = vec![self.first_visit()];
-        while let Some((subtable, wanted)) = visits.pop() {
-            for bucket in self.visit(subtable, &wanted, &mut visits).await? {
-                for (at, slot) in bucket.slots().filter(|(_, slot)| !slot.is_empty() && !slot.is_pending()) {
-                    for (header, slot, bytes) in self.read_current(&bucket, at, slot).await? {
-                        let content = block::decode(&bytes, slot.version(), slot.place());
-                        let content = content.filter(|it| it.expires.is_none_or(|at| at > now));
-                        // A split leaves keys behind for a moment after it has moved them.
-                        let here = |key| header.covers(KeyHash::new(key, &self.options).suffix);
-                        if let Some(content) = content.filter(|content| here(content.key)) {
-                            each(content.key, content.value);
-                        }
+        while let Some(next) = visits.pop() {
+            if self.look_at(next, &mut visits, &mut see).await?.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands what is in the wanted buckets of a subtable to `see`, also keys whose time has come, until it breaks off. Adds what
+    /// was split off them to what is still to be visited.
+    pub(super) async fn look_at(
+        &self,
+        (subtable, wanted): (u32, Vec<bool>),
+        visits: &mut Vec<(u32, Vec<bool>)>,
+        mut see: impl FnMut(&Content<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, TableError> {
+        for bucket in self.visit(subtable, &wanted, visits).await? {
+            for (at, slot) in bucket.slots().filter(|(_, slot)| !slot.is_empty() && !slot.is_pending()) {
+                for (header, slot, bytes) in self.read_current(&bucket, at, slot).await? {
+                    let content = block::decode(&bytes, slot.version(), slot.place());
+                    // A split leaves keys behind for a moment after it has moved them.
+                    let here = |key| header.covers(KeyHash::new(key, &self.options).suffix);
+                    let content = content.filter(|content| here(content.key));
+                    if content.is_some_and(|content| see(&content).is_break()) {
+                        return Ok(ControlFlow::Break(()));
                     }
                 }
             }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 
     /// How many keys there are. Keys that come or go meanwhile may be counted or not.

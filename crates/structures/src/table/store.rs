@@ -34,6 +34,22 @@ pub enum Stored {
     Unchanged,
 }
 
+/// Which keys are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wanted {
+    Any,
+    /// Those whose time has come.
+    Expired,
+}
+
+/// A key that was taken.
+#[derive(Debug)]
+pub(super) struct Taken {
+    value: Vec<u8>,
+    /// Its time had come, so for its users it was not there.
+    had_expired: bool,
+}
+
 /// What came of one attempt to insert a key.
 enum Inserted {
     Done,
@@ -340,11 +356,17 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::insert`].
     pub async fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
+        let taken = self.take_wanted(key, Wanted::Any).await?;
+        Ok(taken.filter(|taken| !taken.had_expired).map(|taken| taken.value))
+    }
+
+    /// Removes a key if it is as it is wanted.
+    pub(super) async fn take_wanted(&self, key: &[u8], wanted: Wanted) -> Result<Option<Taken>, TableError> {
         self.check_writable()?;
         let hash = KeyHash::new(key, &self.options);
         let mut attempts = Attempts::default();
         loop {
-            match self.try_take(key, hash).await {
+            match self.try_take(key, hash, wanted).await {
                 Ok(Ok(taken)) => return Ok(taken),
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
                 Err(error) => self.mend(error).await?,
@@ -352,7 +374,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    async fn try_take(&self, key: &[u8], hash: KeyHash) -> Attempt<Option<Vec<u8>>> {
+    async fn try_take(&self, key: &[u8], hash: KeyHash, wanted: Wanted) -> Attempt<Option<Taken>> {
         let mut view = View::default();
         self.view(&mut view, hash).await?;
         let found = match self.find_in(&view, key, hash).await? {
@@ -365,12 +387,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.wait_for_split(at.subtable).await?;
             return Ok(Err(Retry::Changed));
         }
-        let expired = self.has_expired(&found).await?;
+        let had_expired = self.has_expired(&found).await?;
+        if wanted == Wanted::Expired && !had_expired && !planted::is(Fault::ExpiryNotCompared) {
+            return Ok(Ok(None));
+        }
         if self.swap(at, found.slot, Slot::EMPTY, Moment(u64::MAX)).await? != Some(found.slot) {
             return Ok(Err(Retry::Changed));
         }
         self.free_old_block(found.slot).await;
-        Ok(Ok((!expired).then_some(found.value)))
+        Ok(Ok(Some(Taken { value: found.value, had_expired })))
     }
 }
 

@@ -3,7 +3,9 @@
 use crate::rig::{Map, User, node};
 use portcullis::host::Host;
 use portcullis::{Lifetime, Mechanism};
-use portcullis_structures::table::{Access, Grain, Statistics, Stored, Table, TableError, TableOptions};
+use portcullis_structures::table::{
+    Access, Condition, Grain, Statistics, Stored, Table, TableError, TableOptions,
+};
 use std::pin::pin;
 use std::time::Instant;
 
@@ -263,6 +265,58 @@ pub fn a_reader_is_late_at_each_step() {
         );
     }
     panic!("a get never ends");
+}
+
+/// A client that removes what has expired ends at each step, while another one stores one of those keys again.
+pub fn a_removal_of_what_has_expired_ends_at_each_step(end: End) {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { lease: LEASE, groups: 1, depth_max: 6, ..TableOptions::default() };
+    for posts in 0..500 {
+        let what = format!("a removal of what has expired, {end:?} after {posts} posts");
+        let tenant = format!("trial-{posts}");
+        let other = User::create(&node, &tenant, &options);
+        let (fresh, kept) = (key(PRESENT), b"kept".to_vec());
+        for number in 0..FEW {
+            let key = key(number);
+            let store = other.table.store(&key, b"old", Condition::Always, Some(Lifetime(1)));
+            assert_eq!(other.run(store), Stored::Inserted);
+        }
+        assert!(other.run(other.table.insert(&kept, b"kept")));
+        while (0..FEW).any(|number| other.get(&key(number)).is_some()) {
+            std::thread::yield_now();
+        }
+        let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Write);
+        pipeline.halt_after(Some(posts));
+        let mut removal = Box::pin(table.remove_expired(|_| ()));
+        let done = pipeline.drive(removal.as_mut());
+        if done.is_none() {
+            assert_eq!(other.run(other.table.upsert(&fresh, b"new")), Stored::Inserted, "{what}");
+        }
+        if done.is_none() && end == End::Late {
+            pipeline.halt_after(None);
+            let removed = pipeline.drive(removal.as_mut()).expect("it goes on");
+            assert!(removed.is_ok_and(|removed| removed <= u64::from(FEW)), "{what}: {removed:?}");
+        }
+        drop(removal);
+        drop((table, pipeline));
+        let mut map = Map::from([(kept, b"kept".to_vec())]);
+        if done.is_none() {
+            map.insert(fresh, b"new".to_vec());
+        }
+        check(&other, &map, &what);
+        // The clocks of two handles differ by as long as a permission took to come: so one may have come too early.
+        let since = Instant::now();
+        while other.run(other.table.statistics()).keys > map.len() as u64 {
+            assert!(since.elapsed().as_secs() < 20, "{what}: what has expired stays");
+            other.run(other.table.remove_expired(|_| ()));
+        }
+        sweep(&node, &other, &map, &what);
+        if done.is_some() {
+            assert!(posts > 40, "a removal of {posts} steps");
+            return;
+        }
+    }
+    panic!("a removal never ends");
 }
 
 /// A writer stands still at each step of an update, while others sweep and use all blocks again.

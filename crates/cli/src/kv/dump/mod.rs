@@ -6,7 +6,6 @@ use super::Outcome;
 use super::bytes::{beginning, pair};
 use super::connection::{ARENA_BYTES, Source};
 use super::load::Format;
-use super::scan::scan;
 use super::trouble::Trouble;
 use crate::output::complain;
 use clap::Args;
@@ -14,6 +13,7 @@ use folder::Folder;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -95,7 +95,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let table = source.open(&pipeline)?;
     let mut sink = sink(file.as_deref(), format)?;
     let (mut failed, mut left_out) = (None, 0u64);
-    let looked = pipeline.block_on(scan(&table, |key, value| {
+    let looked = pipeline.block_on(table.try_for_each(|key, value| {
         match sink.write(key, value) {
             Ok(Written::Done) => {}
             Ok(Written::LeftOut(why)) => {
@@ -104,7 +104,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
             }
             Err(error) => failed = Some(error),
         }
-        failed.is_none()
+        if failed.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }));
     looked.map_err(Trouble::of(target.table))?;
     match failed.map_or_else(|| sink.flush(), Err) {

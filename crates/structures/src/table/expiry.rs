@@ -1,0 +1,77 @@
+//! Times to live: keys that go by themselves.
+//!
+//! A key whose time has come counts for nobody any more. Its block stays claimed until somebody stores or takes the key, or
+//! removes all such keys.
+
+use super::find::Found;
+use super::store::Wanted;
+use super::{Table, TableError};
+use crate::pipeline::join;
+use portcullis::{Clock, VerbsEndpoint};
+use std::ops::ControlFlow;
+
+/// Keys that are removed at a time, and the bytes of their values: to remove a key is to read its block into the arena.
+const REMOVED_AT_ONCE: usize = 16;
+const BYTES_AT_ONCE: usize = 128 << 10;
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// Removes the keys whose time has come, and frees their blocks. Each is handed to `removed`. Returns how many there were.
+    /// A key that is stored again meanwhile stays. This reads the whole table; any client may do it at any time, and all others
+    /// go on.
+    ///
+    /// # Errors
+    /// As [`Table::insert`]. What was removed before stays removed.
+    pub async fn remove_expired(&self, mut removed: impl FnMut(&[u8])) -> Result<u64, TableError> {
+        self.check_writable()?;
+        let now = self.node_time().await?;
+        let (mut visits, mut count) = (vec![self.first_visit()], 0);
+        while let Some(next) = visits.pop() {
+            let mut group = Group::default();
+            let mut groups = Vec::new();
+            let look = self.look_at(next, &mut visits, |content| {
+                if content.expires.is_some_and(|at| at <= now) {
+                    groups.extend(group.add(content.key, content.value.len()));
+                }
+                ControlFlow::Continue(())
+            });
+            // A look goes on to its end.
+            let _ = look.await?;
+            for keys in groups.into_iter().chain([group.keys]) {
+                let done = join(keys.iter().map(|key| self.take_wanted(key, Wanted::Expired))).await;
+                for (key, taken) in keys.iter().zip(done) {
+                    if taken?.is_some() {
+                        removed(key);
+                        count += 1;
+                    }
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// Whether the time of a key has come.
+    pub(super) async fn has_expired(&self, found: &Found) -> Result<bool, TableError> {
+        Ok(match found.expires {
+            Some(at) => at <= self.node_time().await?,
+            None => false,
+        })
+    }
+}
+
+/// Keys that are removed at a time.
+#[derive(Default)]
+struct Group {
+    keys: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Group {
+    /// Adds a key. Returns the keys before it, if there is no room for one more beside them.
+    fn add(&mut self, key: &[u8], value_bytes: usize) -> Option<Vec<Vec<u8>>> {
+        let is_full = self.keys.len() == REMOVED_AT_ONCE || self.bytes + value_bytes > BYTES_AT_ONCE;
+        let full = (is_full && !self.keys.is_empty()).then(|| std::mem::take(self).keys);
+        self.bytes += value_bytes;
+        self.keys.push(key.to_vec());
+        full
+    }
+}
