@@ -5,8 +5,7 @@ use portcullis::Lifetime;
 use portcullis_foreign::{Door, Driven, Failure};
 use pyo3::prelude::*;
 
-/// How often Python handles its signals while an operation is under way. An operation that only waits for an entry looks at
-/// them itself, more often: so none is given up just when it has one.
+/// How often Python handles its signals while an operation is under way.
 const SIGNALS_HANDLED_EVERY: Lifetime = Lifetime::millis(100);
 
 /// Carries an operation out. Where a signal's handler raises an exception, the operation is given up where it stands.

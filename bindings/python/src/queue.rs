@@ -39,7 +39,18 @@ impl Queue {
         Self { queue: Door::new("the queue", driven), head }
     }
 
-    /// Carries an operation out without the interpreter's lock.
+    /// Takes entries without the interpreter's lock, to the end: an entry that was taken and given up would be lost.
+    fn take<T: Send>(
+        &self,
+        py: Python<'_>,
+        operation: impl AsyncFnOnce(&queue::Queue) -> Result<T, QueueError> + Send,
+    ) -> PyResult<T> {
+        let mut queue = self.queue.enter().or_raise(py)?;
+        let queue = &mut *queue;
+        py.detach(|| queue.run(operation)).or_raise(py)
+    }
+
+    /// Carries another operation out without the interpreter's lock.
     fn run<T: Send>(
         &self,
         py: Python<'_>,
@@ -91,13 +102,13 @@ impl Queue {
         let wait = timeout.map(|time| Duration::try_from_secs_f64(time.max(0.0)).unwrap_or(Duration::MAX));
         let until = wait.and_then(|wait| Instant::now().checked_add(wait));
         if wait == Some(Duration::ZERO) {
-            let popped = self.run(py, async |queue| queue.pop().await)?;
+            let popped = self.take(py, async |queue| queue.pop().await)?;
             return Ok(popped.map(|entry| PyBytes::new(py, &entry)));
         }
         loop {
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             let slice = SLICE.min(left.into());
-            let popped = self.run(py, async |queue| queue.pop_within(slice).await)?;
+            let popped = self.take(py, async |queue| queue.pop_within(slice).await)?;
             if let Some(entry) = popped {
                 return Ok(Some(PyBytes::new(py, &entry)));
             }
@@ -109,7 +120,7 @@ impl Queue {
     }
 
     fn pop_many<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyList>> {
-        let entries = self.run(py, async |queue| queue.pop_many(most).await)?;
+        let entries = self.take(py, async |queue| queue.pop_many(most).await)?;
         PyList::new(py, entries.iter().map(|entry| PyBytes::new(py, entry)))
     }
 

@@ -37,7 +37,7 @@ impl<S> Driven<S> {
     }
 
     /// Carries one operation out for as long as `goes_on` returns true, which is asked `every` so often. `None`: the operation was
-    /// given up where it stood, as if its client had died there. What it had asked for comes to nothing, and others go on.
+    /// given up where it stood, as if its client had died there, and others go on. An entry that it had just taken is lost.
     pub fn run_while<T: Send>(
         &mut self,
         operation: impl AsyncFnOnce(&S) -> T,

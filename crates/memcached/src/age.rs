@@ -97,8 +97,9 @@ impl Age {
     /// A key was in the table before. It is older than all that were used since.
     pub fn found(&self, key: &[u8], takes: u64, now: u32) {
         let mut shard = self.shard(key);
-        let keys = shard.keys(takes);
-        if !keys.contains(key) {
+        // A client may have stored it meanwhile, with another size.
+        if !shard.0.values().any(|keys| keys.contains(key)) {
+            let keys = shard.keys(takes);
             keys.put(Box::from(key), Known { turn: 0, used: now, hit: false });
             keys.demote(key);
         }

@@ -65,6 +65,7 @@ counters! {
     answer_bytes "answer_bytes_waiting",
     rejected_connections "rejected_connections": zero,
     idle_kicks "idle_kicks": zero,
+    stalled_kicks "stalled_kicks": zero,
     gets "cmd_get": zero,
     sets "cmd_set": zero,
     flushes "cmd_flush": zero,

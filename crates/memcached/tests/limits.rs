@@ -97,9 +97,11 @@ fn what_many_slow_clients_ask_for_and_do_not_take_is_bounded() {
         })
         .collect();
     let waiting = || counter(&gateway, "answer_bytes_waiting");
-    let hits = || counter(&gateway, "get_hits");
     // All have asked, and nobody takes anything.
-    until("each has an answer", || hits() >= CLIENTS && waiting() >= MAX);
+    for client in &slow {
+        assert_eq!(client.0.peek(&mut [0]).expect("an answer"), 1);
+    }
+    assert!(waiting() >= MAX);
     for number in 0..100 {
         honest.set("small", number.to_string().as_bytes());
         honest.expect_value("small", number.to_string().as_bytes());
@@ -109,6 +111,48 @@ fn what_many_slow_clients_ask_for_and_do_not_take_is_bounded() {
     assert!(found < MAX + rounds + CLIENTS * ITEM, "{found} bytes wait");
     drop(slow);
     until("nothing waits any more", || waiting() == 0);
+}
+
+#[test]
+fn who_takes_nothing_while_too_much_waits_is_shown_out() {
+    let node = Node::new();
+    let stalled_timeout = Duration::from_millis(300);
+    let options =
+        Options { threads: 1, answer_bytes_max: 1 << 20, stalled_timeout, ..node.options("orange") };
+    let gateway = Gateway::start(options).expect("a gateway");
+    let mut honest = Client::new(&gateway);
+    honest.set("large", &vec![b'x'; 1_000_000]);
+    let mut slow = Client::new(&gateway);
+    slow.send(format!("get{}\r\n", " large".repeat(20)));
+    until("too much waits", || counter(&gateway, "answer_bytes_waiting") > 1 << 20);
+    until("it is shown out", || {
+        honest.ask("mn", "MN");
+        counter(&gateway, "stalled_kicks") == 1
+    });
+    until("nothing waits any more", || counter(&gateway, "answer_bytes_waiting") == 0);
+    assert_eq!(counter(&gateway, "curr_connections"), 1);
+}
+
+/// A round has fewer keys than there are clients here.
+#[test]
+fn of_many_clients_that_never_pause_each_is_heard() {
+    const CLIENTS: usize = 400;
+    let node = Node::new();
+    let options = Options { threads: 1, ..node.options("orange") };
+    let gateway = Gateway::start(options).expect("a gateway");
+    let mut first = Client::new(&gateway);
+    first.set("a", b"1");
+    let mut busy: Vec<_> = (0..CLIENTS).map(|_| Client::new(&gateway)).collect();
+    for round in 0..20 {
+        busy.iter_mut().for_each(|client| client.send("get a\r\nget a\r\n"));
+        let mut late = Client::new(&gateway);
+        late.expect_value("a", b"1");
+        for client in &mut busy {
+            client.expect("VALUE a 0 1\r\n1\r\nEND\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
+        }
+        first.set("a", b"1");
+        assert!(counter(&gateway, "get_hits") >= (round + 1) * 2 * CLIENTS as u64);
+    }
 }
 
 #[test]

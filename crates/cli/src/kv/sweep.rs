@@ -42,8 +42,8 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let table = target.open(&pipeline, Access::Write)?;
     let swept = pipeline.block_on(async {
         let swept = async {
-            let expired = table.remove_expired(|_| ()).await?;
-            Ok::<_, TableError>((expired, table.sweep().await?))
+            let swept = table.sweep().await?;
+            Ok::<_, TableError>((table.remove_expired(|_| ()).await?, swept))
         };
         let swept = swept.await;
         table.close().await?;

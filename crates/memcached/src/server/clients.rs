@@ -1,13 +1,14 @@
 //! The connections of one thread: what they have sent is taken into rounds, and the answers go out.
 
-use super::Common;
 use super::connection::{Connection, Waits};
 use super::round::{Round, Taken};
 use super::settings::Settings;
 use super::wake::Wake;
+use super::{Common, Options};
 use crate::cache::HEADER_BYTES;
 use crate::protocol::Limits;
 use rustix::event::{Timespec, epoll};
+use std::collections::VecDeque;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Connections that are heard in one round.
+/// Connections that the operating system names at a time.
 const EVENTS_MAX: usize = 256;
 /// Keys and commands of one connection in a round, as memcached's `reqs_per_event`.
 const COMMANDS_MAX: usize = 20;
@@ -43,6 +44,8 @@ pub enum Patience {
 struct Place {
     connection: Connection,
     in_round: bool,
+    /// It is among those that are heard next.
+    is_next: bool,
     /// How many of its bytes are among those that the gateway counts as waiting.
     counted: usize,
 }
@@ -54,8 +57,8 @@ pub struct Clients {
     streams: Receiver<TcpStream>,
     places: Vec<Option<Place>>,
     free: Vec<usize>,
-    /// Connections with commands that had to wait, and that no round has.
-    waiting: Vec<usize>,
+    /// Connections that are heard next, each once: they have commands that had to wait, or the last round was full.
+    next: VecDeque<usize>,
     looked: Instant,
     scratch: Vec<u8>,
     events: Vec<epoll::Event>,
@@ -72,7 +75,7 @@ impl Clients {
             streams,
             places: Vec::new(),
             free: Vec::new(),
-            waiting: Vec::new(),
+            next: VecDeque::new(),
             looked: Instant::now(),
             scratch: vec![0; READ_BYTES],
             events: Vec::with_capacity(EVENTS_MAX),
@@ -82,29 +85,39 @@ impl Clients {
     /// Takes what clients ask for into a round. It may be nothing. Those who wait longest come first.
     pub fn gather(&mut self, round: &mut Round, patience: Patience) {
         self.wait(patience);
-        let mut ready = std::mem::take(&mut self.waiting);
         let now = Instant::now();
         for at in 0..self.events.len() {
             match self.events[at].data.u64() {
                 WAKE => self.welcome(now),
-                number => ready.extend(usize::try_from(number).ok()),
+                number => self.hear_next(usize::try_from(number).unwrap_or(usize::MAX)),
             }
         }
         self.events.clear();
-        let mut ready = ready.into_iter();
         while !round.is_full()
-            && let Some(number) = ready.next()
+            && let Some(number) = self.next.pop_front()
         {
+            if let Some(Some(place)) = self.places.get_mut(number) {
+                place.is_next = false;
+            }
             self.hear(number, round, now);
         }
-        self.waiting.extend(ready);
         self.end_silent(now);
+    }
+
+    /// Has a connection heard after those that wait already, unless it is among them or a round has it.
+    fn hear_next(&mut self, number: usize) {
+        if let Some(Some(place)) = self.places.get_mut(number)
+            && !place.in_round
+            && !std::mem::replace(&mut place.is_next, true)
+        {
+            self.next.push_back(number);
+        }
     }
 
     fn wait(&mut self, patience: Patience) {
         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
         let timeout = match patience {
-            _ if !self.waiting.is_empty() => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
+            _ if !self.next.is_empty() => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
             Patience::None => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
             Patience::Endless if self.common.options.idle_timeout.is_none() => None,
             Patience::Second | Patience::Endless => Some(&second),
@@ -133,15 +146,19 @@ impl Clients {
                 continue;
             }
             let connection = Connection::new(stream, limits, now);
-            self.places[number] = Some(Place { connection, in_round: false, counted: 0 });
+            self.places[number] = Some(Place { connection, in_round: false, is_next: false, counted: 0 });
         }
     }
 
     /// Reads from a connection, and takes its commands. One of which a round has commands is heard when they are answered.
     fn hear(&mut self, number: usize, round: &mut Round, now: Instant) {
-        let Some(place) = self.places[number].as_mut().filter(|place| !place.in_round) else { return };
+        let is_much = self.is_much();
+        let Some(Some(place)) = self.places.get_mut(number) else { return };
+        if place.in_round {
+            return;
+        }
         let counters = &self.common.shared.counters;
-        if place.connection.waits() == Waits::ToWrite && !place.write(&self.common) {
+        if place.connection.waits() == Waits::ToWrite && !place.write(&self.common, now) {
             self.end(number);
             return;
         }
@@ -155,7 +172,6 @@ impl Clients {
         }
         let settings = Settings(&self.common);
         *in_round = true;
-        let is_much = counters.answer_bytes.get() > self.common.options.answer_bytes_max;
         let most = if is_much { 1 } else { COMMANDS_MAX };
         if round.take(number, connection, most, |command| settings.answer(command)) == Taken::Enough
             && connection.has_work()
@@ -174,24 +190,23 @@ impl Clients {
                 connection.drop_rest_of_get();
             }
         });
+        let now = Instant::now();
         for number in connections {
-            self.settle(number);
+            self.settle(number, now);
         }
     }
 
     /// Sends a connection's answers, and finds out what it waits for.
-    fn settle(&mut self, number: usize) {
+    fn settle(&mut self, number: usize, now: Instant) {
         let Some(place) = self.places[number].as_mut() else { return };
         place.in_round = false;
-        if !place.write(&self.common) || place.connection.is_over() {
+        if !place.write(&self.common, now) || place.connection.is_over() {
             self.end(number);
             return;
         }
         let connection = &mut place.connection;
         let waits = connection.waits();
-        if connection.has_work() && waits == Waits::ToRead {
-            self.waiting.push(number);
-        }
+        let goes_on = connection.has_work() && waits == Waits::ToRead;
         if waits != connection.watched {
             let flags = match waits {
                 Waits::ToRead => epoll::EventFlags::IN,
@@ -203,22 +218,42 @@ impl Clients {
                 self.end(number);
             }
         }
+        if goes_on {
+            self.hear_next(number);
+        }
     }
 
-    /// Ends connections that say nothing.
+    /// Whether more answers wait than may.
+    fn is_much(&self) -> bool {
+        self.common.shared.counters.answer_bytes.get() > self.common.options.answer_bytes_max
+    }
+
+    /// Ends connections that say nothing, and those that take nothing while too much waits.
     fn end_silent(&mut self, now: Instant) {
-        let Some(timeout) = self.common.options.idle_timeout else { return };
         if now.duration_since(self.looked) < LOOKED_EVERY {
             return;
         }
         self.looked = now;
+        let Options { idle_timeout, stalled_timeout, .. } = self.common.options;
+        let common = Arc::clone(&self.common);
+        let counters = &common.shared.counters;
         for number in 0..self.places.len() {
-            let silent =
-                |place: &Place| !place.in_round && now.duration_since(place.connection.heard) >= timeout;
-            if self.places[number].as_ref().is_some_and(silent) {
-                self.common.shared.counters.idle_kicks.add();
-                self.end(number);
+            let is_much = self.is_much();
+            let Some(Place { connection, in_round: false, is_next: false, .. }) = &self.places[number] else {
+                continue;
+            };
+            let silent = idle_timeout.is_some_and(|time| now.duration_since(connection.heard) >= time);
+            let waits_for_client = connection.waits() == Waits::ToWrite || !connection.has_work();
+            let stalled = connection.waits() == Waits::ToWrite
+                && now.duration_since(connection.took) >= stalled_timeout;
+            if silent && waits_for_client {
+                counters.idle_kicks.add();
+            } else if is_much && stalled {
+                counters.stalled_kicks.add();
+            } else {
+                continue;
             }
+            self.end(number);
         }
     }
 
@@ -234,14 +269,14 @@ impl Clients {
 
 impl Place {
     /// Sends what the client takes. Returns whether the connection still works.
-    fn write(&mut self, common: &Common) -> bool {
-        let written = self.connection.write();
+    fn write(&mut self, common: &Common, now: Instant) -> bool {
+        let written = self.connection.write(now);
         let counters = &common.shared.counters;
-        let unsent = self.connection.unsent();
-        if unsent != self.counted {
+        let kept = self.connection.kept();
+        if kept != self.counted {
             // More or less than before: counters go round.
-            counters.answer_bytes.add_many((unsent as u64).wrapping_sub(self.counted as u64));
-            self.counted = unsent;
+            counters.answer_bytes.add_many((kept as u64).wrapping_sub(self.counted as u64));
+            self.counted = kept;
         }
         counters.bytes_written.add_many(*written.as_ref().unwrap_or(&0) as u64);
         written.is_ok()

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 /// Bytes that wait for a client beyond which nothing more of its commands is carried out.
 const OUT_BYTES_MAX: usize = 256 << 10;
+/// Bytes that were sent are let go when there are so many of them, and as many as those that were not.
+const SENT_BYTES_KEPT: usize = 256 << 10;
 /// A buffer that has been larger than this is not kept.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
 /// What shows the binary protocol, by its first byte.
@@ -41,6 +43,8 @@ pub struct Connection {
     pub watched: Waits,
     /// When the client last sent something.
     pub heard: Instant,
+    /// When it last took something of its answers.
+    pub took: Instant,
 }
 
 impl Connection {
@@ -57,6 +61,7 @@ impl Connection {
             ending: false,
             watched: Waits::ToRead,
             heard: now,
+            took: now,
         }
     }
 
@@ -136,7 +141,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn write(&mut self) -> io::Result<usize> {
+    pub fn write(&mut self, now: Instant) -> io::Result<usize> {
         let before = self.sent;
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
@@ -147,16 +152,28 @@ impl Connection {
             }
         }
         let bytes = self.sent - before;
+        if bytes > 0 {
+            self.took = now;
+        }
         if self.sent == self.out.len() {
             empty(&mut self.out);
+            self.sent = 0;
+        } else if self.sent >= SENT_BYTES_KEPT.max(self.unsent()) {
+            self.out.drain(..self.sent);
+            self.out.shrink_to(self.out.len());
             self.sent = 0;
         }
         Ok(bytes)
     }
 
     /// Bytes of answers that the client has not taken.
-    pub fn unsent(&self) -> usize {
+    fn unsent(&self) -> usize {
         self.out.len() - self.sent
+    }
+
+    /// Bytes of answers that are kept: those that were not taken, and some that were.
+    pub fn kept(&self) -> usize {
+        self.out.len()
     }
 
     /// What the connection waits for.
@@ -183,5 +200,33 @@ fn empty(buffer: &mut Vec<u8>) {
     buffer.clear();
     if buffer.capacity() > BUFFER_BYTES_KEPT {
         *buffer = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn what_a_client_has_taken_is_not_kept_until_it_has_taken_all() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("it has one")).expect("it listens");
+        let (stream, _) = listener.accept().expect("a client");
+        stream.set_nonblocking(true).expect("it can be");
+        let limits = Limits { item_bytes: 1 << 20, get_bytes: 1 << 20, headroom: 0 };
+        let mut connection = Connection::new(stream, limits, Instant::now());
+        connection.out = vec![7; 32 << 20];
+        let (mut taken, mut some) = (0, vec![0; 1 << 20]);
+        while connection.unsent() > 0 {
+            connection.write(Instant::now()).expect("it works");
+            let (kept, unsent) = (connection.kept(), connection.unsent());
+            assert!(kept <= 2 * unsent + SENT_BYTES_KEPT, "{kept} bytes are kept for {unsent}");
+            assert!(connection.out.capacity() <= (2 * kept).max(32 << 20));
+            taken += client.read(&mut some).expect("there is something");
+            assert!(some[0] == 7);
+        }
+        assert!(taken <= 32 << 20);
+        assert_eq!(connection.waits(), Waits::ToRead);
     }
 }

@@ -44,8 +44,10 @@ pub struct Options {
     pub connections_max: u64,
     /// The most bytes of an item, counted as memcached does: with its key and a header of about 60 bytes.
     pub item_bytes_max: u64,
-    /// Bytes of answers that clients have not taken, beyond which each client gets one more value at a time.
+    /// Bytes of answers that clients have not taken, beyond which one command of each client is carried out at a time.
     pub answer_bytes_max: u64,
+    /// A connection that takes nothing of its answers for this long, while there are more than those, is ended.
+    pub stalled_timeout: Duration,
     /// A connection that says nothing for this long is ended.
     pub idle_timeout: Option<Duration>,
     /// The table's name in the tenant of the gateway.
@@ -77,6 +79,7 @@ impl Options {
             connections_max: 1024,
             item_bytes_max: 1 << 20,
             answer_bytes_max: 64 << 20,
+            stalled_timeout: Duration::from_secs(10),
             idle_timeout: None,
             table,
             keep: Keep::Attached,

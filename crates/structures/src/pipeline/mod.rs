@@ -127,7 +127,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     }
 
     /// Carries one operation out for as long as `goes_on` is true, which is asked `every` so often. `None`: the operation was given
-    /// up where it stood, as if its client had died there. What it had asked for comes to nothing.
+    /// up where it stood, as if its client had died there: a permission that comes later lives until its time is over, and a block
+    /// that was claimed stays until a sweep.
     ///
     /// # Panics
     /// As [`Pipeline::block_on`].

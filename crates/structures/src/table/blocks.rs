@@ -21,6 +21,8 @@ use std::rc::Rc;
 const CLAIMED_AT_ONCE: usize = 4;
 /// Extents at the end of the list that may not be kept yet, and are looked at again.
 const UNKNOWN_MAX: u32 = 16;
+/// Free blocks of a class that a client remembers. One that frees and never claims would remember ever more.
+const FREE_KNOWN_MAX: usize = 1 << 16;
 /// Extents that are looked at for free blocks before another extent is made.
 const LOOKED_AT_MAX: usize = 8;
 /// An extent with fewer free blocks than one in so many counts as full.
@@ -126,7 +128,13 @@ impl Blocks {
 
     /// A block is free again.
     fn note_free(&mut self, class: SizeClass, place: Place, claim: Claim) {
-        self.class(class).free.push_back((place, claim));
+        let known = self.class(class);
+        if known.free.len() < FREE_KNOWN_MAX {
+            known.free.push_back((place, claim));
+        } else {
+            // It is found again where its extent's claims are read.
+            known.looked_at = 0;
+        }
     }
 
     /// When the first resting block of a class can be claimed again.

@@ -10,7 +10,7 @@ use crate::pipeline::join;
 use portcullis::{Clock, VerbsEndpoint};
 use std::ops::ControlFlow;
 
-/// Keys that are removed at a time, and the bytes of their values: to remove a key is to read its block into the arena.
+/// Keys that are removed at a time, and the bytes of keys and values: to remove a key is to read its block into the arena.
 const REMOVED_AT_ONCE: usize = 16;
 const BYTES_AT_ONCE: usize = 128 << 10;
 
@@ -30,7 +30,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let mut groups = Vec::new();
             let look = self.look_at(next, &mut visits, |content| {
                 if content.expires.is_some_and(|at| at <= now) {
-                    groups.extend(group.add(content.key, content.value.len()));
+                    groups.extend(group.add(content.key, content.key.len() + content.value.len()));
                 }
                 ControlFlow::Continue(())
             });
@@ -67,10 +67,10 @@ struct Group {
 
 impl Group {
     /// Adds a key. Returns the keys before it, if there is no room for one more beside them.
-    fn add(&mut self, key: &[u8], value_bytes: usize) -> Option<Vec<Vec<u8>>> {
-        let is_full = self.keys.len() == REMOVED_AT_ONCE || self.bytes + value_bytes > BYTES_AT_ONCE;
+    fn add(&mut self, key: &[u8], bytes: usize) -> Option<Vec<Vec<u8>>> {
+        let is_full = self.keys.len() == REMOVED_AT_ONCE || self.bytes + bytes > BYTES_AT_ONCE;
         let full = (is_full && !self.keys.is_empty()).then(|| std::mem::take(self).keys);
-        self.bytes += value_bytes;
+        self.bytes += bytes;
         self.keys.push(key.to_vec());
         full
     }

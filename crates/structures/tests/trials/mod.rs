@@ -285,6 +285,8 @@ pub fn a_removal_of_what_has_expired_ends_at_each_step(end: End) {
         while (0..FEW).any(|number| other.get(&key(number)).is_some()) {
             std::thread::yield_now();
         }
+        // A handle's clock is ahead by as long as its permission took to come, which is less than a permission lives.
+        other.pipeline.block_on(other.pipeline.sleep(LEASE));
         let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Write);
         pipeline.halt_after(Some(posts));
         let mut removal = Box::pin(table.remove_expired(|_| ()));
