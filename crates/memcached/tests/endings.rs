@@ -38,6 +38,27 @@ fn when_the_node_goes_clients_are_told_and_when_it_is_back_they_are_served() {
     drop((gateway, node));
 }
 
+/// A client that reads no answer would take one for the answer to its next command.
+#[test]
+fn who_wants_no_answer_gets_none_where_the_node_is_gone() {
+    let mut node = Node::new();
+    let gateway = node.gateway();
+    let mut client = Client::new(&gateway);
+    node.host.stop();
+    until("the gateway knows it", || {
+        client.send("get a\r\n");
+        client.line() != "END"
+    });
+    client.send("set a 0 0 1 noreply\r\nx\r\ndelete a noreply\r\nincr a 1 noreply\r\ntouch a 9 noreply\r\n");
+    client.send("flush_all noreply\r\n");
+    client.ask("mn", "MN");
+    // What was there is to go: that the node is gone is not said besides.
+    client.store("a", &vec![b'x'; 2 << 20]);
+    client.expect("SERVER_ERROR object too large for cache\r\n");
+    client.ask("mn", "MN");
+    assert!(counter(&gateway, "node_failures") > 1);
+}
+
 #[test]
 fn a_gateway_without_a_node_or_a_place_to_listen_says_so() {
     let node = Node::new();

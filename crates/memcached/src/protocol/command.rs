@@ -211,6 +211,21 @@ impl Request {
         })
     }
 
+    /// Whether the client reads no answer, whatever comes of it: it would take one for the answer to its next command.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        match self {
+            Self::Store(it) => it.quiet,
+            Self::Arithmetic(it) => it.quiet,
+            Self::Touch(it) => it.quiet,
+            Self::Delete { quiet, .. } => *quiet,
+            // The store that it belongs to has its answer.
+            Self::Discard(_) => true,
+            // Quiet meta commands leave out what went well.
+            _ => false,
+        }
+    }
+
     /// Whether the request can change nothing.
     #[must_use]
     pub fn only_reads(&self) -> bool {

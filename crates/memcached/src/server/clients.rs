@@ -119,7 +119,7 @@ impl Clients {
         let timeout = match patience {
             _ if !self.next.is_empty() => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
             Patience::None => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
-            Patience::Endless if self.common.options.idle_timeout.is_none() => None,
+            Patience::Endless if self.common.options.idle_timeout.is_none() && !self.is_much() => None,
             Patience::Second | Patience::Endless => Some(&second),
         };
         // An interrupted wait has seen nothing.

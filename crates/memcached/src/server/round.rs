@@ -23,6 +23,8 @@ struct Answer {
     reply: Option<Reply>,
     /// The rest of the same `get` is to be dropped where this fails.
     is_part: bool,
+    /// The client reads none.
+    is_quiet: bool,
 }
 
 /// What is asked for in one round.
@@ -93,8 +95,10 @@ impl Round {
                     return Taken::Enough;
                 }
                 Command::Flush { delay, quiet } => {
-                    self.flushes.push((self.answers.len(), delay, quiet));
+                    let at = self.answers.len();
+                    self.flushes.push((at, delay, quiet));
                     self.answer(number, None, false);
+                    self.answers[at].is_quiet = quiet;
                     return Taken::Enough;
                 }
                 command => {
@@ -146,6 +150,7 @@ impl Round {
             request => self.keys.extend(request.key().map(|key| (self.hasher.hash_one(key), changes))),
         }
         self.answer(number, None, false);
+        self.answers[at].is_quiet = request.is_quiet();
         match request {
             Request::Get(get) if get.touch.is_none() => self.gets.push((at, get)),
             request => self.others.push((at, request)),
@@ -153,7 +158,7 @@ impl Round {
     }
 
     fn answer(&mut self, connection: usize, reply: Option<Reply>, is_part: bool) {
-        self.answers.push(Answer { connection, reply, is_part });
+        self.answers.push(Answer { connection, reply, is_part, is_quiet: false });
     }
 
     /// Whether it has so many keys that no further connection is to be heard.
@@ -201,7 +206,10 @@ impl Round {
 
     /// Hands each answer to `each`, in the order of the commands, and begins a new round.
     pub fn end(&mut self, mut each: impl FnMut(usize, &Reply, bool)) {
-        for Answer { connection, reply, is_part } in self.answers.drain(..) {
+        for Answer { connection, reply, is_part, is_quiet } in self.answers.drain(..) {
+            if is_quiet {
+                continue;
+            }
             let reply = reply.unwrap_or_else(|| Reply::Failed(GONE.to_owned()));
             let has_failed = is_part && matches!(reply, Reply::Failed(_));
             each(connection, &reply, has_failed);
