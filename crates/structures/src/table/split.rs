@@ -296,6 +296,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     return error;
                 }
                 self.pipeline.sleep(Lifetime(self.options.hold().0 / 8)).await;
+                if self.pipeline.is_over() {
+                    // No sleep lasts any more, and the move ends by itself.
+                    return std::future::pending().await;
+                }
             }
         });
         poll_fn(|context| match moving.as_mut().poll(context) {

@@ -55,7 +55,10 @@ impl Incoming {
             match self.items.try_recv() {
                 Ok(item) => return Some(item),
                 Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) if self.under_way.get() == 0 => return self.items.recv().ok(),
+                // Where the session is over, no sleep lasts, and what is under way fails when the next item does.
+                Err(TryRecvError::Empty) if self.under_way.get() == 0 || pipeline.is_over() => {
+                    return self.items.recv().ok();
+                }
                 Err(TryRecvError::Empty) => pipeline.sleep(BETWEEN_LOOKS).await,
             }
         }
