@@ -28,14 +28,13 @@ pub(super) enum Counted {
 
 impl<S: Store> Cache<S> {
     pub(super) async fn arithmetic(&self, ask: &Arithmetic, now: Now) -> Result<Reply, StoreError> {
-        let &Arithmetic { ref key, direction, by, quiet } = ask;
+        let &Arithmetic { ref key, direction, by, .. } = ask;
         let step = Step { direction, by, cas: None, touch: None, initial: None };
-        let reply = match self.count(key, step, now).await? {
+        Ok(match self.count(key, step, now).await? {
             Counted::Number(number, _) => Reply::Number(number),
             Counted::NoNumber => Reply::Text("CLIENT_ERROR cannot increment or decrement non-numeric value"),
             Counted::Missing | Counted::Exists => Reply::Text("NOT_FOUND"),
-        };
-        Ok(reply.unless(quiet))
+        })
     }
 
     /// Changes a number.

@@ -109,10 +109,10 @@ impl<S: Store> Cache<S> {
             None => (&counters.touch_misses, "NOT_FOUND"),
         };
         counter.add();
-        Ok(Reply::Text(text).unless(touch.quiet))
+        Ok(Reply::Text(text))
     }
 
-    pub(super) async fn delete(&self, key: &Key, quiet: bool, now: Now) -> Result<Reply, StoreError> {
+    pub(super) async fn delete(&self, key: &Key, now: Now) -> Result<Reply, StoreError> {
         let counters = &self.shared.counters;
         let deleted = self.delete_live(key, now).await?;
         let (counter, text) = match deleted {
@@ -120,7 +120,7 @@ impl<S: Store> Cache<S> {
             false => (&counters.delete_misses, "NOT_FOUND"),
         };
         counter.add();
-        Ok(Reply::Text(text).unless(quiet))
+        Ok(Reply::Text(text))
     }
 
     /// Removes an item. Returns whether it was there for clients.
@@ -143,7 +143,7 @@ impl<S: Store> Cache<S> {
             Outcome::Exists => "EXISTS",
             Outcome::NotFound => "NOT_FOUND",
         };
-        Ok(Reply::Text(text).unless(store.quiet))
+        Ok(Reply::Text(text))
     }
 
     /// Stores a value, in front of which there is room for a header.

@@ -78,7 +78,7 @@ impl<S: Store> Cache<S> {
         self.store
     }
 
-    /// Carries a request out.
+    /// Carries a request out. The reply is the same for a client that reads none ([`Request::is_quiet`]).
     ///
     /// # Errors
     /// [`StoreError::Crowded`]: nothing of it was carried out.
@@ -87,7 +87,7 @@ impl<S: Store> Cache<S> {
             Request::Get(get) => self.get(get, now).await,
             Request::Store(store) => self.set(store, now).await,
             Request::Arithmetic(arithmetic) => self.arithmetic(arithmetic, now).await,
-            Request::Delete { key, quiet } => self.delete(key, *quiet, now).await,
+            Request::Delete { key, .. } => self.delete(key, now).await,
             Request::Touch(touch) => self.touch(touch, now).await,
             Request::MetaGet(get) => self.meta_get(get, now).await,
             Request::MetaSet(set) => self.meta_set(set, now).await,

@@ -11,7 +11,7 @@ pub enum Job {
     One(usize, Request),
     /// Requests about one key.
     Several(Vec<(usize, Request)>),
-    Flush(usize, Expiry, bool),
+    Flush(usize, Expiry),
     /// A request that was too much beside others.
     Alone(usize, Request),
 }
@@ -38,8 +38,8 @@ pub async fn perform(cache: &Cache<TableStore>, job: Job, now: Now) -> Vec<Done>
             let result = cache.perform(&mut request, now).await;
             vec![(at, None, result)]
         }
-        Job::Flush(at, delay, quiet) => {
-            let result = cache.flush(delay, now).await.map(|()| Reply::Text("OK").unless(quiet));
+        Job::Flush(at, delay) => {
+            let result = cache.flush(delay, now).await.map(|()| Reply::Text("OK"));
             vec![(at, None, result)]
         }
         Job::Gets(mut gets) => {

@@ -33,7 +33,7 @@ pub struct Round {
     answers: Vec<Answer>,
     gets: Vec<(usize, Get)>,
     others: Vec<(usize, Request)>,
-    flushes: Vec<(usize, Expiry, bool)>,
+    flushes: Vec<(usize, Expiry)>,
     /// The keys that the present connection has asked for in this round, and whether it changes them.
     keys: Vec<(u64, bool)>,
     /// The keys of all connections.
@@ -96,7 +96,7 @@ impl Round {
                 }
                 Command::Flush { delay, quiet } => {
                     let at = self.answers.len();
-                    self.flushes.push((at, delay, quiet));
+                    self.flushes.push((at, delay));
                     self.answer(number, None, false);
                     self.answers[at].is_quiet = quiet;
                     return Taken::Enough;
@@ -227,8 +227,7 @@ impl Round {
     }
 
     fn jobs(&mut self) -> Vec<Job> {
-        let mut jobs: Vec<Job> =
-            self.flushes.drain(..).map(|(at, delay, quiet)| Job::Flush(at, delay, quiet)).collect();
+        let mut jobs: Vec<Job> = self.flushes.drain(..).map(|(at, delay)| Job::Flush(at, delay)).collect();
         let (mut gets, mut keys) = (Vec::new(), 0);
         for (at, get) in self.gets.drain(..) {
             keys += get.keys.len();

@@ -91,6 +91,15 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         Sleep::new(self, until).await;
     }
 
+    /// Waits for `time` beside an operation that ends by itself where the session is over. No sleep lasts then, so a loop of sleeps
+    /// would turn for ever without a look at the operation: this one never ends then.
+    pub(crate) async fn sleep_beside(&self, time: Lifetime) {
+        self.sleep(time).await;
+        if self.is_over() {
+            std::future::pending().await
+        }
+    }
+
     /// Waits for a pause of the tenant to end, which the node has said to last for `wait`. A pause slows a tenant down. It is
     /// no failure of an operation: nothing of the request was carried out.
     pub(crate) async fn sit_out(&self, wait: Lifetime) {
@@ -140,14 +149,12 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     ) -> Option<T> {
         let mut operation = pin!(operation);
         let mut given_up = pin!(async {
-            // When the session is over, no sleep lasts, and the operation ends by itself.
-            while !self.is_over() {
-                self.sleep(every).await;
+            loop {
+                self.sleep_beside(every).await;
                 if !goes_on().await {
                     return;
                 }
             }
-            std::future::pending().await
         });
         self.block_on(std::future::poll_fn(|context| {
             if let Poll::Ready(result) = operation.as_mut().poll(context) {

@@ -295,11 +295,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 if let Err(error) = self.keep_right(split).await {
                     return error;
                 }
-                self.pipeline.sleep(Lifetime(self.options.hold().0 / 8)).await;
-                if self.pipeline.is_over() {
-                    // No sleep lasts any more, and the move ends by itself.
-                    return std::future::pending().await;
-                }
+                self.pipeline.sleep_beside(Lifetime(self.options.hold().0 / 8)).await;
             }
         });
         poll_fn(|context| match moving.as_mut().poll(context) {
