@@ -27,7 +27,8 @@ const DEPTH_MAX: u32 = 1 << 20;
 #[derive(Debug)]
 pub struct SoftNic<M: NicMemory = Mapping> {
     core: Core<M>,
-    completion_queues: HashMap<u32, Completions<M>>,
+    /// The owner's ends of the completion queues, by number.
+    completion_queues: Vec<Option<Completions<M>>>,
     queue_pairs: Vec<Option<Posters<M>>>,
     ports: HashMap<PortId, Port<M>>,
     /// The port of each completion queue.
@@ -112,7 +113,7 @@ impl<M: NicMemory> Default for SoftNic<M> {
     fn default() -> Self {
         Self {
             core: Core::new(),
-            completion_queues: HashMap::new(),
+            completion_queues: Vec::new(),
             queue_pairs: Vec::new(),
             ports: HashMap::new(),
             port_of_cq: Vec::new(),
@@ -549,7 +550,10 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         let ring = Ring::new(memory, 64, depth);
         let cq = self.core.create_cq(CqPlace { ring: ring.clone(), cell: 0 })?;
         let completions = Completions::new(CompletionPoller::new(ring, 0));
-        self.completion_queues.insert(cq, completions);
+        if self.completion_queues.len() <= cq as usize {
+            self.completion_queues.resize_with(cq as usize + 1, || None);
+        }
+        self.completion_queues[cq as usize] = Some(completions);
         Ok(CqId(cq))
     }
 
@@ -581,7 +585,9 @@ impl<M: NicMemory> Nic for SoftNic<M> {
 
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
         self.core.destroy_cq(cq.0)?;
-        self.completion_queues.remove(&cq.0);
+        if let Some(completions) = self.completion_queues.get_mut(cq.0 as usize) {
+            *completions = None;
+        }
         Ok(())
     }
 
@@ -623,7 +629,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         self.core.destroy_qp(qp)?;
         let gone = self.queue_pairs.get_mut(qp.0 as usize).and_then(Option::take);
         for cq in gone.iter().flat_map(|posters| posters.cqs) {
-            if let Some(completions) = self.completion_queues.get_mut(&cq.0) {
+            if let Some(Some(completions)) = self.completion_queues.get_mut(cq.0 as usize) {
                 completions.forget(qp);
             }
         }
@@ -689,7 +695,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         if self.self_driven {
             self.turn();
         }
-        let Some(completions) = self.completion_queues.get_mut(&cq.0) else {
+        let Some(Some(completions)) = self.completion_queues.get_mut(cq.0 as usize) else {
             // A queue that only counts never has a completion.
             return self.core.completions_counted(cq.0).map(|_| 0);
         };
