@@ -150,8 +150,8 @@ class Portcullis:
     """The lease ends. The node has room for one such buffer: C's is where A's was, and there is none for C before A's lease is over."""
 
     name = "Portcullis, the lease has ended"
-    module = "portcullis"
-    packages = ("portcullis",)
+    module = "portcullis_memory"
+    packages = ("portcullis-memory",)
     bytes = 5 << 19
     lease = LEASE
 

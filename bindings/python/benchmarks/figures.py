@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import portcullis
+import portcullis_memory
 
 SMALL = 64
 LARGE = 64 << 10
@@ -54,7 +54,7 @@ def rust(program: str, address: str, *arguments: str) -> dict[str, object]:
     return result
 
 
-def held(session: portcullis.Session, size: int) -> portcullis.Permission:
+def held(session: portcullis_memory.Session, size: int) -> portcullis_memory.Permission:
     return session.allocate(size, lifetime=10)
 
 
@@ -70,14 +70,14 @@ def median(call: Callable[[], object]) -> float:
     return statistics.median(times) / 1000
 
 
-def latency(session: portcullis.Session) -> float:
+def latency(session: portcullis_memory.Session) -> float:
     """A read of 64 bytes."""
     with held(session, SMALL) as permission:
         into = bytearray(SMALL)
         return median(lambda: permission.read_into(into))
 
 
-def in_place(session: portcullis.Session) -> float:
+def in_place(session: portcullis_memory.Session) -> float:
     """A read of 64 KiB, all of which is looked at in place."""
     import numpy
 
@@ -89,14 +89,14 @@ def in_place(session: portcullis.Session) -> float:
         return median(look)
 
 
-def many(session: portcullis.Session) -> float:
+def many(session: portcullis_memory.Session) -> float:
     """64 reads of 64 bytes, with read_many."""
     with held(session, SMALL) as permission:
         reads = [(permission, 0, bytearray(SMALL)) for _ in range(BATCH)]
         return median(lambda: session.read_many(reads))
 
 
-def batch(session: portcullis.Session) -> float:
+def batch(session: portcullis_memory.Session) -> float:
     """64 reads of 64 bytes, with a batch that is filled by a call for each of them."""
     buffers = [bytearray(SMALL) for _ in range(BATCH)]
     batch = session.batch()
@@ -121,7 +121,7 @@ def main() -> None:
     options = parser.parse_args()
     os.sched_setaffinity(0, {1})
     measured: dict[str, list[float]] = {}
-    pythons: list[tuple[str, Callable[[portcullis.Session], float]]] = [
+    pythons: list[tuple[str, Callable[[portcullis_memory.Session], float]]] = [
         ("Python: 64 B, read_into", latency),
         ("Python: 64 KiB looked at in place", in_place),
         ("Python: 64 reads of 64 B, read_many", many),
@@ -131,8 +131,8 @@ def main() -> None:
         ("Rust: 64 B, read_lat", ("read_lat", "-D", "1")),
         ("Rust: 64 KiB looked at in place", ("read_rate", "-s", "64KiB", "--look", "in-place", "-o", "1")),
     ]
-    print(f"Python {sys.version.split()[0]}, {portcullis.__version__}")
-    with node(options.portcullis) as address, portcullis.connect(address, arena="16MiB") as session:
+    print(f"Python {sys.version.split()[0]}, {portcullis_memory.__version__}")
+    with node(options.portcullis) as address, portcullis_memory.connect(address, arena="16MiB") as session:
         for _ in range(options.rounds):
             for name, arguments in rusts:
                 took = rust(options.portcullis, address, *arguments)["t_typical"]

@@ -33,10 +33,10 @@ except ImportError as error:
     sys.exit(f"SKIPPED: LMCache cannot be used here: {error} (scripts/lmcache sets up an environment for it)")
 
 NODE = """if True:
-    import os, sys, portcullis
+    import os, sys, portcullis_memory
     if len(sys.argv) > 2:
         os.sched_setaffinity(0, {int(sys.argv[2])})
-    node = portcullis.Node(memory=sys.argv[1])
+    node = portcullis_memory.Node(memory=sys.argv[1])
     print(node.address, flush=True)
     sys.stdin.read()
 """
@@ -133,7 +133,7 @@ def main():
             node = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             processes.append(node)
             address = node.stdout.readline().strip()
-        plugin = {"type": "native_plugin", "module_path": "portcullis.lmcache", "class_name": "Adapter"}
+        plugin = {"type": "native_plugin", "module_path": "portcullis_memory.lmcache", "class_name": "Adapter"}
         backends.append(Backend("Portcullis", {**plugin, "adapter_params": {"address": address}}))
         if given.processor is not None:
             for thread in threading.enumerate():

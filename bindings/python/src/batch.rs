@@ -128,7 +128,7 @@ fn room(buffer: Result<ArenaBuffer, Error>) -> Result<Option<ArenaBuffer>, Error
 /// ...     _ = batch.read_bytes(permission, 1, offset=64)
 /// ...     batch.run()
 /// [None, b'hello', 0, CallerError("1 bytes at 64 reach outside the permission's 64", 104, 'outside-range')]
-#[pyclass(frozen, module = "portcullis")]
+#[pyclass(frozen, module = "portcullis_memory")]
 pub(crate) struct Batch {
     session: Py<Session>,
     steps: Mutex<Vec<Step>>,

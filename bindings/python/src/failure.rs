@@ -1,4 +1,4 @@
-//! Failures as Python's exceptions. `portcullis/errors.py` has their classes.
+//! Failures as Python's exceptions. `portcullis_memory/errors.py` has their classes.
 
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_foreign::{Failure, Misuse};
@@ -42,7 +42,7 @@ pub(crate) fn raised(py: Python<'_>, failure: &Failure) -> PyErr {
 fn exception<'py>(py: Python<'py>, failure: &Failure) -> PyResult<Bound<'py, PyAny>> {
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let code = failure.code();
-    let make = MAKE.import(py, "portcullis.errors", "error_of")?;
+    let make = MAKE.import(py, "portcullis_memory.errors", "error_of")?;
     make.call1((
         code.number(),
         code.name(),

@@ -1,8 +1,8 @@
-//! The native part of the Python package `portcullis`.
+//! The native part of the Python package `portcullis_memory`.
 //!
 //! It translates arguments, results and errors between Python and the crate `portcullis-foreign`, which keeps what Python
 //! programs can do wrong from doing harm: a session has one thread inside at a time, nobody after its end, and nobody in a child
-//! of `fork`. What needs no speed is Python, in `python/portcullis`.
+//! of `fork`. What needs no speed is Python, in `python/portcullis_memory`.
 //!
 //! The interpreter's lock is released while a call waits. A call waits in slices, and lets Python handle its signals between two
 //! of them: so Ctrl-C ends a wait for operations, for entries and for permissions. It does not end the opening of a session, a table
@@ -25,7 +25,7 @@ mod view;
 
 use pyo3::prelude::*;
 
-/// The native part of the package `portcullis`: import from there.
+/// The native part of the package `portcullis_memory`: import from there.
 #[pymodule]
 mod _native {
     #[pymodule_export]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A node inside this process.
-#[pyclass(frozen, subclass, module = "portcullis._native")]
+#[pyclass(frozen, subclass, module = "portcullis_memory._native")]
 pub(crate) struct Node {
     /// A thread that connects holds the node until it has: nobody waits for it at the door.
     node: Door<Arc<LocalNode>>,

@@ -8,12 +8,12 @@ use pyo3::types::{PyBytes, PyType};
 ///
 /// A reference is 24 bytes, or a text of three hexadecimal numbers. It can be pickled, compared, and be a key of a dict.
 ///
-/// >>> ref = portcullis.ObjectRef("00c0ffee00c0ffee-100000210020-2a")
-/// >>> portcullis.ObjectRef.from_bytes(bytes(ref)) == ref
+/// >>> ref = portcullis_memory.ObjectRef("00c0ffee00c0ffee-100000210020-2a")
+/// >>> portcullis_memory.ObjectRef.from_bytes(bytes(ref)) == ref
 /// True
 /// >>> print(ref)
 /// 00c0ffee00c0ffee-100000210020-2a
-#[pyclass(frozen, eq, hash, ord, module = "portcullis")]
+#[pyclass(frozen, eq, hash, ord, module = "portcullis_memory")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct ObjectRef(pub portcullis::ObjectRef);
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// ...     permission.write(b"hello")
 /// ...     permission.read_bytes(5)
 /// b'hello'
-#[pyclass(frozen, module = "portcullis")]
+#[pyclass(frozen, module = "portcullis_memory")]
 pub(crate) struct Permission {
     pub(crate) held: Door<portcullis::Permission>,
     pub(crate) session: Py<Session>,
@@ -291,14 +291,14 @@ impl Permission {
             format!("{:.3} s left", self.left().as_secs_f64())
         };
         format!(
-            "<portcullis.Permission {rights}{shared}: {length} bytes at {offset} of {}, {state}>",
+            "<portcullis_memory.Permission {rights}{shared}: {length} bytes at {offset} of {}, {state}>",
             object.0
         )
     }
 }
 
 /// Keeps a permission extended until it is closed: Permission.keep makes it.
-#[pyclass(frozen, module = "portcullis")]
+#[pyclass(frozen, module = "portcullis_memory")]
 pub(crate) struct Keeper {
     kept: Door<Kept>,
 }

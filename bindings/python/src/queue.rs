@@ -1,4 +1,4 @@
-//! Queues. `portcullis/structures.py` makes them easy to use.
+//! Queues. `portcullis_memory/structures.py` makes them easy to use.
 
 use crate::arguments::{self, KeptFor, Seconds, Size};
 use crate::core::SLICE;
@@ -27,7 +27,7 @@ fn options(given: &Bound<'_, PyDict>) -> PyResult<QueueOptions> {
 }
 
 /// A queue in a node's memory.
-#[pyclass(frozen, module = "portcullis._native")]
+#[pyclass(frozen, module = "portcullis_memory._native")]
 pub(crate) struct Queue {
     queue: Door<Driven<queue::Queue>>,
     head: ObjectRef,

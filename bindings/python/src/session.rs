@@ -17,10 +17,10 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A session with a node: portcullis.connect and Node.connect open it.
+/// A session with a node: portcullis_memory.connect and Node.connect open it.
 ///
 /// One thread uses a session at a time; give each thread its own. A child of fork opens its own.
-#[pyclass(frozen, subclass, module = "portcullis._native")]
+#[pyclass(frozen, subclass, module = "portcullis_memory._native")]
 pub(crate) struct Session {
     door: Door<Core>,
     clock: ProcessClock,
@@ -345,7 +345,7 @@ impl Session {
 
     fn __repr__(&self) -> String {
         let state = if self.is_closed() { ", closed" } else { "" };
-        format!("<portcullis.Session number {}{state}>", self.number)
+        format!("<portcullis_memory.Session number {}{state}>", self.number)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tables. `portcullis/structures.py` makes mappings of them.
+//! Tables. `portcullis_memory/structures.py` makes mappings of them.
 
 use crate::arguments::{self, KeptFor, Seconds, Size};
 use crate::buffer::CallerBuffer;
@@ -100,7 +100,7 @@ fn options(given: &Bound<'_, PyDict>) -> PyResult<TableOptions> {
 }
 
 /// A hash table in a node's memory.
-#[pyclass(frozen, module = "portcullis._native")]
+#[pyclass(frozen, module = "portcullis_memory._native")]
 pub(crate) struct Table {
     table: Door<Driven<table::Table>>,
     head: ObjectRef,

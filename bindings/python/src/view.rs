@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// ...     with permission.read() as view:
 /// ...         view[1:4].tobytes()
 /// b'ell'
-#[pyclass(frozen, module = "portcullis")]
+#[pyclass(frozen, module = "portcullis_memory")]
 pub(crate) struct View {
     bytes: Door<ArenaBuffer>,
     length: usize,
@@ -101,7 +101,7 @@ impl View {
 
     fn __repr__(&self) -> String {
         let state = if self.is_released.load(Ordering::Relaxed) { ", released" } else { "" };
-        format!("<portcullis.View of {} bytes{state}>", self.length)
+        format!("<portcullis_memory.View of {} bytes{state}>", self.length)
     }
 
     /// # Safety

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import portcullis
+import portcullis_memory
 import pytest
 
 
 @pytest.fixture(scope="session")
-def node() -> Iterator[portcullis.Node]:
-    with portcullis.Node(memory="128MiB") as node:
+def node() -> Iterator[portcullis_memory.Node]:
+    with portcullis_memory.Node(memory="128MiB") as node:
         yield node
 
 
 @pytest.fixture
-def session(node: portcullis.Node) -> Iterator[portcullis.Session]:
+def session(node: portcullis_memory.Node) -> Iterator[portcullis_memory.Session]:
     with node.connect() as session:
         yield session
 
 
 @pytest.fixture
-def permission(session: portcullis.Session) -> Iterator[portcullis.Permission]:
+def permission(session: portcullis_memory.Session) -> Iterator[portcullis_memory.Permission]:
     """A permission over 1 MiB with all rights, for as long as any test takes."""
     with session.allocate("1MiB", lifetime=10, rights="rwa") as permission:
         yield permission

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 
-import portcullis
+import portcullis_memory
 import pytest
 
 
@@ -38,7 +38,7 @@ def test_each_coroutine_does_what_its_call_does(session):
         again = await session.aacquire(permission.object)
         assert again.rights == "r" and await session.aread(again, 4) == b"abcd"
         await session.arevoke(again, free=True)
-        with pytest.raises(portcullis.Error):
+        with pytest.raises(portcullis_memory.Error):
             await session.aacquire(permission.object)
 
     asyncio.run(main())
@@ -67,8 +67,8 @@ def test_errors_come_out_of_the_coroutine_that_asked(session, permission):
             return_exceptions=True,
         )
         assert isinstance(read, bytes)
-        assert isinstance(outside, portcullis.CallerError) and outside.name == "outside-range"
-        assert isinstance(readonly, portcullis.CallerError) and "read-only" in str(readonly)
+        assert isinstance(outside, portcullis_memory.CallerError) and outside.name == "outside-range"
+        assert isinstance(readonly, portcullis_memory.CallerError) and "read-only" in str(readonly)
 
     asyncio.run(main())
 
@@ -133,7 +133,7 @@ def test_a_long_transfer_that_fails_leaves_its_buffer_alone(session):
 
     async def main() -> None:
         into = bytearray(2 << 20)
-        with pytest.raises(portcullis.Error) as raised:
+        with pytest.raises(portcullis_memory.Error) as raised:
             await session.aread_into(permission, into)
         assert raised.value.name == "outside-range"
         assert len(asyncio.all_tasks()) == 1
@@ -163,9 +163,9 @@ def test_a_session_that_is_closed_ends_what_is_awaited(node):
         waiting = asyncio.ensure_future(session.aacquire(held.object, wait=30))
         await asyncio.sleep(0.03)
         session.close()
-        with pytest.raises(portcullis.CallerError, match="closed"):
+        with pytest.raises(portcullis_memory.CallerError, match="closed"):
             await waiting
-        with pytest.raises(portcullis.CallerError, match="closed"):
+        with pytest.raises(portcullis_memory.CallerError, match="closed"):
             await session.aallocate(64)
         holder.close()
 
@@ -174,13 +174,13 @@ def test_a_session_that_is_closed_ends_what_is_awaited(node):
 
 def test_a_node_that_goes_ends_what_is_awaited():
     async def main() -> None:
-        node = portcullis.Node(memory="16MiB")
+        node = portcullis_memory.Node(memory="16MiB")
         with node.connect() as session, node.connect() as holder:
             held = holder.allocate(64, lifetime=10)
             waiting = asyncio.ensure_future(session.aacquire(held.object, wait=30))
             await asyncio.sleep(0.03)
             node.stop()
-            with pytest.raises(portcullis.NodeError):
+            with pytest.raises(portcullis_memory.NodeError):
                 await waiting
 
     asyncio.run(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 
-import portcullis
+import portcullis_memory
 import pytest
 
 
@@ -29,12 +29,12 @@ def test_results_stand_where_their_operations_do(session):
     assert nothing is none is extended is None
     assert into == copied == view.tobytes() == b"abcd"
     assert (before, seven) == (0, 7)
-    assert isinstance(error, portcullis.CallerError) and error.name == "outside-range"
+    assert isinstance(error, portcullis_memory.CallerError) and error.name == "outside-range"
     assert permission.remaining > 6
     batch.revoke(allocated, free=True)
     batch.acquire(allocated.object)
     freed, gone = batch.run()
-    assert freed is None and isinstance(gone, portcullis.Error)
+    assert freed is None and isinstance(gone, portcullis_memory.Error)
     assert batch.run() == []
 
 
@@ -63,7 +63,7 @@ def test_what_ended_meanwhile_fails_alone(session, permission):
     batch.read_bytes(permission, 1)
     other.revoke()
     error, read = batch.run()
-    assert isinstance(error, portcullis.CallerError) and error.name == "closed"
+    assert isinstance(error, portcullis_memory.CallerError) and error.name == "closed"
     assert isinstance(read, bytes)
 
 
@@ -75,11 +75,11 @@ def test_many_reads_fill_their_buffers(session, permission):
     assert b"".join(parts) == pattern
     session.read_many((permission, 0, part) for part in parts)
     assert set(map(bytes, parts)) == {pattern[:2]}
-    with pytest.raises(portcullis.CallerError, match="outside"):
+    with pytest.raises(portcullis_memory.CallerError, match="outside"):
         session.read_many([(permission, 1 << 20, parts[0]), (permission, 4, parts[1])])
     assert parts[1] == pattern[4:6]
     for wrong in ([5], [(permission, 0)]):
-        with pytest.raises(portcullis.CallerError, match="tuple"):
+        with pytest.raises(portcullis_memory.CallerError, match="tuple"):
             session.read_many(wrong)
     with pytest.raises(TypeError):
         session.read_many([("permission", 0, parts[0])])
@@ -102,8 +102,8 @@ def test_what_was_submitted_comes_from_polls_of_an_own_event_loop(session, permi
             select.select([session.fileno()], [], [], 0.05 if within is None else min(within, 0.05))
     read, allocated, error = (results[number] for number in numbers)
     assert read == b"abcd"
-    assert isinstance(allocated, portcullis.Permission)
-    assert isinstance(error, portcullis.CallerError)
+    assert isinstance(allocated, portcullis_memory.Permission)
+    assert isinstance(error, portcullis_memory.CallerError)
 
 
 def test_what_is_forgotten_comes_to_nothing(session, node):
@@ -119,7 +119,7 @@ def test_what_is_forgotten_comes_to_nothing(session, node):
 def test_a_batch_ends_no_permission_of_another_session(node):
     with node.connect() as one, node.connect() as other:
         permission = one.allocate(64, lifetime=10)
-        with pytest.raises(portcullis.CallerError) as raised:
+        with pytest.raises(portcullis_memory.CallerError) as raised:
             other.batch().revoke(permission)
         assert raised.value.name == "foreign-permission"
         permission.write(b"it stands")

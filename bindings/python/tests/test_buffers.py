@@ -7,7 +7,7 @@ import ctypes
 import mmap
 import pickle
 
-import portcullis
+import portcullis_memory
 import pytest
 
 numpy = pytest.importorskip("numpy")
@@ -62,13 +62,13 @@ def test_an_empty_buffer_is_a_transfer_of_nothing(permission):
     permission.write(numpy.zeros((0, 5)))
     assert permission.read_bytes(0) == b""
     assert permission.read_bytes(offset=1 << 20) == b""
-    with pytest.raises(portcullis.CallerError):
+    with pytest.raises(portcullis_memory.CallerError):
         permission.read_bytes(offset=(1 << 20) + 1)
 
 
 @pytest.mark.parametrize("target", [b"constant", memoryview(b"constant")])
 def test_what_cannot_be_written_is_not_read_into(permission, target):
-    with pytest.raises(portcullis.CallerError, match="read-only.*bytearray") as caught:
+    with pytest.raises(portcullis_memory.CallerError, match="read-only.*bytearray") as caught:
         permission.read_into(target)
     assert caught.value.name == "bad-argument"
     frozen = numpy.zeros(8)
@@ -80,7 +80,7 @@ def test_what_cannot_be_written_is_not_read_into(permission, target):
 @pytest.mark.parametrize("target", [memoryview(bytearray(64))[::2], numpy.zeros((8, 8))[:, 1]])
 def test_bytes_that_do_not_lie_together_are_refused(permission, target):
     for forbidden in (permission.read_into, permission.write):
-        with pytest.raises(portcullis.CallerError, match="one after another"):
+        with pytest.raises(portcullis_memory.CallerError, match="one after another"):
             forbidden(target)
 
 
@@ -90,7 +90,7 @@ def test_references_to_python_objects_are_no_bytes(permission):
     pointers = (ctypes.py_object * 2)()
     for target in (objects, records, pointers):
         for forbidden in (permission.read_into, permission.write):
-            with pytest.raises((portcullis.CallerError, ValueError)):
+            with pytest.raises((portcullis_memory.CallerError, ValueError)):
                 forbidden(target)
 
 
@@ -160,7 +160,7 @@ def test_no_piece_of_the_arena_is_lost(node):
                     with permission.read() as view:
                         assert view[0] == 0
                     permission.read()
-                    with pytest.raises(portcullis.CallerError):
+                    with pytest.raises(portcullis_memory.CallerError):
                         permission.read_into(into, offset=1)
         for _ in range(20):
             with session.allocate("64KiB", lifetime=10) as permission:
@@ -173,13 +173,13 @@ def test_no_piece_of_the_arena_is_lost(node):
 def test_an_arena_that_is_full_says_what_to_do(node):
     with node.connect(arena="512KiB") as session, session.allocate("64KiB", lifetime=10) as permission:
         held = []
-        with pytest.raises(portcullis.CallerError, match="arena") as caught:
+        with pytest.raises(portcullis_memory.CallerError, match="arena") as caught:
             for _ in range(10):
                 held.append(permission.read())
         assert caught.value.name == "arena-full" and caught.value.is_retryable
         held.clear()
         assert len(permission.read()) == 1 << 16
-        with pytest.raises(portcullis.CallerError):
+        with pytest.raises(portcullis_memory.CallerError):
             permission.read("1TiB")
-        with pytest.raises(portcullis.CallerError):
+        with pytest.raises(portcullis_memory.CallerError):
             permission.read_bytes("1TiB")

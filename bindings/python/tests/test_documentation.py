@@ -6,17 +6,24 @@ import asyncio
 import doctest
 from pathlib import Path
 
-import portcullis
+import portcullis_memory
 import pytest
-from portcullis import _native, aio, errors, sessions, structures
+from portcullis_memory import _native, aio, errors, sessions, structures
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-NATIVE = [portcullis.Batch, portcullis.Keeper, portcullis.ObjectRef, portcullis.Permission, portcullis.View, _native.Session]
+NATIVE = [
+    portcullis_memory.Batch,
+    portcullis_memory.Keeper,
+    portcullis_memory.ObjectRef,
+    portcullis_memory.Permission,
+    portcullis_memory.View,
+    _native.Session,
+]
 
 
 def examples() -> list[doctest.DocTest]:
     finder = doctest.DocTestFinder(exclude_empty=True)
-    found = [test for module in (portcullis, aio, errors, sessions, structures) for test in finder.find(module)]
+    found = [test for module in (portcullis_memory, aio, errors, sessions, structures) for test in finder.find(module)]
     for owner in NATIVE:
         documented = [(owner.__name__, owner.__doc__)]
         documented += [(f"{owner.__name__}.{name}", getattr(owner, name).__doc__) for name in vars(owner)]
@@ -29,15 +36,15 @@ def examples() -> list[doctest.DocTest]:
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
 def test_the_example_does_what_it_says(example, node, session):
-    example.globs.update(portcullis=portcullis, asyncio=asyncio, node=node, session=session)
+    example.globs.update(portcullis_memory=portcullis_memory, asyncio=asyncio, node=node, session=session)
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS)
     assert runner.run(example, out=said.append).failed == 0, "".join(said)
 
 
 def test_all_that_is_public_is_documented():
-    for name in portcullis.__all__:
-        thing = getattr(portcullis, name)
+    for name in portcullis_memory.__all__:
+        thing = getattr(portcullis_memory, name)
         if not isinstance(thing, type):
             continue
         assert thing.__doc__, name

@@ -6,18 +6,18 @@ import pickle
 import re
 from pathlib import Path
 
-import portcullis
+import portcullis_memory
 import pytest
-from portcullis import _native, errors
+from portcullis_memory import _native, errors
 
 FAULTS = {
-    "caller": portcullis.CallerError,
-    "ended": portcullis.EndedError,
-    "tenant": portcullis.TenantError,
-    "node": portcullis.NodeError,
-    "machine": portcullis.MachineError,
-    "peer": portcullis.PeerError,
-    "library": portcullis.LibraryError,
+    "caller": portcullis_memory.CallerError,
+    "ended": portcullis_memory.EndedError,
+    "tenant": portcullis_memory.TenantError,
+    "node": portcullis_memory.NodeError,
+    "machine": portcullis_memory.MachineError,
+    "peer": portcullis_memory.PeerError,
+    "library": portcullis_memory.LibraryError,
 }
 
 
@@ -41,19 +41,19 @@ def test_the_tree_is_that_of_the_table_in_the_documentation():
 def test_each_named_class_is_of_an_error_that_there_is():
     names = {name for _, name, _, _ in _native.errors()}
     assert set(errors._BY_NAME) <= names
-    assert set(errors.__all__) <= set(portcullis.__all__)
+    assert set(errors.__all__) <= set(portcullis_memory.__all__)
 
 
 def test_what_is_wrong_with_a_value_is_a_value_error(session):
     with pytest.raises(ValueError, match="rights"):
         session.allocate(64, rights="x")
-    assert not issubclass(portcullis.CallerError, TypeError)
+    assert not issubclass(portcullis_memory.CallerError, TypeError)
 
 
 def test_exceptions_pickle(session):
-    with pytest.raises(portcullis.Error) as caught:
+    with pytest.raises(portcullis_memory.Error) as caught:
         session.lookup("nothing")
     again = pickle.loads(pickle.dumps(caught.value))
-    assert type(again) is portcullis.ObjectGoneError
+    assert type(again) is portcullis_memory.ObjectGoneError
     assert (str(again), again.number, again.is_retryable) == (str(caught.value), 221, caught.value.is_retryable)
     assert "221" in repr(again)

@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 
-import portcullis
+import portcullis_memory
 import pytest
-from portcullis.lmcache import Adapter
+from portcullis_memory.lmcache import Adapter
 
 BLOCK = 64 << 10
 WAIT = 20.0  # Seconds. Nothing here takes so long unless it hangs.
@@ -60,7 +60,7 @@ class Caller:
 
 @pytest.fixture
 def node():
-    with portcullis.Node(memory="64MiB") as node:
+    with portcullis_memory.Node(memory="64MiB") as node:
         yield node
 
 
@@ -72,13 +72,13 @@ def caller(node):
 
 def owner_of(node):
     """Another program of the adapter's tenant."""
-    return portcullis.connect(node.address, arena="4MiB")
+    return portcullis_memory.connect(node.address, arena="4MiB")
 
 
 def object_of(session, key):
     """The object that a key's block is in: what the entry ends with."""
     entry = session.open_table("lmcache")[key.encode()]
-    return portcullis.ObjectRef.from_bytes(entry[16:])
+    return portcullis_memory.ObjectRef.from_bytes(entry[16:])
 
 
 class Stranger:
@@ -98,7 +98,7 @@ class Stranger:
             while True:
                 try:
                     self.held.append(self.session.allocate(length, lifetime=10))
-                except portcullis.Error:
+                except portcullis_memory.Error:
                     break
                 self.held[-1].write(data)
         return len(self.held) - before
@@ -251,7 +251,7 @@ def test_deletions_give_memory_back(caller):
 def test_a_batch_is_stored_as_a_whole_or_not_at_all(caller, caplog):
     """LMCache counts it so. What it does not count it never deletes."""
     assert caller.set({"before": block_of("before")})
-    with caplog.at_level(logging.WARNING, logger="portcullis.lmcache"):
+    with caplog.at_level(logging.WARNING, logger="portcullis_memory.lmcache"):
         # The first steps of it fit.
         assert not caller.set({f"key {number}": block_of(number, 8 << 20) for number in range(20)})
     assert len(caplog.records) == 1 and ("out-of-memory" in caplog.text or "quota" in caplog.text)
@@ -274,11 +274,11 @@ def test_of_two_that_store_one_key_at_once_one_keeps_its_block(node):
 
 @pytest.mark.parametrize("step", ["keep", "batch"])
 def test_a_store_that_fails_at_any_step_leaves_nothing(node, caller, monkeypatch, step):
-    refusal = portcullis.errors.error_of(208, "quota", "tenant", False, "planted")
+    refusal = portcullis_memory.errors.error_of(208, "quota", "tenant", False, "planted")
     outcomes = set()
     for calls in range(12):
         with monkeypatch.context() as planted:
-            real = getattr(portcullis.Session, step)
+            real = getattr(portcullis_memory.Session, step)
             left = [calls]
 
             def fail(*arguments, real=real, left=left):
@@ -287,7 +287,7 @@ def test_a_store_that_fails_at_any_step_leaves_nothing(node, caller, monkeypatch
                     raise refusal
                 return real(*arguments)
 
-            planted.setattr(portcullis.Session, step, fail)
+            planted.setattr(portcullis_memory.Session, step, fail)
             stored = caller.set({f"{calls} {number}": block_of(number, 4 << 20) for number in range(6)})
         outcomes.add(stored)
         keys = [f"{calls} {number}" for number in range(6)]
@@ -435,10 +435,10 @@ def test_nothing_of_a_stranger_is_ever_loaded(node):
 
 
 def test_a_node_that_goes_is_misses_until_there_is_one_again(node, caplog, monkeypatch):
-    with portcullis.Node(memory="64MiB") as first, caplog.at_level(logging.INFO, logger="portcullis.lmcache"):
-        connect = portcullis.connect
+    with portcullis_memory.Node(memory="64MiB") as first, caplog.at_level(logging.INFO, logger="portcullis_memory.lmcache"):
+        connect = portcullis_memory.connect
         now_at = {"address": first.address}
-        monkeypatch.setattr(portcullis, "connect", lambda _, **options: connect(now_at["address"], **options))
+        monkeypatch.setattr(portcullis_memory, "connect", lambda _, **options: connect(now_at["address"], **options))
         with Adapter("shm:/moves.sock") as adapter:
             caller = Caller(adapter)
             assert caller.set({"key": block_of("key")})
@@ -506,7 +506,7 @@ def test_what_is_under_way_at_the_end_is_stored_as_a_whole_or_not_at_all(node):
 def test_a_process_that_is_killed_leaves_whole_blocks(node):
     program = """if True:
         import select, sys
-        from portcullis.lmcache import Adapter
+        from portcullis_memory.lmcache import Adapter
         adapter = Adapter(sys.argv[1])
         number = 0
         while True:
@@ -575,9 +575,9 @@ def test_a_child_after_a_fork_is_told(caller):
         ({"keep": 0}, ValueError, "keep"),
         ({"session": "x"}, TypeError, "session"),
         ({"hosts": "x"}, TypeError, "hosts"),
-        ({"address": "carrier-pigeon:coop"}, portcullis.CallerError, "carrier-pigeon"),
+        ({"address": "carrier-pigeon:coop"}, portcullis_memory.CallerError, "carrier-pigeon"),
         ({"session": {"feathers": 2}}, TypeError, "feathers"),
-        ({"lease": 11}, portcullis.CallerError, "lifetime"),
+        ({"lease": 11}, portcullis_memory.CallerError, "lifetime"),
     ],
 )
 def test_parameters_that_make_no_sense(node, parameters, error, about):
@@ -682,7 +682,7 @@ def engine(lmcache, node):
     config = plugin.NativePluginL2AdapterConfig.from_dict(
         {
             "type": "native_plugin",
-            "module_path": "portcullis.lmcache",
+            "module_path": "portcullis_memory.lmcache",
             "class_name": "Adapter",
             "adapter_params": {"address": node.address, "lease": 10},
             "max_capacity_gb": 0.0625,
@@ -728,7 +728,7 @@ def test_lmcache_gets_a_miss_for_a_block_that_was_freed(engine, node):
         table = owner.open_table("lmcache")
         for name in list(table):
             if name.endswith(key.chunk_hash.hex().encode()):
-                owner.free(portcullis.ObjectRef.from_bytes(table[name][16:]))
+                owner.free(portcullis_memory.ObjectRef.from_bytes(table[name][16:]))
     stranger = Stranger(node)
     assert stranger.fill() > 0
     assert engine.load(key, other) == [None, block_of("two")]
@@ -829,7 +829,7 @@ def test_lmcache_controllers_store_and_prefetch(manager, node):
         table = owner.open_table("lmcache")
         for name in list(table):
             if name.endswith(keys[20].chunk_hash.hex().encode()):
-                owner.free(portcullis.ObjectRef.from_bytes(table[name][16:]))
+                owner.free(portcullis_memory.ObjectRef.from_bytes(table[name][16:]))
     assert manager.prefetch(keys) == 20
     node.stop()
     assert manager.prefetch(keys) == 0

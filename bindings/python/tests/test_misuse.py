@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Iterator
 
-import portcullis
+import portcullis_memory
 import pytest
 
 
-def closed(call, *arguments) -> portcullis.Error:
-    with pytest.raises(portcullis.CallerError) as caught:
+def closed(call, *arguments) -> portcullis_memory.Error:
+    with pytest.raises(portcullis_memory.CallerError) as caught:
         call(*arguments)
     assert caught.value.name == "closed"
     return caught.value
@@ -68,7 +68,7 @@ def test_a_closed_structure_says_that_it_is(session):
 
 
 def test_a_stopped_node_says_that_it_is():
-    node = portcullis.Node(memory="16MiB")
+    node = portcullis_memory.Node(memory="16MiB")
     with node:
         assert not node.stopped
     node.stop()
@@ -85,7 +85,7 @@ def test_a_second_thread_is_told_to_take_a_session_of_its_own(node):
         def wait() -> None:
             try:
                 session.acquire(held.object, wait=1)
-            except portcullis.Error as error:
+            except portcullis_memory.Error as error:
                 caught.append(error)
 
         thread = threading.Thread(target=wait)
@@ -95,19 +95,20 @@ def test_a_second_thread_is_told_to_take_a_session_of_its_own(node):
         while told is None and time.monotonic() < until:
             try:
                 session.names()
-            except portcullis.CallerError as error:
+            except portcullis_memory.CallerError as error:
                 told = error
         thread.join()
         assert told is not None and told.name == "in-use" and told.is_retryable
         assert "another thread" in str(told)
-        assert isinstance(caught[0], portcullis.ConflictError)
+        assert isinstance(caught[0], portcullis_memory.ConflictError)
         assert session.names() == []
 
 
 def test_other_threads_run_while_one_waits(node):
     with node.connect() as session, node.connect() as holder:
         held = holder.allocate(64, lifetime=10)
-        thread = threading.Thread(target=lambda: pytest.raises(portcullis.Error, session.acquire, held.object, wait=0.3))
+        refused = (portcullis_memory.Error, session.acquire, held.object)
+        thread = threading.Thread(target=lambda: pytest.raises(*refused, wait=0.3))
         thread.start()
         turns = 0
         while thread.is_alive():
@@ -171,46 +172,46 @@ def test_ctrl_c_ends_a_wait(node):
 
 
 def test_a_node_that_goes_ends_a_wait():
-    node = portcullis.Node(memory="16MiB")
+    node = portcullis_memory.Node(memory="16MiB")
     with node.connect() as session, node.connect() as holder:
         held = holder.allocate(64, lifetime=10)
         queue = session.create_queue()
         timer = threading.Timer(0.2, node.stop)
         timer.start()
-        with pytest.raises(portcullis.NodeError) as caught:
+        with pytest.raises(portcullis_memory.NodeError) as caught:
             session.acquire(held.object, wait=50)
         timer.join()
         assert caught.value.name in ("node-gone", "session-lost")
         for call in (held.read_bytes, session.names, queue.pop):
-            with pytest.raises(portcullis.NodeError):
+            with pytest.raises(portcullis_memory.NodeError):
                 call()
-        with pytest.raises(portcullis.NodeError):
+        with pytest.raises(portcullis_memory.NodeError):
             session.allocate(64)
 
 
 def test_nobody_at_the_address_and_no_address_are_two_things(tmp_path):
-    with pytest.raises(portcullis.NodeError) as caught:
-        portcullis.connect(f"shm:{tmp_path}/none.sock")
+    with pytest.raises(portcullis_memory.NodeError) as caught:
+        portcullis_memory.connect(f"shm:{tmp_path}/none.sock")
     assert caught.value.name == "no-node" and caught.value.is_retryable
-    with pytest.raises(portcullis.CallerError) as caught:
-        portcullis.connect("nowhere")
+    with pytest.raises(portcullis_memory.CallerError) as caught:
+        portcullis_memory.connect("nowhere")
     assert not caught.value.is_retryable
     with pytest.raises(TypeError):
-        portcullis.connect(None)
-    with pytest.raises(portcullis.Error):
-        portcullis.connect("udp:127.0.0.1:1", certificates=tmp_path, tenant="red")
+        portcullis_memory.connect(None)
+    with pytest.raises(portcullis_memory.Error):
+        portcullis_memory.connect("udp:127.0.0.1:1", certificates=tmp_path, tenant="red")
 
 
 def test_a_node_that_cannot_start_says_why():
-    with pytest.raises(portcullis.Error):
-        portcullis.Node(memory=0)
-    with pytest.raises(portcullis.CallerError):
-        portcullis.Node(memory="much")
+    with pytest.raises(portcullis_memory.Error):
+        portcullis_memory.Node(memory=0)
+    with pytest.raises(portcullis_memory.CallerError):
+        portcullis_memory.Node(memory="much")
 
 
 CHILD = """
-import os, sys, portcullis
-node = portcullis.Node(memory="16MiB")
+import os, sys, portcullis_memory
+node = portcullis_memory.Node(memory="16MiB")
 session = node.connect()
 permission = session.allocate(64, lifetime=10, rights="rwa")
 permission.write(b"parent")
@@ -227,12 +228,12 @@ if child == 0:
     for call in calls:
         try:
             call()
-        except portcullis.CallerError as error:
+        except portcullis_memory.CallerError as error:
             assert error.name == "forked" and "after the fork" in str(error), error
         else:
             raise AssertionError("the child was let in")
     assert session.closed and not permission.is_live
-    again = portcullis.connect(node.address)  # the node's thread is in the parent
+    again = portcullis_memory.connect(node.address)  # the node's thread is in the parent
     with again.allocate(64) as mine:
         mine.write(b"child")
     del permission, view, batch, keeper, table, queue, session, node
@@ -245,8 +246,8 @@ assert os.path.exists(node.address.removeprefix("shm:"))
 """
 
 UNDER_WAY = """
-import portcullis, threading
-node = portcullis.Node(memory="16MiB")
+import portcullis_memory, threading
+node = portcullis_memory.Node(memory="16MiB")
 session, other, third = node.connect(), node.connect(), node.connect()
 held = session.allocate(64, lifetime=10)
 batch = other.batch()
@@ -266,8 +267,8 @@ memory = memoryview(view)
 """
 
 AWAITED = """
-import asyncio, portcullis
-node = portcullis.Node(memory="16MiB")
+import asyncio, portcullis_memory
+node = portcullis_memory.Node(memory="16MiB")
 session, other = node.connect(), node.connect()
 held = session.allocate(64, lifetime=10)
 async def main():
@@ -316,14 +317,14 @@ def test_a_signal_handler_that_uses_the_session_is_told_that_it_is_in_use(node):
         def handle(*_: object) -> None:
             try:
                 session.names()
-            except portcullis.CallerError as error:
+            except portcullis_memory.CallerError as error:
                 told.append(error.name)
 
         before = signal.signal(signal.SIGUSR1, handle)
         try:
             timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
             timer.start()
-            with pytest.raises(portcullis.ConflictError):
+            with pytest.raises(portcullis_memory.ConflictError):
                 session.acquire(held.object, wait=0.5)
             timer.join()
         finally:

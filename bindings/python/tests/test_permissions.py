@@ -6,7 +6,7 @@ import math
 import pickle
 import time
 
-import portcullis
+import portcullis_memory
 import pytest
 
 
@@ -42,7 +42,7 @@ def test_a_block_ends_its_permission(session):
         assert permission.is_live
     assert not permission.is_live
     assert permission.remaining == 0
-    with pytest.raises(portcullis.CallerError, match="permission was closed") as caught:
+    with pytest.raises(portcullis_memory.CallerError, match="permission was closed") as caught:
         permission.read_bytes()
     assert caught.value.name == "closed"
 
@@ -51,7 +51,7 @@ def test_a_block_whose_permission_is_over_already_ends_quietly(session):
     with session.allocate(64, lifetime=0.02) as permission:
         while permission.remaining > 0:
             time.sleep(0.001)
-        with pytest.raises(portcullis.ExpiredError) as caught:
+        with pytest.raises(portcullis_memory.ExpiredError) as caught:
             permission.read_bytes()
         assert caught.value.is_retryable
     with session.allocate(64) as permission:
@@ -75,7 +75,7 @@ def test_a_kept_object_outlives_its_permission_and_is_freed(session):
         assert permission.rights == "r"
         assert permission.read_bytes(4) == b"kept"
     session.free(ref)
-    with pytest.raises(portcullis.ObjectGoneError):
+    with pytest.raises(portcullis_memory.ObjectGoneError):
         session.acquire(ref)
 
 
@@ -83,7 +83,7 @@ def test_what_was_written_down_can_be_kept_later(session):
     with session.allocate(64) as permission:
         session.keep(permission.object)
     session.acquire(permission.object).revoke(free=True)
-    with pytest.raises(portcullis.EndedError):
+    with pytest.raises(portcullis_memory.EndedError):
         session.keep(permission.object, False)
 
 
@@ -93,23 +93,23 @@ def test_a_permission_over_a_part_covers_that_part(session):
         with session.acquire(whole.object, part=(16, 8)) as part:
             assert (part.offset, part.length) == (16, 8)
             assert part.read_bytes() == bytes(range(16, 24))
-            with pytest.raises(portcullis.CallerError, match="outside") as caught:
+            with pytest.raises(portcullis_memory.CallerError, match="outside") as caught:
                 part.read_bytes(9)
             assert caught.value.name == "outside-range"
 
 
 def test_who_holds_alone_keeps_others_out(session, node):
     with session.allocate(64) as held, node.connect() as other:
-        with pytest.raises(portcullis.ConflictError) as caught:
+        with pytest.raises(portcullis_memory.ConflictError) as caught:
             other.acquire(held.object, wait=0.01)
         assert caught.value.is_retryable
-        assert isinstance(caught.value, portcullis.TenantError)
+        assert isinstance(caught.value, portcullis_memory.TenantError)
 
 
 def test_a_permission_only_gives_its_rights(session):
     with session.allocate(64, rights="r") as permission:
         for forbidden in (lambda: permission.write(b"x"), lambda: permission.fetch_and_add(0, 1)):
-            with pytest.raises(portcullis.CallerError) as caught:
+            with pytest.raises(portcullis_memory.CallerError) as caught:
                 forbidden()
             assert caught.value.name == "wrong-right"
 
@@ -121,7 +121,7 @@ def test_atomics_return_the_word_before(permission):
     assert permission.fetch_and_add(8, 3) == 2**64 - 1
     assert permission.compare_and_swap(8, 0, 9) == 2
     assert permission.read_bytes(8, 8) == (2).to_bytes(8, "little")
-    with pytest.raises(portcullis.CallerError) as caught:
+    with pytest.raises(portcullis_memory.CallerError) as caught:
         permission.fetch_and_add(4, 1)
     assert caught.value.name == "misaligned"
 
@@ -131,7 +131,7 @@ def test_a_permission_that_is_extended_lives_on(session):
         permission.extend(9)
         assert 8 < permission.remaining <= 9
         assert permission.deadline == pytest.approx(time.monotonic() + permission.remaining, abs=0.5)
-        with pytest.raises(portcullis.CallerError) as caught:
+        with pytest.raises(portcullis_memory.CallerError) as caught:
             permission.extend(1)
         assert caught.value.name == "lives-longer"
 
@@ -162,19 +162,19 @@ def test_a_forgotten_permission_is_revoked_with_the_next_call(session, node):
 def test_references_pickle_print_compare_and_are_24_bytes(session):
     with session.allocate(64) as permission:
         ref = permission.object
-    again = portcullis.ObjectRef.from_bytes(bytes(ref))
+    again = portcullis_memory.ObjectRef.from_bytes(bytes(ref))
     assert len(bytes(ref)) == 24
-    assert again == ref == portcullis.ObjectRef(str(ref)) == pickle.loads(pickle.dumps(ref))
+    assert again == ref == portcullis_memory.ObjectRef(str(ref)) == pickle.loads(pickle.dumps(ref))
     assert hash(again) == hash(ref) and {ref: 1}[again] == 1
-    other = portcullis.ObjectRef("00c0ffee00c0ffee-100000210020-2a")
+    other = portcullis_memory.ObjectRef("00c0ffee00c0ffee-100000210020-2a")
     assert other != ref and (other < ref) != (ref < other) and sorted([ref, other]) == sorted([other, ref])
-    assert eval(repr(other), {"ObjectRef": portcullis.ObjectRef}) == other
+    assert eval(repr(other), {"ObjectRef": portcullis_memory.ObjectRef}) == other
     assert ref != "text"
-    for wrong in (lambda: portcullis.ObjectRef("no"), lambda: portcullis.ObjectRef.from_bytes(b"short")):
-        with pytest.raises(portcullis.CallerError):
+    for wrong in (lambda: portcullis_memory.ObjectRef("no"), lambda: portcullis_memory.ObjectRef.from_bytes(b"short")):
+        with pytest.raises(portcullis_memory.CallerError):
             wrong()
     with pytest.raises(TypeError):
-        portcullis.ObjectRef(5)
+        portcullis_memory.ObjectRef(5)
 
 
 def test_names_lead_to_objects_and_tenants_share_them(node):
@@ -183,9 +183,9 @@ def test_names_lead_to_objects_and_tenants_share_them(node):
             permission.write(b"shared")
             ref = permission.object
         red.publish("thing", ref)
-        assert red.lookup("thing") == portcullis.Entry("thing", ref, 64, "rwa")
+        assert red.lookup("thing") == portcullis_memory.Entry("thing", ref, 64, "rwa")
         assert [entry.name for entry in red.names()] == ["thing"]
-        with pytest.raises(portcullis.ObjectGoneError) as caught:
+        with pytest.raises(portcullis_memory.ObjectGoneError) as caught:
             blue.lookup("thing", tenant="red")
         assert caught.value.name == "no-such-name"
         red.share("thing", "blue")
@@ -196,7 +196,7 @@ def test_names_lead_to_objects_and_tenants_share_them(node):
         red.unshare("thing", "blue")
         red.unpublish("thing")
         assert red.names() == []
-        with pytest.raises(portcullis.CallerError):
+        with pytest.raises(portcullis_memory.CallerError):
             red.publish("\n", ref)
         red.free(ref)
 
@@ -233,7 +233,7 @@ def test_times_and_sizes_are_read_as_people_write_them(session):
         lambda: session.allocate(0),
         lambda: session.allocate(64, keep=math.inf),  # this node keeps nothing for ever
     ):
-        with pytest.raises(portcullis.CallerError):
+        with pytest.raises(portcullis_memory.CallerError):
             wrong()
     for wrong in (
         lambda: session.allocate(1.5),
@@ -247,7 +247,7 @@ def test_times_and_sizes_are_read_as_people_write_them(session):
 
 
 def test_values_that_are_printed_say_what_they_are(session, permission, node):
-    assert repr(session) == f"<portcullis.Session number {session.number}>"
+    assert repr(session) == f"<portcullis_memory.Session number {session.number}>"
     assert "rwa" in repr(permission) and "s left" in repr(permission)
     assert node.address in repr(node)
     permission.revoke()

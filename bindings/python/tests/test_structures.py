@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import MutableMapping
 
-import portcullis
+import portcullis_memory
 import pytest
 
 
@@ -38,7 +38,7 @@ def test_keys_and_values_are_any_buffers(session):
             table["text"] = b"value"
         with pytest.raises(TypeError):
             "text" in table
-        with pytest.raises(portcullis.CallerError) as caught:
+        with pytest.raises(portcullis_memory.CallerError) as caught:
             table[b"key"] = bytes((1 << 20) + 1)
         assert caught.value.name == "value-too-long"
 
@@ -80,7 +80,7 @@ def test_a_table_is_found_by_its_name_and_by_its_head(session, node):
         table[b"Bern"] = b"CH"
         with node.connect() as other, other.open_table("cities", read_only=True) as reader:
             assert reader[b"Bern"] == b"CH" and reader == table and hash(reader) == hash(table)
-            with pytest.raises(portcullis.CallerError) as caught:
+            with pytest.raises(portcullis_memory.CallerError) as caught:
                 reader[b"Bern"] = b"D"
             assert caught.value.name == "read-only-table"
         with session.open_table(table.head) as again:
@@ -89,7 +89,7 @@ def test_a_table_is_found_by_its_name_and_by_its_head(session, node):
         assert set(table.sweep()) == {"blocks", "pending", "subtables", "unfinished", "splits"}
         table.destroy("cities")
         assert table.closed
-    with pytest.raises(portcullis.ObjectGoneError):
+    with pytest.raises(portcullis_memory.ObjectGoneError):
         session.open_table("cities")
 
 
@@ -98,10 +98,10 @@ def test_options_that_there_are_not_are_refused(session):
         with pytest.raises(TypeError, match="no option.*lease"):
             make(colour="red")
     for options in ({"grain": "coarse"}, {"blocks": "stone"}, {"groups": 0}, {"lease": 100}):
-        with pytest.raises(portcullis.CallerError):
+        with pytest.raises(portcullis_memory.CallerError):
             session.create_table(**options)
     for options in ({"cell_bytes": 7}, {"cell_bytes": "1TiB"}, {"segment_slots": 1}):
-        with pytest.raises(portcullis.CallerError):
+        with pytest.raises(portcullis_memory.CallerError):
             session.create_queue(**options)
 
 
@@ -126,11 +126,11 @@ def test_entries_come_out_of_a_queue_as_they_went_in(session, node):
         queue.end()
         queue.sweep()
         assert queue.statistics()["is_ended"]
-        with pytest.raises(portcullis.Error) as caught:
+        with pytest.raises(portcullis_memory.Error) as caught:
             queue.push(b"late")
         assert caught.value.name == "queue-closed"
         assert queue.pop() == b"last"
-        with pytest.raises(portcullis.Error) as caught:
+        with pytest.raises(portcullis_memory.Error) as caught:
             queue.pop()
         assert caught.value.name == "queue-closed"
 

@@ -3,14 +3,14 @@
 import asyncio
 import array
 import pickle
-import portcullis
+import portcullis_memory
 import numpy as np
 from collections.abc import MutableMapping
 
 def use(address: str) -> bytes:
-    with portcullis.Node(memory="64MiB") as node, node.connect(tenant="t", arena="4MiB") as inside:
+    with portcullis_memory.Node(memory="64MiB") as node, node.connect(tenant="t", arena="4MiB") as inside:
         print(node.address, inside.number)
-    with portcullis.connect(address, arena=1 << 20) as session:
+    with portcullis_memory.connect(address, arena=1 << 20) as session:
         with session.allocate("4KiB", lifetime=0.5, keep=True) as permission:
             permission.write(b"x")
             permission.write(np.zeros(4))
@@ -20,13 +20,13 @@ def use(address: str) -> bytes:
             permission.read_into(np.zeros(4))
             with permission.read(5) as view:
                 a: memoryview = view[1:]
-            ref: portcullis.ObjectRef = pickle.loads(pickle.dumps(permission.object))
+            ref: portcullis_memory.ObjectRef = pickle.loads(pickle.dumps(permission.object))
             sizes = sorted([ref, permission.object])
             session.read_many([(permission, 0, into), (permission, 4, into)])
             batch = session.batch()
             batch.read_into(permission, into, offset=4)
             for result in batch.run():
-                if isinstance(result, portcullis.QuotaError):
+                if isinstance(result, portcullis_memory.QuotaError):
                     print(result.number, result.is_retryable, sizes, a)
         async def main() -> bytes:
             p = await session.aallocate(10)

@@ -3,7 +3,7 @@
 :class:`Adapter` is a connector for LMCache's ``native_plugin`` adapter (MP mode, LMCache 0.5)::
 
     {"type": "native_plugin",
-     "module_path": "portcullis.lmcache",
+     "module_path": "portcullis_memory.lmcache",
      "class_name": "Adapter",
      "adapter_params": {"address": "shm:/run/portcullis.sock"},
      "max_capacity_gb": 48,
@@ -44,8 +44,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import portcullis
-from portcullis._blocks import SESSION_OVER, Blocks, Options, Stored
+import portcullis_memory
+from portcullis_memory._blocks import SESSION_OVER, Blocks, Options, Stored
 
 __all__ = ["Adapter"]
 
@@ -108,13 +108,13 @@ class Adapter:
         How long blocks stay. ``True``: until the last client of the tenant goes. A number: so many seconds longer.
         ``math.inf``: until the node ends, where the node allows it.
     session
-        Further arguments of :func:`portcullis.connect`, for example certificates.
+        Further arguments of :func:`portcullis_memory.connect`, for example certificates.
 
     Raises
     ------
     TypeError, ValueError
         A parameter makes no sense.
-    portcullis.CallerError
+    portcullis_memory.CallerError
         The address or another argument makes no sense to Portcullis, or the node allows no such ``keep`` or ``lease``.
         A node that is not there raises nothing: everything is a miss until it is.
 
@@ -140,7 +140,7 @@ class Adapter:
         session: dict[str, Any] | None = None,
     ) -> None:
         if session is not None and not isinstance(session, dict):
-            raise TypeError(f"session must be a dict of arguments of portcullis.connect, not {session!r}")
+            raise TypeError(f"session must be a dict of arguments of portcullis_memory.connect, not {session!r}")
         self._options = Options(
             address=_text("address", address),
             table=_text("table", table),
@@ -167,16 +167,17 @@ class Adapter:
         self._blocks: Blocks | None = None
         self._reads: deque[_Work] = deque()
         self._changes: deque[_Work] = deque()
-        self._lost: portcullis.Error | None = None  # Why the session is over, until the end of the step that found out.
+        # Why the session is over, until the end of the step that found out.
+        self._lost: portcullis_memory.Error | None = None
         self._complained: dict[str, float] = {}
         self._counts: Counter[str] = Counter()
 
         try:
             self._blocks = self._connect()
-        except portcullis.CallerError:
+        except portcullis_memory.CallerError:
             os.close(self._descriptor)  # The parameters do not fit the node: no time makes that good.
             raise
-        except portcullis.Error as error:
+        except portcullis_memory.Error as error:
             _log.warning("portcullis: no node at %s yet (%s): all blocks are misses until there is one", address, error)
             self._look_for_node()
         except BaseException:
@@ -427,7 +428,7 @@ class Adapter:
         try:
             act(self._blocks)
             return ""
-        except portcullis.Error as error:
+        except portcullis_memory.Error as error:
             self._note(kind, error)
             return f"{type(error).__name__}: {error}"
         except Exception as error:  # A mistake here must not cost the engine its cache.
@@ -465,7 +466,7 @@ class Adapter:
         while not self._closing.wait(pause):
             try:
                 blocks = self._connect()
-            except portcullis.Error as error:
+            except portcullis_memory.Error as error:
                 if error.name != said:
                     said = error.name
                     _log.info("portcullis: looking for a node at %s: %s", self._address, error)
@@ -481,12 +482,12 @@ class Adapter:
                     return
             blocks.close()
 
-    def _note(self, kind: str, error: portcullis.Error) -> None:
+    def _note(self, kind: str, error: portcullis_memory.Error) -> None:
         """Counts what went wrong with one key or one step. Says so unless the block or the permission has merely ended."""
         self._counts[f"{kind}.{error.name}"] += 1
         if error.name in SESSION_OVER:
             self._lost = error
-        elif not isinstance(error, portcullis.EndedError):
+        elif not isinstance(error, portcullis_memory.EndedError):
             self._complain(error.name, "portcullis: %s at %s: %s (%s)", kind, self._address, error, error.name)
 
     def _leave_if_lost(self) -> None:

@@ -3,8 +3,8 @@
 A memory node lends its memory. Clients read and write it one-sided, without the node's CPU on the path. Each client can touch only
 the bytes that it holds a live permission on.
 
->>> import portcullis
->>> with portcullis.connect(node.address) as session:
+>>> import portcullis_memory
+>>> with portcullis_memory.connect(node.address) as session:
 ...     with session.allocate(4096, lifetime=0.05, keep=True) as permission:
 ...         permission.write(b"hello, remote memory")
 ...         ref = permission.object  # names this object for ever: pass it on as text or bytes
@@ -25,8 +25,8 @@ memoryview, array.array, mmap, numpy arrays.
 
 from __future__ import annotations
 
-from portcullis._native import Batch, Keeper, ObjectRef, Permission, View, __version__
-from portcullis.errors import (
+from portcullis_memory._native import Batch, Keeper, ObjectRef, Permission, View, __version__
+from portcullis_memory.errors import (
     BarredError,
     CallerError,
     ConflictError,
@@ -44,8 +44,8 @@ from portcullis.errors import (
     RevokedError,
     TenantError,
 )
-from portcullis.sessions import Entry, Node, Session, connect
-from portcullis.structures import Queue, Table
+from portcullis_memory.sessions import Entry, Node, Session, connect
+from portcullis_memory.structures import Queue, Table
 
 __all__ = [
     "BarredError",

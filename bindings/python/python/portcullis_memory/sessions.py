@@ -10,13 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from portcullis import _native
-from portcullis.aio import Awaiting
-from portcullis.structures import Queue, Table
+from portcullis_memory import _native
+from portcullis_memory.aio import Awaiting
+from portcullis_memory.structures import Queue, Table
 
 if TYPE_CHECKING:
-    from portcullis._native import ObjectRef
-    from portcullis.typing import Size
+    from portcullis_memory._native import ObjectRef
+    from portcullis_memory.typing import Size
 
 __all__ = ["Entry", "Node", "Session", "connect"]
 
@@ -100,7 +100,7 @@ def connect(
     arena: bytes of the memory that reads and writes go through. certificates, tenant: a folder made by ``portcullis certificates``,
     and the tenant to act for, for nodes of other machines.
 
-    >>> with portcullis.connect(node.address) as session:
+    >>> with portcullis_memory.connect(node.address) as session:
     ...     session.closed
     False
     """
@@ -119,7 +119,7 @@ class Node(_native.Node):
     memory: what it lends. socket: a path at which other processes of this user can come to it, too; without one it makes a socket
     in a folder of its own.
 
-    >>> with portcullis.Node(memory="64MiB") as node, node.connect() as session:
+    >>> with portcullis_memory.Node(memory="64MiB") as node, node.connect() as session:
     ...     with session.allocate(5) as permission:
     ...         permission.write(b"hello")
     ...         permission.read_bytes()
@@ -163,4 +163,4 @@ class Node(_native.Node):
             self.stop()
 
     def __repr__(self) -> str:
-        return f"<portcullis.Node at {self.address}{', stopped' if self.stopped else ''}>"
+        return f"<portcullis_memory.Node at {self.address}{', stopped' if self.stopped else ''}>"

@@ -11,12 +11,12 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from portcullis import _native
-from portcullis.errors import Error
+from portcullis_memory import _native
+from portcullis_memory.errors import Error
 
 if TYPE_CHECKING:
-    from portcullis._native import Batch, ObjectRef, Permission
-    from portcullis.typing import Bytes, Size, WritableBytes
+    from portcullis_memory._native import Batch, ObjectRef, Permission
+    from portcullis_memory.typing import Bytes, Size, WritableBytes
 
 __all__ = ["Awaiting"]
 

@@ -3,10 +3,10 @@
 Every exception has the number and the name of its kind, which never change (``docs/errors.md`` lists them), says whose fault it
 is, and whether the same call may succeed later although the caller changes nothing.
 
->>> import portcullis
+>>> import portcullis_memory
 >>> try:
-...     portcullis.connect("nowhere")
-... except portcullis.CallerError as error:
+...     portcullis_memory.connect("nowhere")
+... except portcullis_memory.CallerError as error:
 ...     error.number, error.name, error.fault, error.is_retryable
 (301, 'unknown-address', 'caller', False)
 """

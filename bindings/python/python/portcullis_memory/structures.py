@@ -6,11 +6,11 @@ from collections.abc import ItemsView, Iterator, Iterable, KeysView, Mapping, Mu
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from portcullis import _native
+from portcullis_memory import _native
 
 if TYPE_CHECKING:
-    from portcullis._native import ObjectRef
-    from portcullis.typing import Bytes
+    from portcullis_memory._native import ObjectRef
+    from portcullis_memory.typing import Bytes
 
 __all__ = ["Queue", "Table"]
 
@@ -188,7 +188,7 @@ class Table(MutableMapping[bytes, bytes]):
         _close(self, error)
 
     def __repr__(self) -> str:
-        return f"<portcullis.Table {self.head}{', closed' if self.closed else ''}>"
+        return f"<portcullis_memory.Table {self.head}{', closed' if self.closed else ''}>"
 
 
 class Queue:
@@ -257,7 +257,7 @@ class Queue:
         _close(self, error)
 
     def __repr__(self) -> str:
-        return f"<portcullis.Queue {self.head}{', closed' if self.closed else ''}>"
+        return f"<portcullis_memory.Queue {self.head}{', closed' if self.closed else ''}>"
 
 
 def _close(structure: Any, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""The native part of the package: import from `portcullis`."""
+"""The native part of the package: import from `portcullis_memory`."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import Any, Self, final
 
 from typing_extensions import disjoint_base
 
-from portcullis.typing import Bytes, Size, WritableBytes
+from portcullis_memory.typing import Bytes, Size, WritableBytes
 
 __all__ = [
     "Batch",

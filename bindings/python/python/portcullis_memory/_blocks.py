@@ -1,4 +1,4 @@
-"""Blocks in a node's memory, each under a key: what ``portcullis.lmcache`` stores, without its threads."""
+"""Blocks in a node's memory, each under a key: what ``portcullis_memory.lmcache`` stores, without its threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import portcullis
+import portcullis_memory
 
 __all__ = ["SESSION_OVER", "Blocks", "Options", "Stored"]
 
@@ -41,7 +41,7 @@ SESSION_OVER = frozenset({"session-lost", "node-gone", "node-ended", "local-faul
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Where the blocks are, and how they are held: as of ``portcullis.lmcache.Adapter``."""
+    """Where the blocks are, and how they are held: as of ``portcullis_memory.lmcache.Adapter``."""
 
     address: str
     table: str
@@ -56,7 +56,7 @@ class Options:
 class _Lease:
     """What a lookup holds of a block: for ``uses`` loads, until ``until`` (of ``time.monotonic``)."""
 
-    permission: portcullis.Permission
+    permission: portcullis_memory.Permission
     length: int
     until: float
     uses: int
@@ -81,7 +81,7 @@ class Blocks:
     """
 
     def __init__(
-        self, options: Options, counts: Counter[str], note: Callable[[str, portcullis.Error], None]
+        self, options: Options, counts: Counter[str], note: Callable[[str, portcullis_memory.Error], None]
     ) -> None:
         """Connects, and opens the table, which is made if there is none."""
         self._options = options
@@ -89,7 +89,7 @@ class Blocks:
         self._note = note
         self._held: dict[bytes, _Lease] = {}
         self._look_at_leases = 0.0
-        self._session = portcullis.connect(options.address, arena=options.arena, **options.session)
+        self._session = portcullis_memory.connect(options.address, arena=options.arena, **options.session)
         try:
             longest = _longest_lifetime(self._session, max(options.lease, _WRITE_LIFETIME), options.lease)
             self._read_for = min(_READ_LIFETIME, longest)
@@ -99,16 +99,16 @@ class Blocks:
             self._session.close()
             raise
 
-    def _open(self) -> portcullis.Table:
+    def _open(self) -> portcullis_memory.Table:
         while True:
             try:
                 return self._session.open_table(self._options.table)
-            except portcullis.Error as error:
+            except portcullis_memory.Error as error:
                 if error.name != "no-such-name":
                     raise
             try:
                 return self._session.create_table(self._options.table, keep=self._options.keep)
-            except portcullis.Error as error:
+            except portcullis_memory.Error as error:
                 if error.name != "name-taken":
                     raise  # Otherwise somebody else was quicker.
 
@@ -117,7 +117,7 @@ class Blocks:
         for close in (self._table.close, self._session.close):
             try:
                 close()
-            except portcullis.Error:
+            except portcullis_memory.Error:
                 pass  # It was lost already.
 
     # -- Lookups and loads ---------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Blocks:
             results[index] = True
         surplus = []
         for (index, length), permission in zip(fresh, self._acquire(references, lease_for)):
-            if isinstance(permission, portcullis.Error):
+            if isinstance(permission, portcullis_memory.Error):
                 # Whoever cannot have the lease cannot have the block: what has been freed under its key is a miss now.
                 self._note("exists", permission)
                 continue
@@ -163,9 +163,9 @@ class Blocks:
         """Reads blocks into buffers. Which of them are there whole?"""
         results = [False] * len(keys)
         ready: list[int] = []
-        blocks: list[tuple[portcullis.Permission, memoryview]] = []
+        blocks: list[tuple[portcullis_memory.Permission, memoryview]] = []
         wanted: list[int] = []
-        ended: list[portcullis.Permission] = []
+        ended: list[portcullis_memory.Permission] = []
         margin = min(_LEASE_MARGIN, self._options.lease / 2)
         now = time.monotonic()
         for index, (key, buffer) in enumerate(zip(keys, buffers)):
@@ -182,7 +182,7 @@ class Blocks:
         try:
             found, references = self._find(keys, buffers, wanted)
             for index, permission in zip(found, self._acquire(references, self._read_for)):
-                if isinstance(permission, portcullis.Error):
+                if isinstance(permission, portcullis_memory.Error):
                     self._note("get", permission)
                     continue
                 ended.append(permission)
@@ -200,7 +200,7 @@ class Blocks:
 
     def _find(
         self, keys: list[bytes], buffers: list[memoryview], wanted: list[int]
-    ) -> tuple[list[int], list[portcullis.ObjectRef]]:
+    ) -> tuple[list[int], list[portcullis_memory.ObjectRef]]:
         """Looks up which objects the wanted blocks are. Those that are none, or of another length, are left out."""
         found = []
         references = []
@@ -236,9 +236,9 @@ class Blocks:
         blocks = self._to_store(keys, buffers)
         if not blocks:
             return
-        written: list[tuple[Stored, portcullis.Permission]] = []
-        entered: list[tuple[Stored, portcullis.Permission]] = []
-        lost: list[portcullis.Permission] = []
+        written: list[tuple[Stored, portcullis_memory.Permission]] = []
+        entered: list[tuple[Stored, portcullis_memory.Permission]] = []
+        lost: list[portcullis_memory.Permission] = []
         try:
             self._write(blocks, written)
             while written:
@@ -287,11 +287,11 @@ class Blocks:
         live = []
         failed = []
         for block, permission in zip(there, self._acquire(references, self._read_for)):
-            if not isinstance(permission, portcullis.Error):
+            if not isinstance(permission, portcullis_memory.Error):
                 live.append(permission)
-            elif isinstance(permission, portcullis.EndedError):
+            elif isinstance(permission, portcullis_memory.EndedError):
                 blocks.append(block)
-            elif not isinstance(permission, portcullis.ConflictError):  # Whoever has it for itself is storing it.
+            elif not isinstance(permission, portcullis_memory.ConflictError):  # Whoever has it for itself is storing it.
                 failed.append(permission)
         self._release(live)
         if failed:
@@ -299,14 +299,14 @@ class Blocks:
         self._counts["set.there-already"] += len(keys) - len(blocks)
         return blocks
 
-    def _write(self, blocks: list[Stored], written: list[tuple[Stored, portcullis.Permission]]) -> None:
+    def _write(self, blocks: list[Stored], written: list[tuple[Stored, portcullis_memory.Permission]]) -> None:
         """Writes blocks into new objects. Those that have an object are in ``written``, also when this raises."""
         batch = self._session.batch()
         for block in blocks:
             batch.allocate(len(block.data), lifetime=self._write_for, rights="rw", shared=False, keep=False)
-        errors: list[portcullis.Error] = []
+        errors: list[portcullis_memory.Error] = []
         for block, permission in zip(blocks, batch.run()):
-            if isinstance(permission, portcullis.Error):
+            if isinstance(permission, portcullis_memory.Error):
                 errors.append(permission)
             else:
                 written.append((block, permission))
@@ -340,7 +340,7 @@ class Blocks:
             return
         try:
             self._session.free(found[1])
-        except portcullis.EndedError:
+        except portcullis_memory.EndedError:
             pass  # It was freed before.
 
     def _remove(self, key: bytes, entry: bytes) -> None:
@@ -352,18 +352,18 @@ class Blocks:
     # -- Permissions and transfers -------------------------------------------------------------------------------------
 
     def _acquire(
-        self, references: list[portcullis.ObjectRef], lifetime: float
-    ) -> list[portcullis.Permission | portcullis.Error]:
+        self, references: list[portcullis_memory.ObjectRef], lifetime: float
+    ) -> list[portcullis_memory.Permission | portcullis_memory.Error]:
         """Shared read-only permissions over objects, each a permission or the error in its place."""
         if not references:
             return []
         batch = self._session.batch()
         for reference in references:
             batch.acquire(reference, lifetime=lifetime, rights="r", shared=True, wait=0)
-        granted: list[portcullis.Permission | portcullis.Error] = batch.run()
+        granted: list[portcullis_memory.Permission | portcullis_memory.Error] = batch.run()
         return granted
 
-    def _release(self, permissions: Iterable[portcullis.Permission], free: bool = False) -> None:
+    def _release(self, permissions: Iterable[portcullis_memory.Permission], free: bool = False) -> None:
         """Ends permissions. What cannot be ended has ended, or ends with its lifetime."""
         permissions = list(permissions)
         if not permissions:
@@ -373,18 +373,18 @@ class Blocks:
             for permission in permissions:
                 batch.revoke(permission, free=free)
             batch.run()
-        except portcullis.Error as error:
+        except portcullis_memory.Error as error:
             self._note("revoke", error)
 
     def _transfer(
-        self, verb: str, blocks: list[tuple[portcullis.Permission, memoryview]]
-    ) -> list[portcullis.Error | None]:
+        self, verb: str, blocks: list[tuple[portcullis_memory.Permission, memoryview]]
+    ) -> list[portcullis_memory.Error | None]:
         """Reads or writes blocks whole, each under its permission. Gives for each what went wrong with it.
 
         When this returns or raises, nothing is copied into the blocks any more.
         """
         session = self._session
-        outcomes: list[portcullis.Error | None] = [None] * len(blocks)
+        outcomes: list[portcullis_memory.Error | None] = [None] * len(blocks)
         pieces = (
             (number, at) for number, (_, block) in enumerate(blocks) for at in range(0, len(block), _PIECE_BYTES)
         )
@@ -396,7 +396,7 @@ class Blocks:
             getattr(batch, verb)(permission, block[at : at + _PIECE_BYTES], offset=at)
 
         def end(piece: tuple[int, int], outcome: Any) -> None:
-            if isinstance(outcome, portcullis.Error):
+            if isinstance(outcome, portcullis_memory.Error):
                 outcomes[piece[0]] = outcomes[piece[0]] or outcome
 
         try:
@@ -409,7 +409,7 @@ class Blocks:
             while under_way:
                 for number, outcome in session.poll():
                     piece = under_way.pop(number)
-                    if isinstance(outcome, portcullis.Error) and outcome.name == "arena-full":
+                    if isinstance(outcome, portcullis_memory.Error) and outcome.name == "arena-full":
                         without_room.append(piece)
                     else:
                         end(piece, outcome)
@@ -431,24 +431,25 @@ class Blocks:
         return outcomes
 
 
-def _longest_lifetime(session: portcullis.Session, wanted: float, least: float) -> float:
+def _longest_lifetime(session: portcullis_memory.Session, wanted: float, least: float) -> float:
     """How long the node lets a permission live: ``wanted`` at most. Raises if it is less than ``least``."""
     while True:
         try:
             session.allocate(8, lifetime=wanted).revoke(free=True)
-        except portcullis.Error as error:
+        except portcullis_memory.Error as error:
             if error.name == "lifetime-too-long":
                 if wanted <= least:
                     raise
                 wanted = max(wanted / 2, least)
                 continue
             # A node that is full is still good for loads.
-            if not isinstance(error, (portcullis.TenantError, portcullis.NodeError)) or error.name in SESSION_OVER:
+            is_full = isinstance(error, (portcullis_memory.TenantError, portcullis_memory.NodeError))
+            if not is_full or error.name in SESSION_OVER:
                 raise
         return wanted
 
 
-def _read_entry(entry: bytes | None) -> tuple[int, portcullis.ObjectRef] | None:
+def _read_entry(entry: bytes | None) -> tuple[int, portcullis_memory.ObjectRef] | None:
     """The length of a block and the reference of its object; None if a key leads to nothing that is a block."""
     if entry is None or len(entry) <= _ENTRY.size:
         return None
@@ -456,6 +457,6 @@ def _read_entry(entry: bytes | None) -> tuple[int, portcullis.ObjectRef] | None:
     if layout != _LAYOUT:
         return None
     try:
-        return length, portcullis.ObjectRef.from_bytes(entry[_ENTRY.size :])
-    except (ValueError, portcullis.Error):
+        return length, portcullis_memory.ObjectRef.from_bytes(entry[_ENTRY.size :])
+    except (ValueError, portcullis_memory.Error):
         return None
