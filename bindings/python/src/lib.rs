@@ -14,6 +14,7 @@ mod buffer;
 mod core;
 mod driven;
 mod failure;
+mod interpreter;
 mod node;
 mod object;
 mod permission;
@@ -27,28 +28,17 @@ use pyo3::prelude::*;
 
 /// The native part of the package `portcullis_memory`: import from there.
 #[pymodule]
-mod _native {
-    #[pymodule_export]
-    use super::batch::Batch;
-    #[pymodule_export]
-    use super::node::Node;
-    #[pymodule_export]
-    use super::object::ObjectRef;
-    #[pymodule_export]
-    use super::permission::{Keeper, Permission};
-    #[pymodule_export]
-    use super::queue::Queue;
-    #[pymodule_export]
-    use super::session::Session;
-    #[pymodule_export]
-    use super::table::Table;
-    #[pymodule_export]
-    use super::view::View;
-    use super::*;
-
-    #[pymodule_init]
-    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.add_function(wrap_pyfunction!(super::failure::errors, module)?)
-    }
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    interpreter::require_main(module.py())?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<batch::Batch>()?;
+    module.add_class::<node::Node>()?;
+    module.add_class::<object::ObjectRef>()?;
+    module.add_class::<permission::Keeper>()?;
+    module.add_class::<permission::Permission>()?;
+    module.add_class::<queue::Queue>()?;
+    module.add_class::<session::Session>()?;
+    module.add_class::<table::Table>()?;
+    module.add_class::<view::View>()?;
+    module.add_function(wrap_pyfunction!(failure::errors, module)?)
 }
