@@ -4,7 +4,7 @@
 //! when the gateway opened it. It is a hint: a key of it may be gone, and other gateways may have others.
 
 use crate::protocol::Key;
-use foldhash::fast::FixedState;
+use foldhash::fast::RandomState;
 use lru::LruCache;
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -26,7 +26,7 @@ pub struct Known {
 }
 
 /// The keys of one size, the oldest last.
-type Keys = LruCache<Key, Known, FixedState>;
+type Keys = LruCache<Key, Known, RandomState>;
 
 /// The keys of a shard, by what their items take.
 #[derive(Default)]
@@ -35,7 +35,8 @@ struct Shard(BTreeMap<u64, Keys>);
 /// See the module's documentation.
 pub struct Age {
     shards: [Mutex<Shard>; SHARDS],
-    hasher: FixedState,
+    /// Clients choose the keys, and do not know this.
+    hasher: RandomState,
     turns: AtomicU64,
 }
 
@@ -49,7 +50,7 @@ impl Default for Age {
     fn default() -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
-            hasher: FixedState::default(),
+            hasher: RandomState::default(),
             turns: AtomicU64::new(0),
         }
     }
@@ -162,7 +163,7 @@ impl Age {
 
 impl Shard {
     fn keys(&mut self, takes: u64) -> &mut Keys {
-        self.0.entry(takes).or_insert_with(|| LruCache::unbounded_with_hasher(FixedState::default()))
+        self.0.entry(takes).or_insert_with(|| LruCache::unbounded_with_hasher(RandomState::default()))
     }
 
     fn forget(&mut self, key: &[u8]) {

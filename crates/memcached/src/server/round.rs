@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::job::{Done, Job};
 use crate::cache::StoreError;
 use crate::protocol::{Command, Expiry, Get, Reply, Request};
-use foldhash::fast::FixedState;
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
@@ -38,7 +38,7 @@ pub struct Round {
     keys: Vec<(u64, bool)>,
     /// The keys of all connections.
     keys_count: usize,
-    hasher: FixedState,
+    hasher: RandomState,
     /// The connections that ask.
     connections: Vec<usize>,
     /// Jobs that have not been done.
@@ -244,7 +244,7 @@ impl Round {
             jobs.extend(self.others.pop().map(|(at, request)| Job::One(at, request)));
             return jobs;
         }
-        let mut by_key: HashMap<u64, usize, FixedState> = HashMap::default();
+        let mut by_key: HashMap<u64, usize, RandomState> = HashMap::default();
         for (at, request) in self.others.drain(..) {
             let hash = request.key().map(|key| self.hasher.hash_one(key));
             let place = hash.map(|hash| *by_key.entry(hash).or_insert(jobs.len()));
