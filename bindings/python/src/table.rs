@@ -93,7 +93,7 @@ fn options(given: &Bound<'_, PyDict>) -> PyResult<TableOptions> {
     options.lease = option::<Seconds>(given, "lease")?.map_or(options.lease, |lease| lease.0);
     options.groups = option(given, "groups")?.unwrap_or(options.groups);
     options.depth_max = option(given, "depth_max")?.unwrap_or(options.depth_max);
-    options.seed = option(given, "seed")?.unwrap_or(options.seed);
+    options.seed = option(given, "seed")?;
     options.keep = option::<KeptFor>(given, "keep")?.map_or(options.keep, |keep| keep.0);
     no_more(given, "lease, groups, depth_max, seed, keep, grain and blocks")?;
     Ok(options)

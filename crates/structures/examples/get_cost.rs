@@ -211,7 +211,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let under_way = if arguments.next().as_deref() == Some("one") { 1 } else { UNDER_WAY };
     let session = Session::over(Direct::new(), 1, ClientConfig::default(), Still)?;
     let pipeline = Rc::new(Pipeline::new(session));
-    let table = pipeline.block_on(Table::create(&pipeline, &TableOptions::default()))?;
+    let table = pipeline
+        .block_on(Table::create(&pipeline, &TableOptions { seed: Some(0), ..TableOptions::default() }))?;
     for key in 0..KEYS {
         pipeline.block_on(table.insert(&key.to_le_bytes(), &[7; 64]))?;
     }

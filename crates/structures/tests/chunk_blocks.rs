@@ -36,6 +36,7 @@ fn in_chunks() -> TableOptions {
         lease: Lifetime::millis(200),
         groups: 2,
         depth_max: 10,
+        seed: Some(0),
         ..TableOptions::default()
     }
 }

@@ -146,6 +146,7 @@ fn explore(seed: u64, grain: Grain) {
         lease: Lifetime::millis(20),
         groups: 1,
         depth_max: 10,
+        seed: Some(0),
         ..TableOptions::default()
     };
     let pipeline = connect(&socket);

@@ -55,8 +55,8 @@ class Session(Awaiting, _native.Session):
         """Makes an empty table, with a name if it is to have one.
 
         Options: lease (seconds; who dies in the middle of a change holds others up no longer than twice this), groups (of buckets
-        of a subtable: each has room for 21 keys), depth_max (at most two to this power subtables), seed (of the hashes), keep (as
-        Session.allocate, True unless told), grain ("extent", or "block" for a permission for each value), blocks ("objects", or
+        of a subtable: each has room for 21 keys), depth_max (at most two to this power subtables), seed (of the hashes,
+        for experiments: drawn unless told), keep (as Session.allocate, True unless told), grain ("extent", or "block" for a permission for each value), blocks ("objects", or
         "chunks" for memory of this session alone).
         """
         return Table(_native.Table.create(self, name, options))

@@ -25,9 +25,10 @@ pub struct Making {
     /// The table has at most 2^N subtables.
     #[arg(long, value_name = "N", default_value_t = TableOptions::default().depth_max)]
     depth_max: u32,
-    /// Makes the hashes of this table different from those of other tables.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
+    /// What the hashes of keys depend on, for an experiment that is to be the same again. Without it a number is drawn: whoever
+    /// knows it can choose keys that leave no room for others.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// How long the table stays after the last client of its tenant has gone: a TIME, `longest` for as long as the node
     /// allows, `forever` for as long as the node runs, or `attached` for not at all.
     #[arg(long, value_name = "TIME", default_value = "longest", value_parser = wish)]

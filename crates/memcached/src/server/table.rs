@@ -31,10 +31,7 @@ impl TableStore {
 
 /// How the table of a cache is made.
 pub fn options(keep: Keep) -> TableOptions {
-    let mut seed = [0; 8];
-    // Clients choose the keys. With a seed that they do not know, they cannot choose keys that share their buckets.
-    let _ = getrandom::fill(&mut seed);
-    TableOptions { seed: u64::from_le_bytes(seed), keep, ..TableOptions::default() }
+    TableOptions { keep, ..TableOptions::default() }
 }
 
 async fn open_or_make(

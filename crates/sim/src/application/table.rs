@@ -94,7 +94,7 @@ impl TableUser {
             lease: Lifetime(dice.of(1_000..4_000)).max(self.0.lease_min),
             groups: 1,
             depth_max: 8,
-            seed: dice.any(),
+            seed: Some(dice.any()),
             ..TableOptions::default()
         }
     }

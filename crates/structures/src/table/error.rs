@@ -26,6 +26,9 @@ pub enum TableError {
         /// The most that it may be.
         most: u64,
     },
+    /// The machine gives no random numbers, so no seed was drawn.
+    #[error("this machine gives no random numbers for the seed of a table: see getrandom(2)")]
+    NoRandomness,
     /// The caller's mistake: nothing was sent.
     #[error("a key has at most {KEY_BYTES_MAX} bytes, not {bytes}")]
     KeyTooLong {
@@ -66,6 +69,7 @@ impl Coded for TableError {
         match self {
             Self::Session(error) => error.code(),
             Self::NotATable => ErrorCode::NotATable,
+            Self::NoRandomness => ErrorCode::Machine,
             Self::Option { .. } => ErrorCode::TableOption,
             Self::KeyTooLong { .. } => ErrorCode::KeyTooLong,
             Self::ValueTooLong { .. } => ErrorCode::ValueTooLong,

@@ -197,7 +197,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// The node is gone or refuses, or the table is damaged.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
-        let found = self.find(key, KeyHash::new(key, &self.options)).await?;
+        let found = self.find(key, self.hash_of(key)).await?;
         let Some(found) = found else { return Ok(None) };
         let expired = self.has_expired(&found).await?;
         Ok((!expired).then_some(found.value))

@@ -1,6 +1,7 @@
 //! What a key's hash decides.
 
-use super::shape::TableOptions;
+use super::Table;
+use portcullis::{Clock, VerbsEndpoint};
 use twox_hash::XxHash3_128;
 
 /// The hash of a key, taken apart.
@@ -14,13 +15,21 @@ pub(super) struct KeyHash {
 }
 
 impl KeyHash {
+    /// The hash of a key in a table with this seed, whose subtables have so many combined buckets.
     #[inline]
-    pub fn new(key: &[u8], options: &TableOptions) -> Self {
-        let hash = XxHash3_128::oneshot_with_seed(options.seed, key);
+    pub fn new(key: &[u8], seed: u64, choices: u32) -> Self {
+        let hash = XxHash3_128::oneshot_with_seed(seed, key);
         let [suffix, first, second, rest]: [u32; 4] = zerocopy::transmute!(hash.to_le_bytes());
-        let choices = options.choices();
         let first = first % choices;
         let second = (first + 1 + second % (choices - 1)) % choices;
         Self { suffix, choices: [first, second], fingerprint: rest.to_le_bytes()[0] }
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// The hash of a key in this table.
+    #[inline]
+    pub(super) fn hash_of(&self, key: &[u8]) -> KeyHash {
+        KeyHash::new(key, self.seed, self.options.choices())
     }
 }

@@ -86,6 +86,8 @@ pub struct Table<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     pipeline: Rc<Pipeline<E, C>>,
     head: ObjectRef,
     options: TableOptions,
+    /// What the hashes of keys depend on.
+    seed: u64,
     access: Access,
     state: RefCell<State>,
 }
@@ -128,6 +130,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// An option is out of its range, or the node refuses the memory, or has no chunks for blocks in chunks.
     pub async fn create(pipeline: &Rc<Pipeline<E, C>>, options: &TableOptions) -> Result<Self, TableError> {
         options.check()?;
+        let seed = options.seed_or_drawn()?;
         let chunk_blocks = match options.blocks {
             BlockMemory::Objects => None,
             BlockMemory::Chunks => Some(ChunkBlocks::new(pipeline.chunk_terms().await?)),
@@ -135,14 +138,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let ask = Allocate::bytes(options.head_bytes());
         let lifetime = options.lease.max(MADE_WITHIN);
         let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
-        let table = Self::new(pipeline, head.object(), *options, Access::Write);
+        let table = Self::new(pipeline, head.object(), (*options, seed), Access::Write);
         table.state.borrow_mut().permissions.keep(Part::Head, &head);
         table.state.borrow_mut().chunk_blocks = chunk_blocks;
         pipeline.zero(&head, options.head_bytes()).await?;
         table.make_root().await?;
         pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
         // The options make it a table: they come last.
-        pipeline.write(&head, 0, &options.to_bytes()).await?;
+        pipeline.write(&head, 0, &options.to_bytes(seed)).await?;
         table.keep_part(head.object()).await?;
         Ok(table)
     }
@@ -207,11 +210,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         head: ObjectRef,
         access: Access,
     ) -> Result<Self, TableError> {
-        let options = Self::read_options(pipeline, head).await?;
+        let (options, seed) = Self::read_options(pipeline, head).await?;
         if options.blocks == BlockMemory::Chunks {
             return Err(TableError::OfOneHandle);
         }
-        let table = Self::new(pipeline, head, options, access);
+        let table = Self::new(pipeline, head, (options, seed), access);
         table.load_routes().await?;
         Ok(table)
     }
@@ -219,14 +222,19 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     async fn read_options(
         pipeline: &Rc<Pipeline<E, C>>,
         head: ObjectRef,
-    ) -> Result<TableOptions, TableError> {
+    ) -> Result<(TableOptions, u64), TableError> {
         let ask = Acquire::object(head).rights(Rights::READ).shared().part(0, TableOptions::BYTES as u64);
         let permission = Rc::new(pipeline.acquire(ask.lifetime(MADE_WITHIN)).await?);
         let bytes = pipeline.read_bytes(&permission, 0, TableOptions::BYTES).await?;
         TableOptions::from_bytes(bytes.try_into().expect("as many as were read"))
     }
 
-    fn new(pipeline: &Rc<Pipeline<E, C>>, head: ObjectRef, options: TableOptions, access: Access) -> Self {
+    fn new(
+        pipeline: &Rc<Pipeline<E, C>>,
+        head: ObjectRef,
+        (options, seed): (TableOptions, u64),
+        access: Access,
+    ) -> Self {
         let state = State {
             permissions: Permissions::default(),
             routes: Routes::default(),
@@ -237,7 +245,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             splitting: HashMap::new(),
             frozen: HashMap::new(),
         };
-        Self { pipeline: Rc::clone(pipeline), head, options, access, state: RefCell::new(state) }
+        Self { pipeline: Rc::clone(pipeline), head, options, seed, access, state: RefCell::new(state) }
     }
 
     /// The object that names the table.

@@ -2,7 +2,6 @@
 
 use super::block::{self, Content};
 use super::find::{Attempts, Bucket, Named, Retry, SlotAt, View};
-use super::hashing::KeyHash;
 use super::permissions::Part;
 use super::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
 use super::words::{BucketHeader, Slot};
@@ -38,7 +37,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         values: &mut [Option<Vec<u8>>],
     ) -> Result<Vec<usize>, TableError> {
         let mut left = Vec::new();
-        let hashes = keys.iter().map(|key| KeyHash::new(key, &self.options));
+        let hashes = keys.iter().map(|key| self.hash_of(key));
         let views: Vec<_> = hashes.map(|hash| (hash, self.ask_view(hash))).collect();
         let mut blocks = Vec::with_capacity(keys.len());
         let mut view = View::default();
@@ -121,7 +120,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 for (header, slot, bytes) in self.read_current(&bucket, at, slot).await? {
                     let content = block::decode(&bytes, slot.version(), slot.place());
                     // A split leaves keys behind for a moment after it has moved them.
-                    let here = |key| header.covers(KeyHash::new(key, &self.options).suffix);
+                    let here = |key| header.covers(self.hash_of(key).suffix);
                     let content = content.filter(|content| here(content.key));
                     if content.is_some_and(|content| see(&content).is_break()) {
                         return Ok(ControlFlow::Break(()));

@@ -66,8 +66,11 @@ pub struct TableOptions {
     pub groups: u32,
     /// The table has at most two to this power subtables.
     pub depth_max: u32,
-    /// Makes the hashes of this table different from those of other tables.
-    pub seed: u64,
+    /// What the hashes of keys depend on. `None`: a number that is drawn when the table is made.
+    ///
+    /// A program that knows the seed can choose keys that share their buckets, until a subtable has no room for anybody's key.
+    /// So a table whose keys come from others has a drawn seed. A given one makes an experiment the same again.
+    pub seed: Option<u64>,
     /// How long the table is kept when no client has a permission on it.
     pub keep: Keep,
 }
@@ -80,7 +83,7 @@ impl Default for TableOptions {
             lease: Lifetime::seconds(1),
             groups: 256,
             depth_max: 14,
-            seed: 0,
+            seed: None,
             keep: Keep::Attached,
         }
     }
@@ -125,7 +128,16 @@ impl TableOptions {
         within("depth_max", self.depth_max.into(), 0, DEPTH_LIMIT.into())
     }
 
-    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
+    /// The seed that is asked for, or one that is drawn.
+    ///
+    /// # Errors
+    /// [`TableError::NoRandomness`].
+    pub(super) fn seed_or_drawn(&self) -> Result<u64, TableError> {
+        self.seed.map_or_else(|| getrandom::u64().map_err(|_| TableError::NoRandomness), Ok)
+    }
+
+    /// What the head says of the table: the options, with this seed.
+    pub(super) fn to_bytes(self, seed: u64) -> [u8; Self::BYTES] {
         let (keep, keep_for) = keep_to_words(self.keep);
         let mut wire = OptionsWire {
             magic: U64::new(MAGIC),
@@ -141,16 +153,18 @@ impl TableOptions {
             lease: U64::new(self.lease.0),
             groups: U64::new(self.groups.into()),
             depth_max: U64::new(self.depth_max.into()),
-            seed: U64::new(self.seed),
+            seed: U64::new(seed),
             check: U64::ZERO,
         };
         wire.check = U64::new(XxHash3_64::oneshot(wire.as_bytes()));
         zerocopy::transmute!(wire)
     }
 
+    /// The options that a head says, and the seed.
+    ///
     /// # Errors
     /// [`TableError::NotATable`].
-    pub(super) fn from_bytes(bytes: [u8; Self::BYTES]) -> Result<Self, TableError> {
+    pub(super) fn from_bytes(bytes: [u8; Self::BYTES]) -> Result<(Self, u64), TableError> {
         let mut wire: OptionsWire = zerocopy::transmute!(bytes);
         let check = std::mem::replace(&mut wire.check, U64::ZERO);
         if wire.magic.get() != MAGIC || check.get() != XxHash3_64::oneshot(wire.as_bytes()) {
@@ -171,10 +185,10 @@ impl TableOptions {
             lease: Lifetime(wire.lease.get()),
             groups: small(wire.groups)?,
             depth_max: small(wire.depth_max)?,
-            seed: wire.seed.get(),
+            seed: Some(wire.seed.get()),
             keep,
         };
-        options.check().map(|()| options)
+        options.check().map(|()| (options, wire.seed.get()))
     }
 
     /// How long a shared permission lives: so much shorter than the right to split that a client that takes a split over
@@ -358,7 +372,8 @@ mod tests {
             grain in prop::sample::select(vec![Grain::Block, Grain::Extent]),
         ) {
             let options = TableOptions { depth_max, blocks, grain, ..TableOptions::default() };
-            prop_assert_eq!(TableOptions::from_bytes(options.to_bytes()).expect("the same"), options);
+            let seeded = TableOptions { seed: Some(7), ..options };
+            prop_assert_eq!(TableOptions::from_bytes(options.to_bytes(7)).expect("the same"), (seeded, 7));
             prop_assert!(options.entry_at(1 << depth_max) <= options.subtable_record_at(0));
             prop_assert!(options.subtable_record_at(options.subtables_max()) <= options.extent_record_at(0));
         }

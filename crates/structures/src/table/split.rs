@@ -15,7 +15,6 @@
 
 use super::block::{self, HEADER_BYTES};
 use super::find::{Bucket, SlotAt};
-use super::hashing::KeyHash;
 use super::permissions::{Part, Readable, is_conflict};
 use super::shape::{BUCKET_BYTES, SHARED_AT, SLOTS, bucket_at, child_at};
 use super::words::{BucketHeader, Slot, mask};
@@ -413,7 +412,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if end > bytes.len() {
             bytes = self.pipeline.read_bytes(&permission, offset, end).await?;
         }
-        let hash = KeyHash::new(&bytes[HEADER_BYTES..end], &self.options);
+        let hash = self.hash_of(&bytes[HEADER_BYTES..end]);
         place.moves = hash.suffix >> depth & 1 == 1;
         Ok(())
     }

@@ -1,6 +1,5 @@
 //! What a table takes and how full it is.
 
-use super::hashing::KeyHash;
 use super::permissions::{Part, is_gone};
 use super::shape::{EXTENTS_AT, SLOTS, SUBTABLES_AT, SizeClass};
 use super::words::{BucketHeader, Claim, EXTENTS_MAX, Place, Slot};
@@ -114,7 +113,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
         };
         let content = block::decode(&bytes, slot.version(), slot.place());
-        Ok(content.is_some_and(|it| header.covers(KeyHash::new(it.key, &self.options).suffix)))
+        Ok(content.is_some_and(|it| header.covers(self.hash_of(it.key).suffix)))
     }
 
     /// All extents, and the classes of their blocks.

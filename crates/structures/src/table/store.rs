@@ -120,7 +120,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             None => None,
         };
         let content = block::Content { key, value, expires };
-        let hash = KeyHash::new(key, &self.options);
+        let hash = self.hash_of(key);
         let mut attempts = Attempts::default();
         let mut claimed = None;
         loop {
@@ -363,7 +363,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Removes a key if it is as it is wanted.
     pub(super) async fn take_wanted(&self, key: &[u8], wanted: Wanted) -> Result<Option<Taken>, TableError> {
         self.check_writable()?;
-        let hash = KeyHash::new(key, &self.options);
+        let hash = self.hash_of(key);
         let mut attempts = Attempts::default();
         loop {
             match self.try_take(key, hash, wanted).await {

@@ -97,7 +97,8 @@ fn thread(run: &Run<'_>, seed: u64) {
 pub fn explore(seed: u64, grain: Grain) {
     let node = node(Mechanism::MemoryWindow);
     let lease = Lifetime::millis(20);
-    let options = TableOptions { grain, lease, groups: 1, depth_max: 10, ..TableOptions::default() };
+    let options =
+        TableOptions { grain, lease, groups: 1, depth_max: 10, seed: Some(0), ..TableOptions::default() };
     let first = User::create(&node, "red", &options);
     let run = Run {
         node: &node,

@@ -127,6 +127,8 @@ impl Options {
             blocks: shape.blocks,
             grain: shape.grain,
             lease: self.lease.unwrap_or(usual.lease),
+            // All mechanisms do the same work.
+            seed: Some(0),
             ..usual
         }
     }

@@ -82,6 +82,8 @@ fn insert(inputs: &Inputs, effort: Effort) -> Insert {
         // All keys of a run have room in one subtable.
         groups: u32::try_from(effort.table_keys).expect("the keys are few"),
         depth_max: 4,
+        // A run of the model is the same again.
+        seed: Some(0),
         ..TableOptions::default()
     };
     let job = Inserts { options, value_bytes: prices.value_bytes, next: Arc::default() };
