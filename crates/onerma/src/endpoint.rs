@@ -13,6 +13,8 @@ pub use control::ControlLink;
 use crate::executor::{Executor, ExecutorCounters, ExecutorLimits, Pace, Transfer, TransferEnd, TransferId};
 use crate::initiator::{Destination, Initiator, InitiatorLimits};
 use crate::keys::{DerivedKey, OperationKey, OperationType};
+use crate::path_mtu::PathMtu;
+use crate::probe;
 use crate::{RegionId, UdpSocket};
 use control::Control;
 use portcullis_memory::{ArenaMemory, Mapping};
@@ -31,6 +33,9 @@ use wait::Watch;
 const KEYS_MAX: usize = 4096;
 /// Batches of datagrams that one poll takes in, which bounds its time.
 const BATCHES_MAX: usize = 8;
+/// Datagrams that time-outs wait for until the socket is empty: as many as a socket has room for. Who floods the socket with more holds
+/// no time-out up for longer.
+const BACKLOG_MAX: usize = 1 << 13;
 
 /// What an end has to know of its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +65,6 @@ pub struct UdpEndpoint {
     size: EndpointSize,
     executor: Executor,
     transfers: usize,
-    datagram_max: u32,
     socket: UdpSocket,
     control: Control,
     /// Keys by region.
@@ -68,22 +72,27 @@ pub struct UdpEndpoint {
     under_way: HashMap<TransferId, UnderWay>,
     completions: VecDeque<Completion>,
     watch: Watch,
+    /// Datagrams that were taken in since the socket was last empty.
+    backlog: usize,
     /// Moment zero of the executor's time.
     began: Instant,
 }
 
 impl UdpEndpoint {
-    /// An end with so many bytes of buffers. `socket` sends from the host for which the node derives keys.
+    /// An end with so many bytes of buffers. `socket` sends from the host for which the node derives keys. The path carries datagrams
+    /// of `datagram_max` bytes now. What it carries later, up to the initiator's `packet_max`, is found out again.
     ///
     /// # Errors
     /// The machine does not have enough.
     pub fn new(
         node: NodeEnd,
         buffers: u64,
-        socket: UdpSocket,
+        (socket, datagram_max): (UdpSocket, u32),
         link: Box<dyn ControlLink>,
         (initiator, executor, pace): (InitiatorLimits, ExecutorLimits, Pace),
     ) -> std::io::Result<Self> {
+        let found = usize::try_from(datagram_max).unwrap_or(usize::MAX);
+        let path = PathMtu::new(node.address, found, initiator.packet_max, probe::random()?);
         let size = EndpointSize {
             data_queue_pairs: 0,
             chunk_queue_pairs: 0,
@@ -100,22 +109,23 @@ impl UdpEndpoint {
             arena: ArenaMemory::whole(memory, size.arena_bytes),
             size,
             transfers: executor.transfers,
-            datagram_max: u32::try_from(initiator.packet_max).unwrap_or(u32::MAX),
-            executor: Executor::with_pace(Initiator::new(initiator), executor, pace),
+            executor: Executor::with_pace(Initiator::new(initiator), executor, pace).with_path(path),
             socket,
             control: Control::new(link),
             keys: HashMap::new(),
             under_way: HashMap::new(),
             completions: VecDeque::new(),
             watch,
+            backlog: 0,
             began: Instant::now(),
         })
     }
 
-    /// Bytes of the largest datagram that goes either way.
+    /// Bytes of the largest datagram that goes either way now. The path may carry others later.
     #[must_use]
     pub fn datagram_max(&self) -> u32 {
-        self.datagram_max
+        let now = self.executor.path().map_or(0, PathMtu::datagram_max);
+        u32::try_from(now).unwrap_or(u32::MAX)
     }
 
     /// How its operations have ended, those that were repeated included.
@@ -157,7 +167,9 @@ impl UdpEndpoint {
         if self.executor.pending() > 0 {
             self.receive();
             let now = self.now();
-            if self.executor.next_timeout().is_some_and(|due| due <= now) {
+            // A process that has waited for a processor finds many answers at once.
+            let is_all = self.backlog == 0 || self.backlog > BACKLOG_MAX;
+            if is_all && self.executor.next_timeout().is_some_and(|due| due <= now) {
                 self.executor.handle_timeout(now);
             }
             while let Some(end) = self.executor.poll_end() {
@@ -169,21 +181,28 @@ impl UdpEndpoint {
     }
 
     fn transmit(&mut self) {
-        let Self { socket, executor, .. } = self;
+        let Self { socket, executor, began, .. } = self;
         // A datagram that the system refuses is lost, like one that is lost on its way. What waits for it has time-outs.
         while let Err(error) = socket.send(|packet| executor.poll_transmit(packet)) {
             tracing::debug!(%error, "a datagram was not sent");
+            if error.is_too_long() {
+                executor.handle_too_long(error.to, error.bytes, began.elapsed());
+            }
         }
     }
 
     fn receive(&mut self) {
         let now = self.now();
-        let Self { socket, executor, .. } = self;
+        let Self { socket, executor, backlog, .. } = self;
         for _ in 0..BATCHES_MAX {
             match socket.receive(|from, packet| executor.handle_packet(from, packet, now)) {
-                Ok(0) => return,
-                Ok(_) => {}
+                Ok(0) => {
+                    *backlog = 0;
+                    return;
+                }
+                Ok(came) => *backlog += came,
                 Err(error) => {
+                    *backlog = 0;
                     tracing::debug!(%error, "the socket reports an error");
                     return;
                 }

@@ -8,12 +8,16 @@
 mod flow;
 mod transfer;
 
+use crate::cipher::TAG_BYTES;
 use crate::congestion::{Congestion, CongestionParameters};
-use crate::initiator::{Completion, Initiator, ServiceClass, SlotId};
+use crate::initiator::{Completion, Initiator, ServiceClass, SlotId, Terms};
 use crate::keys::OperationType;
+use crate::packet::HEADER_BYTES;
+use crate::path_mtu::PathMtu;
 use crate::status::Status;
 use flow::Flow;
 use portcullis_errors::{Coded, ErrorCode};
+use portcullis_protocol::planted::{self, Fault};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,12 +31,17 @@ const TARGET_ROUND_TRIPS: u32 = 4;
 /// took this for congestion would shrink further the less there is to do.
 const TARGET_LEAST: Duration = Duration::from_millis(10);
 
+/// How much longer than the first one the last repeat of an operation waits for its answer. Where an end waits for a processor, all
+/// answers come late, and repeats that waited no longer than the first would all end before theirs.
+pub const REPEAT_TIMEOUTS_MAX: u32 = 8;
+
 /// The sizes and the pace of an executor.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ExecutorLimits {
     /// Transfers that may be under way or wait.
     pub transfers: usize,
-    /// How long a transfer may go on beginning operations. Those that are under way then still come to their own end.
+    /// How long a transfer may go on beginning operations. Those that are under way then still come to their own end. Time in which
+    /// nobody called the executor although something was due does not count: its process waited for a processor.
     pub patience: Duration,
     /// How long commands wait on this host when it is not congested (`TARGET_DELAY` for `issue_delay`).
     pub local_target: Duration,
@@ -166,7 +175,11 @@ pub struct Executor {
     /// The flows that have something to begin, each once, in turns.
     turns: VecDeque<(SocketAddr, OperationType)>,
     transfers: HashMap<TransferId, UnderWay>,
-    parts: HashMap<SlotId, (TransferId, Part)>,
+    parts: HashMap<SlotId, (TransferId, Part, usize)>,
+    /// The size of datagrams on the path to one node, if it is found out again.
+    path: Option<PathMtu>,
+    /// When the executor was called last.
+    called: Duration,
     /// When transfers have had their time, the earliest first. Some have ended before.
     deadlines: VecDeque<(Duration, TransferId)>,
     next_id: u64,
@@ -199,10 +212,33 @@ impl Executor {
             turns: VecDeque::new(),
             transfers: HashMap::new(),
             parts: HashMap::new(),
+            path: None,
+            called: Duration::ZERO,
             deadlines: VecDeque::new(),
             next_id: 0,
             ends: VecDeque::new(),
             counters: ExecutorCounters::default(),
+        }
+    }
+
+    /// Has the executor find out again how long datagrams the path to a node carries. Other nodes are sent datagrams as long as the
+    /// initiator's limits say.
+    #[must_use]
+    pub fn with_path(mut self, path: PathMtu) -> Self {
+        self.path = Some(path);
+        self
+    }
+
+    /// The path whose size of datagrams is found out again, if there is one.
+    #[must_use]
+    pub fn path(&self) -> Option<&PathMtu> {
+        self.path.as_ref()
+    }
+
+    /// Notes that the system refuses datagrams of so many bytes to `to`. What was lost with them has its time-outs.
+    pub fn handle_too_long(&mut self, to: SocketAddr, bytes: usize, now: Duration) {
+        if let Some(path) = self.path.as_mut().filter(|path| path.to() == to) {
+            path.too_long(bytes, now);
         }
     }
 
@@ -227,6 +263,7 @@ impl Executor {
         if transfer.is_empty() {
             return Err((NotBegun::Empty, Box::new(transfer)));
         }
+        self.excuse_absence(now);
         let id = TransferId(self.next_id);
         self.next_id += 1;
         let under_way = UnderWay::new(transfer);
@@ -253,7 +290,7 @@ impl Executor {
     /// The transfer whose operation has this slot, which is in each of the operation's packets.
     #[must_use]
     pub fn transfer_in(&self, slot: SlotId) -> Option<TransferId> {
-        self.parts.get(&slot).map(|&(id, _)| id)
+        self.parts.get(&slot).map(|&(id, ..)| id)
     }
 
     /// Operations of a destination and direction that may be under way, for this host's window and for the flow's.
@@ -264,7 +301,7 @@ impl Executor {
 
     /// Appends the next packet to send to `packet`, and returns where it goes.
     pub fn poll_transmit(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
-        self.initiator.poll_transmit(packet)
+        self.initiator.poll_transmit(packet).or_else(|| self.path.as_mut()?.poll_probe(packet))
     }
 
     /// The next transfer that has ended.
@@ -281,19 +318,53 @@ impl Executor {
         });
         let paced = if self.has_local_room() { paced.min() } else { None };
         let patience = self.deadlines.front().map(|&(deadline, _)| deadline);
-        paced.into_iter().chain(patience).chain(self.initiator.next_timeout()).min()
+        // Nobody is woken for a path that is not used.
+        let path = self.path.as_ref().filter(|_| !self.transfers.is_empty());
+        let path = path.and_then(PathMtu::next_timeout);
+        paced.into_iter().chain(patience).chain(path).chain(self.initiator.next_timeout()).min()
     }
 
-    /// Ends what has run out of time, and begins what may begin now.
+    /// Ends what has run out of time, and begins what may begin now. A caller hands over first what has come by then: an answer
+    /// that waits in a socket is there in time.
     pub fn handle_timeout(&mut self, now: Duration) {
+        self.excuse_absence(now);
+        if let Some(path) = &mut self.path {
+            path.handle_timeout(now);
+        }
         self.initiator.handle_timeout(now);
         self.collect(now);
     }
 
     /// Takes a packet in. It is decrypted in place.
     pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
+        self.excuse_absence(now);
+        if self.path.as_mut().is_some_and(|path| path.handle_answer(from, packet, now)) {
+            return;
+        }
         self.initiator.handle_packet(from, packet, now);
         self.collect(now);
+    }
+
+    /// Gives transfers the time back in which something was due and nobody called.
+    fn excuse_absence(&mut self, now: Duration) {
+        let away = now.saturating_sub(self.called);
+        if away > self.initiator.timeout() {
+            let late = self.next_timeout().map_or(Duration::ZERO, |due| now.saturating_sub(due));
+            self.deadlines.iter_mut().for_each(|(deadline, _)| *deadline += late);
+        }
+        self.called = self.called.max(now);
+    }
+
+    /// What an operation on a part may use.
+    fn terms(&self, to: SocketAddr, part: Part) -> Terms {
+        let path = self.path.as_ref().filter(|path| path.to() == to);
+        let datagram_max = path.map_or(usize::MAX, |path| {
+            // Whatever the path has become meanwhile, a repeat gets through.
+            let is_lost = part.lost > 0 && !planted::is(Fault::BlackHoleUnnoticed);
+            if is_lost { path.base() } else { path.datagram_max() }
+        });
+        let factor = (1 << part.lost.saturating_sub(1).min(u32::BITS - 1)).min(REPEAT_TIMEOUTS_MAX);
+        Terms { datagram_max, timeout: self.initiator.timeout() * factor }
     }
 
     fn collect(&mut self, now: Duration) {
@@ -306,11 +377,15 @@ impl Executor {
 
     fn take_completion(&mut self, completion: Completion, now: Duration) {
         self.counters.count(&completion);
-        let (id, part) = self.parts.remove(&completion.slot).expect("each operation is a transfer's");
+        let (id, part, longest) =
+            self.parts.remove(&completion.slot).expect("each operation is a transfer's");
         let transfer = self.transfers.get_mut(&id).expect("a transfer ends after its operations");
         let (key, class, waited) = (transfer.flow(), transfer.class(), transfer.has_more());
         let flow = self.flows.get_mut(&key).expect("the flow of a transfer that is under way is there");
         flow.ended(&completion, &mut self.local, now);
+        if let Some(path) = self.path.as_mut().filter(|path| path.to() == key.0) {
+            path.ended(key.1, longest, &completion, now);
+        }
         transfer.take(part, completion);
         let (has_more, is_done) = (transfer.has_more(), transfer.is_done());
         if waited && !has_more {
@@ -382,8 +457,11 @@ impl Executor {
                 flow.push(id, class);
             }
             flow.begun(local, now);
-            let slot = self.initiator.issue(command, now).expect("there is a slot, and parts have a length");
-            self.parts.insert(slot, (id, part));
+            let terms = self.terms(key.0, part);
+            let longest = terms.datagram_max.min(part.length + HEADER_BYTES + TAG_BYTES);
+            let issued = self.initiator.issue_on(command, terms, now);
+            let slot = issued.expect("there is a slot, and parts have a length");
+            self.parts.insert(slot, (id, part, longest));
         }
     }
 }

@@ -126,6 +126,15 @@ pub struct Command {
     pub class: ServiceClass,
 }
 
+/// What an operation may use. Both are bounded by the initiator's limits: datagrams are no longer, and time-outs no shorter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// Bytes of the largest datagram that it sends, and has sent to it.
+    pub datagram_max: usize,
+    /// How long it waits for its answer, as [`InitiatorLimits::timeout`] says.
+    pub timeout: Duration,
+}
+
 /// Why a command was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotIssued {
@@ -208,6 +217,12 @@ impl Initiator {
         self.slots.len() - self.free.len()
     }
 
+    /// How long an operation waits for its answer, unless its terms say longer.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.limits.timeout
+    }
+
     /// Whether a command can be taken.
     #[must_use]
     pub fn has_free_slot(&self) -> bool {
@@ -219,6 +234,24 @@ impl Initiator {
     /// # Errors
     /// There is no slot, or the length is not allowed. The command comes back.
     pub fn issue(&mut self, command: Command, now: Duration) -> Result<SlotId, (NotIssued, Box<Command>)> {
+        let InitiatorLimits { packet_max, timeout, .. } = self.limits;
+        self.issue_on(command, Terms { datagram_max: packet_max, timeout }, now)
+    }
+
+    /// The same for an operation that may not use everything that the initiator's limits allow, or may wait for longer.
+    ///
+    /// # Errors
+    /// As [`issue`](Self::issue).
+    pub fn issue_on(
+        &mut self,
+        command: Command,
+        terms: Terms,
+        now: Duration,
+    ) -> Result<SlotId, (NotIssued, Box<Command>)> {
+        let terms = Terms {
+            datagram_max: terms.datagram_max.min(self.limits.packet_max),
+            timeout: terms.timeout.max(self.limits.timeout),
+        };
         let length = command.action.length();
         if length == 0 || length > OPERATION_MAX as usize {
             return Err((NotIssued::Length(length), Box::new(command)));
@@ -229,8 +262,19 @@ impl Initiator {
         let Command { action, to, address, class } = command;
         let (operation, buffer) = (action.operation(), action.into_data());
         let Destination { address: to, client, region, key } = to;
-        let entry =
-            Slot { operation, to, client, region, key, address, buffer, class, issued: now, sent: None };
+        let entry = Slot {
+            operation,
+            to,
+            client,
+            region,
+            key,
+            address,
+            buffer,
+            class,
+            issued: now,
+            terms,
+            sent: None,
+        };
         self.slots[slot.0 as usize] = Some(entry);
         self.queues[class as usize].push_back(slot);
         self.dispatch(now);
@@ -342,11 +386,10 @@ impl Initiator {
     }
 
     fn request(&mut self, id: SlotId, number: u64, now: Duration) {
-        let InitiatorLimits { timeout, packet_max, .. } = self.limits;
-        let deadline = now + timeout;
         let Self { slots, out, .. } = self;
         let slot = slots[id.0 as usize].as_mut().expect("a slot in use has a command");
-        let answers = AnswerSize::of(packet_max);
+        let deadline = now + slot.terms.timeout;
+        let answers = AnswerSize::of(slot.terms.datagram_max);
         let header = Header { answers, ..slot.header(Kind::Request, id, number, (number, 0)) };
         out.seal(slot.to, slot.key.cipher(), &header, 0, |_| {});
         let arrivals = Arrivals::default();
@@ -409,7 +452,6 @@ impl Initiator {
 
     /// The responder asks for the data of a change: sends it, once.
     fn send_data(&mut self, id: SlotId, header: &Header, now: Duration) {
-        let (deadline, packet_max) = (now + self.limits.timeout, self.limits.packet_max);
         let is_asked = self.slot(id).operation.is_change()
             && header.salt == header.counter
             && self.sent(id).is_some_and(|sent| sent.salt == 0);
@@ -419,11 +461,13 @@ impl Initiator {
         let Self { slots, counter, out, deadlines, .. } = self;
         let slot = slots[id.0 as usize].as_mut().expect("a slot in use has a command");
         let sent = slot.sent.as_mut().expect("what is asked for was sent");
+        let Terms { datagram_max, timeout } = slot.terms;
+        let deadline = now + timeout;
         sent.salt = header.salt;
         // The responder has begun to wait before now, so it ends to wait before this operation times out.
         deadlines.set(id, deadline);
         let names = (header.operation, header.salt);
-        for (offset, length) in parts(slot.length(), packet_max) {
+        for (offset, length) in parts(slot.length(), datagram_max) {
             let Some(number) = counter.next() else { return };
             let data = &slot.buffer[offset as usize..(offset + length) as usize];
             let packet = Header { offset, ..slot.header(Kind::ChangeData, id, number, names) };

@@ -5,7 +5,8 @@
 //! The two ends of an operation are state machines. [`Initiator`] is a client's end and [`Responder`] a node's. [`Executor`]
 //! makes transfers of any size out of a client's operations. They take datagrams and times in and give datagrams and
 //! completions out. They do no I/O, read no clock and draw no random number. They decide nothing about who may have which
-//! permission: whoever fills the [`RegionTable`] does. [`UdpSocket`] alone does I/O: it carries datagrams in batches.
+//! permission: whoever fills the [`RegionTable`] does. [`PathMtu`] finds out how long datagrams may be, again and again.
+//! [`UdpSocket`] alone does I/O: it carries datagrams in batches.
 #![forbid(unsafe_code)]
 
 mod arrivals;
@@ -20,6 +21,7 @@ mod keys;
 mod node_socket;
 mod outbox;
 mod packet;
+mod path_mtu;
 mod probe;
 mod regions;
 mod responder;
@@ -31,21 +33,24 @@ pub use cipher::{IS_ENCRYPTED, TAG_BYTES};
 pub use congestion::{Congestion, CongestionParameters};
 pub use endpoint::{ControlLink, NodeEnd, UdpEndpoint};
 pub use executor::{
-    Executor, ExecutorCounters, ExecutorLimits, NotBegun, Pace, Signal, Transfer, TransferEnd, TransferId,
+    Executor, ExecutorCounters, ExecutorLimits, NotBegun, Pace, REPEAT_TIMEOUTS_MAX, Signal, Transfer,
+    TransferEnd, TransferId,
 };
 pub use initiator::{
     Action, Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ServiceClass, SlotId,
+    Terms,
 };
 pub use keys::{
     DerivationKey, DerivedKey, HolderTerms, HostAddress, OperationKey, OperationType, RegionKey, RegionTerms,
 };
 pub use node_socket::NodeSocket;
 pub use packet::HEADER_BYTES;
+pub use path_mtu::{Direction, PathMtu};
 pub use probe::{Path, PathError, find_path};
 pub use regions::{Allowed, NoRoom, Region, RegionId, RegionTable};
 pub use responder::{Refused, Reproach, Responder, ResponderCounters, ResponderLimits};
 pub use status::Status;
-pub use udp::UdpSocket;
+pub use udp::{NotSent, UdpSocket};
 
 /// The most bytes that one operation moves (1RMA §4.1).
 pub const OPERATION_MAX: u32 = 4096;

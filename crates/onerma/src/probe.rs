@@ -1,5 +1,5 @@
-//! What a client asks before it has a key for anything: whether the node's UDP port answers, how long that takes, and how large
-//! datagrams the path carries in both directions.
+//! Probes of a path: whether the node's UDP port answers, how long that takes, and how large datagrams the path carries in both
+//! directions. [`find_path`] asks that before a client has a key for anything. [`PathMtu`](crate::PathMtu) asks again later.
 //!
 //! A probe is not sealed. Its answer has as many bytes, so nobody gets a node to send more than it was sent; it says nothing.
 //! Somebody on the path can make answers up, as it could lose all datagrams: then operations run into their time-outs.
@@ -25,8 +25,11 @@ const ETHERNET: usize = 1500 - 48;
 /// The longest datagram that there is anything for: a whole operation in one. Requests say how long answers may be in units.
 const LONGEST: usize =
     (OPERATION_MAX as usize + HEADER_BYTES + TAG_BYTES).next_multiple_of(packet::ANSWER_UNIT);
-/// How long answers are waited for before it is asked again.
-const ROUND: Duration = Duration::from_millis(50);
+/// The datagrams of an operation of the largest size in two parts: a step between [`ETHERNET`] and [`LONGEST`].
+const HALF: usize =
+    (OPERATION_MAX as usize / 2 + HEADER_BYTES + TAG_BYTES).next_multiple_of(packet::ANSWER_UNIT);
+/// How long answers are waited for before the path is probed again.
+pub(crate) const PROBE_ROUND: Duration = Duration::from_millis(50);
 /// How long answers for larger datagrams are waited for once a smaller one has come.
 const LINGER: Duration = Duration::from_millis(5);
 
@@ -47,6 +50,28 @@ pub(crate) fn answer(packet: &mut [u8]) -> bool {
         }
         _ => false,
     }
+}
+
+/// Appends a probe of so many bytes with this token.
+pub(crate) fn append(packet: &mut Vec<u8>, bytes: usize, token: u64) {
+    let layout = Layout { head: PROBE, token: U64::new(token) };
+    packet.extend_from_slice(layout.as_bytes());
+    packet.resize(packet.len() + bytes.saturating_sub(size_of::<Layout>()), 0);
+}
+
+/// The token of a probe's answer. `None`: the packet is no such answer.
+pub(crate) fn token_of_answer(packet: &[u8]) -> Option<u64> {
+    let (layout, _) = Layout::ref_from_prefix(packet).ok()?;
+    (layout.head == ANSWER).then(|| layout.token.get())
+}
+
+/// The sizes of datagrams that are probed where none may have more than `most` bytes, the smallest first.
+pub(crate) fn sizes(most: usize) -> Vec<usize> {
+    let most = most.min(LONGEST);
+    let mut sizes: Vec<usize> =
+        [EVERY_PATH, ETHERNET, HALF].into_iter().filter(|&size| size < most).collect();
+    sizes.push(most);
+    sizes
 }
 
 /// What a path is like.
@@ -119,21 +144,20 @@ pub fn find_path(
     if most_bytes < EVERY_PATH {
         return Err(PathError::TooShort(most));
     }
-    let mut sizes = vec![EVERY_PATH, ETHERNET.min(most_bytes), most_bytes];
-    sizes.dedup();
+    let sizes = sizes(most_bytes);
     let began = Instant::now();
     let (mut rounds, mut shortest) = (Vec::new(), None);
     while began.elapsed() < within {
         rounds.push(Round { token: random()?, began: Instant::now() });
         let Some(path) = ask(socket, to, &sizes, &rounds)? else { continue };
-        if path.round_trip <= ROUND {
+        if path.round_trip <= PROBE_ROUND {
             return Ok(path);
         }
         // The path, or for a while this process, is too slow.
         shortest = shortest.into_iter().chain([path.round_trip]).min();
     }
     Err(match shortest {
-        Some(round_trip) => PathError::TooSlow { to, round_trip, most: ROUND },
+        Some(round_trip) => PathError::TooSlow { to, round_trip, most: PROBE_ROUND },
         None => PathError::Silent { to, within, bytes: EVERY_PATH },
     })
 }
@@ -145,7 +169,7 @@ struct Round {
 }
 
 /// A token that nobody guesses who does not see the probe.
-fn random() -> std::io::Result<u64> {
+pub(crate) fn random() -> std::io::Result<u64> {
     let mut token = [0; 8];
     SystemRandom::new().fill(&mut token).map_err(|_| std::io::Error::other("no random numbers"))?;
     Ok(u64::from_le_bytes(token))
@@ -163,22 +187,19 @@ fn ask(
     let mut left = sizes.iter();
     let mut probe = |packet: &mut Vec<u8>| {
         let &bytes = left.next()?;
-        let layout = Layout { head: PROBE, token: U64::new(*token) };
-        packet.extend_from_slice(layout.as_bytes());
-        packet.resize(packet.len() + bytes - size_of::<Layout>(), 0);
+        append(packet, bytes, *token);
         Some(to)
     };
     // What is too long for this machine's own link is refused here.
     while socket.send(&mut probe).is_err() {}
-    let (mut longest, mut round_trip, mut until) = (0, Duration::MAX, ROUND);
+    let (mut longest, mut round_trip, mut until) = (0, Duration::MAX, PROBE_ROUND);
     while began.elapsed() < until && longest < sizes[sizes.len() - 1] {
         socket.wait(until.saturating_sub(began.elapsed()))?;
         socket.receive(|from, packet| {
-            let Ok((layout, _)) = Layout::ref_from_prefix(packet) else { return };
-            let asked = rounds.iter().rev().find(|round| round.token == layout.token.get());
+            let Some(token) = token_of_answer(packet) else { return };
+            let asked = rounds.iter().rev().find(|round| round.token == token);
             if let Some(round) = asked
                 && from == to
-                && layout.head == ANSWER
                 && sizes.contains(&packet.len())
             {
                 longest = longest.max(packet.len());

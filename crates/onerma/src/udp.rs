@@ -98,6 +98,27 @@ impl Arrivals {
     }
 }
 
+/// Datagrams that the system has not taken.
+#[derive(Debug, thiserror::Error)]
+#[error("datagrams of {bytes} bytes to {to} were not sent: {source}")]
+pub struct NotSent {
+    /// Where they were to go.
+    pub to: SocketAddr,
+    /// Bytes of the longest.
+    pub bytes: usize,
+    /// What the system says.
+    #[source]
+    pub source: io::Error,
+}
+
+impl NotSent {
+    /// Whether they are too long for this machine's link to the destination.
+    #[must_use]
+    pub fn is_too_long(&self) -> bool {
+        quinn_udp::is_msg_size_err(&self.source)
+    }
+}
+
 /// Datagrams for one destination that leave together. All are as long as the first, but for the last.
 #[derive(Debug, Default)]
 struct Burst {
@@ -138,6 +159,11 @@ impl Burst {
                 && is_last_full
                 && datagram <= self.segment
                 && self.length + datagram <= BURST_BYTES_MAX
+    }
+
+    /// Bytes of its longest datagram.
+    fn longest(&self) -> usize {
+        self.segment.min(self.length)
     }
 
     fn clear(&mut self) {
@@ -237,9 +263,12 @@ impl UdpSocket {
     /// appends one datagram to the bytes that it is given, and returns where that goes. Returns how many have left.
     ///
     /// # Errors
-    /// The system refuses a datagram, for instance because it is too long for the path
-    /// ([`quinn_udp::is_msg_size_err`]). It is lost, and those of its burst with it: the next call goes on behind them.
-    pub fn send(&mut self, mut poll: impl FnMut(&mut Vec<u8>) -> Option<SocketAddr>) -> io::Result<usize> {
+    /// The system refuses a datagram, for instance because it is too long for this machine's link ([`NotSent::is_too_long`]). It
+    /// is lost, and those of its burst with it: the next call goes on behind them.
+    pub fn send(
+        &mut self,
+        mut poll: impl FnMut(&mut Vec<u8>) -> Option<SocketAddr>,
+    ) -> Result<usize, NotSent> {
         let most = self.state.max_gso_segments().min(BURST_DATAGRAMS_MAX);
         let mut sent = 0;
         loop {
@@ -256,8 +285,10 @@ impl UdpSocket {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(sent),
                 Err(error) => {
+                    let source = reason(&mut self.state, &self.socket, error, &transmit);
+                    let bytes = self.burst.longest();
                     self.burst.clear();
-                    return Err(error);
+                    return Err(NotSent { to: destination, bytes, source });
                 }
             }
         }
@@ -300,6 +331,25 @@ impl UdpSocket {
             each(meta.addr, datagram);
         }))
     }
+}
+
+/// Why a burst was refused. Some kernels say of datagrams that leave together and are too long that an argument is invalid, as where
+/// a link has no segmentation offload, and then the state gives offload up for all destinations. So the first of them is sent alone.
+fn reason(
+    state: &mut UdpSocketState,
+    socket: &std::net::UdpSocket,
+    error: io::Error,
+    burst: &Transmit<'_>,
+) -> io::Error {
+    let is_doubtful = matches!(Errno::from_io_error(&error), Some(Errno::INVAL | Errno::IO));
+    let Some(segment) = burst.segment_size.filter(|_| is_doubtful) else { return error };
+    let first = Transmit { contents: &burst.contents[..segment], segment_size: None, ..burst.clone() };
+    let alone = state.try_send(UdpSockRef::from(socket), &first);
+    let Some(too_long) = alone.err().filter(quinn_udp::is_msg_size_err) else { return error };
+    if let Ok(with_offload) = UdpSocketState::new(UdpSockRef::from(socket)) {
+        *state = with_offload;
+    }
+    too_long
 }
 
 fn remember(called: &mut HashMap<SocketAddr, IpAddr>, sender: SocketAddr, own: IpAddr) {

@@ -102,7 +102,7 @@ fn what_comes_for_nothing_does_not_keep_an_event_loop_awake() {
     let mut end = UdpEndpoint::new(
         node,
         4096,
-        socket,
+        (socket, 1232),
         Box::new(Silence(link.into())),
         (limits.0, limits.1, portcullis_onerma::Pace::for_shared_processors()),
     )

@@ -32,7 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct UdpOptions {
     /// How this client and the node prove their identity.
     pub security: ClientSecurity,
-    /// Bytes of the largest datagram that the path carries. `None`: it is found out.
+    /// Bytes of the largest datagram that is tried. `None`: as many as the node takes. How many the path carries is found out, at the
+    /// attach and again later.
     pub datagram_max: Option<u32>,
 }
 
@@ -126,7 +127,7 @@ fn open(place: &str, options: &SessionOptions, within: Duration) -> Result<(UdpE
     let initiator = InitiatorLimits {
         slots: SLOTS,
         window: u32::try_from(socket.room().clamp(WINDOW_MIN, WINDOW_MAX)).expect("it is small"),
-        packet_max: path.datagram_max as usize,
+        packet_max: most as usize,
         dispatch_timeout: PATIENCE,
         timeout: TIMEOUT,
     };
@@ -136,6 +137,7 @@ fn open(place: &str, options: &SessionOptions, within: Duration) -> Result<(UdpE
         ..ExecutorLimits::for_round_trip(path.round_trip)
     };
     let limits = (initiator, executor, Pace::for_shared_processors());
+    let socket = (socket, path.datagram_max);
     let endpoint = UdpEndpoint::new(node, options.arena_bytes, socket, Box::new(Link(talk)), limits)?;
     Ok((endpoint, client))
 }

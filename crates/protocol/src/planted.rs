@@ -148,6 +148,8 @@ pub enum Fault {
     WindowNotRefunded,
     /// A probe is answered twice.
     ProbeAnsweredTwice,
+    /// Datagrams stay as long as they were although the path does not carry them any more.
+    BlackHoleUnnoticed,
     /// A read without an answer waits for ever.
     DeadlineForgotten,
     /// A refusal ends a change although its data is on its way.
@@ -270,7 +272,7 @@ impl Fault {
     ];
 
     /// Those of clients over UDP. The simulator's checkers find them.
-    pub const OF_UDP: [Self; 18] = [
+    pub const OF_UDP: [Self; 19] = [
         Self::RegionStaysOpen,
         Self::OperationRightNotChecked,
         Self::RegionOneByteLong,
@@ -289,6 +291,7 @@ impl Fault {
         Self::RepeatedBeyondPatience,
         Self::RefusedAfterEffect,
         Self::ProbeAnsweredTwice,
+        Self::BlackHoleUnnoticed,
     ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.

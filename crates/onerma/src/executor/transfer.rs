@@ -51,7 +51,9 @@ pub struct TransferEnd {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     offset: usize,
-    length: usize,
+    pub length: usize,
+    /// How often an operation with these bytes has got no answer.
+    pub lost: u32,
 }
 
 #[derive(Debug)]
@@ -119,7 +121,7 @@ impl UnderWay {
         assert!(self.has_more(), "whoever begins a part has asked whether there is one");
         let part = self.repeats.pop().unwrap_or_else(|| {
             let left = self.transfer.action.length() - self.begun;
-            Part { offset: self.begun, length: left.min(OPERATION_MAX as usize) }
+            Part { offset: self.begun, length: left.min(OPERATION_MAX as usize), lost: 0 }
         });
         self.begun = self.begun.max(part.offset + part.length);
         self.under_way += 1;
@@ -146,7 +148,8 @@ impl UnderWay {
             }
         } else if self.may_repeat(&completion) && !self.is_over {
             self.latest = Some(completion.status);
-            self.repeats.push(part);
+            let lost = part.lost + u32::from(completion.status == Status::Timeout);
+            self.repeats.push(Part { lost, ..part });
         } else {
             self.failure.get_or_insert(completion.status);
         }

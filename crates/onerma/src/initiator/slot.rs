@@ -1,7 +1,7 @@
 //! A command in its slot.
 
 use crate::arrivals::Arrivals;
-use crate::initiator::{ServiceClass, SlotId};
+use crate::initiator::{ServiceClass, SlotId, Terms};
 use crate::keys::{OperationKey, OperationType};
 use crate::packet::{AnswerSize, Header, Kind};
 use crate::regions::RegionId;
@@ -20,6 +20,7 @@ pub(super) struct Slot {
     pub buffer: Vec<u8>,
     pub class: ServiceClass,
     pub issued: Duration,
+    pub terms: Terms,
     pub sent: Option<Sent>,
 }
 
