@@ -15,7 +15,7 @@ pub enum NoLifetime {
     #[error("{0:?} has no unit: write for example 500us, 50ms or 10s")]
     NoUnit(String),
     /// The unit is unknown.
-    #[error("{0:?} is no unit of time: use us, ms, s or min")]
+    #[error("{0:?} is no unit of time: use us, ms, s, min, h or d")]
     UnknownUnit(String),
     /// It has a fraction finer than a microsecond.
     #[error("{0} is finer than a microsecond: give a whole number of them")]
@@ -40,7 +40,7 @@ impl Coded for NoLifetime {
 impl FromStr for Lifetime {
     type Err = NoLifetime;
 
-    /// Reads a number with its unit, as in `500us`, `50 ms` or `1.5 s`.
+    /// Reads a number with its unit, as in `500us`, `50 ms`, `1.5 s` or `2h`.
     fn from_str(text: &str) -> Result<Self, NoLifetime> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
@@ -49,6 +49,8 @@ impl FromStr for Lifetime {
             "ms" => 1_000,
             "s" => 1_000_000,
             "min" => 60_000_000,
+            "h" => 3_600_000_000,
+            "d" => 86_400_000_000,
             "" => return Err(NoLifetime::NoUnit(text.to_owned())),
             unknown => return Err(NoLifetime::UnknownUnit(unknown.to_owned())),
         };
@@ -188,6 +190,8 @@ mod tests {
             ("1.5 s", 1_500_000),
             ("1.0 s", 1_000_000),
             ("1min", 60_000_000),
+            ("1.5h", 5_400_000_000),
+            ("7d", 604_800_000_000),
         ] {
             assert_eq!(text.parse(), Ok(Lifetime(micros)), "{text}");
         }
