@@ -15,6 +15,7 @@
 
 mod acceptor;
 mod handshake;
+pub mod identity_file;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod unix;

@@ -26,13 +26,19 @@ fn load_node(papers: &Papers, name: &str) -> Result<NodeIdentity, IdentityError>
 fn a_key_that_others_can_read_is_refused_with_what_to_do() {
     let papers = Papers::new();
     papers.make_tenant("orange", today(10));
-    for mode in [0o640, 0o604, 0o660, 0o666, 0o610] {
-        let key = papers.path("tenant-orange-key.pem");
+    let key = papers.path("tenant-orange-key.pem");
+    for mode in [0o604, 0o660, 0o666, 0o610, 0o620] {
         std::fs::set_permissions(&key, Permissions::from_mode(mode)).expect("set");
         let error = load(&papers, "tenant-orange").expect_err("refused");
         assert!(matches!(error, IdentityError::Exposed { .. }), "{error}");
-        assert!(error.to_string().contains("chmod 600"), "{error}");
+        assert!(
+            error.to_string().contains("chmod 600") && error.to_string().contains("chmod 640"),
+            "{error}"
+        );
     }
+    // Files of a test have the group of its process.
+    std::fs::set_permissions(&key, Permissions::from_mode(0o640)).expect("set");
+    load(&papers, "tenant-orange").expect("its group is one of this process");
     std::fs::set_permissions(papers.path("node-one-key.pem"), Permissions::from_mode(0o644)).expect("set");
     assert!(matches!(load_node(&papers, "node-one"), Err(IdentityError::Exposed { .. })));
     std::fs::set_permissions(papers.path("ca-key.pem"), Permissions::from_mode(0o644)).expect("set");

@@ -1,5 +1,6 @@
 //! Certificates and keys, from the files that `portcullis certificates` writes.
 
+use crate::identity_file::{self, Holds, Unread};
 use crate::tls::subject::{Role, tenant_of, validity_of};
 use crate::tls::trust::{NodesOnly, TenantsOnly, provider};
 use portcullis_errors::{Coded, ErrorCode};
@@ -9,16 +10,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ParsedCertificate};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version::TLS13};
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use zeroize::Zeroizing;
-
-/// The largest file that is read, in bytes: a chain of certificates has a few thousand.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Why the files cannot be used as an identity.
 #[derive(Debug, thiserror::Error)]
@@ -32,16 +27,19 @@ pub enum IdentityError {
         /// The machine's error.
         source: std::io::Error,
     },
-    /// Users other than the owner can read the private key.
+    /// Users other than the owner and the members of a group of this process can use the private key.
     #[error(
-        "{path} is a private key that others can read (its mode is {mode:04o}): `chmod 600 {path}`; if somebody \
-             may have read it, make a new one with `portcullis certificates`"
+        "{path} is a private key that others can use (its mode is {mode:04o}, its group {group}): `chmod 600 {path}`, or \
+             `chmod 640 {path}` with a group of this process's user; if another user may have read it, make a new one with \
+             `portcullis certificates`"
     )]
     Exposed {
         /// The file.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
+        /// Its group, by number.
+        group: u32,
     },
     /// A file holds something else.
     #[error("{path} holds no {what} in PEM: {reason}. `portcullis certificates` makes such files")]
@@ -263,16 +261,13 @@ pub(crate) fn in_words(error: &rustls::Error) -> String {
     }
 }
 
-fn read(path: &Path, private: bool) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
-    let unreadable = |source| IdentityError::Unreadable { path: path.to_owned(), source };
-    let file = File::open(path).map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
-    if private && metadata.mode() & 0o077 != 0 {
-        return Err(IdentityError::Exposed { path: path.to_owned(), mode: metadata.mode() & 0o7777 });
-    }
-    // Allocated at once, so that a growing buffer leaves no copy of a key behind.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(FILE_BYTES_MAX).unwrap_or(0)));
-    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
+fn read(path: &Path, holds: Holds, what: &'static str) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
+    let mut bytes = Zeroizing::new(Vec::new());
+    identity_file::read(path, holds, &mut bytes).map_err(|unread| match unread {
+        Unread::Machine(source) => IdentityError::Unreadable { path: path.to_owned(), source },
+        Unread::Exposed { mode, group } => IdentityError::Exposed { path: path.to_owned(), mode, group },
+        Unread::NoText(why) => malformed(path, what, &why),
+    })?;
     Ok(bytes)
 }
 
@@ -280,7 +275,7 @@ pub(crate) fn read_certificates(
     path: &Path,
     what: &'static str,
 ) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
-    let bytes = read(path, false)?;
+    let bytes = read(path, Holds::Certificates, what)?;
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(&bytes)
         .collect::<Result<_, _>>()
         .map_err(|error| malformed(path, what, &error))?;
@@ -290,9 +285,9 @@ pub(crate) fn read_certificates(
     Ok(certificates)
 }
 
-/// The text of a private key that only its owner can read.
+/// The text of a private key that nobody else can read.
 pub(crate) fn read_key_text(path: &Path) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
-    read(path, true)
+    read(path, Holds::PrivateKey, KEY)
 }
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
