@@ -1,10 +1,10 @@
 //! Where etcd is, and who may be met there.
 
 use crate::error::DirectoryError;
+use portcullis_attach::identity_file::{self, Holds, Unread};
 use rustls::crypto::ring;
 use std::fmt;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use ureq::Agent;
@@ -67,17 +67,27 @@ impl Identity {
     /// # Errors
     /// A file cannot be read, or others may read that of the key.
     pub fn load(folder: &Path) -> Result<Self, DirectoryError> {
-        let read = |name: &'static str| {
-            let read = std::fs::read(folder.join(name));
-            read.map_err(|error| DirectoryError::BadIdentity { what: name, why: error.to_string() })
+        let read = |name: &'static str, holds| {
+            let mut bytes = Vec::new();
+            match identity_file::read(&folder.join(name), holds, &mut bytes) {
+                Ok(()) => Ok(bytes),
+                Err(unread) => Err(DirectoryError::BadIdentity { what: name, why: in_words(unread) }),
+            }
         };
-        let key = read(KEY)?;
-        let mode = std::fs::metadata(folder.join(KEY)).map(|file| file.permissions().mode());
-        if mode.is_ok_and(|mode| mode & 0o077 != 0) {
-            let why = "others than its owner may read it: chmod 600".to_owned();
-            return Err(DirectoryError::BadIdentity { what: KEY, why });
-        }
-        Ok(Self { authorities: read("ca.pem")?, certificate: read("client.pem")?, key })
+        let key = read(KEY, Holds::PrivateKey)?;
+        let authorities = read("ca.pem", Holds::Certificates)?;
+        Ok(Self { authorities, certificate: read("client.pem", Holds::Certificates)?, key })
+    }
+}
+
+fn in_words(unread: Unread) -> String {
+    match unread {
+        Unread::Exposed { mode, group } => format!(
+            "others than its owner may use it (its mode is {mode:04o}, its group {group}): chmod 600, or 640 with a \
+             group of this process's user"
+        ),
+        Unread::NoText(why) => why,
+        Unread::Machine(error) => error.to_string(),
     }
 }
 
@@ -162,6 +172,7 @@ mod tests {
 
     #[test]
     fn an_identity_has_three_files_and_a_key_that_nobody_else_reads() {
+        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
         let write = |name: &str, mode| {
             let path = folder.path().join(name);
@@ -170,9 +181,10 @@ mod tests {
         };
         let told = || Identity::load(folder.path()).expect_err("it is not whole").to_string();
         assert!(told().contains(KEY), "{}", told());
-        write(KEY, 0o640);
+        write(KEY, 0o644);
         assert!(told().contains("chmod 600"), "{}", told());
-        write(KEY, 0o600);
+        // The file has the group of this process.
+        write(KEY, 0o640);
         write("ca.pem", 0o644);
         assert!(told().contains("client.pem"), "{}", told());
         write("client.pem", 0o644);
