@@ -29,6 +29,7 @@ mod endpoint;
 mod engine;
 mod fabric;
 mod local;
+pub mod log_file;
 mod machine_memory;
 #[cfg(any(feature = "rdma", feature = "udp"))]
 mod network;

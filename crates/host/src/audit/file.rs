@@ -2,9 +2,10 @@
 
 use super::LINE_START;
 use super::lines::Store;
-use std::fs::{File, OpenOptions, TryLockError};
+use crate::log_file;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The longest incomplete line at the end of a file: records are far shorter.
@@ -24,11 +25,9 @@ impl LogFile {
     /// run is cut off: it must not make the next record unreadable too.
     ///
     /// # Errors
-    /// The file system refuses, another node writes there, or the file is not an audit log.
+    /// As of [`log_file::open`]; also, another node writes there, or the file is not an audit log.
     pub fn open(path: &Path) -> io::Result<Self> {
-        // A pipe is opened for writing only: with both its ends open here, nobody would notice that no one reads it.
-        let readable = std::fs::metadata(path).map_or(true, |about| about.is_file());
-        let file = OpenOptions::new().create(true).read(readable).append(true).mode(0o600).open(path)?;
+        let file = log_file::open(path)?;
         let mut log = Self { path: path.to_owned(), file, torn: false };
         if log.file.metadata()?.is_file() {
             log.lock()?;
@@ -92,7 +91,7 @@ impl LogFile {
     /// As of [`LogFile::open`].
     pub fn successor(&self) -> io::Result<Option<Self>> {
         let own = self.file.metadata()?;
-        match std::fs::metadata(&self.path) {
+        match std::fs::symlink_metadata(&self.path) {
             Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => Ok(None),
             _ => Self::open(&self.path).map(Some),
         }

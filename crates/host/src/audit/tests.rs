@@ -1,13 +1,16 @@
 use super::*;
 use portcullis_protocol::ClientId;
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 use serde_json::Value;
 use std::collections::VecDeque;
-use std::os::unix::fs::symlink;
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// A writer and its sink, without a node.
 struct Rig {
     folder: tempfile::TempDir,
+    path: PathBuf,
     writer: AuditWriter,
     sink: AuditSink,
     next: u32,
@@ -21,13 +24,17 @@ impl Rig {
 
     fn at(folder: tempfile::TempDir) -> Self {
         let path = folder.path().join("audit.jsonl");
+        Self::writing_to(path, folder)
+    }
+
+    fn writing_to(path: PathBuf, folder: tempfile::TempDir) -> Self {
         let writer = AuditWriter::start(&path, Incarnation(0xff), Instant::now()).expect("a writer");
         let sink = writer.sink();
-        Self { folder, writer, sink, next: 0 }
+        Self { folder, path, writer, sink, next: 0 }
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.path().join("audit.jsonl")
+        self.path.clone()
     }
 
     /// Records a flood: so many of one event of one tenant at one time.
@@ -151,34 +158,61 @@ fn a_signal_without_a_renamed_file_changes_nothing() {
     assert_eq!(events(&lines(&rig.path())), ["start", "attach", "attach", "stop"]);
 }
 
+/// A pipe at this path, and the end that reads from it.
+fn pipe(path: &Path) -> OwnedFd {
+    rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a pipe");
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).expect("its other end")
+}
+
 #[test]
-fn a_full_disk_is_tried_again_and_loses_nothing_that_there_is_room_for() {
+fn a_log_that_takes_nothing_is_tried_again_and_loses_nothing_that_there_is_room_for() {
     let folder = tempfile::tempdir().expect("a folder");
-    symlink("/dev/full", folder.path().join("audit.jsonl")).expect("a link");
+    let path = folder.path().join("audit.jsonl");
+    let reader = pipe(&path);
+    let mut full = crate::log_file::open(&path).expect("it is read");
+    while full.write(&[b'x'; 4096]).is_ok() {}
     let mut rig = Rig::at(folder);
     rig.record(100);
     rig.wait_until("a second attempt", |status| status.failures >= 2);
     let status = rig.writer.watch().status();
-    assert!(status.failing.is_some_and(|why| why.contains("No space left")), "it says why");
+    assert!(status.failing.is_some_and(|why| why.contains("temporarily unavailable")), "it says why");
     assert_eq!(status.written, 0);
     // Room is made, here by naming another place.
-    std::fs::remove_file(rig.path()).expect("the link");
+    std::fs::remove_file(rig.path()).expect("the pipe");
     rig.writer.reopen();
     rig.wait_until("everything to be written", |status| status.written == 101);
     assert_eq!(rig.writer.watch().status().failing, None);
     let status = rig.finish();
     assert_eq!((status.written, status.lost), (102, 0));
     assert!(clients(&lines(&rig.path())).into_iter().eq(0..100));
+    drop(reader);
 }
 
 #[test]
 fn what_a_full_disk_has_no_room_for_until_the_end_is_counted_and_holds_nobody_up() {
     let folder = tempfile::tempdir().expect("a folder");
-    symlink("/dev/full", folder.path().join("audit.jsonl")).expect("a link");
-    let mut rig = Rig::at(folder);
+    let mut rig = Rig::writing_to("/dev/full".into(), folder);
     rig.record(100);
+    rig.wait_until("an attempt", |status| status.failures >= 1);
+    let status = rig.writer.watch().status();
+    assert!(status.failing.is_some_and(|why| why.contains("No space left")), "it says why");
     let status = rig.finish();
     assert_eq!((status.written, status.lost), (0, 102));
+}
+
+#[test]
+fn a_renamed_log_is_not_followed_through_a_link_in_its_place() {
+    let mut rig = Rig::new();
+    rig.record(1);
+    let other = rig.folder.path().join("other");
+    std::fs::rename(rig.path(), rig.folder.path().join("audit.jsonl.1")).expect("renamed");
+    std::os::unix::fs::symlink(&other, rig.path()).expect("a link");
+    rig.writer.reopen();
+    rig.wait_until("the refusal", |status| status.failures >= 1);
+    rig.record(1);
+    let status = rig.finish();
+    assert_eq!((status.written, status.lost, other.exists()), (4, 0, false));
+    assert_eq!(clients(&lines(&rig.folder.path().join("audit.jsonl.1"))), [0, 1]);
 }
 
 #[test]
@@ -218,13 +252,9 @@ fn a_flood_takes_a_few_lines_and_says_how_many_there_were() {
 
 /// The pipe is never read, like a file system that has gone.
 #[test]
-fn a_write_that_does_not_come_back_holds_up_no_end() {
+fn a_pipe_that_nobody_empties_holds_up_no_end() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("audit.jsonl");
-    let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
-    let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("its other end");
+    let reader = pipe(&folder.path().join("audit.jsonl"));
     let mut log = Rig::at(folder);
     log.record(10_000);
     let started = Instant::now();

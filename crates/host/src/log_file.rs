@@ -1,0 +1,106 @@
+//! Opens files that a service appends lines to: the audit log, and reports.
+//!
+//! Opening never waits. A service that waits in `open` for the reader of a pipe cannot be stopped. A symbolic link is
+//! not followed: whoever may write to a log's folder could lead the service's own writes to any file of its user.
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// Opens the file at `path` for appending, and for reading where it is a regular file, or makes one that only the
+/// process's own user can open (mode 0600).
+///
+/// A pipe needs a reader already, and a pipe or terminal that takes nothing now refuses a write with
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
+///
+/// # Errors
+/// The file system refuses; the path is a symbolic link, a folder, a socket or a block device; or nobody reads the pipe.
+pub fn open(path: &Path) -> io::Result<File> {
+    let common = OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mode = Mode::from_raw_mode(0o600);
+    let open = |access| rustix::fs::open(path, common | access, mode).map_err(|error| in_words(error, path));
+    // A pipe is opened for writing only: with both its ends open here, nobody would notice that no one reads it.
+    let file = File::from(open(OFlags::WRONLY | OFlags::CREATE)?);
+    match kind(&file)? {
+        FileType::RegularFile => {
+            let readable = File::from(open(OFlags::RDWR)?);
+            let is_file = kind(&readable)? == FileType::RegularFile;
+            is_file.then_some(readable).ok_or_else(|| io::Error::other("it was replaced while it was opened"))
+        }
+        FileType::Fifo | FileType::CharacterDevice => Ok(file),
+        _ => Err(io::Error::other("it is no file, pipe or terminal: name a file")),
+    }
+}
+
+fn kind(file: &File) -> io::Result<FileType> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode))
+}
+
+fn in_words(error: Errno, path: &Path) -> io::Error {
+    match error {
+        Errno::LOOP if path.is_symlink() => {
+            io::Error::other("it is a symbolic link, which a log does not follow: name the file itself")
+        }
+        Errno::NXIO => io::Error::other("nobody reads this pipe: start its reader first, or name a file"),
+        error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
+    use std::time::{Duration, Instant};
+
+    fn refused(path: &Path) -> String {
+        let started = Instant::now();
+        let told = open(path).expect_err("it is refused").to_string();
+        assert!(started.elapsed() < Duration::from_secs(20), "it waited");
+        told
+    }
+
+    #[test]
+    fn a_link_is_not_followed_wherever_it_leads() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        symlink(&file, &link).expect("a link");
+        assert!(refused(&link).contains("symbolic link"));
+        assert!(!file.exists(), "nothing was made where it leads");
+        std::fs::write(&file, "mine").expect("a file");
+        assert!(refused(&link).contains("symbolic link"));
+        assert!(refused(Path::new("/dev/stdout")).contains("symbolic link"));
+        assert_eq!(std::fs::read(&file).expect("a file"), b"mine");
+    }
+
+    #[test]
+    fn a_pipe_is_taken_once_somebody_reads_it_and_a_full_one_refuses_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+            .expect("a pipe");
+        assert!(refused(&path).contains("nobody reads"));
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let reader = rustix::fs::open(&path, flags, Mode::empty()).expect("its other end");
+        let mut pipe = open(&path).expect("it is read");
+        let full = loop {
+            if let Err(error) = pipe.write(&[b'x'; 4096]) {
+                break error;
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        drop(reader);
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        refused(folder.path());
+        let socket = folder.path().join("socket");
+        let _bound = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        refused(&socket);
+        open(Path::new("/dev/null")).expect("a device that takes all");
+    }
+}
