@@ -2,7 +2,10 @@
 //!
 //! An object is a buffer with a 32-byte hole right before it for a permission's header, so that one window can expose
 //! both (Patronus §5.4, contiguity). Small objects lie in spans of one size class, as in a slab allocator. Large
-//! objects have pages of their own. A requested alignment applies to the buffer; the hole lies before it.
+//! objects have pages of their own, and so has any object for which whole pages take no more than its class does. A
+//! requested alignment applies to the buffer; the hole lies before it.
+//!
+//! An object never moves. So a free place is of use to objects of other classes once its whole span is free.
 
 mod classes;
 mod span;
@@ -102,14 +105,10 @@ impl<T> Slabs<T> {
     /// As [`allocate`](Self::allocate), except for lack of room.
     pub(crate) fn footprint(size: u64, alignment: u64) -> Result<u64, Refusal> {
         check(size, alignment)?;
-        if let Some(class) = class_of(size, alignment) {
-            return Ok(stride(class));
+        match home_class(size, alignment) {
+            Some(class) => Ok(stride(class)),
+            None => page_footprint(size, alignment).ok_or(Refusal::OutOfMemory { size }),
         }
-        // As `large_span` places it. Alignments beyond a page put the buffer at the start of a page.
-        let before = alignment.clamp(HOLE_ALIGNMENT, PAGE_BYTES);
-        let end = size.checked_add(before).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
-        let end = end.ok_or(Refusal::OutOfMemory { size })?;
-        Ok(end - before + Header::BYTES)
     }
 
     /// A new object with a buffer of at least `size` bytes at a multiple of `alignment`. `payload` is the node's record
@@ -123,7 +122,7 @@ impl<T> Slabs<T> {
         let out_of_memory = Refusal::OutOfMemory { size };
         let next_object = u32::try_from(self.objects.len()).ok().filter(|&next| next != NONE);
         let object = self.vacant_objects.last().copied().or(next_object).ok_or(out_of_memory)?;
-        let span = match class_of(size, alignment) {
+        let span = match home_class(size, alignment) {
             Some(class) => self.span_with_room(class),
             None => self.large_span(size, alignment),
         };
@@ -378,6 +377,21 @@ impl<T> Slabs<T> {
             None => self.classes[class].last = previous,
         }
     }
+}
+
+/// The class in whose spans an object lies. `None`: it has pages of its own, which take no more.
+fn home_class(size: u64, alignment: u64) -> Option<usize> {
+    let class = class_of(size, alignment)?;
+    let pages = page_footprint(size, alignment)?;
+    (stride(class) < pages).then_some(class)
+}
+
+/// Bytes that an object with pages of its own takes, as `large_span` places it. Alignments beyond a page put the buffer at
+/// the start of a page. `None`: no pool is so large.
+fn page_footprint(size: u64, alignment: u64) -> Option<u64> {
+    let before = alignment.clamp(HOLE_ALIGNMENT, PAGE_BYTES);
+    let end = size.checked_add(before)?.checked_next_multiple_of(PAGE_BYTES)?;
+    Some(end - before + Header::BYTES)
 }
 
 /// Checks whether an object can have this size and this alignment.

@@ -84,7 +84,13 @@ pub(super) fn span_pages(class: usize, pool_pages: u64) -> u64 {
     let waste = |pages: u64| lead + (pages * PAGE_BYTES - lead) % stride;
     let dense = |pages: &u64| waste(*pages) <= pages * PAGE_BYTES / SPAN_WASTE_PART;
     let wanted = (fewest..=4 * fewest).find(dense).unwrap_or(fewest);
-    wanted.min(pool_pages / SPAN_POOL_PART).max(span_pages_min(class))
+    let (least, most) = (span_pages_min(class), pool_pages / SPAN_POOL_PART);
+    if wanted <= most {
+        return wanted.max(least);
+    }
+    // In a small pool the span that leaves the smallest part of its bytes unused, and the shortest of those.
+    let part = |pages: &u64| (waste(*pages) << 32) / (pages * PAGE_BYTES);
+    (least..=most).min_by_key(part).unwrap_or(least)
 }
 
 #[cfg(test)]

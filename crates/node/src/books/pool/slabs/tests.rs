@@ -161,3 +161,31 @@ fn pools_at_the_edges_of_the_address_space_work_or_are_empty() {
     assert_eq!(odd.address(object).0 % 32, 0);
     assert_eq!(odd.bytes_free(), PAGE_BYTES - 96);
 }
+
+#[test]
+fn an_object_of_whole_pages_shares_them_with_no_unused_part_of_a_span() {
+    for pages in [2, 4, 8] {
+        let size = pages * PAGE_BYTES - 64;
+        let mut slabs = pool();
+        let mut objects = Vec::new();
+        while let Ok(object) = slabs.allocate(size, 64, 0) {
+            objects.push(object);
+        }
+        assert_eq!(objects.len() as u64, 256 / pages, "objects of {pages} pages fill a pool of 256");
+    }
+}
+
+#[test]
+fn objects_of_each_size_fill_most_of_a_small_pool() {
+    for (size, alignment) in
+        [(384, 1), (6_144, 1), (65_536, 8), (98_304, 1), (131_072, 1), (262_144, 64), (1 << 20, 1)]
+    {
+        let mut slabs: Slabs<u64> = Slabs::new(BASE, 1024 * PAGE_BYTES);
+        let mut count = 0;
+        while slabs.allocate(size, alignment, 0).is_ok() {
+            count += 1;
+        }
+        let used = count * size * 100 / (1024 * PAGE_BYTES);
+        assert!(used >= 80, "{count} objects of {size} bytes use {used} % of the pool");
+    }
+}
