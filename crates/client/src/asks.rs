@@ -46,7 +46,7 @@ impl Allocate {
     }
 
     pub(crate) fn awaited(self, requested_at: Moment) -> Awaited {
-        Awaited::Grant { requested_at, rights: self.rights, sharing: self.sharing }
+        Awaited::Grant { requested_at, rights: self.rights, sharing: self.sharing, is_new: true }
     }
 }
 
@@ -57,7 +57,7 @@ impl Acquire {
     }
 
     pub(crate) fn awaited(self, requested_at: Moment) -> Awaited {
-        Awaited::Grant { requested_at, rights: self.rights, sharing: self.sharing }
+        Awaited::Grant { requested_at, rights: self.rights, sharing: self.sharing, is_new: false }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The client itself: its parts, the calls of the control path, and the poll that moves everything.
 
 use crate::buffer::Blocks;
-use crate::calls::{Awaited, Calls};
+use crate::calls::{Asked, Awaited, Calls};
 use crate::carrier::{Carrier, Link};
 use crate::chunks::Chunks;
 use crate::control::{Arrived, Control, Purpose};
+use crate::limit::Limit;
 use crate::messages::Messages;
 use crate::one_shots::OneShots;
 use crate::operations::{Operations, WORD_BYTES};
@@ -16,7 +17,7 @@ use crate::{
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Memory, Pollable, VerbsEndpoint};
 use portcullis_protocol::{
-    ChunkTerms, Credential, Keep, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody,
+    ChunkTerms, Credential, Keep, Lifetime, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody,
     RequestBody, Rights, Sharing,
 };
 use std::collections::VecDeque;
@@ -68,6 +69,8 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) set_aside: Option<usize>,
     /// Why the session is over, if it is.
     pub(crate) over: Option<Error>,
+    /// For how long operations and calls may be under way.
+    pub(crate) limit: Limit,
     pub(crate) mark: Mark,
     pub(crate) blocks: Arc<Blocks<E::Memory>>,
     completions: Vec<Completion>,
@@ -102,6 +105,7 @@ impl<E: VerbsEndpoint> Client<E> {
             staged_calls: Vec::new(),
             set_aside: None,
             over: None,
+            limit: Limit::NONE,
             mark: Mark::default(),
             blocks: Arc::new(Blocks::new(memory, key, rest)),
             completions: Vec::with_capacity(COMPLETIONS_MOST),
@@ -145,6 +149,10 @@ impl<E: VerbsEndpoint> Client<E> {
     /// # Errors
     /// [`NotRevoked`] with the permission back: [`Error::QueueFull`], or what ended the session.
     pub fn revoke(&mut self, _now: Moment, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
+        self.end_permission(permission, free)
+    }
+
+    fn end_permission(&mut self, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
         let body = RequestBody::Revoke { permission: permission.id(), free };
         self.call(Awaited::Done, body).map_err(|error| NotRevoked { permission: Box::new(permission), error })
     }
@@ -185,7 +193,8 @@ impl<E: VerbsEndpoint> Client<E> {
         if let Some(error) = self.over {
             return Err(error);
         }
-        let id = self.calls.begin(awaited)?;
+        let asked = Asked::of(&body);
+        let id = self.calls.begin(awaited, asked, self.limit.last_step(asked.wait))?;
         if !self.control.ask(&mut self.endpoint, body, &[], Purpose::Call(id)) {
             self.calls.cancel(id);
             return Err(self.control.full());
@@ -290,6 +299,7 @@ impl<E: VerbsEndpoint> Client<E> {
         }
         self.unjudged = unjudged;
         self.settle(now);
+        self.tick(now);
         self.operations.count_ended() + self.calls.count_ended()
     }
 
@@ -303,6 +313,7 @@ impl<E: VerbsEndpoint> Client<E> {
             || !self.confirmations.is_empty()
             || !self.messages.is_idle()
             || self.one_shots.is_backed_up()
+            || self.calls.has_unwanted()
     }
 
     /// The carriers, and what they share.
@@ -426,7 +437,8 @@ impl<E: VerbsEndpoint> Client<E> {
         if let Some(error) = self.over {
             return Err(error);
         }
-        let id = self.calls.begin(Awaited::Worker)?;
+        let last_step = self.limit.last_step(Lifetime(0));
+        let id = self.calls.begin(Awaited::Worker, Asked::OF_A_WORKER, last_step)?;
         ask(&mut self.chunks, &mut self.endpoint, id).inspect_err(|_| self.calls.cancel(id))?;
         Ok(Call { id })
     }
@@ -443,6 +455,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.control.send_held(&mut self.endpoint);
         self.ask_for_rebuilds(now);
         self.ask_for_confirmations();
+        self.give_back_unwanted();
         let (queue_pairs, messages, mut link) = self.carriers();
         messages.send_pieces(&mut link);
         if queue_pairs.is_backed_up() {
@@ -485,7 +498,7 @@ impl<E: VerbsEndpoint> Client<E> {
             (_, ReplyBody::Granted(granted)) if !self.can_carry(&granted.credential) => {
                 Err(Error::SessionLost)
             }
-            (Awaited::Grant { requested_at, rights, sharing }, ReplyBody::Granted(granted)) => {
+            (Awaited::Grant { requested_at, rights, sharing, .. }, ReplyBody::Granted(granted)) => {
                 Ok(Answer::Granted(Permission::new(granted, requested_at, (rights, sharing), &self.mark)))
             }
             // It has no deadline, so it does not matter when it was asked for.
@@ -565,6 +578,12 @@ impl<E: VerbsEndpoint> Client<E> {
         self.control.room_at_most()
     }
 
+    /// How many operations and calls have ended: a wait sees by it whether anything goes on.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        (self.operations.ended() + self.calls.ended()) as u64
+    }
+
     /// Operations and calls that have begun and not ended.
     #[must_use]
     pub fn pending(&self) -> usize {
@@ -575,7 +594,70 @@ impl<E: VerbsEndpoint> Client<E> {
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
         // Without room for the message, only a completion moves anything.
-        self.next_rebuild().filter(|_| self.control.has_room(true))
+        let rebuild = self.next_rebuild().filter(|_| self.control.has_room(true));
+        let step = self.limit.step_ends().filter(|_| self.pending() > 0);
+        rebuild.into_iter().chain(step).min()
+    }
+
+    /// Sets for how long operations and calls that begin from here on may be under way; a request that may wait at the node has that
+    /// time besides. Then they end with [`Error::TimedOut`]. `None`: as long as it takes, as it is at first.
+    ///
+    /// The limit is kept to within an eighth of it where the client is polled, or [`Client::tick`] called, at [`Client::next_wake`].
+    pub fn limit_to(&mut self, within: Option<Lifetime>) {
+        self.limit.set(within);
+    }
+
+    /// The limit of [`Client::limit_to`].
+    #[must_use]
+    pub fn limit(&self) -> Option<Lifetime> {
+        self.limit.within()
+    }
+
+    /// Gives up what has been under way for too long, as [`Client::judge`] also does. For callers that wait, between two calls of
+    /// [`Client::take_in`]: what has come is not given up.
+    pub fn tick(&mut self, now: Moment) {
+        if self.limit.advance(now)
+            && let Some(within) = self.limit.within()
+            && self.over.is_none()
+        {
+            self.operations.begin_step(self.limit.steps(), within);
+            self.calls.begin_step(self.limit.steps(), within);
+        }
+    }
+
+    /// Whether something was given up that has not ended at the node: it stands still, or cannot be reached.
+    #[must_use]
+    pub fn has_given_up(&self) -> bool {
+        self.operations.given_up() + self.calls.given_up() > 0
+    }
+
+    /// Says that nobody takes the result of a call any more. A permission that it brings is given back.
+    pub fn forget(&mut self, call: Call) {
+        self.calls.forget(call);
+    }
+
+    /// Ends a permission that nobody wants, as soon as there is room for the message.
+    pub fn give_back(&mut self, permission: Permission) {
+        self.calls.add_unwanted((permission, false));
+    }
+
+    /// Asks for the ends of the permissions that came too late.
+    fn give_back_unwanted(&mut self) {
+        while self.control.has_room(false)
+            && let Some((permission, free)) = self.calls.take_unwanted()
+        {
+            let is_chunk = matches!(permission.credential(), Credential::Chunk(_));
+            let begun =
+                if is_chunk { self.free_chunk(permission) } else { self.end_permission(permission, free) };
+            match begun {
+                Ok(call) => self.calls.forget(call),
+                Err(NotRevoked { permission, error: Error::QueueFull { .. } }) => {
+                    return self.calls.add_unwanted((*permission, free));
+                }
+                // It has ended, or does with the session.
+                Err(_) => {}
+            }
+        }
     }
 
     /// How often queue pairs broke and what it cost. Those for chunks count too.

@@ -175,7 +175,7 @@ impl<E: VerbsEndpoint> Client<E> {
             return Err(Rejected { buffer, error: Error::ForeignBuffer });
         }
         let span = buffer.as_ref().map(Buffer::span);
-        let operation = match self.operations.begin(owner, buffer) {
+        let operation = match self.operations.begin(owner, access.action, buffer) {
             Ok(operation) => operation,
             Err(buffer) => return Err(Rejected { buffer, error: self.operations.full() }),
         };

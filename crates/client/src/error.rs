@@ -6,6 +6,25 @@ use portcullis_nic::{Memory, Status};
 use portcullis_protocol::{BadName, Lifetime, Refusal, Rights};
 use std::fmt;
 
+/// What may have come of an operation that was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Effect {
+    /// It changes nothing, or was not begun.
+    Nothing,
+    /// It may have been carried out, and it still may be: an access until its permission ends.
+    Perhaps,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "nothing was changed",
+            Self::Perhaps => "it may have been carried out, and may still be",
+        })
+    }
+}
+
 /// Why an operation or a call did not do what was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -69,6 +88,20 @@ pub enum Error {
     /// end of the connection, so what was not carried out by now never will be.
     #[error("the connection broke under the operation: it may or may not have happened")]
     Interrupted,
+    /// The node, or the network to it, has not answered for as long as the session's limit says. The session goes on: what the
+    /// answer grants when it comes is given back.
+    #[error(
+        "{what} has not ended within {within}: the node or the network to it is too slow or stands still; {effect}. Try again later, \
+         or raise the limit (within)"
+    )]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+        /// What may have come of it.
+        effect: Effect,
+        /// The limit.
+        within: Lifetime,
+    },
     /// The caller's mistake, found here: the text is no name. Nothing was sent.
     #[error(transparent)]
     Name(#[from] BadName),
@@ -155,6 +188,7 @@ impl Coded for Error {
             Self::Misaligned => ErrorCode::Misaligned,
             Self::Violation => ErrorCode::Violation,
             Self::Interrupted => ErrorCode::Interrupted,
+            Self::TimedOut { .. } => ErrorCode::TimedOut,
             Self::Name(bad) => bad.code(),
             Self::QueueFull { .. } => ErrorCode::QueueFull,
             Self::ArenaFull { .. } => ErrorCode::ArenaFull,
@@ -177,13 +211,15 @@ impl Error {
     /// Whether the same call may succeed later in this session, if the caller only waits, takes what is finished, or
     /// acquires the permission again.
     ///
-    /// An [`Error::Interrupted`] operation may have been carried out: retry only what may happen twice.
+    /// An [`Error::Interrupted`] operation may have been carried out, and so may one that has [`Error::TimedOut`] with
+    /// [`Effect::Perhaps`]: retry only what may happen twice.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Expired
             | Self::Revoked
             | Self::Interrupted
+            | Self::TimedOut { .. }
             | Self::QueueFull { .. }
             | Self::ArenaFull { .. }
             | Self::Paused { .. }

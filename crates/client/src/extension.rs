@@ -1,7 +1,7 @@
 //! Extensions of permissions: one CAS on the lifetime word (Patronus §5.3), or an RPC where that cannot be.
 
 use crate::access::Access;
-use crate::calls::{Awaited, Extending};
+use crate::calls::{Asked, Awaited, Extending};
 use crate::carrier::{Begun, Posting};
 use crate::control::Purpose;
 use crate::operations::{Extended, Owner};
@@ -47,7 +47,11 @@ impl<E: VerbsEndpoint> Client<E> {
         deadline: Moment,
     ) -> Result<Call, Error> {
         let extending = self.extending(now, lease, deadline)?;
-        let id = self.calls.begin(Awaited::Extension(extending.clone()))?;
+        let id = self.calls.begin(
+            Awaited::Extension(extending.clone()),
+            Asked::EXTENSION,
+            self.limit.last_step(Lifetime(0)),
+        )?;
         self.swap(posting, id, &extending).inspect_err(|_| self.calls.cancel(id))?;
         Ok(Call { id })
     }
@@ -103,7 +107,8 @@ impl<E: VerbsEndpoint> Client<E> {
         let lease = &extending.lease;
         let access = Access::of_lifetime(lease, extending.believed, extending.asked)?;
         let owner = Owner::Extension { call, deadline: lease.deadline() };
-        let operation = self.operations.begin(owner, None).map_err(|_| self.operations.full())?;
+        let operation =
+            self.operations.begin(owner, access.action, None).map_err(|_| self.operations.full())?;
         let local = self.operations.word(operation);
         self.hand_over(posting, Begun { operation, local, access: &access }).inspect_err(|_| {
             self.operations.cancel(operation);

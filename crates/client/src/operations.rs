@@ -1,8 +1,10 @@
 //! Operations as slots: which are free, which are under way, and the outcomes of those that ended.
 
-use crate::{Buffer, Error};
+use crate::access::Action;
+use crate::limit::STEPS;
+use crate::{Buffer, Effect, Error};
 use portcullis_nic::{Lkey, LocalSpan, Memory, Status};
-use portcullis_protocol::Moment;
+use portcullis_protocol::{Lifetime, Moment};
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -32,7 +34,7 @@ impl Operation {
 
 /// The outcome of an operation.
 pub struct Outcome<M: Memory> {
-    /// The buffer that it used; none for atomics.
+    /// The buffer that it used. None for atomics, and for an operation that was given up: the NIC may still write to it.
     pub buffer: Option<Buffer<M>>,
     /// Reads and writes: the bytes moved. Atomics: the word's old value.
     pub result: Result<u64, Error>,
@@ -68,6 +70,18 @@ enum Phase {
     Free,
     UnderWay,
     Done,
+    /// The outcome says that the operation was given up. The NIC still has the slot's bytes.
+    GivenUp,
+    /// The same when the outcome was taken.
+    Forgotten,
+}
+
+/// What an operation does, for the error of one that is given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verb {
+    Read,
+    Write,
+    Atomic,
 }
 
 struct Slot<M: Memory> {
@@ -76,6 +90,9 @@ struct Slot<M: Memory> {
     owner: Owner,
     /// The error is in [`Operations::errors`], so that a slot stays small enough to be quick.
     failed: bool,
+    verb: Verb,
+    /// The step of the limit in which the operation began, modulo 256.
+    begun: u8,
     value: u64,
     buffer: Option<Buffer<M>>,
 }
@@ -99,8 +116,14 @@ pub(crate) struct Operations<M: Memory> {
     /// Errors of operations that failed and were not taken, by id.
     errors: Vec<(u64, Error)>,
     extended: Vec<Extended>,
+    /// How many have ended, and how many of them were counted.
     ended: usize,
+    counted: usize,
     under_way: usize,
+    /// The present step of the limit, modulo 256.
+    step: u8,
+    /// Operations that were given up, and that the NIC has not done with.
+    given_up: usize,
 }
 
 pub(crate) fn slot_of(id: u64) -> usize {
@@ -114,6 +137,8 @@ impl<M: Memory> Operations<M> {
             phase: Phase::Free,
             owner: Owner::Unchecked,
             failed: false,
+            verb: Verb::Read,
+            begun: 0,
             value: 0,
             buffer: None,
         };
@@ -129,7 +154,10 @@ impl<M: Memory> Operations<M> {
             errors: Vec::new(),
             extended: Vec::new(),
             ended: 0,
+            counted: 0,
             under_way: 0,
+            step: 0,
+            given_up: 0,
         }
     }
 
@@ -138,6 +166,7 @@ impl<M: Memory> Operations<M> {
     pub(crate) fn begin(
         &mut self,
         owner: Owner,
+        action: Action,
         buffer: Option<Buffer<M>>,
     ) -> Result<u64, Option<Buffer<M>>> {
         let Some(index) = self.free.pop() else { return Err(buffer) };
@@ -145,6 +174,12 @@ impl<M: Memory> Operations<M> {
         self.under_way += 1;
         slot.phase = Phase::UnderWay;
         slot.owner = owner;
+        slot.verb = match action {
+            Action::Read => Verb::Read,
+            Action::Write => Verb::Write,
+            Action::CompareAndSwap { .. } | Action::FetchAndAdd { .. } => Verb::Atomic,
+        };
+        slot.begun = self.step;
         slot.buffer = buffer;
         Ok(u64::from(slot.generation) << 32 | u64::from(index))
     }
@@ -153,6 +188,7 @@ impl<M: Memory> Operations<M> {
     pub(crate) fn cancel(&mut self, id: u64) -> Option<Buffer<M>> {
         let slot = &self.slots[slot_of(id)];
         if slot.phase != Phase::UnderWay || u64::from(slot.generation) != id >> 32 {
+            self.finish_late(id);
             return None;
         }
         self.under_way -= 1;
@@ -207,9 +243,14 @@ impl<M: Memory> Operations<M> {
         }
     }
 
-    /// Whether the permission of an operation has ended, by the deadline known when the operation began.
+    /// Whether an operation that the NIC does not have yet is to end without it: it was given up, or its permission has ended, by the
+    /// deadline known when the operation began.
     pub(crate) fn has_expired(&self, id: u64, now: Moment) -> bool {
-        match self.slots[slot_of(id)].owner {
+        let slot = &self.slots[slot_of(id)];
+        if matches!(slot.phase, Phase::GivenUp | Phase::Forgotten) {
+            return true;
+        }
+        match slot.owner {
             Owner::Checked { deadline } | Owner::Extension { deadline, .. } => now >= deadline,
             Owner::Unchecked => false,
         }
@@ -219,7 +260,7 @@ impl<M: Memory> Operations<M> {
     pub(crate) fn finish(&mut self, id: u64, result: Result<u64, Error>) {
         let slot = &mut self.slots[slot_of(id)];
         if slot.phase != Phase::UnderWay || u64::from(slot.generation) != id >> 32 {
-            return;
+            return self.finish_late(id);
         }
         self.under_way -= 1;
         if let Owner::Extension { call, .. } = slot.owner {
@@ -243,8 +284,53 @@ impl<M: Memory> Operations<M> {
         self.ended += 1;
     }
 
+    /// Notes that the NIC has done with an operation that was given up.
+    #[cold]
+    fn finish_late(&mut self, id: u64) {
+        let slot = &mut self.slots[slot_of(id)];
+        if u64::from(slot.generation) != id >> 32 {
+            return;
+        }
+        match slot.phase {
+            Phase::GivenUp => slot.phase = Phase::Done,
+            Phase::Forgotten => drop(self.free(id)),
+            Phase::Free | Phase::UnderWay | Phase::Done => return,
+        }
+        self.given_up -= 1;
+    }
+
+    /// Begins a step of the limit, and gives up what began too many steps ago. A slot that is given up is not used again before the NIC
+    /// has done with its bytes. Extensions end with their calls.
+    pub(crate) fn begin_step(&mut self, step: u64, within: Lifetime) {
+        self.step = (step & 0xFF) as u8;
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            let is_extension = matches!(slot.owner, Owner::Extension { .. });
+            if slot.phase != Phase::UnderWay || is_extension || self.step.wrapping_sub(slot.begun) <= STEPS {
+                continue;
+            }
+            let (what, effect) = match slot.verb {
+                Verb::Read => ("a read", Effect::Nothing),
+                Verb::Write => ("a write", Effect::Perhaps),
+                Verb::Atomic => ("an atomic", Effect::Perhaps),
+            };
+            let id = u64::from(slot.generation) << 32 | index as u64;
+            slot.phase = Phase::GivenUp;
+            slot.failed = true;
+            self.errors.push((id, Error::TimedOut { what, effect, within }));
+            self.done.push_back(id);
+            self.under_way -= 1;
+            self.ended += 1;
+            self.given_up += 1;
+        }
+    }
+
     #[inline]
     fn release(&mut self, id: u64) -> Outcome<M> {
+        if self.slots[slot_of(id)].phase == Phase::GivenUp {
+            self.slots[slot_of(id)].phase = Phase::Forgotten;
+            return Outcome { buffer: None, result: self.take_error(id) };
+        }
         let (buffer, value) = self.free(id);
         let result = if self.slots[slot_of(id)].failed { self.take_error(id) } else { Ok(value) };
         Outcome { buffer, result }
@@ -269,7 +355,7 @@ impl<M: Memory> Operations<M> {
 
     fn is_done(&self, id: u64) -> bool {
         let slot = &self.slots[slot_of(id)];
-        slot.phase == Phase::Done && u64::from(slot.generation) == id >> 32
+        matches!(slot.phase, Phase::Done | Phase::GivenUp) && u64::from(slot.generation) == id >> 32
     }
 
     /// What a successful operation has come to, if [`Operations::drain_ended`] has named it.
@@ -311,7 +397,9 @@ impl<M: Memory> Operations<M> {
     pub(crate) fn drain_ended(&mut self, into: &mut Vec<Operation>) {
         while let Some(id) = self.done.pop_front() {
             if self.is_done(id) {
-                if let Some(buffer) = &self.slots[slot_of(id)].buffer {
+                if let Some(buffer) = &self.slots[slot_of(id)].buffer
+                    && self.slots[slot_of(id)].phase == Phase::Done
+                {
                     buffer.prefetch();
                 }
                 into.push(Operation { id });
@@ -319,11 +407,11 @@ impl<M: Memory> Operations<M> {
         }
     }
 
-    /// Ends everything that is under way.
+    /// Ends everything that is under way, or was given up: the NIC reports nothing more.
     pub(crate) fn finish_all(&mut self, error: Error) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
-            if slot.phase == Phase::UnderWay {
+            if !matches!(slot.phase, Phase::Free | Phase::Done) {
                 let id = u64::from(slot.generation) << 32 | index as u64;
                 self.finish(id, Err(error));
             }
@@ -340,7 +428,17 @@ impl<M: Memory> Operations<M> {
 
     /// How many operations have ended since this was last asked.
     pub(crate) fn count_ended(&mut self) -> usize {
-        std::mem::take(&mut self.ended)
+        self.ended.wrapping_sub(std::mem::replace(&mut self.counted, self.ended))
+    }
+
+    /// How many operations were given up that the NIC has not done with.
+    pub(crate) fn given_up(&self) -> usize {
+        self.given_up
+    }
+
+    /// How many operations have ended.
+    pub(crate) fn ended(&self) -> usize {
+        self.ended
     }
 
     /// Operations that have begun and not ended.

@@ -10,3 +10,4 @@ mod owned_batch;
 mod set_aside;
 mod small_objects;
 mod switching;
+mod time_limits;

@@ -70,6 +70,7 @@ impl ErrorCode {
             Is::SessionLost
             | Is::NodeGone
             | Is::Interrupted
+            | Is::TimedOut
             | Is::OutOfMemory
             | Is::NodeFull
             | Is::NicFailed => Fault::Node,

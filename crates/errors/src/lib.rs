@@ -72,6 +72,7 @@ error_codes! {
     SmallObjectTooLong = 118, "small-object-too-long", "A small object has more bytes than a chunk.";
     NoSuchSmallObject = 119, "no-such-small-object", "The small object was freed before, or is another allocator's.";
     ForeignPermission = 120, "foreign-permission", "The permission's keys work on another session's queue pairs only.";
+    TimedOut = 121, "timed-out", "The node or the network to it has not answered for as long as the session's limit says.";
 
     // Requests that the node refuses.
     MalformedRequest = 201, "malformed-request", "The node could not read the message.";

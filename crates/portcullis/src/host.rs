@@ -59,9 +59,9 @@ impl DerefMut for Host {
 
 fn open(door: Arc<dyn LocalDoor>, tenant: String, options: SessionOptions) -> Result<Session, ConnectError> {
     let LocalClient { end, number, unenforced, departure } = door.open(&tenant, options.arena_bytes)?;
-    let client = options.client;
+    let (client, within) = (options.client, options.within);
     let opener: Opener = Box::new(move || open(Arc::clone(&door), tenant.clone(), options.clone()));
-    Ok(Session::new(end, number, client, opener, Some(departure))?.without(unenforced))
+    Ok(Session::new(end, number, client, opener, Some(departure))?.limited_to(within).without(unenforced))
 }
 
 impl From<LocalError> for ConnectError {

@@ -1,7 +1,7 @@
 //! The keeper: a thread that extends permissions while they are held.
 
 use crate::{Clock, ProcessClock, Session, SessionEndpoint};
-use portcullis_client::Lease;
+use portcullis_client::{Error, Lease};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::{Lifetime, Moment};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,7 +119,11 @@ impl<E: VerbsEndpoint, C: Clock> Tending<E, C> {
     /// can wait.
     pub fn tend(&mut self) -> Duration {
         let Self { session, kept } = self;
-        kept.retain(|weak| weak.upgrade().is_some_and(|state| tend(session, &state)));
+        // A node that does not answer for one lease answers for none: the others have their turn at the next.
+        let mut is_silent = false;
+        kept.retain(|weak| {
+            is_silent || weak.upgrade().is_some_and(|state| tend(session, &state, &mut is_silent))
+        });
         next_extension(kept, session.now())
     }
 }
@@ -135,8 +139,12 @@ fn due_at(state: &State) -> Moment {
     Moment(state.lease.deadline().0.saturating_sub(margin.0))
 }
 
-/// Extends a lease if it is due. Returns whether it is still to be kept.
-fn tend<E: VerbsEndpoint, C: Clock>(session: &mut Session<E, C>, state: &State) -> bool {
+/// Extends a lease if it is due. Returns whether it is still to be kept. `is_silent`: set where the node has not answered in time.
+fn tend<E: VerbsEndpoint, C: Clock>(
+    session: &mut Session<E, C>,
+    state: &State,
+    is_silent: &mut bool,
+) -> bool {
     let now = session.now();
     if now < due_at(state) {
         return true;
@@ -151,7 +159,8 @@ fn tend<E: VerbsEndpoint, C: Clock>(session: &mut Session<E, C>, state: &State) 
         session.client().extend_to(now, &state.lease, asked).and_then(|call| session.wait_call(call));
     // The node refuses at its longest lifetime, or after its final notice. Then the permission keeps the deadline that
     // it has.
-    let goes_on = result.is_ok();
+    *is_silent = matches!(result, Err(Error::TimedOut { .. }));
+    let goes_on = result.is_ok() || *is_silent;
     if !goes_on {
         state.over.store(true, Ordering::Release);
     }

@@ -54,8 +54,9 @@ pub use portcullis_attach::tls::{
 };
 pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, ClassOccupancy, Client, ClientConfig,
-    Counters as ClientCounters, Error, Lease, Located, NotFreed, NotRevoked, Occupancy, Operation, Outcome,
-    OwnedBatch, Permission as BarePermission, Rejected, SmallObject, SmallObjectId, SmallObjects, Started,
+    Counters as ClientCounters, Effect, Error, Lease, Located, NotFreed, NotRevoked, Occupancy, Operation,
+    Outcome, OwnedBatch, Permission as BarePermission, Rejected, SmallObject, SmallObjectId, SmallObjects,
+    Started,
 };
 pub use portcullis_errors::{Coded, ErrorCode};
 pub use portcullis_host::SessionEndpoint;

@@ -18,7 +18,7 @@ use crate::rdma::{self, RdmaAttachError, RdmaOptions};
 use crate::udp::{self, UdpError, UdpOptions};
 use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
-    Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Error, Operation, Outcome,
+    Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Effect, Error, Operation, Outcome,
     Permission as BarePermission, Rejected,
 };
 use portcullis_errors::{Coded, ErrorCode};
@@ -31,8 +31,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a session's arena by default.
 const ARENA_BYTES: u64 = 4 << 20;
-/// How long an attach may take.
-const ATTACH_WITHIN: Duration = Duration::from_secs(5);
+/// How long an attach, an operation and a call may take by default.
+const WITHIN: Lifetime = Lifetime::seconds(5);
+/// The longest that an attach may take, whatever the options say.
+const ATTACH_MAX: Lifetime = Lifetime::seconds(86_400);
 /// How long a wait yields before it sleeps. The limit is a time and not a count, because one yield can take
 /// milliseconds on a busy machine.
 const YIELD_FOR: Lifetime = Lifetime::micros(500);
@@ -48,6 +50,10 @@ pub struct SessionOptions {
     pub arena_bytes: u64,
     /// The client's limits.
     pub client: ClientConfig,
+    /// For how long the attach, and each operation and call of the session, may wait for the node. Then it ends with
+    /// [`Error::TimedOut`], and the session goes on. A request that may wait at the node for what others hold has that time besides
+    /// ([`Acquire::wait`]); a long transfer has it for each of its pieces. 5 s by default.
+    pub within: Lifetime,
     /// Where the names of nodes are looked up.
     pub names: Names,
     /// Options for nodes that are reached over RDMA.
@@ -63,6 +69,7 @@ impl Default for SessionOptions {
         Self {
             arena_bytes: ARENA_BYTES,
             client: ClientConfig::default(),
+            within: WITHIN,
             names: Names::default(),
             #[cfg(feature = "rdma")]
             rdma: RdmaOptions::default(),
@@ -159,25 +166,26 @@ fn connect_by_name(name: &Name, options: &SessionOptions) -> Result<Session, Con
 }
 
 fn connect_at(address: Address, options: SessionOptions) -> Result<Session, ConnectError> {
+    let within = options.within.min(ATTACH_MAX).into();
     let (endpoint, number, unenforced) = match &address {
         Address::Shm(path) => {
-            let attached = attach(path, options.arena_bytes, ATTACH_WITHIN)?;
+            let attached = attach(path, options.arena_bytes, within)?;
             (SessionEndpoint::Port(attached.endpoint), attached.client, GuaranteeSet::NONE)
         }
         #[cfg(feature = "rdma")]
         Address::Rdma(place) => {
-            let (endpoint, number, unenforced) = rdma::connect(place, &options, ATTACH_WITHIN)?;
+            let (endpoint, number, unenforced) = rdma::connect(place, &options, within)?;
             (SessionEndpoint::Rdma(endpoint), number, unenforced)
         }
         #[cfg(feature = "udp")]
         Address::Udp(place) => {
-            let (endpoint, number) = udp::connect(place, &options, ATTACH_WITHIN)?;
+            let (endpoint, number) = udp::connect(place, &options, within)?;
             (SessionEndpoint::Udp(endpoint), number, GuaranteeSet::NONE)
         }
     };
-    let client = options.client;
+    let (client, within) = (options.client, options.within);
     let opener: Opener = Box::new(move || connect_at(address.clone(), options.clone()));
-    Ok(Session::new(endpoint, number, client, opener, None)?.without(unenforced))
+    Ok(Session::new(endpoint, number, client, opener, None)?.limited_to(within).without(unenforced))
 }
 
 /// A guard that ends a client of a node in the same process when it is dropped.
@@ -206,8 +214,19 @@ pub struct Session<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> 
     yielding_since: Moment,
     /// When the session last knew that the node was there.
     heard: Moment,
+    quiet: Quiet,
     // This field is last: the node learns of the session's end only when nothing of the session is used any more.
     _departure: Option<Departure>,
+}
+
+/// Since when nothing has ended in the present wait.
+#[derive(Clone, Copy, Debug)]
+struct Quiet {
+    /// How many operations and calls had ended then.
+    ended: u64,
+    since: Moment,
+    /// For longer than the session's limit.
+    for_too_long: bool,
 }
 
 impl<E: VerbsEndpoint, C: Clock> std::fmt::Debug for Session<E, C> {
@@ -285,8 +304,23 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             looks: 0,
             yielding_since: now,
             heard: now,
+            quiet: Quiet { ended: 0, since: now, for_too_long: false },
             _departure: None,
         })
+    }
+
+    /// The same session with a limit: for how long an operation or a call may wait for the node. See [`SessionOptions::within`]. A
+    /// session of [`Session::over`] has none at first.
+    #[must_use]
+    pub fn limited_to(mut self, within: Lifetime) -> Self {
+        self.client.limit_to(Some(within));
+        self
+    }
+
+    /// For how long an operation or a call may wait for the node. `None`: as long as it takes.
+    #[must_use]
+    pub fn within(&self) -> Option<Lifetime> {
+        self.client.limit()
     }
 
     /// The client's number on its node. The audit log names the client by it.
@@ -504,9 +538,11 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     ) -> Result<T, Error> {
         let clock = self.clock.clone();
         // Each attempt reads the clock again: an attempt that had to wait may come too late.
-        self.wait_until(|client| match begin(client, clock.now()) {
-            Err(Error::QueueFull { .. }) => None,
-            begun => Some(begun),
+        self.wait_while_something_ends("a wait for room in a queue", |client| {
+            match begin(client, clock.now()) {
+                Err(Error::QueueFull { .. }) => None,
+                begun => Some(begun),
+            }
         })?
     }
 
@@ -529,7 +565,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Waits for an operation's outcome.
     ///
     /// # Errors
-    /// The node is gone. An error of the operation itself is in the outcome.
+    /// The node is gone. An error of the operation itself is in the outcome, also [`Error::TimedOut`].
     #[inline]
     pub fn wait(&mut self, operation: Operation) -> Result<Outcome<E::Memory>, Error> {
         self.wait_until(|client| client.take(operation))
@@ -538,7 +574,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Waits for a call's answer.
     ///
     /// # Errors
-    /// The node refuses, or is gone.
+    /// The node refuses, has not answered within the session's limit ([`Error::TimedOut`]), or is gone.
     pub fn wait_call(&mut self, call: Call) -> Result<Answer, Error> {
         self.wait_until(|client| client.take_call(call))?
     }
@@ -546,28 +582,51 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Polls until `done` returns a value: spins, then yields, then sleeps. Notices when the node is gone.
     ///
     /// # Errors
-    /// The node is gone, and `done` has returned nothing.
+    /// `done` has returned nothing, and the node is gone, or nothing of the session has ended for its limit
+    /// ([`Error::TimedOut`]; [`SessionOptions::within`]).
     #[inline]
     pub fn wait_until<T>(&mut self, done: impl FnMut(&mut Client<E>) -> Option<T>) -> Result<T, Error> {
-        self.wait_until_by(Moment(u64::MAX), done)
+        self.wait_while_something_ends("a wait for the session", done)
     }
 
     /// As [`Session::wait_until`]. `done` is also called at `by`, on the session's clock, if nothing has happened until
-    /// then; after that, when it is called rests on what happens.
+    /// then; after that, when it is called rests on what happens. It lasts until `done` returns a value, however long that is.
     ///
     /// # Errors
     /// The session is over.
     pub fn wait_until_by<T>(
         &mut self,
         by: Moment,
+        done: impl FnMut(&mut Client<E>) -> Option<T>,
+    ) -> Result<T, Error> {
+        self.wait_for(by, |_| None, done)
+    }
+
+    fn wait_while_something_ends<T>(
+        &mut self,
+        what: &'static str,
+        done: impl FnMut(&mut Client<E>) -> Option<T>,
+    ) -> Result<T, Error> {
+        let too_long = |session: &Self| {
+            let within = session.client.limit().filter(|_| session.quiet.for_too_long)?;
+            Some(Error::TimedOut { what, effect: Effect::Nothing, within })
+        };
+        self.wait_for(Moment(u64::MAX), too_long, done)
+    }
+
+    fn wait_for<T>(
+        &mut self,
+        by: Moment,
+        given_up: impl Fn(&Self) -> Option<Error>,
         mut done: impl FnMut(&mut Client<E>) -> Option<T>,
     ) -> Result<T, Error> {
         self.looks = 0;
+        self.quiet.for_too_long = false;
         loop {
             if let Some(result) = done(&mut self.client) {
                 return Ok(result);
             }
-            if let Some(error) = self.client.over() {
+            if let Some(error) = self.client.over().or_else(|| given_up(self)) {
                 return Err(error);
             }
             if self.looks > 0 {
@@ -608,6 +667,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         if self.looks == C::SPINS {
             self.yielding_since = now;
         }
+        self.note_quiet(now);
+        self.client.tick(now);
         if now.since(self.yielding_since) < YIELD_FOR {
             self.clock.yield_now();
         } else {
@@ -615,6 +676,16 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             let left = if by > now { by.since(now).into() } else { SLEEP_MAX };
             self.client.endpoint().wait(timer.min(left).min(SLEEP_MAX));
             self.look_for_node();
+        }
+    }
+
+    /// Notes since when nothing has ended. A wait for room or for a condition lasts a little longer than what it waits for may.
+    fn note_quiet(&mut self, now: Moment) {
+        let ended = self.client.ended();
+        if self.looks == C::SPINS || ended != self.quiet.ended {
+            self.quiet = Quiet { ended, since: now, for_too_long: false };
+        } else if let Some(within) = self.client.limit() {
+            self.quiet.for_too_long = now.since(self.quiet.since).0 > within.0.saturating_add(within.0 / 4);
         }
     }
 

@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         complain(format_args!("portcullis kv: watching {}: {} keys", target.table, before.len()));
         let mut reader = Reader::Listens;
         while reader == Reader::Listens {
-            pipeline.sleep(*every).await;
+            pipeline.sleep(*every).await?;
             let now = look(&table, &keys, &before, |change, key, value| {
                 reader = show(*json, change, key, Some(value));
                 reader

@@ -5,6 +5,7 @@ use super::job::{Done, Job};
 use crate::cache::StoreError;
 use crate::protocol::{Command, Expiry, Get, Reply, Request};
 use foldhash::fast::RandomState;
+use portcullis::Error;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
@@ -43,6 +44,8 @@ pub struct Round {
     connections: Vec<usize>,
     /// Jobs that have not been done.
     jobs_left: usize,
+    /// Why a job was given up.
+    given_up: Option<String>,
 }
 
 /// Why a round takes nothing more of a connection.
@@ -186,9 +189,19 @@ impl Round {
 
     /// Takes what has come of a job. Requests that were too much at once are handed to `crowded`: they are to be done alone.
     /// Returns how often the store has failed.
-    pub fn take_done(&mut self, done: Vec<Done>, mut crowded: impl FnMut(usize, Request)) -> u64 {
+    /// `done` is an error where the job was given up. Its requests stay unanswered.
+    pub fn take_done(
+        &mut self,
+        done: Result<Vec<Done>, Error>,
+        mut crowded: impl FnMut(usize, Request),
+    ) -> u64 {
         self.jobs_left -= 1;
         let mut failures = 0;
+        let done = done.unwrap_or_else(|error| {
+            self.given_up = Some(error.to_string());
+            failures = 1;
+            Vec::new()
+        });
         for (at, request, result) in done {
             match (result, request) {
                 (Err(StoreError::Crowded), Some(request)) => {
@@ -206,11 +219,13 @@ impl Round {
 
     /// Hands each answer to `each`, in the order of the commands, and begins a new round.
     pub fn end(&mut self, mut each: impl FnMut(usize, &Reply, bool)) {
+        let unanswered = self.given_up.take();
         for Answer { connection, reply, is_part, is_quiet } in self.answers.drain(..) {
             if is_quiet {
                 continue;
             }
-            let reply = reply.unwrap_or_else(|| Reply::Failed(GONE.to_owned()));
+            let reply =
+                reply.unwrap_or_else(|| Reply::Failed(unanswered.clone().unwrap_or_else(|| GONE.to_owned())));
             let has_failed = is_part && matches!(reply, Reply::Failed(_));
             each(connection, &reply, has_failed);
         }

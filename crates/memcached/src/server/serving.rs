@@ -8,6 +8,7 @@ use super::settings::now;
 use super::table::TableStore;
 use crate::cache::{Cache, Now};
 use crate::protocol::Request;
+use portcullis::{Effect, Error};
 use portcullis_structures::Work;
 use std::collections::VecDeque;
 
@@ -76,13 +77,13 @@ impl<'a> Serving<'a> {
 
 impl Work for Serving<'_> {
     type Job = Waiting;
-    type Outcome = (usize, Vec<Done>);
+    type Outcome = (usize, Result<Vec<Done>, Error>);
 
     fn next(&mut self) -> Option<Waiting> {
         self.jobs.pop_front()
     }
 
-    fn done(&mut self, (number, done): (usize, Vec<Done>)) {
+    fn done(&mut self, (number, done): Self::Outcome) {
         let alone = &mut self.alone;
         let failures =
             self.rounds[number].take_done(done, |at, request| alone.push_back((number, at, request)));
@@ -112,7 +113,11 @@ impl Work for Serving<'_> {
 
 /// Serves until the node is gone or the gateway stops.
 pub fn serve(common: &Common, clients: &mut Clients, cache: &Cache<TableStore>) {
-    let carry_out =
-        |Waiting { round, job, now }: Waiting| async move { (round, perform(cache, job, now).await) };
-    cache.store().pipeline.serve(DEPTH, &mut Serving::new(common, clients, cache), carry_out);
+    let pipeline = &cache.store().pipeline;
+    let what = ("a command", Effect::Perhaps);
+    let carry_out = |Waiting { round, job, now }: Waiting| async move {
+        // A command can be several operations of the table, and a job several commands.
+        (round, pipeline.limited(what, async { Ok(perform(cache, job, now).await) }).await)
+    };
+    pipeline.serve(DEPTH, &mut Serving::new(common, clients, cache), carry_out);
 }

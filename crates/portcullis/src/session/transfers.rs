@@ -111,7 +111,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     }
 
     /// As [`Session::read_buffer`], for callers that want the buffer back also where the read fails. There is none only where the
-    /// session was lost.
+    /// session was lost, or the read was given up: the NIC may still write to it.
     pub fn try_read_buffer(
         &mut self,
         permission: &Permission,
@@ -138,7 +138,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     }
 
     /// As [`Session::write_buffer`], for callers that want the buffer back also where the write fails. There is none only where
-    /// the session was lost.
+    /// the session was lost, or the write was given up: the NIC may still read it.
     pub fn try_write_buffer(
         &mut self,
         permission: &Permission,

@@ -92,7 +92,8 @@ impl QueueUser {
                 self.0.note("a pop", popped);
             }
             let pause = self.0.dice.borrow_mut().magnitude(1..40);
-            pipeline.sleep(Lifetime(pause)).await;
+            // Where the session is over the loop ends.
+            let _ = pipeline.sleep(Lifetime(pause)).await;
         }
     }
 

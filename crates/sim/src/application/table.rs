@@ -108,7 +108,8 @@ impl TableUser {
                 seen = value;
             }
             let pause = self.0.dice.borrow_mut().magnitude(1..60);
-            pipeline.sleep(Lifetime(pause)).await;
+            // Where the session is over the loop ends.
+            let _ = pipeline.sleep(Lifetime(pause)).await;
         }
     }
 
@@ -116,7 +117,7 @@ impl TableUser {
     async fn sweep(&self, pipeline: &SimPipeline, table: &SimTable) {
         while self.0.goes_on(pipeline) {
             self.0.note("a sweep", table.sweep().await);
-            pipeline.sleep(Lifetime::micros(100)).await;
+            let _ = pipeline.sleep(Lifetime::micros(100)).await;
         }
     }
 

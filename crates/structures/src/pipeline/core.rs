@@ -3,13 +3,14 @@
 use super::Task;
 use super::awaited::{Asked, done_of};
 use super::buffers::Buffers;
+use super::limited::LOOKS;
 use super::outbox::{Kind, Outbox, Room};
 use super::places::{Places, Waiter};
 use super::requests::{Action, Begun, Done, Posted, PostedToWorker, Request, WorkerRequest, begin};
 use super::timers::Timers;
 use portcullis::{
-    Answer, BarePermission, Buffer, Call, Client, Clock, Error, Lifetime, Memory, Moment, Operation, Outcome,
-    Rejected, Session, VerbsEndpoint,
+    Answer, BarePermission, Buffer, Call, Client, Clock, Effect, Error, Lifetime, Memory, Moment, Operation,
+    Outcome, Rejected, Session, VerbsEndpoint,
 };
 use portcullis_slots::{Reuse, Slots};
 use std::collections::VecDeque;
@@ -52,6 +53,11 @@ impl Ready {
         self.listed[task] = false;
         Some(task)
     }
+
+    /// Goes on with all tasks that there have been.
+    fn push_all(&mut self) {
+        (0..self.listed.len()).for_each(|task| self.push(task));
+    }
 }
 
 /// A request, as its future sees it.
@@ -59,6 +65,7 @@ struct Entry<M: Memory> {
     task: Task,
     /// Nobody awaits it any more.
     forgotten: bool,
+    entered: Moment,
     result: Option<Result<Done<M>, Error>>,
 }
 
@@ -83,6 +90,10 @@ pub(super) struct Core<E: VerbsEndpoint, C: Clock> {
     pub watchers: Vec<Task>,
     pub posts_left: Option<u64>,
     look_for_node_at: Moment,
+    /// When the limits of operations are looked at next.
+    limits_at: Moment,
+    /// How many steps the operations of each task have noted.
+    steps: Vec<u64>,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
@@ -105,6 +116,8 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             watchers: Vec::new(),
             posts_left: None,
             look_for_node_at: now,
+            limits_at: now,
+            steps: Vec::new(),
         }
     }
 
@@ -180,14 +193,18 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
 
     /// Enters a request that is to be posted at the end of the round, or when there is room.
     pub fn enter(&mut self, request: Request<E::Memory>) -> u64 {
-        let id = self.entries.insert(Entry { task: self.current, forgotten: false, result: None });
+        let id = self.entries.insert(self.new_entry(None));
         self.outbox.push(id, request);
         id
     }
 
+    fn new_entry(&self, result: Option<Result<Done<E::Memory>, Error>>) -> Entry<E::Memory> {
+        Entry { task: self.current, forgotten: false, entered: self.now, result }
+    }
+
     /// Enters a request to a worker on the node's NIC.
     pub fn enter_for_worker(&mut self, request: WorkerRequest) -> u64 {
-        let id = self.entries.insert(Entry { task: self.current, forgotten: false, result: None });
+        let id = self.entries.insert(self.new_entry(None));
         self.outbox.workers().push_back((id, request));
         id
     }
@@ -195,8 +212,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
     /// Enters the result of a request that has failed at once.
     #[cold]
     pub fn enter_failed(&mut self, error: Error) -> Asked {
-        let result = Some(Err(error));
-        Asked::Entered(self.entries.insert(Entry { task: self.current, forgotten: false, result }))
+        Asked::Entered(self.entries.insert(self.new_entry(Some(Err(error)))))
     }
 
     /// What a successful access has come to, in most cases. `None`: [`Core::take_outcome`] has what there is.
@@ -246,6 +262,40 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             self.session.look_for_node();
             self.look_for_node_at = self.now.after(NODE_LOOKED_FOR_EVERY);
         }
+        if let Some(within) = self.session.within()
+            && self.now >= self.limits_at
+        {
+            self.limits_at = self.now.after(Lifetime((within.0 / LOOKS).max(1)));
+            self.look_at_limits(within);
+        }
+    }
+
+    /// Gives up what the client has had no room for, and has all operations look at their limits.
+    #[cold]
+    fn look_at_limits(&mut self, within: Lifetime) {
+        self.session.client().tick(self.now);
+        let (entries, now) = (&mut self.entries, self.now);
+        let is_old =
+            |id: u64| entries.get(id).is_none_or(|entry: &Entry<_>| now.since(entry.entered) >= within);
+        let error = Error::TimedOut { what: "a wait for room in a queue", effect: Effect::Nothing, within };
+        for id in self.outbox.take(is_old) {
+            settle(entries, &mut self.ready, id, Err(error));
+        }
+        self.ready.push_all();
+    }
+
+    /// The operations of the present task have got further.
+    pub fn note_step(&mut self) {
+        if self.steps.len() <= self.current {
+            self.steps.resize(self.current + 1, 0);
+        }
+        self.steps[self.current] += 1;
+    }
+
+    /// How many steps the operations of a task have noted.
+    #[inline]
+    pub fn steps_of(&self, task: Task) -> u64 {
+        self.steps.get(task).copied().unwrap_or(0)
     }
 
     /// Posts what was asked for, as far as the queues have room.
@@ -340,7 +390,9 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         let Self { session, entries, places, calls, ended, outbox, ready, timers, watchers, .. } = self;
         let timer = timers.next();
         let again = (!outbox.is_empty() && !halted).then(|| clock.now().after(ROOM_WITHIN));
-        let by = timer.into_iter().chain(again).min();
+        // A pipeline that is halted has nothing more to lose.
+        let limits = session.within().filter(|_| !halted).map(|_| self.limits_at);
+        let by = timer.into_iter().chain(again).chain(limits).min();
         let waited = session.wait_until_by(by.unwrap_or(Moment(u64::MAX)), |client| {
             let ended = take_ended(client, ended, places, entries, ready)
                 + take_answers(client, calls, entries, ready);
@@ -357,7 +409,8 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             }
             // What has ended may have had no task: its future was dropped.
             let has_room = again.is_some() && (ended > 0 || is_time);
-            (has_room || !ready.tasks.is_empty()).then_some(Waited::SomethingEnded)
+            let limits_are_due = is_time && limits.is_some_and(|at| clock.now() >= at);
+            (has_room || limits_are_due || !ready.tasks.is_empty()).then_some(Waited::SomethingEnded)
         });
         waited.unwrap_or_else(|_| {
             // The session is over: whatever waits has to learn it.

@@ -12,6 +12,7 @@ mod awaited;
 mod buffers;
 mod bytes;
 mod core;
+mod limited;
 mod outbox;
 mod places;
 mod requests;
@@ -25,7 +26,10 @@ pub(crate) use together::{all, join};
 pub use work::Work;
 
 use self::core::Core;
-use portcullis::{Clock, Lifetime, Moment, ProcessClock, Session, SessionEndpoint, VerbsEndpoint};
+use limited::Limited;
+use portcullis::{
+    Clock, Effect, Error, Lifetime, Moment, ProcessClock, Session, SessionEndpoint, VerbsEndpoint,
+};
 use std::cell::RefCell;
 use std::fmt;
 use std::pin::{Pin, pin};
@@ -85,40 +89,79 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.core.borrow().now
     }
 
-    /// Waits for `time`.
-    pub async fn sleep(&self, time: Lifetime) {
-        let until = self.now().after(time);
-        Sleep::new(self, until).await;
+    /// Whether the node owes an answer that was given up: it stands still, or cannot be reached. What is asked of it now probably
+    /// ends by its limit.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.core.borrow_mut().session.client().has_given_up()
     }
 
-    /// Waits for `time` beside an operation that ends by itself where the session is over. No sleep lasts then, so a loop of sleeps
-    /// would turn for ever without a look at the operation: this one never ends then.
+    /// Carries an operation out for as long as it gets further: it ends with [`Error::TimedOut`] and is given up where it stood if
+    /// it neither ends nor notes a step ([`Pipeline::note_step`]) for the limit of the session ([`Session::within`]). Without
+    /// a limit it may take as long as it likes. The operations of tables and queues are limited by themselves.
+    ///
+    /// `what` and `effect` are what the error says.
+    ///
+    /// # Errors
+    /// As the operation, or [`Error::TimedOut`].
+    pub async fn limited<T, X: From<Error>>(
+        &self,
+        (what, effect): (&'static str, Effect),
+        operation: impl Future<Output = Result<T, X>>,
+    ) -> Result<T, X> {
+        Limited::new(self, (what, effect), operation).await
+    }
+
+    /// Notes that the present operation has got further: its limit begins again. For steps of which an operation has a bounded
+    /// number, and never for an attempt that may be made again.
+    pub fn note_step(&self) {
+        self.core.borrow_mut().note_step();
+    }
+
+    /// Waits for `time`.
+    ///
+    /// # Errors
+    /// Why the session is over, at once where it is: so a loop of sleeps ends with its session.
+    pub async fn sleep(&self, time: Lifetime) -> Result<(), Error> {
+        let until = self.now().after(time);
+        Sleep::new(self, until).await
+    }
+
+    /// Waits for `time` beside an operation that ends by itself where the session is over. This never ends then.
     pub(crate) async fn sleep_beside(&self, time: Lifetime) {
-        self.sleep(time).await;
-        if self.is_over() {
+        if self.sleep(time).await.is_err() {
             std::future::pending().await
         }
     }
 
     /// Waits for a pause of the tenant to end, which the node has said to last for `wait`. A pause slows a tenant down. It is
     /// no failure of an operation: nothing of the request was carried out.
-    pub(crate) async fn sit_out(&self, wait: Lifetime) {
-        self.sleep(wait.max(ASKED_AGAIN_AFTER)).await;
+    ///
+    /// # Errors
+    /// As [`Pipeline::sleep`].
+    pub(crate) async fn sit_out(&self, wait: Lifetime) -> Result<(), Error> {
+        self.sleep(wait.max(ASKED_AGAIN_AFTER)).await
     }
 
     /// Waits until something that this pipeline asked for has ended, or [`Pipeline::wake_waiting`] is called.
-    pub async fn anything(&self) {
+    ///
+    /// # Errors
+    /// Why the session is over, at once where it is.
+    pub async fn anything(&self) -> Result<(), Error> {
         let mut asked = false;
         std::future::poll_fn(|_| {
-            if std::mem::replace(&mut asked, true) {
-                return Poll::Ready(());
-            }
             let mut core = self.core.borrow_mut();
+            if let Some(error) = core.session.client().over() {
+                return Poll::Ready(Err(error));
+            }
+            if std::mem::replace(&mut asked, true) {
+                return Poll::Ready(Ok(()));
+            }
             let task = core.current;
             core.watchers.push(task);
             Poll::Pending
         })
-        .await;
+        .await
     }
 
     /// Goes on with all that wait in [`Pipeline::anything`]: what they wait for may have come without the end of a request.

@@ -113,6 +113,21 @@ impl<M: Memory> Outbox<M> {
         }
     }
 
+    /// Takes the requests out that are so. Returns their numbers.
+    pub fn take(&mut self, is_so: impl Fn(u64) -> bool) -> Vec<u64> {
+        let mut taken = Vec::new();
+        let mut stays = |id: u64| {
+            let goes = is_so(id);
+            taken.extend(goes.then_some(id));
+            !goes
+        };
+        for line in [&mut self.accesses, &mut self.prompt, &mut self.waiting] {
+            line.retain(|(id, _)| stays(*id));
+        }
+        self.workers.retain(|(id, _)| stays(*id));
+        taken
+    }
+
     /// Takes a request back for which there was no room.
     pub fn put_back(&mut self, kind: Kind, id: u64, request: Request<M>) {
         self.line(kind).push_front((id, request));

@@ -2,7 +2,7 @@
 
 use super::core::Ready;
 use super::{Pipeline, Task};
-use portcullis::{Clock, Moment, VerbsEndpoint};
+use portcullis::{Clock, Error, Moment, VerbsEndpoint};
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -39,7 +39,7 @@ impl Timers {
     }
 }
 
-/// Waits until a moment.
+/// Waits until a moment, or until the session is over.
 pub(super) struct Sleep<'p, E: VerbsEndpoint, C: Clock> {
     pipeline: &'p Pipeline<E, C>,
     until: Moment,
@@ -53,12 +53,15 @@ impl<'p, E: VerbsEndpoint, C: Clock> Sleep<'p, E, C> {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Future for Sleep<'_, E, C> {
-    type Output = ();
+    type Output = Result<(), Error>;
 
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let core = &mut *self.pipeline.core.borrow_mut();
-        if core.now >= self.until || core.session.client().over().is_some() {
-            return Poll::Ready(());
+        if let Some(error) = core.session.client().over() {
+            return Poll::Ready(Err(error));
+        }
+        if core.now >= self.until {
+            return Poll::Ready(Ok(()));
         }
         let number = *self.number.get_or_insert_with(|| {
             core.timers.begun += 1;

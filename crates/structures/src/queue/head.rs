@@ -11,7 +11,7 @@ use super::{Queue, QueueError};
 use crate::held::AtEnd;
 use crate::pipeline::word_of;
 use crate::record::{RECORD_BYTES, Record};
-use portcullis::{Acquire, BarePermission, Clock, Lifetime, Rights, VerbsEndpoint};
+use portcullis::{Acquire, BarePermission, Clock, Effect, Lifetime, Rights, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
 
@@ -136,7 +136,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         };
         // Who tried to push meanwhile would be in the way of the one that adds the segment.
         while !goes_on() && std::mem::replace(&mut self.state.borrow_mut().at_the_head, true) {
-            self.pipeline.anything().await;
+            self.pipeline.anything().await?;
         }
         if goes_on() {
             return Ok(());
@@ -287,19 +287,22 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// The node is gone or refuses. The queue may be closed or not.
     pub async fn close(&self) -> Result<(), QueueError> {
-        loop {
-            let closed = self
-                .under_the_right(async |right| {
-                    self.write_state(right, CLOSED_AT, 1).await?;
-                    self.close_last(right.head.last).await
-                })
-                .await;
-            match closed {
-                Err(error) if error.is_conflict() => {}
-                Err(error) => self.mend(error).await?,
-                Ok(()) => return Ok(()),
+        let operation = async {
+            loop {
+                let closed = self
+                    .under_the_right(async |right| {
+                        self.write_state(right, CLOSED_AT, 1).await?;
+                        self.close_last(right.head.last).await
+                    })
+                    .await;
+                match closed {
+                    Err(error) if error.is_conflict() => {}
+                    Err(error) => self.mend(error).await?,
+                    Ok(()) => return Ok(()),
+                }
             }
-        }
+        };
+        self.pipeline.limited(("closing a queue", Effect::Perhaps), operation).await
     }
 
     async fn close_last(&self, number: u64) -> Result<(), QueueError> {
@@ -314,12 +317,15 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// The node is gone or refuses.
     pub async fn sweep(&self) -> Result<(), QueueError> {
-        loop {
-            match self.retire_up_to(u64::MAX).await {
-                Err(error) if error.is_conflict() => self.pipeline.sleep(Lifetime::micros(100)).await,
-                Err(error) => self.mend(error).await?,
-                Ok(()) => return Ok(()),
+        let operation = async {
+            loop {
+                match self.retire_up_to(u64::MAX).await {
+                    Err(error) if error.is_conflict() => self.pipeline.sleep(Lifetime::micros(100)).await?,
+                    Err(error) => self.mend(error).await?,
+                    Ok(()) => return Ok(()),
+                }
             }
-        }
+        };
+        self.pipeline.limited(("freeing what dead clients have left", Effect::Perhaps), operation).await
     }
 }

@@ -37,8 +37,8 @@ use crate::Pipeline;
 use head::Head;
 use pops::Pops;
 use portcullis::{
-    Acquire, Allocate, Clock, DirectoryName, Lifetime, ObjectRef, ProcessClock, Rights, SessionEndpoint,
-    VerbsEndpoint,
+    Acquire, Allocate, Clock, DirectoryName, Effect, Lifetime, ObjectRef, ProcessClock, Rights,
+    SessionEndpoint, VerbsEndpoint,
 };
 use segments::Segments;
 use std::cell::RefCell;
@@ -104,23 +104,26 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// An option is out of its range, or the node refuses the memory.
     pub async fn create(pipeline: &Rc<Pipeline<E, C>>, options: &QueueOptions) -> Result<Self, QueueError> {
-        options.check()?;
-        let ask = Allocate::bytes(options.head_bytes());
-        let lifetime = options.lease.max(MADE_WITHIN);
-        let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
-        let queue = Self::new(pipeline, head.object(), *options);
-        pipeline.zero(&head, options.head_bytes()).await?;
-        let (first, made) = queue.make_segment(lifetime).await?;
-        pipeline.write(&head, options.record_at(0), &first.to_bytes()).await?;
-        queue.keep_part(first.object).await?;
-        // It may outlive many leases, and whoever frees the segment would wait for it.
-        pipeline.end(made);
-        // The options make it a queue: they come last.
-        pipeline.write(&head, 0, &options.to_bytes()).await?;
-        queue.keep_part(queue.head).await?;
-        queue.learn(&Head::default(), &[(0, first)]);
-        pipeline.end(head);
-        Ok(queue)
+        let operation = async {
+            options.check()?;
+            let ask = Allocate::bytes(options.head_bytes());
+            let lifetime = options.lease.max(MADE_WITHIN);
+            let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
+            let queue = Self::new(pipeline, head.object(), *options);
+            pipeline.zero(&head, options.head_bytes()).await?;
+            let (first, made) = queue.make_segment(lifetime).await?;
+            pipeline.write(&head, options.record_at(0), &first.to_bytes()).await?;
+            queue.keep_part(first.object).await?;
+            // It may outlive many leases, and whoever frees the segment would wait for it.
+            pipeline.end(made);
+            // The options make it a queue: they come last.
+            pipeline.write(&head, 0, &options.to_bytes()).await?;
+            queue.keep_part(queue.head).await?;
+            queue.learn(&Head::default(), &[(0, first)]);
+            pipeline.end(head);
+            Ok(queue)
+        };
+        pipeline.limited(("making a queue", Effect::Perhaps), operation).await
     }
 
     /// Opens a queue that exists.
@@ -128,14 +131,17 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// The object is gone, or no queue.
     pub async fn open(pipeline: &Rc<Pipeline<E, C>>, head: ObjectRef) -> Result<Self, QueueError> {
-        let ask = Acquire::object(head).rights(Rights::READ).shared().part(0, QueueOptions::BYTES as u64);
-        let permission = Rc::new(pipeline.acquire(ask.lifetime(MADE_WITHIN)).await?);
-        let bytes = pipeline.read_bytes(&permission, 0, QueueOptions::BYTES).await?;
-        let options = QueueOptions::from_bytes(bytes.try_into().expect("as many as were read"))?;
-        pipeline.end(permission);
-        let queue = Self::new(pipeline, head, options);
-        queue.ask_the_head().await?;
-        Ok(queue)
+        let operation = async {
+            let ask = Acquire::object(head).rights(Rights::READ).shared().part(0, QueueOptions::BYTES as u64);
+            let permission = Rc::new(pipeline.acquire(ask.lifetime(MADE_WITHIN)).await?);
+            let bytes = pipeline.read_bytes(&permission, 0, QueueOptions::BYTES).await?;
+            let options = QueueOptions::from_bytes(bytes.try_into().expect("as many as were read"))?;
+            pipeline.end(permission);
+            let queue = Self::new(pipeline, head, options);
+            queue.ask_the_head().await?;
+            Ok(queue)
+        };
+        pipeline.limited(("opening a queue", Effect::Nothing), operation).await
     }
 
     /// Opens the queue of the client's tenant that has a name.
@@ -143,8 +149,11 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// There is no such name, or as of [`Queue::open`].
     pub async fn open_named(pipeline: &Rc<Pipeline<E, C>>, name: DirectoryName) -> Result<Self, QueueError> {
-        let entry = pipeline.lookup(None, name).await?;
-        Self::open(pipeline, entry.object).await
+        let operation = async {
+            let entry = pipeline.lookup(None, name).await?;
+            Self::open(pipeline, entry.object).await
+        };
+        pipeline.limited(("the look-up of a queue", Effect::Nothing), operation).await
     }
 
     /// Gives the queue a name in its tenant, by which [`Queue::open_named`] finds it.
@@ -152,7 +161,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// The name is taken, or the node refuses.
     pub async fn publish(&self, name: DirectoryName) -> Result<(), QueueError> {
-        Ok(self.pipeline.publish(name, self.head).await?)
+        let operation = async { Ok(self.pipeline.publish(name, self.head).await?) };
+        self.pipeline.limited(("the publication of a queue", Effect::Perhaps), operation).await
     }
 
     fn new(pipeline: &Rc<Pipeline<E, C>>, head: ObjectRef, options: QueueOptions) -> Self {
@@ -176,15 +186,20 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// The node is gone or refuses, or the queue is damaged.
     pub async fn statistics(&self) -> Result<QueueStatistics, QueueError> {
-        let head = self.ask_the_head().await?;
-        let mut found = QueueStatistics { bytes: self.options.head_bytes(), ..QueueStatistics::default() };
-        for number in head.first..=head.last {
-            let Some(indexes) = self.indexes(number).await? else { continue };
-            found.segments += 1;
-            found.bytes += self.options.segment_bytes();
-            found.slots += indexes.taken(&self.options).saturating_sub(indexes.head);
-            found.is_closed |= indexes.tail.is_closed();
-        }
-        Ok(found)
+        let operation = async {
+            let head = self.ask_the_head().await?;
+            let mut found =
+                QueueStatistics { bytes: self.options.head_bytes(), ..QueueStatistics::default() };
+            for number in head.first..=head.last {
+                self.pipeline.note_step();
+                let Some(indexes) = self.indexes(number).await? else { continue };
+                found.segments += 1;
+                found.bytes += self.options.segment_bytes();
+                found.slots += indexes.taken(&self.options).saturating_sub(indexes.head);
+                found.is_closed |= indexes.tail.is_closed();
+            }
+            Ok(found)
+        };
+        self.pipeline.limited(("a look at a whole queue", Effect::Nothing), operation).await
     }
 }

@@ -5,7 +5,7 @@ use super::words::{Entry, Indexes, Slot, Tail};
 use super::{Queue, QueueError};
 use crate::held::AtEnd;
 use crate::pipeline::{all, word_of};
-use portcullis::{BarePermission, Clock, Lifetime, Moment, VerbsEndpoint};
+use portcullis::{BarePermission, Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
 
@@ -18,6 +18,9 @@ const FILLED_WITHIN: Lifetime = Lifetime::micros(20);
 /// How long a consumer of an empty queue waits at first before it looks again, and at the longest.
 const PAUSE_MIN: Lifetime = Lifetime::micros(10);
 const PAUSE_MAX: Lifetime = Lifetime::millis(1);
+
+/// What a pop is called where it is given up. Its entry may have been taken.
+const POP: (&str, Effect) = ("a pop of a queue", Effect::Perhaps);
 
 /// A slot that was empty although it is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +67,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// [`QueueError::Closed`]: the queue is closed, and all entries were taken. The node is gone or refuses; then an entry may
     /// have been taken.
     pub async fn pop(&self) -> Result<Option<Vec<u8>>, QueueError> {
+        self.pipeline.limited(POP, self.pop_now()).await
+    }
+
+    async fn pop_now(&self) -> Result<Option<Vec<u8>>, QueueError> {
         let mut ticket = Ticket::new(&self.state);
         loop {
             if let Some(handed) = ticket.take_handed() {
@@ -72,7 +79,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             if !self.state.borrow().pops.under_way {
                 self.pop_for_all().await;
             } else {
-                self.pipeline.anything().await;
+                self.pipeline.anything().await?;
             }
         }
     }
@@ -82,7 +89,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     async fn pop_for_all(&self) {
         let waiting = self.state.borrow_mut().pops.begin();
         let _at_end = AtEnd::new(&self.pipeline, || self.state.borrow_mut().pops.under_way = false);
-        let popped = self.pop_many(waiting.len()).await;
+        let popped = self.pop_many_now(waiting.len()).await;
         self.state.borrow_mut().pops.hand_out(&waiting, popped);
     }
 
@@ -91,6 +98,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// As [`Queue::pop`].
     pub async fn pop_many(&self, most: usize) -> Result<Vec<Vec<u8>>, QueueError> {
+        self.pipeline.limited(POP, self.pop_many_now(most)).await
+    }
+
+    async fn pop_many_now(&self, most: usize) -> Result<Vec<Vec<u8>>, QueueError> {
         loop {
             let number = self.state.borrow().first;
             match self.try_to_pop(number, most.max(1)).await {
@@ -98,7 +109,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                 Ok(Popped::Empty) => return Ok(Vec::new()),
                 Ok(Popped::Closed) => return Err(QueueError::Closed),
                 Ok(Popped::Again) => {}
-                Ok(Popped::Later) => self.pipeline.sleep(FILLED_WITHIN).await,
+                Ok(Popped::Later) => self.pipeline.sleep(FILLED_WITHIN).await?,
                 Ok(Popped::SegmentConsumed) => {
                     if !self.next_segment(number).await? {
                         return Ok(Vec::new());
@@ -123,7 +134,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             if popped.is_some() || left == Lifetime(0) {
                 return Ok(popped);
             }
-            self.pipeline.sleep(pause.min(left)).await;
+            self.pipeline.sleep(pause.min(left)).await?;
             pause = Lifetime(pause.0 * 2).min(PAUSE_MAX);
         }
     }

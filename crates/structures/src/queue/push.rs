@@ -4,7 +4,7 @@ use super::words::{Entry, Indexes, Slot, Tail};
 use super::{Queue, QueueError};
 use crate::Awaited;
 use crate::pipeline::all;
-use portcullis::{BarePermission, Clock, VerbsEndpoint};
+use portcullis::{BarePermission, Clock, Effect, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
 
@@ -27,6 +27,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         if bytes > most {
             return Err(QueueError::EntryTooLong { bytes, most });
         }
+        self.pipeline.limited(("a push to a queue", Effect::Perhaps), self.push_now(entry)).await
+    }
+
+    async fn push_now(&self, entry: &[u8]) -> Result<(), QueueError> {
         loop {
             if self.state.borrow().is_closed {
                 return Err(QueueError::Closed);

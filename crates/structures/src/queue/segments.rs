@@ -76,7 +76,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             };
             if known {
                 // Another operation of this pipeline is at it.
-                self.pipeline.anything().await;
+                self.pipeline.anything().await?;
             } else {
                 self.look_up(number).await?;
             }
@@ -158,7 +158,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// Any other error.
     pub(super) async fn mend(&self, error: QueueError) -> Result<(), QueueError> {
         if let QueueError::Session(Error::Paused { wait }) = error {
-            self.pipeline.sit_out(wait).await;
+            self.pipeline.sit_out(wait).await?;
             return Ok(());
         }
         if !error.wants_permission() {

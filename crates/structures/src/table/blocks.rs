@@ -209,7 +209,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             };
             match too_old {
                 Some(claimed) => self.give_back(claimed).await?,
-                None => self.pipeline.anything().await,
+                None => self.pipeline.anything().await?,
             }
         }
         let done =
@@ -248,7 +248,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
             // The client, its tenant or the node has as many permissions as it can have.
             pause = (pause * 2).min(self.options.hold().0 / 4);
-            self.pipeline.sleep(Lifetime(pause)).await;
+            self.pipeline.sleep(Lifetime(pause)).await?;
         }
     }
 
@@ -293,7 +293,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// The one given, where no block of the class rests.
     async fn wait_for_a_rest(&self, class: SizeClass, error: TableError) -> Result<(), TableError> {
         let until = self.state.borrow_mut().blocks.first_rest_ends(class).ok_or(error)?;
-        self.pipeline.sleep(Lifetime(until.0.saturating_sub(self.pipeline.now().0))).await;
+        self.pipeline.sleep(Lifetime(until.0.saturating_sub(self.pipeline.now().0))).await?;
         Ok(())
     }
 

@@ -177,7 +177,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         });
         let _waiting = Waiting { table: self, class };
         if !asks {
-            self.pipeline.anything().await;
+            self.pipeline.anything().await?;
             return Ok(());
         }
         let _asked = AtEnd::new(&self.pipeline, || {

@@ -5,7 +5,7 @@ use super::words::Claim;
 use super::{Access, Table, TableError, TableOptions};
 use crate::Pipeline;
 use crate::pipeline::join;
-use portcullis::{Clock, DirectoryName, Error, ObjectRef, Refusal, VerbsEndpoint};
+use portcullis::{Clock, DirectoryName, Effect, Error, ObjectRef, Refusal, VerbsEndpoint};
 use std::rc::Rc;
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
@@ -19,17 +19,20 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::insert`].
     pub async fn close(self) -> Result<(), TableError> {
-        let ready = self.state.borrow_mut().blocks.take_ready();
-        let freed = ready.into_iter().map(|claimed| {
-            let (place, claim) = (claimed.place, Claim::of(claimed.version));
-            self.pipeline.end(claimed.permission);
-            self.swap_in(Part::Claims(place.extent), u64::from(place.block) * 8, claim.0, claim.freed().0)
-        });
-        for freed in join(freed).await {
-            freed?;
-        }
-        self.give_all_chunks_back().await?;
-        self.under(Part::Head, async |permission| Ok(self.pipeline.all_before(permission).await?)).await
+        let operation = async {
+            let ready = self.state.borrow_mut().blocks.take_ready();
+            let freed = ready.into_iter().map(|claimed| {
+                let (place, claim) = (claimed.place, Claim::of(claimed.version));
+                self.pipeline.end(claimed.permission);
+                self.swap_in(Part::Claims(place.extent), u64::from(place.block) * 8, claim.0, claim.freed().0)
+            });
+            for freed in join(freed).await {
+                freed?;
+            }
+            self.give_all_chunks_back().await?;
+            self.under(Part::Head, async |permission| Ok(self.pipeline.all_before(permission).await?)).await
+        };
+        self.pipeline.limited(("the end of a handle on a table", Effect::Perhaps), operation).await
     }
 
     /// Frees all memory of the table, and takes its name away if it has this one. Other handles on the table are of no
@@ -41,28 +44,32 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::insert`].
     pub async fn destroy(self, name: Option<DirectoryName>) -> Result<(), TableError> {
-        self.check_writable()?;
-        self.give_all_chunks_back().await?;
-        let subtables = u32::try_from(self.subtables_begun().await?).unwrap_or(u32::MAX);
-        let subtables = 0..subtables.min(self.options.subtables_max());
-        let extents = 0..self.extents_begun().await?;
-        let records = subtables
-            .map(|number| self.options.subtable_record_at(number))
-            .chain(extents.map(|number| self.options.extent_record_at(number)));
-        for at in records {
-            if let Some(record) = self.record_at(at).await? {
-                self.free_object(record.object).await?;
+        let operation = async {
+            self.check_writable()?;
+            self.give_all_chunks_back().await?;
+            let subtables = u32::try_from(self.subtables_begun().await?).unwrap_or(u32::MAX);
+            let subtables = 0..subtables.min(self.options.subtables_max());
+            let extents = 0..self.extents_begun().await?;
+            let records = subtables
+                .map(|number| self.options.subtable_record_at(number))
+                .chain(extents.map(|number| self.options.extent_record_at(number)));
+            for at in records {
+                if let Some(record) = self.record_at(at).await? {
+                    self.free_object(record.object).await?;
+                }
+                self.pipeline.note_step();
             }
-        }
-        // Whoever holds the head a moment longer must not take it for a table.
-        self.write_in(Part::Head, 0, &[0; TableOptions::BYTES]).await?;
-        if let Some(name) = name {
-            match self.pipeline.unpublish(name).await {
-                Ok(()) | Err(Error::Refused(Refusal::NoSuchName)) => {}
-                Err(error) => return Err(error.into()),
+            // Whoever holds the head a moment longer must not take it for a table.
+            self.write_in(Part::Head, 0, &[0; TableOptions::BYTES]).await?;
+            if let Some(name) = name {
+                match self.pipeline.unpublish(name).await {
+                    Ok(()) | Err(Error::Refused(Refusal::NoSuchName)) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
-        }
-        self.free_object(self.head).await
+            self.free_object(self.head).await
+        };
+        self.pipeline.limited(("the end of a table", Effect::Perhaps), operation).await
     }
 
     /// Frees all memory of a table that nobody can open, since its values were in chunks of a session: what that session has
@@ -75,7 +82,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         head: ObjectRef,
         name: Option<DirectoryName>,
     ) -> Result<(), TableError> {
-        let options = Self::read_options(pipeline, head).await?;
+        let opening = Self::read_options(pipeline, head);
+        let options = pipeline.limited(("opening a table", Effect::Nothing), opening).await?;
         Self::new(pipeline, head, options, Access::Write).destroy(name).await
     }
 

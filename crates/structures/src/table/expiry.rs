@@ -7,7 +7,7 @@ use super::find::Found;
 use super::store::Wanted;
 use super::{Table, TableError};
 use crate::pipeline::join;
-use portcullis::{Clock, VerbsEndpoint};
+use portcullis::{Clock, Effect, VerbsEndpoint};
 use std::ops::ControlFlow;
 
 /// Keys that are removed at a time, and the bytes of keys and values: to remove a key is to read its block into the arena.
@@ -23,30 +23,34 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// As [`Table::insert`]. What was removed before stays removed.
     pub async fn remove_expired(&self, mut removed: impl FnMut(&[u8])) -> Result<u64, TableError> {
         self.check_writable()?;
-        let now = self.node_time().await?;
-        let (mut visits, mut count) = (vec![self.first_visit()], 0);
-        while let Some(next) = visits.pop() {
-            let mut group = Group::default();
-            let mut groups = Vec::new();
-            let look = self.look_at(next, &mut visits, |content| {
-                if content.expires.is_some_and(|at| at <= now) {
-                    groups.extend(group.add(content.key, content.key.len() + content.value.len()));
-                }
-                ControlFlow::Continue(())
-            });
-            // A look goes on to its end.
-            let _ = look.await?;
-            for keys in groups.into_iter().chain([group.keys]) {
-                let done = join(keys.iter().map(|key| self.take_wanted(key, Wanted::Expired))).await;
-                for (key, taken) in keys.iter().zip(done) {
-                    if taken?.is_some() {
-                        removed(key);
-                        count += 1;
+        let operation = async {
+            let now = self.node_time().await?;
+            let (mut visits, mut count) = (vec![self.first_visit()], 0);
+            while let Some(next) = visits.pop() {
+                let mut group = Group::default();
+                let mut groups = Vec::new();
+                let look = self.look_at(next, &mut visits, |content| {
+                    if content.expires.is_some_and(|at| at <= now) {
+                        groups.extend(group.add(content.key, content.key.len() + content.value.len()));
+                    }
+                    ControlFlow::Continue(())
+                });
+                // A look goes on to its end.
+                let _ = look.await?;
+                for keys in groups.into_iter().chain([group.keys]) {
+                    self.pipeline.note_step();
+                    let done = join(keys.iter().map(|key| self.take_wanted(key, Wanted::Expired))).await;
+                    for (key, taken) in keys.iter().zip(done) {
+                        if taken?.is_some() {
+                            removed(key);
+                            count += 1;
+                        }
                     }
                 }
             }
-        }
-        Ok(count)
+            Ok(count)
+        };
+        self.pipeline.limited(("a look at a whole table", Effect::Perhaps), operation).await
     }
 
     /// Whether the time of a key has come.

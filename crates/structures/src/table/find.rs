@@ -6,7 +6,7 @@ use super::shape::{BUCKET_BYTES, COMBINED_BYTES, SHARED_AT, SLOTS, TableOptions,
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError, block};
 use crate::pipeline::Awaited;
-use portcullis::{BarePermission, Buffer, Clock, Lifetime, Moment, VerbsEndpoint};
+use portcullis::{BarePermission, Buffer, Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
 
@@ -197,6 +197,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// The node is gone or refuses, or the table is damaged.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
+        self.pipeline.limited(("a get of a table", Effect::Nothing), self.get_now(key)).await
+    }
+
+    async fn get_now(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
         let found = self.find(key, self.hash_of(key)).await?;
         let Some(found) = found else { return Ok(None) };
         let expired = self.has_expired(&found).await?;
@@ -279,7 +283,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         if attempts.count > ATTEMPTS_AT_ONCE {
             let longest = self.options.lease.0 / 16;
-            self.pipeline.sleep(Lifetime((1 << attempts.count.min(20)).min(longest))).await;
+            self.pipeline.sleep(Lifetime((1 << attempts.count.min(20)).min(longest))).await?;
         }
         Ok(())
     }

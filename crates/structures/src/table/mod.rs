@@ -58,7 +58,8 @@ use blocks::Blocks;
 use chunk_blocks::ChunkBlocks;
 use permissions::{Part, Permissions};
 use portcullis::{
-    Acquire, Allocate, Clock, DirectoryName, Lifetime, Moment, ObjectRef, Rights, TenantName, VerbsEndpoint,
+    Acquire, Allocate, Clock, DirectoryName, Effect, Lifetime, Moment, ObjectRef, Rights, TenantName,
+    VerbsEndpoint,
 };
 use portcullis::{ProcessClock, SessionEndpoint};
 use routes::Routes;
@@ -129,25 +130,28 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// An option is out of its range, or the node refuses the memory, or has no chunks for blocks in chunks.
     pub async fn create(pipeline: &Rc<Pipeline<E, C>>, options: &TableOptions) -> Result<Self, TableError> {
-        options.check()?;
-        let seed = options.seed_or_drawn()?;
-        let chunk_blocks = match options.blocks {
-            BlockMemory::Objects => None,
-            BlockMemory::Chunks => Some(ChunkBlocks::new(pipeline.chunk_terms().await?)),
+        let operation = async {
+            options.check()?;
+            let seed = options.seed_or_drawn()?;
+            let chunk_blocks = match options.blocks {
+                BlockMemory::Objects => None,
+                BlockMemory::Chunks => Some(ChunkBlocks::new(pipeline.chunk_terms().await?)),
+            };
+            let ask = Allocate::bytes(options.head_bytes());
+            let lifetime = options.lease.max(MADE_WITHIN);
+            let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
+            let table = Self::new(pipeline, head.object(), (*options, seed), Access::Write);
+            table.state.borrow_mut().permissions.keep(Part::Head, &head);
+            table.state.borrow_mut().chunk_blocks = chunk_blocks;
+            pipeline.zero(&head, options.head_bytes()).await?;
+            table.make_root().await?;
+            pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
+            // The options make it a table: they come last.
+            pipeline.write(&head, 0, &options.to_bytes(seed)).await?;
+            table.keep_part(head.object()).await?;
+            Ok(table)
         };
-        let ask = Allocate::bytes(options.head_bytes());
-        let lifetime = options.lease.max(MADE_WITHIN);
-        let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
-        let table = Self::new(pipeline, head.object(), (*options, seed), Access::Write);
-        table.state.borrow_mut().permissions.keep(Part::Head, &head);
-        table.state.borrow_mut().chunk_blocks = chunk_blocks;
-        pipeline.zero(&head, options.head_bytes()).await?;
-        table.make_root().await?;
-        pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
-        // The options make it a table: they come last.
-        pipeline.write(&head, 0, &options.to_bytes(seed)).await?;
-        table.keep_part(head.object()).await?;
-        Ok(table)
+        pipeline.limited(("making a table", Effect::Perhaps), operation).await
     }
 
     /// Gives the table a name in its tenant, by which [`Table::open_named`] finds it.
@@ -155,7 +159,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// The name is taken, or the node refuses.
     pub async fn publish(&self, name: DirectoryName) -> Result<(), TableError> {
-        Ok(self.pipeline.publish(name, self.head).await?)
+        let operation = async { Ok(self.pipeline.publish(name, self.head).await?) };
+        self.pipeline.limited(("the publication of a table", Effect::Perhaps), operation).await
     }
 
     /// Opens the table of the client's tenant that has a name.
@@ -167,8 +172,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         name: DirectoryName,
         access: Access,
     ) -> Result<Self, TableError> {
-        let entry = pipeline.lookup(None, name).await?;
-        Self::open(pipeline, entry.object, access).await
+        let operation = async {
+            let entry = pipeline.lookup(None, name).await?;
+            Self::open(pipeline, entry.object, access).await
+        };
+        pipeline.limited(("the look-up of a table", Effect::Nothing), operation).await
     }
 
     /// Opens a table that another tenant shares with the client's own, for reading.
@@ -180,8 +188,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         owner: TenantName,
         name: DirectoryName,
     ) -> Result<Self, TableError> {
-        let entry = pipeline.lookup(Some(owner), name).await?;
-        Self::open(pipeline, entry.object, Access::Read).await
+        let operation = async {
+            let entry = pipeline.lookup(Some(owner), name).await?;
+            Self::open(pipeline, entry.object, Access::Read).await
+        };
+        pipeline.limited(("the look-up of a table", Effect::Nothing), operation).await
     }
 
     /// Lets another tenant read the table, which has this name. The table's memory belongs together: the other tenant can
@@ -190,7 +201,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// The table has no such name, or the node refuses.
     pub async fn share(&self, name: DirectoryName, tenant: TenantName) -> Result<(), TableError> {
-        Ok(self.pipeline.share(name, tenant, Rights::READ).await?)
+        let operation = async { Ok(self.pipeline.share(name, tenant, Rights::READ).await?) };
+        self.pipeline.limited(("a request to share a table", Effect::Perhaps), operation).await
     }
 
     /// Ends that. When this returns, no access of the other tenant can succeed any more.
@@ -198,7 +210,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// The table was not shared with this tenant, or the node refuses.
     pub async fn unshare(&self, name: DirectoryName, tenant: TenantName) -> Result<(), TableError> {
-        Ok(self.pipeline.unshare(name, tenant).await?)
+        let operation = async { Ok(self.pipeline.unshare(name, tenant).await?) };
+        self.pipeline.limited(("a request to share a table no more", Effect::Perhaps), operation).await
     }
 
     /// Opens a table that exists.
@@ -210,13 +223,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         head: ObjectRef,
         access: Access,
     ) -> Result<Self, TableError> {
-        let (options, seed) = Self::read_options(pipeline, head).await?;
-        if options.blocks == BlockMemory::Chunks {
-            return Err(TableError::OfOneHandle);
-        }
-        let table = Self::new(pipeline, head, (options, seed), access);
-        table.load_routes().await?;
-        Ok(table)
+        let operation = async {
+            let (options, seed) = Self::read_options(pipeline, head).await?;
+            if options.blocks == BlockMemory::Chunks {
+                return Err(TableError::OfOneHandle);
+            }
+            let table = Self::new(pipeline, head, (options, seed), access);
+            table.load_routes().await?;
+            Ok(table)
+        };
+        pipeline.limited(("opening a table", Effect::Nothing), operation).await
     }
 
     async fn read_options(

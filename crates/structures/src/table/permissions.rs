@@ -159,13 +159,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 }
             }
             // Another operation of this pipeline is at it.
-            self.pipeline.anything().await;
+            self.pipeline.anything().await?;
         }
         let done =
             AtEnd::new(&self.pipeline, || self.state.borrow_mut().permissions.held(part).acquiring = false);
         let permission = loop {
             match (self.acquire_part(part).await, part.extent()) {
-                (Err(error), Some(extent)) if needs_room(&error) => self.make_way(extent).await,
+                (Err(error), Some(extent)) if needs_room(&error) => self.make_way(extent).await?,
                 (acquired, _) => break Rc::new(acquired?),
             }
         };
@@ -235,9 +235,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// An object has a limited number of holders, and a tenant of permissions, and this client may be or have most of
     /// them: it lets go of blocks that none of its operations uses, and waits a little for others to do the same.
-    async fn make_way(&self, extent: u32) {
+    async fn make_way(&self, extent: u32) -> Result<(), TableError> {
         self.let_go(extent);
-        self.pipeline.sleep(Lifetime(self.options.hold().0 / 16)).await;
+        Ok(self.pipeline.sleep(Lifetime(self.options.hold().0 / 16)).await?)
     }
 
     /// Ends the permission to read a block, if no operation uses it: whoever gets the block next waits for its readers.
@@ -337,7 +337,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Any other error.
     pub(super) async fn mend(&self, error: TableError) -> Result<(), TableError> {
         if let TableError::Session(Error::Paused { wait }) = error {
-            self.pipeline.sit_out(wait).await;
+            self.pipeline.sit_out(wait).await?;
             return Ok(());
         }
         if !error.wants_permission() {

@@ -7,7 +7,7 @@ use super::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError};
 use crate::pipeline::join;
-use portcullis::{Clock, Error, VerbsEndpoint};
+use portcullis::{Clock, Effect, Error, VerbsEndpoint};
 use std::ops::ControlFlow;
 
 /// Buckets that one read takes.
@@ -19,13 +19,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::get`].
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, TableError> {
-        let mut values = vec![None; keys.len()];
-        let left = self.get_at_once(keys, &mut values).await?;
-        let gets = left.iter().map(|&place| self.get(keys[place]));
-        for (&place, value) in left.iter().zip(join(gets).await) {
-            values[place] = value?;
-        }
-        Ok(values)
+        let operation = async {
+            let mut values = vec![None; keys.len()];
+            let left = self.get_at_once(keys, &mut values).await?;
+            let gets = left.iter().map(|&place| self.get(keys[place]));
+            for (&place, value) in left.iter().zip(join(gets).await) {
+                values[place] = value?;
+            }
+            Ok(values)
+        };
+        self.pipeline.limited(("a get of a table", Effect::Nothing), operation).await
     }
 
     /// Looks several keys up in two round trips: with one doorbell for all buckets, and one for all blocks. Returns the
@@ -93,18 +96,21 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         &self,
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
-        let now = self.node_time().await?;
-        let mut see = |content: &Content<'_>| {
-            let counts = content.expires.is_none_or(|at| at > now);
-            if counts { each(content.key, content.value) } else { ControlFlow::Continue(()) }
-        };
-        let mut visits = vec![self.first_visit()];
-        while let Some(next) = visits.pop() {
-            if self.look_at(next, &mut visits, &mut see).await?.is_break() {
-                break;
+        let operation = async {
+            let now = self.node_time().await?;
+            let mut see = |content: &Content<'_>| {
+                let counts = content.expires.is_none_or(|at| at > now);
+                if counts { each(content.key, content.value) } else { ControlFlow::Continue(()) }
+            };
+            let mut visits = vec![self.first_visit()];
+            while let Some(next) = visits.pop() {
+                if self.look_at(next, &mut visits, &mut see).await?.is_break() {
+                    break;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        };
+        self.pipeline.limited(("a look at a whole table", Effect::Nothing), operation).await
     }
 
     /// Hands what is in the wanted buckets of a subtable to `see`, also keys whose time has come, until it breaks off. Adds what
@@ -117,6 +123,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<ControlFlow<()>, TableError> {
         for bucket in self.visit(subtable, &wanted, visits).await? {
             for (at, slot) in bucket.slots().filter(|(_, slot)| !slot.is_empty() && !slot.is_pending()) {
+                self.pipeline.note_step();
                 for (header, slot, bytes) in self.read_current(&bucket, at, slot).await? {
                     let content = block::decode(&bytes, slot.version(), slot.place());
                     // A split leaves keys behind for a moment after it has moved them.
@@ -177,12 +184,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let at = bucket_at(first) - SHARED_AT;
             let bytes = self.read_in(Part::Subtable(subtable), at, count as usize * BUCKET_BYTES).await?;
             buckets.extend(Bucket::parse_all(subtable, first, &bytes));
+            self.pipeline.note_step();
         }
         Ok(buckets)
     }
 
     /// The block of a slot. If the slot has changed since, the block that it names now, or those that the same slots of
     /// the subtables name which the bucket was split into. Each comes with its bucket's header.
+    ///
+    /// # Errors
+    /// [`TableError::Damaged`]: a slot goes on naming a block that is another's, for longer than any change takes.
     async fn read_current(
         &self,
         bucket: &Bucket,
@@ -207,7 +218,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             if read.len() == now.len() && read.iter().all(whole) {
                 return Ok(read);
             }
-            self.again(&mut attempts, Retry::Changed).await?;
+            let is_stale = |slot| !read.iter().any(|found| found.1 == slot && whole(found));
+            let stale = now.iter().map(|(_, slot)| *slot).find(|slot| is_stale(*slot)).unwrap_or(slot);
+            self.again(&mut attempts, Retry::Stale(at, stale)).await?;
             now = self.slots_now(bucket, at).await?;
         }
     }

@@ -113,7 +113,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let now = self.pipeline.now();
         let since = *self.state.borrow_mut().frozen.entry(subtable).or_insert(now);
         if now.since(since) < self.options.hold() {
-            self.pipeline.sleep(BUCKET_MOVED_WITHIN).await;
+            self.pipeline.sleep(BUCKET_MOVED_WITHIN).await?;
             return Ok(());
         }
         self.state.borrow_mut().frozen.remove(&subtable);
@@ -128,7 +128,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Splits a subtable that has this depth, or finishes a split that another client has left.
     async fn split_or_finish(&self, subtable: u32, depth: Option<u32>) -> Result<(), TableError> {
         if self.state.borrow().splitting.contains_key(&subtable) {
-            self.pipeline.anything().await;
+            self.pipeline.anything().await?;
             return Ok(());
         }
         self.state.borrow_mut().splitting.insert(subtable, None);
@@ -259,6 +259,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         for first in (0..self.options.buckets()).step_by(BUCKETS_AT_ONCE as usize) {
             self.note_moved(split.parent, first);
             suffix = self.move_some(split, first).await?;
+            self.pipeline.note_step();
         }
         self.enter_split((suffix, split.depth), split.parent, split.child).await?;
         // The child may have been split itself since, if this client has taken over.

@@ -5,7 +5,7 @@ use super::shape::{EXTENTS_AT, SLOTS, SUBTABLES_AT, SizeClass};
 use super::words::{BucketHeader, Claim, EXTENTS_MAX, Place, Slot};
 use super::{Table, TableError, block};
 use crate::pipeline::word_of;
-use portcullis::{Clock, Occupancy, VerbsEndpoint};
+use portcullis::{Clock, Effect, Occupancy, VerbsEndpoint};
 use std::collections::{HashMap, HashSet};
 
 /// What a table takes and how full it is, as one look has found it. Others may change it meanwhile.
@@ -66,40 +66,46 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::get`].
     pub async fn statistics(&self) -> Result<Statistics, TableError> {
-        let mut found = Statistics { bytes: self.options.head_bytes(), ..Statistics::default() };
-        let mut claimed = HashMap::new();
-        if let Some(chunk_blocks) = &self.state.borrow().chunk_blocks {
-            found.add_chunks(&chunk_blocks.occupancy());
-            claimed.extend(chunk_blocks.claims());
-        }
-        for (number, class) in self.all_extents().await? {
-            let Some(claims) = self.claims_of(number, class).await? else { continue };
-            found.add_extent(class);
-            claimed.extend(claims);
-        }
-        let mut visits = vec![self.first_visit()];
-        let mut seen = HashSet::new();
-        while let Some((subtable, wanted)) = visits.pop() {
-            if seen.insert(subtable) {
-                found.subtables += 1;
-                found.slots += u64::from(self.options.buckets()) * SLOTS as u64;
-                found.bytes += self.options.subtable_bytes();
-                found.subtable_bytes += self.options.subtable_bytes();
+        let operation = async {
+            let mut found = Statistics { bytes: self.options.head_bytes(), ..Statistics::default() };
+            let mut claimed = HashMap::new();
+            if let Some(chunk_blocks) = &self.state.borrow().chunk_blocks {
+                found.add_chunks(&chunk_blocks.occupancy());
+                claimed.extend(chunk_blocks.claims());
             }
-            for bucket in self.visit(subtable, &wanted, &mut visits).await? {
-                found.depth = found.depth.max(bucket.header.depth());
-                for (_, slot) in bucket.slots().filter(|(_, slot)| !slot.is_empty() && !slot.is_pending()) {
-                    if slot.is_frozen() && !self.is_here(bucket.header, slot).await? {
-                        continue;
+            for (number, class) in self.all_extents().await? {
+                let Some(claims) = self.claims_of(number, class).await? else { continue };
+                found.add_extent(class);
+                claimed.extend(claims);
+            }
+            let mut visits = vec![self.first_visit()];
+            let mut seen = HashSet::new();
+            while let Some((subtable, wanted)) = visits.pop() {
+                if seen.insert(subtable) {
+                    found.subtables += 1;
+                    found.slots += u64::from(self.options.buckets()) * SLOTS as u64;
+                    found.bytes += self.options.subtable_bytes();
+                    found.subtable_bytes += self.options.subtable_bytes();
+                }
+                for bucket in self.visit(subtable, &wanted, &mut visits).await? {
+                    found.depth = found.depth.max(bucket.header.depth());
+                    for (_, slot) in bucket.slots().filter(|(_, slot)| !slot.is_empty() && !slot.is_pending())
+                    {
+                        self.pipeline.note_step();
+                        if slot.is_frozen() && !self.is_here(bucket.header, slot).await? {
+                            continue;
+                        }
+                        found.keys += 1;
+                        let claim = claimed.remove(&slot.place());
+                        found.dangling +=
+                            u64::from(claim.is_none_or(|claim| claim.version() != slot.version()));
                     }
-                    found.keys += 1;
-                    let claim = claimed.remove(&slot.place());
-                    found.dangling += u64::from(claim.is_none_or(|claim| claim.version() != slot.version()));
                 }
             }
-        }
-        found.unlinked = claimed.len() as u64;
-        Ok(found)
+            found.unlinked = claimed.len() as u64;
+            Ok(found)
+        };
+        self.pipeline.limited(("a look at a whole table", Effect::Nothing), operation).await
     }
 
     /// Whether the key of a frozen slot belongs to its bucket. A split that is not finished leaves keys behind that it has
@@ -123,6 +129,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             if let Some((_, class)) = self.extent_record(number).await? {
                 extents.push((number, class));
             }
+            self.pipeline.note_step();
         }
         Ok(extents)
     }
@@ -138,6 +145,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             Err(error) if is_gone(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
+        self.pipeline.note_step();
         let claims = bytes.chunks_exact(8).map(|word| Claim(word_of(word, 0)));
         let places = (0..).map(|block| Place { extent, block });
         Ok(Some(places.zip(claims).filter(|(_, claim)| claim.is_claimed()).collect()))

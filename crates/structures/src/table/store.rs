@@ -7,7 +7,7 @@ use super::permissions::Part;
 use super::shape::{KEY_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
 use super::words::Slot;
 use super::{Table, TableError, block};
-use portcullis::{Clock, Lifetime, Moment, VerbsEndpoint};
+use portcullis::{Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 
 /// When a value is stored.
@@ -115,6 +115,17 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<Stored, TableError> {
         self.check_writable()?;
         check_lengths(key, value)?;
+        let operation = self.store_now(key, value, condition, live);
+        self.pipeline.limited(("a change of a table", Effect::Perhaps), operation).await
+    }
+
+    async fn store_now(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        condition: Condition<'_>,
+        live: Option<Lifetime>,
+    ) -> Result<Stored, TableError> {
         let expires = match live {
             Some(time) => Some(self.node_time().await?.after(time)),
             None => None,
@@ -356,7 +367,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::insert`].
     pub async fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
-        let taken = self.take_wanted(key, Wanted::Any).await?;
+        let operation = self.take_wanted(key, Wanted::Any);
+        let taken = self.pipeline.limited(("a change of a table", Effect::Perhaps), operation).await?;
         Ok(taken.filter(|taken| !taken.had_expired).map(|taken| taken.value))
     }
 

@@ -13,12 +13,17 @@ use super::words::{Claim, Place, Slot};
 use super::{Table, TableError};
 use crate::pipeline::join;
 use crate::record::{RECORD_BYTES, Record};
-use portcullis::{Clock, Lifetime, ObjectRef, VerbsEndpoint};
+use portcullis::{Clock, Effect, Lifetime, ObjectRef, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks that are freed at a time.
 const FREED_AT_ONCE: usize = 16;
+/// How often a look that could not be finished is begun again.
+const LOOKS_MAX: u32 = 16;
+/// What a sweep is doing, for the error of one that gets no further.
+const LOOKING: (&str, Effect) = ("a look at a whole table", Effect::Nothing);
+const FREEING: (&str, Effect) = ("freeing what dead clients have left", Effect::Perhaps);
 
 /// What a sweep has freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,39 +59,51 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// As [`Table::insert`].
     pub async fn sweep(&self) -> Result<Swept, TableError> {
         self.check_writable()?;
-        let first = self.look().await?;
+        let first = self.pipeline.limited(LOOKING, self.look()).await?;
         // A little longer: the clocks of two clients may differ by a thousandth.
         let apart = Lifetime(self.options.lease.0 * 2 + self.options.lease.0 / 64 + 1_000);
-        self.pipeline.sleep(if planted::is(Fault::SweptAtOnce) { Lifetime(0) } else { apart }).await;
-        let second = self.look().await?;
+        self.pipeline.sleep(if planted::is(Fault::SweptAtOnce) { Lifetime(0) } else { apart }).await?;
+        let second = self.pipeline.limited(LOOKING, self.look()).await?;
+        self.pipeline.limited(FREEING, self.free_what_is_in_both(first, second)).await
+    }
+
+    async fn free_what_is_in_both(&self, first: Look, second: Look) -> Result<Swept, TableError> {
         let mut swept = Swept::default();
         for &subtable in first.frozen.intersection(&second.frozen) {
+            self.pipeline.note_step();
             self.finish_dead_split(subtable).await?;
             swept.splits += 1;
         }
         for (at, slot) in both(&first.pending, &second.pending) {
+            self.pipeline.note_step();
             swept.pending += u64::from(self.clear(at, slot).await?);
         }
         for some in both(&first.claimed, &second.claimed).chunks(FREED_AT_ONCE) {
+            self.pipeline.note_step();
             for freed in join(some.iter().map(|&(place, claim)| self.free_orphan(place, claim))).await {
                 swept.blocks += u64::from(freed?);
             }
         }
         for (at, object) in both(&first.unfinished, &second.unfinished) {
+            self.pipeline.note_step();
             swept.unfinished += u64::from(self.free_unfinished(at, object).await?);
         }
         for (number, object) in both(&first.unlinked, &second.unlinked) {
+            self.pipeline.note_step();
             swept.subtables += u64::from(self.free_subtable(number, object).await?);
         }
         Ok(swept)
     }
 
     async fn look(&self) -> Result<Look, TableError> {
+        let mut attempts = 1;
         loop {
             match self.try_look().await {
-                Ok(look) => return Ok(look),
-                Err(error) => self.mend(error).await?,
+                // Each attempt gets further than the limit of an operation asks for, and may still come to nothing.
+                Err(error) if attempts < LOOKS_MAX => self.mend(error).await?,
+                done => return done,
             }
+            attempts += 1;
         }
     }
 
@@ -94,6 +111,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     async fn try_look(&self) -> Result<Look, TableError> {
         let mut look = Look { claimed: self.all_claims().await?, ..Look::default() };
         for number in 0..self.extents_begun().await? {
+            self.pipeline.note_step();
             let at = self.options.extent_record_at(number);
             if let Some(record) = self.record_at(at).await?.filter(|record| !record.is_kept) {
                 look.unfinished.insert(at, record.object);
@@ -102,6 +120,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut linked = BTreeSet::from([0]);
         let mut number = 0;
         while u64::from(number) < self.subtables_begun().await? {
+            self.pipeline.note_step();
             let at = self.options.subtable_record_at(number);
             match self.record_at(at).await? {
                 Some(Record { is_kept: false, object, .. }) => {

@@ -294,7 +294,7 @@ pub fn a_removal_of_what_has_expired_ends_at_each_step(end: End) {
             std::thread::yield_now();
         }
         // A handle's clock is ahead by as long as its permission took to come, which is less than a permission lives.
-        other.pipeline.block_on(other.pipeline.sleep(LEASE));
+        other.pipeline.block_on(other.pipeline.sleep(LEASE)).expect("the node is there");
         let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Write);
         pipeline.halt_after(Some(posts));
         let mut removal = Box::pin(table.remove_expired(|_| ()));

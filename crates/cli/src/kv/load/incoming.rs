@@ -59,7 +59,8 @@ impl Incoming {
                 Err(TryRecvError::Empty) if self.under_way.get() == 0 || pipeline.is_over() => {
                     return self.items.recv().ok();
                 }
-                Err(TryRecvError::Empty) => pipeline.sleep(BETWEEN_LOOKS).await,
+                // Where the session is over the loop comes to the arm above.
+                Err(TryRecvError::Empty) => drop(pipeline.sleep(BETWEEN_LOOKS).await),
             }
         }
     }

@@ -58,13 +58,16 @@ impl Lanes {
 
 impl<'l> Turn<'l> {
     /// Waits until the operation may begin. It is over when the turn is dropped.
-    pub async fn come(mut self, pipeline: &'l Pipeline) -> Self {
+    ///
+    /// # Errors
+    /// The session is over.
+    pub async fn come(mut self, pipeline: &'l Pipeline) -> Result<Self, Error> {
         self.pipeline = Some(pipeline);
         // The line comes first: whoever has room then waits for nobody, so all of them get through.
         while !self.is_first() || !self.take_room() {
-            pipeline.anything().await;
+            pipeline.anything().await?;
         }
-        self
+        Ok(self)
     }
 
     fn is_first(&self) -> bool {

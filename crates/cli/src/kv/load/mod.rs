@@ -228,11 +228,11 @@ async fn store(
     record: &Record,
     turn: Turn<'_>,
 ) -> Result<Stored, TableError> {
-    let turn = turn.come(pipeline).await;
+    let turn = turn.come(pipeline).await?;
     let stored = loop {
         match table.upsert(&record.key, &record.value).await {
             // Blocks that others read here have filled the arena. Each of them alone has room, so it is free soon.
-            Err(TableError::Session(Error::ArenaFull { .. })) => pipeline.sleep(BETWEEN_TRIES).await,
+            Err(TableError::Session(Error::ArenaFull { .. })) => pipeline.sleep(BETWEEN_TRIES).await?,
             stored => break stored,
         }
     };

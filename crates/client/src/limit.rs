@@ -1,0 +1,111 @@
+//! The time for which operations and calls may be under way.
+//!
+//! A limit is counted in steps of a fraction of it, and a step is over when the caller says so ([`Client::tick`](crate::Client::tick)):
+//! nothing here reads a clock, and to begin an operation takes no time. A tick ends one step at most. So time in which the caller stood
+//! still counts as one step, and no operation is given up whose end the caller had no chance to see.
+
+use portcullis_protocol::{Lifetime, Moment};
+
+/// Steps of a limit. An operation is given up after this many and one more, since it may begin at the end of a step.
+pub(crate) const STEPS: u8 = 16;
+
+/// The limit of a client, and how many of its steps have passed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    /// `None`: there is no limit.
+    within: Option<Lifetime>,
+    steps: u64,
+    step_began: Moment,
+}
+
+impl Limit {
+    /// No limit.
+    pub(crate) const NONE: Self = Self { within: None, steps: 0, step_began: Moment(0) };
+
+    pub(crate) fn set(&mut self, within: Option<Lifetime>) {
+        self.within = within;
+    }
+
+    /// The limit. `None`: there is none.
+    pub(crate) fn within(&self) -> Option<Lifetime> {
+        self.within
+    }
+
+    fn step(&self) -> Option<Lifetime> {
+        self.within.map(|within| Lifetime((within.0 / u64::from(STEPS)).max(1)))
+    }
+
+    /// How many steps have passed.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The step at whose end something is given up that begins now and may wait at the node for `wait` besides.
+    pub(crate) fn last_step(&self, wait: Lifetime) -> u64 {
+        self.step().map_or(u64::MAX, |step| {
+            self.steps.saturating_add(u64::from(STEPS) + 1).saturating_add(wait.0.div_ceil(step.0))
+        })
+    }
+
+    /// When the present step is over. `None`: there is no limit.
+    pub(crate) fn step_ends(&self) -> Option<Moment> {
+        self.step().map(|step| self.step_began.after(step))
+    }
+
+    /// Ends the present step if its time is over. Returns whether it was.
+    pub(crate) fn advance(&mut self, now: Moment) -> bool {
+        let is_over = self.step_ends().is_some_and(|ends| now >= ends);
+        if is_over {
+            self.steps += 1;
+            self.step_began = now;
+        }
+        is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit() -> Limit {
+        let mut limit = Limit::NONE;
+        limit.set(Some(Lifetime::millis(1600)));
+        limit
+    }
+
+    #[test]
+    fn a_caller_that_stood_still_has_lost_one_step() {
+        let mut limit = limit();
+        assert!(limit.advance(Moment(1_000_000_000)));
+        assert!(!limit.advance(Moment(1_000_000_000)));
+        assert_eq!(limit.steps(), 1);
+    }
+
+    #[test]
+    fn what_begins_at_the_end_of_a_step_has_the_whole_limit() {
+        let mut limit = limit();
+        let began = Moment(99_999);
+        let last = limit.last_step(Lifetime(0));
+        let mut now = began;
+        while limit.steps() < last {
+            now = now.after(Lifetime(1));
+            limit.advance(now);
+        }
+        assert!(now.since(began) >= Lifetime::millis(1600), "{now:?}");
+        assert!(now.since(began) <= Lifetime::millis(1700), "{now:?}");
+    }
+
+    #[test]
+    fn a_wait_at_the_node_comes_on_top() {
+        let limit = limit();
+        assert_eq!(limit.last_step(Lifetime::millis(250)), limit.last_step(Lifetime(0)) + 3);
+        assert!(limit.last_step(Lifetime(u64::MAX)) > u64::MAX / 1_000_000);
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_ever_over() {
+        let mut limit = Limit::NONE;
+        assert!(!limit.advance(Moment(u64::MAX)));
+        assert_eq!(limit.last_step(Lifetime(0)), u64::MAX);
+    }
+}
