@@ -115,25 +115,26 @@ fn named(entry: &Entry) -> Named {
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (place, *, arena = Size(4 << 20), tenant = None, certificates = None))]
+    #[pyo3(signature = (place, *, arena = Size(4 << 20), tenant = None, certificates = None, within = None))]
     fn new(
         py: Python<'_>,
         place: &Bound<'_, PyAny>,
         arena: Size,
         tenant: Option<String>,
         certificates: Option<PathBuf>,
+        within: Option<Seconds>,
     ) -> PyResult<Self> {
+        let plain = SessionOptions::default();
+        let within = within.map_or(plain.within, |time| time.0);
+        let plain = SessionOptions { arena_bytes: arena.0, within, ..plain };
         let attached = match place.cast::<Node>() {
-            Ok(node) => {
-                let options = SessionOptions { arena_bytes: arena.0, ..SessionOptions::default() };
-                node.get().attach(py, tenant.as_deref().unwrap_or("local"), options)?
-            }
+            Ok(node) => node.get().attach(py, tenant.as_deref().unwrap_or("local"), plain)?,
             Err(_) => {
                 let address: String = place.extract()?;
                 let security = security(py, certificates.zip(tenant))?;
                 let udp = UdpOptions { security: security.clone(), ..UdpOptions::default() };
                 let rdma = RdmaOptions { security, ..RdmaOptions::default() };
-                let options = SessionOptions { arena_bytes: arena.0, udp, rdma, ..SessionOptions::default() };
+                let options = SessionOptions { udp, rdma, ..plain };
                 py.detach(|| Attached::connect(&address, options)).or_raise(py)?
             }
         };

@@ -2,7 +2,7 @@
 
 use crate::border::{Text, call, given};
 use crate::handles::{self, Session, SessionState};
-use portcullis::SessionOptions as Options;
+use portcullis::{Lifetime, SessionOptions as Options};
 use portcullis_foreign::Attached;
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -16,8 +16,10 @@ pub struct SessionOptions {
     pub arena_bytes: u64,
     /// Operations that may be under way at once. Zero: 1024.
     pub operations_max: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Microseconds for which the attach, and each operation and call, may wait for the node; then it ends with
+    /// `PORTCULLIS_ERROR_TIMED_OUT`, and the session goes on. A request that may wait at the node for what others hold has that time
+    /// besides. Zero: 5 seconds.
+    pub within: u32,
 }
 
 impl SessionOptions {
@@ -29,6 +31,9 @@ impl SessionOptions {
         }
         if given.operations_max > 0 {
             options.client.operations_max = given.operations_max;
+        }
+        if given.within > 0 {
+            options.within = Lifetime(given.within.into());
         }
         options
     }

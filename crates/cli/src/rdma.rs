@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use portcullis::{
-    ClientIdentity, ClientSecurity, DeviceChoice, IdentityError, NodeIdentity, NodeSecurity, RdmaOptions,
-    SessionOptions, UdpOptions,
+    ClientIdentity, ClientSecurity, DeviceChoice, IdentityError, Lifetime, NodeIdentity, NodeSecurity,
+    RdmaOptions, SessionOptions, UdpOptions,
 };
 use std::path::{Path, PathBuf};
 
@@ -116,6 +116,9 @@ pub struct ClientOptions {
     /// Bytes of the largest UDP datagram that the path to the node carries [default: found out].
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1232..=65507))]
     pub datagram_max: Option<u32>,
+    /// How long the attach and each operation may wait for the node before it fails [default: 5s].
+    #[arg(long, value_name = "TIME")]
+    pub within: Option<Lifetime>,
 }
 
 impl ClientOptions {
@@ -124,7 +127,8 @@ impl ClientOptions {
         let security = self.security()?;
         let udp = UdpOptions { security: security.clone(), datagram_max: self.datagram_max };
         let rdma = RdmaOptions { device: self.device.choice(), security };
-        Ok(SessionOptions { rdma, udp, ..SessionOptions::default() })
+        let options = SessionOptions { rdma, udp, ..SessionOptions::default() };
+        Ok(SessionOptions { within: self.within.unwrap_or(options.within), ..options })
     }
 
     fn security(&self) -> Result<ClientSecurity, IdentityError> {

@@ -142,6 +142,7 @@ class Session:
         arena: Size = ...,
         tenant: str | None = None,
         certificates: str | os.PathLike[str] | None = None,
+        within: float | None = None,
     ) -> Self: ...
     @property
     def closed(self) -> bool: ...

@@ -93,18 +93,20 @@ def connect(
     arena: Size = "4MiB",
     certificates: str | os.PathLike[str] | None = None,
     tenant: str | None = None,
+    within: float = 5.0,
 ) -> Session:
     """Opens a session with the node at an address: ``shm:/run/portcullis.sock``, ``udp:host:port``, ``rdma:host:port``, or
     ``name:tenant/node`` to be looked up in the cluster's directory.
 
     arena: bytes of the memory that reads and writes go through. certificates, tenant: a folder made by ``portcullis certificates``,
-    and the tenant to act for, for nodes of other machines.
+    and the tenant to act for, for nodes of other machines. within: seconds for which the attach and each operation may wait for
+    the node; then it fails with the error ``timed-out``, and the session goes on.
 
     >>> with portcullis_memory.connect(node.address) as session:
     ...     session.closed
     False
     """
-    return Session(address, arena=arena, certificates=certificates, tenant=tenant)
+    return Session(address, arena=arena, certificates=certificates, tenant=tenant, within=within)
 
 
 def _remove(folder: str, owner: int) -> None:

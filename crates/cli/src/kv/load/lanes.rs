@@ -3,6 +3,7 @@
 //! Two stores of one key must not be: the earlier one could come last. So operations on one key stand in a line, in the
 //! order of the file. And all that are under way must find room in the session's arena.
 
+use portcullis::Error;
 use portcullis_structures::Pipeline;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
