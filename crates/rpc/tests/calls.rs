@@ -294,6 +294,24 @@ fn a_deadline_passes_at_both_ends_and_a_cancelled_call_does_not_begin() {
 }
 
 #[test]
+fn a_call_for_which_no_time_is_given_ends_where_its_server_lives_and_does_not_answer() {
+    let rig = Rig::new();
+    let default = ConnectionOptions::default();
+    assert!(default.call_within <= Duration::from_secs(10), "a caller waits for some seconds at the most");
+    let options = ConnectionOptions { call_within: Duration::from_millis(50), ..default };
+    let mut connection = Connection::open_with(&rig.path, options).unwrap();
+    // One method waits for ever, and the other stands behind it.
+    let error = connection.call_with_word(WAIT, 0).unwrap_err();
+    assert!(error == CallError::Late && error.to_string().contains("call_within"), "{error}");
+    assert_eq!(connection.call_with_word(ECHO, 1).unwrap_err(), CallError::Late);
+    rig.is_over.store(true, Ordering::Release);
+    // An answer that came too late is nobody else's.
+    wait_for("the connection to serve again", || {
+        connection.call_with_word(ECHO, 2).is_ok_and(|it| it.word() == 2)
+    });
+}
+
+#[test]
 fn both_ends_sleep_when_nothing_is_called_and_wake_for_a_call() {
     let rig = Rig::new();
     let mut connection = rig.connection();

@@ -32,6 +32,9 @@ pub struct ConnectionOptions {
     pub heap_bytes: u64,
     /// How long the server may take to let the client in.
     pub within: Duration,
+    /// How long a call may take for which no time is given: its deadline. A server that lives and does not answer, since it is stopped
+    /// or a method of it waits for ever, keeps nobody waiting for longer. [`Duration::MAX`]: as long as it takes.
+    pub call_within: Duration,
     /// The most bytes of a result that [`Connection::look`] copies.
     pub results_max: u64,
     /// Whether this process is kept from writing a scope while a call is under way with it: whoever does ends by a signal at that
@@ -44,7 +47,13 @@ pub struct ConnectionOptions {
 
 impl Default for ConnectionOptions {
     fn default() -> Self {
-        Self { heap_bytes: 0, within: Duration::from_secs(3), results_max: 16 << 20, guarded: false }
+        Self {
+            heap_bytes: 0,
+            within: Duration::from_secs(3),
+            call_within: Duration::from_secs(5),
+            results_max: 16 << 20,
+            guarded: false,
+        }
     }
 }
 
@@ -176,6 +185,7 @@ pub struct Connection {
     pub(super) link: Link,
     /// How long the server may take to answer there.
     pub(super) within: Duration,
+    call_within: Duration,
     /// The addresses of one-shot scopes. `None`: no method of the server reads them.
     pub(super) one_shots: Option<Reserve>,
     idle: Idle,
@@ -259,11 +269,12 @@ impl Connection {
     }
 
     fn new(end: ClientEnd, link: Link, options: ConnectionOptions) -> Self {
-        let ConnectionOptions { within, results_max, guarded, .. } = options;
+        let ConnectionOptions { within, call_within, results_max, guarded, .. } = options;
         Self {
             end: if guarded { end.guarded() } else { end },
             link,
             within,
+            call_within,
             one_shots: None,
             idle: Idle::default(),
             results_max,
@@ -303,7 +314,8 @@ impl Connection {
         self.wait(call)
     }
 
-    /// Begins a call, without waiting. The scope must not be freed before the call has ended.
+    /// Begins a call, without waiting. The scope must not be freed before the call has ended. `within`: the call's deadline, from here
+    /// on; `None`: as [`ConnectionOptions::call_within`] says. A server begins no call whose deadline has passed.
     ///
     /// # Errors
     /// [`CallError::TooMany`], [`CallError::ServerGone`], or [`CallError::NotGuarded`].
@@ -315,8 +327,11 @@ impl Connection {
         word: u64,
         within: Option<Duration>,
     ) -> Result<CallId, CallError> {
-        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let deadline = within.map(|within| now().saturating_add(nanoseconds(within)));
+        let within = within.unwrap_or(self.call_within);
+        let deadline = (within != Duration::MAX).then(|| {
+            let nanoseconds = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+            now().saturating_add(nanoseconds)
+        });
         let begun = self.end.begin(Call { method, scope, root: root.address(), word, deadline })?;
         match &mut self.link {
             Link::Shared { doorbell, .. } => doorbell.ring(),

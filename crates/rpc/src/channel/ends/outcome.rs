@@ -129,7 +129,10 @@ pub enum CallError {
         text: String,
     },
     /// The deadline passed. The method may still run.
-    #[error("the deadline has passed")]
+    #[error(
+        "the deadline of the call has passed: the server is busy or stands still, and the method may still run; give the call more \
+         time (call_within)"
+    )]
     Late,
     /// The call was cancelled before the method began.
     #[error("the call was cancelled")]
