@@ -54,7 +54,7 @@ fn slots_not_frozen() {
 
 #[test]
 fn split_not_taken_over() {
-    by_a_death_in_a_split(Fault::SplitNotTakenOver, End::Killed, &["hangs"]);
+    by_a_death_in_a_split(Fault::SplitNotTakenOver, End::Killed, &["TimedOut"]);
 }
 
 #[test]

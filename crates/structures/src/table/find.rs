@@ -19,6 +19,9 @@ const DAMAGED_AFTER_LEASES: u64 = 4;
 const DAMAGED_AFTER_TIMES: u32 = 16;
 /// Attempts that come without a pause.
 const ATTEMPTS_AT_ONCE: u32 = 4;
+/// The longest pause between two attempts. With longer ones an operation that has lost often came seldom beside new ones, which
+/// come without a pause: among sixteen changes of one key it waited for seconds while nothing else happened.
+const PAUSE_MAX: Lifetime = Lifetime::millis(2);
 
 /// Where a slot lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -282,7 +285,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Err(TableError::Damaged { subtable: at.subtable, bucket: at.bucket });
         }
         if attempts.count > ATTEMPTS_AT_ONCE {
-            let longest = self.options.lease.0 / 16;
+            let longest = PAUSE_MAX.0.min(self.options.lease.0 / 16);
             self.pipeline.sleep(Lifetime((1 << attempts.count.min(20)).min(longest))).await?;
         }
         Ok(())
