@@ -64,6 +64,9 @@ impl Node {
         if terms.chunk_bytes < needed {
             return Err(FarError::SmallChunks { chunk_bytes: terms.chunk_bytes, needed });
         }
+        // A program waits for its memory as it waits for a disk: to give a page up would be to end the program. A node that is gone
+        // is noticed all the same.
+        session.client().limit_to(None);
         Ok(Self {
             session,
             chunks: HashMap::new(),
