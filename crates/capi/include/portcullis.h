@@ -82,6 +82,8 @@ enum {
   PORTCULLIS_ERROR_NO_SUCH_SMALL_OBJECT = 119,
   // The permission's keys work on another session's queue pairs only.
   PORTCULLIS_ERROR_FOREIGN_PERMISSION = 120,
+  // The node or the network to it has not answered for as long as the session's limit says.
+  PORTCULLIS_ERROR_TIMED_OUT = 121,
   // The node could not read the message.
   PORTCULLIS_ERROR_MALFORMED_REQUEST = 201,
   // No live permission of this client has the id.
@@ -588,8 +590,10 @@ typedef struct portcullis_session_options {
   uint64_t arena_bytes;
   // Operations that may be under way at once. Zero: 1024.
   uint32_t operations_max;
-  // Zero.
-  uint32_t reserved;
+  // Microseconds for which the attach, and each operation and call, may wait for the node; then it ends with
+  // `PORTCULLIS_ERROR_TIMED_OUT`, and the session goes on. A request that may wait at the node for what others hold has that time
+  // besides. Zero: 5 seconds.
+  uint32_t within;
 } portcullis_session_options;
 
 // What `portcullis_allocate` asks for. All zeros but `size`: an exclusive permission with all rights for a second, over an
