@@ -10,7 +10,7 @@ pub use machine_memory::{NotEnoughMemory, Scarce};
 pub use network::NetworkListen;
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use portcullis_attach::tls::ListenError;
-pub use portcullis_attach::unix::SocketAccess;
+pub use portcullis_attach::unix::{Listener as SocketListener, SocketAccess};
 pub use portcullis_memory::pin;
 pub use portcullis_node::Counters as NodeCounters;
 pub use portcullis_node::{ConfigError, StartError};

@@ -48,11 +48,24 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. An existing socket on which no process listens is replaced; nothing else is.
+    /// Listens at `path` for clients that send messages. An existing socket on which no process listens is replaced; nothing else
+    /// is.
     ///
     /// # Errors
     /// Something else is there, another process listens there, or the file system refuses.
     pub fn bind(path: &Path, access: SocketAccess) -> std::io::Result<Self> {
+        Self::bind_as(path, access, SocketType::SEQPACKET)
+    }
+
+    /// The same for clients that send streams of bytes.
+    ///
+    /// # Errors
+    /// As of [`bind`](Self::bind).
+    pub fn bind_stream(path: &Path, access: SocketAccess) -> std::io::Result<Self> {
+        Self::bind_as(path, access, SocketType::STREAM)
+    }
+
+    fn bind_as(path: &Path, access: SocketAccess, kind: SocketType) -> std::io::Result<Self> {
         let address = SocketAddrUnix::new(path).map_err(|error| match error {
             Errno::NAMETOOLONG => {
                 Error::new(ErrorKind::InvalidFilename, "a socket's path has 107 bytes at most")
@@ -61,10 +74,10 @@ impl Listener {
         })?;
         let _lock = lock_directory(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
         match rustix::net::bind(&socket, &address) {
             Err(Errno::ADDRINUSE) => {
-                remove_orphan(path, &address)?;
+                remove_orphan(path, &address, kind)?;
                 rustix::net::bind(&socket, &address)?;
             }
             bound => bound?,
@@ -189,23 +202,26 @@ fn lock_directory(path: &Path) -> std::io::Result<OwnedFd> {
 }
 
 /// Removes a socket on which no process listens.
-fn remove_orphan(path: &Path, address: &SocketAddrUnix) -> std::io::Result<()> {
+fn remove_orphan(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> std::io::Result<()> {
     let there = match rustix::fs::lstat(path) {
         Err(Errno::NOENT) => return Ok(()),
         there => there?,
     };
-    let kind = FileType::from_raw_mode(there.st_mode);
-    if kind != FileType::Socket {
-        let text = format!("{} is there, which a node does not replace", name_of(kind));
+    let file = FileType::from_raw_mode(there.st_mode);
+    if file != FileType::Socket {
+        let text = format!("{} is there, which is not replaced", name_of(file));
         return Err(Error::new(ErrorKind::AlreadyExists, text));
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     let taken = |text: &str| Err(Error::new(ErrorKind::AddrInUse, text.to_owned()));
     match rustix::net::connect(&probe, address) {
         Err(Errno::CONNREFUSED) => {}
         // A full backlog is a listener's too.
-        Ok(()) | Err(Errno::AGAIN) => return taken("a node listens there already"),
+        Ok(()) | Err(Errno::AGAIN) if kind == SocketType::SEQPACKET => {
+            return taken("a node listens there already");
+        }
+        Ok(()) | Err(Errno::AGAIN) => return taken("another program listens there already"),
         Err(Errno::PROTOTYPE) => return taken("another program has its socket there"),
         Err(error) => {
             let text = format!("a socket is there, and whether it is in use cannot be seen: {error}");
