@@ -459,8 +459,9 @@ impl<M: Memory> Responder<M> {
 
     /// Says what became of a change. If it has not happened it never will.
     fn tell(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher) {
-        self.changes.cancel(header);
-        let kind = match self.finished.fate(header) {
+        // What was under way until now has not happened, whatever the memory for those that have happened has lost.
+        let fate = if self.changes.cancel(header) { Fate::NotDone } else { self.finished.fate(header) };
+        let kind = match fate {
             Fate::Done(before) => return self.say_done(to, header, cipher, before),
             Fate::NotDone => Kind::NotDone,
             Fate::Forgotten => Kind::Forgotten,

@@ -461,6 +461,43 @@ fn an_atomic_that_the_node_has_forgotten_is_uncertain() {
     assert_eq!((end.status, end.is_uncertain, end.before), (Status::Timeout, true, None));
 }
 
+/// A node with a small memory for changes that have happened, and the data of an atomic that is under way there while the node has
+/// forgotten a later one.
+fn beside_a_forgotten_change() -> (Node, Client, portcullis_onerma::Destination, Vec<u8>) {
+    let (mut node, mut client, atomics) = with_a_word(ResponderLimits { finished_max: 1, ..RESPONDER });
+    let add = || Action::Atomic(Atomic::FetchAndAdd { add: 1 });
+    client.act(&atomics, 0, add(), at(0));
+    let data = up_to_the_data(&mut node, &mut client);
+    for _ in 0..2 {
+        client.act(&atomics, 0, add(), at(1));
+        exchange(&mut node, &mut client, at(1));
+        assert_eq!(client.completed().map(|it| it.status), Some(Status::Ok));
+    }
+    (node, client, atomics, data)
+}
+
+#[test]
+fn a_change_whose_region_ends_under_its_data_is_never_uncertain() {
+    let (mut node, mut client, atomics, mut data) = beside_a_forgotten_change();
+    assert!(node.responder.regions().remove(atomics.region));
+    node.responder.handle_packet(client.address, &mut data, at(2));
+    exchange(&mut node, &mut client, at(2));
+    let end = client.completed().expect("an end");
+    assert_eq!((end.status, end.is_uncertain), (Status::RemoteAuthenticationFailure, false));
+    assert_eq!(node.memory.load(WORD), 2);
+}
+
+#[test]
+fn a_change_that_is_under_way_when_its_client_asks_is_never_uncertain() {
+    let (mut node, mut client, _, mut data) = beside_a_forgotten_change();
+    client.initiator.handle_timeout(at(111));
+    exchange(&mut node, &mut client, at(111));
+    let end = client.completed().expect("an end");
+    assert_eq!((end.status, end.is_uncertain), (Status::Timeout, false));
+    node.responder.handle_packet(client.address, &mut data, at(112));
+    assert_eq!(node.memory.load(WORD), 2, "what was said not to have happened does not happen later");
+}
+
 #[test]
 fn a_node_that_never_answers_is_asked_for_a_bounded_time() {
     let (mut node, mut client, atomics) = with_a_word(RESPONDER);

@@ -123,14 +123,13 @@ impl Changes {
         of_client.and_then(|it| it.get(&header.operation)).copied().unwrap_or(header.salt)
     }
 
-    /// Drops a client's change that is under way: it never happens. What is another client's stays.
-    pub fn cancel(&mut self, header: &Header) {
+    /// Drops a client's change that is under way: the change never happens. What is another client's stays. Returns whether there was
+    /// one.
+    pub fn cancel(&mut self, header: &Header) -> bool {
         let is_theirs = |change: &Change| {
             (change.request.client, change.request.operation) == (header.client, header.operation)
         };
-        if self.by_salt.get(&header.salt).is_some_and(is_theirs) {
-            self.remove(header.salt);
-        }
+        self.by_salt.get(&header.salt).is_some_and(is_theirs) && self.remove(header.salt).is_some()
     }
 
     fn remove(&mut self, salt: u64) -> Option<Change> {
@@ -239,10 +238,10 @@ mod tests {
         let begun = changes.begin(from, header(1, 50, 0), (7, 1), Duration::from_secs(1));
         assert_eq!(begun, Begun::New);
         for operation in [50, 51] {
-            changes.cancel(&header(2, operation, 7));
+            assert!(!changes.cancel(&header(2, operation, 7)));
         }
         assert!(changes.wants(&header(1, 50, 7), from, Duration::ZERO), "the other's is still under way");
-        changes.cancel(&header(1, 50, 7));
+        assert!(changes.cancel(&header(1, 50, 7)));
         assert!(!changes.wants(&header(1, 50, 7), from, Duration::ZERO));
         let mut finished = Finished::new(2);
         finished.add(&header(1, 50, 7), 42);
