@@ -40,8 +40,9 @@ pub const REPEAT_TIMEOUTS_MAX: u32 = 8;
 pub struct ExecutorLimits {
     /// Transfers that may be under way or wait.
     pub transfers: usize,
-    /// How long a transfer may go on beginning operations. Those that are under way then still come to their own end. Time in which
-    /// nobody called the executor although something was due does not count: its process waited for a processor.
+    /// How long a transfer may go on beginning operations while none of them succeeds. Those that are under way then still come to
+    /// their own end. A transfer whose operations succeed goes on, however long its bytes take on their path. Time in which nobody
+    /// called the executor although something was due does not count: its process waited for a processor.
     pub patience: Duration,
     /// How long commands wait on this host when it is not congested (`TARGET_DELAY` for `issue_delay`).
     pub local_target: Duration,
@@ -180,7 +181,7 @@ pub struct Executor {
     path: Option<PathMtu>,
     /// When the executor was called last.
     called: Duration,
-    /// When transfers have had their time, the earliest first. Some have ended before.
+    /// When transfers have had their time, the earliest first. Some have ended before, and some have got more time since.
     deadlines: VecDeque<(Duration, TransferId)>,
     next_id: u64,
     ends: VecDeque<TransferEnd>,
@@ -266,8 +267,9 @@ impl Executor {
         self.excuse_absence(now);
         let id = TransferId(self.next_id);
         self.next_id += 1;
-        let under_way = UnderWay::new(transfer);
-        self.deadlines.push_back((now + self.limits.patience, id));
+        let until = now + self.limits.patience;
+        let under_way = UnderWay::new(transfer, until);
+        self.deadlines.push_back((until, id));
         let (key, class) = (under_way.flow(), under_way.class());
         self.transfers.insert(id, under_way);
         self.enqueue(key, id, class);
@@ -351,6 +353,7 @@ impl Executor {
         if away > self.initiator.timeout() {
             let late = self.next_timeout().map_or(Duration::ZERO, |due| now.saturating_sub(due));
             self.deadlines.iter_mut().for_each(|(deadline, _)| *deadline += late);
+            self.transfers.values_mut().for_each(|transfer| transfer.excuse(late));
         }
         self.called = self.called.max(now);
     }
@@ -386,6 +389,9 @@ impl Executor {
         if let Some(path) = self.path.as_mut().filter(|path| path.to() == key.0) {
             path.ended(key.1, longest, &completion, now);
         }
+        if completion.status == Status::Ok {
+            transfer.succeeded(now + self.limits.patience);
+        }
         transfer.take(part, completion);
         let (has_more, is_done) = (transfer.has_more(), transfer.is_done());
         if waited && !has_more {
@@ -403,6 +409,12 @@ impl Executor {
     fn give_up(&mut self, now: Duration) {
         while let Some((_, id)) = self.deadlines.pop_front_if(|&mut (deadline, _)| deadline <= now) {
             let Some(transfer) = self.transfers.get_mut(&id) else { continue };
+            let until = transfer.until();
+            if until > now {
+                let place = self.deadlines.partition_point(|&(deadline, _)| deadline <= until);
+                self.deadlines.insert(place, (until, id));
+                continue;
+            }
             transfer.give_up();
             let (key, is_done) = (transfer.flow(), transfer.is_done());
             self.flows.get_mut(&key).expect("a transfer has a flow").remove(id);

@@ -225,6 +225,38 @@ fn nothing_takes_longer_than_its_patience_and_the_end_of_what_is_under_way() {
 }
 
 #[test]
+fn a_transfer_whose_operations_succeed_ends_well_although_it_takes_longer_than_its_patience() {
+    let hasty = ExecutorLimits { patience: 5 * WAY, ..LIMITS };
+    for action in [Action::Read(vec![0; BYTES]), Action::Write(bytes(1))] {
+        let mut path = Path::with(hasty, RESPONDER, 0.0, 1);
+        path.begin(action, ServiceClass::Bulk, true);
+        let end = path.end();
+        assert_eq!((end.status, end.is_uncertain), (Status::Ok, false));
+        assert!(path.now > 2 * hasty.patience, "{:?}", path.now);
+    }
+}
+
+#[test]
+fn a_node_that_falls_silent_under_a_transfer_has_its_patience_once_more() {
+    let mut path = Path::new(RESPONDER, 0.0, 1);
+    path.begin(Action::Write(bytes(1)), ServiceClass::Bulk, true);
+    while path.node.responder.counters().writes < 3 {
+        assert!(path.step());
+    }
+    path.loss = 1.0;
+    let silent = path.now;
+    let end = path.end();
+    assert!(end.status != Status::Ok && end.is_uncertain, "{end:?}");
+    let longest = LIMITS.patience + INITIATOR.dispatch_timeout + 5 * INITIATOR.timeout + WAY;
+    // The last write that its client was told of is one operation old.
+    assert!(
+        (LIMITS.patience - 5 * WAY..=longest).contains(&(path.now - silent)),
+        "{silent:?}, {:?}",
+        path.now
+    );
+}
+
+#[test]
 fn a_node_that_is_congested_is_asked_for_less_and_the_transfer_ends_well() {
     let narrow = ResponderLimits { waiting_max: 4096, changes_max: 1, ..RESPONDER };
     let mut path = Path::new(narrow, 0.0, 1);

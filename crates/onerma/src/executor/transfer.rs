@@ -6,6 +6,7 @@ use crate::keys::OperationType;
 use crate::status::Status;
 use portcullis_protocol::planted::{self, Fault};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// A read or a write of any length, or one atomic or rekey.
 #[derive(Clone, Debug)]
@@ -65,6 +66,8 @@ pub(super) struct UnderWay {
     repeats: Vec<Part>,
     under_way: u32,
     operations: u64,
+    /// When its time is over, unless one of its operations succeeds before.
+    until: Duration,
     /// Why it fails. Nothing more of it begins.
     failure: Option<Status>,
     /// How the latest operation that is to be repeated ended.
@@ -83,13 +86,14 @@ impl Transfer {
 }
 
 impl UnderWay {
-    pub fn new(transfer: Transfer) -> Self {
+    pub fn new(transfer: Transfer, until: Duration) -> Self {
         Self {
             transfer,
             begun: 0,
             repeats: Vec::new(),
             under_way: 0,
             operations: 0,
+            until,
             failure: None,
             latest: None,
             is_over: false,
@@ -135,6 +139,21 @@ impl UnderWay {
         // An address beyond all regions is refused by the node, as others that do not exist.
         let address = address.saturating_add(part.offset as u64);
         (part, Command { action, to: to.clone(), address, class: *class })
+    }
+
+    /// When its time is over.
+    pub fn until(&self) -> Duration {
+        self.until
+    }
+
+    /// Gives the transfer time back that does not count.
+    pub fn excuse(&mut self, time: Duration) {
+        self.until += time;
+    }
+
+    /// One of its operations has succeeded, so its time is over later.
+    pub fn succeeded(&mut self, until: Duration) {
+        self.until = self.until.max(until);
     }
 
     /// A part has ended.

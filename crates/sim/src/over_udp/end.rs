@@ -32,8 +32,7 @@ pub(crate) struct OneShotEnd {
     arena: SimMemory,
     size: EndpointSize,
     executor: Executor,
-    transfers: usize,
-    longest: Duration,
+    terms: Terms,
     node: SocketAddr,
     client: u64,
     keys: HashMap<RegionName, OperationKey>,
@@ -59,8 +58,7 @@ impl OneShotEnd {
                 terms.executor,
                 Pace::for_shared_processors(),
             ),
-            transfers: terms.executor.transfers,
-            longest: terms.longest(),
+            terms: *terms,
             node,
             client,
             keys: HashMap::new(),
@@ -92,13 +90,14 @@ impl OneShotEnd {
 
     /// Posts requests, as many as there is room for.
     pub fn post(&mut self, requests: &[OneShotRequest]) -> usize {
-        let room = self.transfers.saturating_sub(self.executor.pending());
+        let room = self.terms.executor.transfers.saturating_sub(self.executor.pending());
         for &request in requests.iter().take(room) {
             let (to, now) = (self.destination(&request), self.now());
             let transfer = Transfer::of_request(&request, to, &self.arena);
             match self.executor.begin(transfer, now) {
                 Ok(id) => {
-                    self.under_way.insert(id, UnderWay { request, due: now + self.longest });
+                    let due = now + self.terms.longest(request.local.length);
+                    self.under_way.insert(id, UnderWay { request, due });
                 }
                 Err(_) => self.complete(request.id, Status::Success, CompletionKind::Send),
             }

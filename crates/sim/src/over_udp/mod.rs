@@ -166,10 +166,12 @@ impl Terms {
         self.regions_max < REGIONS_MAX
     }
 
-    /// The longest that an operation may take at a client that looks at the time: its turns to begin, its time in a slot, two
-    /// round trips, and three questions.
-    pub fn longest(&self) -> Duration {
+    /// The longest that an operation on so many bytes may take at a client that looks at the time: its turns to begin, its time in
+    /// a slot, two round trips, and three questions. A transfer has its patience anew after each of its parts that succeeds. Each
+    /// part succeeds once, and nothing begins after the last one, so the transfer has its patience as often as it has parts.
+    pub fn longest(&self, bytes: u32) -> Duration {
         let InitiatorLimits { dispatch_timeout, timeout, .. } = self.initiator;
-        self.executor.patience + dispatch_timeout + timeout * 6 + Duration::from_micros(10)
+        let patience = self.executor.patience * bytes.div_ceil(OPERATION_MAX).max(1);
+        patience + dispatch_timeout + timeout * 6 + Duration::from_micros(10)
     }
 }
