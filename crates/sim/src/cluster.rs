@@ -1,6 +1,6 @@
 //! The cluster: machines, network, checkers, and the loop that moves virtual time.
 
-use crate::application::Commons;
+use crate::application::{Commons, LAST_LOOKS, LEASES_OF_A_LOOK};
 use crate::clock::{Clock, MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::SharedNic;
@@ -191,7 +191,16 @@ impl Cluster {
         let let_go = self.sessions.iter().all(|session| session.id.is_none());
         let freed = self.node_plan.config.chunks.map_or(0, |limits| REBUILT_AFTER + FREED * limits.chunks);
         gone && let_go && self.now >= self.last_farewell.max(self.plan.duration_ns) + QUIET + KEPT + freed
-            || self.now > self.plan.duration_ns + WIND_DOWN
+            || self.now > self.plan.duration_ns + self.wind_down_takes()
+    }
+
+    /// The most time, after the work, in which everything that was begun must end. The founder of a structure looks at it then, for
+    /// as many leases as its sweeps wait for, and users over UDP have long leases where links are slow.
+    fn wind_down_takes(&self) -> Nanos {
+        if !self.plan.programs.share_a_structure() || !self.has_clients_over_udp() {
+            return WIND_DOWN;
+        }
+        WIND_DOWN + u64::from(LAST_LOOKS) * LEASES_OF_A_LOOK * self.terms.lease_min().0 * MICROSECOND
     }
 
     pub fn step(&mut self, event: Event) {

@@ -138,3 +138,27 @@ fn a_sweep_frees_what_it_finds_although_a_permission_ends_before_all_is_freed() 
 fn a_window_comes_back_although_each_operation_comes_too_late_for_its_permission() {
     breaks_nothing(&Plan { udp: 100, ..Plan::draw(90).with(Programs::Tables) });
 }
+
+/// The plan of a seed in which some clients are over UDP.
+fn mixed(programs: Programs, seed: u64) -> Plan {
+    Plan { udp: 70, ..Plan::draw(seed).with(programs) }
+}
+
+#[test]
+fn a_long_write_over_a_slow_link_is_not_interrupted_while_its_parts_succeed() {
+    for seed in [882_000_005, 883_000_004] {
+        breaks_nothing(&mixed(Programs::Tables, seed));
+    }
+}
+
+#[test]
+fn a_write_whose_permission_ends_under_its_data_is_told_so() {
+    breaks_nothing(&mixed(Programs::Workers, 886_301_672));
+}
+
+#[test]
+fn a_run_lasts_as_long_as_the_founders_last_sweeps_wait_for_leases() {
+    for seed in [883_000_234, 884_000_311] {
+        breaks_nothing(&mixed(Programs::Tables, seed));
+    }
+}

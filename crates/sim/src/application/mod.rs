@@ -8,6 +8,7 @@ mod structure;
 mod table;
 
 pub(crate) use commons::Commons;
+pub(crate) use structure::{LAST_LOOKS, LEASES_OF_A_LOOK};
 
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;

@@ -19,7 +19,10 @@ use std::rc::Rc;
 pub(super) type SimPipeline = Rc<Pipeline<SimEndpoint, StrandClock>>;
 
 /// How often the founder tries a last look at the structure.
-const LAST_LOOKS: u32 = 8;
+pub(crate) const LAST_LOOKS: u32 = 8;
+/// How many leases one last look takes, at most: each of its two sweeps waits for two leases and a 64th of that, and what the sweeps
+/// and the look move takes less than the rest.
+pub(crate) const LEASES_OF_A_LOOK: u64 = 6;
 
 /// A user of the structure, on its strand.
 pub(super) struct User {
