@@ -1,7 +1,7 @@
 //! Operations as slots: which are free, which are under way, and the outcomes of those that ended.
 
 use crate::access::Action;
-use crate::limit::STEPS;
+use crate::limit::GIVEN_UP_AFTER;
 use crate::{Buffer, Effect, Error};
 use portcullis_nic::{Lkey, LocalSpan, Memory, Status};
 use portcullis_protocol::{Lifetime, Moment};
@@ -306,7 +306,10 @@ impl<M: Memory> Operations<M> {
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             let is_extension = matches!(slot.owner, Owner::Extension { .. });
-            if slot.phase != Phase::UnderWay || is_extension || self.step.wrapping_sub(slot.begun) <= STEPS {
+            if slot.phase != Phase::UnderWay
+                || is_extension
+                || self.step.wrapping_sub(slot.begun) < GIVEN_UP_AFTER
+            {
                 continue;
             }
             let (what, effect) = match slot.verb {

@@ -520,12 +520,17 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     }
 
     fn revoke_dropped(&mut self) -> Result<(), Error> {
-        for bare in self.take_dropped() {
+        let mut dropped = self.take_dropped().into_iter();
+        while let Some(bare) = dropped.next() {
             let permission = Permission::new(bare, Arc::clone(&self.dropped));
             match self.revoke(permission) {
                 // A refusal means that the permission had ended already, which is what the caller wanted.
                 Ok(()) | Err(Error::Refused(_)) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // The others are revoked the next time.
+                    self.dropped.lock().unwrap_or_else(PoisonError::into_inner).extend(dropped);
+                    return Err(error);
+                }
             }
         }
         Ok(())
@@ -568,7 +573,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// The node is gone. An error of the operation itself is in the outcome, also [`Error::TimedOut`].
     #[inline]
     pub fn wait(&mut self, operation: Operation) -> Result<Outcome<E::Memory>, Error> {
-        self.wait_until(|client| client.take(operation))
+        // The client ends it within the limit.
+        self.wait_until_by(Moment(u64::MAX), |client| client.take(operation))
     }
 
     /// Waits for a call's answer.
@@ -576,7 +582,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// The node refuses, has not answered within the session's limit ([`Error::TimedOut`]), or is gone.
     pub fn wait_call(&mut self, call: Call) -> Result<Answer, Error> {
-        self.wait_until(|client| client.take_call(call))?
+        // The client ends it within the limit, to which comes what it may wait at the node.
+        self.wait_until_by(Moment(u64::MAX), |client| client.take_call(call))?
     }
 
     /// Polls until `done` returns a value: spins, then yields, then sleeps. Notices when the node is gone.

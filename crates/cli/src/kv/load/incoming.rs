@@ -60,7 +60,9 @@ impl Incoming {
                     return self.items.recv().ok();
                 }
                 // Where the session is over the loop comes to the arm above.
-                Err(TryRecvError::Empty) => drop(pipeline.sleep(BETWEEN_LOOKS).await),
+                Err(TryRecvError::Empty) => {
+                    let _ = pipeline.sleep(BETWEEN_LOOKS).await;
+                }
             }
         }
     }
