@@ -1,6 +1,6 @@
 //! `portcullis admin`: shows the state of a running node to its operator, and lifts bars.
 
-use crate::output::{complain, say};
+use crate::output::{complain, print_json, say};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use portcullis::host::WallTime;
@@ -33,7 +33,7 @@ was wrong; 3 no node answers there, or it refuses.";
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// The node's socket for operators, as given to its --admin.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = crate::files::path())]
     node: PathBuf,
     #[command(subcommand)]
     command: Command,
@@ -74,7 +74,7 @@ pub fn run(options: &Options) -> ExitCode {
         Ok(told) => {
             let nobody = matches!(told, Told::Unbarred { unbarred: false });
             if options.json {
-                say(serde_json::to_string(&told).unwrap_or_default());
+                print_json(&told);
             } else {
                 show(&told, &options.command);
             }

@@ -1,6 +1,6 @@
 //! `portcullis certificates`: a private authority, and its certificates for nodes and tenants.
 
-use crate::output::{complain, say};
+use crate::output::{complain, print_json, say};
 use clap::{Args, Subcommand};
 use portcullis_attach::tls::certificates::{
     CertificateError, Made, Validity, make_authority, make_node, make_tenant,
@@ -22,8 +22,9 @@ Examples:
   # tenant-orange-key.pem.
   portcullis certificates --directory pki tenant orange --days 30
 
-Keys can be read by their owner alone (mode 0600), and nodes and clients refuse
-to start with others. Nothing is overwritten. There is no list of revoked
+Keys are made for their owner alone (mode 0600). Nodes and clients also take
+mode 0640 where the group is one of their process's or root's, and refuse to
+start with others. Nothing is overwritten. There is no list of revoked
 certificates: give tenants few days, and where a key was stolen, make a new
 authority. Two authorities are believed at once while nodes and clients have
 both in their ca.pem.
@@ -38,7 +39,7 @@ const MADE_AUTHORITY: &str = "Give every node and client a copy of ca.pem. Keep 
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// The directory of the authority's files. It is created together with the authority.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = crate::files::path())]
     directory: PathBuf,
     /// Print what was made as one JSON object: {"made":...,"certificate":...,"key":...,"expires":...}, in seconds of
     /// Unix time.
@@ -91,7 +92,7 @@ pub fn run(options: &Options) -> ExitCode {
     let now = SystemTime::now();
     match make(options, now) {
         Ok(made) => {
-            say(said(options, &made, now));
+            print(options, &made, now);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -117,7 +118,7 @@ fn make(options: &Options, now: SystemTime) -> Result<Made, CertificateError> {
     }
 }
 
-fn said(options: &Options, made: &Made, now: SystemTime) -> String {
+fn print(options: &Options, made: &Made, now: SystemTime) {
     let (what, advice) = match &options.what {
         What::Authority { .. } => ("authority", MADE_AUTHORITY),
         What::Node { .. } => ("node", "The node needs both, and ca.pem."),
@@ -126,11 +127,14 @@ fn said(options: &Options, made: &Made, now: SystemTime) -> String {
     let (certificate, key) = (made.certificate.display().to_string(), made.key.display().to_string());
     if options.json {
         let expires = made.expires.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        return serde_json::to_string(&Said { made: what, certificate, key, expires }).unwrap_or_default();
+        print_json(&Said { made: what, certificate, key, expires });
+        return;
     }
     let left = made.expires.duration_since(now).unwrap_or_default() + Duration::from_secs(1);
     let days = left.as_secs() / (24 * 3600);
-    format!("{certificate}: the certificate, valid for {days} days\n{key}: its private key\n{advice}")
+    say(format_args!(
+        "{certificate}: the certificate, valid for {days} days\n{key}: its private key\n{advice}"
+    ));
 }
 
 #[cfg(test)]

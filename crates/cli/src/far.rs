@@ -1,6 +1,6 @@
 //! `portcullis far`: a program that knows nothing of it runs with most of its memory on a node.
 
-use crate::output::complain;
+use crate::output::{complain, complain_lines};
 use crate::rdma::ClientOptions;
 use clap::Args;
 use portcullis::host::{Host, HostConfig, HostError};
@@ -65,10 +65,10 @@ pub struct Options {
     #[arg(long)]
     json: bool,
     /// Write the summary into a file, as one JSON object, and do not print it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::files::path())]
     report: Option<PathBuf>,
     /// The library that the program loads [default: beside this program].
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = crate::files::path())]
     library: Option<PathBuf>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
@@ -205,7 +205,7 @@ fn tell(options: &Options, summary: &Summary) -> Result<(), Trouble> {
     if let Some(path) = &options.report {
         let error = |source| Trouble::Report { path: path.clone(), source };
         let text = serde_json::to_string(summary).map_err(|refused| error(refused.into()))?;
-        return std::fs::write(path, text + "\n").map_err(error);
+        return crate::files::write_report(path, &(text + "\n")).map_err(error);
     }
     if options.json {
         complain(serde_json::to_string(summary).unwrap_or_default());
@@ -215,7 +215,7 @@ fn tell(options: &Options, summary: &Summary) -> Result<(), Trouble> {
              or changes its user when it starts",
         );
     } else {
-        complain(in_words(summary));
+        complain_lines(&in_words(summary));
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod doctor;
 #[cfg(test)]
 mod examples;
 mod far;
+mod files;
 mod kv;
 mod memcached;
 mod output;
@@ -18,11 +19,15 @@ mod protection;
 mod rdma;
 mod samples;
 mod serve;
+mod signals;
 mod sim;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use output::escape::{Escaped, Kept, acts};
 use portcullis::size;
 use std::process::ExitCode;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format;
 
 /// Protected remote memory: lend memory, use it one-sided, and let no client touch more than it holds.
 #[derive(Parser)]
@@ -74,14 +79,20 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // What an event says may be foreign text: its fields are escaped as messages are. Colours are the formatter's own.
+    let fields = format::debug_fn(|writer, field, value| match field.name() {
+        "message" => write!(writer, "{}", Escaped(format_args!("{value:?}"), Kept::Nothing)),
+        name => write!(writer, "{name}={}", Escaped(format_args!("{value:?}"), Kept::Nothing)),
+    });
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .fmt_fields(fields.delimited(" "))
         .with_writer(std::io::stderr)
         .with_ansi(output::errors_in_colour())
         .log_internal_errors(false)
         .init();
-    let matches = Arguments::command().get_matches();
-    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let matches = Arguments::command().try_get_matches().unwrap_or_else(|error| refuse(&error));
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| refuse(&error));
     match arguments.command {
         // `serve` needs to know which options were given, because a file may give the others.
         Command::Serve(_) => serve::run(matches.subcommand_matches("serve").unwrap_or(&matches)),
@@ -95,4 +106,15 @@ fn main() -> ExitCode {
         Command::Sim(options) => sim::run_command(&options),
         Command::Certificates(options) => certificates::run(&options),
     }
+}
+
+/// Ends with what clap has to print: help, or what is wrong with the call. A mistake repeats words of the call, and a
+/// name that a shell has put there is foreign text. Then colours, which clap mixes with those words, are left out.
+fn refuse(error: &clap::Error) -> ! {
+    let is_plain = std::env::args_os().all(|word| !word.to_string_lossy().contains(acts));
+    if is_plain {
+        error.exit();
+    }
+    output::complain_lines(&error.to_string());
+    std::process::exit(error.exit_code());
 }

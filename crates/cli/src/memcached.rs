@@ -1,6 +1,6 @@
 //! `portcullis memcached`: clients of memcached use a table in a node's memory.
 
-use crate::output::{complain, say};
+use crate::output::{complain, print_json, say};
 use crate::rdma::ClientOptions;
 use crate::size;
 use clap::Args;
@@ -195,7 +195,7 @@ impl Options {
         let listening = gateway.addresses().iter().map(|address| format!("tcp:{address}")).collect();
         let said = Listening { listening, process: std::process::id(), table: self.table.to_string() };
         if self.json {
-            say(serde_json::to_string(&said).unwrap_or_default());
+            print_json(&said);
         } else {
             say(format_args!(
                 "listening at {}: table {} on {}",

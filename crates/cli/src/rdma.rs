@@ -108,7 +108,7 @@ pub struct ClientOptions {
     #[command(flatten)]
     pub device: DeviceOptions,
     /// A directory made by `portcullis certificates`, for nodes of other machines.
-    #[arg(long, value_name = "DIR", requires = "tenant")]
+    #[arg(long, value_name = "DIR", requires = "tenant", value_parser = crate::files::path())]
     pub certificates: Option<PathBuf>,
     /// The tenant to act for; its certificate is tenant-NAME.pem in that directory.
     #[arg(long, value_name = "NAME", requires = "certificates")]

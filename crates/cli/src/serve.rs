@@ -10,8 +10,10 @@ mod refusal;
 mod settings;
 mod sockets;
 
+use crate::files::Input;
 use crate::output::{complain, say};
 use crate::rdma::{DeviceOptions, node_security};
+use crate::signals::{self, Request};
 use crate::size;
 use admin::AdminOptions;
 use announcement::announce;
@@ -29,16 +31,11 @@ use portcullis_node::StartError;
 use refusal::NotServed;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use settings::Settings;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use sockets::SocketOptions;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, Sender, channel};
-
-/// The signals that a node handles: SIGTERM and SIGINT stop it, SIGUSR1 makes it print its counters, and SIGHUP tells
-/// it that its log was renamed.
-const SIGNALS: [i32; 4] = [SIGTERM, SIGINT, SIGUSR1, SIGHUP];
+use std::sync::mpsc::{Receiver, Sender};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,7 +77,8 @@ Examples:
 A client then writes connect(\"shm:/run/portcullis.sock\"). SIGTERM and SIGINT
 stop the node: its sockets go, its audit log is complete, and the exit code is
 0. SIGUSR1 makes it say its counters, as one JSON object. SIGHUP, once the audit
-log was renamed, makes it go on in a new file; a node without an audit log ends.
+log was renamed, makes it go on in a new file; without an audit log it changes
+nothing.
 RUST_LOG=info tells on standard error who comes, goes, is paused or barred, and
 what is rebuilt.
 
@@ -98,9 +96,9 @@ line goes before the file:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Read settings from this TOML file: its keys are the names of these options.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    /// Read settings from this TOML file: its keys are the names of these options. `-` is standard input.
+    #[arg(long, value_name = "FILE", value_parser = crate::files::input())]
+    config: Option<Input>,
     /// Print the settings in force as TOML that --config reads, and exit.
     #[arg(long)]
     print_config: bool,
@@ -124,7 +122,7 @@ pub struct Options {
     #[command(flatten)]
     device: DeviceOptions,
     /// A directory made by `portcullis certificates`: node and clients prove their identity with it.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = crate::files::path())]
     certificates: Option<PathBuf>,
     /// The node's name: with --certificates its certificate is node-NAME.pem there, and with --directory it is TENANT/NODE, and
     /// the certificate node-NODE.pem.
@@ -443,19 +441,22 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     let _ =
         rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
     // Before the sockets: a signal from now on stops the node and leaves no socket.
-    let (wish, wishes) = wishes(options.stop_at_end_of_input)
+    let (request, requests) = requests(options.stop_at_end_of_input)
         .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
     let mut host = Host::start(config)?;
     // A node whose thread has panicked serves nobody: whoever started it is to hear of it.
-    host.when_ended(move || drop(wish.send(Wish::Stop)));
+    host.when_ended(move || {
+        let _ = request.send(Request::Stop);
+    });
     let registration = options.register(&host)?;
     announce(options, &host);
     // The loop also ends when no sender is left. Otherwise only SIGKILL could end the node.
-    while let Ok(wish) = wishes.recv() {
-        match wish {
-            Wish::Count => say(admin::counted(&host)),
-            Wish::Reopen if options.audit.audit.is_some() => host.reopen_audit(),
-            Wish::Reopen | Wish::Stop => break,
+    while let Ok(request) = requests.recv() {
+        match request {
+            Request::Count => admin::print_counters(&host),
+            // A node without a log has nothing to reopen.
+            Request::Reopen => host.reopen_audit(),
+            Request::Stop => break,
         }
     }
     // Nobody is to be led here any more.
@@ -487,36 +488,15 @@ fn all_of(limit: Rlimit) -> Rlimit {
     Rlimit { current: limit.maximum, ..limit }
 }
 
-/// A request to the node from outside.
-enum Wish {
-    Stop,
-    Count,
-    Reopen,
-}
-
-/// Where requests arrive.
-fn wishes(end_of_input_stops: bool) -> std::io::Result<(Sender<Wish>, Receiver<Wish>)> {
-    let (sender, receiver) = channel();
-    let mut signals = signal_hook::iterator::Signals::new(SIGNALS)?;
-    let from_signals: Sender<Wish> = sender.clone();
-    std::thread::Builder::new().name("portcullis-signals".to_owned()).spawn(move || {
-        for signal in signals.forever() {
-            let wish = match signal {
-                SIGUSR1 => Wish::Count,
-                SIGHUP => Wish::Reopen,
-                _ => Wish::Stop,
-            };
-            if from_signals.send(wish).is_err() {
-                return;
-            }
-        }
-    })?;
+/// Where requests to the node arrive.
+fn requests(end_of_input_stops: bool) -> std::io::Result<(Sender<Request>, Receiver<Request>)> {
+    let (sender, receiver) = signals::requests()?;
     if end_of_input_stops {
         let sender = sender.clone();
         std::thread::Builder::new().name("portcullis-input".to_owned()).spawn(move || {
             let mut rest = [0; 256];
             while std::io::stdin().lock().read(&mut rest).is_ok_and(|bytes| bytes > 0) {}
-            let _ = sender.send(Wish::Stop);
+            let _ = sender.send(Request::Stop);
         })?;
     }
     Ok((sender, receiver))

@@ -58,7 +58,7 @@ nothing.";
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// The folder whose files go through remote memory.
-    #[arg(default_value = ".")]
+    #[arg(default_value = ".", value_parser = crate::files::path())]
     folder: PathBuf,
     /// The NIC: in software, or an RDMA device of this machine through libibverbs.
     #[arg(long, value_enum, default_value_t)]

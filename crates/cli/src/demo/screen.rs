@@ -1,7 +1,9 @@
 //! The demo's output on the terminal: lines as things happen, a bar during long parts, and a table at the end.
 
 use super::figures::Finding;
-use crate::output::say;
+use crate::output::escape::{Escaped, Kept};
+use crate::output::{print_drawn, print_json, say, styled};
+use anstyle::{AnsiColor, Style};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -63,11 +65,22 @@ impl Screen {
         }
     }
 
+    /// Prints text that has styles in it already.
+    fn drawn(&self, text: &str) {
+        if !self.json {
+            self.bar.suspend(|| print_drawn(text));
+        }
+    }
+
     /// Prints one result.
     pub fn finding(&self, finding: &Finding) {
-        let (mark, colour) = if finding.holds { ("ok", "\x1b[32m") } else { ("NOT SO", "\x1b[1;31m") };
-        let mark = if self.coloured { format!("{colour}{mark}\x1b[0m") } else { mark.to_owned() };
-        self.line(&format!("  {mark}  {}: {}", finding.what, finding.seen));
+        let (mark, style) = match finding.holds {
+            true => ("ok", AnsiColor::Green.on_default()),
+            false => ("NOT SO", AnsiColor::Red.on_default().bold()),
+        };
+        let (style, plain) = (if self.coloured { style } else { Style::new() }, Style::new());
+        let rest = format_args!("  {}: {}", finding.what, finding.seen);
+        self.drawn(&styled(&[(plain, &"  "), (style, &mark), (plain, &rest)]));
     }
 
     /// Prints all results as a table.
@@ -82,15 +95,16 @@ impl Screen {
         for finding in findings {
             let (mark, colour) = if finding.holds { ("ok", Color::Green) } else { ("NOT SO", Color::Red) };
             let mark = Cell::new(mark).fg(colour).add_attribute(Attribute::Bold);
-            table.add_row([Cell::new(finding.what), Cell::new(&finding.seen), mark]);
+            let seen = Cell::new(Escaped(&finding.seen, Kept::Nothing));
+            table.add_row([Cell::new(finding.what), seen, mark]);
         }
-        self.line(&format!("\n{table}"));
+        self.drawn(&format!("\n{table}"));
     }
 
     /// Prints the object for programs.
     pub fn object(&self, report: &impl serde::Serialize) {
         if self.json {
-            say(serde_json::to_string(report).unwrap_or_default());
+            print_json(report);
         }
     }
 }

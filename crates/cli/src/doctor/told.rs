@@ -1,7 +1,7 @@
 //! The output of an examination: lines and a table for people, one object for programs.
 
 use super::device::Chosen;
-use crate::output::{complain, say};
+use crate::output::{print_json, print_styled, say};
 use anstyle::{AnsiColor, Style};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
@@ -12,7 +12,8 @@ use serde::Serialize;
 pub fn subject(chosen: &Chosen) {
     let bold = Style::new().bold();
     let what = format_args!("the {} guarantees that permissions rest on, in loopback", names().len());
-    say(format_args!("{bold}{}{bold:#}, {}: {what}\n", chosen.device, chosen.reason));
+    print_styled(&[(bold, &chosen.device), (Style::new(), &format_args!(", {}: {what}", chosen.reason))]);
+    say("");
 }
 
 /// Prints a finding, aligned with the others.
@@ -23,7 +24,8 @@ pub fn finding(finding: &Finding) {
         Verdict::Broken => ("does not hold", AnsiColor::Red.on_default().bold()),
         Verdict::Untried => ("not tried", AnsiColor::Yellow.on_default()),
     };
-    say(format_args!("{style}{word:13}{style:#}  {:width$}  {}", finding.name, finding.detail));
+    let rest = format_args!("  {:width$}  {}", finding.name, finding.detail);
+    print_styled(&[(style, &format_args!("{word:13}")), (Style::new(), &rest)]);
 }
 
 /// Prints the times of the steps.
@@ -49,7 +51,9 @@ pub fn times(examination: &Examination) {
 pub fn mechanism(examination: &Examination) {
     let (mechanism, reason) = examination.mechanism();
     let bold = Style::new().bold();
-    say(format_args!("\n{}: serve will use: {bold}{mechanism}{bold:#}", examination.device));
+    say("");
+    let what = format_args!("{}: serve will use: ", examination.device);
+    print_styled(&[(Style::new(), &what), (bold, &mechanism)]);
     say(format_args!("  {reason}"));
     let chunks = match has_chains(examination) {
         true => "the NIC hands them out by chains, while the node's processor does nothing",
@@ -113,8 +117,5 @@ pub fn json(chosen: &Chosen, examination: &Examination) {
         mechanism: examination.mechanism().0.name(),
         chunks: if has_chains(examination) { "nic" } else { "cpu" },
     };
-    match serde_json::to_string(&json) {
-        Ok(text) => say(text),
-        Err(error) => complain(format_args!("portcullis doctor: {error}")),
-    }
+    print_json(&json);
 }

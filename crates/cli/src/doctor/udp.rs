@@ -1,7 +1,7 @@
 //! `portcullis doctor --nic udp`: whether region keys keep what permissions over UDP rest on, and what this machine has for
 //! datagrams. A node and its clients are made inside this process, on loopback.
 
-use crate::output::{complain, say};
+use crate::output::{complain, print_json, print_styled, say};
 use crate::samples::Samples;
 use anstyle::{AnsiColor, Style};
 use portcullis::host::{Host, HostConfig, NetworkListen, UdpConfig};
@@ -61,7 +61,7 @@ pub fn run(json: bool) -> ExitCode {
     match examine() {
         Ok(examination) => {
             if json {
-                say(serde_json::to_string(&examination).unwrap_or_default());
+                print_json(&examination);
             } else {
                 examination.tell();
             }
@@ -185,16 +185,19 @@ fn has_aes() -> bool {
 impl Examination {
     fn tell(&self) {
         let bold = Style::new().bold();
-        say(format_args!(
-            "{bold}encrypted operations over UDP{bold:#}: the {} guarantees that permissions rest on, on loopback\n",
-            self.guarantees.len()
-        ));
+        let what =
+            format!(": the {} guarantees that permissions rest on, on loopback", self.guarantees.len());
+        print_styled(&[(bold, &"encrypted operations over UDP"), (Style::new(), &what)]);
+        say("");
         for Finding { name, holds, detail } in &self.guarantees {
             let (word, style) = match holds {
                 true => ("holds", AnsiColor::Green.on_default()),
                 false => ("does not hold", AnsiColor::Red.on_default().bold()),
             };
-            say(format_args!("{style}{word:13}{style:#}  {name:14}  {detail}"));
+            print_styled(&[
+                (style, &format_args!("{word:13}")),
+                (Style::new(), &format_args!("  {name:14}  {detail}")),
+            ]);
         }
         say("");
         for Time { name, median_us } in &self.times {

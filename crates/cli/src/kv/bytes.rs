@@ -1,5 +1,6 @@
 //! Keys and values, which are any bytes, as text and as JSON.
 
+use crate::output::escape::acts;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value};
@@ -18,7 +19,7 @@ pub fn argument(word: &OsString) -> Vec<u8> {
 /// Bytes as one line of text: as they are, or in quotes with escapes where they would not show as what they are.
 pub fn readable(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
-        Ok(text) if !text.contains(char::is_control) && !text.starts_with('"') => text.into(),
+        Ok(text) if !text.contains(acts) && !text.starts_with('"') => text.into(),
         _ => format!("\"{}\"", bytes.escape_ascii()).into(),
     }
 }

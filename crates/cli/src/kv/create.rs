@@ -4,7 +4,7 @@ use super::Outcome;
 use super::connection::{ARENA_BYTES, Target};
 use super::making::{Kept, Made, Making, make};
 use super::trouble::Trouble;
-use crate::output::{complain, say};
+use crate::output::{complain, print_json, say};
 use clap::Args;
 use portcullis_structures::table::Access;
 use serde_json::json;
@@ -58,7 +58,9 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         Made::Theirs(_) => None,
     };
     match keep {
-        _ if *json => say(json!({"table": name.as_str(), "made": keep.is_some(), "keep": keep})),
+        _ if *json => {
+            print_json(&json!({"table": name.as_str(), "made": keep.is_some(), "keep": keep}));
+        }
         Some(keep) => say(format_args!("made table {name}: {}", Kept(keep))),
         None => complain(format_args!(
             "portcullis kv: there is a table {name} already, and it stays as it is: `portcullis kv drop` removes it"

@@ -4,7 +4,7 @@ use super::Outcome;
 use super::bytes::{argument, beginning};
 use super::connection::{ARENA_BYTES, Target};
 use super::trouble::Trouble;
-use crate::output::{complain, say};
+use crate::output::{complain, print_json};
 use clap::Args;
 use portcullis_structures::table::Access;
 use serde_json::json;
@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     }
     pipeline.block_on(table.close()).map_err(Trouble::of(target.table))?;
     if *json {
-        say(json!({"removed": removed, "absent": absent}));
+        print_json(&json!({"removed": removed, "absent": absent}));
     }
     Ok(if absent == 0 { Outcome::AsAsked } else { Outcome::NotAll })
 }

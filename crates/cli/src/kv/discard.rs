@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::connection::{ARENA_BYTES, Target};
 use super::trouble::Trouble;
-use crate::output::say;
+use crate::output::{print_json, say};
 use clap::Args;
 use portcullis_structures::table::Table;
 use serde_json::json;
@@ -37,7 +37,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     });
     discarded.map_err(Trouble::of(name))?;
     if *json {
-        say(json!({"dropped": name.as_str()}));
+        print_json(&json!({"dropped": name.as_str()}));
     } else {
         say(format_args!("table {name} is gone"));
     }

@@ -4,12 +4,11 @@ use super::Outcome;
 use super::bytes::{argument, beginning, pair, readable};
 use super::connection::{ARENA_BYTES, LARGE_ARENA_BYTES, Source};
 use super::trouble::Trouble;
-use crate::output::{Reader, complain, tell};
+use crate::files::{self, Output};
+use crate::output::{Reader, complain, print_json, tell};
 use clap::Args;
 use serde_json::Value;
 use std::ffi::OsString;
-use std::io::Write;
-use std::path::PathBuf;
 
 /// Keys that are looked up at once. Their largest values fit into the arena.
 const AT_ONCE: usize = 16;
@@ -23,7 +22,8 @@ Examples:
   portcullis kv get --node shm:/run/p.sock cities Bern Basel --json
 
 The value of a single key is written byte for byte, without a line break of its
-own. With --json each key is one line, {\"key\": ..., \"value\": ...}; the value of
+own; only a terminal gets escapes for what would act on it. With --json each key
+is one line, {\"key\": ..., \"value\": ...}; the value of
 a key that is not there is null.
 
 Exit codes: 0 every key is there; 1 one is not; 2 the call was wrong; 3 there
@@ -38,9 +38,9 @@ pub struct Options {
     /// The keys.
     #[arg(value_name = "KEY", required = true)]
     keys: Vec<OsString>,
-    /// Write the value of the only key to this file.
-    #[arg(long, value_name = "FILE", conflicts_with = "json")]
-    output: Option<PathBuf>,
+    /// Write the value of the only key to this file; `-` is standard output.
+    #[arg(long, value_name = "FILE", conflicts_with = "json", value_parser = files::output())]
+    output: Option<Output>,
     /// Print one JSON object for each key.
     #[arg(long)]
     json: bool,
@@ -65,18 +65,18 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
                 outcome = Outcome::NotAll;
             }
             let reader = match (value, output) {
-                (value, _) if *json => tell(line(key, value.as_deref())),
+                (value, _) if *json => print_json(&line(key, value.as_deref())),
                 (None, _) => {
                     complain(format_args!("portcullis kv: there is no key {}", beginning(key)));
                     Reader::Listens
                 }
-                (Some(value), Some(path)) => {
-                    let what = || format!("--output {} cannot be written", path.display());
-                    std::fs::write(path, value).map_err(|error| Trouble::File { what: what(), error })?;
+                (Some(value), output) if options.keys.len() == 1 => {
+                    let to = output.as_ref().unwrap_or(&Output::Standard);
+                    let what = || format!("{to} cannot be written");
+                    to.write(&value).map_err(|error| Trouble::File { what: what(), error })?;
                     Reader::Listens
                 }
-                (Some(value), None) if options.keys.len() == 1 => raw(&value),
-                (Some(value), None) => tell(format_args!("{}\t{}", readable(key), readable(&value))),
+                (Some(value), _) => tell(format_args!("{}\t{}", readable(key), readable(&value))),
             };
             if reader == Reader::Gone {
                 return Ok(outcome);
@@ -92,9 +92,4 @@ fn line(key: &[u8], value: Option<&[u8]>) -> Value {
         object.insert("value".to_owned(), Value::Null);
     }
     Value::Object(object)
-}
-
-fn raw(value: &[u8]) -> Reader {
-    let mut output = std::io::stdout().lock();
-    Reader::after(&output.write_all(value).and_then(|()| output.flush()))
 }

@@ -4,9 +4,8 @@ use super::Outcome;
 use super::bytes::{argument, pair, readable};
 use super::connection::{ARENA_BYTES, Source};
 use super::trouble::Trouble;
-use crate::output::{Reader, tell};
+use crate::output::{Reader, print_json, tell};
 use clap::Args;
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
@@ -58,7 +57,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     }));
     looked.map_err(Trouble::of(target.table))?;
     for key in keys {
-        let told = if *json { tell(Value::Object(pair(&key, None))) } else { tell(readable(&key)) };
+        let told = if *json { print_json(&pair(&key, None)) } else { tell(readable(&key)) };
         if told == Reader::Gone {
             break;
         }

@@ -5,15 +5,14 @@ use super::bytes::{argument, beginning};
 use super::connection::{ARENA_BYTES, Target};
 use super::making::open_or_make;
 use super::trouble::Trouble;
-use crate::output::{complain, say};
+use crate::files::{self, Input};
+use crate::output::{complain, print_json, say};
 use clap::Args;
 use portcullis::Lifetime;
 use portcullis_structures::table::{Condition, Stored, VALUE_BYTES_MAX};
 use serde_json::json;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,9 +42,9 @@ pub struct Options {
     /// The value; `-` reads it from standard input.
     #[arg(value_name = "VALUE", required_unless_present = "file", conflicts_with = "file")]
     value: Option<OsString>,
-    /// The value is this file's content.
-    #[arg(long, value_name = "FILE")]
-    file: Option<PathBuf>,
+    /// The value is this file's content; `-` reads it from standard input.
+    #[arg(long, value_name = "FILE", value_parser = files::input())]
+    file: Option<Input>,
     /// Nobody gets the key after this time. What it takes is free when it is stored again or `kv sweep` comes.
     #[arg(long, value_name = "TIME")]
     ttl: Option<Lifetime>,
@@ -62,15 +61,12 @@ pub struct Options {
 
 impl Options {
     fn value(&self) -> Result<Vec<u8>, Trouble> {
-        if let Some(path) = &self.file {
-            let what = || format!("--file {} cannot be read", path.display());
-            return File::open(path).and_then(content).map_err(|error| Trouble::File { what: what(), error });
-        }
-        match &self.value {
-            Some(value) if value == "-" => content(std::io::stdin().lock())
-                .map_err(|error| Trouble::File { what: "standard input".to_owned(), error }),
-            value => Ok(value.as_ref().map(argument).unwrap_or_default()),
-        }
+        let file = match (&self.file, &self.value) {
+            (None, Some(value)) if value != "-" => return Ok(argument(value)),
+            (file, _) => file.as_ref().unwrap_or(&Input::Standard),
+        };
+        let read = file.open().and_then(content);
+        read.map_err(|error| Trouble::File { what: format!("{file} cannot be read"), error })
     }
 
     fn condition(&self) -> Condition<'static> {
@@ -108,7 +104,9 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     };
     let key = beginning(&key);
     match stored {
-        _ if *json => say(json!({"stored": word})),
+        _ if *json => {
+            print_json(&json!({"stored": word}));
+        }
         Stored::Unchanged if options.if_absent => {
             complain(format_args!("portcullis kv: {key} is there already: nothing was changed"));
         }

@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::connection::{ARENA_BYTES, Target};
 use super::trouble::Trouble;
-use crate::output::say;
+use crate::output::{print_json, say};
 use clap::Args;
 use portcullis::TenantName;
 use portcullis_structures::table::Access;
@@ -58,7 +58,7 @@ fn change(options: &Options, shared: bool) -> Result<Outcome, Trouble> {
     });
     changed.map_err(Trouble::of(name))?;
     if *json {
-        say(json!({"table": name.as_str(), "tenant": tenant.as_str(), "shared": shared}));
+        print_json(&json!({"table": name.as_str(), "tenant": tenant.as_str(), "shared": shared}));
     } else if shared {
         say(format_args!("{tenant} can read table {name}"));
     } else {

@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::connection::{ARENA_BYTES, Source};
 use super::trouble::Trouble;
-use crate::output::say;
+use crate::output::{print_json, say};
 use clap::Args;
 use comfy_table::{Table as TextTable, presets};
 use portcullis::Lifetime;
@@ -63,7 +63,11 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     });
     let found = found.map_err(Trouble::of(target.table))?;
     let figures = Figures { found, grain: table.grain(), lease: table.lease(), keys_bytes, values_bytes };
-    say(if *json { figures.object().to_string() } else { figures.text().to_string() });
+    if *json {
+        print_json(&figures.object());
+    } else {
+        say(figures.text());
+    }
     Ok(Outcome::AsAsked)
 }
 

@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::connection::{ARENA_BYTES, Target};
 use super::trouble::Trouble;
-use crate::output::say;
+use crate::output::{print_json, say};
 use clap::Args;
 use portcullis_structures::table::{Access, Swept, TableError};
 use serde_json::json;
@@ -52,7 +52,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let (expired, swept) = swept.map_err(Trouble::of(target.table))?;
     let Swept { blocks, pending, subtables, unfinished, splits } = swept;
     if *json {
-        say(json!({
+        print_json(&json!({
             "expired": expired,
             "blocks": blocks,
             "pending": pending,

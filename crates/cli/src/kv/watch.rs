@@ -4,12 +4,11 @@ use super::Outcome;
 use super::bytes::{argument, beginning, pair, readable};
 use super::connection::{LARGE_ARENA_BYTES, Source};
 use super::trouble::Trouble;
-use crate::output::{Reader, complain, tell};
+use crate::output::{Reader, complain, print_json, print_styled};
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use portcullis::Lifetime;
 use portcullis_structures::table::{Table, TableError};
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -125,9 +124,9 @@ fn show(json: bool, change: Change, key: &[u8], value: Option<&[u8]>) -> Reader 
     if json {
         let mut object = pair(key, value);
         object.insert("change".to_owned(), word.into());
-        return tell(Value::Object(object));
+        return print_json(&object);
     }
     let style = Style::new().fg_color(Some(colour.into()));
     let value = value.map_or_else(String::new, |value| format!(" = {}", beginning(value)));
-    tell(format_args!("{style}{sign}{style:#} {}{value}", readable(key)))
+    print_styled(&[(style, &sign), (Style::new(), &format_args!(" {}{value}", readable(key)))])
 }

@@ -1,5 +1,6 @@
 //! The operator's socket: the options of `portcullis serve` for it.
 
+use crate::output::print_json;
 use clap::Args;
 use portcullis::host::Host;
 use std::path::PathBuf;
@@ -9,13 +10,12 @@ use std::path::PathBuf;
 pub struct AdminOptions {
     /// Make a socket here for `portcullis admin`, to see clients and bars and to lift bars; only root and the node's
     /// own user can use it.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = crate::files::path())]
     pub admin: Option<PathBuf>,
 }
 
-/// The node's counters as one line of JSON: `{"counters":{...},"turns":{...},"audit":{...}}`. The last part is there
-/// only if there is a log.
-pub fn counted(host: &Host) -> String {
-    let counted = host.admin().counted().unwrap_or_default();
-    serde_json::to_string(&counted).unwrap_or_default()
+/// Prints the node's counters as one line of JSON: `{"counters":{...},"turns":{...},"audit":{...}}`. The last part is
+/// there only if there is a log.
+pub fn print_counters(host: &Host) {
+    print_json(&host.admin().counted().unwrap_or_default());
 }

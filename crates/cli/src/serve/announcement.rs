@@ -2,7 +2,7 @@
 
 use super::sockets::audience;
 use super::{Options, Place};
-use crate::output::say;
+use crate::output::{print_json, say};
 use portcullis::host::Host;
 use portcullis::{Address, Mechanism};
 use serde::Serialize;
@@ -95,7 +95,7 @@ pub fn announce(options: &Options, host: &Host) {
         tenants_max: host.tenants_max(),
     };
     if options.json {
-        say(serde_json::to_string(&said).unwrap_or_default());
+        print_json(&said);
     } else {
         say(said.in_words(options.memory));
     }

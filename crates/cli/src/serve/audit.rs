@@ -8,8 +8,9 @@ use std::path::PathBuf;
 /// Options about the audit log.
 #[derive(Args, Clone, Debug)]
 pub struct AuditOptions {
-    /// Append what happens to permissions to this file, as one JSON object per line.
-    #[arg(long, value_name = "FILE")]
+    /// Append what happens to permissions to this file, as one JSON object per line. A symbolic link is not followed, so
+    /// it cannot be /dev/stdout; a named pipe needs a reader already.
+    #[arg(long, value_name = "FILE", value_parser = crate::files::path())]
     pub audit: Option<PathBuf>,
     /// Write only these events: grant, extension, revoke, expiry, violation, pause, bar, unbar, attach, detach,
     /// recovery, publish, unpublish, share, unshare, include [default: all]. Start and stop of the node and lost

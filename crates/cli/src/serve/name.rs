@@ -40,7 +40,7 @@ pub struct DirectoryOptions {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = lease)]
     directory_lease: Duration,
     /// For a directory at https://: a folder with ca.pem, client.pem and client-key.pem.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = crate::files::path())]
     directory_certificates: Option<PathBuf>,
 }
 

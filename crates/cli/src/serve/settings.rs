@@ -4,16 +4,18 @@
 //! such.
 
 use super::{NotServed, Options};
+use crate::files::{Input, line_at};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 use toml::Value;
 
 /// Options that a file cannot set.
 const OUTSIDE: [&str; 4] = ["config", "print-config", "help", "version"];
+/// The largest file of settings, in bytes. There are some fifty settings.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 /// How similar a wrong name and an option's name must be for a suggestion.
 const ALIKE: f64 = 0.7;
 
@@ -22,7 +24,7 @@ const ALIKE: f64 = 0.7;
 pub struct Settings {
     /// The options.
     pub options: Options,
-    file: Option<PathBuf>,
+    file: Option<Input>,
     /// What the file and the command line set, by the options' names.
     in_file: BTreeMap<String, Vec<OsString>>,
     on_line: BTreeMap<String, Vec<OsString>>,
@@ -43,9 +45,9 @@ impl Settings {
     /// Reads the command line, and the file that it names.
     pub fn of(line: &ArgMatches) -> Result<Self, NotServed> {
         let command = command();
-        let file = line.get_one::<PathBuf>("config").cloned();
+        let file = line.get_one::<Input>("config").cloned();
         let in_file = match &file {
-            Some(path) => from_file(&command, path)?,
+            Some(file) => from_file(&command, file)?,
             None => BTreeMap::new(),
         };
         let on_line: BTreeMap<String, Vec<OsString>> = settable(&command)
@@ -57,6 +59,10 @@ impl Settings {
             command.clone().try_get_matches_from(words(&command, merged)).map_err(|error| wrong(&error))?;
         let mut options = Options::from_arg_matches(&matches).map_err(|error| wrong(&error))?;
         options.print_config = line.get_flag("print_config");
+        if file == Some(Input::Standard) && options.stop_at_end_of_input {
+            let why = "--config - reads standard input to its end, where --stop-at-end-of-input would stop the node";
+            return Err(NotServed::Call(why.to_owned()));
+        }
         Ok(Self { options, file, in_file, on_line, matches })
     }
 
@@ -68,7 +74,7 @@ impl Settings {
         for (name, arg) in settable(&command) {
             let from = match &self.file {
                 _ if self.on_line.contains_key(name) => "the command line".to_owned(),
-                Some(file) if self.in_file.contains_key(name) => file.display().to_string(),
+                Some(file) if self.in_file.contains_key(name) => file.to_string(),
                 _ => "default".to_owned(),
             };
             let _ = match in_toml(arg, &raw(&self.matches, arg)) {
@@ -126,12 +132,12 @@ fn words<'a>(
     words
 }
 
-fn from_file(command: &Command, path: &Path) -> Result<BTreeMap<String, Vec<OsString>>, NotServed> {
-    let at = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| NotServed::Machine(format!("--config {at} cannot be read: {error}")))?;
-    let inside = |text: String| NotServed::Call(format!("--config {at}: {text}"));
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| inside(error.to_string()))?;
+fn from_file(command: &Command, file: &Input) -> Result<BTreeMap<String, Vec<OsString>>, NotServed> {
+    let text = file
+        .read_text(FILE_BYTES_MAX)
+        .map_err(|error| NotServed::Machine(format!("--config {file} cannot be read: {error}")))?;
+    let inside = |what: String| NotServed::Call(format!("--config {file}: {what}"));
+    let table: toml::Table = text.parse().map_err(|error| inside(in_one_line(&text, &error)))?;
     let mut settings = BTreeMap::new();
     for (key, value) in &table {
         let (name, arg) =
@@ -144,6 +150,12 @@ fn from_file(command: &Command, path: &Path) -> Result<BTreeMap<String, Vec<OsSt
     let read = command.clone().try_get_matches_from(words(command, settings.iter()));
     read.map_err(|error| inside(told(&error)))?;
     Ok(settings)
+}
+
+/// An error of the parser with its line.
+fn in_one_line(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.as_bytes().get(..span.start));
+    before.map_or_else(String::new, |before| format!("line {}: ", line_at(before))) + error.message()
 }
 
 fn unknown(command: &Command, key: &str) -> String {

@@ -1,6 +1,6 @@
 //! Prints what the exhaustive searches find.
 
-use crate::output::{complain, say};
+use crate::output::{print_json, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis_sim::{Case, Design, Search, SearchLimits, search_chains};
 use serde::Serialize;
@@ -79,10 +79,7 @@ pub fn chains(json: bool, states_max: Option<usize>) -> ExitCode {
         rows.push(row);
     }
     if json {
-        match serde_json::to_string(&rows) {
-            Ok(text) => say(text),
-            Err(error) => complain(format_args!("portcullis sim: {error}")),
-        }
+        print_json(&rows);
     }
     if rows.iter().all(Row::is_right) { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }

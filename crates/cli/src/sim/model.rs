@@ -1,6 +1,6 @@
 //! Runs and prints the simulator's cost models.
 
-use crate::output::{complain, say};
+use crate::output::{print_json, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis_sim::{Effort, Inputs, ModelReport, OneShotInputs, connectx5_with, model_1rma_with};
 use std::process::ExitCode;
@@ -25,18 +25,10 @@ fn print(json: bool, model: impl FnOnce(&mut dyn FnMut(&str, u32, u32)) -> Model
         bar.set_message(what.to_owned());
     });
     bar.finish_and_clear();
-    if !json {
+    if json {
+        print_json(&report);
+    } else {
         say(report.to_string().trim_end());
-        return ExitCode::SUCCESS;
     }
-    match serde_json::to_string(&report) {
-        Ok(text) => {
-            say(text);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            complain(format_args!("portcullis sim: {error}"));
-            ExitCode::from(3)
-        }
-    }
+    ExitCode::SUCCESS
 }

@@ -1,6 +1,6 @@
 //! The summary of all runs.
 
-use crate::output::{complain, say};
+use crate::output::{print_json, say};
 use portcullis_sim::{FaultKind, Report};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -83,10 +83,7 @@ impl Summary {
             failures: &self.failed,
             wall_seconds: wall.as_secs_f64(),
         };
-        match serde_json::to_string(&summary) {
-            Ok(text) => say(text),
-            Err(error) => complain(format_args!("portcullis sim: {error}")),
-        }
+        print_json(&summary);
     }
 
     #[allow(clippy::cast_precision_loss, reason = "for the reader's eye only")]

@@ -5,16 +5,15 @@ mod folder;
 use super::Outcome;
 use super::bytes::{beginning, pair};
 use super::connection::{ARENA_BYTES, Source};
-use super::load::Format;
+use super::load::{Format, delimiter_of};
 use super::trouble::Trouble;
-use crate::output::complain;
+use crate::files::{self, Output};
+use crate::output::{complain, escape};
 use clap::Args;
 use folder::Folder;
 use serde_json::Value;
-use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,8 +24,8 @@ Examples:
   portcullis kv load --node shm:/run/q.sock cities cities.jsonl --value value
   portcullis kv dump --node shm:/run/p.sock photos photos --format folder
 
-The format follows from the name, .csv or .jsonl; standard output gets JSON
-lines if --format says nothing else. All of them give the table back as it was:
+The format follows from the name, .csv, .tsv or .jsonl; standard output gets
+JSON lines if --format says nothing else. All give the table back as it was:
   csv     columns `key` and `value`, with their bytes as they are
   jsonl   {\"key\": ..., \"value\": ...}; what is no UTF-8 is base64, in
           `key_base64` and `value_base64`
@@ -45,9 +44,9 @@ wrong; 3 there is no such table, or the node or the disk refuses.";
 pub struct Options {
     #[command(flatten)]
     source: Source,
-    /// The file or folder to write [default: standard output].
-    #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
+    /// The file or folder to write; `-` is standard output.
+    #[arg(value_name = "FILE", default_value = "-", value_parser = files::output())]
+    file: Output,
     /// The format [default: by the name].
     #[arg(long, value_enum)]
     format: Option<Format>,
@@ -71,7 +70,10 @@ impl Sink {
     fn write(&mut self, key: &[u8], value: &[u8]) -> io::Result<Written> {
         match self {
             Self::Rows(rows) => rows.write_record([key, value]).map_err(io::Error::from)?,
-            Self::Lines(lines) => writeln!(lines, "{}", Value::Object(pair(key, Some(value))))?,
+            Self::Lines(lines) => {
+                let line = Value::Object(pair(key, Some(value))).to_string();
+                writeln!(lines, "{}", escape::in_json(&line))?;
+            }
             Self::Folder(folder) => return folder.write(key, value),
         }
         Ok(Written::Done)
@@ -93,7 +95,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = source.open(&pipeline)?;
-    let mut sink = sink(file.as_deref(), format)?;
+    let mut sink = sink(file, format)?;
     let (mut failed, mut left_out) = (None, 0u64);
     let looked = pipeline.block_on(table.try_for_each(|key, value| {
         match sink.write(key, value) {
@@ -107,43 +109,34 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         if failed.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }));
     looked.map_err(Trouble::of(target.table))?;
-    match failed.map_or_else(|| sink.flush(), Err) {
-        // Nobody reads any more: that is the reader's business.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        Err(error) => {
-            let to = file.as_ref().map_or("standard output".to_owned(), |path| path.display().to_string());
-            return Err(Trouble::File { what: format!("{to} cannot be written"), error });
-        }
-        Ok(()) => {}
-    }
+    files::orderly(failed.map_or_else(|| sink.flush(), Err)).map_err(|error| not_written(file, error))?;
     Ok(if left_out == 0 { Outcome::AsAsked } else { Outcome::NotAll })
 }
 
 fn format_of(options: &Options) -> Result<Format, Trouble> {
-    let by_name = options.file.as_deref().map_or(Some(Format::Jsonl), Format::of);
+    let by_name = options.file.path().map_or(Some(Format::Jsonl), Format::of);
     let format = options.format.or(by_name).ok_or_else(|| {
         Trouble::Call("the name does not tell the format: say --format csv, jsonl or folder".to_owned())
     })?;
-    if format == Format::Folder && options.file.is_none() {
+    if format == Format::Folder && options.file == Output::Standard {
         return Err(Trouble::Call("--format folder needs the folder: name a new or empty one".to_owned()));
     }
     Ok(format)
 }
 
-fn sink(file: Option<&Path>, format: Format) -> Result<Sink, Trouble> {
-    let output: Box<dyn Write> = match file {
-        Some(path) if format == Format::Folder => return Folder::new(path).map(Sink::Folder),
-        Some(path) => {
-            let wrong =
-                |error| Trouble::File { what: format!("{} cannot be written", path.display()), error };
-            Box::new(BufWriter::new(File::create(path).map_err(wrong)?))
-        }
-        None => Box::new(BufWriter::new(io::stdout().lock())),
-    };
+fn not_written(file: &Output, error: io::Error) -> Trouble {
+    Trouble::File { what: format!("{file} cannot be written"), error }
+}
+
+fn sink(file: &Output, format: Format) -> Result<Sink, Trouble> {
+    if let (Format::Folder, Some(path)) = (format, file.path()) {
+        return Folder::new(path).map(Sink::Folder);
+    }
+    let output = file.create().map_err(|error| not_written(file, error))?;
     if format == Format::Jsonl {
         return Ok(Sink::Lines(output));
     }
-    let mut rows = csv::Writer::from_writer(output);
+    let mut rows = csv::WriterBuilder::new().delimiter(delimiter_of(file.path())).from_writer(output);
     // A reader that has gone already is noticed at the first key.
     let _ = rows.write_record(["key", "value"]);
     Ok(Sink::Rows(Box::new(rows)))

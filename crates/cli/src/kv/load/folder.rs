@@ -4,8 +4,9 @@ use super::{Item, Record, too_long};
 use crate::kv::trouble::Trouble;
 use indicatif::ProgressBar;
 use portcullis_structures::table::VALUE_BYTES_MAX;
+use rustix::fs::{Mode, OFlags};
 use std::fs::{File, ReadDir};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ pub fn items(
     bar: ProgressBar,
 ) -> Result<impl Iterator<Item = Result<Item, Trouble>> + use<>, Trouble> {
     let unreadable =
-        |error: std::io::Error| Trouble::Call(format!("{} cannot be read: {error}", folder.display()));
+        |error: io::Error| Trouble::Call(format!("{} cannot be read: {error}", folder.display()));
     let mut open = vec![std::fs::read_dir(folder).map_err(unreadable)?];
     let root = folder.to_owned();
     Ok(std::iter::from_fn(move || {
@@ -60,16 +61,22 @@ fn file(root: &Path, path: &Path) -> Item {
         }
         Ok(value) => {
             let key = path.strip_prefix(root).unwrap_or(path).as_os_str().as_bytes().to_vec();
-            Item::Record(Record { key, value, place: path.display().to_string() })
+            Item::Record(Record { key, value, ttl: None })
         }
         Err(error) => left_out(path, &error.to_string()),
     }
 }
 
-/// The content of a file, or a little more than the longest value has.
-fn content(path: &Path) -> std::io::Result<Vec<u8>> {
+/// The content of a file, or a little more than the longest value has. What has come into its place since the folder was
+/// read, a link or a pipe, is neither followed nor waited for.
+fn content(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
     let mut bytes = Vec::new();
-    File::open(path)?.take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    file.take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -1,7 +1,10 @@
 //! The records of all files, read by a thread of its own: a slow pipe keeps no operation waiting that is under way.
 
+use super::dialect::{Dialect, delimiter_of};
 use super::progress::Progress;
-use super::{Format, Item, Options, Trouble, folder, json_lines, rows};
+use super::rejects::Rejects;
+use super::{Format, Item, Options, Row, Rows, Trouble, folder, json_lines::Lines};
+use crate::files::Input;
 use indicatif::ProgressBar;
 use portcullis::Lifetime;
 use portcullis_structures::Pipeline;
@@ -15,11 +18,20 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 const READ_AHEAD: usize = 64;
 /// The time between two looks for the next item while operations are under way.
 const BETWEEN_LOOKS: Lifetime = Lifetime::millis(1);
-/// The file that is standard input.
-const STANDARD_INPUT: &str = "-";
 
-/// All that a file has, until the first mistake in it.
-type Items = Box<dyn Iterator<Item = Result<Item, Trouble>>>;
+/// What a file has, until the first mistake in it.
+enum Content {
+    /// Of a folder.
+    Files(Box<dyn Iterator<Item = Result<Item, Trouble>>>),
+    Rows(Box<dyn Iterator<Item = Result<Row, Trouble>>>),
+}
+
+/// A file that is open.
+struct Opened {
+    content: Content,
+    /// What stands before its rows.
+    preamble: Vec<u8>,
+}
 
 /// The items of all files, one after another.
 pub struct Incoming {
@@ -31,19 +43,21 @@ pub struct Incoming {
 impl Incoming {
     /// Begins to read. A file that is not there is noticed before anything is stored.
     pub fn open(options: &Options, progress: &Progress) -> Result<Self, Trouble> {
-        let standard = options.files.iter().filter(|path| is_standard_input(path)).count();
+        let standard = options.files.iter().filter(|file| **file == Input::Standard).count();
         if standard > 1 {
             return Err(Trouble::Call("standard input, `-`, is named more than once".to_owned()));
         }
         let files =
-            options.files.iter().map(|path| format_of(options, path).map(|format| (path.clone(), format)));
+            options.files.iter().map(|file| format_of(options, file).map(|format| (file.clone(), format)));
         let files = files.collect::<Result<Vec<_>, _>>()?;
-        let reader = Reader { key: options.key.clone(), value: options.value.clone(), bar: progress.bar() };
+        let dialect = Dialect::of(options);
+        files.iter().try_for_each(|(_, format)| dialect.check(*format))?;
+        let reader = Reader { files, dialect, reject: options.reject.clone(), bar: progress.bar() };
         let (opened, wait_until_opened) = sync_channel(1);
         let (send, items) = sync_channel(READ_AHEAD);
         // Nobody joins the thread: after an error elsewhere it may wait for a pipe from which nothing comes any more.
         let thread = std::thread::Builder::new().name("load".to_owned());
-        let begun = thread.spawn(move || reader.read(&files, &opened, &send));
+        let begun = thread.spawn(move || reader.read(&opened, &send));
         begun.map_err(|error| Trouble::File { what: "a thread to read the files".to_owned(), error })?;
         wait_until_opened.recv().expect("the thread answers before it ends")?;
         Ok(Self { items, under_way: Cell::new(0) })
@@ -80,67 +94,105 @@ impl Incoming {
 
 /// What the thread reads with.
 struct Reader {
-    key: String,
-    value: Option<String>,
+    files: Vec<(Input, Format)>,
+    dialect: Dialect,
+    reject: Option<PathBuf>,
     bar: ProgressBar,
 }
 
 impl Reader {
     /// Opens all files, says whether that went well, and sends what is in them until nobody wants it.
-    fn read(
-        &self,
-        files: &[(PathBuf, Format)],
-        opened: &SyncSender<Result<(), Trouble>>,
-        send: &SyncSender<Result<Item, Trouble>>,
-    ) {
-        let all = files.iter().map(|(path, format)| self.items(path, *format)).collect::<Result<Vec<_>, _>>();
-        let all = match all {
-            Ok(all) => all,
+    fn read(&self, opened: &SyncSender<Result<(), Trouble>>, send: &SyncSender<Result<Item, Trouble>>) {
+        let (files, mut rejects) = match self.open() {
+            Ok(open) => open,
             Err(trouble) => return drop(opened.send(Err(trouble))),
         };
-        if opened.send(Ok(())).is_ok() {
-            let _ = all.into_iter().flatten().try_for_each(|item| send.send(item));
+        if opened.send(Ok(())).is_err() {
+            return;
+        }
+        let _ = files
+            .into_iter()
+            .try_for_each(|file| items(file.content, rejects.as_mut()).try_for_each(|item| send.send(item)));
+        if let Some(Err(trouble)) = rejects.map(|mut rejects| rejects.finish()) {
+            let _ = send.send(Err(trouble));
         }
     }
 
-    fn items(&self, path: &Path, format: Format) -> Result<Items, Trouble> {
-        let (key, value) = (&self.key, self.value.as_deref());
-        if format == Format::Folder {
-            return Ok(Box::new(folder::items(path, self.bar.clone())?));
-        }
-        let (input, name) = self.input(path)?;
-        match format {
-            Format::Csv => Ok(Box::new(rows::items(input, name, key, value)?)),
-            _ => Ok(Box::new(json_lines::items(input, name, key, value))),
-        }
+    /// Opens all files, and that of rejected rows.
+    fn open(&self) -> Result<(Vec<Opened>, Option<Rejects>), Trouble> {
+        let files = self.files.iter().map(|(file, format)| self.content(file, *format));
+        let files = files.collect::<Result<Vec<_>, _>>()?;
+        let rejects = self.reject.as_ref().map(|path| self.rejects(path, &files)).transpose()?;
+        Ok((files, rejects))
     }
 
-    /// The bytes of a file, and how errors call it.
-    fn input(&self, path: &Path) -> Result<(Box<dyn Read>, String), Trouble> {
-        if is_standard_input(path) {
-            return Ok((Box::new(std::io::stdin()), "standard input".to_owned()));
+    /// The file of rejected rows: they have to be of one kind, so that they can be loaded together.
+    fn rejects(&self, path: &Path, files: &[Opened]) -> Result<Rejects, Trouble> {
+        let mut kinds =
+            self.files.iter().map(|(_, format)| format).zip(files.iter().map(|file| &file.preamble));
+        let (format, preamble) = kinds.next().expect("a call names a file");
+        if *format == Format::Folder {
+            let why = "--reject takes rows, and a folder has none: what is left out stays where it is";
+            return Err(Trouble::Call(why.to_owned()));
         }
-        let name = path.display().to_string();
-        let file =
-            File::open(path).map_err(|error| Trouble::Call(format!("{name} cannot be read: {error}")))?;
-        let bytes = file.metadata().map_or(0, |metadata| metadata.len());
+        if !kinds.all(|other| other == (format, preamble)) {
+            let why = "--reject takes rows of one kind: load files of other formats or headers one by one";
+            return Err(Trouble::Call(why.to_owned()));
+        }
+        let inputs: Vec<_> = self.files.iter().map(|(file, _)| file.clone()).collect();
+        Rejects::create(path, &inputs, preamble.clone())
+    }
+
+    fn content(&self, file: &Input, format: Format) -> Result<Opened, Trouble> {
+        let without = |content| Opened { content, preamble: Vec::new() };
+        if let (Format::Folder, Some(path)) = (format, file.path()) {
+            return Ok(without(Content::Files(Box::new(folder::items(path, self.bar.clone())?))));
+        }
+        let (input, name) = (self.input(file)?, file.to_string());
+        if format == Format::Jsonl {
+            return Ok(without(Content::Rows(Box::new(Lines::open(input, name, &self.dialect)?))));
+        }
+        let rows = Rows::open(input, name, delimiter_of(file.path()), &self.dialect)?;
+        let preamble = rows.preamble().to_vec();
+        Ok(Opened { content: Content::Rows(Box::new(rows)), preamble })
+    }
+
+    /// The bytes of a file.
+    fn input(&self, file: &Input) -> Result<Box<dyn Read>, Trouble> {
+        let unreadable = |error| Trouble::Call(format!("{file} cannot be read: {error}"));
+        let Some(path) = file.path() else { return file.open().map_err(unreadable) };
+        let opened = File::open(path).map_err(unreadable)?;
+        let bytes = opened.metadata().map_or(0, |metadata| metadata.len());
         self.bar.set_length(self.bar.length().unwrap_or(0) + bytes);
-        Ok((Box::new(self.bar.wrap_read(file)), name))
+        Ok(Box::new(self.bar.wrap_read(opened)))
     }
 }
 
-fn is_standard_input(path: &Path) -> bool {
-    path == Path::new(STANDARD_INPUT)
+/// What a file has. A wrong row is written into the file of rejected rows, or is a mistake where there is none.
+fn items<'r>(
+    content: Content,
+    mut rejects: Option<&'r mut Rejects>,
+) -> Box<dyn Iterator<Item = Result<Item, Trouble>> + 'r> {
+    match content {
+        Content::Files(files) => files,
+        Content::Rows(rows) => Box::new(rows.map(move |row| match (row?, rejects.as_deref_mut()) {
+            (Row::Record(record), _) => Ok(Item::Record(record)),
+            (Row::Wrong { place, why, row }, Some(rejects)) => {
+                rejects.write(&row)?;
+                Ok(Item::Rejected(format!("{place}: {why}")))
+            }
+            (Row::Wrong { place, why, .. }, None) => Err(Trouble::Input { place, why }),
+        })),
+    }
 }
 
-fn format_of(options: &Options, path: &Path) -> Result<Format, Trouble> {
-    let at = path.display();
-    let format = options.format.or_else(|| Format::of(path)).ok_or_else(|| {
-        Trouble::Call(format!("the name of {at} does not tell its format: say --format csv or jsonl"))
+fn format_of(options: &Options, file: &Input) -> Result<Format, Trouble> {
+    let format = options.format.or_else(|| file.path().and_then(Format::of)).ok_or_else(|| {
+        Trouble::Call(format!("the name of {file} does not tell its format: say --format csv or jsonl"))
     })?;
-    match (format == Format::Folder, path.is_dir()) {
-        (true, false) => Err(Trouble::Call(format!("{at} is no folder: leave --format folder out"))),
-        (false, true) => Err(Trouble::Call(format!("{at} is a folder: leave --format out"))),
+    match (format == Format::Folder, file.path().is_some_and(Path::is_dir)) {
+        (true, false) => Err(Trouble::Call(format!("{file} is no folder: leave --format folder out"))),
+        (false, true) => Err(Trouble::Call(format!("{file} is a folder: leave --format out"))),
         _ => Ok(format),
     }
 }

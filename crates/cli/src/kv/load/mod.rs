@@ -1,27 +1,34 @@
 //! `portcullis kv load`: all keys of files, with many operations in flight.
 
+mod dialect;
 mod folder;
 mod incoming;
 mod json_lines;
 mod lanes;
 mod progress;
+mod rejects;
 mod rows;
 
 use super::Outcome;
 use super::connection::{LARGE_ARENA_BYTES, Target};
 use super::making::open_or_make;
 use super::trouble::Trouble;
-use crate::output::{complain, say};
+use crate::files::{self, Input};
+use crate::output::{complain, print_json, say};
+use crate::size;
 use clap::{Args, ValueEnum};
 use incoming::Incoming;
 use lanes::{Lanes, Turn};
 use portcullis::{Error, Lifetime};
 use portcullis_structures::Pipeline;
-use portcullis_structures::table::{KEY_BYTES_MAX, Stored, Table, TableError, VALUE_BYTES_MAX};
+use portcullis_structures::table::{Condition, KEY_BYTES_MAX, Stored, Table, TableError, VALUE_BYTES_MAX};
 use progress::Progress;
+use rows::Rows;
 use serde_json::json;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+
+pub use dialect::delimiter_of;
 
 /// Operations under way at once.
 const DEPTH: usize = 64;
@@ -42,27 +49,39 @@ Examples:
   portcullis kv load --node shm:/run/p.sock users users.jsonl --key id
   # What `kv dump` has written.
   portcullis kv load --node shm:/run/p.sock cities dump.jsonl --value value
+  # As spreadsheets write it; columns by number where there is no header.
+  portcullis kv load --node shm:/run/p.sock cities towns.csv --delimiter ';'
+  portcullis kv load --node shm:/run/p.sock cities towns.tsv --no-header \\
+      --key 2 --value 5
+  # Keys that go by themselves: all after a day, or each after its own time.
+  portcullis kv load --node shm:/run/p.sock sessions s.csv --ttl 1d
+  portcullis kv load --node shm:/run/p.sock sessions s.csv --ttl-column left
+  # Wrong rows are named, and go to a file that can be mended and loaded again.
+  portcullis kv load --node shm:/run/p.sock cities towns.csv --reject bad.csv
   # Each file of a folder: its path in the folder is the key.
   portcullis kv load --node shm:/run/p.sock photos ~/photos
   zcat towns.csv.gz | portcullis kv load --node shm:/run/p.sock cities - \\
       --format csv
 
-The format follows from the name: a folder, .csv, or .jsonl and .ndjson. A file
-`-` is standard input. If a key comes several times, its last value counts.
+The format follows from the name: a folder, .csv and .tsv, or .jsonl and
+.ndjson. A file `-` is standard input. If a key comes several times, its last value counts.
 What the table has already stays, and is replaced where a file has the same
 key. If there is no such table, it is made as `portcullis kv create` makes it.
 
-CSV: the fields' bytes as they are. JSON: a text is stored as its bytes, and a
-number, list or object as it is written; `key_base64` stands for a key that is
-no UTF-8, and so for each field. Folders: links are not followed; files over 1
-MiB and what is no file are left out, and named.
+CSV: the fields' bytes as they are; each row has as many as the header, or as
+the first row. JSON: a text is stored as its bytes, and a number, list or object
+as it is written; `key_base64` stands for a key that is no UTF-8, and so for
+each field. A byte order mark is left out, and UTF-16 refused. A time to live is
+a TIME, such as 90s, 1h or 7d, or a number of seconds; empty means none.
+Folders: links are not followed; files over 1 MiB and what is no file are left
+out, and named.
 
 If it is killed in the middle, some of the keys are there, each whole. Load
 again, or let others go on: they need not wait for it.
 
-Exit codes: 0 everything is stored; 1 something was left out; 2 the call or a
-file was wrong, and is named with its line: what came before is stored; 3 the
-node refuses or is gone.";
+Exit codes: 0 everything is stored; 1 something was left out or rejected; 2 the
+call or a file was wrong, and is named with its line: what came before is
+stored; 3 the node refuses or is gone.";
 
 /// Options of `portcullis kv load`.
 #[derive(Args, Debug)]
@@ -71,26 +90,49 @@ pub struct Options {
     #[command(flatten)]
     target: Target,
     /// The files, or folders.
-    #[arg(value_name = "FILE", required = true)]
-    files: Vec<PathBuf>,
+    #[arg(value_name = "FILE", required = true, value_parser = files::input())]
+    files: Vec<Input>,
     /// The format of all of them [default: by the name].
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// The column or field with the key.
-    #[arg(long, value_name = "NAME", default_value = "key")]
-    key: String,
-    /// The column or field with the value [default: column `value`; of JSON the whole line].
+    /// The column or field with the key [default: key; with --no-header column 1].
+    #[arg(long, value_name = "NAME")]
+    key: Option<String>,
+    /// The column or field with the value [default: column `value`, with --no-header column 2; of JSON the whole line].
     #[arg(long, value_name = "NAME")]
     value: Option<String>,
-    /// Print one JSON object: `keys`, `inserted`, `replaced`, `bytes`, `seconds` and `left_out`.
+    /// What separates the columns of CSV: one character, or \t [default: a comma, in .tsv a tab].
+    #[arg(long, value_name = "CHARACTER", value_parser = dialect::delimiter)]
+    delimiter: Option<u8>,
+    /// The first row of CSV is a row like the others. Columns are numbers, from 1.
+    #[arg(long)]
+    no_header: bool,
+    /// Nobody gets the keys after this time, as with `kv put --ttl`.
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<Lifetime>,
+    /// The column or field with the time after which nobody gets its key; where it is empty, --ttl counts.
+    #[arg(long, value_name = "NAME")]
+    ttl_column: Option<String>,
+    /// Go on after a wrong row: write it into this file, and the reason on standard error.
+    #[arg(long, value_name = "FILE", value_parser = files::path())]
+    reject: Option<PathBuf>,
+    /// The most bytes of a row of CSV or a line of JSON.
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = row_max)]
+    row_max: u64,
+    /// Print one JSON object: `keys`, `inserted`, `replaced`, `bytes`, `seconds`, `left_out` and `rejected`.
     #[arg(long)]
     json: bool,
+}
+
+fn row_max(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text)?;
+    (1..=1 << 30).contains(&bytes).then_some(bytes).ok_or_else(|| "a row has 1 to 1GiB at most".to_owned())
 }
 
 /// What a file looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Rows with a header.
+    /// Rows, with a header if nothing else is said.
     Csv,
     /// A JSON object in each line.
     Jsonl,
@@ -105,25 +147,49 @@ impl Format {
             return Some(Self::Folder);
         }
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-            "csv" => Some(Self::Csv),
+            "csv" | "tsv" => Some(Self::Csv),
             "jsonl" | "ndjson" => Some(Self::Jsonl),
             _ => None,
         }
     }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Csv => "CSV",
+            Self::Jsonl => "lines of JSON",
+            Self::Folder => "a folder",
+        }
+    }
 }
 
-/// A key with its value, and where it stands.
+/// A key with its value, and how long it lives.
 pub struct Record {
     pub key: Vec<u8>,
     pub value: Vec<u8>,
-    pub place: String,
+    pub ttl: Option<Lifetime>,
+}
+
+/// Key, value and time to live.
+type Content = (Vec<u8>, Vec<u8>, Option<Lifetime>);
+
+/// A row of a file.
+pub enum Row {
+    Record(Record),
+    /// One that cannot be stored: where and why, and the row as it stands there.
+    Wrong {
+        place: String,
+        why: String,
+        row: Vec<u8>,
+    },
 }
 
 /// What a file has next.
 pub enum Item {
     Record(Record),
-    /// Something that is no key, and why not.
+    /// A file that is no key, and why not.
     LeftOut(String),
+    /// A row that is in the file of rejected rows, and why.
+    Rejected(String),
 }
 
 /// How far a load has come.
@@ -132,6 +198,7 @@ struct Loaded {
     inserted: u64,
     replaced: u64,
     left_out: Vec<String>,
+    rejected: u64,
     /// Why it ends before its end.
     failed: Option<Trouble>,
 }
@@ -151,7 +218,8 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         Some(trouble) => Err(trouble),
         None => {
             closed.map_err(Trouble::of(options.target.table))?;
-            Ok(if loaded.left_out.is_empty() { Outcome::AsAsked } else { Outcome::NotAll })
+            let is_all = loaded.left_out.is_empty() && loaded.rejected == 0;
+            Ok(if is_all { Outcome::AsAsked } else { Outcome::NotAll })
         }
     }
 }
@@ -171,7 +239,7 @@ fn store_all(
         while let Some(record) = next(incoming, pipeline, progress, &loaded).await {
             // The place in the line is taken before anything is awaited: in the order of the file.
             let turn = lanes.queue(&record.key, record.key.len() + record.value.len());
-            let stored = store(pipeline, table, &record, turn).await;
+            let stored = store(pipeline, table, &record, options.ttl, turn).await;
             incoming.done();
             let mut loaded = loaded.borrow_mut();
             match stored {
@@ -202,14 +270,15 @@ async fn next(
         let mut loaded = loaded.borrow_mut();
         match item {
             // Nothing is begun that would end without having asked the node for anything.
-            Ok(Item::Record(record)) => match unfit(&record) {
-                None if loaded.failed.is_none() => {
-                    incoming.begun();
-                    return Some(record);
-                }
-                None => {}
-                Some(trouble) => loaded.failed = Some(trouble),
-            },
+            Ok(Item::Record(record)) if loaded.failed.is_none() => {
+                incoming.begun();
+                return Some(record);
+            }
+            Ok(Item::Record(_)) => {}
+            Ok(Item::Rejected(what)) => {
+                loaded.rejected += 1;
+                progress.aside(|| complain(format_args!("portcullis kv: rejected: {what}")));
+            }
             Ok(Item::LeftOut(what)) => {
                 if loaded.left_out.len() < NAMED_MOST {
                     progress.aside(|| complain(format_args!("portcullis kv: left out: {what}")));
@@ -226,11 +295,12 @@ async fn store(
     pipeline: &Pipeline,
     table: &Table,
     record: &Record,
+    ttl: Option<Lifetime>,
     turn: Turn<'_>,
 ) -> Result<Stored, TableError> {
     let turn = turn.come(pipeline).await?;
     let stored = loop {
-        match table.upsert(&record.key, &record.value).await {
+        match table.store(&record.key, &record.value, Condition::Always, record.ttl.or(ttl)).await {
             // Blocks that others read here have filled the arena. Each of them alone has room, so it is free soon.
             Err(TableError::Session(Error::ArenaFull { .. })) => pipeline.sleep(BETWEEN_TRIES).await?,
             stored => break stored,
@@ -240,35 +310,51 @@ async fn store(
     stored
 }
 
-/// Why a record cannot be stored in any table.
-fn unfit(record: &Record) -> Option<Trouble> {
-    let (key, value) = (record.key.len(), record.value.len());
-    let error = match () {
-        () if key > KEY_BYTES_MAX => TableError::KeyTooLong { bytes: key as u64 },
-        () if value > VALUE_BYTES_MAX => TableError::ValueTooLong { bytes: value as u64 },
-        () => return None,
-    };
-    Some(Trouble::Input { place: record.place.clone(), why: error.to_string() })
+/// Whether key and value fit into any table.
+fn fit(key: &[u8], value: &[u8]) -> Result<(), String> {
+    let (key, value) = (key.len(), value.len());
+    match () {
+        () if key > KEY_BYTES_MAX => Err(TableError::KeyTooLong { bytes: key as u64 }.to_string()),
+        () if value > VALUE_BYTES_MAX => Err(TableError::ValueTooLong { bytes: value as u64 }.to_string()),
+        () => Ok(()),
+    }
 }
 
 fn report(options: &Options, progress: &Progress, loaded: &Loaded) {
-    let Loaded { inserted, replaced, left_out, .. } = loaded;
+    let Loaded { inserted, replaced, left_out, rejected, .. } = loaded;
     let keys = inserted + replaced;
     if options.json {
         let (bytes, seconds) = (progress.bytes(), progress.seconds());
-        say(json!({
+        print_json(&json!({
             "keys": keys, "inserted": inserted, "replaced": replaced,
-            "bytes": bytes, "seconds": seconds, "left_out": left_out,
+            "bytes": bytes, "seconds": seconds, "left_out": left_out, "rejected": rejected,
         }));
-        return;
+    } else {
+        say(format_args!("stored {keys} keys, {inserted} of them new: {}", progress.told()));
     }
     if left_out.len() > NAMED_MOST {
         complain(format_args!("portcullis kv: left out: {} more", left_out.len() - NAMED_MOST));
     }
-    say(format_args!("stored {keys} keys, {inserted} of them new: {}", progress.told()));
+    if let (1.., Some(file)) = (rejected, &options.reject) {
+        let rows = if *rejected == 1 { "row is" } else { "rows are" };
+        complain(format_args!("portcullis kv: {rejected} {rows} not stored, but in {}", file.display()));
+    }
 }
 
 /// Why a value that is too long is left out.
 fn too_long(bytes: u64) -> String {
     format!("{bytes} bytes, and a value has {VALUE_BYTES_MAX} at the most")
+}
+
+#[cfg(test)]
+fn read_all(
+    rows: impl Iterator<Item = Result<Row, Trouble>>,
+) -> Result<Vec<(String, String, Option<Lifetime>)>, String> {
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    let read = rows.map(|row| match row {
+        Ok(Row::Record(Record { key, value, ttl })) => Ok((text(key), text(value), ttl)),
+        Ok(Row::Wrong { place, why, .. }) => Err(format!("{place}: {why}")),
+        Err(error) => Err(error.to_string()),
+    });
+    read.collect()
 }
