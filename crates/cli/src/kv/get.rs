@@ -23,8 +23,8 @@ Examples:
 
 The value of a single key is written byte for byte, without a line break of its
 own; only a terminal gets escapes for what would act on it. With --json each key
-is one line, {\"key\": ..., \"value\": ...}; the value of
-a key that is not there is null.
+is one line, {\"key\": ..., \"value\": ...}; the value of a key that is not there
+is null.
 
 Exit codes: 0 every key is there; 1 one is not; 2 the call was wrong; 3 there
 is no such table, or the node refuses or is gone.";

@@ -113,9 +113,6 @@ impl Reader {
         let _ = files
             .into_iter()
             .try_for_each(|file| items(file.content, rejects.as_mut()).try_for_each(|item| send.send(item)));
-        if let Some(Err(trouble)) = rejects.map(|mut rejects| rejects.finish()) {
-            let _ = send.send(Err(trouble));
-        }
     }
 
     /// Opens all files, and that of rejected rows.

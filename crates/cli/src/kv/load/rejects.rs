@@ -3,13 +3,13 @@
 use crate::files::Input;
 use crate::kv::trouble::Trouble;
 use std::fs::{File, Metadata};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The file, while it is written.
 pub struct Rejects {
-    file: BufWriter<File>,
+    file: File,
     path: PathBuf,
     /// What stands before the rows. Written before the first one, so that a load without rejected rows leaves an empty
     /// file.
@@ -24,23 +24,17 @@ impl Rejects {
             return Err(Trouble::Call(why));
         }
         match File::create(path) {
-            Ok(file) => Ok(Self { file: BufWriter::new(file), path: path.to_owned(), preamble }),
+            Ok(file) => Ok(Self { file, path: path.to_owned(), preamble }),
             Err(error) => Err(not_written(path, error)),
         }
     }
 
-    /// Writes a row.
+    /// Writes a row. It is in the file when this returns, whatever ends the load afterwards.
     pub fn write(&mut self, row: &[u8]) -> Result<(), Trouble> {
         let preamble = std::mem::take(&mut self.preamble);
         let line_break: &[u8] = if row.ends_with(b"\n") { b"" } else { b"\n" };
-        let parts = [&preamble, row, line_break];
-        let written = parts.iter().try_for_each(|part| self.file.write_all(part));
+        let written = self.file.write_all(&[&preamble, row, line_break].concat());
         written.map_err(|error| not_written(&self.path, error))
-    }
-
-    /// Has everything written.
-    pub fn finish(&mut self) -> Result<(), Trouble> {
-        self.file.flush().map_err(|error| not_written(&self.path, error))
     }
 }
 
@@ -69,11 +63,9 @@ mod tests {
         let path = folder.path().join("rejected");
         let content = || std::fs::read_to_string(&path).expect("a file");
         let mut rejects = Rejects::create(&path, &[], b"key,value\n".to_vec()).expect("a file");
-        rejects.finish().expect("written");
         assert_eq!(content(), "");
         rejects.write(b"a\n").expect("written");
         rejects.write(b"b").expect("written");
-        rejects.finish().expect("written");
         assert_eq!(content(), "key,value\na\nb\n");
     }
 

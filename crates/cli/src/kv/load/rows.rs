@@ -150,14 +150,12 @@ impl Rows {
             return Ok(None);
         }
         let wrong = |why| Err(Trouble::Input { place: self.place(line), why });
-        // A last row without a line break ends with the first byte of `END`.
-        if beyond > 1 {
-            return wrong(
-                "a quoted field begins in this row and does not end before the file does".to_owned(),
-            );
-        }
         if record.as_slice().len() as u64 > row_max {
             return wrong(self.dialect.too_long());
+        }
+        if beyond > 1 {
+            let why = "a quoted field begins in this row and does not end before the file does";
+            return wrong(why.to_owned());
         }
         Ok(Some((record, line)))
     }
