@@ -16,6 +16,20 @@ pub type Reason = Box<dyn Error + Send + Sync>;
 /// Something slow that has to be done before a handshake goes on.
 pub type Errand = Box<dyn FnOnce() -> Result<(), Reason> + Send>;
 
+/// Why the acceptor ends the connection of a peer that is not attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Dismissal {
+    /// The peer's time is up.
+    #[error("the attach took longer than the node waits for a client: try again")]
+    TooLate,
+    /// Others attach at the same time, and there is no room for all of them.
+    #[error("the node has no room for more clients that attach at the same time: try again")]
+    Displaced,
+    /// The node ends.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
 /// What is to be sent now.
 #[derive(Debug, Default)]
 pub struct Outgoing<'a> {
@@ -145,6 +159,10 @@ pub trait Handshake: Sized + Send + 'static {
     /// Whether the client has been told everything. From here on nothing is said but control messages, where these travel over
     /// the connection.
     fn is_attached(&self) -> bool;
+
+    /// Adds a message that says why the connection of a peer ends, where that can be said, to what is to be sent. The acceptor
+    /// sends as much as there is room for at once, and then closes the connection. Called before the peer is a client.
+    fn dismiss(&mut self, why: Dismissal);
 
     /// The client has departed: gives up what can be given up at once. The rest is dropped with the handshake, on the
     /// holder's thread where [`Handshake::IS_SLOW`].

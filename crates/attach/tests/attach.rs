@@ -69,7 +69,8 @@ fn the_end_of_the_server_closes_all_connections_and_all_have_departed() {
     for client in &mut clients {
         assert!(!node_alive_after_news(&mut client.connection));
     }
-    assert!(rig::last_words(&mut silent).is_empty());
+    let last = wire::parse(&rig::last_words(&mut silent));
+    assert!(matches!(&last, wire::FromNode::Refused(why) if why.contains("stopping")), "{last:?}");
     assert!(matches!(rig.attach(), Err(AttachError::NoNode { .. })));
 }
 

@@ -151,7 +151,7 @@ fn a_client_that_closes_only_its_half_is_gone() {
 }
 
 #[test]
-fn whoever_falls_silent_halfway_is_dropped_when_its_time_is_up() {
+fn whoever_falls_silent_halfway_is_told_so_and_dropped_when_its_time_is_up() {
     let rig = Rig::plain(HURRIED);
     let hello = wire::frame(&wire::hello());
     let message = wire::frame(&wire::of_ends(&ends(1)));
@@ -162,7 +162,7 @@ fn whoever_falls_silent_halfway_is_dropped_when_its_time_is_up() {
     let mut half_its_ends = offered(&rig);
     half_its_ends.write_all(&message[..message.len() - 1]).expect("sent");
     for stream in [&mut nothing, &mut half_a_length, &mut half_a_hello, &mut no_ends, &mut half_its_ends] {
-        assert!(last_words(stream).is_empty());
+        assert_eq!(wire::parse(&last_words(stream)), FromNode::TooLate);
     }
     assert_eq!(rig.ledger.admitted(), 0);
     rig.assert_untouched();
@@ -180,12 +180,14 @@ fn a_byte_now_and_then_buys_no_time() {
         if said < hello.len() && stream.write_all(&hello[said..=said]).is_ok() {
             said += 1;
         }
-        match stream.read(&mut [0; 64]) {
+        let mut bytes = [0; 64];
+        match stream.read(&mut bytes) {
             Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock) => {}
-            other => break other,
+            other => break other.map(|there| bytes[..there].to_vec()),
         }
     };
-    assert!(!matches!(heard, Ok(bytes) if bytes > 0), "it was answered");
+    let too_late = wire::frame(&FromNode::TooLate);
+    assert!(!matches!(heard, Ok(bytes) if !bytes.is_empty() && bytes != too_late), "it was answered");
     assert!(said < hello.len(), "it was given the time to say all of it");
     rig.assert_untouched();
 }
@@ -267,7 +269,7 @@ fn dying_at_any_step_leaves_nothing() {
 #[test]
 fn half_open_connections_keep_nobody_out() {
     let papers = rig::papers::Papers::new();
-    for rig in [Rig::plain(UNHURRIED), Rig::secured(&papers, UNHURRIED)] {
+    for (rig, can_be_told) in [(Rig::plain(UNHURRIED), true), (Rig::secured(&papers, UNHURRIED), false)] {
         let mut silent: Vec<_> = (0..200).map(|_| rig.call()).collect();
         for _ in 0..5 {
             drop(rig.attach().expect("an honest client is served"));
@@ -275,7 +277,12 @@ fn half_open_connections_keep_nobody_out() {
         rig.assert_untouched();
         // One address gets half the places. Its earlier connections were closed in favour of later ones.
         for displaced in &mut silent[..200 - UNHURRIED.unattached_max / 2] {
-            assert!(last_words(displaced).is_empty());
+            let last = last_words(displaced);
+            assert_eq!(!last.is_empty(), can_be_told);
+            assert!(
+                !can_be_told
+                    || matches!(wire::parse(&last), FromNode::Refused(why) if why.contains("no room"))
+            );
         }
     }
 }

@@ -29,8 +29,8 @@ impl ConnectError {
 
 #[cfg(any(feature = "rdma", feature = "udp"))]
 fn over_tcp(error: &portcullis_attach::tls::AttachError) -> bool {
-    use portcullis_attach::tls::AttachError::{HungUp, NoNode, Refused, Silent};
-    matches!(error, NoNode { .. } | Silent { .. } | HungUp { .. } | Refused(_))
+    use portcullis_attach::tls::AttachError::{HungUp, NoNode, Refused, Silent, TooLate};
+    matches!(error, NoNode { .. } | Silent { .. } | HungUp { .. } | TooLate { .. } | Refused(_))
 }
 
 #[cfg(test)]

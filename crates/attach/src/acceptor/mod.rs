@@ -6,6 +6,9 @@
 //! | connections in all, and by holder | the newest: it is told that there is no room |
 //! | connections that are not attached yet | an older one of the holder that has the most of them: see [`crowd`] |
 //! | time | one whose time is up |
+//!
+//! A peer that loses its connection before it is attached is told why, where that can be said: not in the middle of a TLS
+//! handshake.
 
 pub(crate) mod crowd;
 mod peer_thread;

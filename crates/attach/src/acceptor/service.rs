@@ -4,7 +4,7 @@ use super::crowd::Crowd;
 use super::peer_thread::{Done, PeerThread, Task, hear};
 use super::places::Places;
 use super::{Inbox, Limits, locked};
-use crate::handshake::{Accepted, Handshake};
+use crate::handshake::{Accepted, Dismissal, Handshake};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::OwnedFd;
@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 /// Why a connection gets no place.
 const NO_ROOM: &str = "the node has no room for more connections: try again later";
 const NO_DESCRIPTORS: &str = "the node has no more descriptors: try again later";
+const NO_THREAD: &str = "the node has no more threads: try again later";
 const INBOX: u64 = u64::MAX;
 /// Connections accepted before existing ones are served: far fewer than there are places, so that none is closed
 /// unserved.
@@ -106,7 +107,7 @@ impl<H: Handshake> Service<H> {
         self.serve();
         let tokens: Vec<u64> = self.connections.keys().copied().collect();
         for token in tokens {
-            self.close(token);
+            self.dismiss(token, Dismissal::Stopping);
         }
         for listener in self.listeners {
             // Connections not accepted yet are closed with it, and descriptors that they passed.
@@ -220,6 +221,7 @@ impl<H: Handshake> Service<H> {
             }
         }
         if H::IS_SLOW && !self.count_for_thread(&holder) {
+            H::excuse(&self.listeners[listener], &socket, NO_THREAD);
             return;
         }
         let token = self.next;
@@ -333,7 +335,7 @@ impl<H: Handshake> Service<H> {
     /// Closes the connection that is now one too many, if any.
     fn make_room(&mut self, newest: u64) {
         if let Some(surplus) = self.crowd.surplus(newest) {
-            self.close(surplus);
+            self.dismiss(surplus, Dismissal::Displaced);
         }
     }
 
@@ -384,8 +386,21 @@ impl<H: Handshake> Service<H> {
         while let Some(&(deadline, token)) = self.deadlines.first()
             && deadline <= now
         {
-            self.close(token);
+            self.dismiss(token, Dismissal::TooLate);
         }
+    }
+
+    /// Closes a connection. A peer that is not attached is told why, if there is room for that at once.
+    fn dismiss(&mut self, token: u64, why: Dismissal) {
+        if let Some(connection) = self.connections.get_mut(&token)
+            && connection.handshake.client().is_none()
+        {
+            connection.handshake.dismiss(why);
+            if !connection.handshake.outgoing().bytes.is_empty() {
+                let _ = send(connection);
+            }
+        }
+        self.close(token);
     }
 
     fn close(&mut self, token: u64) {

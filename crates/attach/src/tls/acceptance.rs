@@ -9,7 +9,7 @@ use super::policy::{AdmissionPolicy, Admitted, Origin, Peer};
 use super::tcp;
 use super::terms::{Ends, Offer};
 use crate::Limits;
-use crate::handshake::{Accepted, Handshake, HasRoom, Holder, Outgoing, Reason};
+use crate::handshake::{Accepted, Dismissal, Handshake, HasRoom, Holder, Outgoing, Reason};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use rustls::ServerConnection;
@@ -156,6 +156,10 @@ impl Handshake for TlsHandshake {
 
     fn is_attached(&self) -> bool {
         self.0.is_attached()
+    }
+
+    fn dismiss(&mut self, why: Dismissal) {
+        self.0.dismiss(why);
     }
 
     fn depart(policy: &Box<dyn AdmissionPolicy + Send>, client: u64) {

@@ -1,5 +1,6 @@
 //! The client's side of an attach. It may wait, so it takes one step after the other until its time is up.
 
+use crate::Limits;
 use crate::handshake::Reason;
 use crate::tls::address::{HostPort, is_loopback};
 use crate::tls::channel::Channel;
@@ -11,6 +12,7 @@ use crate::tls::talk::Talk;
 use crate::tls::tcp;
 use crate::tls::terms::{Ends, OneShotTerms, Terms};
 use portcullis_errors::{Coded, ErrorCode};
+use rustix::net::RecvFlags;
 use rustls::ClientConnection;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -57,6 +59,15 @@ pub enum AttachError {
         address: String,
         /// How long was waited.
         within: Duration,
+    },
+    /// The client's time for the attach was up before it came to the end.
+    #[error(
+        "the attach took longer than the node at {address} waits for a client: this program, its machine or the network \
+         stood still meanwhile. Try again"
+    )]
+    TooLate {
+        /// Where.
+        address: String,
     },
     /// The connection ended in the middle.
     #[error(
@@ -114,7 +125,7 @@ impl Coded for AttachError {
             Self::PlainBeyondLoopback(_) => ErrorCode::PlainBeyondLoopback,
             Self::NoNode { .. } => ErrorCode::NoNode,
             Self::Silent { .. } => ErrorCode::NodeSilent,
-            Self::HungUp { .. } => ErrorCode::HungUp,
+            Self::TooLate { .. } | Self::HungUp { .. } => ErrorCode::HungUp,
             Self::NotTheNode { .. } => ErrorCode::NotTheNode,
             Self::NotAccepted { .. } => ErrorCode::NotAccepted,
             Self::NotANode { .. } => ErrorCode::NotANode,
@@ -234,9 +245,17 @@ fn dial<'a>(address: &'a str, security: &ClientSecurity, within: Duration) -> Re
             Channel::secured(connection.map_err(|error| failed(std::io::Error::other(error)))?)
         }
     };
-    let deadline = Instant::now() + within;
-    let stream = connect(&addresses, deadline).map_err(failed)?;
-    Ok(Call { stream, channel, frames: Frames::default(), address, within, deadline })
+    let begun = Instant::now();
+    let stream = connect(&addresses, begun + within).map_err(failed)?;
+    Ok(Call {
+        stream,
+        channel,
+        frames: Frames::default(),
+        address,
+        within,
+        begun,
+        late_reads: LATE_READS_MAX,
+    })
 }
 
 /// Connects to the first address that answers.
@@ -258,6 +277,9 @@ fn connect(addresses: &[SocketAddr], deadline: Instant) -> std::io::Result<TcpSt
     Err(failure)
 }
 
+/// How often a client that is late itself looks for what has arrived: far more often than a node's last words need.
+const LATE_READS_MAX: u32 = 16;
+
 /// A connection on which the client asks and the node answers.
 struct Call<'a> {
     stream: TcpStream,
@@ -265,7 +287,8 @@ struct Call<'a> {
     frames: Frames,
     address: &'a str,
     within: Duration,
-    deadline: Instant,
+    begun: Instant,
+    late_reads: u32,
 }
 
 impl Call<'_> {
@@ -276,7 +299,7 @@ impl Call<'_> {
             self.send()?;
             let there = self.receive(&mut bytes)?;
             if there == 0 {
-                return Err(AttachError::HungUp { address: self.address.to_owned() });
+                return Err(self.hung_up());
             }
             let heard = match self.channel.take_in(&bytes[..there]) {
                 Ok(heard) => heard,
@@ -294,14 +317,18 @@ impl Call<'_> {
                 }
             }
             if heard.hung_up {
-                return Err(AttachError::HungUp { address: self.address.to_owned() });
+                return Err(self.hung_up());
             }
         }
     }
 
     fn send(&mut self) -> Result<(), AttachError> {
         while !self.channel.outgoing().is_empty() {
-            let left = self.left()?;
+            let Some(left) = self.left() else {
+                // The node has closed the connection, or does not answer: only its last words are of use.
+                self.channel.sent(usize::MAX);
+                return Ok(());
+            };
             let sent = self.stream.set_write_timeout(Some(left));
             match sent.and_then(|()| self.stream.write(self.channel.outgoing())) {
                 Ok(bytes) => self.channel.sent(bytes),
@@ -316,9 +343,17 @@ impl Call<'_> {
 
     fn receive(&mut self, bytes: &mut [u8]) -> Result<usize, AttachError> {
         loop {
-            let left = self.left()?;
-            let set = self.stream.set_read_timeout(Some(left));
-            match set.and_then(|()| self.stream.read(bytes)) {
+            let received = match self.left() {
+                Some(left) => self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(bytes)),
+                // A client that stood still itself may have been answered, or told that it is too late.
+                None if self.late_reads > 0 => {
+                    self.late_reads -= 1;
+                    let received = rustix::net::recv(&self.stream, &mut *bytes, RecvFlags::DONTWAIT);
+                    received.map(|(_, there)| there).map_err(std::io::Error::from)
+                }
+                None => return Err(self.silent()),
+            };
+            match received {
                 Ok(there) => return Ok(there),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => return Err(self.silent()),
@@ -328,9 +363,21 @@ impl Call<'_> {
         }
     }
 
-    fn left(&self) -> Result<Duration, AttachError> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(self.silent()) } else { Ok(left) }
+    /// The time that is left, if there is any.
+    fn left(&self) -> Option<Duration> {
+        let left = self.within.saturating_sub(self.begun.elapsed());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// What a connection that ended without a word means. In the middle of a TLS handshake a node cannot say that a client is too
+    /// late; the client sees how long it took.
+    fn hung_up(&self) -> AttachError {
+        let address = self.address.to_owned();
+        if self.begun.elapsed() < Limits::TCP.attach_within {
+            AttachError::HungUp { address }
+        } else {
+            AttachError::TooLate { address }
+        }
     }
 
     fn silent(&self) -> AttachError {
@@ -344,6 +391,7 @@ impl Call<'_> {
     fn unexpected(&self, answer: NodeSays) -> AttachError {
         match answer {
             NodeSays::Refused(reason) => AttachError::Refused(reason),
+            NodeSays::TooLate => AttachError::TooLate { address: self.address.to_owned() },
             _ => self.not_a_node(&"it answered out of turn"),
         }
     }

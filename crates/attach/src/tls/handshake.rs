@@ -14,7 +14,7 @@
 //! keeps the rules and is refused is told why. Then the node waits until it hangs up or its time is up: closing a
 //! socket with unread bytes would discard the reason.
 
-use crate::handshake::Reason;
+use crate::handshake::{Dismissal, Reason};
 use crate::tls::channel::Channel;
 use crate::tls::frames::{FrameError, Frames, framed};
 use crate::tls::messages::{ClientSays, NodeSays, VERSION};
@@ -206,6 +206,20 @@ impl ServerSide {
         }
         self.channel.say(&framed(message));
         if self.channel.outgoing().len() > UNSENT_MAX { Err(Breach::Deaf) } else { Ok(()) }
+    }
+
+    /// Tells a peer that is not attached why its connection ends. In the middle of a TLS handshake nothing can be said.
+    pub fn dismiss(&mut self, why: Dismissal) {
+        if !matches!(self.step, Step::Hello | Step::Ends(_)) {
+            return;
+        }
+        let last = match why {
+            Dismissal::TooLate => NodeSays::TooLate,
+            Dismissal::Displaced | Dismissal::Stopping => NodeSays::Refused(why.to_string()),
+        };
+        self.channel.say(&framed(&last.encode()));
+        self.channel.say_goodbye();
+        self.step = Step::Leaving { told: false };
     }
 
     /// What is to be sent now.

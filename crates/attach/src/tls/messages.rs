@@ -1,4 +1,4 @@
-//! The four messages of an attach, as they are on the wire. Here a peer's bytes become a value of a checked type, or
+//! The messages of an attach, as they are on the wire. Here a peer's bytes become a value of a checked type, or
 //! nothing.
 
 use crate::tls::terms::{Ends, OneShotTerms, Terms};
@@ -38,6 +38,7 @@ enum FromNode {
     Refused(String),
     Welcome { client: u64, ends: WireEnds },
     OneShots { client: u64, port: u16, control_depth: u32, datagram_max: u32 },
+    TooLate,
 }
 
 /// What a client says.
@@ -73,6 +74,8 @@ pub enum NodeSays {
         /// What it has to know. They are sound.
         terms: OneShotTerms,
     },
+    /// The client's time for the attach is up.
+    TooLate,
 }
 
 impl ClientSays {
@@ -111,6 +114,7 @@ impl NodeSays {
                 let terms = OneShotTerms { port, control_depth, datagram_max };
                 terms.is_sound().then_some(Self::OneShots { client, terms })
             }
+            FromNode::TooLate => Some(Self::TooLate),
         }
     }
 
@@ -128,6 +132,7 @@ impl NodeSays {
             &Self::OneShots { client, terms: OneShotTerms { port, control_depth, datagram_max } } => {
                 FromNode::OneShots { client, port, control_depth, datagram_max }
             }
+            Self::TooLate => FromNode::TooLate,
         })
     }
 }
@@ -197,7 +202,7 @@ mod tests {
                 Some(NodeSays::Terms(terms)) => prop_assert!(terms.is_sound()),
                 Some(NodeSays::OneShots { terms, .. }) => prop_assert!(terms.is_sound()),
                 Some(NodeSays::Refused(reason)) => prop_assert!(!reason.chars().any(char::is_control)),
-                Some(NodeSays::Welcome { .. }) | None => {}
+                Some(NodeSays::Welcome { .. } | NodeSays::TooLate) | None => {}
             }
         }
 

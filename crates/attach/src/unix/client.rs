@@ -32,6 +32,21 @@ pub enum AttachError {
         /// How long was waited.
         within: Duration,
     },
+    /// The client's time for the attach was up before it came to the end.
+    #[error(
+        "the attach took longer than the node at {path} waits for a client: this program or its machine stood still \
+         meanwhile. Try again"
+    )]
+    TooLate {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The connection ended in the middle, without a reason.
+    #[error("what listens at {path} hung up in the middle of the attach: it may have ended. Try again")]
+    HungUp {
+        /// Where.
+        path: PathBuf,
+    },
     /// What listens there is not a node of this version.
     #[error("what listens at {path} is no Portcullis node of this version")]
     NotANode {
@@ -52,6 +67,7 @@ impl Coded for AttachError {
             Self::NoNode { .. } => ErrorCode::NoNode,
             Self::Refused(_) => ErrorCode::AttachRefused,
             Self::Silent { .. } => ErrorCode::NodeSilent,
+            Self::TooLate { .. } | Self::HungUp { .. } => ErrorCode::HungUp,
             Self::NotANode { .. } => ErrorCode::NotANode,
             Self::Unusable(_) => ErrorCode::UnfitOffer,
             Self::Machine(_) => ErrorCode::Machine,
@@ -145,6 +161,8 @@ impl<'a> NodeSocket<'a> {
         let heard = self.socket.hear(REPLY_BYTES);
         let (bytes, descriptors) = heard.map_err(|error| Self::told(self.path, self.within, error))?;
         match AttachReply::parse(&bytes) {
+            _ if bytes.is_empty() => Err(AttachError::HungUp { path: self.path.to_owned() }),
+            Some(AttachReply::TooLate) => Err(AttachError::TooLate { path: self.path.to_owned() }),
             None => Err(AttachError::NotANode { path: self.path.to_owned() }),
             Some(AttachReply::Refused(reason)) => Err(AttachError::Refused(reason)),
             Some(reply) => Ok((reply, descriptors)),

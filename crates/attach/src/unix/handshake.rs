@@ -12,7 +12,7 @@ use super::messages::{AttachReply, AttachRequest, REPLY_BYTES, REQUEST_BYTES};
 use super::peer::Peer;
 use super::policy::{AdmissionPolicy, Admitted, Place};
 use crate::Limits;
-use crate::handshake::{Accepted, Errand, Handshake, HasRoom, Holder, Outgoing, Reason};
+use crate::handshake::{Accepted, Dismissal, Errand, Handshake, HasRoom, Holder, Outgoing, Reason};
 use portcullis_errors::{Coded, ErrorCode};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
@@ -218,6 +218,13 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
 
     fn is_attached(&self) -> bool {
         matches!(self.step, Step::Attached(_))
+    }
+
+    fn dismiss(&mut self, why: Dismissal) {
+        self.say(&match why {
+            Dismissal::TooLate => AttachReply::TooLate,
+            Dismissal::Displaced | Dismissal::Stopping => AttachReply::Refused(why.to_string()),
+        });
     }
 
     fn depart(policy: &A, client: u64) {

@@ -87,7 +87,11 @@ impl MessageSocket {
     /// # Errors
     /// None came in time, or the machine refuses.
     pub fn hear(&self, most: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), MessageError> {
-        self.hear_until(most, self.until)
+        match self.hear_until(most, self.until) {
+            // A program that stood still itself may have been answered, or told that it is too late.
+            Err(MessageError::Silent) => self.take_arrived(most),
+            heard => heard,
+        }
     }
 
     /// The peer's next message, as [`hear`](Self::hear) gives it, of a conversation that goes on after the first one: with a time of
@@ -111,6 +115,16 @@ impl MessageSocket {
             }
         }
         self.receive(most)
+    }
+
+    /// The peer's next message, if it has arrived already.
+    fn take_arrived(&self, most: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), MessageError> {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&Timespec::default())) {
+            Ok(0) | Err(Errno::INTR) => Err(MessageError::Silent),
+            Ok(_) => self.receive(most),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The connection, which tells from now on whether the peer is there.

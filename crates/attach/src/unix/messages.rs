@@ -42,6 +42,8 @@ pub enum AttachReply {
     },
     /// Refused, and why.
     Refused(String),
+    /// The client's time for the attach is up.
+    TooLate,
 }
 
 const HELLO: u32 = 1;
@@ -49,6 +51,7 @@ const MAPPED: u32 = 2;
 const OFFER: u32 = 3;
 const WELCOME: u32 = 4;
 const REFUSED: u32 = 5;
+const TOO_LATE: u32 = 6;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -139,6 +142,7 @@ impl AttachReply {
                 ..frame
             },
             Self::Refused(reason) => refusal(frame, reason),
+            Self::TooLate => ReplyFrame { kind: U32::new(TOO_LATE), ..frame },
         };
         zerocopy::transmute!(frame)
     }
@@ -157,6 +161,7 @@ impl AttachReply {
                 let length = usize::try_from(frame.reason_bytes.get()).ok()?.min(REASON_BYTES);
                 Some(Self::Refused(String::from_utf8_lossy(&frame.reason[..length]).into_owned()))
             }
+            TOO_LATE => Some(Self::TooLate),
             _ => None,
         }
     }
@@ -208,6 +213,7 @@ mod tests {
             }
             let welcome = AttachReply::Welcome { client, arena_key };
             prop_assert_eq!(AttachReply::parse(&welcome.encode()), Some(welcome));
+            prop_assert_eq!(AttachReply::parse(&AttachReply::TooLate.encode()), Some(AttachReply::TooLate));
         }
 
         #[test]

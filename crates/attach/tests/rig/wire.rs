@@ -23,6 +23,8 @@ pub enum FromNode {
     Terms { data_queue_pairs: u32, send_depth: u32, control_depth: u32, message_bytes: u32, unenforced: u16 },
     Refused(String),
     Welcome { client: u64, control: End, data: Vec<End> },
+    OneShots { client: u64, port: u16, control_depth: u32, datagram_max: u32 },
+    TooLate,
 }
 
 pub fn hello() -> FromClient {

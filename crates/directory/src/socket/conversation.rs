@@ -17,7 +17,7 @@ use crate::lease::{Lease, LeaseId};
 use crate::name::Name;
 use crate::quota::{Limited, QuotaError};
 use portcullis_attach::unix::{Listener, Peer, User};
-use portcullis_attach::{Accepted, Handshake, HasRoom, Limits, Outgoing};
+use portcullis_attach::{Accepted, Dismissal, Handshake, HasRoom, Limits, Outgoing};
 use portcullis_protocol::TenantName;
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
@@ -408,6 +408,12 @@ impl Handshake for Conversation {
 
     fn is_attached(&self) -> bool {
         matches!(self.step, Step::Client { .. })
+    }
+
+    fn dismiss(&mut self, why: Dismissal) {
+        // The number is that of no question, as where there is no room.
+        let told = Told::No(SentError::Refused(why.to_string()));
+        self.outgoing = Some(encode(&Reply { number: 0, told }));
     }
 
     fn depart(door: &Door, client: u64) {

@@ -20,7 +20,7 @@ use super::one_shot::{Ledger, OneShotLimits, OpenFile, Reserve};
 use super::shared_heap::{Member, SharedHeap};
 use crate::heap::{HEAP_ADDRESSES, HEAP_BYTES_MIN, Heap, HeapPlace, Owner, PAGE_BYTES};
 use portcullis_attach::unix::{Listener, Peer, User};
-use portcullis_attach::{Accepted, Errand, Handshake, HasRoom, Limits, Outgoing, Reason};
+use portcullis_attach::{Accepted, Dismissal, Errand, Handshake, HasRoom, Limits, Outgoing, Reason};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_memory::{Mapping, MappingError, PrivateView, SealedFile, WatchedEvent};
 use rustix::fd::{AsFd, OwnedFd};
@@ -466,6 +466,12 @@ impl Handshake for Entry {
 
     fn is_attached(&self) -> bool {
         matches!(self.step, Step::Connected { .. })
+    }
+
+    fn dismiss(&mut self, why: Dismissal) {
+        // An offer that was not sent goes, with its descriptors.
+        self.sent(0);
+        self.say(&Told::Refused(why.to_string()));
     }
 
     fn depart(door: &Door, client: u64) {
