@@ -28,6 +28,7 @@ mod record;
 mod registrar;
 mod registration;
 mod scoped;
+mod sentry;
 mod socket;
 
 pub use addresses::{HeapRange, Space, SpaceError};

@@ -2,6 +2,9 @@
 //!
 //! Without the name nothing is lost but that others find it: so nothing here ends because a directory is away, or because a name is
 //! another's for a while. It is tried again, and told. Heaps are held with each new lease again, as far as they are still there.
+//!
+//! Each turn looks whether what was registered is still there: an operator, a restore or a clean-up may have deleted it in a store
+//! such as etcd although the lease lives.
 
 use crate::directory::Directory;
 use crate::entry::Entry;
@@ -52,6 +55,7 @@ struct Held {
     lease: Lease,
     /// When the directory was asked the last time that it answered that the lease lives.
     confirmed: Duration,
+    /// Whether nothing that is to be registered is missing, as far as is known.
     is_registered: bool,
     /// The heaps that this lease holds.
     heaps: BTreeSet<u64>,
@@ -113,8 +117,9 @@ impl Registrar {
     pub fn turn(&mut self, directory: &dyn Directory, now: Duration) -> (Option<Change>, Duration) {
         let mut done = self.try_turn(directory, now);
         if let Err(DirectoryError::LeaseEnded(_)) = &done {
-            // With the lease everything is free at once: for the next one too.
-            self.held = None;
+            // With the lease everything is free at once: for the next one too. In a store whose keys were deleted something of it
+            // may be left, in the way of the next one.
+            self.end(directory);
             let told = self.judge(done, now);
             done = self.try_turn(directory, now);
             let (again, pause) = (self.judge(done.clone(), now), self.pause(&done));
@@ -155,14 +160,26 @@ impl Registrar {
             }
             none => {
                 let lease = directory.open_lease(&self.holding.tenant, self.holding.time_to_live)?;
-                none.insert(Held { lease, confirmed: now, is_registered: false, heaps: BTreeSet::new() })
+                let is_registered = self.holding.entry.is_none();
+                none.insert(Held { lease, confirmed: now, is_registered, heaps: BTreeSet::new() })
             }
         };
-        if let (false, Some((name, entry))) = (held.is_registered, &self.holding.entry) {
+        if let Some((name, entry)) = &self.holding.entry {
+            if held.is_registered && !is_found(directory, &held.lease, name, entry)? {
+                held.is_registered = false;
+                self.told = Told::Lost(ErrorCode::NoSuchName);
+            }
+            // Where the name is found this mends what else belongs to it, and changes nothing where nothing is missing.
             directory.register(&held.lease, name, entry)?;
             held.is_registered = true;
         }
-        for address in self.heaps.difference(&held.heaps.clone()) {
+        if self.heaps.is_empty() {
+            return Ok(());
+        }
+        let there: BTreeSet<u64> =
+            directory.heaps(&held.lease)?.into_iter().map(|range| range.address).collect();
+        held.heaps = self.heaps.intersection(&there).copied().collect();
+        for address in self.heaps.difference(&there) {
             match directory.hold_heap(&held.lease, *address) {
                 Ok(_) => _ = held.heaps.insert(*address),
                 // All its holders had gone: the addresses are nobody's, or another heap's. Whoever asks is told.
@@ -183,7 +200,9 @@ impl Registrar {
                 Told::Nothing | Told::Late(_) => Some(Change::Registered),
             };
         };
-        let lives = |held: &Held| now.saturating_sub(held.confirmed) < held.lease.time_to_live();
+        let lives = |held: &Held| {
+            held.is_registered && now.saturating_sub(held.confirmed) < held.lease.time_to_live()
+        };
         if self.told == Told::Registered && self.held.as_ref().is_some_and(lives) {
             // It may be answered before the lease ends.
             return None;
@@ -197,6 +216,20 @@ impl Registrar {
         let time_to_live = self.lease().map_or(self.holding.time_to_live, Lease::time_to_live);
         let third = time_to_live / 3;
         if done.is_ok() { third } else { third.min(AGAIN) }
+    }
+}
+
+/// Whether others find under the name what the lease has registered.
+fn is_found(
+    directory: &dyn Directory,
+    lease: &Lease,
+    name: &Name,
+    entry: &Entry,
+) -> Result<bool, DirectoryError> {
+    match directory.look_up(lease.tenant(), name) {
+        Ok(found) => Ok(found.lease == lease.id() && found.target == entry.target),
+        Err(DirectoryError::NoSuchName(_)) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -298,6 +331,50 @@ mod tests {
         assert_eq!(rig.turn(), Some(Change::Back));
         assert!(rig.is_found());
         assert_ne!(rig.registrar.lease(), Some(&first));
+    }
+
+    #[test]
+    fn a_name_that_is_removed_while_its_lease_lives_is_back_with_the_next_turn() {
+        let mut rig = Rig::new();
+        rig.turn();
+        let lease = rig.registrar.lease().cloned().expect("there is one");
+        rig.directory.withdraw(&lease, &name()).expect("it is there");
+        assert!(!rig.is_found());
+        assert_eq!((rig.turn(), rig.is_found()), (Some(Change::Back), true));
+        assert_eq!(rig.registrar.lease(), Some(&lease), "the lease has lived on");
+        assert_eq!(rig.turn(), None);
+    }
+
+    #[test]
+    fn a_name_that_another_takes_while_the_lease_lives_is_lost_until_it_is_free() {
+        let mut rig = Rig::new();
+        rig.turn();
+        let lease = rig.registrar.lease().cloned().expect("there is one");
+        rig.directory.withdraw(&lease, &name()).expect("it is there");
+        let mut other = Registrar::new(holding("udp:b:1"));
+        other.turn(&rig.directory, rig.now);
+        assert_eq!(rig.turn(), Some(Change::Lost(DirectoryError::NameTaken(name()))));
+        assert_eq!(rig.turn(), None);
+        other.end(&rig.directory);
+        assert_eq!(rig.turn(), Some(Change::Back));
+    }
+
+    #[test]
+    fn a_heap_that_is_let_go_of_behind_the_registrars_back_is_held_again_or_told_of() {
+        let mut rig = Rig::new();
+        rig.turn();
+        let lease = rig.registrar.lease().cloned().expect("there is one");
+        let heap = |lease: &Lease| rig.directory.create_heap(lease, 1 << 21, &Who::nobody());
+        let (shared, own) = (heap(&lease).expect("room").address, heap(&lease).expect("room").address);
+        rig.registrar.want_heaps(BTreeSet::from([shared, own]));
+        let other = rig.directory.open_lease(lease.tenant(), 60 * SECOND).expect("room");
+        rig.directory.hold_heap(&other, shared).expect("the tenant's own");
+        rig.turn();
+        for address in [shared, own] {
+            rig.directory.release_heap(&lease, address).expect("it is held");
+        }
+        rig.turn();
+        assert_eq!(rig.registrar.heaps_held(), BTreeSet::from([shared]), "nobody holds the other one");
     }
 
     #[test]

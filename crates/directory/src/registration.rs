@@ -1,10 +1,12 @@
-//! A thread that keeps something registered for as long as the process serves it.
+//! A thread that keeps something registered for as long as the process serves it. Between its turns a [`Sentry`] watches the name.
 
 use crate::clock;
 use crate::directory::Directory;
 use crate::error::DirectoryError;
 use crate::lease::Lease;
+use crate::name::Name;
 use crate::registrar::{Change, Holding, Registrar};
+use crate::sentry::{Order, Sentry};
 use portcullis_errors::{Coded, ErrorCode};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -44,12 +46,15 @@ pub struct Registration {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    stopped: Condvar,
+    /// Rung when the keeper is to stop, or to take a turn at once.
+    wake: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     is_stopped: bool,
+    /// The sentry has seen a change: a turn is due.
+    is_noticed: bool,
     lease: Option<Lease>,
     /// The heaps that are to be held with each lease, by address.
     heaps: BTreeSet<u64>,
@@ -60,6 +65,11 @@ struct State {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notice(&self) {
+        self.lock().is_noticed = true;
+        self.wake.notify_all();
     }
 }
 
@@ -79,8 +89,10 @@ impl Registration {
         open: impl FnMut() -> Result<Arc<dyn Directory>, DirectoryError> + Send + 'static,
         tell: impl FnMut(Change) + Send + 'static,
     ) -> io::Result<Self> {
-        let (registrar, beginning) = (Registrar::new(holding), clock::now());
-        Self::keep(Keeper { shared: Arc::default(), registrar, beginning, directory: None, open, tell })
+        let (registrar, beginning) = (Registrar::new(holding.clone()), clock::now());
+        let shared = Arc::default();
+        let guard = Guard::of(holding, &shared)?;
+        Self::keep(Keeper { shared, registrar, beginning, directory: None, guard, open, tell })
     }
 
     /// The same, where nothing is to be begun without what is registered: it is when this returns, and kept from then on.
@@ -89,11 +101,12 @@ impl Registration {
     /// The directory refuses, or is away; or the machine refuses a thread.
     pub fn start_now(holding: Holding, directory: Arc<dyn Directory>) -> Result<Self, StartError> {
         let beginning = clock::now();
-        let mut registrar = Registrar::new(holding);
+        let mut registrar = Registrar::new(holding.clone());
+        let shared = Arc::default();
+        let guard = Guard::of(holding, &shared)?;
         registrar.begin(&*directory, Duration::ZERO)?;
         let (there, open) = (Some(Arc::clone(&directory)), move || Ok(Arc::clone(&directory)));
-        let keeper =
-            Keeper { shared: Arc::default(), registrar, beginning, directory: there, open, tell: drop };
+        let keeper = Keeper { shared, registrar, beginning, directory: there, guard, open, tell: drop };
         Ok(Self::keep(keeper)?)
     }
 
@@ -157,12 +170,36 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.shared.lock().is_stopped = true;
-        self.shared.stopped.notify_all();
+        self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
+
+/// The name that is registered, and the sentry that watches it.
+struct Guard {
+    name: Name,
+    sentry: Sentry,
+}
+
+impl Guard {
+    /// `None`: the lease is for heaps alone.
+    fn of(holding: Holding, shared: &Arc<Shared>) -> io::Result<Option<Self>> {
+        let Some((name, _)) = holding.entry else { return Ok(None) };
+        let shared = Arc::downgrade(shared);
+        let sentry = Sentry::start(move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.notice();
+            }
+        })?;
+        Ok(Some(Self { name, sentry }))
+    }
+}
+
+/// A turn that is due because of a change comes so long after the last one, at least: what is deleted again and again is not
+/// registered as fast as the directory answers.
+const NOTICED_AGAIN: Duration = Duration::from_secs(1);
 
 struct Keeper<O, T> {
     shared: Arc<Shared>,
@@ -171,6 +208,7 @@ struct Keeper<O, T> {
     beginning: Instant,
     /// If it was there the last time that it was asked.
     directory: Option<Arc<dyn Directory>>,
+    guard: Option<Guard>,
     open: O,
     tell: T,
 }
@@ -194,6 +232,7 @@ where
                 Err(error) => self.registrar.turn_without(error, now),
             };
             change.into_iter().for_each(&mut self.tell);
+            self.order_watch(pause);
             if self.is_stopped_after(&wanted, pause) {
                 break;
             }
@@ -201,6 +240,17 @@ where
         // A directory that is away would only be waited for.
         if let Some(there) = self.directory.filter(|_| self.registrar.is_well()) {
             self.registrar.end(&*there);
+        }
+    }
+
+    /// Has the name watched until the next turn.
+    fn order_watch(&self, at_most: Duration) {
+        if let (Some(guard), Some(directory), Some(lease)) =
+            (&self.guard, &self.directory, self.registrar.lease())
+            && self.registrar.is_well()
+        {
+            let (directory, lease) = (Arc::clone(directory), lease.clone());
+            guard.sentry.order(Order { directory, lease, name: guard.name.clone(), at_most });
         }
     }
 
@@ -214,15 +264,25 @@ where
         state.held.retain(is_held);
         let again = held.intersection(&state.heaps).copied().collect::<Vec<_>>();
         state.held.extend(again);
-        let waited = self.shared.stopped.wait_timeout_while(state, pause, |state| !state.is_stopped);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_stopped
+        let wait = |state, pause, until: fn(&State) -> bool| {
+            let waited = self.shared.wake.wait_timeout_while(state, pause, |state| !until(state));
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        };
+        let began = clock::now();
+        let mut state = wait(state, pause, |state| state.is_stopped || state.is_noticed);
+        if state.is_noticed {
+            let waited = clock::now().saturating_duration_since(began);
+            state = wait(state, NOTICED_AGAIN.saturating_sub(waited), |state| state.is_stopped);
+            state.is_noticed = false;
+        }
+        state.is_stopped
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Address, Embedded, Entry, Name, Space, Target};
+    use crate::{Access, Address, Embedded, Entry, Space, Target};
     use portcullis_protocol::TenantName;
 
     fn bank_and_node() -> (TenantName, Name) {
@@ -268,5 +328,34 @@ mod tests {
         drop(registration);
         assert!(directory.look_up(&bank, &name).is_err());
         assert!(told.recv().is_err(), "nothing more is told");
+    }
+
+    #[test]
+    fn a_name_that_is_removed_while_its_lease_lives_is_back_long_before_the_next_turn_is_due() {
+        let (bank, name) = bank_and_node();
+        let directory = Embedded::new(Space::usual());
+        let holding = Holding { time_to_live: crate::LEASE_MAX, ..holding(bank, name.clone()) };
+        let (sender, told) = std::sync::mpsc::channel();
+        let opened: Arc<dyn Directory> = Arc::new(directory.clone());
+        let registration = Registration::start(
+            holding,
+            move || Ok(Arc::clone(&opened)),
+            move |change| sender.send(change).expect("it is heard"),
+        );
+        let registration = registration.expect("a thread");
+        // Without the sentry the next turn is due in eight hours.
+        let soon = Duration::from_mins(1);
+        assert_eq!(told.recv_timeout(soon), Ok(Change::Registered));
+        for _ in 0..2 {
+            let lease = loop {
+                match registration.lease() {
+                    Some(lease) => break lease,
+                    None => std::thread::yield_now(),
+                }
+            };
+            directory.withdraw(&lease, &name).expect("it is there");
+            assert_eq!(told.recv_timeout(soon), Ok(Change::Back));
+            assert!(directory.look_up(&bank, &name).is_ok());
+        }
     }
 }

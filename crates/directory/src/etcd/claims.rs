@@ -7,6 +7,7 @@ use super::{Etcd, records};
 use crate::addresses::HeapRange;
 use crate::error::DirectoryError;
 use crate::lease::Lease;
+use crate::name::Name;
 use crate::quota::{Asked, Quota, Usage};
 use portcullis_protocol::TenantName;
 use std::time::Instant;
@@ -66,6 +67,12 @@ impl Claims {
         }
         of.heaps.sort_unstable();
         Ok(of)
+    }
+
+    /// Whether the name is among what the lease has.
+    pub(super) fn have_name(&self, etcd: &Etcd, lease: &Lease, name: &Name) -> bool {
+        let key = etcd.0.layout.claimed_name(lease, name);
+        self.claims.iter().any(|claim| claim.key.0 == key.as_bytes())
     }
 
     fn sum(&self, lease: u64) -> Result<OfLease, DirectoryError> {

@@ -1,6 +1,6 @@
 //! Heaps: a key for each place that is taken, which ends with no lease, and a key for each holder, which ends with the holder's.
 
-use super::api::{Compare, KeyValue, Keys, Number, Read, Step, Transaction};
+use super::api::{Compare, KeyValue, Keys, Number, Read, ReadAnswer, Step, Transaction};
 use super::gateway::{Failure, Repeat};
 use super::keys::Layout;
 use super::watch::Watching;
@@ -113,10 +113,18 @@ pub(super) fn hold(
         claims::read_with(etcd, lease.tenant(), [key.clone(), holders.clone()], until)?;
     let of_lease = claims.of(etcd, lease)?;
     let none = DirectoryError::NoSuchHeap(address);
-    let Some(stored) = there.first().filter(|_| !held.is_empty()) else { return Err(none) };
+    let is_claimed = of_lease.heaps.iter().any(|claimed| claimed.address == address);
+    let Some(stored) = there.first().filter(|_| is_claimed || !held.is_empty()) else { return Err(none) };
     let heap = records::known_heap(stored)?;
-    if of_lease.heaps.iter().any(|held| held.address == address) {
-        return Ok(Some(heap.range));
+    if is_claimed {
+        let own = layout.holder(address, lease.id());
+        if held.iter().any(|holder| holder.key.0 == own.as_bytes()) {
+            return Ok(Some(heap.range));
+        }
+        // Somebody has deleted the holder's key, and the claim is there.
+        let claim = Keys::one(&layout.claimed_heap(lease, address));
+        let compare = vec![Compare::is_still(key, stored.mod_revision), Compare::is_there(claim)];
+        return enter(etcd, lease, heap.range, compare, vec![], until);
     }
     if heap.tenant != *lease.tenant() && !heap.others.includes(lease.tenant()) {
         return Err(none);
@@ -142,6 +150,28 @@ fn enter(
     success.push(Step::put(&layout.claimed_heap(lease, heap.address), heap.bytes.to_string(), id));
     let told = etcd.settle(&Transaction { compare, success, failure: vec![] }, Repeat::No, until);
     Ok(told.map_err(|failure| failure.of_lease(lease.id()))?.succeeded.then_some(heap))
+}
+
+/// So many heaps are looked at in one transaction: etcd takes 128 steps.
+const HEAPS_AT_ONCE: usize = 50;
+
+/// The heaps that a lease holds: those whose own key and whose holder's key are both there.
+pub(super) fn held(etcd: &Etcd, lease: &Lease) -> Result<Vec<HeapRange>, DirectoryError> {
+    let layout = &etcd.0.layout;
+    let claimed = claims::read(etcd, lease.tenant(), etcd.until())?.of(etcd, lease)?.heaps;
+    let mut held = Vec::with_capacity(claimed.len());
+    for some in claimed.chunks(HEAPS_AT_ONCE) {
+        let keys = some.iter().flat_map(|heap| {
+            [layout.heap(heap.address), layout.holder(heap.address, lease.id())].map(|key| Keys::one(&key))
+        });
+        let reads = keys.map(|key| Step::Read(Read::keys_only(key))).collect();
+        let (_, parts) = etcd.read_all(reads, etcd.until())?;
+        let is_there = |parts: &[ReadAnswer]| parts.iter().all(|part| !part.kvs.is_empty());
+        held.extend(
+            some.iter().zip(parts.chunks(2)).filter(|(_, parts)| is_there(parts)).map(|(heap, _)| *heap),
+        );
+    }
+    Ok(held)
 }
 
 pub(super) fn release(etcd: &Etcd, lease: &Lease, address: u64) -> Result<(), DirectoryError> {

@@ -13,6 +13,8 @@ pub(super) fn open(
     tenant: &TenantName,
     time_to_live: Duration,
 ) -> Result<Lease, DirectoryError> {
+    // It may have been deleted since this directory was connected.
+    etcd.agree_on_space()?;
     claims::read(etcd, tenant, etcd.until())?.admit_lease()?;
     let seconds = i64::try_from(lease::whole_seconds(time_to_live)).expect("leases are of a day at most");
     let grant = Grant { seconds: Number(seconds) };

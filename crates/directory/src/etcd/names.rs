@@ -35,7 +35,7 @@ pub(super) fn register(
             if there.lease != lease.id() {
                 return Err(DirectoryError::NameTaken(name.clone()));
             }
-            if there.entry == *entry {
+            if there.entry == *entry && claims.have_name(etcd, lease, name) {
                 return Ok(Some(()));
             }
             compare.push(Compare::is_still(Keys::one(&key), stored.mod_revision));

@@ -2,6 +2,7 @@
 //! not trusted.
 
 mod away;
+mod deleted;
 mod gateways;
 #[macro_use]
 #[path = "../promises/mod.rs"]
