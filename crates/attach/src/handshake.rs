@@ -17,17 +17,26 @@ pub type Reason = Box<dyn Error + Send + Sync>;
 pub type Errand = Box<dyn FnOnce() -> Result<(), Reason> + Send>;
 
 /// Why the acceptor ends the connection of a peer that is not attached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dismissal {
     /// The peer's time is up.
-    #[error("the attach took longer than the node waits for a client: try again")]
     TooLate,
     /// Others attach at the same time, and there is no room for all of them.
-    #[error("the node has no room for more clients that attach at the same time: try again")]
     Displaced,
     /// The node ends.
-    #[error("the node is stopping")]
     Stopping,
+}
+
+impl Display for Dismissal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::TooLate => "the attach took longer than the node waits for a client: try again",
+            Self::Displaced => {
+                "the node has no room for more clients that attach at the same time: try again"
+            }
+            Self::Stopping => "the node is stopping",
+        })
+    }
 }
 
 /// What is to be sent now.
