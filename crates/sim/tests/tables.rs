@@ -42,3 +42,11 @@ fn splits_come_to_their_end_where_messages_are_slow_and_leases_short() {
         assert!(report.ok, "{:?}: {}", report.failures, plan_for(seed).command());
     }
 }
+
+#[test]
+fn a_block_whose_claim_is_too_old_when_its_client_learns_of_it_is_not_written() {
+    // The claim's completion came eleven milliseconds late. A sweep had freed the claim, and another client had written the block.
+    let plan = Plan { udp: 70, ..plan_for(883_000_234) };
+    let report = run(&plan);
+    assert!(report.ok, "{:?}: {}", report.failures, plan.command());
+}

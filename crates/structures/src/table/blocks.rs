@@ -415,7 +415,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            claimed.push(Claimed { place, version, permission, at: 0, until: self.claimed_until(now) });
+            let until = self.claimed_until(now);
+            let block = Claimed { place, version, permission, at: 0, until };
+            // The completion or the grant came late: a sweep may have freed the claim, and another client may have written the block
+            // since. A grant that came in time ends before a sweep frees the claim.
+            if self.pipeline.now() >= until {
+                self.give_back(block).await?;
+                continue;
+            }
+            claimed.push(block);
         }
         Ok(Tried { claimed, is_full, outdated })
     }
