@@ -3,6 +3,7 @@
 //!
 //! It never waits. Whoever drives it polls, yields or sleeps.
 
+use portcullis_errors::{Coded, ErrorCode};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -109,6 +110,12 @@ pub struct NotSent {
     /// What the system says.
     #[source]
     pub source: io::Error,
+}
+
+impl Coded for NotSent {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::Machine
+    }
 }
 
 impl NotSent {

@@ -7,7 +7,6 @@ mod attacker;
 #[path = "../rdma/audit.rs"]
 mod audit;
 #[path = "../hostile/child.rs"]
-#[expect(dead_code, reason = "no child here runs under another command")]
 mod child;
 mod connecting;
 mod death;
@@ -16,6 +15,7 @@ mod fabrics;
 mod honest;
 mod keys;
 mod messages;
+mod mtu;
 mod path;
 mod permissions;
 mod proxy;
