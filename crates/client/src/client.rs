@@ -15,7 +15,7 @@ use crate::{
     Acquire, Allocate, Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission,
 };
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_nic::{Completion, Memory, Pollable, VerbsEndpoint};
+use portcullis_nic::{Completion, Memory, Pollable, Status, VerbsEndpoint};
 use portcullis_protocol::{
     ChunkTerms, Credential, Keep, Lifetime, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody,
     RequestBody, Rights, Sharing,
@@ -288,6 +288,10 @@ impl<E: VerbsEndpoint> Client<E> {
                 let (queue_pairs, _, mut link) = self.carriers();
                 queue_pairs.completed(&mut link, now, &completion);
             } else if completion.queue_pair == E::ONE_SHOT {
+                // A node that has started anew answers at the same address, and knows no key of its former life.
+                if completion.status == Status::RemoteAccessError && !self.endpoint.node_alive() {
+                    self.node_gone();
+                }
                 let (one_shots, mut link) = self.one_shot_carrier();
                 one_shots.failed(&mut link, now, &completion);
             } else if let Some(worker) = Chunks::worker_of::<E>(&completion) {

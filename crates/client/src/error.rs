@@ -102,6 +102,10 @@ pub enum Error {
         /// The limit.
         within: Lifetime,
     },
+    /// The node has not answered in time, or has refused for too long to take the operation in, and nothing of the operation was carried
+    /// out. Only operations without a connection end so. Try again.
+    #[error("the node has not answered in time, and nothing was carried out: try again")]
+    Unanswered,
     /// The caller's mistake, found here: the text is no name. Nothing was sent.
     #[error(transparent)]
     Name(#[from] BadName),
@@ -169,8 +173,8 @@ pub enum Error {
     /// go of this client or their permission has ended there.
     #[error("the session with the node is lost: attach again")]
     SessionLost,
-    /// The node is gone, and everything on it.
-    #[error("the node is gone")]
+    /// The node is gone, and everything on it. A node that was started again is another one.
+    #[error("the node has ended, or has started anew, and what it held is gone: connect again")]
     NodeGone,
 }
 
@@ -189,6 +193,7 @@ impl Coded for Error {
             Self::Violation => ErrorCode::Violation,
             Self::Interrupted => ErrorCode::Interrupted,
             Self::TimedOut { .. } => ErrorCode::TimedOut,
+            Self::Unanswered => ErrorCode::NodeSilent,
             Self::Name(bad) => bad.code(),
             Self::QueueFull { .. } => ErrorCode::QueueFull,
             Self::ArenaFull { .. } => ErrorCode::ArenaFull,
@@ -220,6 +225,7 @@ impl Error {
             | Self::Revoked
             | Self::Interrupted
             | Self::TimedOut { .. }
+            | Self::Unanswered
             | Self::QueueFull { .. }
             | Self::ArenaFull { .. }
             | Self::Paused { .. }

@@ -224,9 +224,8 @@ impl<M: Memory> Operations<M> {
             Status::RemoteInvalidRequestError if self.slots[slot_of(id)].owner == Owner::Unchecked => {
                 Error::Violation
             }
-            Status::RetryExceededError | Status::RnrRetryExceededError | Status::RemoteOperationError => {
-                Error::Interrupted
-            }
+            Status::RetryExceededError | Status::RemoteOperationError => Error::Interrupted,
+            Status::RnrRetryExceededError => Error::Unanswered,
             other => Error::LocalFault(other),
         };
         self.finish(id, Err(error));

@@ -93,8 +93,9 @@ pub trait VerbsEndpoint: Endpoint {
 
     /// Begins operations without queue pairs, as many as there is room for, and returns how many. They have no order among
     /// each other. [`Status::RetryExceededError`](crate::Status) means that one of them may have been carried out or not, and
-    /// will not be any more; [`Status::RemoteAccessError`](crate::Status) that it has not, since the node does not know its
-    /// key or the key does not open this.
+    /// will not be any more; [`Status::RnrRetryExceededError`](crate::Status) that the node has not answered in time or was too busy,
+    /// and nothing of it has been or will be carried out; [`Status::RemoteAccessError`](crate::Status) that it has not, since the node
+    /// does not know its key or the key does not open this.
     fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
         let _ = requests;
         0

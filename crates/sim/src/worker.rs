@@ -267,9 +267,11 @@ pub(crate) fn sighting(permission: &Permission) -> Sighting {
 pub(crate) fn check_error(scene: &mut Scene<'_>, error: Error, excused: bool, of: &str) {
     let wrong = match error {
         Error::Violation | Error::LocalFault(_) | Error::Refused(Refusal::Malformed) => true,
-        Error::Interrupted | Error::SessionLost | Error::NodeGone | Error::Refused(Refusal::NicFailed) => {
-            !excused
-        }
+        Error::Interrupted
+        | Error::Unanswered
+        | Error::SessionLost
+        | Error::NodeGone
+        | Error::Refused(Refusal::NicFailed) => !excused,
         Error::Paused { .. } | Error::Barred => !scene.oracle.has_offended(scene.session),
         _ => false,
     };

@@ -48,7 +48,11 @@ impl TransferEnd {
                 Status::RetryExceededError
             }
             Ended::RemoteAuthenticationFailure => Status::RemoteAccessError,
-            Ended::Nack | Ended::Timeout | Ended::DispatchTimeout => Status::RetryExceededError,
+            Ended::Nack | Ended::Timeout | Ended::DispatchTimeout if self.is_uncertain => {
+                Status::RetryExceededError
+            }
+            // A read changes nothing, and what surely has not happened can be tried again.
+            Ended::Nack | Ended::Timeout | Ended::DispatchTimeout => Status::RnrRetryExceededError,
         }
     }
 
@@ -70,16 +74,28 @@ mod tests {
     /// The first try of a write has happened and its answer was lost, and the second is refused since the permission has ended.
     #[test]
     fn what_may_have_happened_is_not_said_to_have_been_refused() {
-        let end = |is_uncertain| TransferEnd {
+        let end = |is_uncertain| end(Ended::RemoteAuthenticationFailure, is_uncertain);
+        assert_eq!(end(true).verbs_status(), Status::RetryExceededError);
+        assert_eq!(end(false).verbs_status(), Status::RemoteAccessError);
+    }
+
+    #[test]
+    fn what_has_surely_not_happened_is_not_said_to_be_doubtful() {
+        for status in [Ended::Nack, Ended::Timeout, Ended::DispatchTimeout] {
+            assert_eq!(end(status, true).verbs_status(), Status::RetryExceededError, "{status}");
+            assert_eq!(end(status, false).verbs_status(), Status::RnrRetryExceededError, "{status}");
+        }
+    }
+
+    fn end(status: Ended, is_uncertain: bool) -> TransferEnd {
+        TransferEnd {
             id: TransferId(0),
-            status: Ended::RemoteAuthenticationFailure,
+            status,
             is_uncertain,
             before: None,
             is_read: false,
             buffer: Vec::new(),
             operations: 2,
-        };
-        assert_eq!(end(true).verbs_status(), Status::RetryExceededError);
-        assert_eq!(end(false).verbs_status(), Status::RemoteAccessError);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Processes of clients that are killed.
 
 use crate::child::{self, Child};
-use crate::rig::{BLUE, RED, Rig, goes_on};
-use portcullis::{Acquire, Allocate, Lifetime, ObjectRef, connect};
+use crate::rig::{BLUE, RED, Rig, config, goes_on};
+use portcullis::{Acquire, Allocate, Error, Lifetime, ObjectRef, connect};
 use std::path::Path;
 
 /// Not a test: the program of a child, which works until it is killed.
@@ -41,4 +41,26 @@ fn a_killed_process_loses_what_it_held_at_once() {
     honest.stop();
     drop(honest);
     rig.assert_empty();
+}
+
+/// The new node answers at the former one's address, and knows none of the former one's permissions.
+#[test]
+fn a_node_that_has_started_anew_is_not_said_to_have_revoked_a_permission() {
+    let rig = Rig::new();
+    let place = rig.place(RED);
+    let mut sessions: Vec<_> = (0..3).map(|_| rig.session(RED)).collect();
+    let mut blocks = Vec::new();
+    for session in &mut sessions {
+        let ask = Allocate::bytes(64).lifetime(Lifetime::seconds(8));
+        blocks.push(session.allocate(ask).expect("memory"));
+    }
+    drop(rig);
+    let _again = Rig::with(config(), |udp| udp.listen[0].address = place.clone());
+    let [reading, writing, extending] = &mut sessions[..] else { unreachable!("three") };
+    assert_eq!(reading.read(&blocks[0], 0, &mut [0; 8]), Err(Error::NodeGone));
+    assert_eq!(writing.write(&blocks[1], 0, &[1; 8]), Err(Error::NodeGone));
+    assert_eq!(extending.extend(&blocks[2], Lifetime::seconds(9)), Err(Error::NodeGone));
+    assert_eq!(reading.read(&blocks[0], 0, &mut [0; 8]), Err(Error::NodeGone), "the session is over");
+    assert!(Error::NodeGone.to_string().contains("started anew"));
+    connect(&format!("udp:{place}")).expect("a session with the new node");
 }

@@ -96,8 +96,13 @@ pub(super) fn flaws(actors: &[Actor], extensions: u64) -> Vec<Flaw> {
                 // Only its holder ends a permission early, and all clocks are the same.
                 Told::Ended(_, Err(Error::Revoked)) | Told::CallFailed(Error::Revoked) => !gone,
                 Told::Ended(Kind::Write | Kind::Read, Err(Error::Violation)) => actor.lease.is_none(),
-                Told::Ended(_, Err(Error::Interrupted | Error::SessionLost | Error::NodeGone)) => true,
-                Told::CallFailed(Error::SessionLost | Error::NodeGone | Error::Interrupted) => true,
+                Told::Ended(
+                    _,
+                    Err(Error::Interrupted | Error::Unanswered | Error::SessionLost | Error::NodeGone),
+                ) => true,
+                Told::CallFailed(
+                    Error::SessionLost | Error::NodeGone | Error::Interrupted | Error::Unanswered,
+                ) => true,
                 _ => false,
             };
             if *told == Told::CallFailed(Error::Refused(Refusal::Conflict)) {
