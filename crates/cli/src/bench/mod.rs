@@ -13,6 +13,7 @@ mod footprint;
 mod groups;
 mod latency;
 mod node_process;
+mod pause;
 mod permissions;
 mod pingpong;
 mod processors;

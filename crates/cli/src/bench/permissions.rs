@@ -3,6 +3,7 @@
 use super::course::Course;
 use super::latency::LIFETIME;
 use super::node_process::{Counted, NodeProcess, Setup};
+use super::pause::Pause;
 use super::report::{Setting, print_json};
 use super::{BenchError, Options, pingpong};
 use crate::output::say;
@@ -271,8 +272,12 @@ impl Lives {
 
     /// Waits until nothing is under way.
     pub fn drain(&mut self, session: &mut Session) -> Result<(), BenchError> {
+        let mut pause = Pause::new();
         while !(self.acquiring.is_empty() && self.revoking.is_empty()) {
-            session.poll();
+            match session.poll() {
+                0 => pause.pass(),
+                _ => pause.reset(),
+            }
             self.take(session)?;
         }
         Ok(())

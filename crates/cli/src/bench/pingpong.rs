@@ -1,5 +1,6 @@
 //! The lower bounds: how long a cache line, and a datagram, takes to another processor and back.
 
+use super::pause::Pause;
 use super::processors;
 use crate::samples::Samples;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,6 +14,12 @@ const ROUNDS: u64 = 100_000;
 #[repr(align(128))]
 struct Line(AtomicU64);
 
+/// What tells the other end that no more rounds come.
+const OVER: u64 = u64::MAX;
+/// The longest that the rounds of one measurement may take in all. Where both ends share a processor, or others use it, there are fewer
+/// rounds.
+const MEASURED_FOR: Duration = Duration::from_secs(2);
+
 /// The typical round trip of one cache line between the processors of node and client, in microseconds. A node that
 /// runs on its processor must be idle meanwhile.
 pub fn round_trip() -> f64 {
@@ -23,32 +30,37 @@ pub fn round_trip() -> f64 {
             if let Some((node, _)) = processors::pair() {
                 portcullis::host::pin(node);
             }
-            for round in 1..=WARM_UP + ROUNDS {
-                wait_for(&there, round);
-                back.0.store(round, Ordering::Release);
+            let (mut pause, mut last) = (Pause::new(), 0);
+            while last != OVER {
+                last = change_of(&there, last, &mut pause);
+                back.0.store(last, Ordering::Release);
             }
         });
         processors::pin_client();
+        let (mut pause, began) = (Pause::new(), Instant::now());
         for round in 1..=WARM_UP + ROUNDS {
             let before = Instant::now();
+            if before - began > MEASURED_FOR {
+                break;
+            }
             there.0.store(round, Ordering::Release);
-            wait_for(&back, round);
-            if round > WARM_UP {
+            change_of(&back, round - 1, &mut pause);
+            if round > WARM_UP || before - began > MEASURED_FOR / 2 {
                 samples.add(before.elapsed());
             }
         }
+        there.0.store(OVER, Ordering::Release);
     });
     samples.typical()
 }
 
-fn wait_for(line: &Line, value: u64) {
-    let mut looks = 0u32;
-    while line.0.load(Ordering::Acquire) != value {
-        std::hint::spin_loop();
-        looks += 1;
-        // If both ends share one processor, this lets the other end run.
-        if looks.is_multiple_of(1 << 14) {
-            std::thread::yield_now();
+/// Waits until a line holds another value than this one, and returns that.
+fn change_of(line: &Line, value: u64, pause: &mut Pause) -> u64 {
+    pause.reset();
+    loop {
+        match line.0.load(Ordering::Acquire) {
+            same if same == value => pause.pass(),
+            other => return other,
         }
     }
 }
@@ -72,10 +84,14 @@ pub fn udp_round_trip(size: u64) -> Option<f64> {
             if let Some((node, _)) = processors::pair() {
                 portcullis::host::pin(node);
             }
-            let mut bytes = vec![0; 1 << 16];
+            let (mut bytes, mut pause) = (vec![0; 1 << 16], Pause::new());
             while !stop.load(Ordering::Relaxed) {
-                if let Ok((there, _)) = theirs.recv_from(&mut bytes) {
-                    let _ = theirs.send_to(&bytes[..there], back);
+                match theirs.recv_from(&mut bytes) {
+                    Ok((there, _)) => {
+                        pause.reset();
+                        let _ = theirs.send_to(&bytes[..there], back);
+                    }
+                    Err(_) => pause.pass(),
                 }
             }
         });
@@ -89,15 +105,21 @@ pub fn udp_round_trip(size: u64) -> Option<f64> {
 
 fn times_of(socket: &UdpSocket, to: SocketAddr, bytes: &[u8]) -> Option<f64> {
     let (mut samples, mut room) = (Samples::new(), vec![0; 1 << 16]);
+    let (mut pause, began) = (Pause::new(), Instant::now());
     for round in 0..DATAGRAMS_WARM_UP + DATAGRAMS {
         let before = Instant::now();
+        if before - began > MEASURED_FOR {
+            break;
+        }
         socket.send_to(bytes, to).ok()?;
+        pause.reset();
         while socket.recv_from(&mut room).is_err() {
             if before.elapsed() > DATAGRAM_WITHIN {
                 return None;
             }
+            pause.pass();
         }
-        if round >= DATAGRAMS_WARM_UP {
+        if round >= DATAGRAMS_WARM_UP || before - began > MEASURED_FOR / 2 {
             samples.add(before.elapsed());
         }
     }

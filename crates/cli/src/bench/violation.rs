@@ -3,6 +3,7 @@
 use super::course::Course;
 use super::latency::LIFETIME;
 use super::node_process::{NodeProcess, Setup};
+use super::pause::Pause;
 use super::report::{Setting, print_json};
 use super::{BenchError, Options, pingpong};
 use crate::output::say;
@@ -204,7 +205,9 @@ impl Offender {
         }
         // The poll that reports the failure also promotes the spare, so its own duration counts.
         let (mut heard, mut outcome) = (Instant::now(), None);
+        let mut pause = Pause::new();
         while outcome.is_none() {
+            pause.pass();
             heard = Instant::now();
             client.poll(now);
             outcome = client.take(crime);

@@ -2,6 +2,7 @@
 //! and for requests whose answer the caller wants.
 
 use crate::bench::BenchError;
+use crate::bench::pause::Pause;
 use portcullis::host::attach_port;
 use portcullis::{Lifetime, PortEndpoint, RemoteAddress, Rights, Rkey, Sharing};
 use portcullis_nic::{
@@ -171,6 +172,7 @@ impl Raider {
         let until = Instant::now() + PATIENCE;
         let mut said = false;
         let mut reply = None;
+        let mut pause = Pause::new();
         while reply.is_none() {
             said = said || self.say(body, true);
             self.take(|body| reply = Some(body));
@@ -179,6 +181,7 @@ impl Raider {
                     std::io::Error::other("the node does not answer an attacker before its attack").into()
                 );
             }
+            pause.pass();
         }
         reply.ok_or(BenchError::NoCounters)
     }

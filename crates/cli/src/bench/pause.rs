@@ -1,0 +1,41 @@
+//! What a loop of a benchmark does between two looks at something that another thread or process is to do: it spins, yields, and sleeps.
+
+use std::time::Duration;
+
+/// Looks before the loop begins to yield, where the other end has a processor of its own.
+const SPINS: u32 = 1 << 14;
+/// Looks with a yield before the loop begins to sleep.
+const YIELDS: u32 = 1 << 10;
+/// How long it sleeps at a time.
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// The looks of one wait.
+#[derive(Debug)]
+pub struct Pause {
+    looks: u32,
+    spins: u32,
+}
+
+impl Pause {
+    /// Where there is one processor for both ends, whoever spins keeps the other end from it.
+    pub fn new() -> Self {
+        Self { looks: 0, spins: if super::processors::pair().is_some() { SPINS } else { 0 } }
+    }
+
+    /// Passes a little time after a look that found nothing.
+    pub fn pass(&mut self) {
+        self.looks = self.looks.saturating_add(1);
+        if self.looks <= self.spins {
+            std::hint::spin_loop();
+        } else if self.looks <= self.spins + YIELDS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(SLEEP);
+        }
+    }
+
+    /// Begins the next wait.
+    pub fn reset(&mut self) {
+        self.looks = 0;
+    }
+}
