@@ -4,7 +4,7 @@ use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::network::{Cut, MachineId};
 use crate::nic::NicFaults;
-use crate::over_udp::Habits;
+use crate::over_udp::{Habits, Narrow};
 use crate::plan::{FaultKind, Plan};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,11 @@ pub(crate) enum Fault {
         time: Nanos,
         faults: NicFaults,
     },
+    Mtu {
+        client: usize,
+        time: Nanos,
+        narrow: Narrow,
+    },
 }
 
 impl Fault {
@@ -73,6 +78,7 @@ impl Fault {
             Self::Cut { .. } => FaultKind::Cut,
             Self::Nic { .. } => FaultKind::Nic,
             Self::Path { .. } => FaultKind::Path,
+            Self::Mtu { .. } => FaultKind::Mtu,
         }
     }
 }
@@ -143,6 +149,7 @@ fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> Fault {
             Fault::Cut { from, to, time, cut }
         }
         FaultKind::Path => Fault::Path { client, time: pause(dice), habits: Habits::draw(dice) },
+        FaultKind::Mtu => Fault::Mtu { client, time: pause(dice), narrow: Narrow::draw(dice) },
         FaultKind::Nic => {
             let mut rate = || if dice.per_mille(400) { dice.magnitude(1..300) } else { 0 };
             let faults =

@@ -413,6 +413,9 @@ impl Cluster {
             Fault::Path { client, time, habits } => {
                 self.paths.attack(self.nodes.len() + client, now + time, habits);
             }
+            Fault::Mtu { client, time, narrow } => {
+                self.paths.narrow(self.nodes.len() + client, now + time, narrow);
+            }
             Fault::Nic { node, time, faults } => self.spoil_nic(node, time, faults),
         }
     }

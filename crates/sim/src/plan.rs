@@ -42,11 +42,14 @@ pub enum FaultKind {
     Nic,
     /// Somebody is on the path of a client over UDP: loses, keeps, repeats, cuts, alters, reflects and makes up datagrams.
     Path,
+    /// The path of a client over UDP carries no long datagrams for a while, in one direction or both. Only runs that are asked for
+    /// have this kind.
+    Mtu,
 }
 
 impl FaultKind {
     /// All kinds of faults.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::ClientStop,
         Self::ClientPause,
         Self::LateCompletions,
@@ -57,6 +60,7 @@ impl FaultKind {
         Self::Cut,
         Self::Nic,
         Self::Path,
+        Self::Mtu,
     ];
 
     /// The name in reports and on the command line.
@@ -73,6 +77,7 @@ impl FaultKind {
             Self::Cut => "cut",
             Self::Nic => "nic",
             Self::Path => "path",
+            Self::Mtu => "mtu",
         }
     }
 }
@@ -90,7 +95,7 @@ impl std::str::FromStr for FaultKind {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "no fault is called {0:?}: use client-stop, client-pause, late-completions, client-clock, node-stop, \
-         node-pause, node-clock, cut, nic or path"
+         node-pause, node-clock, cut, nic, path or mtu"
 )]
 pub struct UnknownFaultKind(String);
 
@@ -183,7 +188,8 @@ impl Plan {
         let hostile = if dice.per_mille(700) { 1 + dice.index(2) } else { 0 };
         let mut faults = Vec::new();
         if !dice.per_mille(150) {
-            let others = FaultKind::ALL.into_iter().filter(|&kind| kind != FaultKind::Path);
+            let apart = [FaultKind::Path, FaultKind::Mtu];
+            let others = FaultKind::ALL.into_iter().filter(|kind| !apart.contains(kind));
             faults.extend(others.filter(|_| dice.per_mille(350)));
         }
         // A stream of its own, so that all else of the plan is as it would be without.

@@ -60,6 +60,28 @@ fn somebody_on_the_path_breaks_no_promise() {
 }
 
 #[test]
+fn a_path_that_becomes_narrow_ends_no_operation() {
+    let (accesses, _) = hold(|seed| Plan { udp: 100, faults: vec![FaultKind::Mtu], ..Plan::draw(seed) });
+    assert!(accesses > 40 * seeds(), "{accesses}");
+    for programs in [Programs::Sessions, Programs::Tables, Programs::Queues] {
+        hold_for(SEEDS_OF_STRUCTURES / 3, |seed| Plan {
+            udp: 100,
+            faults: vec![FaultKind::Mtu],
+            ..Plan::draw(seed).with(programs)
+        });
+    }
+}
+
+#[test]
+fn narrow_paths_beside_all_other_faults_break_no_promise() {
+    hold(|seed| {
+        let mut plan = Plan { udp: 100, ..Plan::draw(seed) };
+        plan.faults.push(FaultKind::Mtu);
+        plan
+    });
+}
+
+#[test]
 fn clients_over_udp_and_over_queue_pairs_share_objects() {
     let (accesses, _) = hold(|seed| Plan { udp: 50, sharing: true, ..Plan::draw(seed) });
     assert!(accesses > 40 * seeds(), "{accesses}");

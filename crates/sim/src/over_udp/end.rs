@@ -9,7 +9,7 @@ use portcullis_nic::{
     Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_onerma::{
-    DerivedKey, Destination, Executor, Initiator, OperationKey, Pace, RegionId, SlotId, Transfer,
+    DerivedKey, Destination, Executor, Initiator, OperationKey, Pace, PathMtu, RegionId, SlotId, Transfer,
     TransferEnd, TransferId,
 };
 use portcullis_protocol::RegionName;
@@ -57,7 +57,13 @@ impl OneShotEnd {
                 Initiator::new(terms.initiator),
                 terms.executor,
                 Pace::for_shared_processors(),
-            ),
+            )
+            .with_path(PathMtu::new(
+                node,
+                terms.initiator.packet_max,
+                terms.initiator.packet_max,
+                client << 32,
+            )),
             terms: *terms,
             node,
             client,
@@ -207,6 +213,10 @@ impl OneShotEnd {
         let mut packet = Vec::new();
         while let Some(to) = self.executor.poll_transmit(&mut packet) {
             let sent = std::mem::take(&mut packet);
+            if socket.longest.is_some_and(|longest| sent.len() > longest) {
+                self.executor.handle_too_long(to, sent.len(), socket.now);
+                continue;
+            }
             let request = Label::read(&sent).filter(|label| label.kind == Label::REQUEST);
             let of = request.and_then(|label| Some((label, self.executor.transfer_in(SlotId(label.slot))?)));
             if let Some((label, transfer)) = of

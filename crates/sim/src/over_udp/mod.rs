@@ -15,7 +15,7 @@ pub(crate) use attacker::Habits;
 pub(crate) use end::OneShotEnd;
 pub(crate) use label::Label;
 pub(crate) use node_end::NodeEnd;
-pub(crate) use paths::{Datagram, Message, Paths};
+pub(crate) use paths::{Datagram, Message, Narrow, Paths};
 pub(crate) use socket::SharedSocket;
 
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
@@ -23,8 +23,10 @@ use crate::dice::Dice;
 use crate::network::MachineId;
 use crate::one_shot::network::{Faults, LinkTerms};
 use crate::oracle::SessionId;
-use crate::plan::{Plan, Programs};
-use portcullis_onerma::{ExecutorLimits, InitiatorLimits, OPERATION_MAX, ResponderLimits};
+use crate::plan::{FaultKind, Plan, Programs};
+use portcullis_onerma::{
+    ExecutorLimits, InitiatorLimits, OPERATION_MAX, REPEAT_TIMEOUTS_MAX, ResponderLimits,
+};
 use portcullis_protocol::Lifetime;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -37,6 +39,8 @@ const WHO: u64 = 6_000_000;
 const REGIONS_MAX: u32 = 1 << 16;
 /// Bytes of the largest packet that every path carries.
 const PACKET_MAX: usize = 1232;
+/// Bytes of the largest packet where paths may become narrow: a whole operation in one.
+const LONG_PACKETS: usize = 4224;
 /// Bytes that the operations of a program on a structure read at once, at most: four values with what they are read with.
 const READ_AT_ONCE_BYTES: u64 = 4 * (32 << 10);
 /// The address of the first machine.
@@ -103,6 +107,9 @@ impl Terms {
             // A read of a long value would take longer than any permission over it lives. Real ends send no packets that are so short.
             drawn = [PACKET_MAX; 2];
         }
+        if plan.faults.contains(&FaultKind::Mtu) {
+            drawn = [LONG_PACKETS; 2];
+        }
         let [responder_packets, initiator_packets] = drawn;
         let change_timeout = Duration::from_nanos(dice.magnitude(300 * MICROSECOND..2 * MILLISECOND));
         let patience = Duration::from_nanos(dice.of(4 * MILLISECOND..8 * MILLISECOND));
@@ -167,11 +174,12 @@ impl Terms {
     }
 
     /// The longest that an operation on so many bytes may take at a client that looks at the time: its turns to begin, its time in
-    /// a slot, two round trips, and three questions. A transfer has its patience anew after each of its parts that succeeds. Each
-    /// part succeeds once, and nothing begins after the last one, so the transfer has its patience as often as it has parts.
+    /// a slot, two round trips, for which a repeat waits longer, and three questions. A transfer has its patience anew after each of
+    /// its parts that succeeds. Each part succeeds once, and nothing begins after the last one, so the transfer has its patience as
+    /// often as it has parts.
     pub fn longest(&self, bytes: u32) -> Duration {
         let InitiatorLimits { dispatch_timeout, timeout, .. } = self.initiator;
         let patience = self.executor.patience * bytes.div_ceil(OPERATION_MAX).max(1);
-        patience + dispatch_timeout + timeout * 6 + Duration::from_micros(10)
+        patience + dispatch_timeout + timeout * (2 * REPEAT_TIMEOUTS_MAX + 4) + Duration::from_micros(10)
     }
 }

@@ -1,7 +1,7 @@
 //! The way of datagrams and of control messages between clients over UDP and nodes.
 
 use super::attacker::{Attacker, Habits};
-use super::{Terms, machine_of};
+use super::{LONG_PACKETS, PACKET_MAX, Terms, machine_of};
 use crate::clock::Nanos;
 use crate::dice::Dice;
 use crate::network::MachineId;
@@ -35,10 +35,34 @@ pub(crate) struct Message {
     pub bytes: Vec<u8>,
 }
 
+/// A path that does not carry long datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Narrow {
+    /// Bytes of the longest datagram from the machine, and to it.
+    pub carries: [usize; 2],
+    /// The machine's own system refuses what is too long for it to send. Otherwise that is lost on its way.
+    pub is_refused: bool,
+}
+
+impl Narrow {
+    /// Each path carries the smallest size that real ends probe.
+    pub fn draw(dice: &mut Dice) -> Self {
+        let short = usize::try_from(dice.of(PACKET_MAX as u64..LONG_PACKETS as u64)).unwrap_or(PACKET_MAX);
+        let carries = match dice.of(0..3) {
+            0 => [short, usize::MAX],
+            1 => [usize::MAX, short],
+            _ => [short; 2],
+        };
+        Self { carries, is_refused: dice.per_mille(300) }
+    }
+}
+
 /// The paths of a run.
 #[derive(Debug)]
 pub(crate) struct Paths {
     links: Links,
+    /// Machines with a narrow path, and until when.
+    narrow: HashMap<MachineId, (Nanos, Narrow)>,
     attacker: Attacker,
     datagrams: Slots<u32, Box<Datagram>>,
     messages: Slots<u32, Box<Message>>,
@@ -52,6 +76,7 @@ impl Paths {
         let hosts = plan.nodes + plan.clients;
         Self {
             links: Links::new(hosts, terms.link, terms.faults, plan.seed),
+            narrow: HashMap::new(),
             attacker: Attacker::new(Dice::new(plan.seed, ATTACKER)),
             datagrams: Slots::new(Reuse::LatestFirst, u32::MAX),
             messages: Slots::new(Reuse::LatestFirst, u32::MAX),
@@ -63,12 +88,34 @@ impl Paths {
     /// A datagram leaves its host. Returns when and where its copies are at the switch.
     pub fn leave(&mut self, now: Nanos, datagram: &Datagram) -> Vec<(Nanos, u32)> {
         let Some(from) = machine_of(datagram.from) else { return Vec::new() };
+        if !self.carries(now, datagram) {
+            return Vec::new();
+        }
         let copies = self.links.leave(from, now, datagram.bytes.len() as u64 + OVERHEAD);
         copies
             .into_iter()
             .flatten()
             .map(|at| (at, self.datagrams.insert(Box::new(datagram.clone()))))
             .collect()
+    }
+
+    /// Whether the paths of both ends carry a datagram of this length.
+    fn carries(&self, now: Nanos, datagram: &Datagram) -> bool {
+        let ends = [datagram.from, datagram.to].map(machine_of);
+        ends.into_iter().enumerate().all(|(direction, machine)| {
+            let narrow = machine.and_then(|machine| self.narrow_at(machine, now));
+            narrow.is_none_or(|narrow| datagram.bytes.len() <= narrow.carries[direction])
+        })
+    }
+
+    /// What is narrow about a machine's path now.
+    pub fn narrow_at(&self, machine: MachineId, now: Nanos) -> Option<Narrow> {
+        self.narrow.get(&machine).filter(|(until, _)| *until > now).map(|&(_, narrow)| narrow)
+    }
+
+    /// A machine's path does not carry long datagrams until then.
+    pub fn narrow(&mut self, machine: MachineId, until: Nanos, narrow: Narrow) {
+        self.narrow.insert(machine, (until, narrow));
     }
 
     /// Takes the datagram of an event.
@@ -102,8 +149,9 @@ impl Paths {
         self.attacker.begin(machine, until, habits);
     }
 
-    /// Nobody is on a path any more.
+    /// Nobody is on a path any more, and all carry everything.
     pub fn heal(&mut self) {
+        self.narrow.clear();
         self.attacker.end();
     }
 

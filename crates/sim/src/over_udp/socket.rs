@@ -13,6 +13,8 @@ pub(crate) struct Socket {
     pub now: Duration,
     /// Datagrams that have come.
     pub arrived: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// Bytes of the longest datagram that the machine's system sends, if it refuses some.
+    pub longest: Option<usize>,
     /// Datagrams that leave.
     pub leaving: Vec<(SocketAddr, Vec<u8>)>,
     /// Control messages that have come.

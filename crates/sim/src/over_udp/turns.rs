@@ -25,8 +25,10 @@ use std::net::SocketAddr;
 impl Cluster {
     /// Whether time-outs of a client over UDP may end its operations without anybody's mistake.
     pub fn is_udp_excused(&self, client: usize) -> bool {
-        let disturbed =
-            !self.plan.faults.is_empty() || self.paths.has_dropped() || self.terms.reuses_places();
+        // A path that becomes narrow ends nothing: operations go on in shorter datagrams.
+        let disturbed = self.plan.faults.iter().any(|&kind| kind != FaultKind::Mtu)
+            || self.paths.has_dropped()
+            || self.terms.reuses_places();
         is_over_udp(&self.plan, client) && (disturbed || self.terms.faults != Default::default())
     }
 
@@ -84,7 +86,10 @@ impl Cluster {
     pub fn wind_socket(&mut self, session: SessionId) {
         let SessionRecord { client, socket, .. } = &self.sessions[session];
         if let Some((_, socket)) = socket {
-            socket.borrow().now = self.clients[*client].clock.read_finely(self.now);
+            let narrow = self.paths.narrow_at(self.nodes.len() + client, self.now);
+            let mut socket = socket.borrow();
+            socket.now = self.clients[*client].clock.read_finely(self.now);
+            socket.longest = narrow.filter(|narrow| narrow.is_refused).map(|narrow| narrow.carries[0]);
         }
     }
 

@@ -70,6 +70,8 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
         }
         // Nothing else makes time-outs.
         Fault::WindowNotRefunded => Plan { udp: 100, faults: Vec::new(), ..drawn },
+        // Nothing else makes time-outs.
+        Fault::BlackHoleUnnoticed => Plan { udp: 100, faults: vec![FaultKind::Mtu], ..drawn },
         _ if is_of_udp(fault) => over_udp(drawn),
         _ if is_of_chunks(fault) => drawn.with(Programs::Chunks),
         Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
@@ -198,6 +200,7 @@ faults! {
     repeated_beyond_patience: RepeatedBeyondPatience by Timeliness;
     refused_after_effect: RefusedAfterEffect by Truth;
     probe_answered_twice: ProbeAnsweredTwice by Amplification;
+    black_hole_unnoticed: BlackHoleUnnoticed by Isolation;
 }
 
 #[test]
