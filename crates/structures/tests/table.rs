@@ -1,7 +1,8 @@
 //! A table behaves like a plain map, whatever enforces its permissions and however finely reads are guarded.
 
-use crate::rig::{Map, User, node, node_that_lends};
-use portcullis::{DirectoryName, Error, Lifetime, Mechanism, Refusal};
+use crate::rig::{Map, User, node, node_that_lends, run};
+use portcullis::host::Host;
+use portcullis::{DirectoryName, Error, Lifetime, Mechanism, Memory, Refusal, RemoteAddress};
 use portcullis_structures::table::{
     Access, Condition, Grain, KEY_BYTES_MAX, Stored, Table, TableError, TableOptions, VALUE_BYTES_MAX,
 };
@@ -587,4 +588,37 @@ proptest! {
         }
         prop_assert_eq!(one.all(), map);
     }
+}
+
+/// Writes over bytes in the node's memory that are these.
+fn write_over(node: &Host, near: RemoteAddress, bytes: &[u8]) {
+    let lent = node.lent_memory().expect("the node runs");
+    let page = |at: u64| lent.bytes(RemoteAddress(at), 8192);
+    let mut at = near.0 / 4096 * 4096;
+    while page(at - 4096).is_some() {
+        at -= 4096;
+    }
+    while let Some(memory) = page(at) {
+        let mut there = [0; 8192];
+        memory.read(0, &mut there);
+        if let Some(place) = there.windows(bytes.len()).position(|some| some == bytes) {
+            memory.write(place as u64, &vec![0xEE; bytes.len()]);
+            return;
+        }
+        at += 4096;
+    }
+    panic!("the bytes are nowhere");
+}
+
+#[test]
+fn a_look_at_a_whole_table_ends_where_a_slot_names_a_block_that_was_written_over() {
+    let node = node_that_lends(Mechanism::MemoryWindow, 32 << 20);
+    let user = User::create(&node, TENANT, &small(Grain::Extent));
+    let value: Vec<u8> = (0..64u8).map(|number| number.wrapping_mul(37) ^ 0xA5).collect();
+    assert!(user.run(user.table.insert(b"whole", b"value")));
+    assert!(user.run(user.table.insert(b"spoilt", &value)));
+    write_over(&node, user.table.head().address, &value);
+    let looked = run(&user.pipeline, user.table.for_each(|_, _| ()));
+    assert!(matches!(looked, Err(TableError::Damaged { .. })), "{looked:?}");
+    assert_eq!(user.get(b"whole").as_deref(), Some(&b"value"[..]));
 }
