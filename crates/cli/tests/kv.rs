@@ -346,7 +346,7 @@ fn a_load_names_the_line_that_is_wrong_and_what_came_before_is_stored() {
     let long = "x".repeat(MIB + 1);
     node.file("long.csv", format!("{rows}long,{long}\nafter,1\n"));
     for (file, place, why) in [
-        ("rows.csv", "rows.csv, line 502", "1 fields"),
+        ("rows.csv", "rows.csv, line 502", "1 field,"),
         ("objects.jsonl", "objects.jsonl, line 501", "no JSON object"),
         ("long.csv", "long.csv, line 502", "1048577"),
     ] {

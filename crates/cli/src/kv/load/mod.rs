@@ -64,9 +64,10 @@ Examples:
       --format csv
 
 The format follows from the name: a folder, .csv and .tsv, or .jsonl and
-.ndjson. A file `-` is standard input. If a key comes several times, its last value counts.
-What the table has already stays, and is replaced where a file has the same
-key. If there is no such table, it is made as `portcullis kv create` makes it.
+.ndjson. A file `-` is standard input. If a key comes several times, its last
+value counts. What the table has already stays, and is replaced where a file has
+the same key. If there is no such table, it is made as `portcullis kv create`
+makes it.
 
 CSV: the fields' bytes as they are; each row has as many as the header, or as
 the first row. JSON: a text is stored as its bytes, and a number, list or object
