@@ -52,6 +52,11 @@ impl Heard {
         self.bytes.is_empty()
     }
 
+    /// Whether the node says that the attach took too long.
+    pub fn is_too_late(&self) -> bool {
+        matches!(AttachReply::parse(&self.bytes), Some(AttachReply::TooLate))
+    }
+
     /// Whether the node refused a port.
     pub fn is_refusal(&self) -> bool {
         matches!(AttachReply::parse(&self.bytes), Some(AttachReply::Refused(_)))

@@ -21,13 +21,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
-fn whoever_says_nothing_is_hung_up_on_and_holds_nobody_up() {
+fn whoever_says_nothing_is_told_so_and_hung_up_on_and_holds_nobody_up() {
     let rig = Rig::new();
     let before = descriptors();
     let silent: Vec<Door> = (0..300).map(|_| Door::knock(&rig.socket(RED))).collect();
     drop(Attacker::attach(&rig.socket(BLUE)));
     rig.others_go_on(20);
     for door in &silent {
+        assert!(door.hear().is_too_late(), "a silent peer is told so");
         assert!(door.hear().is_end(), "a silent connection is closed");
     }
     drop(silent);
