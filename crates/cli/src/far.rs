@@ -7,7 +7,7 @@ use portcullis::host::{Host, HostConfig, HostError};
 use portcullis::{
     ChunkLimits, ConnectError, IdentityError, NodeConfig, Session, SessionOptions, connect_with,
 };
-use portcullis_far::{Ended, FarError, LOCAL_MIN, Monitor, Program, SEGMENT_BYTES, Sizes, Summary};
+use portcullis_far::{Ended, FarError, LOCAL_MIN, Monitor, Pins, Program, SEGMENT_BYTES, Sizes, Summary};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -30,14 +30,27 @@ unless PYTHONMALLOC=malloc is set.
 
 The program's exit code is passed on, and so are signals. If its memory cannot
 be had any more, because the node has gone or is full, the program is killed,
-the reason is told, and the exit code is 3. A child that the program forks has
-none of the range: it may execute another program, and dies by SIGSEGV if it
-touches far memory.";
+the reason is printed, and the exit code is 3.
+
+A page that a device or the kernel has pinned (direct I/O, io_uring), or that
+the program has locked (mlock), stays on this machine, also beyond --local.
+
+A child that the program forks has the program's memory as it was; what is on
+the node comes when the child touches it and stays here, beyond --local. What
+the child allocates is not far. That needs root or CAP_SYS_PTRACE: without
+them, fork fails with ENOMEM once the program has far memory. To execute other
+programs by vfork or posix_spawn, as system and popen do, always works.";
 
 /// The library that programs load.
 const LIBRARY: &str = "libportcullis_preload.so";
 /// What the node of a trial lends beside its chunks.
 const TRIAL_POOL_BYTES: u64 = 16 << 20;
+/// The part of the range's chunks that the node of a trial lends for memory that forked children still see as it was.
+const SNAPSHOTS_PART: u64 = 2;
+/// A program of whose memory less than this part was far has hardly any.
+const FAR_SHARE_MIN: f64 = 0.1;
+/// A program with less memory than this needs no far memory.
+const OWN_BYTES_MIN: u64 = 32 << 20;
 
 /// How much memory is where.
 #[derive(Args, Clone, Debug)]
@@ -61,6 +74,11 @@ pub struct Options {
     /// Blocks of fewer bytes stay on this machine, and are not counted.
     #[arg(long, default_value = "0", value_name = "SIZE", value_parser = crate::size::parse)]
     least: u64,
+    /// On a kernel before Linux 6.8, which cannot tell which pages a device or the kernel is writing to: run all the same.
+    /// Bytes that arrive in such a page while it is taken out are lost, and memory that the program drops by madvise may
+    /// have its old bytes. Only for programs without direct I/O and io_uring.
+    #[arg(long)]
+    risk_pinned_pages: bool,
     /// Print the summary on standard error as one JSON object.
     #[arg(long)]
     json: bool,
@@ -132,7 +150,8 @@ fn serve(options: &Options) -> Result<Ended, Trouble> {
     }
     let sizes = Sizes { range, local, first, least };
     let (session, _node) = session(options, sizes)?;
-    let mut monitor = Monitor::new(session, sizes)?;
+    let pins = if options.risk_pinned_pages { Pins::Risked } else { Pins::Respected };
+    let mut monitor = Monitor::new(session, sizes, pins)?;
     let [name, arguments @ ..] = options.program.as_slice() else { unreachable!("a program is required") };
     let mut command = Command::new(name);
     command.args(arguments);
@@ -157,8 +176,10 @@ fn session(options: &Options, sizes: Sizes) -> Result<(Session, Option<Host>), T
         return Ok((connect_with(address, session)?, None));
     }
     let count = sizes.range / SEGMENT_BYTES;
+    // A child that reads what its parent has changed since needs both.
+    let count = count + count / SNAPSHOTS_PART;
     let chunks = ChunkLimits { chunks: count, chunk_bytes: SEGMENT_BYTES, client_max: count };
-    let pool_bytes = sizes.range + TRIAL_POOL_BYTES;
+    let pool_bytes = count * SEGMENT_BYTES + TRIAL_POOL_BYTES;
     let node = NodeConfig { pool_bytes, chunks: Some(chunks), ..NodeConfig::default() };
     let host = Host::start(HostConfig { node, ..HostConfig::default() })?;
     complain("portcullis far: no --node was given, so the memory is on a node inside this process");
@@ -217,7 +238,35 @@ fn tell(options: &Options, summary: &Summary) -> Result<(), Trouble> {
     } else {
         complain_lines(&in_words(summary));
     }
+    if options.report.is_none()
+        && !options.json
+        && let Some(warning) = warning(summary)
+    {
+        complain(warning);
+    }
     Ok(())
+}
+
+/// What the user may not expect.
+fn warning(summary: &Summary) -> Option<String> {
+    let mib = |bytes: u64| bytes >> 20;
+    let near = summary.own_bytes_max.saturating_sub(summary.mapped_bytes_max);
+    if summary.ranges > 0 && near > OWN_BYTES_MIN && summary.far_share() < FAR_SHARE_MIN {
+        return Some(format!(
+            "portcullis far: warning: next to nothing of the program's memory was far: it and its children had {} MiB \
+             that did not come from the program's malloc. Far memory is for the program itself, not for programs that it \
+             starts (name those after --, or start them by exec), and not for allocators of its own (such as Python's: \
+             set PYTHONMALLOC=malloc)",
+            mib(near)
+        ));
+    }
+    (summary.local_bytes_max > summary.local_bytes).then(|| {
+        format!(
+            "portcullis far: warning: {} MiB were local although --local is {} MiB: pages that are pinned or locked stay",
+            mib(summary.local_bytes_max),
+            mib(summary.local_bytes)
+        )
+    })
 }
 
 fn in_words(summary: &Summary) -> String {
@@ -226,7 +275,8 @@ fn in_words(summary: &Summary) -> String {
         "portcullis far: {:.2} s, of which {:.2} s ({:.0} %) with a thread waiting for a page; {} faults\n\
          from the node {} pages for faults and {} ahead ({} of them used); to the node {} pages in {} writes\n\
          taken out {} pages, of which {} came back from their buffers\n\
-         local {} MiB at most of {}; on the node {} MiB at most, {} at the end",
+         local {} MiB at most of {}; on the node {} MiB at most, {} at the end\n\
+         far {:.0} % of the program's memory, {} MiB; {} times a page stayed that is pinned or locked; {} forks",
         summary.seconds,
         summary.fault_seconds,
         summary.fault_share * 100.0,
@@ -242,5 +292,9 @@ fn in_words(summary: &Summary) -> String {
         mib(summary.local_bytes),
         summary.chunks_max,
         summary.chunks,
+        summary.far_share() * 100.0,
+        mib(summary.far_bytes_max()),
+        summary.refused_pages,
+        summary.forks,
     )
 }

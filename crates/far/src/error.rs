@@ -36,9 +36,13 @@ pub enum FarError {
     /// The program's side of far memory made no sense.
     #[error(transparent)]
     Handover(#[from] HandoverError),
-    /// Somebody else has filled or taken pages.
-    #[error("the program's far memory was changed by somebody else than its monitor")]
-    Disturbed,
+    /// The kernel cannot tell which pages are pinned.
+    #[error(
+        "this kernel cannot tell which pages a device or the kernel itself is writing to: bytes that arrive in a page \
+         while it is taken out would be lost. It needs Linux 6.8, or --risk-pinned-pages where no program does direct I/O \
+         or uses io_uring"
+    )]
+    CannotMove,
     /// The machine refused a call.
     #[error("cannot {what}: {source}")]
     Machine {
@@ -66,7 +70,7 @@ impl Coded for FarError {
             Self::SmallChunks { .. } => ErrorCode::LimitTooSmall,
             Self::Faults(error) => error.code(),
             Self::Handover(error) => error.code(),
-            Self::Range(_) | Self::Disturbed | Self::Machine { .. } => ErrorCode::Machine,
+            Self::Range(_) | Self::CannotMove | Self::Machine { .. } => ErrorCode::Machine,
         }
     }
 }

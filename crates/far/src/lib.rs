@@ -20,7 +20,7 @@ mod program;
 mod summary;
 
 pub use error::FarError;
-pub use monitor::{LOCAL_MIN, Monitor, Sizes};
+pub use monitor::{LOCAL_MIN, Monitor, Pins, Sizes};
 pub use pages::SEGMENT_PAGES;
 pub use program::{Ended, Program};
 pub use summary::Summary;

@@ -7,9 +7,12 @@ use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
+use std::sync::Arc;
+use tempfile::TempDir;
 
 /// What the program's library reads: a socket, this process, bytes of the range, bytes that come first, the smallest far
 /// block.
@@ -32,7 +35,9 @@ pub enum Ended {
 pub struct Program {
     child: Child,
     process: OwnedFd,
-    pub(crate) handover: Handover,
+    /// Where the library is also found, as long as the program may load it.
+    _folder: Option<TempDir>,
+    pub(crate) handover: Arc<Handover>,
 }
 
 impl Program {
@@ -52,6 +57,7 @@ impl Program {
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(&socket)?;
         let Sizes { range, first, least, .. } = sizes;
         let settings = format!("{},{},{range},{first},{least}", theirs.as_raw_fd(), std::process::id());
+        let (library, folder) = loadable(library)?;
         let mut preload = OsString::from(library);
         if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
             preload.push(":");
@@ -61,7 +67,7 @@ impl Program {
         let child = command.spawn().map_err(FarError::machine("start the program"))?;
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .map_err(FarError::machine("watch the program"))?;
-        Ok(Self { child, process, handover: Handover::new(ours) })
+        Ok(Self { child, process, _folder: folder, handover: Arc::new(Handover::new(ours)) })
     }
 
     /// The program's process.
@@ -80,6 +86,11 @@ impl Program {
         self.process.as_fd()
     }
 
+    /// A descriptor that is readable when the program has ended.
+    pub(crate) fn watch(&self) -> Result<OwnedFd, FarError> {
+        self.process.try_clone().map_err(FarError::machine("watch the program"))
+    }
+
     /// How the program ended, if it has.
     pub(crate) fn ended(&mut self) -> Result<Option<Ended>, FarError> {
         let status = self.child.try_wait().map_err(FarError::machine("wait for the program"))?;
@@ -92,6 +103,47 @@ impl Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The library under a path that the dynamic linker takes for one path: it splits what it is told at spaces and colons, and
+/// replaces what follows a dollar sign. Any other path gets a link in a folder of its own.
+fn loadable(library: &Path) -> Result<(PathBuf, Option<TempDir>), FarError> {
+    if is_one_path(library) {
+        return Ok((library.to_owned(), None));
+    }
+    let cannot = FarError::machine(
+        "make a link to the library, whose path has a space, a colon or a dollar sign in it",
+    );
+    let places = [std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from("/run")];
+    let place = places.iter().find(|place| place.is_absolute() && is_one_path(place));
+    let place = place.ok_or_else(|| cannot(std::io::Error::from(std::io::ErrorKind::NotFound)))?;
+    let folder = tempfile::Builder::new().prefix("portcullis-far-").tempdir_in(place).map_err(&cannot)?;
+    let link = folder.path().join("libportcullis_preload.so");
+    std::os::unix::fs::symlink(library, &link).map_err(&cannot)?;
+    Ok((link, Some(folder)))
+}
+
+fn is_one_path(path: &Path) -> bool {
+    path.is_absolute() && !path.as_os_str().as_bytes().iter().any(|byte| b": \t\n$".contains(byte))
+}
+
+/// Bytes of anonymous memory that a process and its descendants have. What cannot be looked at counts as nothing.
+pub(crate) fn anonymous_bytes(process: Pid) -> u64 {
+    let mut all = 0;
+    let mut rest = vec![process.as_raw_nonzero().get()];
+    while let Some(process) = rest.pop() {
+        let folder = Path::new("/proc").join(process.to_string());
+        let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
+        let kibibytes = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let number = kibibytes.and_then(|text| text.trim().strip_suffix("kB")).map(str::trim);
+        all += number.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) << 10;
+        let threads = std::fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
+        for thread in threads {
+            let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            rest.extend(children.split_whitespace().filter_map(|number| number.parse::<i32>().ok()));
+        }
+    }
+    all
 }
 
 impl From<ExitStatus> for Ended {

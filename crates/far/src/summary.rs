@@ -28,6 +28,15 @@ pub struct Summary {
     pub prefetched_used_pages: u64,
     /// Pages taken out of the program's memory.
     pub evicted_pages: u64,
+    /// Times that the kernel refused to take a page out, because it was pinned or locked.
+    pub refused_pages: u64,
+    /// Forks that the program and its children have made.
+    pub forks: u64,
+    /// Pages read from the node for forked children. They are not counted in `local_bytes_max`.
+    pub child_pages: u64,
+    /// The most bytes of anonymous memory that the program and its children were seen with at once, the local part of far
+    /// memory included. It is looked at some times a second.
+    pub own_bytes_max: u64,
     /// Pages that were taken out and touched again before they were dropped.
     pub second_chance_pages: u64,
     /// Pages written to the node.
@@ -40,6 +49,8 @@ pub struct Summary {
     pub bytes_written: u64,
     /// The most bytes that were local at once.
     pub local_bytes_max: u64,
+    /// Of these, bytes that the program had mapped at once.
+    pub mapped_bytes_max: u64,
     /// Bytes that may be local.
     pub local_bytes: u64,
     /// Chunks held on the node at the end.
@@ -65,13 +76,38 @@ impl Summary {
         self.prefetched_pages += counters.prefetched;
         self.prefetched_used_pages += counters.prefetched_used;
         self.evicted_pages += counters.evicted;
+        self.refused_pages += counters.refused;
+        self.child_pages += counters.inherited;
         self.second_chance_pages += counters.second_chances;
         self.written_pages += counters.saved;
         self.writes += counters.saves;
-        self.bytes_read += (counters.fetched + counters.prefetched) * page;
+        self.bytes_read += (counters.fetched + counters.prefetched + counters.inherited) * page;
         self.bytes_written += counters.saved * page;
+        self.mapped_bytes_max = self.mapped_bytes_max.max(u64::from(counters.mapped_max) * page);
         let local = u64::from(counters.mapped_max) + u64::from(counters.held_max);
         self.local_bytes_max = self.local_bytes_max.max(local * page);
+    }
+
+    /// Notes how much anonymous memory the program and its children have now.
+    pub(crate) fn see_own(&mut self, bytes: u64) {
+        self.own_bytes_max = self.own_bytes_max.max(bytes);
+    }
+
+    /// Bytes of the program's memory that were far at most: mapped from the range, or on the node.
+    #[must_use]
+    pub fn far_bytes_max(&self) -> u64 {
+        self.mapped_bytes_max + self.chunks_max * crate::SEGMENT_BYTES
+    }
+
+    /// The part of the program's memory that was far, from 0 to 1. What is known of the rest is what was seen.
+    #[must_use]
+    pub fn far_share(&self) -> f64 {
+        let near = self.own_bytes_max.saturating_sub(self.mapped_bytes_max);
+        let all = self.far_bytes_max() + near;
+        // Far below 2⁵² bytes.
+        #[expect(clippy::cast_precision_loss, reason = "a share of a few digits")]
+        let share = |part: u64, all: u64| part as f64 / all as f64;
+        if all == 0 { 0.0 } else { share(self.far_bytes_max(), all) }
     }
 
     /// Notes how long the program ran, and how long it waited.

@@ -1,9 +1,13 @@
-//! The page state machine against a model of the memory: whatever a program does, it reads what it wrote last, no more is
-//! local than may be, and nobody waits for ever.
+//! The page state machine against a model of the memory: whatever a program does, it reads what it wrote last, and a forked
+//! child what was there at the fork; no more is local than may be and must be; and no thread waits for ever.
 
-use portcullis_far::pages::{Effect, HELD_MIN, Limits, MAPPED_MIN, Pages, RunId, SEGMENT_PAGES, Span};
+use portcullis_far::pages::{
+    Access, ChildEffect, ChunkId, Effect, HELD_MIN, Limits, MAPPED_MIN, Pages, RunId, SEGMENT_PAGES,
+    SnapshotId, Span, TakenOut,
+};
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 const PAGES: u64 = 4 * SEGMENT_PAGES;
 /// Turns of the world after which a thread that waits has been forgotten.
@@ -13,11 +17,41 @@ const TURNS_MAX: usize = 10_000;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Touch a page, and its neighbours after it.
-    Touch { page: u64, count: u64, is_down: bool, is_write: bool },
+    Touch {
+        page: u64,
+        count: u64,
+        is_down: bool,
+        is_write: bool,
+    },
     /// Write zeros over pages.
-    Clear { page: u64, count: u64 },
-    /// Give pages back.
-    Release { page: u64, count: u64 },
+    Clear {
+        page: u64,
+        count: u64,
+    },
+    /// Have the kernel drop pages. It may do so some time later (`is_slow`), but before the program goes on.
+    Drop {
+        page: u64,
+        count: u64,
+        is_slow: bool,
+    },
+    /// Pin pages, or unpin all.
+    Pin {
+        page: u64,
+        count: u64,
+    },
+    Unpin,
+    /// Fork. A child before this one ends.
+    Fork,
+    /// A child reads pages.
+    ReadInChild {
+        page: u64,
+        count: u64,
+    },
+    /// A child drops pages.
+    DropInChild {
+        page: u64,
+        count: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -29,17 +63,31 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => touch,
         2 => (page.clone(), count.clone()).prop_map(|(page, count)| Step::Clear { page, count }),
-        1 => (page, 1..400u64).prop_map(|(page, count)| Step::Release { page, count }),
+        2 => (page.clone(), 1..400u64, any::<bool>())
+            .prop_map(|(page, count, is_slow)| Step::Drop { page, count, is_slow }),
+        1 => (page.clone(), 1..150u64).prop_map(|(page, count)| Step::Pin { page, count }),
+        1 => Just(Step::Unpin),
+        1 => Just(Step::Fork),
+        3 => (page.clone(), 1..60u64).prop_map(|(page, count)| Step::ReadInChild { page, count }),
+        1 => (page, 1..60u64).prop_map(|(page, count)| Step::DropInChild { page, count }),
     ]
 }
 
 /// Something that takes time.
 #[derive(Clone, Debug)]
 enum Pending {
-    Load(RunId, Span),
-    Save(RunId, Span),
-    Allocate(u64),
-    Free(u64),
+    Load(RunId, Span, ChunkId),
+    Save(RunId, Span, ChunkId),
+    Allocate(ChunkId),
+}
+
+/// A forked child.
+struct Child {
+    id: SnapshotId,
+    mapped: HashMap<u64, u64>,
+    /// What the memory was at the fork, less what the child has dropped.
+    model: HashMap<u64, u64>,
+    woken: bool,
 }
 
 /// A page of the kernel's: its bytes as one number, and whether writes fault.
@@ -55,8 +103,15 @@ struct World {
     limits: Limits,
     mapped: HashMap<u64, Mapped>,
     buffers: HashMap<RunId, (u64, Vec<u64>)>,
-    /// What chunks hold, by segment. A new chunk is full of zeros.
-    node: HashMap<u64, Vec<u64>>,
+    /// What chunks hold. A new chunk is full of zeros.
+    node: HashMap<ChunkId, Vec<u64>>,
+    pinned: HashSet<u64>,
+    /// Pages that stayed because they are pinned, at the last look at each.
+    refused: HashSet<u64>,
+    /// Pages that the kernel has been asked to drop and has not.
+    dropping: Vec<u64>,
+    child: Option<Child>,
+    now: Duration,
     pending: Vec<Pending>,
     /// Pages whose waiting threads were woken since they fell asleep.
     woken: Vec<u64>,
@@ -71,6 +126,11 @@ impl World {
             mapped: HashMap::new(),
             buffers: HashMap::new(),
             node: HashMap::new(),
+            pinned: HashSet::new(),
+            refused: HashSet::new(),
+            dropping: Vec::new(),
+            child: None,
+            now: Duration::ZERO,
             pending: Vec::new(),
             woken: Vec::new(),
             dice,
@@ -85,7 +145,10 @@ impl World {
     fn carry_out(&mut self) {
         while let Some(effect) = self.pages.poll_effect() {
             self.effect(effect);
-            assert!(self.mapped.len() <= self.limits.mapped as usize, "too many pages are mapped");
+            self.refused.retain(|page| self.mapped.contains_key(page));
+            // A page that stays may keep a window of others company until the next are taken out.
+            let most = self.limits.mapped as usize + self.refused.len() + self.dropping.len() + 1;
+            assert!(self.mapped.len() <= most, "too many pages are mapped: {} of {most}", self.mapped.len());
             let held: u32 = self
                 .buffers
                 .values()
@@ -97,33 +160,32 @@ impl World {
 
     fn effect(&mut self, effect: Effect) {
         match effect {
-            Effect::Load(run, span) => self.pending.push(Pending::Load(run, span)),
-            Effect::Save(run, span) => self.pending.push(Pending::Save(run, span)),
-            Effect::AllocateChunk(segment) => self.pending.push(Pending::Allocate(segment)),
-            Effect::FreeChunk(segment) => self.pending.push(Pending::Free(segment)),
-            Effect::TakeOut { run, span, is_dirty } => {
-                let values: Vec<_> = (span.first..span.end())
-                    .map(|page| {
-                        let page = self.mapped.remove(&page).expect("only what is mapped is taken out");
-                        assert!(
-                            is_dirty || page.is_protected,
-                            "a page that can be written is taken out as clean"
-                        );
-                        page.value
-                    })
-                    .collect();
-                let zeros = values
-                    .iter()
-                    .enumerate()
-                    .fold(0, |all, (bit, &value)| all | u64::from(value == 0) << bit);
-                self.buffers.insert(run, (span.first, values));
-                self.pages.taken_out(run, zeros);
+            Effect::Load(run, span, chunk) => self.pending.push(Pending::Load(run, span, chunk)),
+            Effect::Save(run, span, chunk) => self.pending.push(Pending::Save(run, span, chunk)),
+            Effect::AllocateChunk(id) => self.pending.push(Pending::Allocate(id)),
+            Effect::FreeChunk(id) => drop(self.node.remove(&id).expect("what is freed was allocated")),
+            Effect::TakeOut(run, span) => self.take_out(run, span),
+            Effect::Look(span) => {
+                let there: HashSet<u64> = self.mapped.keys().copied().collect();
+                self.pages.looked(span, |page| there.contains(&page));
             }
+            Effect::Refill(page) => {
+                if !self.mapped.contains_key(&page) {
+                    self.mapped.insert(page, Mapped { value: 0, is_protected: false });
+                    self.pages.refilled(page);
+                }
+                self.woken.push(page);
+            }
+            Effect::Child(id, effect) => self.effect_in_child(id, effect),
             Effect::Map { run, first, span, is_writable } => {
                 let (at, values) = &self.buffers[&run];
                 assert_eq!(*at, first);
                 for page in span.first..span.end() {
                     let value = values[usize::try_from(page - first).unwrap()];
+                    assert!(
+                        !self.pages.is_dropped(page),
+                        "nothing is dropped between a decision and its effect here"
+                    );
                     let was = self.mapped.insert(page, Mapped { value, is_protected: !is_writable });
                     assert!(was.is_none(), "page {page} is mapped twice");
                     self.woken.push(page);
@@ -142,53 +204,136 @@ impl World {
                     self.woken.push(page);
                 }
             }
-            Effect::Wake(span) => self.woken.extend(span.first..span.end()),
-            Effect::Forget(span) => self.mapped.retain(|&page, _| page < span.first || page >= span.end()),
             Effect::Discard(run) => {
                 self.buffers.remove(&run).expect("it has a buffer");
             }
         }
     }
 
-    /// The monitor has nothing else to do.
+    fn take_out(&mut self, run: RunId, span: Span) {
+        let mut taken = TakenOut::default();
+        let mut values = Vec::new();
+        for (bit, page) in (span.first..span.end()).enumerate() {
+            let here = self.mapped.get(&page).copied();
+            values.push(here.map_or(0, |here| here.value));
+            match here {
+                None => taken.missing |= 1 << bit,
+                Some(_) if self.pinned.contains(&page) => {
+                    self.refused.insert(page);
+                }
+                Some(here) => {
+                    assert!(!self.dropping.contains(&page), "bytes that are dropped are taken out");
+                    taken.moved |= 1 << bit;
+                    taken.zeros |= u64::from(here.value == 0) << bit;
+                    self.mapped.remove(&page);
+                }
+            }
+        }
+        self.buffers.insert(run, (span.first, values));
+        self.pages.taken_out(run, taken, self.now);
+    }
+
+    fn effect_in_child(&mut self, id: SnapshotId, effect: ChildEffect) {
+        let Some(child) = self.child.as_mut().filter(|child| child.id == id) else { return };
+        child.woken = true;
+        match effect {
+            ChildEffect::Map { run, first, span } => {
+                for page in span.first..span.end() {
+                    let value = self.buffers[&run].1[usize::try_from(page - first).unwrap()];
+                    child.mapped.entry(page).or_insert(value);
+                }
+            }
+            ChildEffect::Zero(page) => drop(child.mapped.entry(page).or_insert(0)),
+            ChildEffect::Allow(_) => {}
+        }
+    }
+
+    /// The kernel carries out what it was asked for.
+    fn finish_dropping(&mut self) {
+        for page in std::mem::take(&mut self.dropping) {
+            self.mapped.remove(&page);
+        }
+    }
+
+    fn fork(&mut self, model: &HashMap<u64, u64>) {
+        if let Some(child) = self.child.take() {
+            self.pages.child_ended(child.id);
+            self.carry_out();
+        }
+        while !self.pages.is_settled() {
+            assert!(self.finish_one_quietly(), "what is on its way comes");
+        }
+        let id = self.pages.fork(None, None);
+        let mapped = self.mapped.iter().map(|(&page, here)| (page, here.value)).collect();
+        self.child = Some(Child { id, mapped, model: model.clone(), woken: false });
+        self.carry_out();
+    }
+
+    /// The child reads a page, and sleeps until it may.
+    fn read_in_child(&mut self, page: u64) -> Result<(), TestCaseError> {
+        let mut is_asleep = false;
+        for _ in 0..TURNS_MAX {
+            let Some(child) = &mut self.child else { return Ok(()) };
+            if let Some(&value) = child.mapped.get(&page) {
+                prop_assert_eq!(
+                    value,
+                    child.model.get(&page).copied().unwrap_or(0),
+                    "page {} of a child",
+                    page
+                );
+                return Ok(());
+            }
+            if !is_asleep || std::mem::take(&mut child.woken) {
+                let id = child.id;
+                self.pages.child_fault(id, page, Access::Read);
+                self.carry_out();
+                is_asleep = true;
+            } else if !self.finish_one() {
+                return Err(TestCaseError::fail(format!(
+                    "nothing wakes the child that waits for page {page}"
+                )));
+            }
+        }
+        Err(TestCaseError::fail(format!("page {page} does not come")))
+    }
+
+    /// The monitor has nothing else to do, and time passes.
     fn prepare(&mut self) {
-        while self.pages.prepare() {
+        self.now += Duration::from_millis(7);
+        while self.pages.prepare(self.now) {
             self.carry_out();
         }
     }
 
     /// One of the things that take time ends.
     fn finish_one(&mut self) -> bool {
+        let is_one = self.finish_one_quietly();
+        self.carry_out();
+        is_one
+    }
+
+    fn finish_one_quietly(&mut self) -> bool {
         if self.pending.is_empty() {
             return false;
         }
         let at = self.roll(self.pending.len());
+        let from = |span: Span| usize::try_from(span.first % SEGMENT_PAGES).unwrap();
         match self.pending.swap_remove(at) {
-            Pending::Load(run, span) => {
-                let chunk = &self.node[&(span.first / SEGMENT_PAGES)];
-                let from = usize::try_from(span.first % SEGMENT_PAGES).unwrap();
-                let values = chunk[from..from + span.count as usize].to_vec();
+            Pending::Load(run, span, chunk) => {
+                let values = self.node[&chunk][from(span)..from(span) + span.count as usize].to_vec();
                 self.buffers.insert(run, (span.first, values));
                 self.pages.loaded(run);
             }
-            Pending::Save(run, span) => {
-                let chunk =
-                    self.node.get_mut(&(span.first / SEGMENT_PAGES)).expect("the segment has a chunk");
-                let from = usize::try_from(span.first % SEGMENT_PAGES).unwrap();
-                chunk[from..from + span.count as usize].copy_from_slice(&self.buffers[&run].1);
+            Pending::Save(run, span, chunk) => {
+                let chunk = self.node.get_mut(&chunk).expect("the chunk is there");
+                chunk[from(span)..from(span) + span.count as usize].copy_from_slice(&self.buffers[&run].1);
                 self.pages.saved(run);
             }
-            Pending::Allocate(segment) => {
-                let was = self.node.insert(segment, vec![0; usize::try_from(SEGMENT_PAGES).unwrap()]);
-                assert!(was.is_none(), "a segment has one chunk");
-                self.pages.chunk_allocated(segment);
-            }
-            Pending::Free(segment) => {
-                self.node.remove(&segment).expect("what is freed was allocated");
-                self.pages.chunk_freed(segment);
+            Pending::Allocate(id) => {
+                self.node.insert(id, vec![0; usize::try_from(SEGMENT_PAGES).unwrap()]);
+                self.pages.chunk_allocated(id);
             }
         }
-        self.carry_out();
         true
     }
 
@@ -206,11 +351,18 @@ impl World {
                     }
                     _ => {}
                 }
-                self.pages.fault(page, write.is_some());
+                let access = match (self.mapped.get(&page), write) {
+                    (Some(_), _) => Access::Protected,
+                    (None, Some(_)) => Access::Write,
+                    (None, None) => Access::Read,
+                };
+                self.pages.fault(page, access);
                 self.carry_out();
                 is_asleep = true;
             } else if !self.finish_one() {
-                return Err(TestCaseError::fail(format!("nobody wakes who waits for page {page}")));
+                return Err(TestCaseError::fail(format!(
+                    "nothing wakes the thread that waits for page {page}"
+                )));
             }
         }
         Err(TestCaseError::fail(format!("page {page} does not come")))
@@ -254,16 +406,55 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
                     model.remove(&page);
                 }
             }
-            Step::Release { page, count } => {
+            Step::Drop { page, count, is_slow } => {
                 let count = count.min(PAGES - page);
-                world.pages.release(Span { first: page, count: u32::try_from(count).unwrap() });
+                let span = Span { first: page, count: u32::try_from(count).unwrap() };
+                world.pages.removed(span);
+                world.dropping = (page..page + count).collect();
+                if !is_slow {
+                    world.finish_dropping();
+                }
                 world.carry_out();
+                world.prepare();
+                world.finish_one();
+                world.finish_dropping();
                 model.retain(|&it, _| it < page || it >= page + count);
+            }
+            Step::Pin { page, count } => world.pinned.extend(page..(page + count).min(PAGES)),
+            Step::Unpin => {
+                world.pinned.clear();
+                // They are tried again, and then no more is mapped than may be.
+                (0..1000).for_each(|_| {
+                    world.prepare();
+                    world.finish_one();
+                });
+                prop_assert!(world.mapped.len() <= limits.mapped as usize);
+                world.refused.clear();
+            }
+            Step::Fork => world.fork(&model),
+            Step::ReadInChild { page, count } => {
+                for page in pages_of(page, count, false) {
+                    world.read_in_child(page)?;
+                }
+            }
+            Step::DropInChild { page, count } => {
+                let count = count.min(PAGES - page);
+                if let Some(child) = &mut world.child {
+                    let span = Span { first: page, count: u32::try_from(count).unwrap() };
+                    world.pages.child_removed(child.id, span);
+                    child.mapped.retain(|&it, _| it < page || it >= page + count);
+                    child.model.retain(|&it, _| it < page || it >= page + count);
+                }
+                world.carry_out();
             }
         }
     }
     // What is under way ends, and when all is given back the node has nothing any more.
-    world.pages.release(Span { first: 0, count: u32::try_from(PAGES).unwrap() });
+    if let Some(child) = world.child.take() {
+        world.pages.child_ended(child.id);
+    }
+    world.pages.unmapped(Span { first: 0, count: u32::try_from(PAGES).unwrap() });
+    world.mapped.clear();
     world.carry_out();
     while world.finish_one() {}
     prop_assert!(world.pages.is_at_rest());

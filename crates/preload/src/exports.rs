@@ -14,6 +14,7 @@ const PAGE: usize = 4096;
 
 unsafe extern "C" {
     fn __close(descriptor: c_int) -> c_int;
+    fn __fork() -> libc::pid_t;
 }
 
 /// Runs when the library is loaded, before the program's own code.
@@ -45,7 +46,6 @@ unsafe extern "C" fn after_fork() {
 unsafe extern "C" fn in_child() {
     HEAP.open();
     HEAP.with(Heap::forked);
-    range::keep_none();
 }
 
 /// What the C library does when there is no memory.
@@ -177,6 +177,42 @@ pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     }
     // SAFETY: the caller's promise.
     HEAP.with(|heap| unsafe { heap.size(block.cast()) })
+}
+
+/// As the C library's. Where the kernel does not follow forks for the monitor, a program that has far blocks cannot fork:
+/// its child would miss them.
+#[unsafe(no_mangle)]
+pub extern "C" fn fork() -> libc::pid_t {
+    if HEAP.with(|heap| heap.forbids_fork()) {
+        let _ = rustix::io::write(rustix::stdio::stderr(), NO_FORK.as_bytes());
+        set_errno(libc::ENOMEM);
+        return -1;
+    }
+    // SAFETY: as the caller could call the C library's.
+    unsafe { __fork() }
+}
+
+const NO_FORK: &str = "portcullis far: the program cannot fork, since its child would miss what is far: run portcullis far \
+                       as root or with CAP_SYS_PTRACE\n";
+
+/// As the C library's, but pages of far memory that may be dropped later are dropped at once, which is as good. Which pages
+/// of it a child is to see as zeros is not known to the monitor.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(start: *mut c_void, length: usize, advice: c_int) -> c_int {
+    let advice = match advice {
+        libc::MADV_FREE if range::overlaps(start.cast(), length) => libc::MADV_DONTNEED,
+        libc::MADV_WIPEONFORK if range::overlaps(start.cast(), length) => {
+            set_errno(libc::EINVAL);
+            return -1;
+        }
+        advice => advice,
+    };
+    // SAFETY: the caller's promise.
+    let advised = unsafe { libc::syscall(libc::SYS_madvise, start, length, advice) };
+    c_int::try_from(advised).unwrap_or(-1)
 }
 
 /// As the C library's, but the descriptors that the heap needs are as good as closed: some programs close all.

@@ -27,6 +27,16 @@ impl Granules {
         Self { taken, sizes, from: 0 }
     }
 
+    /// All granules of the range.
+    pub(crate) fn count(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// Whether any granule is taken.
+    pub(crate) fn has_taken(&self) -> bool {
+        self.taken.iter().any(|&word| word != 0)
+    }
+
     fn is_taken(&self, at: usize) -> bool {
         self.taken[at / 64] >> (at % 64) & 1 == 1
     }

@@ -3,6 +3,7 @@
 //! Small blocks come from dlmalloc, with the bytes that were asked for written before each. A block of [`LARGE_BYTES`] or
 //! more in the range has granules of its own, which go back when it is freed: the node's memory shrinks at once.
 
+use crate::child;
 use crate::granules::GRANULE;
 use crate::range::Range;
 use crate::settings::{Settings, VARIABLE};
@@ -13,11 +14,9 @@ use std::ptr::{copy_nonoverlapping, null_mut};
 
 /// From this size on a far block has granules of its own.
 const LARGE_BYTES: usize = 256 << 10;
-/// What lies between the start of a large block's granules and the block: it keeps blocks off the boundaries that direct
-/// I/O needs, as the C library does.
+/// What lies between the start of a large block's granules and the block. A block that lies on the start of a page would
+/// be taken by some programs for memory that they may share, or protect, as a whole.
 const LARGE_OFFSET: usize = 64;
-/// From this alignment on a block is local (see the crate's documentation).
-const PINNABLE_ALIGN: usize = 512;
 /// Bytes before a small block, and the alignment that all blocks have.
 const HEADER_BYTES: usize = 16;
 /// The unit in which dlmalloc takes far memory: a segment of the monitor's.
@@ -107,8 +106,21 @@ impl Heap {
         }
     }
 
-    /// In a forked child, which has no range.
+    /// Whether a forked child would have to do without blocks that its parent has.
+    pub(crate) fn forbids_fork(&self) -> bool {
+        self.phase == Phase::Far
+            && self.with_range(|range| !range.forks() && range.granules().has_taken()).unwrap_or(false)
+    }
+
+    /// In a forked child: what the parent has allocated is there, new blocks are local, and nothing far is freed.
     pub(crate) fn forked(&mut self) {
+        self.with_range(|range| {
+            if range.forks() {
+                child::join(range);
+            } else {
+                crate::range::keep_only([-1; 3]);
+            }
+        });
         self.phase = Phase::Local;
     }
 
@@ -119,7 +131,7 @@ impl Heap {
     /// A block of `size` bytes, aligned to a power of two. Null: there is no memory.
     pub(crate) fn allocate(&mut self, size: usize, align: usize) -> *mut u8 {
         self.set_up();
-        let is_far = self.is_far(size) && align < PINNABLE_ALIGN;
+        let is_far = self.is_far(size);
         if is_far && size >= LARGE_BYTES && align <= LARGE_OFFSET {
             return self.allocate_large(size);
         }
@@ -152,7 +164,7 @@ impl Heap {
     fn allocate_large(&mut self, size: usize) -> *mut u8 {
         let Some(whole) = size.checked_add(LARGE_OFFSET) else { return null_mut() };
         let block = self.with_range(|range| {
-            let granule = range.granules().take(whole.div_ceil(GRANULE))?;
+            let granule = range.take(whole.div_ceil(GRANULE))?;
             range.granules().set_size(granule, size);
             // SAFETY: the granules have room for the offset and the bytes.
             Some(unsafe { range.at(granule).add(LARGE_OFFSET) })
@@ -208,7 +220,7 @@ impl Heap {
     /// The block came from here and was not freed.
     pub(crate) unsafe fn free(&mut self, block: *mut u8) {
         let kind = self.kind(block);
-        // A forked child has no range: what its parent had there is its parent's.
+        // The books of the range are the parent's, not a forked child's.
         if kind != Kind::Local && self.phase != Phase::Far {
             return;
         }
@@ -301,7 +313,7 @@ impl Heap {
             let Some(old) = range.granules().size(granule) else { return false };
             let count = |size: usize| (size + LARGE_OFFSET).div_ceil(GRANULE);
             let (has, needs) = (count(old), count(size));
-            if needs > has && !range.granules().extend(granule + has, needs - has) {
+            if needs > has && !range.extend(granule + has, needs - has) {
                 return false;
             }
             if needs < has {
@@ -336,7 +348,7 @@ unsafe impl Allocator for FarMemory {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let mut range = self.0.borrow_mut();
         let taken = range.as_mut().and_then(|range| {
-            let granule = range.granules().take(size.div_ceil(GRANULE))?;
+            let granule = range.take(size.div_ceil(GRANULE))?;
             Some(range.at(granule))
         });
         taken.map_or((null_mut(), 0, 0), |start| (start, size.next_multiple_of(GRANULE), 0))

@@ -9,13 +9,16 @@
 //! - the first small blocks, as many bytes of them as the monitor says: a program that never has more, such as a shell,
 //!   can fork as it likes;
 //! - blocks of fewer bytes than the monitor says;
-//! - blocks aligned to 512 bytes or more: the kernel pins those for direct I/O, and bytes that a device writes into a page
-//!   that was taken out meanwhile would be lost;
-//! - everything in a child that was forked: the range is not the child's (see the module `range`).
+//! - what a forked child allocates. It has its parent's blocks as they were, also those that are far (see the module
+//!   `child`).
+//!
+//! A page that a device or the kernel has pinned, or that is locked, is never taken out: the kernel refuses to move it.
 
 // Under test the C library's own functions stay, so what only `exports` calls is not called.
 #![cfg_attr(test, allow(dead_code))]
 
+mod agent;
+mod child;
 #[cfg(not(test))]
 mod exports;
 mod granules;

@@ -1,37 +1,58 @@
-//! The range: a file in memory, mapped here, whose pages the monitor fills.
+//! The range: private memory, mapped here, whose pages the monitor fills and the agent moves out.
 //!
-//! A forked child does not get the range (`MADV_DONTFORK`): it would have no monitor, and see zeros in place of what is on
-//! the node. A child that only executes another program does not notice. One that touches the range dies by SIGSEGV.
+//! What the program has not used yet of the range cannot be accessed, so that a program that locks all of its memory does
+//! not get the whole of it.
 //!
 //! The descriptor of the faults stays open here. While it is open, a page that the monitor does not fill is waited for, and
 //! is never zeros. The kernel ends the program when the monitor dies.
+//!
+//! A forked child has what its parent had, if the kernel follows forks for the monitor (see the module `child`). Where it
+//! does not, the range is not the child's (`MADV_DONTFORK`).
 
+use crate::agent::{Agent, make_outbox};
 use crate::granules::{GRANULE, Granules};
 use crate::settings::Settings;
 use portcullis_memory::userfault::{self, Userfault};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::{Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 /// Descriptors from here on are ours, where the program may have so many.
 const DESCRIPTORS_FROM: i32 = 600;
 
+/// Bytes that become accessible at once. A multiple of a segment of the monitor's, which fills no pages across segments.
+const OPENED_AT_ONCE: usize = 4 << 20;
+
+const _: () = assert!(OPENED_AT_ONCE.is_multiple_of(GRANULE));
+
 /// The descriptors that must stay open, in order. They are asked for in signal handlers too, so no lock guards them.
-static KEPT: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+static KEPT: [AtomicI32; 3] = [const { AtomicI32::new(-1) }; 3];
+/// The range's first address, and its bytes. 0: there is none. Asked for without a lock, too.
+static START: AtomicUsize = AtomicUsize::new(0);
+static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
 /// The descriptors that must stay open, in order.
 pub(crate) fn kept() -> impl Iterator<Item = i32> {
     KEPT.iter().map(|kept| kept.load(Ordering::Relaxed)).filter(|&kept| kept >= 0)
 }
 
-/// No descriptor needs to stay open, as in a forked child.
-pub(crate) fn keep_none() {
-    KEPT.iter().for_each(|kept| kept.store(-1, Ordering::Relaxed));
+/// These descriptors, and no others, must stay open. -1 stands for none.
+pub(crate) fn keep_only(mut descriptors: [i32; 3]) {
+    descriptors.sort_unstable();
+    for (kept, descriptor) in KEPT.iter().zip(descriptors) {
+        kept.store(descriptor, Ordering::Relaxed);
+    }
+}
+
+/// Whether any of these bytes lie in the range.
+pub(crate) fn overlaps(start: *const u8, length: usize) -> bool {
+    let (range, bytes) = (START.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
+    start.addr() < range + bytes && range < start.addr().saturating_add(length)
 }
 
 /// A range that the monitor fills.
@@ -39,6 +60,10 @@ pub(crate) fn keep_none() {
 pub(crate) struct Range {
     start: NonNull<u8>,
     granules: Granules,
+    /// Granules from the first on that can be accessed.
+    opened: usize,
+    /// Whether a forked child has the range too.
+    forks: bool,
     socket: i32,
 }
 
@@ -56,8 +81,8 @@ impl Range {
         if !is_child_of(settings.monitor) {
             die();
         }
-        // SAFETY: the monitor has passed this descriptor, and nobody closes it.
-        let socket = unsafe { BorrowedFd::borrow_raw(settings.socket) };
+        // SAFETY: the monitor has passed this descriptor, and nothing closes it.
+        let socket: BorrowedFd<'static> = unsafe { BorrowedFd::borrow_raw(settings.socket) };
         match Self::map(settings, socket) {
             Ok(range) => Some(range),
             Err(errno) => {
@@ -67,31 +92,102 @@ impl Range {
         }
     }
 
-    fn map(settings: Settings, socket: BorrowedFd<'_>) -> Result<Self, Errno> {
+    fn map(settings: Settings, socket: BorrowedFd<'static>) -> Result<Self, Errno> {
         let length = usize::try_from(settings.range).map_err(|_| Errno::NOMEM)? / GRANULE * GRANULE;
-        let file = rustix::fs::memfd_create("portcullis-far", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&file, length as u64)?;
-        let start = map_shared(&file, length)?;
+        let start = map_closed(length + userfault::MARKS_BYTES)?;
         let count = length / GRANULE;
         let taken = map_private::<u64>(Granules::words(count))?;
         let sizes = map_private::<usize>(count)?;
+        let outbox = make_outbox()?;
+        let pagemap =
+            rustix::fs::open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
         let userfault = Userfault::new().map_err(|error| match error {
             userfault::UserfaultError::Missing => Errno::NOSYS,
             _ => Errno::PERM,
         })?;
         let whole = (start.addr().get() as u64, length as u64);
-        if userfault::hand_over(socket, &userfault, file.as_fd(), whole).is_err() {
-            die();
+        let pagemap = pagemap.as_ref().map(AsFd::as_fd);
+        let Ok(terms) = userfault::hand_over(socket, &userfault, outbox.as_fd(), pagemap, whole) else {
+            die()
+        };
+        if !terms.powers.forks {
+            // SAFETY: the span is exactly the mapping, and this advice changes no bytes of it.
+            unsafe { rustix::mm::madvise(start.as_ptr().cast(), length, Advice::LinuxDontFork) }?;
         }
-        let socket = socket.as_raw_fd();
-        let userfault = keep(userfault.into());
-        KEPT[0].store(socket.min(userfault), Ordering::Relaxed);
-        KEPT[1].store(socket.max(userfault), Ordering::Relaxed);
-        Ok(Self { start, granules: Granules::new(taken, sizes), socket })
+        let socket_number = socket.as_raw_fd();
+        let kept = keep(userfault.into());
+        keep_only([socket_number, kept, -1]);
+        // SAFETY: the number of a descriptor that stays open until the program ends. The agent never drops its owner.
+        let own = Userfault::of_peer(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(kept) });
+        Agent::new(socket, own, terms.powers, &outbox)?.start()?;
+        START.store(start.addr().get(), Ordering::Relaxed);
+        LENGTH.store(length, Ordering::Relaxed);
+        Ok(Self {
+            start,
+            granules: Granules::new(taken, sizes),
+            opened: 0,
+            forks: terms.powers.forks,
+            socket: socket_number,
+        })
+    }
+
+    /// Takes neighbouring granules, which are zeros.
+    pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
+        let granule = self.granules.take(count)?;
+        if self.open(granule + count) {
+            return Some(granule);
+        }
+        self.granules.give_back(granule, count);
+        None
+    }
+
+    /// Takes the granules right behind others, if they are free.
+    pub(crate) fn extend(&mut self, at: usize, more: usize) -> bool {
+        self.granules.extend(at, more) && {
+            let is_open = self.open(at + more);
+            if !is_open {
+                self.granules.give_back(at, more);
+            }
+            is_open
+        }
+    }
+
+    /// Makes the granules up to `end` accessible. `false`: the kernel has no memory for that.
+    fn open(&mut self, end: usize) -> bool {
+        if end <= self.opened {
+            return true;
+        }
+        let step = OPENED_AT_ONCE / GRANULE;
+        let end = end.next_multiple_of(step).min(self.granules.count());
+        let start = self.at(self.opened).cast();
+        let length = (end - self.opened) * GRANULE;
+        let protection = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: these granules lie in the range, and nothing uses them yet.
+        let is_open = unsafe { rustix::mm::mprotect(start, length, protection) }.is_ok();
+        if is_open {
+            self.opened = end;
+        }
+        is_open
     }
 
     pub(crate) fn granules(&mut self) -> &mut Granules {
         &mut self.granules
+    }
+
+    /// Whether a forked child has the range too.
+    pub(crate) fn forks(&self) -> bool {
+        self.forks
+    }
+
+    /// The socket to the monitor.
+    pub(crate) fn socket(&self) -> BorrowedFd<'static> {
+        // SAFETY: the descriptor stays open until the program ends.
+        unsafe { BorrowedFd::borrow_raw(self.socket) }
+    }
+
+    /// The memory behind the range, by which a child makes itself known. It is watched and never accessed.
+    pub(crate) fn marks(&self) -> *mut u8 {
+        self.start.as_ptr().wrapping_add(self.granules.count() * GRANULE)
     }
 
     /// Whether an address lies in the range.
@@ -110,21 +206,26 @@ impl Range {
         unsafe { self.start.as_ptr().add(granule * GRANULE) }
     }
 
-    /// Gives granules back, here and on the node.
+    /// Gives granules back. The monitor learns from the kernel that they are needed no more.
     pub(crate) fn give_back(&mut self, granule: usize, count: usize) {
-        // SAFETY: the descriptor stays open until the program ends.
-        let socket = unsafe { BorrowedFd::borrow_raw(self.socket) };
-        let address = self.at(granule).addr() as u64;
-        if userfault::release(socket, address, (count * GRANULE) as u64).is_err() {
-            // Without its monitor the program has no memory.
-            die();
+        let start = self.at(granule).cast();
+        let length = count * GRANULE;
+        // SAFETY: nothing uses these granules any more.
+        let dropped = unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontNeed) };
+        let dropped = dropped.or_else(|_| {
+            // What the program has locked and not unlocked. Kernels before Linux 5.18 cannot drop that.
+            // SAFETY: as above.
+            unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontneedLocked) }
+        });
+        // A part that the program has unmapped is not used again.
+        if dropped.is_ok() {
+            self.granules.give_back(granule, count);
         }
-        self.granules.give_back(granule, count);
     }
 }
 
 /// Keeps a descriptor open until the program ends, with a number that programs do not use themselves, where that can be.
-fn keep(descriptor: OwnedFd) -> i32 {
+pub(crate) fn keep(descriptor: OwnedFd) -> i32 {
     let high = rustix::io::fcntl_dupfd_cloexec(&descriptor, DESCRIPTORS_FROM);
     let kept = high.unwrap_or(descriptor);
     let number = kept.as_raw_fd();
@@ -136,24 +237,21 @@ fn is_child_of(monitor: i32) -> bool {
     getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == monitor)
 }
 
-/// Ends the program: there is nobody any more who could fill its memory.
-fn die() -> ! {
+/// Ends the program: nothing can fill its memory any more.
+pub(crate) fn die() -> ! {
     loop {
         let _ = kill_process(getpid(), Signal::KILL);
     }
 }
 
-fn map_shared(file: &OwnedFd, length: usize) -> Result<NonNull<u8>, Errno> {
-    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+/// Memory that cannot be accessed yet.
+fn map_closed(length: usize) -> Result<NonNull<u8>, Errno> {
+    let (protection, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a fresh mapping at an address that the kernel picks overlaps nothing.
-    let start = unsafe { rustix::mm::mmap(null_mut(), length, protection, flags, file, 0) }?;
-    for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
+    let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), length, protection, flags) }?;
+    for advice in [Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
         // SAFETY: the span is exactly the mapping, and this advice changes no bytes of it.
-        let advised = unsafe { rustix::mm::madvise(start, length, advice) };
-        // Huge pages may not be known here. Forks and dumps must.
-        if advice == Advice::LinuxDontFork {
-            advised?;
-        }
+        let _ = unsafe { rustix::mm::madvise(start, length, advice) };
     }
     NonNull::new(start.cast()).ok_or(Errno::NOMEM)
 }

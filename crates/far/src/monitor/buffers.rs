@@ -20,7 +20,6 @@ const _: () = assert!(PAGE_BYTES as usize == PAGE);
 pub(super) struct Piece {
     /// Its place among the run's pages.
     pub(super) at: u32,
-    pub(super) pages: u32,
     /// `None` while an access is under way.
     pub(super) buffer: Option<Buffer<ArenaMemory>>,
 }
@@ -53,7 +52,7 @@ impl Buffers {
             let pages = most.min(span.count - at);
             match session.buffer(pages * PAGE_BYTES) {
                 Ok(buffer) => {
-                    pieces.push(Piece { at, pages, buffer: Some(buffer) });
+                    pieces.push(Piece { at, buffer: Some(buffer) });
                     at += pages;
                 }
                 Err(Error::ArenaFull { .. }) if pages > 1 => most = pages / 2,
@@ -69,12 +68,37 @@ impl Buffers {
         self.runs.get_mut(&run).expect("the run has a buffer")
     }
 
-    pub(super) fn get(&self, run: RunId) -> &Stored {
-        &self.runs[&run]
+    /// The bytes of a run's page, by its place among the run's pages.
+    pub(super) fn page(&self, run: RunId, at: u64) -> Vec<u8> {
+        let (piece, offset) = place_of(&self.runs[&run].pieces, at);
+        let buffer = piece.buffer.as_ref().expect("nothing is under way with a run that is mapped from");
+        buffer.bytes()[offset..offset + PAGE].to_vec()
+    }
+
+    /// Writes the bytes of a run's page.
+    pub(super) fn write_page(
+        &mut self,
+        run: RunId,
+        at: u64,
+        write: impl FnOnce(&mut [u8]) -> Result<(), FarError>,
+    ) -> Result<(), FarError> {
+        let pieces = &mut self.get_mut(run).pieces;
+        let at = u32::try_from(at).unwrap_or(u32::MAX);
+        let piece = pieces.iter_mut().rev().find(|piece| piece.at <= at).expect("a run has its pages");
+        let offset = (at - piece.at) as usize * PAGE;
+        let buffer = piece.buffer.as_mut().expect("the buffer is new");
+        write(&mut buffer.bytes_mut()[offset..offset + PAGE])
     }
 
     pub(super) fn remove(&mut self, run: RunId) {
         let gone = self.runs.remove(&run).expect("the run has a buffer");
         assert_eq!(gone.accesses, 0, "a run that is dropped is not on its way");
     }
+}
+
+/// The piece that has a page, and where the page begins in it.
+fn place_of(pieces: &[Piece], at: u64) -> (&Piece, usize) {
+    let at = u32::try_from(at).unwrap_or(u32::MAX);
+    let piece = pieces.iter().rev().find(|piece| piece.at <= at).expect("a run has its pages");
+    (piece, (at - piece.at) as usize * PAGE)
 }

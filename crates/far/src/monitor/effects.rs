@@ -2,22 +2,19 @@
 
 use super::{Monitor, PAGE_BYTES};
 use crate::FarError;
-use crate::pages::{Effect, RunId, Span};
-use portcullis_memory::userfault::{Fill, PAGE, UserfaultError};
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
+use crate::pages::{ChildEffect, Effect, RunId, SnapshotId, Span};
+use portcullis_memory::userfault::{Fill, Stop, UserfaultError};
 
 impl Monitor {
     pub(super) fn carry_out_all(&mut self) -> Result<(), FarError> {
         while let Some(effect) = self.pages.poll_effect() {
             match self.carry_out(effect) {
                 Ok(()) => {}
-                // The program ends, or executes another one. Its pages do not matter any more.
-                Err(FarError::Faults(UserfaultError::Ended)) => {
-                    if let Some(range) = &mut self.range {
-                        range.is_gone = true;
-                    }
-                }
+                // The process ends, or executes another program. Its pages do not matter any more.
+                Err(FarError::Faults(UserfaultError::Ended)) => match effect {
+                    Effect::Child(id, _) => self.child_ended(id),
+                    _ => self.range_is_gone(),
+                },
                 Err(error) => return Err(error),
             }
         }
@@ -26,160 +23,184 @@ impl Monitor {
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), FarError> {
         match effect {
-            Effect::Load(run, span) => {
+            Effect::Load(run, span, chunk) => {
                 self.buffers.add(self.node.session(), run, span)?;
-                self.node.load(&mut self.buffers, run)
+                self.node.load(&mut self.buffers, run, chunk)
             }
-            Effect::Save(run, _) => self.node.save(&mut self.buffers, run),
+            Effect::Save(run, _, chunk) => self.node.save(&mut self.buffers, run, chunk),
             Effect::Discard(run) => {
                 self.buffers.remove(run);
                 Ok(())
             }
-            Effect::AllocateChunk(segment) => self.node.allocate_chunk(segment),
-            Effect::FreeChunk(segment) => self.node.free_chunk(segment),
-            Effect::TakeOut { run, span, is_dirty } => self.take_out(run, span, is_dirty),
-            Effect::Map { run, first, span, is_writable } => self.map(run, first, span, is_writable),
-            Effect::Zero(span) => self.zero(span),
-            Effect::Allow(span) => self.in_range(span, |range, address, length| {
-                range.handed.userfault.allow(address, length).map_err(FarError::from)
-            }),
-            Effect::Wake(span) => self.in_range(span, |range, address, length| {
-                range.handed.userfault.wake(address, length).map_err(FarError::from)
-            }),
-            Effect::Forget(span) => {
-                let Some(range) = self.range.as_ref().filter(|range| !range.is_gone) else { return Ok(()) };
-                punch(range, span)
-            }
-        }
-    }
-
-    /// Does something for pages of a range that is there, after which nobody waits for them.
-    fn in_range(
-        &mut self,
-        span: Span,
-        act: impl FnOnce(&super::Range, u64, u64) -> Result<(), FarError>,
-    ) -> Result<(), FarError> {
-        let Some(range) = self.range.as_ref().filter(|range| !range.is_gone) else { return Ok(()) };
-        let address = range.handed.address + span.first * PAGE_BYTES;
-        act(range, address, u64::from(span.count) * PAGE_BYTES)?;
-        self.waits.end(span.first..span.end());
-        Ok(())
-    }
-
-    fn zero(&mut self, span: Span) -> Result<(), FarError> {
-        self.in_range(span, |range, address, length| {
-            let wanted = span.count as usize * PAGE;
-            let filled = range.handed.userfault.fill_zeros(address, wanted)?;
-            if filled as u64 == length { Ok(()) } else { Err(FarError::Disturbed) }
-        })
-    }
-
-    fn map(&mut self, run: RunId, first: u64, span: Span, is_writable: bool) -> Result<(), FarError> {
-        let fill = if is_writable { Fill::Writable } else { Fill::Protected };
-        let stored = self.buffers.get(run);
-        let Some(range) = self.range.as_ref().filter(|range| !range.is_gone) else { return Ok(()) };
-        for piece in &stored.pieces {
-            let (from, to) = (first + u64::from(piece.at), first + u64::from(piece.at + piece.pages));
-            let (from_here, to_here) = (from.max(span.first), to.min(span.end()));
-            if from_here >= to_here {
-                continue;
-            }
-            let buffer = piece.buffer.as_ref().expect("nothing is under way with a run that is mapped from");
-            let bytes = buffer.bytes();
-            let of = |page: u64| usize::try_from((page - from) * PAGE_BYTES).unwrap_or(usize::MAX);
-            let bytes = &bytes[of(from_here)..of(to_here)];
-            let address = range.handed.address + from_here * PAGE_BYTES;
-            let filled = range.handed.userfault.fill(address, bytes, fill)?;
-            if filled != bytes.len() {
-                return Err(FarError::Disturbed);
-            }
-        }
-        self.waits.end(span.first..span.end());
-        Ok(())
-    }
-
-    /// Takes pages out of the program's memory. While their bytes are read nobody can write to them.
-    fn take_out(&mut self, run: RunId, span: Span, is_dirty: bool) -> Result<(), FarError> {
-        let is_gone = self.range.as_ref().is_none_or(|range| range.is_gone);
-        let taken = if is_gone { Ok(()) } else { self.read_out(run, span, is_dirty) };
-        match taken {
-            Ok(()) if !is_gone => {
-                let zeros = if is_dirty { self.zeros(run) } else { 0 };
-                self.pages.taken_out(run, zeros);
+            Effect::AllocateChunk(id) => self.node.allocate_chunk(id),
+            Effect::FreeChunk(id) => self.node.free_chunk(id),
+            Effect::TakeOut(run, span) => self.take_out(run, span),
+            Effect::Map { run, first, span, is_writable } => {
+                let fill = if is_writable { Fill::Writable } else { Fill::Protected };
+                for page in span.pages() {
+                    self.map(run, first, page, fill, effect)?;
+                }
+                self.waits.end(span.pages());
                 Ok(())
             }
-            // Nobody needs them any more.
-            Ok(()) | Err(FarError::Faults(UserfaultError::Ended)) => {
-                if is_gone {
-                    self.buffers.add(self.node.session(), run, span)?;
+            Effect::Zero(span) => {
+                for (address, part) in self.places_of(span) {
+                    self.zero(address, part, effect)?;
                 }
-                self.pages.taken_out(run, u64::MAX);
-                taken
+                self.waits.end(span.pages());
+                Ok(())
             }
-            Err(error) => Err(error),
+            Effect::Allow(span) => {
+                for (address, part) in self.places_of(span) {
+                    let length = u64::from(part.count) * PAGE_BYTES;
+                    self.patiently(effect, |it| {
+                        it.faults_of(None).map_or(Ok(None), |it| it.allow(address, length))
+                    })?;
+                }
+                self.waits.end(span.pages());
+                Ok(())
+            }
+            Effect::Refill(page) => self.refill(page, effect),
+            Effect::Look(span) => {
+                self.look(span);
+                Ok(())
+            }
+            Effect::Child(id, what) => self.carry_out_for_child(id, what, effect),
         }
     }
 
-    fn read_out(&mut self, run: RunId, span: Span, is_dirty: bool) -> Result<(), FarError> {
-        let stored = self.buffers.add(self.node.session(), run, span)?;
-        let Some(range) = self.range.as_ref() else { return Ok(()) };
-        if is_dirty {
-            let address = range.handed.address + span.first * PAGE_BYTES;
-            range.handed.userfault.protect(address, u64::from(span.count) * PAGE_BYTES)?;
-        }
-        for piece in &mut stored.pieces {
-            let buffer = piece.buffer.as_mut().expect("the buffer is new");
-            let offset = (span.first + u64::from(piece.at)) * PAGE_BYTES;
-            read_exactly(range, &mut buffer.bytes_mut(), offset)?;
-        }
-        punch(range, span)
-    }
-
-    /// A bit for each page of a run that holds nothing but zeros.
-    fn zeros(&self, run: RunId) -> u64 {
-        let mut zeros = 0;
-        for piece in &self.buffers.get(run).pieces {
-            let buffer = piece.buffer.as_ref().expect("the buffer is new");
-            for (page, bytes) in (piece.at..).zip(buffer.bytes().chunks_exact(PAGE)) {
-                zeros |= u64::from(is_zeros(bytes)) << page;
+    /// Repeats a call while the process changes its mappings: each time the events are taken that it waits for.
+    /// `effect` is not carried out before this returns.
+    fn patiently(
+        &mut self,
+        effect: Effect,
+        mut call: impl FnMut(&Self) -> Result<Option<Stop>, UserfaultError>,
+    ) -> Result<Option<Stop>, FarError> {
+        loop {
+            match call(self)? {
+                Some(Stop::Changing) => {
+                    self.take_events(Some(effect))?;
+                    std::thread::yield_now();
+                }
+                other => return Ok(other),
             }
         }
-        zeros
     }
-}
 
-fn is_zeros(bytes: &[u8]) -> bool {
-    bytes.chunks_exact(size_of::<u128>()).all(|word| word == [0; size_of::<u128>()])
-}
+    /// Maps a page that a run has. Where the program has dropped the page meanwhile, it is zeros.
+    fn map(&mut self, run: RunId, first: u64, page: u64, fill: Fill, effect: Effect) -> Result<(), FarError> {
+        let Some((address, _)) = self.places_of(Span::one(page)).first().copied() else { return Ok(()) };
+        self.patiently(effect, |it| {
+            let Some(faults) = it.faults_of(None) else { return Ok(None) };
+            let done = if it.pages.is_dropped(page) {
+                faults.fill_zeros(address, super::PAGE)?
+            } else {
+                faults.fill(address, &it.buffers.page(run, page - first), fill)?
+            };
+            Ok(done.stop)
+        })?;
+        self.wake(None, address)
+    }
 
-fn read_exactly(range: &super::Range, mut into: &mut [u8], mut offset: u64) -> Result<(), FarError> {
-    let error = FarError::machine("read the program's pages");
-    while !into.is_empty() {
-        match rustix::io::pread(&range.handed.file, &mut *into, offset) {
-            Ok(0) => return Err(error(Errno::NXIO)),
-            Ok(read) => {
-                into = &mut into[read..];
-                offset += read as u64;
+    /// Maps zeros where pages are missing.
+    fn zero(&mut self, address: u64, span: Span, effect: Effect) -> Result<(), FarError> {
+        let length = span.count as usize * super::PAGE;
+        let mut done = 0;
+        while done < length {
+            let at = address + done as u64;
+            let mut filled = 0;
+            let stop = self.patiently(effect, |it| {
+                let Some(faults) = it.faults_of(None) else { return Ok(None) };
+                let result = faults.fill_zeros(at + filled as u64, length - done - filled)?;
+                filled += result.bytes;
+                Ok(result.stop)
+            })?;
+            done += filled;
+            if stop.is_none() {
+                return Ok(());
             }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(error(errno)),
+            self.wake(None, address + done as u64)?;
+            done += super::PAGE;
+        }
+        Ok(())
+    }
+
+    fn refill(&mut self, page: u64, effect: Effect) -> Result<(), FarError> {
+        let Some((address, _)) = self.places_of(Span::one(page)).first().copied() else { return Ok(()) };
+        let stop = self.patiently(effect, |it| {
+            let Some(faults) = it.faults_of(None) else { return Ok(None) };
+            Ok(faults.fill_zeros(address, super::PAGE)?.stop)
+        })?;
+        match stop {
+            None => self.pages.refilled(page),
+            Some(_) => self.wake(None, address)?,
+        }
+        self.waits.end(page..page + 1);
+        Ok(())
+    }
+
+    /// Wakes threads that wait for a page that was there already.
+    pub(super) fn wake(&mut self, process: Option<SnapshotId>, address: u64) -> Result<(), FarError> {
+        match self.faults_of(process) {
+            Some(faults) => Ok(faults.wake(address, PAGE_BYTES)?),
+            None => Ok(()),
         }
     }
-    Ok(())
+
+    fn look(&mut self, span: Span) {
+        let mut present = vec![true; span.count as usize];
+        for (address, part) in self.places_of(span) {
+            let Some(range) = self.range.as_ref() else { break };
+            let Some(pagemap) = &range.handed.pagemap else { break };
+            let mut entries = vec![0; part.count as usize * size_of::<u64>()];
+            let at = address / PAGE_BYTES * size_of::<u64>() as u64;
+            let Ok(read) = rustix::io::pread(pagemap, &mut entries, at) else { break };
+            let from = usize::try_from(part.first - span.first).unwrap_or(usize::MAX);
+            for (is_there, entry) in
+                present[from..].iter_mut().zip(entries[..read].chunks_exact(size_of::<u64>()))
+            {
+                let entry = entry.try_into().map_or(u64::MAX, u64::from_ne_bytes);
+                *is_there = entry & PRESENT_OR_SWAPPED != 0;
+            }
+        }
+        self.pages.looked(span, |page| {
+            usize::try_from(page - span.first).ok().and_then(|at| present.get(at)).copied().unwrap_or(true)
+        });
+    }
+
+    fn carry_out_for_child(
+        &mut self,
+        id: SnapshotId,
+        what: ChildEffect,
+        effect: Effect,
+    ) -> Result<(), FarError> {
+        let span = match what {
+            ChildEffect::Map { span, .. } => span,
+            ChildEffect::Zero(page) | ChildEffect::Allow(page) => Span::one(page),
+        };
+        for page in span.pages() {
+            let Some(address) = self.children.get(&id).and_then(|child| child.address_of(page)) else {
+                continue;
+            };
+            self.patiently(effect, |it| {
+                let Some(child) = it.children.get(&id) else { return Ok(None) };
+                let faults = &child.faults;
+                match what {
+                    ChildEffect::Allow(_) => faults.allow(address, PAGE_BYTES),
+                    // What the child has dropped since the bytes were read is zeros.
+                    ChildEffect::Map { run, first, .. } if !child.has_dropped(page) => {
+                        Ok(faults.fill(address, &it.buffers.page(run, page - first), Fill::Writable)?.stop)
+                    }
+                    ChildEffect::Map { .. } | ChildEffect::Zero(_) => {
+                        Ok(faults.fill_zeros(address, super::PAGE)?.stop)
+                    }
+                }
+            })?;
+            self.wake(Some(id), address)?;
+        }
+        Ok(())
+    }
 }
 
-/// Frees the memory of pages: the next touch of them faults.
-fn punch(range: &super::Range, span: Span) -> Result<(), FarError> {
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    loop {
-        match fallocate(
-            &range.handed.file,
-            flags,
-            span.first * PAGE_BYTES,
-            u64::from(span.count) * PAGE_BYTES,
-        ) {
-            Err(Errno::INTR) => {}
-            punched => return punched.map_err(FarError::machine("free the program's pages")),
-        }
-    }
-}
+/// The bits of an entry of `/proc/PID/pagemap` that say that there is a page, in memory or swapped out.
+const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;

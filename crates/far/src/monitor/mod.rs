@@ -2,16 +2,26 @@
 
 mod buffers;
 mod effects;
+mod events;
+mod layout;
 mod node;
+mod taking;
 
-use crate::pages::{HELD_MIN, Limits, MAPPED_MIN, Pages};
+use crate::pages::{HELD_MIN, Limits, MAPPED_MIN, Pages, SnapshotId, Span};
 use crate::{Ended, FarError, Program, SEGMENT_BYTES, Summary};
 use buffers::Buffers;
+use events::Child;
+use layout::Layout;
 use node::Node;
 use portcullis::Session;
-use portcullis_memory::userfault::{Fault, Handed, HandoverError, PAGE, Request, Userfault};
+use portcullis_memory::userfault::{
+    Fault, Handed, Handover, HandoverError, MARKS_BYTES, PAGE, Powers, Request, Terms, Userfault,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PAGE_BYTES: u64 = PAGE as u64;
@@ -70,9 +80,20 @@ impl Sizes {
     }
 }
 
+/// Whether pages that the kernel or a device has pinned are known and stay where they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pins {
+    /// They are. It needs Linux 6.8.
+    Respected,
+    /// On a kernel that cannot tell, they are taken out like others: what a device or the kernel writes into them afterwards
+    /// is lost, and pages that the program drops by `madvise` may have their old bytes.
+    Risked,
+}
+
 /// A range that a program has handed over.
 struct Range {
     handed: Handed,
+    layout: Layout,
     /// The program has executed another in its place, or is about to end: the range is gone with its memory.
     is_gone: bool,
 }
@@ -88,6 +109,23 @@ pub struct Monitor {
     waits: Waits,
     /// The program's end of the socket is closed.
     is_silent: bool,
+    handover: Option<Arc<Handover>>,
+    /// The program's process: readable when it has ended.
+    process: Option<OwnedFd>,
+    powers: Powers,
+    started: Instant,
+    /// Faults that are not served yet.
+    faults: VecDeque<(Option<SnapshotId>, Fault)>,
+    /// Requests that came while an answer was waited for.
+    requests: VecDeque<Request>,
+    children: BTreeMap<SnapshotId, Child>,
+    /// Forked children that are not known yet: their numbers and sockets.
+    callers: Vec<(u64, OwnedFd)>,
+    /// What the program has been asked for and has not answered.
+    asked: Option<taking::Asked>,
+    last_tag: u64,
+    /// When the processes were last looked at.
+    looked: Instant,
 }
 
 impl std::fmt::Debug for Monitor {
@@ -135,9 +173,13 @@ impl Monitor {
     /// Over a session whose arena has [`Sizes::arena_bytes`]. The node's NIC gets workers for it.
     ///
     /// # Errors
-    /// This process may not fill pages, the node has no chunks, or they are too small.
-    pub fn new(session: Session, sizes: Sizes) -> Result<Self, FarError> {
-        Userfault::new()?.agree()?;
+    /// This process may not fill pages, the kernel cannot tell which pages are pinned and `pins` asks for that, the node has
+    /// no chunks, or they are too small.
+    pub fn new(session: Session, sizes: Sizes, pins: Pins) -> Result<Self, FarError> {
+        let powers = Userfault::powers()?;
+        if !powers.moves && pins == Pins::Respected {
+            return Err(FarError::CannotMove);
+        }
         let node = Node::join(session, SEGMENT_BYTES)?;
         let summary = Summary { local_bytes: sizes.local, ..Summary::default() };
         Ok(Self {
@@ -149,6 +191,17 @@ impl Monitor {
             summary,
             waits: Waits::default(),
             is_silent: false,
+            handover: None,
+            process: None,
+            powers,
+            started: Instant::now(),
+            faults: VecDeque::new(),
+            requests: VecDeque::new(),
+            children: BTreeMap::new(),
+            callers: Vec::new(),
+            asked: None,
+            last_tag: 0,
+            looked: Instant::now(),
         })
     }
 
@@ -157,15 +210,19 @@ impl Monitor {
     /// # Errors
     /// The node is gone or refuses, or the machine does. The program is dead.
     pub fn serve(&mut self, program: &mut Program) -> Result<Ended, FarError> {
-        let started = Instant::now();
+        self.started = Instant::now();
+        self.handover = Some(Arc::clone(&program.handover));
+        self.process = Some(program.watch()?);
         let ended = self.serve_until_end(program);
         if ended.is_err() {
-            // The range's descriptors are still open: until it is dead, the program waits and sees no zeros.
+            // The range's descriptors are still open: until it is dead, the program waits and sees no zeros. The kernel ends
+            // its children when their sockets are closed, which comes before their descriptors are.
             program.kill();
+            self.children.values_mut().for_each(Child::end);
         }
         self.waits.end_all();
-        self.finish_range();
-        self.summary.set_times(started.elapsed(), self.waits.all);
+        self.summary.add(&self.pages.counters());
+        self.summary.set_times(self.started.elapsed(), self.waits.all);
         ended
     }
 
@@ -182,16 +239,19 @@ impl Monitor {
     }
 
     fn serve_until_end(&mut self, program: &mut Program) -> Result<Ended, FarError> {
-        let mut faults = Vec::new();
         let mut idle_since: Option<Instant> = None;
+        let mut ended = None;
         for turn in 0u64.. {
-            if turn.is_multiple_of(REQUESTS_EVERY) && !self.is_silent {
-                self.take_requests(program)?;
+            if turn.is_multiple_of(REQUESTS_EVERY) {
+                self.take_requests()?;
+                self.look_at_processes(program);
             }
-            let is_busy = self.take_faults(&mut faults)? | self.take_ended()?;
+            self.take_events(None)?;
+            let is_busy = self.serve_faults() | self.take_ended()?;
             self.carry_out_all()?;
+            self.forget_dropped();
             // One step at a time: a fault that comes meanwhile is served before the next.
-            if is_busy || self.pages.prepare() {
+            if is_busy || self.pages.prepare(self.started.elapsed()) {
                 idle_since = None;
                 continue;
             }
@@ -201,29 +261,32 @@ impl Monitor {
                 continue;
             }
             idle_since = None;
-            let woken = self.sleep(program)?;
-            if woken.has_request {
-                self.take_requests(program)?;
+            let woken = self.sleep(program, ended.is_some())?;
+            self.take_requests()?;
+            if woken && let Some(how) = program.ended()? {
+                ended = Some(how);
+                self.range_is_gone();
+                // Children may not have been reported.
+                self.take_events(None)?;
             }
-            if woken.has_ended
-                && let Some(ended) = program.ended()?
-            {
-                return Ok(ended);
+            if let Some(how) = ended {
+                self.bury_children();
+                if self.children.is_empty() {
+                    return Ok(how);
+                }
             }
         }
         unreachable!("a program ends before the turns do")
     }
 
-    fn take_faults(&mut self, faults: &mut Vec<Fault>) -> Result<bool, FarError> {
-        let Some(range) = &self.range else { return Ok(false) };
-        range.handed.userfault.take(faults)?;
-        let is_busy = !faults.is_empty();
-        for fault in faults.drain(..) {
-            let page = fault.address.wrapping_sub(range.handed.address) / PAGE_BYTES;
-            self.waits.begin(page);
-            self.pages.fault(page, fault.is_write);
+    /// Looks now and then which children are left, and how much memory all have.
+    fn look_at_processes(&mut self, program: &Program) {
+        if self.looked.elapsed() < SLEEP_MAX {
+            return;
         }
-        Ok(is_busy)
+        self.looked = Instant::now();
+        self.bury_children();
+        self.summary.see_own(crate::program::anonymous_bytes(program.process()));
     }
 
     /// Takes what has ended on the node's side.
@@ -234,36 +297,46 @@ impl Monitor {
             match ended {
                 node::Ended::Loaded(run) => self.pages.loaded(run),
                 node::Ended::Saved(run) => self.pages.saved(run),
-                node::Ended::Allocated(segment) => self.pages.chunk_allocated(segment),
-                node::Ended::Freed(segment) => self.pages.chunk_freed(segment),
+                node::Ended::Allocated(id) => self.pages.chunk_allocated(id),
+                node::Ended::Freed => {}
             }
         }
         Ok(is_busy)
     }
 
-    fn take_requests(&mut self, program: &Program) -> Result<(), FarError> {
+    fn take_requests(&mut self) -> Result<(), FarError> {
         loop {
-            let request = match program.handover.take() {
-                Ok(Some(request)) => request,
-                Ok(None) => return Ok(()),
-                Err(HandoverError::Socket(Errno::PIPE | Errno::CONNRESET)) => {
-                    // Nobody has the program's end any more.
-                    self.is_silent = true;
-                    return Ok(());
-                }
-                Err(error) => return Err(error.into()),
+            let request = match self.requests.pop_front() {
+                Some(request) => request,
+                None => match self.next_request()? {
+                    Some(request) => request,
+                    None => return Ok(()),
+                },
             };
             match request {
                 Request::HandOver(handed) => self.begin_range(handed)?,
-                Request::Release { address, length } => self.release(address, length)?,
+                Request::Taken(taken) => self.answered(taken)?,
+                Request::Child { number, socket } => {
+                    self.callers.push((number, socket));
+                    self.introduce();
+                }
                 Request::Denied(errno) => return Err(FarError::Range(Errno::from_raw_os_error(errno))),
             }
-            match program.handover.done() {
-                // The program has ended meanwhile.
-                Ok(()) | Err(HandoverError::Socket(Errno::PIPE | Errno::CONNRESET)) => {}
-                Err(error) => return Err(error.into()),
+        }
+    }
+
+    /// Takes the answer that the program is late with, if it has come. Other requests wait.
+    fn take_late_answer(&mut self) -> Result<(), FarError> {
+        if self.has_ended() {
+            self.range_is_gone();
+        }
+        while let Some(request) = self.next_request()? {
+            match request {
+                Request::Taken(taken) => self.answered(taken)?,
+                other => self.requests.push_back(other),
             }
         }
+        Ok(())
     }
 
     /// A program has begun: the one that was started, or another one that it executed in its own place.
@@ -273,72 +346,77 @@ impl Monitor {
             return Err(HandoverError::Malformed.into());
         }
         self.clear()?;
-        handed.userfault.agree()?;
-        handed.userfault.watch(handed.address, handed.length)?;
-        self.range = Some(Range { handed, is_gone: false });
+        let powers = handed.userfault.agree(self.powers)?;
+        handed.userfault.watch(handed.address, handed.length + MARKS_BYTES as u64)?;
+        let layout = Layout::new(handed.address, handed.length);
+        self.range = Some(Range { handed, layout, is_gone: false });
         self.summary.ranges += 1;
-        Ok(())
+        match self.handover.as_ref().map(|handover| handover.accept(Terms { powers })) {
+            // The program may have ended meanwhile.
+            None | Some(Ok(()) | Err(HandoverError::Socket(Errno::PIPE | Errno::CONNRESET))) => Ok(()),
+            Some(Err(error)) => Err(error.into()),
+        }
     }
 
-    /// Forgets all pages, and waits until the node has the chunks back.
+    /// Forgets the pages of a program that executes another one in its place, and waits until the node has the chunks back
+    /// that no child needs.
     fn clear(&mut self) -> Result<(), FarError> {
-        let Some(range) = &mut self.range else { return Ok(()) };
-        range.is_gone = true;
-        self.waits.end_all();
-        let pages = self.sizes.limits().pages;
-        let whole = crate::pages::Span { first: 0, count: u32::try_from(pages).unwrap_or(u32::MAX) };
-        self.pages.release(whole);
+        if self.range.is_none() {
+            return Ok(());
+        }
+        self.range_is_gone();
         self.carry_out_all()?;
         while !self.node.is_at_rest() {
             self.take_ended()?;
             self.carry_out_all()?;
             self.node.wait()?;
         }
-        self.finish_range();
-        self.pages = Pages::new(self.sizes.limits());
         self.range = None;
         Ok(())
     }
 
-    fn finish_range(&mut self) {
-        self.summary.add(&self.pages.counters());
+    /// The program has ended, or executes another one: nothing is in its memory any more.
+    fn range_is_gone(&mut self) {
+        let Some(range) = self.range.as_mut().filter(|range| !range.is_gone) else { return };
+        range.is_gone = true;
+        self.waits.end_all();
+        self.faults.retain(|(process, _)| process.is_some());
+        self.give_up_asking();
+        let count = u32::try_from(self.sizes.limits().pages).unwrap_or(u32::MAX);
+        self.pages.unmapped(Span { first: 0, count });
     }
 
-    fn release(&mut self, address: u64, length: u64) -> Result<(), FarError> {
-        let Some(range) = &self.range else { return Err(HandoverError::Malformed.into()) };
-        let offset = address.wrapping_sub(range.handed.address);
-        let is_inside = offset.checked_add(length).is_some_and(|end| end <= range.handed.length);
-        if !is_inside || !(offset | length).is_multiple_of(PAGE_BYTES) || length == 0 {
-            return Err(HandoverError::Malformed.into());
-        }
-        let count = u32::try_from(length / PAGE_BYTES).map_err(|_| HandoverError::Malformed)?;
-        self.pages.release(crate::pages::Span { first: offset / PAGE_BYTES, count });
-        self.carry_out_all()
+    /// Whether the program has ended.
+    fn has_ended(&self) -> bool {
+        let Some(process) = &self.process else { return false };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     /// Sleeps until something is to be done.
-    fn sleep(&mut self, program: &Program) -> Result<Woken, FarError> {
+    /// Returns whether the program has ended.
+    fn sleep(&mut self, program: &Program, has_ended: bool) -> Result<bool, FarError> {
         let at_most = self.node.arm().min(SLEEP_MAX);
-        let mut descriptors = Vec::with_capacity(4);
-        descriptors.push(PollFd::from_borrowed_fd(program.descriptor(), PollFlags::IN));
+        let mut descriptors = Vec::with_capacity(4 + self.children.len());
         descriptors.push(PollFd::from_borrowed_fd(self.node.descriptor(), PollFlags::IN));
-        if !self.is_silent {
-            descriptors.push(PollFd::new(&program.handover, PollFlags::IN));
+        if !self.is_silent
+            && let Some(handover) = &self.handover
+        {
+            descriptors.push(PollFd::new(&**handover, PollFlags::IN));
         }
-        if let Some(range) = &self.range {
-            descriptors.push(PollFd::new(&range.handed.userfault, PollFlags::IN));
+        if let Some(faults) = self.faults_of(None) {
+            descriptors.push(PollFd::new(faults, PollFlags::IN));
+        }
+        for child in self.children.values() {
+            descriptors.push(PollFd::new(&child.faults, PollFlags::IN));
+        }
+        if !has_ended {
+            descriptors.push(PollFd::from_borrowed_fd(program.descriptor(), PollFlags::IN));
         }
         match poll(&mut descriptors, Timespec::try_from(at_most).ok().as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(FarError::machine("wait for the program")(errno)),
         }
-        let is_ready = |at: usize| descriptors.get(at).is_some_and(|it| !it.revents().is_empty());
-        Ok(Woken { has_ended: is_ready(0), has_request: !self.is_silent && is_ready(2) })
+        Ok(!has_ended && descriptors.last().is_some_and(|it| !it.revents().is_empty()))
     }
-}
-
-/// What has woken the monitor.
-struct Woken {
-    has_ended: bool,
-    has_request: bool,
 }

@@ -2,7 +2,7 @@
 
 use super::buffers::Buffers;
 use crate::FarError;
-use crate::pages::{RunId, SEGMENT_PAGES, Span};
+use crate::pages::{ChunkId, RunId, SEGMENT_PAGES, Span};
 use portcullis::{
     Answer, ArenaMemory, BarePermission, Call, Error, NotRevoked, Operation, Outcome, Rejected, Session,
 };
@@ -16,8 +16,8 @@ use std::time::Duration;
 pub(super) enum Ended {
     Loaded(RunId),
     Saved(RunId),
-    Allocated(u64),
-    Freed(u64),
+    Allocated(ChunkId),
+    Freed,
 }
 
 /// What an access does.
@@ -32,6 +32,7 @@ enum Kind {
 struct Access {
     kind: Kind,
     run: RunId,
+    chunk: ChunkId,
     /// Which piece of the run.
     piece: usize,
 }
@@ -39,15 +40,14 @@ struct Access {
 /// A request for a chunk, or for the end of one.
 #[derive(Debug)]
 enum Ask {
-    Allocate(u64),
-    Free(u64, BarePermission),
+    Allocate(ChunkId),
+    Free(BarePermission),
 }
 
 /// A session with chunks.
 pub(super) struct Node {
     session: Session,
-    /// Chunks by segment.
-    chunks: HashMap<u64, BarePermission>,
+    chunks: HashMap<ChunkId, BarePermission>,
     waiting: VecDeque<Access>,
     under_way: HashMap<Operation, Access>,
     asks: VecDeque<Ask>,
@@ -84,29 +84,35 @@ impl Node {
         &self.session
     }
 
-    pub(super) fn load(&mut self, buffers: &mut Buffers, run: RunId) -> Result<(), FarError> {
-        self.begin_all(buffers, run, Kind::Load)
+    pub(super) fn load(&mut self, buffers: &mut Buffers, run: RunId, chunk: ChunkId) -> Result<(), FarError> {
+        self.begin_all(buffers, run, chunk, Kind::Load)
     }
 
-    pub(super) fn save(&mut self, buffers: &mut Buffers, run: RunId) -> Result<(), FarError> {
-        self.begin_all(buffers, run, Kind::Save)
+    pub(super) fn save(&mut self, buffers: &mut Buffers, run: RunId, chunk: ChunkId) -> Result<(), FarError> {
+        self.begin_all(buffers, run, chunk, Kind::Save)
     }
 
-    fn begin_all(&mut self, buffers: &mut Buffers, run: RunId, kind: Kind) -> Result<(), FarError> {
+    fn begin_all(
+        &mut self,
+        buffers: &mut Buffers,
+        run: RunId,
+        chunk: ChunkId,
+        kind: Kind,
+    ) -> Result<(), FarError> {
         let stored = buffers.get_mut(run);
         stored.accesses = stored.pieces.len();
-        self.waiting.extend((0..stored.pieces.len()).map(|piece| Access { kind, run, piece }));
+        self.waiting.extend((0..stored.pieces.len()).map(|piece| Access { kind, run, chunk, piece }));
         self.begin_waiting(buffers)
     }
 
-    pub(super) fn allocate_chunk(&mut self, segment: u64) -> Result<(), FarError> {
-        self.asks.push_back(Ask::Allocate(segment));
+    pub(super) fn allocate_chunk(&mut self, id: ChunkId) -> Result<(), FarError> {
+        self.asks.push_back(Ask::Allocate(id));
         self.ask()
     }
 
-    pub(super) fn free_chunk(&mut self, segment: u64) -> Result<(), FarError> {
-        let chunk = self.chunks.remove(&segment).expect("only a chunk that is there is freed");
-        self.asks.push_back(Ask::Free(segment, chunk));
+    pub(super) fn free_chunk(&mut self, id: ChunkId) -> Result<(), FarError> {
+        let chunk = self.chunks.remove(&id).expect("only a chunk that is there is freed");
+        self.asks.push_back(Ask::Free(chunk));
         self.ask()
     }
 
@@ -147,7 +153,9 @@ impl Node {
         operation: Operation,
         outcome: Outcome<ArenaMemory>,
     ) -> Result<Option<Ended>, FarError> {
-        let Some(Access { kind, run, piece }) = self.under_way.remove(&operation) else { return Ok(None) };
+        let Some(Access { kind, run, piece, .. }) = self.under_way.remove(&operation) else {
+            return Ok(None);
+        };
         let what = match kind {
             Kind::Load => "cannot read the program's memory",
             Kind::Save => "cannot write the program's memory",
@@ -164,8 +172,8 @@ impl Node {
 
     fn answered(&mut self, what: Ended, answer: Result<Answer, Error>) -> Result<(), FarError> {
         match (what, answer) {
-            (Ended::Allocated(segment), Ok(Answer::Granted(chunk))) => {
-                self.chunks.insert(segment, chunk);
+            (Ended::Allocated(id), Ok(Answer::Granted(chunk))) => {
+                self.chunks.insert(id, chunk);
                 self.allocated += 1;
                 self.chunks_max = self.chunks_max.max(self.chunks.len() as u64);
                 Ok(())
@@ -182,7 +190,7 @@ impl Node {
             let stored = buffers.get_mut(access.run);
             let Span { first, .. } = stored.span;
             let piece = &mut stored.pieces[access.piece];
-            let chunk = &self.chunks[&(first / SEGMENT_PAGES)];
+            let chunk = &self.chunks[&access.chunk];
             let offset = (first % SEGMENT_PAGES + u64::from(piece.at)) * PAGE as u64;
             let buffer = piece.buffer.take().expect("one access at a time");
             let now = self.session.now();
@@ -213,13 +221,11 @@ impl Node {
         while let Some(ask) = self.asks.pop_front() {
             let client = self.session.client();
             let (begun, back, what) = match ask {
-                Ask::Allocate(segment) => {
-                    (client.allocate_chunk(), Some(Ask::Allocate(segment)), Ended::Allocated(segment))
-                }
-                Ask::Free(segment, chunk) => match client.free_chunk(chunk) {
-                    Ok(call) => (Ok(call), None, Ended::Freed(segment)),
+                Ask::Allocate(id) => (client.allocate_chunk(), Some(Ask::Allocate(id)), Ended::Allocated(id)),
+                Ask::Free(chunk) => match client.free_chunk(chunk) {
+                    Ok(call) => (Ok(call), None, Ended::Freed),
                     Err(NotRevoked { permission, error }) => {
-                        (Err(error), Some(Ask::Free(segment, *permission)), Ended::Freed(segment))
+                        (Err(error), Some(Ask::Free(*permission)), Ended::Freed)
                     }
                 },
             };

@@ -1,23 +1,48 @@
 //! Taking pages out of the program's memory, oldest first, and dropping runs.
 
 use super::runs::{Origin, State};
+use super::staying::Stay;
 use super::table::{Place, SEGMENT_PAGES};
 use super::{Effect, Group, Pages, RunId, Span};
+use std::time::Duration;
 
 /// The most pages that are taken out together. A longer write would hold up reads behind it.
 const OUT_MAX: u32 = 32;
 /// Pages are taken out with neighbours that are at most this part of all ages younger.
 const ALIKE_PART: usize = 8;
 
+/// What became of pages that were to be taken out: a bit for each page of their run. A page with no bit in `moved` or
+/// `missing` stays mapped.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct TakenOut {
+    /// The run's buffer has the page's bytes.
+    pub moved: u64,
+    /// There was no page: it is zeros.
+    pub missing: u64,
+    /// Of those that were moved, pages that hold nothing but zeros.
+    pub zeros: u64,
+    /// The page's protection was lifted, and the program may have written to it since.
+    pub unprotected: u64,
+    /// The kernel moved nothing from some page on, since the program changes its mappings: no page is refused by that.
+    pub is_changing: bool,
+}
+
 impl Pages {
-    /// Room for up to `wanted` more pages, where it can be made without waiting. `keep` is a run that must stay.
+    /// Room for up to `wanted` more pages, where it can be made without waiting. `keep` is a run that must stay. Where
+    /// nothing can be taken out because all that is mapped stays, there is room for one page.
     pub(super) fn make_room(&mut self, wanted: u32, keep: Option<RunId>) -> u32 {
         while self.room() < wanted && self.take_out_oldest(keep) {}
-        self.room().min(wanted)
+        let room = self.room().min(wanted);
+        let can_go = self.oldest().is_some() && !self.is_late;
+        if room == 0 && !can_go { 1 } else { room }
     }
 
-    /// Takes the oldest mapped pages out. `false`: there is no place for them, or nothing is mapped.
+    /// Takes the oldest mapped pages out. `false`: there is no place for them, the program is late to answer, or nothing
+    /// that is mapped can go.
     pub(super) fn take_out_oldest(&mut self, keep: Option<RunId>) -> bool {
+        if self.under_way.is_some() && self.is_late {
+            return false;
+        }
         let Some((page, group)) = self.oldest() else { return false };
         let is_dirty = self.table.page(page).place == Place::Mapped { is_dirty: true };
         let most = OUT_MAX.min(self.window_max());
@@ -32,9 +57,19 @@ impl Pages {
             self.table.page_mut(page).place = Place::Held(run);
         }
         self.mapped -= span.count;
-        self.counters.evicted += u64::from(span.count);
-        self.effects.push_back(Effect::TakeOut { run, span, is_dirty });
+        self.effects.push_back(Effect::TakeOut(run, span));
         true
+    }
+
+    /// The program has been asked to move a run's pages. [`Pages::taken_out`] ends that.
+    pub fn asked(&mut self, run: RunId) {
+        self.under_way = Some(run);
+    }
+
+    /// The program does not answer, or does again. While it does not, nothing is taken out, and more pages are mapped than
+    /// may be.
+    pub fn set_late(&mut self, is_late: bool) {
+        self.is_late = is_late;
     }
 
     /// The page that was mapped, or first written, longest ago. Pages that have lives left lose one and count as new.
@@ -67,6 +102,7 @@ impl Pages {
             at / SEGMENT_PAGES == segment
                 && it.place == Place::Mapped { is_dirty }
                 && it.lives == 0
+                && (it.stay == Stay::No || it.stamp == group.stamp)
                 && it.stamp.wrapping_sub(group.stamp) <= younger_max
         };
         let mut span = Span::one(page);
@@ -79,21 +115,47 @@ impl Pages {
         span
     }
 
-    /// Mapped pages have been taken out into their run. `zeros` has a bit for each of them that holds nothing but zeros:
-    /// those need no memory any more, here or on the node.
-    pub fn taken_out(&mut self, run: RunId, zeros: u64) {
-        let (span, origin) = (self.runs.get(run).span, self.runs.get(run).origin);
-        let is_dirty = origin == (Origin::TakenOut { is_dirty: true });
+    /// Mapped pages have been taken out into their run, or stay. `now` is as for [`Pages::prepare`].
+    pub fn taken_out(&mut self, run: RunId, taken: TakenOut, now: Duration) {
+        self.now = self.now.max(now);
+        self.under_way = self.under_way.filter(|&asked| asked != run);
+        let (span, origin, dropped) = {
+            let it = self.runs.get(run);
+            (it.span, it.origin, it.dropped)
+        };
+        let was_dirty = origin == (Origin::TakenOut { is_dirty: true });
+        let is_dirty = was_dirty || taken.unprotected & taken.moved != 0;
         self.runs.set_state(run, if is_dirty { State::Dirty } else { State::Clean });
-        let mut gone = 0;
+        let (mut gone, mut refused, mut dropped_here) = (0, Vec::new(), Vec::new());
         for (bit, page) in span.pages().enumerate() {
-            let is_here = self.table.page(page).place == Place::Held(run);
-            if is_dirty && is_here && zeros >> bit & 1 == 1 {
-                self.table.page_mut(page).place = Place::Absent;
-                self.table.set_stored(page, false);
-                gone += 1;
+            let has = |mask: u64| mask >> bit & 1 == 1;
+            let is_zero = has(taken.missing) || has(dropped) || (is_dirty && has(taken.zeros));
+            if has(taken.moved | taken.missing) {
+                self.table.page_mut(page).stay = Stay::No;
+                self.counters.evicted += u64::from(has(taken.moved));
+                if is_zero {
+                    self.table.page_mut(page).place = Place::Absent;
+                    self.set_stored(page, None);
+                    gone += 1;
+                }
+                continue;
+            }
+            gone += 1;
+            self.mapped += 1;
+            let is_dirty = was_dirty || has(taken.unprotected);
+            self.table.page_mut(page).place = Place::Mapped { is_dirty };
+            match (has(dropped), taken.is_changing) {
+                (true, _) => Span::join(&mut dropped_here, page),
+                (false, false) => Span::join(&mut refused, page),
+                (false, true) => {
+                    let stamp = self.stamp_anew(Span::one(page));
+                    self.ages.push_front(Group { span: Span::one(page), stamp });
+                }
             }
         }
+        self.counters.mapped_max = self.counters.mapped_max.max(self.mapped);
+        refused.into_iter().for_each(|span| self.refused(span));
+        dropped_here.into_iter().for_each(|span| self.doubt(span));
         let waiting = std::mem::take(&mut self.runs.get_mut(run).waiting);
         self.let_go(run, gone);
         self.stalled.extend(waiting);
@@ -128,7 +190,7 @@ impl Pages {
     /// Drops a run whose pages are elsewhere.
     pub(super) fn discard(&mut self, run: RunId) {
         let it = self.runs.remove(run);
-        assert!(it.waiting.is_empty(), "who waits for a run waits for pages in it");
+        assert!(it.waiting.is_empty(), "a fault that waits for a run waits for a page in it");
         let segment = it.span.first / SEGMENT_PAGES;
         self.table.segment_mut(segment).runs -= 1;
         self.superfluous.push(segment);

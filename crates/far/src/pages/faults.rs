@@ -4,8 +4,9 @@
 //! so there is no limit on how many streams are told apart.
 
 use super::runs::{Origin, State};
+use super::staying::Stay;
 use super::table::{Edge, Place, SEGMENT_PAGES};
-use super::{Effect, Pages, RunId, Span, Waiting};
+use super::{Access, Effect, Pages, RunId, Span, Waiting};
 
 /// From this length on a window has the next one read ahead.
 const AHEAD_FROM: u32 = 8;
@@ -62,12 +63,12 @@ impl Pages {
     ///
     /// # Panics
     /// The page lies outside the range.
-    pub fn fault(&mut self, page: u64, is_write: bool) {
+    pub fn fault(&mut self, page: u64, access: Access) {
         assert!(page < self.table.len(), "page {page} lies outside the range");
         self.counters.faults += 1;
-        let waiting = Waiting { page, is_write };
+        let waiting = Waiting { page, access };
         let is_mapped = matches!(self.table.page(page).place, Place::Mapped { .. });
-        // Nobody overtakes who waits for room: the room is made for the first of them.
+        // No fault overtakes those that wait for room: the room is made for the first of them.
         if (!is_mapped && !self.stalled.is_empty()) || !self.serve(waiting) {
             self.stall(waiting);
         }
@@ -91,15 +92,16 @@ impl Pages {
     fn serve(&mut self, waiting: Waiting) -> bool {
         let page = self.table.page(waiting.page);
         match page.place {
-            Place::Mapped { is_dirty: false } if waiting.is_write => self.allow(waiting.page),
-            Place::Mapped { .. } => self.effects.push_back(Effect::Wake(Span::one(waiting.page))),
+            Place::Mapped { .. } if waiting.access == Access::Protected => self.allow(waiting.page),
+            // It was mapped meanwhile, or the program has dropped it.
+            Place::Mapped { .. } => self.effects.push_back(Effect::Refill(waiting.page)),
             Place::Held(run) => match self.runs.get(run).state {
                 State::Clean | State::Dirty => return self.map_from(run, waiting),
                 State::Loading | State::TakingOut | State::Saving => {
                     self.runs.get_mut(run).waiting.push(waiting);
                 }
             },
-            Place::Absent if page.is_stored => return self.load(waiting),
+            Place::Absent if page.stored_in.is_some() => return self.load(waiting),
             Place::Absent => return self.zero(waiting),
         }
         true
@@ -174,7 +176,10 @@ impl Pages {
             _ => Edge::No,
         });
         let span = self.reach(page, window, window.length, |at| is_clean(self, at));
-        self.touch(span);
+        // A page that stays keeps its turn to be tried again.
+        if span.pages().all(|page| self.table.page(page).stay == Stay::No) {
+            self.touch(span);
+        }
         for page in span.pages() {
             let page = self.table.page_mut(page);
             page.place = Place::Mapped { is_dirty: true };
@@ -195,12 +200,14 @@ impl Pages {
         }
         let is_zeros = |at| {
             let page = self.table.page(at);
-            page.place == Place::Absent && !page.is_stored
+            page.place == Place::Absent && page.stored_in.is_none()
         };
         let span = self.reach(waiting.page, window, room, is_zeros);
         for page in span.pages() {
             // What stays zero is noticed when the page is taken out.
-            self.table.page_mut(page).place = Place::Mapped { is_dirty: true };
+            let page = self.table.page_mut(page);
+            page.place = Place::Mapped { is_dirty: true };
+            page.stay = Stay::No;
         }
         self.count_mapped(span.count);
         self.mapped_window(span, window);
@@ -228,9 +235,10 @@ impl Pages {
         length: u32,
         origin: Origin,
     ) -> Option<(RunId, Span)> {
+        let chunk = self.table.page(page).stored_in?;
         let is_stored = |pages: &Self, at| {
             let page = pages.table.page(at);
-            page.place == Place::Absent && page.is_stored
+            page.place == Place::Absent && page.stored_in == Some(chunk)
         };
         let span = self.reach(page, window, length, |at| is_stored(self, at));
         let block = span.count.next_power_of_two();
@@ -249,7 +257,7 @@ impl Pages {
             assert!(!page.is_saving, "a page that is being written is not read");
             page.place = Place::Held(run);
         }
-        self.effects.push_back(Effect::Load(run, span));
+        self.effects.push_back(Effect::Load(run, span, chunk));
         Some((run, span))
     }
 
@@ -261,7 +269,7 @@ impl Pages {
         let is_due = window.length >= AHEAD_FROM && self.stalled.is_empty() && self.ahead.is_worthwhile();
         if is_due
             && page.place == Place::Absent
-            && page.is_stored
+            && page.stored_in.is_some()
             && let Some((_, span)) = self.begin_load(next, window, window.length, Origin::Prefetched)
         {
             self.counters.prefetched += u64::from(span.count);
@@ -279,12 +287,12 @@ impl Pages {
         let is_here = |at| self.table.page(at).place == Place::Held(run);
         let span = self.reach(waiting.page, window, room, is_here);
         let is_dirty = state == State::Dirty;
-        let are_writable = is_dirty || (waiting.is_write && window.length >= WRITABLE_FROM);
+        let are_writable = is_dirty || (waiting.access.is_write() && window.length >= WRITABLE_FROM);
         self.map_span(run, span, waiting, are_writable);
         self.mapped_window(span, window);
         let count = u64::from(span.count);
         match origin {
-            Origin::Fetched => {}
+            Origin::Fetched | Origin::Inherited(_) => {}
             Origin::Prefetched => {
                 self.ahead.was_used();
                 self.counters.prefetched_used += count;
@@ -307,7 +315,7 @@ impl Pages {
         let expected: Vec<_> = span.pages().map(|page| self.table.page(page).writes_expected > 0).collect();
         let is_expected = |page: u64| expected[usize::try_from(page - span.first).unwrap_or(usize::MAX)];
         let is_writable =
-            |page| are_writable || (waiting.is_write && page == waiting.page) || is_expected(page);
+            |page| are_writable || (waiting.access.is_write() && page == waiting.page) || is_expected(page);
         let mut from = span.first;
         while from < span.end() {
             let like = is_writable(from);
@@ -318,9 +326,10 @@ impl Pages {
             from = end;
         }
         for page in span.pages() {
-            let is_written = waiting.is_write && page == waiting.page;
+            let is_written = waiting.access.is_write() && page == waiting.page;
             let it = self.table.page_mut(page);
             it.place = Place::Mapped { is_dirty: is_writable(page) };
+            it.stay = Stay::No;
             it.writes_expected =
                 if is_written { WRITES_EXPECTED } else { it.writes_expected.saturating_sub(1) };
         }
@@ -339,7 +348,9 @@ impl Pages {
     /// A run's bytes have come from the node.
     pub fn loaded(&mut self, run: RunId) {
         self.runs.set_state(run, State::Clean);
-        if self.runs.get(run).left == 0 {
+        if let Origin::Inherited(child) = self.runs.get(run).origin {
+            self.loaded_for_child(run, child);
+        } else if self.runs.get(run).left == 0 {
             self.let_go(run, 0);
         } else {
             self.serve_waiting(run);

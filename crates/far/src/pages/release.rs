@@ -1,41 +1,78 @@
 //! Pages that the program does not need any more.
 
+use super::runs::State;
+use super::staying::Stay;
 use super::table::{Place, SEGMENT_PAGES};
-use super::{Effect, Pages, Span};
+use super::{Pages, Span};
 
 impl Pages {
-    /// The program needs the bytes of these pages no more: they are zeros from here on.
+    /// The program asks the kernel to drop pages: they are zeros from here on. The kernel does so after this is reported, so
+    /// pages that are mapped may still be there for a while.
     ///
     /// # Panics
     /// The pages lie outside the range.
-    pub fn release(&mut self, span: Span) {
+    pub fn removed(&mut self, span: Span) {
+        let mut doubtful = Vec::new();
+        self.each_touched(span, |pages, page| {
+            if pages.release_page(page) {
+                Span::join(&mut doubtful, page);
+            }
+        });
+        for span in doubtful {
+            self.doubt(span);
+        }
+    }
+
+    /// Pages are not in the program's memory any more.
+    ///
+    /// # Panics
+    /// The pages lie outside the range.
+    pub fn unmapped(&mut self, span: Span) {
+        self.each_touched(span, |pages, page| {
+            if pages.release_page(page) {
+                pages.mapped -= 1;
+                let it = pages.table.page_mut(page);
+                it.place = Place::Absent;
+                it.stay = Stay::No;
+            }
+        });
+    }
+
+    fn each_touched(&mut self, span: Span, mut act: impl FnMut(&mut Self, u64)) {
         assert!(span.end() <= self.table.len(), "{span:?} lies outside the range");
         let segments = span.first / SEGMENT_PAGES..span.end().div_ceil(SEGMENT_PAGES);
         for segment in segments.filter(|&segment| self.table.is_touched(segment)).collect::<Vec<_>>() {
             let from = span.first.max(segment * SEGMENT_PAGES);
             let to = span.end().min((segment + 1) * SEGMENT_PAGES);
             for page in from..to {
-                self.release_page(page);
+                act(self, page);
             }
             self.superfluous.push(segment);
         }
-        self.effects.push_back(Effect::Forget(span));
     }
 
-    fn release_page(&mut self, page: u64) {
-        self.table.set_stored(page, false);
-        let place = std::mem::replace(&mut self.table.page_mut(page).place, Place::Absent);
-        match place {
-            Place::Absent => {}
-            Place::Mapped { .. } => self.mapped -= 1,
+    /// Forgets what is kept of a page. Returns whether it is mapped.
+    fn release_page(&mut self, page: u64) -> bool {
+        self.set_stored(page, None);
+        match self.table.page(page).place {
+            Place::Absent => false,
+            Place::Mapped { .. } => true,
+            // Whether the page is still mapped is not known before the program answers.
+            Place::Held(run) if self.runs.get(run).state == State::TakingOut => {
+                let it = self.runs.get_mut(run);
+                it.dropped |= 1 << (page - it.span.first);
+                false
+            }
             Place::Held(run) => {
-                // Who touches a page while it is released sees zeros, or what was there before.
+                self.table.page_mut(page).place = Place::Absent;
+                // A thread that touches a page while it is dropped sees zeros, or what was there before.
                 let it = self.runs.get_mut(run);
                 let (here, others) = it.waiting.iter().partition(|waiting| waiting.page == page);
                 it.waiting = others;
                 let here: Vec<_> = here;
                 self.stalled.extend(here);
                 self.let_go(run, 1);
+                false
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Runs: neighbouring pages whose bytes are in one buffer.
 
-use super::{Span, Waiting};
+use super::{ChunkId, SnapshotId, Span, Waiting};
 use std::collections::{HashMap, VecDeque};
 
 /// Names a run.
@@ -31,6 +31,8 @@ pub(super) enum Origin {
     Prefetched,
     /// The program's memory, where they were clean or dirty.
     TakenOut { is_dirty: bool },
+    /// The node, for a child. No page of the program itself is in it.
+    Inherited(SnapshotId),
 }
 
 #[derive(Debug)]
@@ -41,6 +43,10 @@ pub(super) struct Run {
     pub(super) left: u32,
     /// Where its bytes come from.
     pub(super) origin: Origin,
+    /// The chunk that it is being written to.
+    pub(super) chunk: Option<ChunkId>,
+    /// A bit for each of its pages that the program has dropped while it was taken out.
+    pub(super) dropped: u64,
     /// Faults on its pages, which wait until it can be mapped from.
     pub(super) waiting: Vec<Waiting>,
 }
@@ -72,7 +78,7 @@ impl Runs {
     pub(super) fn add(&mut self, span: Span, state: State, origin: Origin) -> RunId {
         let id = RunId(self.next);
         self.next += 1;
-        let run = Run { span, state, left: span.count, origin, waiting: Vec::new() };
+        let run = Run { span, state, left: span.count, origin, chunk: None, dropped: 0, waiting: Vec::new() };
         self.taken += run.block();
         self.count(state, span.count, run.block(), true);
         self.runs.insert(id, run);

@@ -1,7 +1,7 @@
 //! Writing dirty runs to the node, and the segments' chunks there.
 
 use super::runs::State;
-use super::table::{Chunk, Place, SEGMENT_PAGES};
+use super::table::{Place, SEGMENT_PAGES};
 use super::{Effect, Pages, RunId};
 
 /// The part of the runs that may be dirty before they are written, oldest first: what is touched again meanwhile is never
@@ -26,44 +26,35 @@ impl Pages {
     fn is_save_due(&self) -> bool {
         let is_many = self.runs.dirty_pages() > self.limits.held / DIRTY_PART;
         let has_way = self.runs.saving_pages() < self.limits.held / SAVING_PART;
-        has_way && (is_many || !self.stalled.is_empty())
+        has_way && (is_many || !self.stalled.is_empty() || self.has_stalled_children())
     }
 
     /// Begins to write a run. `false`: its segment has no chunk yet, or older bytes of its pages are still on their way.
     fn begin_save(&mut self, run: RunId) -> bool {
         let span = self.runs.get(run).span;
-        let number = span.first / SEGMENT_PAGES;
-        let segment = self.table.segment_mut(number);
-        match segment.chunk {
-            Chunk::Here => {}
-            Chunk::None => {
-                segment.chunk = Chunk::Allocating;
-                self.effects.push_back(Effect::AllocateChunk(number));
-                return false;
-            }
-            Chunk::Allocating | Chunk::Freeing => return false,
-        }
+        let Some(chunk) = self.chunk_to_write(span.first / SEGMENT_PAGES) else { return false };
         if span.pages().any(|page| self.table.page(page).is_saving) {
             return false;
         }
         for page in span.pages() {
             self.table.page_mut(page).is_saving = true;
         }
+        self.runs.get_mut(run).chunk = Some(chunk);
         self.runs.set_state(run, State::Saving);
         self.counters.saved += u64::from(span.count);
         self.counters.saves += 1;
-        self.effects.push_back(Effect::Save(run, span));
+        self.effects.push_back(Effect::Save(run, span, chunk));
         true
     }
 
     /// A run's bytes have arrived on the node.
     pub fn saved(&mut self, run: RunId) {
-        let span = self.runs.get(run).span;
+        let (span, chunk) = (self.runs.get(run).span, self.runs.get_mut(run).chunk.take());
         for page in span.pages() {
             self.table.page_mut(page).is_saving = false;
             // Pages that were released meanwhile are zeros.
             if self.table.page(page).place == Place::Held(run) {
-                self.table.set_stored(page, true);
+                self.set_stored(page, chunk);
             }
         }
         self.runs.set_state(run, State::Clean);
@@ -71,34 +62,6 @@ impl Pages {
             self.let_go(run, 0);
         } else {
             self.serve_waiting(run);
-        }
-    }
-
-    /// The chunk of a segment is there.
-    pub fn chunk_allocated(&mut self, segment: u64) {
-        self.table.segment_mut(segment).chunk = Chunk::Here;
-        self.superfluous.push(segment);
-    }
-
-    /// The chunk of a segment is gone.
-    pub fn chunk_freed(&mut self, segment: u64) {
-        self.table.segment_mut(segment).chunk = Chunk::None;
-        self.superfluous.push(segment);
-    }
-
-    /// Has the chunks freed that hold nothing any more.
-    pub(super) fn free_chunks(&mut self) {
-        for number in std::mem::take(&mut self.superfluous) {
-            if !self.table.is_touched(number) {
-                continue;
-            }
-            let segment = self.table.segment_mut(number);
-            if segment.chunk == Chunk::Here && segment.stored == 0 && segment.runs == 0 {
-                segment.chunk = Chunk::Freeing;
-                self.effects.push_back(Effect::FreeChunk(number));
-            } else if segment.chunk == Chunk::None {
-                self.table.forget(number);
-            }
         }
     }
 }

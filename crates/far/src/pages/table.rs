@@ -1,6 +1,7 @@
 //! What is known of each page and each segment. Segments that were never touched take no memory.
 
-use super::RunId;
+use super::staying::Stay;
+use super::{ChunkId, RunId};
 
 /// Pages of a segment, which has one chunk on the node: 1 MiB.
 pub const SEGMENT_PAGES: u64 = IN_SEGMENT as u64;
@@ -33,8 +34,8 @@ pub(super) enum Edge {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub(super) place: Place,
-    /// The segment's chunk has bytes of the page. A page that is dirty, or in a dirty run, has newer ones.
-    pub(super) is_stored: bool,
+    /// Where bytes of the page are stored. A page that is dirty, or in a dirty run, has newer ones.
+    pub(super) stored_in: Option<ChunkId>,
     /// A write of the page to the chunk is under way. No other is begun meanwhile, so none overtakes another.
     pub(super) is_saving: bool,
     /// Of the window in which the page was mapped, and of that in which its protection was lifted.
@@ -45,43 +46,38 @@ pub(super) struct Page {
     pub(super) writes_expected: u8,
     /// How many more times the page is passed over when it is the oldest: it came back soon after it was taken out.
     pub(super) lives: u8,
+    /// Whether the page, which is mapped, must stay so for now.
+    pub(super) stay: Stay,
     /// When the page was last mapped or first written.
     pub(super) stamp: u32,
 }
 
 const UNTOUCHED: Page = Page {
     place: Place::Absent,
-    is_stored: false,
+    stored_in: None,
     is_saving: false,
     edge: Edge::No,
     write_edge: Edge::No,
     writes_expected: 0,
     lives: 0,
+    stay: Stay::No,
     stamp: 0,
 };
-
-/// A segment's memory on the node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Chunk {
-    None,
-    Allocating,
-    Here,
-    Freeing,
-}
 
 #[derive(Debug)]
 pub(super) struct Segment {
     pages: [Page; IN_SEGMENT],
-    /// Pages that are stored.
-    pub(super) stored: u32,
     /// Runs of its pages.
     pub(super) runs: u32,
-    pub(super) chunk: Chunk,
+    /// The chunk that its pages are written to.
+    pub(super) current: Option<ChunkId>,
+    /// All chunks that have bytes of its pages.
+    pub(super) chunks: Vec<ChunkId>,
 }
 
 impl Segment {
     fn new() -> Self {
-        Self { pages: [UNTOUCHED; IN_SEGMENT], stored: 0, runs: 0, chunk: Chunk::None }
+        Self { pages: [UNTOUCHED; IN_SEGMENT], runs: 0, current: None, chunks: Vec::new() }
     }
 }
 
@@ -126,19 +122,17 @@ impl Table {
         self.segments.get(index(segment)).is_some_and(Option::is_some)
     }
 
-    pub(super) fn set_stored(&mut self, page: u64, is_stored: bool) {
-        let was = std::mem::replace(&mut self.page_mut(page).is_stored, is_stored);
-        let stored = &mut self.segment_mut(page / SEGMENT_PAGES).stored;
-        *stored = *stored + u32::from(is_stored) - u32::from(was);
+    /// Segments of which something is known.
+    pub(super) fn touched(&self) -> impl Iterator<Item = u64> {
+        (0u64..).zip(&self.segments).filter_map(|(number, segment)| segment.as_ref().map(|_| number))
     }
 
     /// Forgets a segment of which nothing is known that was not so from the start.
     pub(super) fn forget(&mut self, segment: u64) {
         let place = &mut self.segments[index(segment)];
         let is_bare = place.as_ref().is_some_and(|it| {
-            it.stored == 0
-                && it.runs == 0
-                && it.chunk == Chunk::None
+            it.runs == 0
+                && it.chunks.is_empty()
                 && it.pages.iter().all(|page| page.place == Place::Absent && !page.is_saving)
         });
         if is_bare {

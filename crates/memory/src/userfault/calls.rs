@@ -13,8 +13,9 @@ const NEW: Opcode = opcode::none(GROUP, 0);
 const API: Opcode = opcode::read_write::<raw::uffdio_api>(GROUP, 0x3F);
 const REGISTER: Opcode = opcode::read_write::<raw::uffdio_register>(GROUP, 0);
 const WAKE: Opcode = opcode::read::<raw::uffdio_range>(GROUP, 2);
+const UNREGISTER: Opcode = opcode::read::<raw::uffdio_range>(GROUP, 1);
 const COPY: Opcode = opcode::read_write::<raw::uffdio_copy>(GROUP, 3);
-const ZEROPAGE: Opcode = opcode::read_write::<raw::uffdio_zeropage>(GROUP, 4);
+const MOVE: Opcode = opcode::read_write::<raw::uffdio_move>(GROUP, 5);
 const WRITEPROTECT: Opcode = opcode::read_write::<raw::uffdio_writeprotect>(GROUP, 6);
 
 /// `UFFD_API`: the only version that there is.
@@ -29,11 +30,11 @@ const _: () = assert!(size_of::<raw::uffdio_range>() == 16 && offset_of!(raw::uf
 const _: () =
     assert!(size_of::<raw::uffdio_register>() == 32 && offset_of!(raw::uffdio_register, mode) == 16);
 const _: () = assert!(size_of::<raw::uffdio_copy>() == 40 && offset_of!(raw::uffdio_copy, copy) == 32);
-const _: () =
-    assert!(size_of::<raw::uffdio_zeropage>() == 32 && offset_of!(raw::uffdio_zeropage, zeropage) == 24);
+const _: () = assert!(size_of::<raw::uffdio_move>() == 40 && offset_of!(raw::uffdio_move, move_) == 32);
 const _: () = assert!(size_of::<raw::uffdio_writeprotect>() == 24);
-const _: () =
-    assert!(size_of::<raw::uffd_msg>() == super::MESSAGE_BYTES && offset_of!(raw::uffd_msg, arg) == 8);
+const _: () = assert!(
+    size_of::<raw::uffd_msg>() == super::events::MESSAGE_BYTES && offset_of!(raw::uffd_msg, arg) == 8
+);
 const _: () = assert!(raw::UFFD_API as u64 == VERSION);
 
 /// A range of addresses.
@@ -84,17 +85,17 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// Pages to be filled with zeros.
-pub(super) struct Zeroed(raw::uffdio_zeropage);
+/// Pages to be moved to another place of the same process.
+pub(super) struct Move(raw::uffdio_move);
 
-impl Zeroed {
-    pub(super) fn new(range: Range) -> Self {
-        Self(raw::uffdio_zeropage { range: range.0, mode: 0, zeropage: 0 })
+impl Move {
+    pub(super) fn new(from: Range, to: u64) -> Self {
+        Self(raw::uffdio_move { dst: to, src: from.0.start, len: from.0.len, mode: 0, move_: 0 })
     }
 
-    /// Bytes that were filled.
+    /// Bytes that were moved.
     pub(super) fn done(&self) -> usize {
-        usize::try_from(self.0.zeropage).unwrap_or(0)
+        usize::try_from(self.0.move_).unwrap_or(0)
     }
 }
 
@@ -168,7 +169,7 @@ pub(super) fn api(descriptor: impl AsFd, api: &mut Api) -> io::Result<()> {
 pub(super) fn register(descriptor: impl AsFd, register: &mut Register) -> io::Result<()> {
     // SAFETY: UFFDIO_REGISTER takes a uffdio_register, which the kernel reads and writes.
     let call = unsafe { Updater::<REGISTER, _>::new(&mut register.0) };
-    // SAFETY: bytes that are there stay. What is missing in a mapping of a file anybody who has the file may fill.
+    // SAFETY: bytes that are there stay.
     unsafe { ioctl(descriptor, call) }
 }
 
@@ -182,15 +183,27 @@ pub(super) fn wake(descriptor: impl AsFd, range: &mut Range) -> io::Result<()> {
 pub(super) fn copy(descriptor: impl AsFd, copy: &mut Copied<'_>) -> io::Result<()> {
     // SAFETY: UFFDIO_COPY takes a uffdio_copy, which the kernel reads and writes.
     let call = unsafe { Updater::<COPY, _>::new(&mut copy.0) };
-    // SAFETY: the source is a live slice of this length. Only missing pages of a watched file change, as any holder of
-    // the file may change them: no reference to plain bytes of such memory exists.
+    // SAFETY: the source is a live slice of this length. Only missing pages of watched memory change, and whoever
+    // touches one of those waits until it is filled: nothing has seen other bytes there.
     unsafe { ioctl(descriptor, call) }
 }
 
-pub(super) fn zero(descriptor: impl AsFd, zeroed: &mut Zeroed) -> io::Result<()> {
-    // SAFETY: UFFDIO_ZEROPAGE takes a uffdio_zeropage, which the kernel reads and writes.
-    let call = unsafe { Updater::<ZEROPAGE, _>::new(&mut zeroed.0) };
-    // SAFETY: as for UFFDIO_COPY.
+/// Moves pages.
+///
+/// # Safety
+/// Neither range holds memory that a reference of this process stands for, and the bytes of the target are nothing that
+/// another part of the process relies on.
+pub(super) unsafe fn move_pages(descriptor: impl AsFd, moved: &mut Move) -> io::Result<()> {
+    // SAFETY: UFFDIO_MOVE takes a uffdio_move, which the kernel reads and writes.
+    let call = unsafe { Updater::<MOVE, _>::new(&mut moved.0) };
+    // SAFETY: the caller's promise.
+    unsafe { ioctl(descriptor, call) }
+}
+
+pub(super) fn unregister(descriptor: impl AsFd, range: &mut Range) -> io::Result<()> {
+    // SAFETY: UFFDIO_UNREGISTER takes a uffdio_range.
+    let call = unsafe { Updater::<UNREGISTER, _>::new(&mut range.0) };
+    // SAFETY: the call changes no bytes that are there.
     unsafe { ioctl(descriptor, call) }
 }
 

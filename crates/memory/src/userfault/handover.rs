@@ -1,9 +1,10 @@
-//! How a program hands a range of its memory to the process that fills its pages: one message each way over a socket that
-//! keeps messages apart, and later one for each part of the range that the program does not need any more.
+//! How a program hands a range of its memory to the process that fills its pages, and has pages moved out of it: messages
+//! over a socket that keeps them apart.
 //!
-//! The program's side makes no use of the heap, which may be what the range is for.
+//! The program's side makes no use of the heap, which may be what the range is for, nor of anything that belongs to one
+//! thread, such as `errno`.
 
-use super::Userfault;
+use super::{Powers, Userfault};
 use portcullis_errors::{Coded, ErrorCode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -13,41 +14,91 @@ use rustix::net::{
 };
 use std::mem::MaybeUninit;
 
-/// Bytes of a message: what it is, and two numbers.
-const MESSAGE_BYTES: usize = 24;
-const HAND_OVER: u64 = 0x4641_5200_0000_0001;
-const DENIED: u64 = 0x4641_5200_0000_0002;
-const RELEASE: u64 = 0x4641_5200_0000_0003;
-const DONE: u64 = 0x4641_5200_0000_0004;
+/// Words of a message: what it is, and up to five numbers.
+const WORDS: usize = 6;
+const MESSAGE_BYTES: usize = WORDS * 8;
+/// The most descriptors that go with a message.
+const DESCRIPTORS_MAX: usize = 3;
+
+/// Bytes behind a range that are watched with it and never accessed: by them a forked child makes itself known (see
+/// [`mark_of`]).
+pub const MARKS_BYTES: usize = 4096 * super::PAGE;
+/// How many bits of a child's number the place of its mark stands for. The rest is the mark's length.
+const PLACE_BITS: u32 = 11;
+
+const HAND_OVER: u64 = 0x4641_5200_0000_0011;
+const DENIED: u64 = 0x4641_5200_0000_0012;
+const TERMS: u64 = 0x4641_5200_0000_0013;
+const TAKE: u64 = 0x4641_5200_0000_0014;
+const TAKEN: u64 = 0x4641_5200_0000_0015;
+const CHILD: u64 = 0x4641_5200_0000_0016;
+const JOINED: u64 = 0x4641_5200_0000_0017;
 
 /// A range that a program has handed over.
 #[derive(Debug)]
 pub struct Handed {
     /// The faults of the program's memory.
     pub userfault: Userfault,
-    /// The file that the range is a mapping of, from its first byte on.
-    pub file: OwnedFd,
+    /// A file in memory, in which the program leaves the bytes of pages that were moved out.
+    pub outbox: OwnedFd,
+    /// The program's `/proc/self/pagemap`, which says which pages are there. `None`: there is no `/proc`.
+    pub pagemap: Option<OwnedFd>,
     /// The first address, in the program.
     pub address: u64,
     /// Bytes.
     pub length: u64,
 }
 
-/// What a program asks for.
+/// What a program sends.
 #[derive(Debug)]
 pub enum Request {
-    /// To have the pages of a range filled. The program waits for [`Handover::done`].
+    /// To have the pages of a range filled. The program waits for [`Handover::accept`].
     HandOver(Handed),
-    /// To forget the pages of a part of the range: they are zeros from here on. The program waits for
-    /// [`Handover::done`].
-    Release {
-        /// The first address.
-        address: u64,
-        /// Bytes.
-        length: u64,
+    /// Pages were moved out, as [`Command`] asked.
+    Taken(Taken),
+    /// A forked child wants a descriptor of its own faults, sent by [`Handover::adopt`] over its own socket.
+    Child {
+        /// The number by which the child makes itself known (see [`join`]).
+        number: u64,
+        /// The child's socket.
+        socket: OwnedFd,
     },
     /// The program's kernel refused the range, with this error number.
     Denied(i32),
+}
+
+/// To move pages out of the range: the bytes of each go to its place in the outbox, the first page's first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// Comes back with the answer.
+    pub tag: u64,
+    /// The first page's address.
+    pub address: u64,
+    /// Pages, 64 at most.
+    pub count: u32,
+}
+
+/// What became of pages that were to be moved out: a bit for each, the first page's lowest. A page with no bit in `moved`
+/// or `missing` stays where it is.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// The command's.
+    pub tag: u64,
+    /// The page's bytes are in the outbox.
+    pub moved: u64,
+    /// There was no page: it is zeros.
+    pub missing: u64,
+    /// The protection of the page was lifted, and the program may have written to it since.
+    pub unprotected: u64,
+    /// The program changes its mappings: pages that stay may be tried again once its events were taken.
+    pub is_changing: bool,
+}
+
+/// On what terms the pages of a range are filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// What the kernel does for the range.
+    pub powers: Powers,
 }
 
 /// Why a program and the process that fills its pages cannot talk.
@@ -88,49 +139,55 @@ impl Handover {
     /// # Errors
     /// The socket is gone, or what came makes no sense.
     pub fn take(&self) -> Result<Option<Request>, HandoverError> {
-        let mut bytes = [0; MESSAGE_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)
-        {
-            Ok(received) => received,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            Err(error) => return Err(error.into()),
+        let (words, mut descriptors) = match receive(self.socket.as_fd(), RecvFlags::DONTWAIT) {
+            Ok(message) => message,
+            Err(HandoverError::Socket(Errno::AGAIN | Errno::INTR)) => return Ok(None),
+            Err(error) => return Err(error),
         };
-        let mut descriptors = ancillary
-            .drain()
-            .filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-                _ => None,
-            })
-            .flatten();
-        if received.bytes == 0 {
-            // The program has ended, or closed its end: nothing more will come.
-            return Err(Errno::PIPE.into());
-        }
-        let (first, second) = (descriptors.next(), descriptors.next());
-        if received.bytes != MESSAGE_BYTES || received.flags.contains(ReturnFlags::TRUNC) {
-            return Err(HandoverError::Malformed);
-        }
-        let [what, address, length] = words(&bytes);
-        match (what, first, second) {
-            (HAND_OVER, Some(userfault), Some(file)) => {
+        let [what, first, second, third, fourth, fifth] = words;
+        let request = match (what, descriptors.each_mut().map(Option::take)) {
+            (HAND_OVER, [Some(userfault), Some(outbox), pagemap]) => {
                 let userfault = Userfault::of_peer(userfault);
-                Ok(Some(Request::HandOver(Handed { userfault, file, address, length })))
+                Request::HandOver(Handed { userfault, outbox, pagemap, address: first, length: second })
             }
-            (RELEASE, None, None) => Ok(Some(Request::Release { address, length })),
-            (DENIED, None, None) => Ok(Some(Request::Denied(i32::try_from(address).unwrap_or(0)))),
-            _ => Err(HandoverError::Malformed),
-        }
+            (TAKEN, [None, None, None]) => Request::Taken(Taken {
+                tag: first,
+                moved: second,
+                missing: third,
+                unprotected: fourth,
+                is_changing: fifth != 0,
+            }),
+            (CHILD, [Some(socket), None, None]) => Request::Child { number: first, socket },
+            (DENIED, [None, None, None]) => Request::Denied(i32::try_from(first).unwrap_or(0)),
+            _ => return Err(HandoverError::Malformed),
+        };
+        Ok(Some(request))
     }
 
-    /// Tells the program that its request is carried out.
+    /// Tells the program that its range is watched, and on what terms.
     ///
     /// # Errors
     /// The program has gone.
-    pub fn done(&self) -> Result<(), HandoverError> {
-        send(self.socket.as_fd(), [DONE, 0, 0], &[]).map_err(HandoverError::Socket)
+    pub fn accept(&self, terms: Terms) -> Result<(), HandoverError> {
+        let Powers { moves, forks } = terms.powers;
+        Ok(send(self.socket.as_fd(), [TERMS, moves.into(), forks.into(), 0, 0, 0], &[])?)
+    }
+
+    /// Asks the program to move pages out. The answer is a [`Request::Taken`].
+    ///
+    /// # Errors
+    /// As [`Handover::accept`].
+    pub fn command(&self, command: Command) -> Result<(), HandoverError> {
+        let Command { tag, address, count } = command;
+        Ok(send(self.socket.as_fd(), [TAKE, tag, address, count.into(), 0, 0], &[])?)
+    }
+
+    /// Gives a forked child a descriptor of its own faults, over the child's socket.
+    ///
+    /// # Errors
+    /// The child has gone.
+    pub fn adopt(socket: BorrowedFd<'_>, faults: &Userfault) -> Result<(), HandoverError> {
+        Ok(send(socket, [JOINED, 0, 0, 0, 0, 0], &[faults.as_fd()])?)
     }
 }
 
@@ -141,60 +198,143 @@ impl AsFd for Handover {
     }
 }
 
-/// The program's side: hands a mapping of `file` over and waits until its pages can be touched.
+/// The program's side: hands a range over and waits until its pages can be touched.
 ///
 /// # Errors
 /// The other side has gone, or makes no sense.
 pub fn hand_over(
     socket: BorrowedFd<'_>,
     userfault: &Userfault,
-    file: BorrowedFd<'_>,
+    outbox: BorrowedFd<'_>,
+    pagemap: Option<BorrowedFd<'_>>,
     (address, length): (u64, u64),
-) -> Result<(), HandoverError> {
-    send(socket, [HAND_OVER, address, length], &[userfault.as_fd(), file])?;
-    await_done(socket)
-}
-
-/// The program's side: gives the pages of a part of the range back, and waits until they are forgotten.
-///
-/// # Errors
-/// As [`hand_over`].
-pub fn release(socket: BorrowedFd<'_>, address: u64, length: u64) -> Result<(), HandoverError> {
-    send(socket, [RELEASE, address, length], &[])?;
-    await_done(socket)
-}
-
-/// The program's side: says that the kernel refused the range, with its error number.
-///
-/// # Errors
-/// As [`hand_over`].
-pub fn deny(socket: BorrowedFd<'_>, errno: i32) -> Result<(), HandoverError> {
-    send(socket, [DENIED, u64::try_from(errno).unwrap_or(0), 0], &[]).map_err(HandoverError::Socket)
-}
-
-fn await_done(socket: BorrowedFd<'_>) -> Result<(), HandoverError> {
-    let mut bytes = [0; MESSAGE_BYTES];
+) -> Result<Terms, HandoverError> {
+    let both = [userfault.as_fd(), outbox];
+    let all = [userfault.as_fd(), outbox, pagemap.unwrap_or(outbox)];
+    let descriptors = if pagemap.is_some() { &all[..] } else { &both[..] };
+    send(socket, [HAND_OVER, address, length, 0, 0, 0], descriptors)?;
     loop {
-        match rustix::net::recv(socket, &mut bytes, RecvFlags::empty()) {
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-            Ok((_, MESSAGE_BYTES)) if words(&bytes)[0] == DONE => return Ok(()),
-            Ok((_, 0)) => return Err(Errno::PIPE.into()),
-            Ok(_) => return Err(HandoverError::Malformed),
+        // A program that was executed in another's place may find commands for its predecessor.
+        let (words, _) = receive_waiting(socket)?;
+        if words[0] == TERMS {
+            return Ok(Terms { powers: Powers { moves: words[1] != 0, forks: words[2] != 0 } });
         }
     }
 }
 
-fn send(socket: BorrowedFd<'_>, words: [u64; 3], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+/// The program's side: waits for the next command.
+///
+/// # Errors
+/// As [`hand_over`].
+pub fn next_command(socket: BorrowedFd<'_>) -> Result<Command, HandoverError> {
+    match receive_waiting(socket)?.0 {
+        [TAKE, tag, address, count, _, _] => {
+            let count = u32::try_from(count).map_err(|_| HandoverError::Malformed)?;
+            Ok(Command { tag, address, count })
+        }
+        _ => Err(HandoverError::Malformed),
+    }
+}
+
+/// The program's side: answers a command.
+///
+/// # Errors
+/// As [`hand_over`].
+pub fn answer(socket: BorrowedFd<'_>, taken: Taken) -> Result<(), HandoverError> {
+    let Taken { tag, moved, missing, unprotected, is_changing } = taken;
+    Ok(send(socket, [TAKEN, tag, moved, missing, unprotected, is_changing.into()], &[])?)
+}
+
+/// The side of a forked child: asks for a descriptor of its own faults over the program's socket, and waits for it on its
+/// own. `theirs` is the other end of `ours`. `identify` has the kernel report something of this process that carries
+/// `number`: a process knows the memory by that.
+///
+/// # Errors
+/// As [`hand_over`].
+pub fn join(
+    socket: BorrowedFd<'_>,
+    number: u64,
+    (ours, theirs): (BorrowedFd<'_>, OwnedFd),
+    identify: impl FnOnce(),
+) -> Result<OwnedFd, HandoverError> {
+    send(socket, [CHILD, number, 0, 0, 0, 0], &[theirs.as_fd()])?;
+    // Only the other side has that end now: if it goes, this one learns of it.
+    drop(theirs);
+    identify();
+    match receive_waiting(ours)? {
+        ([JOINED, ..], [Some(faults), None, None]) => Ok(faults),
+        _ => Err(HandoverError::Malformed),
+    }
+}
+
+/// The mark of a child's number, below 2²²: where it begins among the marks, and its length, in bytes.
+#[must_use]
+pub fn mark_of(number: u64) -> (u64, u64) {
+    let place = number & ((1 << PLACE_BITS) - 1);
+    let count = ((number >> PLACE_BITS) & ((1 << PLACE_BITS) - 1)) + 1;
+    (place * super::PAGE as u64, count * super::PAGE as u64)
+}
+
+/// The number whose mark this is.
+#[must_use]
+pub fn number_of(offset: u64, length: u64) -> u64 {
+    let pages = |bytes: u64| bytes / super::PAGE as u64;
+    pages(length).saturating_sub(1) << PLACE_BITS | pages(offset)
+}
+
+/// The program's side: reports that the kernel refused the range, with its error number.
+///
+/// # Errors
+/// As [`hand_over`].
+pub fn deny(socket: BorrowedFd<'_>, errno: i32) -> Result<(), HandoverError> {
+    Ok(send(socket, [DENIED, u64::try_from(errno).unwrap_or(0), 0, 0, 0, 0], &[])?)
+}
+
+type Message = ([u64; WORDS], [Option<OwnedFd>; DESCRIPTORS_MAX]);
+
+fn receive_waiting(socket: BorrowedFd<'_>) -> Result<Message, HandoverError> {
+    loop {
+        match receive(socket, RecvFlags::empty()) {
+            Err(HandoverError::Socket(Errno::INTR)) => {}
+            received => return received,
+        }
+    }
+}
+
+fn receive(socket: BorrowedFd<'_>, flags: RecvFlags) -> Result<Message, HandoverError> {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
+    let mut descriptors = [const { None }; DESCRIPTORS_MAX];
+    let passed = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    for (place, descriptor) in descriptors.iter_mut().zip(passed.flatten()) {
+        *place = Some(descriptor);
+    }
+    if received.bytes == 0 {
+        // The other side has ended, or closed its end: nothing more will come.
+        return Err(Errno::PIPE.into());
+    }
+    if received.bytes != MESSAGE_BYTES || received.flags.contains(ReturnFlags::TRUNC) {
+        return Err(HandoverError::Malformed);
+    }
+    Ok((words(&bytes), descriptors))
+}
+
+fn send(socket: BorrowedFd<'_>, words: [u64; WORDS], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut bytes = [0; MESSAGE_BYTES];
     for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&word.to_ne_bytes());
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         let has_room = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-        assert!(has_room, "the space is for two descriptors");
+        assert!(has_room, "the space is for {DESCRIPTORS_MAX} descriptors");
     }
     loop {
         match sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
@@ -204,7 +344,7 @@ fn send(socket: BorrowedFd<'_>, words: [u64; 3], descriptors: &[BorrowedFd<'_>])
     }
 }
 
-fn words(bytes: &[u8; MESSAGE_BYTES]) -> [u64; 3] {
+fn words(bytes: &[u8; MESSAGE_BYTES]) -> [u64; WORDS] {
     std::array::from_fn(|at| {
         let mut word = [0; 8];
         word.copy_from_slice(&bytes[8 * at..8 * at + 8]);

@@ -1,51 +1,39 @@
 //! Memory whose missing pages another thread or process fills (userfaultfd).
 //!
-//! A [`Userfault`] stands for the memory of the process that made it. Whoever holds it is told of each touch of a missing
-//! page and of each write to a protected one, and the thread that touched sleeps until the page is there. The kernel's own
-//! accesses on behalf of the process, such as those of `read(2)`, wait in the same way.
+//! A [`Userfault`] stands for the memory of the process that made it. Its holder receives each touch of a missing page and
+//! each write to a protected one, and the thread that touched sleeps until the page is there. The kernel's own accesses on
+//! behalf of the process, such as those of `read(2)`, wait in the same way. So do calls that change the mapping: each is an
+//! [`Event`], and while one waits to be taken the kernel fills and moves no pages.
 //!
-//! The pages belong to a file in memory (shmem): a page is missing while the file has a hole there.
+//! The memory is anonymous and private. Only such pages can be moved, and to move a page is how the kernel is asked whether
+//! it or a device has pinned it.
 
 mod calls;
+mod events;
 mod handover;
+mod powers;
 #[cfg(test)]
 mod tests;
 
-pub use handover::{Handed, Handover, HandoverError, Request, deny, hand_over, release};
+pub use events::{Event, Fault};
+pub use handover::{
+    Command, Handed, Handover, HandoverError, MARKS_BYTES, Request, Taken, Terms, answer, deny, hand_over,
+    join, mark_of, next_command, number_of,
+};
+pub use powers::Powers;
 
-use crate::{Mapping, Memory};
-use calls::{Api, Copied, Protect, Range, Register, Zeroed};
+use calls::{Api, Copied, Move, Protect, Register};
+use events::MESSAGE_BYTES;
 use portcullis_errors::{Coded, ErrorCode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Bytes of one message of the kernel.
-const MESSAGE_BYTES: usize = 32;
 /// Messages taken from the kernel at once.
 const MESSAGES_MAX: usize = 32;
-/// The message that a page was touched, and what its flags say.
-const EVENT_PAGEFAULT: u8 = 0x12;
-const FLAG_WRITE: u64 = 1;
-const FLAG_PROTECTED: u64 = 2;
-
-/// What a range needs of the kernel, each with the Linux version that brought it.
-const FEATURES: [(u64, &str); 2] = [
-    (1 << 5, "missing pages of files in memory (Linux 4.11)"),
-    (1 << 12, "write protection of files in memory (Linux 5.19)"),
-];
-
-/// A thread has touched a page and sleeps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fault {
-    /// The page's first address in the process whose memory it is.
-    pub address: u64,
-    /// The thread wants to write.
-    pub is_write: bool,
-    /// The page is there, and protected.
-    pub is_protected: bool,
-}
+/// Zeros to fill pages with. The kernel's shared page of zeros would save a copy, but it cannot be moved on every kernel.
+static ZEROS: [u8; 64 * PAGE] = [0; 64 * PAGE];
 
 /// Whether a page that is filled can be written at once, or the first write is a [`Fault`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +42,39 @@ pub enum Fill {
     Writable,
     /// The first write faults.
     Protected,
+}
+
+/// Why a call did not do all that it was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The next page is there already.
+    There,
+    /// The process changes its mappings: the events that wait must be taken first.
+    Changing,
+    /// The next page is not mapped, or its mapping is not watched.
+    Unmapped,
+}
+
+/// How much a call did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Bytes, from the first on.
+    pub bytes: usize,
+    /// Why not all. `None`: it did all.
+    pub stop: Option<Stop>,
+}
+
+/// Why a page was not moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stays {
+    /// There is no page.
+    Missing,
+    /// The kernel or a device has pinned the page, or another process shares it.
+    Pinned,
+    /// The page is locked, or its protection is another than the target's.
+    Unlike,
+    /// As [`Stop::Changing`].
+    Changing,
 }
 
 /// Why pages cannot be filled.
@@ -128,51 +149,53 @@ impl Userfault {
         Self { descriptor }
     }
 
-    /// Has the kernel say what it can. Called once, before anything is watched.
+    /// What this kernel can do for this process's own memory.
     ///
     /// # Errors
-    /// [`UserfaultError::Feature`], or the descriptor is none of this kind.
-    pub fn agree(&self) -> Result<(), UserfaultError> {
-        let wanted = FEATURES.iter().fold(0, |all, (bit, _)| all | bit);
-        match calls::api(&self.descriptor, &mut Api::new(wanted)) {
-            Ok(()) => Ok(()),
-            // The kernel refuses all when one is missing. Asked for none, a fresh descriptor says which it has.
-            Err(Errno::INVAL) => {
-                let fresh = Self::new()?;
-                let mut api = Api::new(0);
-                calls::api(&fresh.descriptor, &mut api).map_err(UserfaultError::to("watch"))?;
-                let missing = FEATURES.iter().find(|(bit, _)| api.features() & bit == 0);
-                Err(missing.map_or(UserfaultError::to("watch")(Errno::INVAL), |&(_, name)| {
-                    UserfaultError::Feature(name)
-                }))
-            }
+    /// [`UserfaultError::Feature`], or as [`Userfault::new`].
+    pub fn powers() -> Result<Powers, UserfaultError> {
+        let mut api = Api::new(0);
+        calls::api(&Self::new()?.descriptor, &mut api).map_err(UserfaultError::to("watch"))?;
+        Powers::of(api.features())
+    }
+
+    /// Agrees with the kernel on what it does. Called once, before anything is watched. Returns what it really does: forks
+    /// are followed only where this process has the right to it.
+    ///
+    /// # Errors
+    /// The descriptor is none of this kind, or was agreed on before.
+    pub fn agree(&self, powers: Powers) -> Result<Powers, UserfaultError> {
+        match calls::api(&self.descriptor, &mut Api::new(powers.features())) {
+            Ok(()) => Ok(powers),
+            Err(Errno::PERM) if powers.forks => self.agree(Powers { forks: false, ..powers }),
             Err(source) => Err(UserfaultError::to("watch")(source)),
         }
     }
 
-    /// Watches a range of the process's memory, which is a mapping of a file in memory: from here on, whoever touches a
+    /// Watches a range of the process's memory, which is anonymous and private: from here on, a thread that touches a
     /// missing page of it, or writes to a protected one, sleeps until the page is filled.
     ///
     /// # Errors
     /// The range is not on page boundaries, not mapped so, or the process has ended.
     pub fn watch(&self, address: u64, length: u64) -> Result<(), UserfaultError> {
-        calls::register(&self.descriptor, &mut Register::new(Range::new(address, length)))
+        calls::register(&self.descriptor, &mut Register::new(calls::Range::new(address, length)))
             .map_err(UserfaultError::to("watch"))
     }
 
-    /// Watches the whole of a mapping of this process.
+    /// Watches a range no more. What is missing there is zeros from here on.
     ///
     /// # Errors
     /// As [`Userfault::watch`].
-    pub fn watch_mapping(&self, mapping: &Mapping) -> Result<(), UserfaultError> {
-        self.watch(mapping.start().addr().get() as u64, mapping.length())
+    pub fn unwatch(&self, address: u64, length: u64) -> Result<(), UserfaultError> {
+        calls::unregister(&self.descriptor, &mut calls::Range::new(address, length))
+            .map_err(UserfaultError::to("stop watching"))
     }
 
-    /// Takes the faults that wait to be taken, without waiting.
+    /// Takes events that wait to be taken, without waiting.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn take(&self, into: &mut Vec<Fault>) -> Result<(), UserfaultError> {
+    pub fn take(&self, into: &mut Vec<Event>) -> Result<(), UserfaultError> {
         let mut bytes = [0; MESSAGES_MAX * MESSAGE_BYTES];
         let length = match rustix::io::read(&self.descriptor, &mut bytes) {
             Ok(length) => length,
@@ -180,82 +203,132 @@ impl Userfault {
             Err(source) => return Err(UserfaultError::to("be told of")(source)),
         };
         let messages = bytes[..length].chunks_exact(MESSAGE_BYTES);
-        into.extend(messages.filter_map(parse));
+        into.extend(messages.filter_map(events::parse));
         Ok(())
     }
 
-    /// Fills missing pages with `bytes`, a whole number of pages, and wakes who waits for them. Returns how many bytes
-    /// were filled: fewer if the next page was there already.
+    /// Fills missing pages with `bytes`, a whole number of pages, and wakes the threads that wait for them.
     ///
     /// # Errors
-    /// The range is not watched, or the process has ended.
-    pub fn fill(&self, address: u64, bytes: &[u8], fill: Fill) -> Result<usize, UserfaultError> {
+    /// The process has ended, or the range is not on page boundaries.
+    pub fn fill(&self, address: u64, bytes: &[u8], fill: Fill) -> Result<Done, UserfaultError> {
         let mut done = 0;
+        // The kernel fills within one mapping at a time, and does not say where a mapping ends.
+        let mut step = bytes.len();
         while done < bytes.len() {
-            let mut copy = Copied::new(address + done as u64, &bytes[done..], fill == Fill::Protected);
+            let part = &bytes[done..bytes.len().min(done.saturating_add(step))];
+            let mut copy = Copied::new(address + done as u64, part, fill == Fill::Protected);
             let result = calls::copy(&self.descriptor, &mut copy);
             done += copy.done();
-            match result {
-                Ok(()) | Err(Errno::AGAIN) => {}
-                Err(Errno::EXIST) => break,
+            let stop = match result {
+                Ok(()) => continue,
+                Err(Errno::AGAIN) if copy.done() > 0 => continue,
+                Err(Errno::NOENT) if part.len() > PAGE => {
+                    step = PAGE;
+                    continue;
+                }
+                Err(Errno::AGAIN) => Stop::Changing,
+                Err(Errno::EXIST) => Stop::There,
+                Err(Errno::NOENT) => Stop::Unmapped,
                 Err(source) => return Err(UserfaultError::to("fill")(source)),
-            }
+            };
+            return Ok(Done { bytes: done, stop: Some(stop) });
         }
-        Ok(done)
+        Ok(Done { bytes: done, stop: None })
     }
 
-    /// Fills missing pages with zeros, writable, and wakes who waits for them. Returns as [`Userfault::fill`].
+    /// Fills missing pages with zeros, writable. Otherwise as [`Userfault::fill`].
     ///
     /// # Errors
     /// As [`Userfault::fill`].
-    pub fn fill_zeros(&self, address: u64, length: usize) -> Result<usize, UserfaultError> {
+    pub fn fill_zeros(&self, address: u64, length: usize) -> Result<Done, UserfaultError> {
         let mut done = 0;
         while done < length {
-            let rest = Range::new(address + done as u64, (length - done) as u64);
-            let mut zeroed = Zeroed::new(rest);
-            let result = calls::zero(&self.descriptor, &mut zeroed);
-            done += zeroed.done();
-            match result {
-                Ok(()) | Err(Errno::AGAIN) => {}
-                Err(Errno::EXIST) => break,
-                Err(source) => return Err(UserfaultError::to("fill")(source)),
+            let part = ZEROS.len().min(length - done);
+            let filled = self.fill(address + done as u64, &ZEROS[..part], Fill::Writable)?;
+            done += filled.bytes;
+            if filled.stop.is_some() {
+                return Ok(Done { bytes: done, ..filled });
             }
         }
-        Ok(done)
+        Ok(Done { bytes: done, stop: None })
+    }
+
+    /// Moves pages of this process, one after another, to missing pages of a watched range of it. Returns how many bytes
+    /// were moved, and why the next page was not.
+    ///
+    /// # Safety
+    /// No reference of this process stands for either range, and nothing relies on what the target holds.
+    ///
+    /// # Errors
+    /// The target is not watched or not missing, or the range is not on page boundaries.
+    pub unsafe fn move_out(
+        &self,
+        from: u64,
+        to: u64,
+        length: u64,
+    ) -> Result<(usize, Option<Stays>), UserfaultError> {
+        let (mut done, mut step) = (0, length);
+        while done < length {
+            let part = step.min(length - done);
+            let mut moved = Move::new(calls::Range::new(from + done, part), to + done);
+            // SAFETY: the caller's promise.
+            let result = unsafe { calls::move_pages(&self.descriptor, &mut moved) };
+            done += moved.done() as u64;
+            let stays = match result {
+                Ok(()) => continue,
+                Err(Errno::AGAIN) if moved.done() > 0 => continue,
+                // The pages may belong to several mappings.
+                Err(Errno::INVAL | Errno::NOENT) if part > PAGE as u64 => {
+                    step = PAGE as u64;
+                    continue;
+                }
+                Err(Errno::AGAIN) => Stays::Changing,
+                Err(Errno::BUSY) => Stays::Pinned,
+                Err(Errno::NOENT) => Stays::Missing,
+                Err(Errno::INVAL) => Stays::Unlike,
+                Err(source) => return Err(UserfaultError::to("move")(source)),
+            };
+            return Ok((usize::try_from(done).unwrap_or(usize::MAX), Some(stays)));
+        }
+        Ok((usize::try_from(done).unwrap_or(usize::MAX), None))
     }
 
     /// Protects pages that are there: when this returns, no write to them is under way, and the next one is a [`Fault`].
     ///
     /// # Errors
-    /// The range is not watched, or the process has ended.
-    pub fn protect(&self, address: u64, length: u64) -> Result<(), UserfaultError> {
+    /// The process has ended, or the range is not on page boundaries.
+    pub fn protect(&self, address: u64, length: u64) -> Result<Option<Stop>, UserfaultError> {
         self.set_protection(address, length, true)
     }
 
-    /// Lifts the protection of pages, and wakes who waits for them.
+    /// Lifts the protection of pages, and wakes the threads that wait for them.
     ///
     /// # Errors
     /// As [`Userfault::protect`].
-    pub fn allow(&self, address: u64, length: u64) -> Result<(), UserfaultError> {
+    pub fn allow(&self, address: u64, length: u64) -> Result<Option<Stop>, UserfaultError> {
         self.set_protection(address, length, false)
     }
 
-    fn set_protection(&self, address: u64, length: u64, on: bool) -> Result<(), UserfaultError> {
+    fn set_protection(&self, address: u64, length: u64, on: bool) -> Result<Option<Stop>, UserfaultError> {
         loop {
-            let mut protect = Protect::new(Range::new(address, length), on);
-            match calls::protect(&self.descriptor, &mut protect) {
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                result => return result.map_err(UserfaultError::to("protect")),
-            }
+            let mut protect = Protect::new(calls::Range::new(address, length), on);
+            return match calls::protect(&self.descriptor, &mut protect) {
+                Ok(()) => Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Ok(Some(Stop::Changing)),
+                Err(Errno::NOENT) => Ok(Some(Stop::Unmapped)),
+                Err(source) => Err(UserfaultError::to("protect")(source)),
+            };
         }
     }
 
-    /// Wakes who waits for pages of the range. They touch the page again.
+    /// Wakes the threads that wait for pages of the range. They touch the page again.
     ///
     /// # Errors
     /// The range is not on page boundaries.
     pub fn wake(&self, address: u64, length: u64) -> Result<(), UserfaultError> {
-        calls::wake(&self.descriptor, &mut Range::new(address, length))
+        calls::wake(&self.descriptor, &mut calls::Range::new(address, length))
             .map_err(UserfaultError::to("wake for"))
     }
 }
@@ -267,19 +340,8 @@ impl From<Userfault> for OwnedFd {
 }
 
 impl AsFd for Userfault {
-    /// Readable when a fault waits to be taken.
+    /// Readable when an event waits to be taken.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
-}
-
-/// What a message of the kernel says.
-fn parse(message: &[u8]) -> Option<Fault> {
-    let word = |at: usize| message.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
-    let (flags, address) = (word(8)?, word(16)?);
-    (message[0] == EVENT_PAGEFAULT).then_some(Fault {
-        address: address & !(PAGE as u64 - 1),
-        is_write: flags & (FLAG_WRITE | FLAG_PROTECTED) != 0,
-        is_protected: flags & FLAG_PROTECTED != 0,
-    })
 }

@@ -1,0 +1,266 @@
+//! The memory of forked children, as it was when their parent forked.
+//!
+//! What was mapped then the kernel shares between both. What was stored on the node a child reads from there when it
+//! touches it: no chunk that a snapshot reads is written any more. A child's pages are never taken out.
+
+use super::runs::{Origin, State};
+use super::table::{Place, SEGMENT_PAGES};
+use super::{Access, ChunkId, Effect, Pages, RunId, Span};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The most pages that a fault of a child brings.
+const TOGETHER_MAX: u32 = 16;
+
+/// Names a child's memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SnapshotId(u64);
+
+/// What a child needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChildEffect {
+    /// Map pages that a run has, writable, where they are missing.
+    Map {
+        /// The run.
+        run: RunId,
+        /// Where its buffer begins.
+        first: u64,
+        /// The pages.
+        span: Span,
+    },
+    /// Map zeros where the page is missing, and wake the threads that wait for it.
+    Zero(u64),
+    /// Lift the protection of a page.
+    Allow(u64),
+}
+
+/// What a child has not got yet of a segment.
+#[derive(Clone, Debug)]
+struct Part {
+    chunk: ChunkId,
+    /// A bit for each page of the segment that is to be read from the chunk.
+    pages: [u64; 4],
+}
+
+impl Part {
+    fn has(&self, page: u64) -> bool {
+        let (word, bit) = place_of(page);
+        self.pages[word] >> bit & 1 == 1
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pages == [0; 4]
+    }
+}
+
+fn place_of(page: u64) -> (usize, u64) {
+    let at = page % SEGMENT_PAGES;
+    (usize::try_from(at / 64).unwrap_or(0), at % 64)
+}
+
+/// A child's memory.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    parts: BTreeMap<u64, Vec<Part>>,
+    /// Faults that wait for place among the runs.
+    stalled: VecDeque<(u64, Access)>,
+}
+
+impl Snapshot {
+    fn chunk_of(&self, page: u64) -> Option<ChunkId> {
+        let parts = self.parts.get(&(page / SEGMENT_PAGES))?;
+        parts.iter().find(|part| part.has(page)).map(|part| part.chunk)
+    }
+
+    fn inherit(&mut self, page: u64, chunk: ChunkId) {
+        let parts = self.parts.entry(page / SEGMENT_PAGES).or_default();
+        let at = parts.iter().position(|part| part.chunk == chunk).unwrap_or_else(|| {
+            parts.push(Part { chunk, pages: [0; 4] });
+            parts.len() - 1
+        });
+        let (word, bit) = place_of(page);
+        parts[at].pages[word] |= 1 << bit;
+    }
+
+    /// Forgets a page. Returns the chunk that this was the last page of.
+    fn forget(&mut self, page: u64) -> Option<ChunkId> {
+        let segment = page / SEGMENT_PAGES;
+        let parts = self.parts.get_mut(&segment)?;
+        let at = parts.iter().position(|part| part.has(page))?;
+        let (word, bit) = place_of(page);
+        parts[at].pages[word] &= !(1 << bit);
+        let gone = parts[at].is_empty().then(|| parts.swap_remove(at).chunk);
+        if parts.is_empty() {
+            self.parts.remove(&segment);
+        }
+        gone
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = ChunkId> {
+        self.parts.values().flatten().map(|part| part.chunk)
+    }
+}
+
+impl Pages {
+    /// Whether it is known of each page where its bytes are: nothing is on its way out of the program or to the node. Only
+    /// then can the memory be divided by [`Pages::fork`].
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.runs.saving_pages() == 0 && self.under_way.is_none()
+    }
+
+    /// The program has forked, or one of its children. `under_way` is an effect that is not carried out yet.
+    ///
+    /// # Panics
+    /// [`Pages::is_settled`] does not hold.
+    pub fn fork(&mut self, parent: Option<SnapshotId>, under_way: Option<Effect>) -> SnapshotId {
+        assert!(self.is_settled(), "a fork comes while bytes are on their way");
+        let id = SnapshotId(self.next_snapshot);
+        self.next_snapshot += 1;
+        let snapshot = match parent {
+            None => self.divide(id),
+            Some(parent) => Snapshot {
+                parts: self.snapshots.get(&parent).map(|it| it.parts.clone()).unwrap_or_default(),
+                stalled: VecDeque::new(),
+            },
+        };
+        for chunk in snapshot.chunks().collect::<Vec<_>>() {
+            self.freeze(chunk);
+        }
+        // What is about to be mapped in the parent the child misses, and the books say already that it is mapped.
+        let not_yet: Vec<_> =
+            under_way.iter().chain(&self.effects).filter_map(|effect| effect.mapped_for(parent)).collect();
+        for (run, first, span) in not_yet.into_iter().rev() {
+            self.effects.push_front(Effect::Child(id, ChildEffect::Map { run, first, span }));
+        }
+        self.snapshots.insert(id, snapshot);
+        id
+    }
+
+    /// What a child of the program itself inherits. What is in a buffer alone is mapped in the child at once.
+    fn divide(&mut self, id: SnapshotId) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        let mut copied = Vec::new();
+        for segment in self.table.touched().collect::<Vec<_>>() {
+            let from = segment * SEGMENT_PAGES;
+            for page in from..(from + SEGMENT_PAGES).min(self.table.len()) {
+                let it = self.table.page(page);
+                let run = match it.place {
+                    Place::Mapped { .. } => continue,
+                    Place::Absent => None,
+                    Place::Held(run) => Some((run, self.runs.get(run).state)),
+                };
+                match (run, it.stored_in) {
+                    (Some((run, State::Dirty)), _) => {
+                        let first = self.runs.get(run).span.first;
+                        copied.push(ChildEffect::Map { run, first, span: Span::one(page) });
+                    }
+                    // It is still mapped, in both.
+                    (Some((_, State::TakingOut)), _) | (_, None) => {}
+                    (_, Some(chunk)) => snapshot.inherit(page, chunk),
+                }
+            }
+        }
+        for effect in copied.into_iter().rev() {
+            self.effects.push_front(Effect::Child(id, effect));
+        }
+        snapshot
+    }
+
+    /// A thread of a child has touched a page that is missing there, or writes to one that is protected there.
+    pub fn child_fault(&mut self, id: SnapshotId, page: u64, access: Access) {
+        self.counters.child_faults += 1;
+        if !self.serve_child(id, page, access)
+            && let Some(snapshot) = self.snapshots.get_mut(&id)
+        {
+            snapshot.stalled.push_back((page, access));
+        }
+    }
+
+    fn serve_child(&mut self, id: SnapshotId, page: u64, access: Access) -> bool {
+        let Some(snapshot) = self.snapshots.get(&id) else { return true };
+        if access == Access::Protected {
+            self.effects.push_back(Effect::Child(id, ChildEffect::Allow(page)));
+            return true;
+        }
+        let Some(chunk) = snapshot.chunk_of(page) else {
+            self.effects.push_back(Effect::Child(id, ChildEffect::Zero(page)));
+            return true;
+        };
+        let segment = page / SEGMENT_PAGES;
+        let mut span = Span::one(page);
+        while span.count < TOGETHER_MAX
+            && span.end() / SEGMENT_PAGES == segment
+            && snapshot.chunk_of(span.end()) == Some(chunk)
+        {
+            span.count += 1;
+        }
+        let block = span.count.next_power_of_two();
+        if self.runs.loading() + block > self.limits.held / 2 || !self.hold(block, None) {
+            return false;
+        }
+        let run = self.add_run(span, State::Loading, Origin::Inherited(id));
+        self.effects.push_back(Effect::Load(run, span, chunk));
+        true
+    }
+
+    /// Serves faults of children that waited for place.
+    pub(super) fn serve_stalled_children(&mut self) {
+        for id in self.snapshots.keys().copied().collect::<Vec<_>>() {
+            while let Some((page, access)) = self.snapshots.get_mut(&id).and_then(|it| it.stalled.pop_front())
+            {
+                if !self.serve_child(id, page, access) {
+                    if let Some(it) = self.snapshots.get_mut(&id) {
+                        it.stalled.push_front((page, access));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn has_stalled_children(&self) -> bool {
+        self.snapshots.values().any(|it| !it.stalled.is_empty())
+    }
+
+    /// Bytes have come that a child has asked for.
+    pub(super) fn loaded_for_child(&mut self, run: RunId, id: SnapshotId) {
+        let span = self.runs.get(run).span;
+        let mut spans = Vec::new();
+        for page in span.pages() {
+            // What the child has dropped meanwhile is zeros.
+            if self.snapshots.get(&id).is_some_and(|it| it.chunk_of(page).is_some()) {
+                Span::join(&mut spans, page);
+                self.counters.inherited += 1;
+            }
+            self.child_has(id, page);
+        }
+        for part in spans {
+            let effect = ChildEffect::Map { run, first: span.first, span: part };
+            self.effects.push_back(Effect::Child(id, effect));
+        }
+        let left = self.runs.get(run).left;
+        self.let_go(run, left);
+    }
+
+    /// A child has a page, or needs it no more.
+    fn child_has(&mut self, id: SnapshotId, page: u64) {
+        if let Some(chunk) = self.snapshots.get_mut(&id).and_then(|it| it.forget(page)) {
+            self.thaw(chunk);
+        }
+    }
+
+    /// A child does not need the bytes of pages any more: they are zeros from here on.
+    pub fn child_removed(&mut self, id: SnapshotId, span: Span) {
+        for page in span.pages() {
+            self.child_has(id, page);
+        }
+    }
+
+    /// A child has ended, or executes another program.
+    pub fn child_ended(&mut self, id: SnapshotId) {
+        let Some(snapshot) = self.snapshots.remove(&id) else { return };
+        for chunk in snapshot.chunks() {
+            self.thaw(chunk);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What the kernel reports of watched memory.
+
+use super::{PAGE, Userfault};
+use rustix::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::FromRawFd;
+
+/// Bytes of one message of the kernel.
+pub(super) const MESSAGE_BYTES: usize = 32;
+
+const PAGEFAULT: u8 = 0x12;
+const FORK: u8 = 0x13;
+const REMAP: u8 = 0x14;
+const REMOVE: u8 = 0x15;
+const UNMAP: u8 = 0x16;
+const FLAG_WRITE: u64 = 1;
+const FLAG_PROTECTED: u64 = 2;
+
+/// A thread has touched a page and sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The page's first address in the process whose memory it is.
+    pub address: u64,
+    /// The thread wants to write.
+    pub is_write: bool,
+    /// The page is there, and protected.
+    pub is_protected: bool,
+}
+
+/// Something that has happened to watched memory. All but faults wait until they are taken: until then the kernel fills and
+/// moves no pages of the memory.
+#[derive(Debug)]
+pub enum Event {
+    /// A thread has touched a page.
+    Fault(Fault),
+    /// `madvise` has been asked to drop pages. It does so after this event is taken.
+    Removed(Range<u64>),
+    /// A part of the range is not mapped any more.
+    Unmapped(Range<u64>),
+    /// A part of the range has moved to other addresses.
+    Remapped {
+        /// Where the part was.
+        from: Range<u64>,
+        /// Where its first byte is now.
+        to: u64,
+    },
+    /// The process has forked. These are the faults of the child's memory, which has what the parent's had.
+    Forked(Userfault),
+}
+
+/// What a message of the kernel says. `None`: nothing that is known.
+pub(super) fn parse(message: &[u8]) -> Option<Event> {
+    let word = |at: usize| message.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
+    let (first, second, third) = (word(8)?, word(16)?, word(24)?);
+    match *message.first()? {
+        PAGEFAULT => Some(Event::Fault(Fault {
+            address: second & !(PAGE as u64 - 1),
+            is_write: first & (FLAG_WRITE | FLAG_PROTECTED) != 0,
+            is_protected: first & FLAG_PROTECTED != 0,
+        })),
+        REMOVE => Some(Event::Removed(first..second)),
+        UNMAP => Some(Event::Unmapped(first..second)),
+        REMAP => Some(Event::Remapped { from: first..first + third, to: second }),
+        FORK => {
+            let number = i32::try_from(first & u64::from(u32::MAX)).ok()?;
+            // SAFETY: the kernel has opened this descriptor for the reader of the message, and nothing else owns it.
+            Some(Event::Forked(Userfault::of_peer(unsafe { OwnedFd::from_raw_fd(number) })))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,53 @@
+//! A forked child: its memory is what its parent's was, and the monitor fills the pages that it misses.
+//!
+//! The kernel gives the monitor a descriptor of the child's faults, but does not say which child's. So the child tells the
+//! monitor a number over the parent's socket, and then asks the kernel to drop pages at a place of the range that stands
+//! for the number: the kernel reports that with the descriptor.
+//!
+//! The child keeps a descriptor of its own faults. Should the monitor die, the child's missing pages are waited for and
+//! never zeros, and the kernel ends the child: the socket's end on the other side is closed, and the signal for that is
+//! SIGKILL.
+
+use crate::range::{Range, die, keep, keep_only};
+use portcullis_memory::userfault::{join as join_monitor, mark_of};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::mm::Advice;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::getpid;
+
+/// Makes this process known to the monitor. If that cannot be, this process ends: its memory would have gaps.
+pub(crate) fn join(range: &Range) {
+    let number = u64::from(getpid().as_raw_nonzero().get().unsigned_abs());
+    let joined = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .ok()
+        .and_then(|(ours, theirs)| {
+            let faults =
+                join_monitor(range.socket(), number, (ours.as_fd(), theirs), || identify(range, number))
+                    .ok()?;
+            die_when_closed(&ours).then_some((ours, faults))
+        });
+    let Some((ours, faults)) = joined else { die() };
+    keep_only([range.socket().as_raw_fd(), keep(ours), keep(faults)]);
+}
+
+/// Has the kernel report the number: pages behind the range are dropped, where nothing is.
+fn identify(range: &Range, number: u64) {
+    let (offset, length) = mark_of(number);
+    let bytes = |number: u64| usize::try_from(number).unwrap_or(0);
+    let start = range.marks().wrapping_add(bytes(offset));
+    // SAFETY: the marks are never accessed: they have no bytes to lose.
+    let _ = unsafe { rustix::mm::madvise(start.cast(), bytes(length), Advice::LinuxDontNeed) };
+}
+
+/// Has the kernel end this process when the monitor closes its end of the socket, or dies.
+fn die_when_closed(socket: &OwnedFd) -> bool {
+    let own = getpid().as_raw_nonzero().get();
+    let calls = [(libc::F_SETOWN, own), (F_SETSIG, libc::SIGKILL), (libc::F_SETFL, libc::O_ASYNC)];
+    calls.into_iter().all(|(call, value)| {
+        // SAFETY: the descriptor is open, and these calls take a number each.
+        unsafe { libc::fcntl(socket.as_raw_fd(), call, value) == 0 }
+    })
+}
+
+/// Which signal says that something has happened to a descriptor. The crate libc does not have it for this C library.
+const F_SETSIG: i32 = 10;
