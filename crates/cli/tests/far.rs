@@ -197,3 +197,48 @@ fn signals_reach_the_program_and_its_end_is_passed_on() {
     assert_eq!(signal, Some(Signal::TERM.as_raw()), "{:?} {}", output.status, errors(&output));
     assert!(errors(&output).contains("portcullis far"), "the summary comes first: {}", errors(&output));
 }
+
+/// The library that lies where cargo has built this program.
+fn library() -> std::path::PathBuf {
+    let folder = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().expect("a folder");
+    let name = "libportcullis_preload.so";
+    let places = [folder.join(name), folder.join("deps").join(name)];
+    places.into_iter().find(|path| path.is_file()).expect("cargo builds the library with the tests")
+}
+
+#[test]
+fn a_library_whose_path_the_dynamic_linker_would_split_is_loaded_beside_the_user_s_own() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().join("a b:c $LIB");
+    std::fs::create_dir(&place).expect("a folder");
+    let own = place.join("libportcullis_preload.so");
+    std::fs::copy(library(), &own).expect("a copy");
+    // The user's own library is one that every program loads anyway.
+    let own_text = own.to_str().expect("text");
+    let mut call =
+        portcullis(&["far", "--json", "--library", own_text, "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let output = call.env("LD_PRELOAD", "libc.so.6").output().expect("it starts");
+    let errors = errors(&output);
+    assert!(output.status.success() && !errors.contains("cannot be preloaded"), "{errors}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.trim().ends_with(":libc.so.6") && !printed.contains(' '), "{printed}");
+    let line = errors.lines().find(|line| line.starts_with('{')).expect("a summary");
+    let summary: Value = serde_json::from_str(line).expect("an object");
+    assert!(summary["ranges"].as_u64() >= Some(1), "the library was not loaded: {line}");
+    let link = printed.split(':').next().expect("a path");
+    assert!(!Path::new(link).exists(), "the link {link} outlives the program");
+}
+
+#[test]
+fn a_script_whose_child_has_the_memory_gets_a_warning() {
+    if !can_run() {
+        return;
+    }
+    let script = "head -c 80000000 /dev/zero | tr '\\0' x | tail -c 70000000 | sort -S 200M | wc -c";
+    let output = portcullis(&["far", "--", "sh", "-c", script]).output().expect("it starts");
+    let errors = errors(&output);
+    assert!(output.status.success() && errors.contains("next to nothing"), "{errors}");
+}

@@ -147,7 +147,7 @@ impl World {
             self.effect(effect);
             self.refused.retain(|page| self.mapped.contains_key(page));
             // A page that stays may keep a window of others company until the next are taken out.
-            let most = self.limits.mapped as usize + self.refused.len() + self.dropping.len() + 1;
+            let most = self.limits.mapped as usize + self.refused.len() + self.dropping.len() + 32;
             assert!(self.mapped.len() <= most, "too many pages are mapped: {} of {most}", self.mapped.len());
             let held: u32 = self
                 .buffers

@@ -16,6 +16,8 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 /// The most pages of one command.
 const PAGES_MAX: usize = 64;
 const LANDING_BYTES: usize = PAGES_MAX * PAGE;
+/// How often the landing is cleared for one command. A program that locks its memory all the time is tried again later.
+const CLEARED_MAX: u32 = 3;
 /// The agent calls a few functions deep, of unoptimised code at worst.
 const STACK_BYTES: usize = 256 << 10;
 /// The protections that pages may have, the likeliest first: pages move between mappings of one protection only.
@@ -124,7 +126,7 @@ impl Agent {
         // A program that has locked all of its memory has locked the landing too, and between two locked places the kernel
         // does move pages. Failing to unlock leaves that page where it is.
         let _ = self.unlock_landing();
-        let mut at = 0;
+        let (mut at, mut copied, mut cleared) = (0, 0, 0);
         while at < command.count {
             let (count, stays) = self.move_out(command, at, command.count - at)?;
             taken.moved |= bits(at, count);
@@ -132,6 +134,16 @@ impl Agent {
             match stays {
                 None => {}
                 Some(Stays::Changing) => {
+                    taken.is_changing = true;
+                    break;
+                }
+                // To lock all memory fills the landing as well.
+                Some(Stays::Occupied) if cleared < CLEARED_MAX => {
+                    self.copy_and_free(command, taken.moved & !copied)?;
+                    copied = taken.moved;
+                    cleared += 1;
+                }
+                Some(Stays::Occupied) => {
                     taken.is_changing = true;
                     break;
                 }
@@ -145,7 +157,9 @@ impl Agent {
                 }
             }
         }
-        self.copy_and_free(command, taken.moved)?;
+        if taken.moved & !copied != 0 {
+            self.copy_and_free(command, taken.moved & !copied)?;
+        }
         Ok(taken)
     }
 
@@ -176,7 +190,7 @@ impl Agent {
                 }
                 self.protect_landing(PROTECTIONS[0])?;
             }
-            Stays::Missing | Stays::Changing => {}
+            Stays::Missing | Stays::Occupied | Stays::Changing => {}
         }
         Ok(())
     }
@@ -194,9 +208,6 @@ impl Agent {
     }
 
     fn copy_and_free(&self, command: Command, moved: u64) -> Result<(), ()> {
-        if moved == 0 {
-            return Ok(());
-        }
         for at in (0..command.count as usize).filter(|at| moved >> at & 1 == 1) {
             let offset = at * PAGE;
             // SAFETY: the offset lies in the landing, and the page is there: it was moved.
@@ -209,9 +220,12 @@ impl Agent {
         // The kernel reports each page that is dropped from watched memory, and waits until the report is taken.
         let landing = self.landing.as_ptr().expose_provenance() as u64;
         self.userfault.unwatch(landing, LANDING_BYTES as u64).map_err(drop)?;
-        // SAFETY: the landing is the agent's, and its bytes are copied.
-        unsafe { rustix::mm::madvise(self.landing.as_ptr().cast(), LANDING_BYTES, Advice::LinuxDontNeed) }
-            .map_err(drop)?;
+        // The program may have locked all of its memory since the last look.
+        let drop_all = || {
+            // SAFETY: the landing is the agent's, and its bytes are copied.
+            unsafe { rustix::mm::madvise(self.landing.as_ptr().cast(), LANDING_BYTES, Advice::LinuxDontNeed) }
+        };
+        drop_all().or_else(|_| self.unlock_landing().and_then(|()| drop_all())).map_err(drop)?;
         self.userfault.watch(landing, LANDING_BYTES as u64).map_err(drop)
     }
 

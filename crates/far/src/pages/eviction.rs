@@ -29,12 +29,13 @@ pub struct TakenOut {
 
 impl Pages {
     /// Room for up to `wanted` more pages, where it can be made without waiting. `keep` is a run that must stay. Where
-    /// nothing can be taken out because all that is mapped stays, there is room for one page.
+    /// nothing can be taken out because all that is mapped stays, there is room for a window all the same: a program that
+    /// locks its memory would otherwise wait for each page of it.
     pub(super) fn make_room(&mut self, wanted: u32, keep: Option<RunId>) -> u32 {
         while self.room() < wanted && self.take_out_oldest(keep) {}
         let room = self.room().min(wanted);
         let can_go = self.oldest().is_some() && !self.is_late;
-        if room == 0 && !can_go { 1 } else { room }
+        if room == 0 && !can_go { wanted.clamp(1, OUT_MAX) } else { room }
     }
 
     /// Takes the oldest mapped pages out. `false`: there is no place for them, the program is late to answer, or nothing

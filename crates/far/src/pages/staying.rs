@@ -9,7 +9,7 @@ use std::time::Duration;
 /// When a page that stayed is tried again for the first time. Most pins last for one transfer.
 const FIRST_AFTER: Duration = Duration::from_millis(10);
 /// How many times this is doubled.
-const DOUBLED_MAX: u8 = 7;
+const DOUBLED_MAX: u8 = 10;
 
 /// Why a mapped page is not taken out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

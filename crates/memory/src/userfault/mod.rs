@@ -73,6 +73,8 @@ pub enum Stays {
     Pinned,
     /// The page is locked, or its protection is another than the target's.
     Unlike,
+    /// There is a page at the target already.
+    Occupied,
     /// As [`Stop::Changing`].
     Changing,
 }
@@ -261,7 +263,7 @@ impl Userfault {
     /// No reference of this process stands for either range, and nothing relies on what the target holds.
     ///
     /// # Errors
-    /// The target is not watched or not missing, or the range is not on page boundaries.
+    /// The target is not watched, or the range is not on page boundaries.
     pub unsafe fn move_out(
         &self,
         from: u64,
@@ -286,6 +288,7 @@ impl Userfault {
                 Err(Errno::AGAIN) => Stays::Changing,
                 Err(Errno::BUSY) => Stays::Pinned,
                 Err(Errno::NOENT) => Stays::Missing,
+                Err(Errno::EXIST) => Stays::Occupied,
                 Err(Errno::INVAL) => Stays::Unlike,
                 Err(source) => return Err(UserfaultError::to("move")(source)),
             };

@@ -1,135 +1,217 @@
-//! Pages of this process's own mappings, filled by the test while a thread waits for them.
+//! Pages of this process's own memory, filled by the test while a thread waits for them.
 
 use super::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::ptr::{NonNull, null_mut};
 use std::thread;
 
 const PAGES: u64 = 8;
 const BYTES: u64 = PAGES * PAGE as u64;
 
-/// A watched mapping. `None`, aloud: this process may not watch memory.
-fn watched() -> Option<(Userfault, Mapping)> {
-    let userfault = match Userfault::new() {
-        Ok(userfault) => userfault,
-        Err(error) => {
-            eprintln!("SKIPPED: {error}");
+/// Private memory, which stays mapped.
+#[derive(Clone, Copy)]
+struct Private(NonNull<u8>);
+
+// SAFETY: its words are only reached by volatile accesses.
+unsafe impl Send for Private {}
+// SAFETY: as above.
+unsafe impl Sync for Private {}
+
+impl Private {
+    fn new() -> Self {
+        let length = usize::try_from(BYTES).unwrap();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address that the kernel picks overlaps nothing.
+        let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), length, protection, MapFlags::PRIVATE) };
+        Self(NonNull::new(start.expect("memory").cast()).expect("an address"))
+    }
+
+    fn word(self, at: u64) -> *mut u64 {
+        self.0.as_ptr().wrapping_add(usize::try_from(at).unwrap()).cast()
+    }
+
+    fn load(self, at: u64) -> u64 {
+        // SAFETY: the word lies in the mapping.
+        unsafe { self.word(at).read_volatile() }
+    }
+
+    fn store(self, at: u64, value: u64) {
+        // SAFETY: the word lies in the mapping.
+        unsafe { self.word(at).write_volatile(value) }
+    }
+
+    fn address(self, page: u64) -> u64 {
+        self.0.as_ptr().expose_provenance() as u64 + page * PAGE as u64
+    }
+}
+
+/// Watched memory. `None`, aloud: this process may not watch memory, or its kernel cannot move pages.
+fn watched() -> Option<(Userfault, Private)> {
+    let (userfault, powers) = match (Userfault::new(), Userfault::powers()) {
+        (Ok(userfault), Ok(powers)) if powers.moves => (userfault, powers),
+        other => {
+            eprintln!("SKIPPED: {other:?}");
             return None;
         }
     };
-    userfault.agree().expect("a kernel with what is needed");
-    let mapping = Mapping::shareable("test", BYTES).expect("memory");
-    userfault.watch_mapping(&mapping).expect("a mapping of a file in memory can be watched");
-    Some((userfault, mapping))
+    userfault.agree(Powers { forks: false, ..powers }).expect("a kernel with what it says");
+    let memory = Private::new();
+    userfault.watch(memory.address(0), BYTES).expect("private memory can be watched");
+    Some((userfault, memory))
 }
 
-fn address(mapping: &Mapping, page: u64) -> u64 {
-    mapping.start().addr().get() as u64 + page * PAGE as u64
-}
-
-/// Waits until a thread has touched a page.
-fn next_fault(userfault: &Userfault) -> Fault {
-    let mut faults = Vec::new();
-    while faults.is_empty() {
+/// Waits until something has happened.
+fn next_event(userfault: &Userfault) -> Event {
+    let mut events = Vec::new();
+    while events.is_empty() {
         let mut descriptors = [PollFd::new(userfault, PollFlags::IN)];
         let within = Timespec { tv_sec: 10, tv_nsec: 0 };
-        assert_eq!(poll(&mut descriptors, Some(&within)), Ok(1), "nobody has touched a page");
-        userfault.take(&mut faults).expect("faults");
+        assert_eq!(poll(&mut descriptors, Some(&within)), Ok(1), "nothing has happened");
+        userfault.take(&mut events).expect("events");
     }
-    assert_eq!(faults.len(), 1);
-    faults[0]
+    assert_eq!(events.len(), 1);
+    events.remove(0)
 }
+
+fn next_fault(userfault: &Userfault) -> Fault {
+    match next_event(userfault) {
+        Event::Fault(fault) => fault,
+        other => panic!("{other:?} is no fault"),
+    }
+}
+
+/// Moves pages of the memory to other ones.
+fn move_out(userfault: &Userfault, from: u64, to: u64, pages: u64) -> (usize, Option<Stays>) {
+    // SAFETY: the test's own memory, to which there are no references.
+    unsafe { userfault.move_out(from, to, pages * PAGE as u64) }.expect("the target is watched")
+}
+
+const WHOLE: Done = Done { bytes: PAGE, stop: None };
 
 #[test]
 fn a_touched_page_is_filled_and_its_first_write_is_seen() {
-    let Some((userfault, mapping)) = watched() else { return };
+    let Some((userfault, memory)) = watched() else { return };
     thread::scope(|scope| {
         let toucher = scope.spawn(|| {
-            let first = mapping.load(PAGE as u64);
-            mapping.store(PAGE as u64, 9);
-            (first, mapping.load(PAGE as u64))
+            let first = memory.load(PAGE as u64);
+            memory.store(PAGE as u64, 9);
+            (first, memory.load(PAGE as u64))
         });
         let fault = next_fault(&userfault);
-        let at = address(&mapping, 1);
+        let at = memory.address(1);
         assert_eq!(fault, Fault { address: at, is_write: false, is_protected: false });
-        assert_eq!(userfault.fill(at, &[7; PAGE], Fill::Protected).unwrap(), PAGE);
+        assert_eq!(userfault.fill(at, &[7; PAGE], Fill::Protected).unwrap(), WHOLE);
         let fault = next_fault(&userfault);
         assert_eq!(fault, Fault { address: at, is_write: true, is_protected: true });
-        userfault.allow(at, PAGE as u64).unwrap();
+        assert_eq!(userfault.allow(at, PAGE as u64).unwrap(), None);
         assert_eq!(toucher.join().unwrap(), (u64::from_ne_bytes([7; 8]), 9));
     });
 }
 
 #[test]
-fn pages_that_are_there_are_not_filled_again() {
-    let Some((userfault, mapping)) = watched() else { return };
-    assert_eq!(userfault.fill_zeros(address(&mapping, 2), PAGE).unwrap(), PAGE);
-    mapping.store(2 * PAGE as u64, 5);
+fn pages_that_are_there_are_not_filled_again_and_split_mappings_are_filled() {
+    let Some((userfault, memory)) = watched() else { return };
+    assert_eq!(userfault.fill_zeros(memory.address(2), PAGE).unwrap(), WHOLE);
+    memory.store(2 * PAGE as u64, 5);
+    let there = |bytes| Done { bytes, stop: Some(Stop::There) };
     // Up to the page that is there.
-    assert_eq!(userfault.fill(address(&mapping, 0), &[1; 4 * PAGE], Fill::Writable).unwrap(), 2 * PAGE);
-    assert_eq!(userfault.fill_zeros(address(&mapping, 2), 2 * PAGE).unwrap(), 0);
-    assert_eq!(mapping.load(2 * PAGE as u64), 5);
+    assert_eq!(userfault.fill(memory.address(0), &[1; 4 * PAGE], Fill::Writable).unwrap(), there(2 * PAGE));
+    assert_eq!(userfault.fill_zeros(memory.address(2), 2 * PAGE).unwrap(), there(0));
+    assert_eq!(memory.load(2 * PAGE as u64), 5);
+    // SAFETY: the advice changes no bytes.
+    unsafe { rustix::mm::madvise(memory.word(5 * PAGE as u64).cast(), PAGE, Advice::Random) }.unwrap();
+    let all = Done { bytes: 4 * PAGE, stop: None };
+    assert_eq!(userfault.fill(memory.address(4), &[3; 4 * PAGE], Fill::Writable).unwrap(), all);
 }
 
 #[test]
-fn a_page_that_was_taken_out_faults_again_and_its_writer_loses_nothing() {
-    let Some((userfault, mapping)) = watched() else { return };
-    let at = address(&mapping, 3);
-    assert_eq!(userfault.fill(at, &[1; PAGE], Fill::Writable).unwrap(), PAGE);
-    userfault.protect(at, PAGE as u64).unwrap();
+fn a_page_that_was_moved_out_faults_again_and_a_locked_one_stays() {
+    let Some((userfault, memory)) = watched() else { return };
+    let target = Private::new();
+    userfault.watch(target.address(0), BYTES).unwrap();
+    assert_eq!(userfault.fill(memory.address(3), &[1; 2 * PAGE], Fill::Protected).unwrap().stop, None);
+    // SAFETY: the page is the test's.
+    unsafe { rustix::mm::mlock(memory.word(4 * PAGE as u64).cast(), PAGE) }.unwrap();
+    let moved = move_out(&userfault, memory.address(3), target.address(0), 2);
+    assert_eq!(moved, (PAGE, Some(Stays::Unlike)));
+    assert_eq!(target.load(0), u64::from_ne_bytes([1; 8]));
+    assert_eq!(move_out(&userfault, memory.address(3), target.address(1), 1), (0, Some(Stays::Missing)));
+    assert_eq!(move_out(&userfault, memory.address(4), target.address(0), 1).0, 0);
+    assert_eq!(memory.load(4 * PAGE as u64), u64::from_ne_bytes([1; 8]));
     thread::scope(|scope| {
-        let writer = scope.spawn(|| mapping.store(3 * PAGE as u64 + 8, 2));
-        assert!(next_fault(&userfault).is_protected);
-        // Nobody can write meanwhile: what is read is what the page holds when it goes.
-        let mut held = vec![0; PAGE];
-        assert_eq!(rustix::io::pread(mapping.file().unwrap(), &mut held, 3 * PAGE as u64), Ok(PAGE));
-        assert!(held.iter().all(|&byte| byte == 1));
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(mapping.file().unwrap(), hole, 3 * PAGE as u64, PAGE as u64).unwrap();
-        userfault.wake(at, PAGE as u64).unwrap();
-        let fault = next_fault(&userfault);
-        assert_eq!(fault, Fault { address: at, is_write: true, is_protected: false });
-        assert_eq!(userfault.fill(at, &held, Fill::Writable).unwrap(), PAGE);
-        writer.join().unwrap();
+        let reader = scope.spawn(|| memory.load(3 * PAGE as u64));
+        assert_eq!(next_fault(&userfault).address, memory.address(3));
+        assert_eq!(userfault.fill_zeros(memory.address(3), PAGE).unwrap(), WHOLE);
+        assert_eq!(reader.join().unwrap(), 0);
     });
-    assert_eq!(mapping.load(3 * PAGE as u64), u64::from_ne_bytes([1; 8]));
-    assert_eq!(mapping.load(3 * PAGE as u64 + 8), 2);
+}
+
+#[test]
+fn nothing_is_filled_or_moved_while_a_change_waits_to_be_taken() {
+    let Some((userfault, memory)) = watched() else { return };
+    let target = Private::new();
+    userfault.watch(target.address(0), BYTES).unwrap();
+    assert_eq!(userfault.fill(memory.address(0), &[1; 2 * PAGE], Fill::Writable).unwrap().stop, None);
+    thread::scope(|scope| {
+        let dropper = scope.spawn(|| {
+            // SAFETY: there are no references to the page.
+            unsafe { rustix::mm::madvise(memory.word(0).cast(), PAGE, Advice::LinuxDontNeed) }
+        });
+        let mut descriptors = [PollFd::new(&userfault, PollFlags::IN)];
+        poll(&mut descriptors, None).unwrap();
+        let changing = Done { bytes: 0, stop: Some(Stop::Changing) };
+        assert_eq!(userfault.fill_zeros(memory.address(5), PAGE).unwrap(), changing);
+        let moved = move_out(&userfault, memory.address(1), target.address(1), 1);
+        assert_eq!(moved, (0, Some(Stays::Changing)));
+        match next_event(&userfault) {
+            Event::Removed(range) => assert_eq!(range, memory.address(0)..memory.address(1)),
+            other => panic!("{other:?} is no removal"),
+        }
+        dropper.join().unwrap().unwrap();
+    });
+    assert_eq!(move_out(&userfault, memory.address(1), target.address(1), 1), (PAGE, None));
 }
 
 #[test]
 fn the_kernel_s_own_accesses_wait_for_pages_too() {
-    let Some((userfault, mapping)) = watched() else { return };
+    let Some((userfault, memory)) = watched() else { return };
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     rustix::io::write(&writer, b"from a pipe").unwrap();
     thread::scope(|scope| {
         let read = scope.spawn(|| {
-            // SAFETY: the bytes lie in the mapping, which outlives this, and nothing else touches them meanwhile.
-            let into = unsafe { std::slice::from_raw_parts_mut(mapping.start().as_ptr(), 11) };
+            let start = memory.word(0).cast::<u8>();
+            // SAFETY: the bytes lie in the mapping, and nothing else touches them meanwhile.
+            let into = unsafe { std::slice::from_raw_parts_mut(start, 11) };
             rustix::io::read(&reader, into)
         });
         let fault = next_fault(&userfault);
-        assert_eq!(fault, Fault { address: address(&mapping, 0), is_write: true, is_protected: false });
-        assert_eq!(userfault.fill_zeros(fault.address, PAGE).unwrap(), PAGE);
+        assert_eq!(fault, Fault { address: memory.address(0), is_write: true, is_protected: false });
+        assert_eq!(userfault.fill_zeros(fault.address, PAGE).unwrap(), WHOLE);
         assert_eq!(read.join().unwrap(), Ok(11));
     });
-    let mut bytes = [0; 12];
-    mapping.read(0, &mut bytes);
-    assert_eq!(&bytes, b"from a pipe\0");
+    assert_eq!(memory.load(0).to_ne_bytes(), *b"from a p");
 }
 
 #[test]
-fn a_range_is_handed_over_and_parts_of_it_are_given_back() {
-    let Some((userfault, mapping)) = watched() else { return };
+fn a_range_is_handed_over_and_pages_are_asked_for() {
+    let Some((userfault, memory)) = watched() else { return };
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let handover = Handover::new(ours);
     assert!(handover.take().unwrap().is_none());
+    let terms = Terms { powers: Powers { moves: true, forks: false } };
+    let command = Command { tag: 7, address: memory.address(1), count: 2 };
+    let taken = Taken { tag: 7, moved: 1, missing: 2, unprotected: 0, is_changing: true };
     thread::scope(|scope| {
         let program = scope.spawn(|| {
-            let file = mapping.file().unwrap();
-            hand_over(theirs.as_fd(), &userfault, file, (address(&mapping, 0), BYTES)).unwrap();
-            release(theirs.as_fd(), address(&mapping, 1), PAGE as u64).unwrap();
+            let outbox = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            let whole = (memory.address(0), BYTES);
+            let agreed = hand_over(theirs.as_fd(), &userfault, outbox.as_fd(), None, whole).unwrap();
+            assert_eq!(agreed, terms);
+            assert_eq!(next_command(theirs.as_fd()).unwrap(), command);
+            answer(theirs.as_fd(), taken).unwrap();
             deny(theirs.as_fd(), 12).unwrap();
         });
         let next = || {
@@ -138,14 +220,16 @@ fn a_range_is_handed_over_and_parts_of_it_are_given_back() {
             handover.take().unwrap().expect("a request")
         };
         let Request::HandOver(handed) = next() else { panic!("a range comes first") };
-        assert_eq!((handed.address, handed.length), (address(&mapping, 0), BYTES));
+        assert_eq!((handed.address, handed.length), (memory.address(0), BYTES));
+        assert!(handed.pagemap.is_none());
         // It is the same memory.
-        assert_eq!(handed.userfault.fill(address(&mapping, 4), &[3; PAGE], Fill::Writable).unwrap(), PAGE);
-        assert_eq!(mapping.load(4 * PAGE as u64), u64::from_ne_bytes([3; 8]));
-        handover.done().unwrap();
-        let Request::Release { address: from, length } = next() else { panic!("then a release") };
-        assert_eq!((from, length), (address(&mapping, 1), PAGE as u64));
-        handover.done().unwrap();
+        assert_eq!(handed.userfault.fill(memory.address(4), &[3; PAGE], Fill::Writable).unwrap(), WHOLE);
+        assert_eq!(memory.load(4 * PAGE as u64), u64::from_ne_bytes([3; 8]));
+        // What was meant for a program before is passed over.
+        handover.command(Command { tag: 1, ..command }).unwrap();
+        handover.accept(terms).unwrap();
+        handover.command(command).unwrap();
+        assert!(matches!(next(), Request::Taken(it) if it == taken));
         assert!(matches!(next(), Request::Denied(12)));
         program.join().unwrap();
     });
@@ -153,4 +237,14 @@ fn a_range_is_handed_over_and_parts_of_it_are_given_back() {
     assert!(matches!(handover.take(), Err(HandoverError::Malformed)));
     drop(theirs);
     assert!(matches!(handover.take(), Err(HandoverError::Socket(_))));
+}
+
+#[test]
+fn a_child_s_mark_stands_for_its_number_alone() {
+    let longest = (1 << 22) - 1;
+    for number in [0, 1, 2047, 2048, 4_194_303, 1_234_567, longest] {
+        let (offset, length) = mark_of(number);
+        assert_eq!(number_of(offset, length), number);
+        assert!(offset + length <= MARKS_BYTES as u64);
+    }
 }
