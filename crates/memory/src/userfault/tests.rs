@@ -184,7 +184,7 @@ fn the_kernel_s_own_accesses_wait_for_pages_too() {
             let start = memory.word(0).cast::<u8>();
             // SAFETY: the bytes lie in the mapping, and nothing else touches them meanwhile.
             let into = unsafe { std::slice::from_raw_parts_mut(start, 11) };
-            rustix::io::read(&reader, into)
+            rustix::io::read(&reader, &mut *into)
         });
         let fault = next_fault(&userfault);
         assert_eq!(fault, Fault { address: memory.address(0), is_write: true, is_protected: false });
