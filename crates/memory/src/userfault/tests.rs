@@ -131,7 +131,7 @@ fn a_page_that_was_moved_out_faults_again_and_a_locked_one_stays() {
     let Some((userfault, memory)) = watched() else { return };
     let target = Private::new();
     userfault.watch(target.address(0), BYTES).unwrap();
-    assert_eq!(userfault.fill(memory.address(3), &[1; 2 * PAGE], Fill::Protected).unwrap().stop, None);
+    assert_eq!(userfault.fill(memory.address(3), &[1; 2 * PAGE], Fill::Writable).unwrap().stop, None);
     // SAFETY: the page is the test's.
     unsafe { rustix::mm::mlock(memory.word(4 * PAGE as u64).cast(), PAGE) }.unwrap();
     let moved = move_out(&userfault, memory.address(3), target.address(0), 2);
