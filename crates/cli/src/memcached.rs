@@ -2,14 +2,17 @@
 
 use crate::output::{complain, print_json, say};
 use crate::rdma::ClientOptions;
+use crate::serve::sockets;
 use crate::size;
 use clap::Args;
+use portcullis::host::SocketAccess;
 use portcullis::{ConnectError, DirectoryName, IdentityError, Keep, Lifetime, SessionOptions, connect_with};
-use portcullis_memcached::{Gateway, GatewayError};
+use portcullis_memcached::{Gateway, GatewayError, Listen};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::net::{IpAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +23,8 @@ Examples:
   portcullis memcached --node shm:/run/portcullis.sock
   portcullis memcached --node shm:/run/portcullis.sock --threads 2 \\
       --listen tcp:127.0.0.1:11311 --table sessions --idle-timeout 10min
+  portcullis memcached --node shm:/run/portcullis.sock \\
+      --listen unix:/run/memcached.sock --socket-group www-data
   printf 'set a 0 60 2\\r\\nhi\\r\\nget a\\r\\nquit\\r\\n' | nc 127.0.0.1 11211
 
 Clients of memcached need no change: the gateway speaks the text protocol and
@@ -30,10 +35,11 @@ items that were used longest ago go.
 
 The protocol has no passwords, and whoever reaches the gateway acts for its
 tenant. So it listens at addresses of this machine only, unless it is told
-otherwise.
+otherwise. A Unix socket is open to the gateway's own user, unless
+--socket-mode or --socket-group says otherwise.
 
 When the node goes, clients get SERVER_ERROR until it is back; the items are
-gone with it. SIGINT and SIGTERM stop the gateway.
+gone with it. SIGINT and SIGTERM stop the gateway. SIGHUP changes nothing.
 
 Exit codes: 0 stopped by a signal; 2 the call was wrong; 3 the node or this
 machine refuses.";
@@ -50,9 +56,17 @@ pub struct Options {
     node: String,
     #[command(flatten)]
     client: ClientOptions,
-    /// Where clients of memcached come, as tcp:HOST:PORT; may be given several times. With port 0 the kernel chooses one.
+    /// Where clients of memcached come: tcp:HOST:PORT, or unix:PATH for a Unix socket; may be given several times. With port 0
+    /// the kernel chooses one.
     #[arg(long, value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211", value_parser = place)]
-    listen: Vec<String>,
+    listen: Vec<Place>,
+    /// The mode of the Unix sockets' files, in octal [default: 0600, or 0660 with --socket-group: whoever opens one acts
+    /// for the tenant].
+    #[arg(long, value_name = "MODE", value_parser = sockets::mode)]
+    socket_mode: Option<u32>,
+    /// The group of the Unix sockets' files, by name or number.
+    #[arg(long, value_name = "GROUP", value_parser = sockets::group)]
+    socket_group: Option<u32>,
     /// Listen also at addresses that other machines reach. Nothing keeps them from the tenant's items.
     #[arg(long)]
     dangerous_open_to_network: bool,
@@ -80,9 +94,21 @@ pub struct Options {
     json: bool,
 }
 
-fn place(text: &str) -> Result<String, String> {
-    let address = text.strip_prefix("tcp:").filter(|address| address.contains(':'));
-    address.map(str::to_owned).ok_or_else(|| format!("{text:?} is no tcp:HOST:PORT"))
+/// Where a gateway listens, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Tcp(String),
+    Unix(PathBuf),
+}
+
+fn place(text: &str) -> Result<Place, String> {
+    if let Some(address) = text.strip_prefix("tcp:").filter(|address| address.contains(':')) {
+        return Ok(Place::Tcp(address.to_owned()));
+    }
+    match text.strip_prefix("unix:") {
+        Some(path) if !path.is_empty() => Ok(Place::Unix(path.into())),
+        _ => Err(format!("{text:?} is neither tcp:HOST:PORT nor unix:PATH")),
+    }
 }
 
 fn keep(text: &str) -> Result<Keep, String> {
@@ -160,10 +186,10 @@ fn serve(options: &Options) -> Result<(), Trouble> {
     let (node, session) = (options.node.clone(), options.client.session()?);
     let session = SessionOptions { arena_bytes: ARENA_BYTES, ..session };
     let connect = Arc::new(move || connect_with(&node, session.clone()));
-    // Before the sockets: a signal from now on stops the gateway.
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Trouble::Signals)?;
+    // Before the sockets: a signal from now on stops the gateway. SIGHUP does not: it has no files to open anew.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Trouble::Signals)?;
     let gateway = Gateway::start(portcullis_memcached::Options {
-        listen: options.listen.clone(),
+        listen: options.listen(),
         threads: options.threads,
         connections_max: options.max_connections,
         item_bytes_max: options.item_size_max,
@@ -172,7 +198,7 @@ fn serve(options: &Options) -> Result<(), Trouble> {
         ..portcullis_memcached::Options::new(options.table, connect)
     })?;
     options.announce(&gateway);
-    signals.forever().next();
+    signals.forever().find(|signal| *signal != SIGHUP);
     gateway.stop();
     Ok(())
 }
@@ -185,14 +211,34 @@ impl Options {
             let mut found = address.to_socket_addrs().into_iter().flatten();
             found.any(|address| !is_this_machine(address.ip()))
         };
-        match self.listen.iter().find(is_open).filter(|_| !self.dangerous_open_to_network) {
+        let mut addresses = self.listen.iter().filter_map(|place| match place {
+            Place::Tcp(address) => Some(address),
+            Place::Unix(_) => None,
+        });
+        match addresses.find(is_open).filter(|_| !self.dangerous_open_to_network) {
             Some(open) => Err(Trouble::Open(open.clone())),
             None => Ok(()),
         }
     }
 
+    fn listen(&self) -> Vec<Listen> {
+        // Whoever opens the socket is the tenant: it is open to the gateway's own user and to nobody else unasked.
+        let mode = self.socket_mode.unwrap_or(if self.socket_group.is_some() { 0o660 } else { 0o600 });
+        let access = SocketAccess { mode, group: self.socket_group };
+        let listen = |place: &Place| match place {
+            Place::Tcp(address) => Listen::Tcp(address.clone()),
+            Place::Unix(path) => Listen::Unix { path: path.clone(), access },
+        };
+        self.listen.iter().map(listen).collect()
+    }
+
     fn announce(&self, gateway: &Gateway) {
-        let listening = gateway.addresses().iter().map(|address| format!("tcp:{address}")).collect();
+        let addresses = gateway.addresses().iter().map(|address| format!("tcp:{address}"));
+        let paths = self.listen.iter().filter_map(|place| match place {
+            Place::Tcp(_) => None,
+            Place::Unix(path) => Some(format!("unix:{}", path.display())),
+        });
+        let listening = addresses.chain(paths).collect();
         let said = Listening { listening, process: std::process::id(), table: self.table.to_string() };
         if self.json {
             print_json(&said);
@@ -240,10 +286,28 @@ mod tests {
     }
 
     #[test]
+    fn a_unix_socket_is_its_users_own_unless_somebody_is_named() {
+        let access = |words: &[&str]| {
+            let words = [&["--listen", "unix:/run/m.sock"], words].concat();
+            let options = parsed(&words);
+            assert!(options.check().is_ok());
+            match &options.listen()[..] {
+                [Listen::Unix { access, .. }] => *access,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(access(&[]), SocketAccess { mode: 0o600, group: None });
+        assert_eq!(access(&["--socket-group", "7"]), SocketAccess { mode: 0o660, group: Some(7) });
+        assert_eq!(access(&["--socket-mode", "0666"]).mode, 0o666);
+    }
+
+    #[test]
     fn what_cannot_be_served_is_refused_with_the_call() {
         for wrong in [
             &["--listen", "127.0.0.1:1"][..],
             &["--listen", "tcp:nowhere"],
+            &["--listen", "unix:"],
+            &["--socket-mode", "660"],
             &["--threads", "0"],
             &["--item-size-max", "2MiB"],
             &["--keep", "soon"],

@@ -8,7 +8,7 @@ mod listen;
 mod name;
 mod refusal;
 mod settings;
-mod sockets;
+pub mod sockets;
 
 use crate::files::Input;
 use crate::output::{complain, say};

@@ -141,6 +141,31 @@ impl Age {
         self.shards.iter().filter_map(larger).min()
     }
 
+    /// The keys of a part of all that are known. `None`: there are no more parts.
+    pub fn keys_of_part(&self, part: usize) -> Option<Vec<Key>> {
+        let shard = lock(self.shards.get(part)?);
+        Some(shard.0.values().flat_map(|keys| keys.iter().map(|(key, _)| key.clone())).collect())
+    }
+
+    /// Whether there are no parts from this one on.
+    pub fn is_last_part(&self, part: usize) -> bool {
+        part >= self.shards.len()
+    }
+
+    /// What is known of keys by what their items take: how many there are, and when the oldest was last used.
+    pub fn by_size(&self) -> BTreeMap<u64, (u64, u32)> {
+        let mut sizes = BTreeMap::new();
+        for shard in &self.shards {
+            for (takes, keys) in &lock(shard).0 {
+                let Some((_, oldest)) = keys.peek_lru() else { continue };
+                let (count, used) = sizes.entry(*takes).or_insert((0, u32::MAX));
+                *count += keys.len() as u64;
+                *used = oldest.used.min(*used);
+            }
+        }
+        sizes
+    }
+
     /// How many keys there are, and what their items take.
     pub fn total(&self) -> (u64, u64) {
         let mut total = (0, 0);

@@ -63,6 +63,7 @@ counters! {
     connections "curr_connections",
     all_connections "total_connections": zero,
     answer_bytes "answer_bytes_waiting",
+    request_bytes "request_bytes_granted",
     rejected_connections "rejected_connections": zero,
     idle_kicks "idle_kicks": zero,
     stalled_kicks "stalled_kicks": zero,

@@ -16,9 +16,9 @@ pub enum GatewayError {
     #[error(transparent)]
     Table(#[from] TableError),
     /// The text is no address, or there is nothing to listen at.
-    #[error("cannot listen at tcp:{address}: {error}")]
+    #[error("cannot listen at {address}: {error}")]
     Listen {
-        /// The address.
+        /// The address, as `tcp:HOST:PORT` or `unix:PATH`.
         address: String,
         /// Why.
         error: io::Error,

@@ -11,10 +11,11 @@
 
 mod age;
 mod cache;
+mod classes;
 mod counters;
 mod error;
 pub mod protocol;
 mod server;
 
 pub use error::GatewayError;
-pub use server::{Connector, Gateway, Options};
+pub use server::{Connector, Gateway, Listen, Options};

@@ -1,7 +1,7 @@
 //! The end of a gateway, and of its node.
 
 use crate::rig::{Client, LATE_AFTER, Node, counter, until};
-use portcullis_memcached::{Gateway, GatewayError, Options};
+use portcullis_memcached::{Gateway, GatewayError, Listen, Options};
 use std::time::Instant;
 
 #[test]
@@ -63,7 +63,7 @@ fn who_wants_no_answer_gets_none_where_the_node_is_gone() {
 fn a_gateway_without_a_node_or_a_place_to_listen_says_so() {
     let node = Node::new();
     let gateway = node.gateway();
-    let listen = vec![gateway.addresses()[0].to_string()];
+    let listen = vec![Listen::Tcp(gateway.addresses()[0].to_string())];
     let taken = Gateway::start(Options { listen, ..node.options("orange") });
     assert!(matches!(taken, Err(GatewayError::Listen { .. })), "{taken:?}");
     let nowhere = Gateway::start(node.options("nobody"));

@@ -27,6 +27,7 @@ fn new_items_go_in_the_oldest_go_and_those_in_use_stay() {
         }
     }
     assert!(counter(&gateway, "evictions") > 0);
+    assert_eq!(counter(&gateway, "limit_maxbytes"), QUOTA_BYTES, "the node has named it");
     client.expect_value("used", &value);
     client.expect_value(&format!("k{}", items - 1), &value);
     assert!(!client.has("unused"), "it is the oldest");

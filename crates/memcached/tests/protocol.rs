@@ -1,16 +1,21 @@
 //! The parser alone: no bytes make it panic, and it does not matter in which pieces they come.
 
-use portcullis_memcached::protocol::{Command, Limits, Parser, Reply, Request};
+use portcullis_memcached::protocol::{Command, Limits, Need, Parser, Reply, Request};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits { item_bytes: 4096, get_bytes: 8192, headroom: 32 };
 
-/// All commands in bytes that come in these pieces.
+/// All commands in bytes that come in these pieces, with all keys of a `get` at once.
 fn commands<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Command> {
+    commands_of(pieces, usize::MAX)
+}
+
+/// The same with so many keys at a time.
+fn commands_of<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, keys_max: usize) -> Vec<Command> {
     let mut parser = Parser::new(LIMITS);
     let mut commands = Vec::new();
     for mut piece in pieces {
-        while let Some(command) = parser.take(&mut piece) {
+        while let Some(command) = parser.take(&mut piece, keys_max) {
             let ends = command == Command::Quit;
             commands.push(command);
             if ends {
@@ -131,4 +136,50 @@ fn the_value_of_a_wrong_command_is_no_command() {
     };
     assert_eq!(*said, Reply::Text("SERVER_ERROR object too large for cache"));
     assert_eq!(&key[..], b"k");
+}
+
+/// Keys that are values of their own take many times the bytes of a line of short ones.
+#[test]
+fn the_keys_of_a_line_are_cut_off_as_they_are_asked_for_and_take_no_more_than_the_line() {
+    const LINE: usize = 1 << 20;
+    let limits = Limits { get_bytes: LINE, ..LIMITS };
+    let mut parser = Parser::new(limits);
+    let line = [b"get ".to_vec(), b"k ".repeat((LINE - 8) / 2), b"\r\n".to_vec()].concat();
+    let mut taken = 0;
+    for piece in line.chunks(50_000) {
+        let mut input = piece;
+        while let Some(command) = parser.take(&mut input, 20) {
+            let Command::Request(Request::Get(get)) = command else { panic!("a part of a get") };
+            assert!((1..=20).contains(&get.keys.len()));
+            taken += get.keys.len();
+            assert_eq!(get.ends, taken == (LINE - 8) / 2);
+            assert_eq!(parser.has_command(), !get.ends);
+        }
+        if let Need::Line(bytes) = parser.need() {
+            assert!(bytes <= LINE + LINE / 8, "{bytes} bytes for a line of {LINE}");
+        }
+    }
+    assert_eq!((taken, parser.need()), ((LINE - 8) / 2, Need::Little));
+}
+
+proptest! {
+    #[test]
+    fn the_parts_of_a_get_have_its_keys_in_their_order(
+        keys in prop::collection::vec("[a-z]{1,5}", 1..50),
+        spaces in 1usize..4,
+        most in 1usize..60,
+    ) {
+        let line = format!("get {}{}\r\nmn\r\n", keys.join(&" ".repeat(spaces)), " ".repeat(spaces - 1));
+        let mut parts = commands_of([line.as_bytes()], most);
+        prop_assert_eq!(parts.pop(), Some(Command::Say(Reply::Text("MN"))));
+        let mut cut = Vec::new();
+        let count = parts.len();
+        for (number, part) in parts.into_iter().enumerate() {
+            let Command::Request(Request::Get(get)) = part else { panic!("a part of a get") };
+            prop_assert_eq!(get.ends, number + 1 == count);
+            prop_assert!(get.keys.len() <= most);
+            cut.extend(get.keys.into_iter().map(|key| String::from_utf8(key.into_vec()).expect("letters")));
+        }
+        prop_assert_eq!(cut, keys);
+    }
 }

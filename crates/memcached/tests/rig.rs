@@ -57,7 +57,11 @@ impl Node {
         };
         let table = DirectoryName::new("memcached").expect("a name");
         let options = Options::new(table, Arc::new(connect));
-        Options { listen: vec!["127.0.0.1:0".to_owned()], threads: 2, ..options }
+        Options {
+            listen: vec![portcullis_memcached::Listen::Tcp("127.0.0.1:0".to_owned())],
+            threads: 2,
+            ..options
+        }
     }
 
     pub fn gateway(&self) -> Gateway {
@@ -80,6 +84,12 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < late, "it never came: {what}");
         std::thread::yield_now();
     }
+}
+
+/// Writes to a connection until the gateway ends it.
+pub fn send_all(mut stream: &TcpStream, bytes: &[u8]) {
+    // A gateway that has enough of it closes the connection.
+    let _ = stream.write_all(bytes);
 }
 
 /// A client.
@@ -130,15 +140,22 @@ impl Client {
 
     /// Receives a line without its end.
     pub fn line(&mut self) -> String {
+        let mut line = self.line_to(b'\n');
+        assert!(line.ends_with("\r\n"), "{line}");
+        line.truncate(line.len() - 2);
+        line
+    }
+
+    /// Receives bytes up to this one.
+    pub fn line_to(&mut self, end: u8) -> String {
         let mut line = Vec::new();
         let mut byte = [0];
-        while !line.ends_with(b"\r\n") {
+        while line.last() != Some(&end) {
             match self.0.read(&mut byte) {
                 Ok(1) => line.push(byte[0]),
                 other => panic!("{other:?} after {}", shown(&line)),
             }
         }
-        line.truncate(line.len() - 2);
         String::from_utf8_lossy(&line).into_owned()
     }
 

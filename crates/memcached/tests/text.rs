@@ -127,6 +127,84 @@ fn items_go_when_their_time_has_come() {
     );
 }
 
+/// Clients write -1 as 4294967295, and dates after 2038 are as large. Memcached reads times into 32 bits with a sign.
+#[test]
+fn times_of_any_size_are_read_as_memcached_reads_them() {
+    let node = Node::new();
+    let gateway = node.gateway();
+    let mut client = Client::new(&gateway);
+    let over = ["-1", "-2147483648", "2147483648", "4294967295", "9223372036854775807"];
+    let live =
+        ["0", "+5", "100", "007", "2147483647", "-2147483649", "4294967296", "-9223372036854775808", "9\tx"];
+    for (time, lives) in over.map(|time| (time, false)).into_iter().chain(live.map(|time| (time, true))) {
+        let here = |there| if lives { there } else { "END" };
+        let meta = |there: &'static str| if lives { there } else { "EN" };
+        client.ask(&format!("set a 0 {time} 1\r\n1"), "STORED");
+        client.ask("get a", here("VALUE a 0 1\r\n1\r\nEND"));
+        client.ask("md a q\r\nmn", if lives { "MN" } else { "NF\r\nMN" });
+        client.ask(&format!("add a 0 {time} 1\r\n1"), "STORED");
+        client.ask(&format!("replace a 0 {time} 1\r\n2"), if lives { "STORED" } else { "NOT_STORED" });
+        client.ask("set a 0 0 1\r\n1", "STORED");
+        client.ask(&format!("append a 0 {time} 1\r\n2"), "STORED");
+        client.ask(&format!("touch a {time}"), "TOUCHED");
+        client.ask("mg a v", meta("VA 2\r\n12"));
+        client.ask("set a 0 0 1\r\n1", "STORED");
+        client.ask(&format!("gat {time} a"), "VALUE a 0 1\r\n1\r\nEND");
+        client.ask("get a", here("VALUE a 0 1\r\n1\r\nEND"));
+        client.ask(&format!("ms a 1 T{time}\r\n1"), "HD");
+        client.ask("mg a v", meta("VA 1\r\n1"));
+        client.ask("ms a 1\r\n1", "HD");
+        client.ask(&format!("mg a T{time}"), "HD");
+        client.ask("mg a", meta("HD"));
+        client.ask("ms a 1\r\n1", "HD");
+        client.ask(&format!("ma a T{time}"), "HD");
+        client.ask("mg a", meta("HD"));
+        client.ask(&format!("mg n N{time}"), "HD W");
+        client.ask("md n", if lives { "HD" } else { "NF" });
+        client.ask("ms a 1 T100\r\n1", "HD");
+        client.ask(
+            &format!("mg a R{time}"),
+            if time == "2147483647" || time == "-2147483649" { "HD W" } else { "HD" },
+        );
+    }
+}
+
+#[test]
+fn what_is_no_time_is_refused_as_memcached_refuses_it() {
+    let node = Node::new();
+    let gateway = node.gateway();
+    let mut client = Client::new(&gateway);
+    let (bad_line, bad_time) =
+        ("CLIENT_ERROR bad command line format", "CLIENT_ERROR invalid exptime argument");
+    for wrong in [
+        "x",
+        "1x",
+        "--1",
+        "0x10",
+        "1e5",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "99999999999999999999",
+    ] {
+        // Memcached takes the value for a command of its own.
+        for store in ["set", "add", "replace", "append", "prepend"] {
+            client.ask(&format!("{store} a 0 {wrong} 2\r\nmn"), &format!("{bad_line}\r\nMN"));
+        }
+        client.ask(&format!("cas a 0 {wrong} 2 5\r\nmn"), &format!("{bad_line}\r\nMN"));
+        client.ask(&format!("touch a {wrong}"), bad_time);
+        client.ask(&format!("gat {wrong} a"), bad_time);
+        client.ask(&format!("gats {wrong} a"), bad_time);
+        client.ask(&format!("flush_all {wrong}"), bad_time);
+        // The value of a meta command is skipped.
+        client.ask(&format!("ms a 2 T{wrong}\r\nmn"), "CLIENT_ERROR bad token in command line format");
+        client.ask(&format!("mg a T{wrong}"), "CLIENT_ERROR bad token in command line format");
+        client.ask(&format!("mg a N{wrong}"), "CLIENT_ERROR bad token in command line format");
+        client.ask(&format!("mg a R{wrong}"), "CLIENT_ERROR bad token in command line format");
+        client.ask(&format!("ma a T{wrong}"), "CLIENT_ERROR invalid or duplicate flag");
+        client.ask("mn", "MN");
+    }
+}
+
 #[test]
 fn a_flush_takes_what_was_there_and_nothing_that_comes_after() {
     let node = Node::new();
@@ -258,7 +336,6 @@ fn statistics_count_what_was_done() {
     }
     client.ask("stats reset", "RESET");
     assert_eq!(counter(&gateway, "cmd_get"), 0);
-    client.ask("stats items", "END");
     client.ask("stats nonsense", "ERROR");
 }
 
@@ -277,4 +354,82 @@ fn quit_ends_the_connection_and_so_does_a_browser() {
         }
         client.expect_end("");
     }
+}
+
+fn rows(client: &mut Client, command: &str) -> Vec<String> {
+    client.send(format!("{command}\r\n"));
+    let mut rows = Vec::new();
+    while rows.last().is_none_or(|row| row != "END") {
+        rows.push(client.line());
+    }
+    rows
+}
+
+#[test]
+fn statistics_have_what_exporters_read() {
+    let node = Node::new();
+    let gateway = node.gateway();
+    let mut client = Client::new(&gateway);
+    client.ask("stats items", "END");
+    for number in 0..5 {
+        client.set(&format!("small{number}"), b"1");
+    }
+    client.set("large", &[b'x'; 100_000]);
+    client.expect_value("large", &[b'x'; 100_000]);
+    let items = rows(&mut client, "stats items");
+    let numbers: Vec<_> = items.iter().filter(|row| row.contains(":number ")).collect();
+    assert!(numbers.len() == 2 && numbers[0].ends_with(" 5") && numbers[1].ends_with(" 1"), "{items:?}");
+    let slabs = rows(&mut client, "stats slabs");
+    for name in ["chunk_size", "total_pages", "used_chunks", "cmd_set", "cas_hits", "cas_badval", "get_hits"]
+    {
+        assert_eq!(slabs.iter().filter(|row| row.contains(&format!(":{name} "))).count(), 2, "{name}");
+    }
+    assert!(slabs.iter().any(|row| row.ends_with(":cmd_set 5")), "{slabs:?}");
+    assert!(slabs.iter().any(|row| row.ends_with(":get_hits 1")), "{slabs:?}");
+    assert!(slabs.contains(&"STAT active_slabs 2".to_owned()));
+    let general = rows(&mut client, "stats");
+    assert!(general.contains(&"STAT limit_maxbytes 0".to_owned()), "no limit is met yet");
+    let settings = rows(&mut client, "stats settings");
+    for name in ["maxbytes", "maxconns", "tcpport", "domain_socket", "item_size_max", "request_bytes_max"] {
+        assert!(settings.iter().any(|row| row.starts_with(&format!("STAT {name} "))), "{name}");
+    }
+    client.ask("stats sizes", "STAT sizes_status disabled\r\nEND");
+}
+
+#[test]
+fn a_dump_has_each_item_once_in_a_line_whatever_its_key_is() {
+    const ITEMS: usize = 500;
+    let node = Node::new();
+    let gateway = node.gateway();
+    let mut client = Client::new(&gateway);
+    for number in 0..ITEMS {
+        client.set(&format!("k{number}"), b"1");
+    }
+    client.ask("ms AAEgCg== 2 b T100\r\nhi", "HD");
+    client.ask("set gone 0 -1 1\r\n1", "STORED");
+    client.send("lru_crawler metadump all\r\nmn\r\n");
+    let mut dumped = String::new();
+    while !dumped.ends_with("END\r\n") {
+        dumped += &client.line_to(b'\n');
+    }
+    let mut keys: Vec<&str> = dumped.lines().filter_map(|line| line.strip_prefix("key=")).collect();
+    assert!(
+        keys.iter().all(|line| line.contains(" exp=") && line.contains(" la=") && line.contains(" cls="))
+    );
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), ITEMS + 1, "{dumped}");
+    assert!(
+        keys.iter()
+            .any(|line| line.starts_with("%00%01%20%0A exp=1") || line.starts_with("%00%01%20%0A exp=2"))
+    );
+    client.expect("MN\r\n");
+    client.send("lru_crawler mgdump hash\r\n");
+    let mut commands = Vec::new();
+    while commands.last().is_none_or(|line| line != "EN") {
+        commands.push(client.line());
+    }
+    assert!(commands.len() == ITEMS + 2 && commands.contains(&"mg AAEgCg== b".to_owned()));
+    client.ask("lru_crawler metadump x", "BADCLASS invalid class id");
+    client.ask("lru_crawler", "ERROR");
 }

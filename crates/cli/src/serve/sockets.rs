@@ -26,13 +26,14 @@ impl SocketOptions {
 }
 
 /// Parses a mode. It begins with a zero, so that a decimal number is never taken for one.
-fn mode(text: &str) -> Result<u32, String> {
+pub fn mode(text: &str) -> Result<u32, String> {
     let octal = text.strip_prefix("0o").or_else(|| text.strip_prefix('0')).filter(|rest| !rest.is_empty());
     let mode = octal.and_then(|digits| u32::from_str_radix(digits, 8).ok()).filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "a mode is written in octal, as in \"0660\"".to_owned())
 }
 
-fn group(text: &str) -> Result<u32, String> {
+/// Parses a group's name or number.
+pub fn group(text: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }

@@ -229,19 +229,26 @@ impl<S: Store> Cache<S> {
                 }
             })
             .await?;
-        self.count_cas(way, outcome);
+        let takes = self.store.takes(key.len(), bytes.len());
+        self.count_cas(way, outcome, takes);
         Ok(outcome)
     }
 
-    fn count_cas(&self, way: Way, outcome: Outcome) {
+    fn count_cas(&self, way: Way, outcome: Outcome, takes: u64) {
         if way.cas.is_none() || matches!(way.mode, Mode::Append | Mode::Prepend | Mode::Add) {
             return;
         }
-        let counters = &self.shared.counters;
+        let (counters, class) = (&self.shared.counters, self.shared.classes.of(takes));
         match outcome {
-            Outcome::Stored(_) => counters.cas_hits.add(),
+            Outcome::Stored(_) => {
+                counters.cas_hits.add();
+                class.cas_hits.add();
+            }
             Outcome::NotFound => counters.cas_misses.add(),
-            Outcome::Exists | Outcome::NotStored => counters.cas_badval.add(),
+            Outcome::Exists | Outcome::NotStored => {
+                counters.cas_badval.add();
+                class.cas_badval.add();
+            }
         }
     }
 }

@@ -4,8 +4,10 @@ use super::arithmetic::{Counted, Step};
 use super::classic::{Outcome, Way};
 use super::item::Found;
 use super::{Cache, Change, Item, Now, Store, StoreError};
+use crate::classes;
 use crate::protocol::{
-    Common, Key, MetaArithmetic, MetaDelete, MetaGet, MetaReply, MetaSet, Mode, Reply, Shown,
+    Common, Debugged, Key, MetaArithmetic, MetaDelete, MetaGet, MetaReply, MetaSet, Mode, Reply, Shown,
+    Spelling,
 };
 
 /// What a `mg` has come to.
@@ -173,18 +175,22 @@ impl<S: Store> Cache<S> {
         Ok(Reply::Meta(Box::new(reply)).unless(common.quiet))
     }
 
-    pub(super) async fn meta_debug(&self, key: &Key, now: Now) -> Result<Reply, StoreError> {
+    pub(super) async fn meta_debug(
+        &self,
+        key: &Key,
+        spelling: Spelling,
+        now: Now,
+    ) -> Result<Reply, StoreError> {
         self.shared.counters.metas.add();
         let Some(found) = self.store.get(key).await?.and_then(|bytes| self.live(bytes, now)) else {
             return Ok(Reply::Text("EN"));
         };
         let (idle, hit) = self.look_up_use(key, &found, now);
-        let left = found.item.left(now.seconds()).map_or(-1, i64::from);
+        let (left, cas) = (found.item.left(now.seconds()), found.item.cas);
         let takes = self.store.takes(key.len(), found.bytes.len());
-        let fetched = if hit { "yes" } else { "no" };
-        let cas = found.item.cas;
-        let rest = format!(" exp={left} la={idle} cas={cas} fetch={fetched} cls={takes} size={takes}\r\n");
-        Ok(Reply::Bytes([b"ME ", &key[..], rest.as_bytes()].concat()))
+        let key = key.clone();
+        let class = classes::number_of(takes);
+        Ok(Reply::Debug(Box::new(Debugged { key, spelling, left, idle, cas, hit, class, takes })))
     }
 }
 

@@ -17,13 +17,14 @@ use time::Flushes;
 pub use time::{Flush, Now, Stamps};
 
 use crate::age::Age;
+use crate::classes::{self, Classes};
 use crate::counters::Counters;
-use crate::protocol::{Expiry, Key, Reply, Request};
+use crate::protocol::{Describe, Described, Expiry, Key, Reply, Request};
 use item::{Found, Item};
 use portcullis::Lifetime;
 use portcullis_structures::table::{Condition, Stored};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// How often a change is tried again because others have changed the same item. Each time, another has succeeded.
 const ATTEMPTS_MAX: u32 = 10_000;
@@ -38,6 +39,12 @@ pub struct Shared {
     pub age: Age,
     /// The counters.
     pub counters: Counters,
+    /// The counters of items by what they take.
+    pub classes: Classes,
+    /// Bytes that the node lends the tenant, as far as it has said so. Zero: it has refused none so far.
+    pub limit_bytes: AtomicU64,
+    /// A dump goes on.
+    pub dumps: AtomicBool,
     /// The source of stamps.
     pub stamps: Stamps,
     /// What was flushed.
@@ -93,7 +100,8 @@ impl<S: Store> Cache<S> {
             Request::MetaSet(set) => self.meta_set(set, now).await,
             Request::MetaDelete(delete) => self.meta_delete(delete, now).await,
             Request::MetaArithmetic(arithmetic) => self.meta_arithmetic(arithmetic, now).await,
-            Request::MetaDebug(key) => self.meta_debug(key, now).await,
+            Request::MetaDebug { key, spelling } => self.meta_debug(key, *spelling, now).await,
+            Request::Describe(describe) => self.describe(describe, now).await,
             Request::Discard(key) => {
                 self.take(key).await?;
                 Ok(Reply::Nothing)
@@ -169,6 +177,7 @@ impl<S: Store> Cache<S> {
     /// stored.
     fn note_used(&self, key: &[u8], found: &Found, now: Now) -> (u32, bool) {
         let takes = self.store.takes(key.len(), found.bytes.len());
+        self.shared.classes.of(takes).get_hits.add();
         let known = self.shared.age.used(key, takes, now.seconds());
         seen(known, found, now)
     }
@@ -230,9 +239,39 @@ impl<S: Store> Cache<S> {
         if stored != Stored::Unchanged {
             self.shared.counters.total_items.add();
             let takes = self.store.takes(key.len(), bytes.len());
+            self.shared.classes.of(takes).sets.add();
             self.shared.age.stored(key, takes, now.seconds());
         }
         Ok(stored)
+    }
+
+    /// Tells what there is to know of items.
+    async fn describe(&self, ask: &Describe, now: Now) -> Result<Reply, StoreError> {
+        let keys: Vec<&[u8]> = ask.keys.iter().map(|key| &key[..]).collect();
+        let values = self.store.get_many(&keys).await?;
+        let items = ask.keys.iter().zip(values).filter_map(|(key, bytes)| {
+            let found = Found::parse(bytes?)?;
+            if !self.is_live(&found, now) {
+                return None;
+            }
+            let (idle, hit) = self.look_up_use(key, &found, now);
+            let takes = self.store.takes(key.len(), found.bytes.len());
+            Some(Described {
+                key: key.clone(),
+                expires: found.item.expires,
+                used: now.seconds().saturating_sub(idle),
+                cas: found.item.cas,
+                hit,
+                class: classes::number_of(takes),
+                takes,
+            })
+        });
+        Ok(Reply::Dump { items: items.collect(), form: ask.form, ends: ask.ends })
+    }
+
+    fn is_live(&self, found: &Found, now: Now) -> bool {
+        let is_over = found.item.expires.is_some_and(|at| at <= now.seconds());
+        !is_over && !self.shared.flush.has(found.item.stamp, now)
     }
 
     /// Removes a key. Returns the bytes that it had then.

@@ -89,6 +89,9 @@ fn cache(store: Memory) -> Cache<Memory> {
     let shared = Shared {
         age: Age::default(),
         counters: Counters::default(),
+        classes: Classes::default(),
+        limit_bytes: 0.into(),
+        dumps: false.into(),
         stamps: Stamps::new(1),
         flush: Flush::default(),
         wants_to_learn: false.into(),
@@ -100,7 +103,8 @@ fn cache(store: Memory) -> Cache<Memory> {
 fn done(cache: &Cache<Memory>, line: &str) -> String {
     let limits = Limits { item_bytes: 1 << 20, get_bytes: 1 << 20, headroom: HEADER_BYTES };
     let bytes = format!("{line}\r\n");
-    let Some(Command::Request(mut request)) = Parser::new(limits).take(&mut bytes.as_bytes()) else {
+    let Some(Command::Request(mut request)) = Parser::new(limits).take(&mut bytes.as_bytes(), usize::MAX)
+    else {
         panic!("{line:?} is no request");
     };
     let mut context = Context::from_waker(Waker::noop());

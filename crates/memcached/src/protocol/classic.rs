@@ -1,12 +1,11 @@
 //! The text commands.
 
-use super::command::{
-    Arithmetic, Command, Data, Direction, Expiry, Get, Mode, Request, Statistics, Store, Touch,
-};
+use super::command::{Arithmetic, Command, Data, Direction, Expiry, Mode, Request, Statistics, Store, Touch};
+use super::dump::DumpForm;
+use super::gets::Manner;
 use super::parser::{Announced, Limits, Parsed, too_large};
 use super::reply::Reply;
-use super::words::{is_key, length, signed_short, unsigned, unsigned_short, words};
-use std::collections::VecDeque;
+use super::words::{end_of_words, expiry, is_key, length, unsigned, unsigned_short, words};
 
 const ERROR: &str = "ERROR";
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
@@ -21,11 +20,13 @@ struct Line<'a> {
     /// How many there are: no more than there is room for.
     count: usize,
     whole: &'a [u8],
+    /// A word is too long to be a key.
+    has_long_word: bool,
 }
 
 impl<'a> Line<'a> {
-    fn of(whole: &'a [u8]) -> Self {
-        let mut line = Self { words: [&[]; WORDS_MAX], count: 0, whole };
+    fn of(whole: &'a [u8], has_long_word: bool) -> Self {
+        let mut line = Self { words: [&[]; WORDS_MAX], count: 0, whole, has_long_word };
         for (place, word) in line.words.iter_mut().zip(words(whole)) {
             *place = word;
             line.count += 1;
@@ -51,15 +52,15 @@ fn say(text: &'static str, quiet: bool) -> Command {
     Command::Say(if quiet { Reply::Nothing } else { Reply::Text(text) })
 }
 
-/// What a line leads to.
-pub(super) fn parse(line: &[u8], limits: &Limits) -> (Parsed, Option<Command>) {
-    let line = Line::of(line);
+/// What a line leads to. `has_long_word`: a word of it is too long to be a key.
+pub(super) fn parse(line: &[u8], has_long_word: bool, limits: &Limits) -> (Parsed, Option<Command>) {
+    let line = Line::of(line, has_long_word);
     let command = match line.words[0] {
         word if word.len() < 2 => say(ERROR, false),
-        b"get" | b"bget" => get(&line, false, false),
-        b"gets" => get(&line, true, false),
-        b"gat" => get(&line, false, true),
-        b"gats" => get(&line, true, true),
+        b"get" | b"bget" => return (get(&line, false, false), None),
+        b"gets" => return (get(&line, true, false), None),
+        b"gat" => return (get(&line, false, true), None),
+        b"gats" => return (get(&line, true, true), None),
         b"set" => return store(&line, Mode::Set, limits),
         b"add" => return store(&line, Mode::Add, limits),
         b"replace" => return store(&line, Mode::Replace, limits),
@@ -72,6 +73,7 @@ pub(super) fn parse(line: &[u8], limits: &Limits) -> (Parsed, Option<Command>) {
         b"touch" => touch(&line),
         b"flush_all" => flush(&line),
         b"stats" => statistics(&line),
+        b"lru_crawler" => crawler(&line),
         b"version" => Command::Say(Reply::Text(VERSION_LINE)),
         b"verbosity" => verbosity(&line),
         b"quit" => Command::Quit,
@@ -90,26 +92,23 @@ pub(super) fn parse(line: &[u8], limits: &Limits) -> (Parsed, Option<Command>) {
 pub const VERSION: &str = VERSION_LINE.split_at("VERSION ".len()).1;
 const VERSION_LINE: &str = concat!("VERSION 1.6.18-portcullis-", env!("CARGO_PKG_VERSION"));
 
-fn get(line: &Line<'_>, with_cas: bool, touches: bool) -> Command {
+fn get(line: &Line<'_>, with_cas: bool, touches: bool) -> Parsed {
+    let known = |text| Parsed::Command(say(text, false));
     if line.count < 2 {
-        return say(ERROR, false);
+        return known(ERROR);
     }
-    let mut keys = words(line.whole).skip(1);
-    let mut touch = None;
-    if touches {
-        match keys.next().and_then(signed_short) {
-            Some(time) => touch = Some(Expiry(time)),
-            None => return say(BAD_EXPIRY, false),
-        }
+    let touch = touches.then(|| expiry(line.words[1]));
+    if touch == Some(None) {
+        return known(BAD_EXPIRY);
     }
-    if keys.clone().any(|key| !is_key(key)) {
-        return say(BAD_LINE, false);
+    if line.has_long_word {
+        return known(BAD_LINE);
     }
-    let keys: VecDeque<_> = keys.map(Box::from).collect();
-    if keys.is_empty() {
-        return say("END", false);
+    let before_keys = if touches { 2 } else { 1 };
+    if line.count == before_keys {
+        return known("END");
     }
-    Command::Request(Request::Get(Get { keys, with_cas, touch, ends: true }))
+    Parsed::Gets(Manner { with_cas, touch: touch.flatten() }, end_of_words(line.whole, before_keys))
 }
 
 fn store(line: &Line<'_>, mode: Mode, limits: &Limits) -> (Parsed, Option<Command>) {
@@ -118,8 +117,8 @@ fn store(line: &Line<'_>, mode: Mode, limits: &Limits) -> (Parsed, Option<Comman
     if !line.has(&[words, words + 1]) {
         return known(say(ERROR, false));
     }
-    let [_, key, flags, expiry, bytes, cas, ..] = line.words;
-    let numbers = (unsigned_short(flags), signed_short(expiry), length(bytes));
+    let [_, key, flags, time, bytes, cas, ..] = line.words;
+    let numbers = (unsigned_short(flags), expiry(time), length(bytes));
     let (Some(flags), Some(expiry), Some(bytes)) = numbers else { return known(line.say(BAD_LINE)) };
     if !is_key(key) {
         return known(line.say(BAD_LINE));
@@ -138,7 +137,7 @@ fn store(line: &Line<'_>, mode: Mode, limits: &Limits) -> (Parsed, Option<Comman
         return too_large(key, bytes as u64, mode == Mode::Set, reply);
     }
     let data = Data { bytes: Vec::new(), headroom: 0 };
-    let store = Store { mode, key, flags, expiry: Expiry(expiry), data, quiet };
+    let store = Store { mode, key, flags, expiry, data, quiet };
     (Parsed::Announced(Announced::Store(store), bytes), None)
 }
 
@@ -180,13 +179,13 @@ fn touch(line: &Line<'_>) -> Command {
     if !line.has(&[3, 4]) {
         return say(ERROR, false);
     }
-    let [_, key, expiry, ..] = line.words;
+    let [_, key, time, ..] = line.words;
     if !is_key(key) {
         return line.say(BAD_LINE);
     }
-    let Some(time) = signed_short(expiry) else { return line.say(BAD_EXPIRY) };
+    let Some(expiry) = expiry(time) else { return line.say(BAD_EXPIRY) };
     let quiet = line.is_quiet();
-    Command::Request(Request::Touch(Touch { key: Box::from(key), expiry: Expiry(time), quiet }))
+    Command::Request(Request::Touch(Touch { key: Box::from(key), expiry, quiet }))
 }
 
 fn flush(line: &Line<'_>) -> Command {
@@ -195,8 +194,8 @@ fn flush(line: &Line<'_>) -> Command {
     }
     let quiet = line.is_quiet();
     let has_time = line.count > if quiet { 2 } else { 1 };
-    match if has_time { signed_short(line.words[1]) } else { Some(0) } {
-        Some(time) => Command::Flush { delay: Expiry(time.max(0)), quiet },
+    match if has_time { expiry(line.words[1]) } else { Some(Expiry(0)) } {
+        Some(Expiry(time)) => Command::Flush { delay: Expiry(time.max(0)), quiet },
         None => line.say(BAD_EXPIRY),
     }
 }
@@ -206,11 +205,26 @@ fn statistics(line: &Line<'_>) -> Command {
         (1, _) => Statistics::General,
         (_, b"settings") => Statistics::Settings,
         (_, b"reset") => Statistics::Reset,
-        (_, b"items" | b"slabs" | b"sizes" | b"conns") => Statistics::Nothing,
+        (_, b"items") => Statistics::Items,
+        (_, b"slabs") => Statistics::Slabs,
+        (_, b"sizes") => Statistics::Sizes,
+        (_, b"conns" | b"extstore") => Statistics::Nothing,
         (_, b"cachedump") => return say("CLIENT_ERROR stats cachedump not allowed", false),
         (_, b"detail") => return say("CLIENT_ERROR usage: stats detail on|off|dump", false),
         _ => return say(ERROR, false),
     })
+}
+
+fn crawler(line: &Line<'_>) -> Command {
+    let form = match line.words[1] {
+        b"metadump" if line.count == 3 => DumpForm::Meta,
+        b"mgdump" if line.count == 3 => DumpForm::Get,
+        _ => return say(ERROR, false),
+    };
+    match line.words[2] {
+        b"all" | b"hash" => Command::Dump(form),
+        _ => say("BADCLASS invalid class id", false),
+    }
 }
 
 fn verbosity(line: &Line<'_>) -> Command {

@@ -1,8 +1,9 @@
 //! What clients ask for.
 
+use super::dump::{Describe, DumpForm};
+use super::keys::Spelling;
 use super::meta::{MetaArithmetic, MetaDelete, MetaGet, MetaSet};
 use super::reply::Reply;
-use std::collections::VecDeque;
 
 /// The most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 250;
@@ -85,7 +86,7 @@ pub struct Store {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Get {
     /// Which keys. Never none.
-    pub keys: VecDeque<Key>,
+    pub keys: Vec<Key>,
     /// The answer has the unique numbers too.
     pub with_cas: bool,
     /// The items get this time to live.
@@ -136,6 +137,12 @@ pub enum Statistics {
     Settings,
     /// Set the counters back to zero.
     Reset,
+    /// Items by their classes.
+    Items,
+    /// Memory by the classes of items.
+    Slabs,
+    /// Counts of items by their sizes, which this gateway does not keep.
+    Sizes,
     /// What this gateway has nothing to say about.
     Nothing,
 }
@@ -167,7 +174,14 @@ pub enum Request {
     /// `ma`.
     MetaArithmetic(MetaArithmetic),
     /// `me`.
-    MetaDebug(Key),
+    MetaDebug {
+        /// Which key.
+        key: Key,
+        /// How the answer writes it.
+        spelling: Spelling,
+    },
+    /// A part of a dump.
+    Describe(Describe),
     /// A value for this key was too large: what is there is out of date, so it goes.
     Discard(Key),
 }
@@ -188,18 +202,18 @@ pub enum Command {
     },
     /// `stats`.
     Statistics(Statistics),
+    /// `lru_crawler metadump` and `lru_crawler mgdump`.
+    Dump(DumpForm),
     /// End the connection.
     Quit,
-    /// Say this, and end the connection.
-    Refuse(Reply),
 }
 
 impl Request {
-    /// The key that the request is about. `None`: `get`, which may be about several.
+    /// The key that the request is about. `None`: it may be about several.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         Some(match self {
-            Self::Get(_) => return None,
+            Self::Get(_) | Self::Describe(_) => return None,
             Self::Store(it) => &it.key,
             Self::Arithmetic(it) => &it.key,
             Self::Touch(it) => &it.key,
@@ -207,7 +221,7 @@ impl Request {
             Self::MetaSet(it) => &it.key,
             Self::MetaDelete(it) => &it.key,
             Self::MetaArithmetic(it) => &it.key,
-            Self::Delete { key, .. } | Self::MetaDebug(key) | Self::Discard(key) => key,
+            Self::Delete { key, .. } | Self::MetaDebug { key, .. } | Self::Discard(key) => key,
         })
     }
 
@@ -226,13 +240,33 @@ impl Request {
         }
     }
 
+    /// The keys of a request that may be about several.
+    #[must_use]
+    pub fn keys(&self) -> &[Key] {
+        match self {
+            Self::Get(get) => &get.keys,
+            Self::Describe(describe) => &describe.keys,
+            _ => &[],
+        }
+    }
+
+    /// Whether further parts of the same answer follow.
+    #[must_use]
+    pub fn is_part(&self) -> bool {
+        match self {
+            Self::Get(get) => !get.ends,
+            Self::Describe(describe) => !describe.ends,
+            _ => false,
+        }
+    }
+
     /// Whether the request can change nothing.
     #[must_use]
     pub fn only_reads(&self) -> bool {
         match self {
             Self::Get(get) => get.touch.is_none(),
             Self::MetaGet(get) => get.only_reads(),
-            Self::MetaDebug(_) => true,
+            Self::MetaDebug { .. } | Self::Describe(_) => true,
             _ => false,
         }
     }

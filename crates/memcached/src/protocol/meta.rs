@@ -1,11 +1,10 @@
 //! The meta commands: `mg`, `ms`, `md`, `ma`, `mn` and `me`.
 
 use super::command::{Command, Data, Direction, Expiry, Key, Mode, Request};
+use super::keys::{Spelling, decode};
 use super::parser::{Announced, Limits, Parsed, too_large};
 use super::reply::Reply;
-use super::words::{is_key, length, signed_short, unsigned, unsigned_short, words};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use super::words::{expiry, is_key, length, unsigned, unsigned_short, words};
 
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
@@ -44,8 +43,8 @@ pub struct Common {
     pub echoes: Vec<Echo>,
     /// `q`: the usual answer is not wanted.
     pub quiet: bool,
-    /// `b`: the key was in base64, and is so in answers.
-    pub binary: bool,
+    /// How the key is written: with `b` in base64.
+    pub spelling: Spelling,
     /// `t` comes before `T` or `N`: the answer has the time that the item had left before.
     pub old_time: bool,
 }
@@ -176,21 +175,21 @@ impl Flags {
     }
 
     fn take(&mut self, letter: u8, rest: &[u8], key: &mut Key) -> Result<(), &'static str> {
-        let expiry = || signed_short(rest).map(Expiry).ok_or(BAD_TOKEN).map(Some);
+        let time = || expiry(rest).ok_or(BAD_TOKEN).map(Some);
         match letter {
             b'b' => {
                 *key = decoded(key).ok_or("CLIENT_ERROR error decoding key")?;
-                self.common.binary = true;
+                self.common.spelling = Spelling::Base64;
             }
             b'N' => {
                 self.common.old_time |= self.common.echoes.contains(&Echo::TimeToLive);
-                self.vivify = expiry()?;
+                self.vivify = time()?;
             }
             b'T' => {
                 self.common.old_time |= self.common.echoes.contains(&Echo::TimeToLive);
-                self.touch = expiry()?;
+                self.touch = time()?;
             }
-            b'R' => self.recache = expiry()?,
+            b'R' => self.recache = time()?,
             b'P' | b'L' => {}
             b's' => self.common.echoes.push(Echo::Size),
             b't' => self.common.echoes.push(Echo::TimeToLive),
@@ -232,7 +231,7 @@ impl Flags {
 }
 
 fn decoded(key: &[u8]) -> Option<Key> {
-    STANDARD.decode(key).ok().filter(|key| is_key(key)).map(Vec::into_boxed_slice)
+    decode(key).filter(|key| is_key(key))
 }
 
 /// What a line leads to. `None`: it is no meta command.
@@ -261,11 +260,11 @@ pub(super) fn parse(line: &[u8], limits: &Limits) -> Option<(Parsed, Option<Comm
 }
 
 fn debug(key: &[u8], flag: Option<&[u8]>) -> Result<Command, &'static str> {
-    let key = match flag {
-        Some(b"b") => decoded(key),
-        _ => is_key(key).then(|| Box::from(key)),
+    let (key, spelling) = match flag {
+        Some(b"b") => (decoded(key), Spelling::Base64),
+        _ => (is_key(key).then(|| Box::from(key)), Spelling::Plain),
     };
-    Ok(Command::Request(Request::MetaDebug(key.ok_or(BAD_LINE)?)))
+    Ok(Command::Request(Request::MetaDebug { key: key.ok_or(BAD_LINE)?, spelling }))
 }
 
 fn get<'a>(key: &[u8], words: impl Iterator<Item = &'a [u8]>) -> Result<Command, &'static str> {

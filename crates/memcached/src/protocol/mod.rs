@@ -4,6 +4,10 @@
 
 mod classic;
 mod command;
+mod dump;
+mod gets;
+mod keys;
+mod line;
 mod meta;
 mod parser;
 mod reply;
@@ -13,6 +17,8 @@ pub use classic::VERSION;
 pub use command::{
     Arithmetic, Command, Data, Direction, Expiry, Get, Key, Mode, Request, Statistics, Store, Touch,
 };
+pub use dump::{Describe, Described, DumpForm};
+pub use keys::Spelling;
 pub use meta::{Common, Echo, MetaArithmetic, MetaDelete, MetaGet, MetaSet};
-pub use parser::{Limits, Parser};
-pub use reply::{MetaReply, Reply, Returned, Shown};
+pub use parser::{Limits, Need, Parser};
+pub use reply::{Debugged, MetaReply, Reply, Returned, Shown};

@@ -1,6 +1,8 @@
 //! Bytes in, commands out.
 
 use super::command::{Command, Data, Key, Request, Store};
+use super::gets::{GetLine, Manner};
+use super::line::{PendingLine, WholeLine};
 use super::meta::MetaSet;
 use super::reply::Reply;
 use super::{classic, meta};
@@ -41,6 +43,8 @@ pub(super) enum Parsed {
     Command(Command),
     /// A command whose value follows.
     Announced(Announced, usize),
+    /// A `get`, whose keys begin here in the line.
+    Gets(Manner, usize),
     /// A command, behind which so many bytes and the end of their line are to be skipped.
     Skip(Command, u64),
 }
@@ -69,6 +73,17 @@ impl Announced {
     }
 }
 
+/// The memory that the command needs of which some bytes have come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// No more than a short line.
+    Little,
+    /// So many bytes, for a line with keys.
+    Line(usize),
+    /// So many bytes, for a value.
+    Value(usize),
+}
+
 /// Where in its input a parser is.
 #[derive(Debug, Default)]
 enum State {
@@ -81,6 +96,8 @@ enum State {
         missing: usize,
     },
     Skip(u64),
+    /// Keys of a `get` that were not handed out.
+    Keys(GetLine),
 }
 
 /// One connection's parser.
@@ -89,7 +106,7 @@ pub struct Parser {
     limits: Limits,
     state: State,
     /// The beginning of a line whose end has not come.
-    line: Vec<u8>,
+    line: PendingLine,
     /// What a line has led to besides the command that was handed out.
     next: Option<Command>,
 }
@@ -98,11 +115,12 @@ impl Parser {
     /// A parser at the beginning of its input.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { limits, state: State::Line, line: Vec::new(), next: None }
+        Self { limits, state: State::Line, line: PendingLine::default(), next: None }
     }
 
-    /// Takes bytes from the front of `input` until there is a command. `None`: more bytes are needed, and all were taken.
-    pub fn take(&mut self, input: &mut &[u8]) -> Option<Command> {
+    /// Takes bytes from the front of `input` until there is a command. A `get` has at most `keys_max` keys, and at least one: the
+    /// others come with the next commands ([`Get::ends`](super::Get::ends)). `None`: more bytes are needed, and all were taken.
+    pub fn take(&mut self, input: &mut &[u8], keys_max: usize) -> Option<Command> {
         if let Some(command) = self.next.take() {
             return Some(command);
         }
@@ -119,27 +137,50 @@ impl Parser {
                 State::Value { announced, data, missing } => {
                     return self.take_value(announced, data, missing, input);
                 }
+                State::Keys(line) => {
+                    let (get, rest) = line.go_on(keys_max);
+                    self.state = rest.map_or(State::Line, State::Keys);
+                    return Some(Command::Request(Request::Get(get)));
+                }
                 State::Line => {
-                    let parsed = self.take_line(input)?;
-                    match parsed {
-                        Parsed::Command(command) => return Some(command),
-                        Parsed::Skip(command, bytes) => {
-                            self.state = State::Skip(bytes);
-                            return Some(command);
-                        }
-                        Parsed::Announced(announced, bytes) => {
-                            let headroom = self.limits.headroom;
-                            let mut data = Vec::with_capacity(headroom + (bytes + 2).min(RESERVED_MAX));
-                            data.resize(headroom, 0);
-                            self.state = State::Value {
-                                announced,
-                                data: Data { bytes: data, headroom },
-                                missing: bytes + 2,
-                            };
-                        }
+                    if let Some(command) = self.take_line(input, keys_max)? {
+                        return Some(command);
                     }
                 }
             }
+        }
+    }
+
+    /// Drops the keys of the present `get` that were not handed out.
+    pub fn drop_rest_of_get(&mut self) {
+        if matches!(self.state, State::Keys(_)) {
+            self.state = State::Line;
+        }
+    }
+
+    /// Whether there is a command that needs no more bytes.
+    #[must_use]
+    pub fn has_command(&self) -> bool {
+        self.next.is_some() || matches!(self.state, State::Keys(_))
+    }
+
+    /// Bytes of the present command that have come.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        match &self.state {
+            State::Value { data, .. } => data.value().len(),
+            State::Line | State::Skip(_) | State::Keys(_) => self.line.bytes().len(),
+        }
+    }
+
+    /// What the present command needs.
+    #[must_use]
+    pub fn need(&self) -> Need {
+        match &self.state {
+            State::Value { data, missing, .. } => Need::Value(data.bytes.len() + missing),
+            State::Keys(line) => Need::Line(line.memory()),
+            State::Line if self.line.is_long() => Need::Line(self.line.memory()),
+            State::Line | State::Skip(_) => Need::Little,
         }
     }
 
@@ -164,50 +205,52 @@ impl Parser {
         Some(Command::Request(announced.with(data)))
     }
 
-    /// Takes a line. `None`: its end has not come.
-    fn take_line(&mut self, input: &mut &[u8]) -> Option<Parsed> {
+    /// Takes a line. `None`: its end has not come. `Some(None)`: a value follows.
+    fn take_line(&mut self, input: &mut &[u8], keys_max: usize) -> Option<Option<Command>> {
         let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
-            self.line.extend_from_slice(input);
+            self.line.push(input, self.limits.get_bytes);
             *input = &[];
-            return self.is_endless().then_some(Parsed::Command(Command::Quit));
+            return self.is_endless().then_some(Some(Command::Quit));
         };
         let (here, rest) = input.split_at(end);
         *input = &rest[1..];
-        let parsed = if self.line.is_empty() {
-            parse(here, &self.limits)
-        } else {
-            self.line.extend_from_slice(here);
-            let parsed = parse(&self.line, &self.limits);
-            // A connection that once had a long line does not keep the memory.
-            self.line = Vec::new();
-            parsed
+        let WholeLine { bytes, has_long_word } = std::mem::take(&mut self.line).end(here);
+        let (parsed, next) = match meta::parse(&bytes, &self.limits) {
+            Some(parsed) => parsed,
+            None => classic::parse(&bytes, has_long_word, &self.limits),
         };
-        let (parsed, next) = parsed;
         self.next = next;
-        Some(parsed)
+        Some(match parsed {
+            Parsed::Command(command) => Some(command),
+            Parsed::Skip(command, bytes) => {
+                self.state = State::Skip(bytes);
+                Some(command)
+            }
+            Parsed::Gets(manner, at) => {
+                let (get, rest) = GetLine::begin(bytes, at, manner, keys_max);
+                self.state = rest.map_or(State::Line, State::Keys);
+                Some(Command::Request(Request::Get(get)))
+            }
+            Parsed::Announced(announced, bytes) => {
+                let headroom = self.limits.headroom;
+                let mut data = Vec::with_capacity(headroom + (bytes + 2).min(RESERVED_MAX));
+                data.resize(headroom, 0);
+                let data = Data { bytes: data, headroom };
+                self.state = State::Value { announced, data, missing: bytes + 2 };
+                None
+            }
+        })
     }
 
     /// Whether a line without end is longer than any command.
     fn is_endless(&self) -> bool {
-        if self.line.len() <= LINE_BYTES_MAX {
+        let line = self.line.bytes();
+        if line.len() <= LINE_BYTES_MAX {
             return false;
         }
-        let spaces = self.line.iter().take_while(|byte| **byte == b' ').count();
-        let line = &self.line[spaces..];
-        let is_get = line.starts_with(b"get ") || line.starts_with(b"gets ");
-        spaces > LEADING_SPACES_MAX || !is_get || self.line.len() > self.limits.get_bytes
-    }
-}
-
-/// What a line without its line feed leads to: one command, and at times a second.
-fn parse(line: &[u8], limits: &Limits) -> (Parsed, Option<Command>) {
-    // A carriage return alone is no end of a line, but a bad command.
-    let line = if line.len() > 1 { line.strip_suffix(b"\r").unwrap_or(line) } else { line };
-    // Memcached's lines are strings of C.
-    let line = line.split(|byte| *byte == 0).next().unwrap_or_default();
-    match meta::parse(line, limits) {
-        Some(parsed) => parsed,
-        None => classic::parse(line, limits),
+        let spaces = line.iter().take_while(|byte| **byte == b' ').count();
+        let is_get = line[spaces..].starts_with(b"get ") || line[spaces..].starts_with(b"gets ");
+        spaces > LEADING_SPACES_MAX || !is_get || line.len() > self.limits.get_bytes
     }
 }
 

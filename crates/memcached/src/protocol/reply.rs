@@ -1,8 +1,10 @@
 //! What came of commands, as bytes.
 
+use super::command::Key;
+use super::dump::{Described, DumpForm};
+use super::keys::{Spelling, write_key};
 use super::meta::{Common, Echo};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use std::borrow::Cow;
 use std::io::Write;
 
 /// An item that is handed out.
@@ -33,8 +35,8 @@ pub struct MetaReply {
     pub code: &'static str,
     /// The key.
     pub key: Box<[u8]>,
-    /// The key is shown in base64.
-    pub binary: bool,
+    /// How the key is shown.
+    pub spelling: Spelling,
     /// What is shown.
     pub echoes: Vec<Echo>,
     /// What there is to show. `None`: no item, so only the key and the opaque word.
@@ -66,6 +68,37 @@ pub struct Shown {
     pub won: bool,
 }
 
+/// What `me` tells of an item.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Debugged {
+    /// The key.
+    pub key: Key,
+    /// How the key is shown.
+    pub spelling: Spelling,
+    /// Seconds that the item has left. `None`: it stays.
+    pub left: Option<u32>,
+    /// Seconds since it was last asked for.
+    pub idle: u32,
+    /// The unique number.
+    pub cas: u64,
+    /// It was asked for before.
+    pub hit: bool,
+    /// The number of its class.
+    pub class: usize,
+    /// Bytes that it takes.
+    pub takes: u64,
+}
+
+impl Debugged {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Self { left, idle, cas, class, takes, .. } = self;
+        let (left, fetched) = (left.map_or(-1, i64::from), if self.hit { "yes" } else { "no" });
+        out.extend_from_slice(b"ME ");
+        write_key(out, &self.key, self.spelling);
+        let _ = write!(out, " exp={left} la={idle} cas={cas} fetch={fetched} cls={class} size={takes}\r\n");
+    }
+}
+
 /// What a client is answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
@@ -77,8 +110,6 @@ pub enum Reply {
     Failed(String),
     /// A number.
     Number(u64),
-    /// These bytes.
-    Bytes(Vec<u8>),
     /// The items of a `get` that are there.
     Values {
         /// The items, in the order in which they were asked for.
@@ -88,8 +119,19 @@ pub enum Reply {
         /// The answer ends with these.
         ends: bool,
     },
+    /// What there is to know of an item.
+    Debug(Box<Debugged>),
+    /// Items of a dump.
+    Dump {
+        /// The items.
+        items: Vec<Described>,
+        /// What of them.
+        form: DumpForm,
+        /// The answer ends with these.
+        ends: bool,
+    },
     /// Counters and settings.
-    Statistics(Vec<(&'static str, String)>),
+    Statistics(Vec<(Cow<'static, str>, String)>),
     /// The answer to a meta command.
     Meta(Box<MetaReply>),
 }
@@ -102,13 +144,13 @@ impl Reply {
             Self::Text(text) => line(out, text.as_bytes()),
             Self::Failed(text) => {
                 out.extend_from_slice(b"SERVER_ERROR ");
-                line(out, text.as_bytes());
+                // A reason may have been written for several lines.
+                line(out, text.replace(char::is_control, " ").as_bytes());
             }
             Self::Number(number) => {
                 decimal(out, *number);
                 line(out, b"");
             }
-            Self::Bytes(bytes) => out.extend_from_slice(bytes),
             Self::Values { items, with_cas, ends } => {
                 for (key, item) in items {
                     encode_value(out, key, item, *with_cas);
@@ -123,6 +165,15 @@ impl Reply {
                     let _ = write!(out, "STAT {name} {value}\r\n");
                 }
                 line(out, b"END");
+            }
+            Self::Debug(debugged) => debugged.encode(out),
+            Self::Dump { items, form, ends } => {
+                items.iter().for_each(|item| item.encode(*form, out));
+                match form {
+                    DumpForm::Meta if *ends => line(out, b"END"),
+                    DumpForm::Get if *ends => line(out, b"EN"),
+                    DumpForm::Meta | DumpForm::Get => {}
+                }
             }
             Self::Meta(reply) => reply.encode(out),
         }
@@ -140,7 +191,7 @@ fn encode_value(out: &mut Vec<u8>, key: &[u8], item: &Returned, with_cas: bool) 
     let value = item.value();
     out.reserve(key.len() + value.len() + 64);
     out.extend_from_slice(b"VALUE ");
-    out.extend_from_slice(key);
+    write_key(out, key, Spelling::Plain);
     out.push(b' ');
     decimal(out, item.flags.into());
     out.push(b' ');
@@ -178,8 +229,8 @@ impl MetaReply {
     /// An answer with a code, and with what does not need an item.
     #[must_use]
     pub fn bare(code: &'static str, key: &[u8], common: &Common) -> Self {
-        let Common { echoes, binary, .. } = common.clone();
-        Self { code, key: Box::from(key), binary, echoes, item: None, value: None }
+        let Common { echoes, spelling, .. } = common.clone();
+        Self { code, key: Box::from(key), spelling, echoes, item: None, value: None }
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
@@ -215,14 +266,12 @@ impl MetaReply {
                 out.extend_from_slice(b" O");
                 out.extend_from_slice(word);
             }
-            (Echo::Key, _) if self.binary => {
-                out.extend_from_slice(b" k");
-                out.extend_from_slice(STANDARD.encode(&self.key).as_bytes());
-                out.extend_from_slice(b" b");
-            }
             (Echo::Key, _) => {
                 out.extend_from_slice(b" k");
-                out.extend_from_slice(&self.key);
+                write_key(out, &self.key, self.spelling);
+                if self.spelling == Spelling::Base64 {
+                    out.extend_from_slice(b" b");
+                }
             }
             (_, None) => {}
             (Echo::Size, Some(item)) => number(b's', item.size),

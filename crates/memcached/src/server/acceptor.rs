@@ -1,12 +1,14 @@
 //! Accepting connections, and dealing them to the threads that serve.
 
 use super::Common;
+use super::listener::Listener;
+use super::stream::Stream;
 use super::wake::Wake;
 use super::worker::Door;
 use crate::GatewayError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What a client is told for which there is no place, as by memcached.
@@ -16,24 +18,18 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 pub struct Acceptor {
     common: Arc<Common>,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
     wake: Arc<Wake>,
 }
 
 impl Acceptor {
     pub fn bind(common: &Arc<Common>) -> Result<Self, GatewayError> {
-        let mut listeners = Vec::new();
-        for address in &common.options.listen {
-            let bound = TcpListener::bind(address)
-                .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-            let listen = |error| GatewayError::Listen { address: address.clone(), error };
-            listeners.push(bound.map_err(listen)?);
-        }
+        let listeners = common.options.listen.iter().map(Listener::bind).collect::<Result<_, _>>()?;
         Ok(Self { common: Arc::clone(common), listeners, wake: Arc::new(Wake::new()?) })
     }
 
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        self.listeners.iter().map(TcpListener::local_addr).collect()
+        self.listeners.iter().filter_map(Listener::address).collect()
     }
 
     pub fn wake(&self) -> Arc<Wake> {
@@ -56,10 +52,10 @@ impl Acceptor {
         }
     }
 
-    fn accept_from(&self, listener: &TcpListener, workers: &[Door], turn: &mut usize) {
+    fn accept_from(&self, listener: &Listener, workers: &[Door], turn: &mut usize) {
         loop {
             let stream = match listener.accept() {
-                Ok((stream, _)) => stream,
+                Ok(stream) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_of_the_client(&error) => continue,
                 Err(error) => {
@@ -84,12 +80,11 @@ impl Acceptor {
     }
 
     /// Counts a connection in, or tells the client that there is no place.
-    fn admit(&self, mut stream: TcpStream) -> Option<TcpStream> {
+    fn admit(&self, stream: Stream) -> Option<Stream> {
         let counters = &self.common.shared.counters;
-        // A small write to a new connection does not block.
-        let prepared = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-        if counters.connections.get() >= self.common.options.connections_max || prepared.is_err() {
+        if counters.connections.get() >= self.common.options.connections_max {
             counters.rejected_connections.add();
+            // A small write to a new connection does not block.
             let _ = stream.write(TOO_MANY);
             return None;
         }
@@ -101,5 +96,7 @@ impl Acceptor {
 
 /// Whether the client has gone before it was accepted.
 fn is_of_the_client(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, InvalidInput, NotConnected};
+    // The last ones come of options of a connection that is broken already.
+    matches!(error.kind(), ConnectionAborted | Interrupted | ConnectionReset | NotConnected | InvalidInput)
 }

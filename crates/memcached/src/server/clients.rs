@@ -1,16 +1,18 @@
 //! The connections of one thread: what they have sent is taken into rounds, and the answers go out.
 
-use super::connection::{Connection, Waits};
+use super::connection::Waits;
+use super::grants::{Grant, Grants};
+use super::place::Place;
 use super::round::{Round, Taken};
 use super::settings::Settings;
+use super::stream::Stream;
+use super::turns::Turns;
 use super::wake::Wake;
 use super::{Common, Options};
 use crate::cache::HEADER_BYTES;
-use crate::protocol::Limits;
+use crate::protocol::{Limits, Need};
 use rustix::event::{Timespec, epoll};
-use std::collections::VecDeque;
 use std::io;
-use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -19,11 +21,13 @@ use std::time::{Duration, Instant};
 /// Connections that the operating system names at a time.
 const EVENTS_MAX: usize = 256;
 /// Keys and commands of one connection in a round, as memcached's `reqs_per_event`.
-const COMMANDS_MAX: usize = 20;
+pub const COMMANDS_MAX: usize = 20;
 /// Bytes that are read of a connection at a time.
 const READ_BYTES: usize = 64 << 10;
 /// The most bytes of a `get` with many keys.
 const GET_BYTES_MAX: usize = 1 << 20;
+/// Bytes that cost a connection as much as a key: they are read, looked at and copied.
+const BYTES_PER_KEY: usize = 4 << 10;
 /// How often connections that say nothing are looked for.
 const LOOKED_EVERY: Duration = Duration::from_secs(1);
 /// The number of the wake among the connections' numbers.
@@ -40,34 +44,28 @@ pub enum Patience {
     Endless,
 }
 
-/// A connection, and whether a round has commands of it.
-struct Place {
-    connection: Connection,
-    in_round: bool,
-    /// It is among those that are heard next.
-    is_next: bool,
-    /// How many of its bytes are among those that the gateway counts as waiting.
-    counted: usize,
-}
-
 pub struct Clients {
     common: Arc<Common>,
     epoll: OwnedFd,
     wake: Arc<Wake>,
-    streams: Receiver<TcpStream>,
+    streams: Receiver<Stream>,
     places: Vec<Option<Place>>,
     free: Vec<usize>,
-    /// Connections that are heard next, each once: they have commands that had to wait, or the last round was full.
-    next: VecDeque<usize>,
+    /// Connections that have something: bytes, or commands that had to wait.
+    turns: Turns,
+    /// Memory for long commands.
+    grants: Grants,
     looked: Instant,
     scratch: Vec<u8>,
     events: Vec<epoll::Event>,
 }
 
 impl Clients {
-    pub fn new(common: Arc<Common>, wake: Arc<Wake>, streams: Receiver<TcpStream>) -> io::Result<Self> {
+    pub fn new(common: Arc<Common>, wake: Arc<Wake>, streams: Receiver<Stream>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        let threads = common.options.threads.max(1) as u64;
+        let grants = Grants::new(common.options.request_bytes_max / threads);
         Ok(Self {
             common,
             epoll,
@@ -75,51 +73,69 @@ impl Clients {
             streams,
             places: Vec::new(),
             free: Vec::new(),
-            next: VecDeque::new(),
+            turns: Turns::new(),
+            grants,
             looked: Instant::now(),
             scratch: vec![0; READ_BYTES],
             events: Vec::with_capacity(EVENTS_MAX),
         })
     }
 
-    /// Takes what clients ask for into a round. It may be nothing. Those who wait longest come first.
+    /// Takes what clients ask for into a round. It may be nothing. Those come first who were given least.
     pub fn gather(&mut self, round: &mut Round, patience: Patience) {
         self.wait(patience);
         let now = Instant::now();
         for at in 0..self.events.len() {
-            match self.events[at].data.u64() {
+            let epoll::Event { flags, data } = self.events[at];
+            match data.u64() {
                 WAKE => self.welcome(now),
-                number => self.hear_next(usize::try_from(number).unwrap_or(usize::MAX)),
+                number => self.notice(usize::try_from(number).unwrap_or(usize::MAX), flags),
             }
         }
         self.events.clear();
         while !round.is_full()
-            && let Some(number) = self.next.pop_front()
+            && let Some((peer, number)) = self.turns.next()
         {
-            if let Some(Some(place)) = self.places.get_mut(number) {
-                place.is_next = false;
-            }
-            self.hear(number, round, now);
+            let cost = self.hear(number, round, now);
+            self.turns.charge(peer, number, cost as u64);
         }
         self.end_silent(now);
     }
 
-    /// Has a connection heard after those that wait already, unless it is among them or a round has it.
+    /// Takes in what the operating system says of a connection.
+    fn notice(&mut self, number: usize, flags: epoll::EventFlags) {
+        let Some(Some(place)) = self.places.get_mut(number) else { return };
+        place.notice(&self.epoll, flags);
+        // What was said is not to be said again.
+        let is_watched = place.watch(&self.epoll, number).is_ok();
+        if place.in_round {
+            return;
+        }
+        if place.is_over() || !is_watched {
+            self.end(number);
+        } else {
+            self.hear_next(number);
+        }
+    }
+
+    /// Has a connection wait for its turn. One of which a round has commands does so when they are answered.
     fn hear_next(&mut self, number: usize) {
-        if let Some(Some(place)) = self.places.get_mut(number)
+        if let Some(Some(place)) = self.places.get(number)
             && !place.in_round
-            && !std::mem::replace(&mut place.is_next, true)
+            && !place.waits_for_grant
         {
-            self.next.push_back(number);
+            self.turns.enter(place.peer(), number);
         }
     }
 
     fn wait(&mut self, patience: Patience) {
         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let nobody_is_watched =
+            self.common.options.idle_timeout.is_none() && !self.is_much() && !self.grants.is_any_wanted();
         let timeout = match patience {
-            _ if !self.next.is_empty() => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
+            _ if !self.turns.is_empty() => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
             Patience::None => Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
-            Patience::Endless if self.common.options.idle_timeout.is_none() && !self.is_much() => None,
+            Patience::Endless if nobody_is_watched => None,
             Patience::Second | Patience::Endless => Some(&second),
         };
         // An interrupted wait has seen nothing.
@@ -139,45 +155,56 @@ impl Clients {
                 self.places.push(None);
                 self.places.len() - 1
             });
-            let data = epoll::EventData::new_u64(number as u64);
-            if epoll::add(&self.epoll, &stream, data, epoll::EventFlags::IN).is_err() {
+            let mut place = Place::new(stream, limits, now);
+            if place.watch(&self.epoll, number).is_ok() {
+                self.places[number] = Some(place);
+            } else {
                 self.free.push(number);
                 self.common.shared.counters.connections.subtract();
-                continue;
             }
-            let connection = Connection::new(stream, limits, now);
-            self.places[number] = Some(Place { connection, in_round: false, is_next: false, counted: 0 });
         }
     }
 
-    /// Reads from a connection, and takes its commands. One of which a round has commands is heard when they are answered.
-    fn hear(&mut self, number: usize, round: &mut Round, now: Instant) {
-        let is_much = self.is_much();
-        let Some(Some(place)) = self.places.get_mut(number) else { return };
-        if place.in_round {
-            return;
+    /// Reads from a connection, and takes its commands. Returns what that has cost, in keys.
+    fn hear(&mut self, number: usize, round: &mut Round, now: Instant) -> usize {
+        let most = if self.is_much() { 1 } else { COMMANDS_MAX };
+        if !self.has_memory(number, now) {
+            return 0;
         }
+        let Some(Some(place)) = self.places.get_mut(number) else { return 0 };
         let counters = &self.common.shared.counters;
         if place.connection.waits() == Waits::ToWrite && !place.write(&self.common, now) {
             self.end(number);
-            return;
+            return 1;
         }
         let Place { connection, in_round, .. } = place;
-        match connection.read(&mut self.scratch, now) {
-            Ok(bytes) => counters.bytes_read.add_many(bytes as u64),
-            Err(_) => {
-                self.end(number);
-                return;
-            }
-        }
+        let Ok(bytes) = connection.read(&mut self.scratch, now) else {
+            self.end(number);
+            return 1;
+        };
+        counters.bytes_read.add_many(bytes as u64);
         let settings = Settings(&self.common);
         *in_round = true;
-        let most = if is_much { 1 } else { COMMANDS_MAX };
-        if round.take(number, connection, most, |command| settings.answer(command)) == Taken::Enough
-            && connection.has_work()
-        {
+        let (taken, keys) = round.take(number, connection, most, |command| settings.answer(command));
+        if taken == Taken::Enough && connection.has_work() {
             counters.yields.add();
         }
+        // A turn is not for nothing, whatever came of it.
+        keys.max(1) + bytes / BYTES_PER_KEY
+    }
+
+    /// Whether a connection has the memory that its command needs. Otherwise it waits for that, and is not read.
+    fn has_memory(&mut self, number: usize, now: Instant) -> bool {
+        let Some(Some(place)) = self.places.get_mut(number) else { return false };
+        let counter = &self.common.shared.counters.request_bytes;
+        let before = place.grant.as_ref().map_or(0, Grant::bytes);
+        let has = self.grants.ask(number, &mut place.grant, place.connection.need(), now);
+        counter.add_many(place.grant.as_ref().map_or(0, Grant::bytes).wrapping_sub(before));
+        place.waits_for_grant = !has;
+        if !has && place.watch(&self.epoll, number).is_err() {
+            self.end(number);
+        }
+        has
     }
 
     /// Sends the answers of a round, which begins anew.
@@ -200,25 +227,33 @@ impl Clients {
     fn settle(&mut self, number: usize, now: Instant) {
         let Some(place) = self.places[number].as_mut() else { return };
         place.in_round = false;
-        if !place.write(&self.common, now) || place.connection.is_over() {
+        if !place.write(&self.common, now) || place.is_over() || place.watch(&self.epoll, number).is_err() {
             self.end(number);
             return;
         }
-        let connection = &mut place.connection;
-        let waits = connection.waits();
-        let goes_on = connection.has_work() && waits == Waits::ToRead;
-        if waits != connection.watched {
-            let flags = match waits {
-                Waits::ToRead => epoll::EventFlags::IN,
-                Waits::ToWrite => epoll::EventFlags::OUT,
-            };
-            let data = epoll::EventData::new_u64(number as u64);
-            connection.watched = waits;
-            if epoll::modify(&self.epoll, connection.stream(), data, flags).is_err() {
-                self.end(number);
-            }
+        if place.connection.need() == Need::Little
+            && let Some(grant) = place.grant.take()
+        {
+            self.take_back(grant);
         }
-        if goes_on {
+        if self.places[number].as_ref().is_some_and(Place::goes_on) {
+            self.hear_next(number);
+        }
+    }
+
+    /// Takes memory back from a command that needs it no more, and lets those go on that find some now.
+    fn take_back(&mut self, grant: Grant) {
+        self.common.shared.counters.request_bytes.subtract_many(grant.bytes());
+        self.grants.take_back(grant);
+        self.wake_waiting();
+    }
+
+    fn wake_waiting(&mut self) {
+        let next: Vec<usize> = self.grants.next().collect();
+        for number in next {
+            if let Some(Some(place)) = self.places.get_mut(number) {
+                place.waits_for_grant = false;
+            }
             self.hear_next(number);
         }
     }
@@ -228,7 +263,8 @@ impl Clients {
         self.common.shared.counters.answer_bytes.get() > self.common.options.answer_bytes_max
     }
 
-    /// Ends connections that say nothing, and those that take nothing while too much waits.
+    /// Ends connections that say nothing, and those that stand in the way of others: they take nothing while too much waits, or
+    /// send nothing of a long command while others wait for its memory.
     fn end_silent(&mut self, now: Instant) {
         if now.duration_since(self.looked) < LOOKED_EVERY {
             return;
@@ -239,16 +275,21 @@ impl Clients {
         let counters = &common.shared.counters;
         for number in 0..self.places.len() {
             let is_much = self.is_much();
-            let Some(Place { connection, in_round: false, is_next: false, .. }) = &self.places[number] else {
+            let Some(place) = &self.places[number] else { continue };
+            let connection = &place.connection;
+            if place.in_round || self.turns.has(place.peer(), number) {
                 continue;
-            };
+            }
             let silent = idle_timeout.is_some_and(|time| now.duration_since(connection.heard) >= time);
             let waits_for_client = connection.waits() == Waits::ToWrite || !connection.has_work();
             let stalled = connection.waits() == Waits::ToWrite
                 && now.duration_since(connection.took) >= stalled_timeout;
-            if silent && waits_for_client {
+            let is_late = |grant: &Grant| {
+                self.grants.is_wanted(grant) && grant.is_late(connection.taken(), stalled_timeout, now)
+            };
+            if silent && waits_for_client && !place.waits_for_grant {
                 counters.idle_kicks.add();
-            } else if is_much && stalled {
+            } else if is_much && stalled || waits_for_client && place.grant.as_ref().is_some_and(is_late) {
                 counters.stalled_kicks.add();
             } else {
                 continue;
@@ -258,27 +299,16 @@ impl Clients {
     }
 
     fn end(&mut self, number: usize) {
-        if let Some(place) = self.places[number].take() {
-            // Its descriptor is closed, so the operating system watches it no more.
-            self.common.shared.counters.connections.subtract();
-            self.common.shared.counters.answer_bytes.subtract_many(place.counted as u64);
-            self.free.push(number);
+        let Some(mut place) = self.places[number].take() else { return };
+        // Its descriptor is closed, so the operating system watches it no more.
+        self.common.shared.counters.connections.subtract();
+        place.leave(&self.common);
+        self.turns.remove(place.peer(), number);
+        self.grants.remove(number);
+        self.free.push(number);
+        match place.grant.take() {
+            Some(grant) => self.take_back(grant),
+            None => self.wake_waiting(),
         }
-    }
-}
-
-impl Place {
-    /// Sends what the client takes. Returns whether the connection still works.
-    fn write(&mut self, common: &Common, now: Instant) -> bool {
-        let written = self.connection.write(now);
-        let counters = &common.shared.counters;
-        let kept = self.connection.kept();
-        if kept != self.counted {
-            // More or less than before: counters go round.
-            counters.answer_bytes.add_many((kept as u64).wrapping_sub(self.counted as u64));
-            self.counted = kept;
-        }
-        counters.bytes_written.add_many(*written.as_ref().unwrap_or(&0) as u64);
-        written.is_ok()
     }
 }

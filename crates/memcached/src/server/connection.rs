@@ -1,8 +1,9 @@
 //! One client's connection: what has come and is not taken yet, and what is to go out.
 
-use crate::protocol::{Command, Limits, Parser, Reply, Request};
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use super::dump::Dump;
+use super::stream::Stream;
+use crate::protocol::{Command, Limits, Need, Parser, Reply, Request};
+use std::io;
 use std::time::Instant;
 
 /// Bytes that wait for a client beyond which nothing more of its commands is carried out.
@@ -11,6 +12,9 @@ const OUT_BYTES_MAX: usize = 256 << 10;
 const SENT_BYTES_KEPT: usize = 256 << 10;
 /// A buffer that has been larger than this is not kept.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
+/// Keys that are looked up for a client that sends nothing more, before it takes the first byte of their answer. A client that has
+/// gone looks the same as one that waits for its last answers, until an answer is sent.
+const UNSEEN_KEYS_MAX: usize = 1024;
 /// What shows the binary protocol, by its first byte.
 const BINARY: u8 = 0x80;
 
@@ -23,10 +27,22 @@ pub enum Waits {
     ToWrite,
 }
 
+/// What is known of the client at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Client {
+    /// It may send more.
+    Present,
+    /// It sends nothing more, and may read. So many keys were looked up for it since it last took something.
+    Silent { unseen_keys: usize },
+    /// Nobody reads an answer. Changes that it has sent are carried out all the same: a client that wants no answers sends them and
+    /// goes.
+    Gone,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     parser: Parser,
     /// What has come. Up to `taken` it has gone to the parser.
     input: Vec<u8>,
@@ -36,11 +52,12 @@ pub struct Connection {
     sent: usize,
     /// A command that has to wait for the next round.
     held: Option<Command>,
+    /// A dump that goes on.
+    dump: Option<Dump>,
     begun: bool,
     /// The client has sent its last byte, or was refused: the connection ends when all is said.
     ending: bool,
-    /// What the operating system watches it for.
-    pub watched: Waits,
+    client: Client,
     /// When the client last sent something.
     pub heard: Instant,
     /// When it last took something of its answers.
@@ -48,7 +65,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(stream: TcpStream, limits: Limits, now: Instant) -> Self {
+    pub fn new(stream: Stream, limits: Limits, now: Instant) -> Self {
         Self {
             stream,
             parser: Parser::new(limits),
@@ -57,15 +74,16 @@ impl Connection {
             out: Vec::new(),
             sent: 0,
             held: None,
+            dump: None,
             begun: false,
             ending: false,
-            watched: Waits::ToRead,
+            client: Client::Present,
             heard: now,
             took: now,
         }
     }
 
-    pub fn stream(&self) -> &TcpStream {
+    pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
@@ -95,16 +113,35 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// The next command. `None`: there is none yet, or the client has to take its answers first.
-    pub fn next(&mut self) -> Option<Command> {
+    /// The next command, with `keys_max` keys at most. `None`: there is none yet, or the client has to take its answers first.
+    pub fn next(&mut self, keys_max: usize) -> Option<Command> {
         if self.unsent() > OUT_BYTES_MAX {
             return None;
         }
-        if let Some(held) = self.held.take() {
-            return Some(held);
+        let command = self.held.take().or_else(|| self.go_on(keys_max)).or_else(|| self.parse(keys_max))?;
+        if self.is_in_vain(&command) {
+            self.drop_rest_of_get();
+            return Some(Command::Say(Reply::Nothing));
         }
+        Some(command)
+    }
+
+    /// Begins a dump. Its parts come before all other commands.
+    pub fn begin_dump(&mut self, dump: Dump) {
+        self.dump = Some(dump);
+    }
+
+    fn go_on(&mut self, keys_max: usize) -> Option<Command> {
+        let part = self.dump.as_mut()?.next(keys_max);
+        if part.ends {
+            self.dump = None;
+        }
+        Some(Command::Request(Request::Describe(part)))
+    }
+
+    fn parse(&mut self, keys_max: usize) -> Option<Command> {
         let mut input = &self.input[self.taken..];
-        let command = self.parser.take(&mut input);
+        let command = self.parser.take(&mut input, keys_max);
         self.taken = self.input.len() - input.len();
         if self.taken == self.input.len() {
             empty(&mut self.input);
@@ -113,16 +150,62 @@ impl Connection {
         command
     }
 
+    /// Whether nothing would come of a command but an answer that nobody reads.
+    fn is_in_vain(&mut self, command: &Command) -> bool {
+        let keys = match command {
+            Command::Request(request) if !request.only_reads() => return false,
+            Command::Request(request) => request.keys().len().max(1),
+            Command::Say(_) | Command::Statistics(_) | Command::Dump(_) => 0,
+            Command::Flush { .. } | Command::Quit => return false,
+        };
+        match &mut self.client {
+            Client::Present => {}
+            Client::Silent { unseen_keys } => {
+                *unseen_keys += keys;
+                if *unseen_keys > UNSEEN_KEYS_MAX {
+                    self.client = Client::Gone;
+                }
+            }
+            Client::Gone => {}
+        }
+        self.client == Client::Gone
+    }
+
+    /// The client sends nothing more.
+    pub fn falls_silent(&mut self) {
+        if self.client == Client::Present {
+            self.client = Client::Silent { unseen_keys: 0 };
+        }
+    }
+
+    /// The client reads no answer any more.
+    pub fn leaves(&mut self) {
+        self.client = Client::Gone;
+        (self.out, self.sent) = (Vec::new(), 0);
+    }
+
+    /// Whether the client may send more.
+    pub fn is_client_present(&self) -> bool {
+        self.client == Client::Present
+    }
+
+    /// Whether nobody reads an answer any more.
+    pub fn is_client_gone(&self) -> bool {
+        self.client == Client::Gone
+    }
+
     /// Keeps a command for the next round.
     pub fn hold(&mut self, command: Command) {
         self.held = Some(command);
     }
 
-    /// Drops the rest of a `get` whose first part has failed: its answer has ended.
+    /// Drops the rest of a `get` or a dump of which a part has failed: its answer has ended.
     pub fn drop_rest_of_get(&mut self) {
-        if matches!(self.held, Some(Command::Request(Request::Get(_)))) {
+        self.dump = None;
+        if matches!(self.held, Some(Command::Request(Request::Get(_) | Request::Describe(_)))) {
             self.held = None;
         }
+        self.parser.drop_rest_of_get();
     }
 
     /// Nothing more is taken from the client.
@@ -142,6 +225,9 @@ impl Connection {
     /// # Errors
     /// The connection is broken.
     pub fn write(&mut self, now: Instant) -> io::Result<usize> {
+        if self.client == Client::Gone {
+            (self.out, self.sent) = (Vec::new(), 0);
+        }
         let before = self.sent;
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
@@ -154,6 +240,9 @@ impl Connection {
         let bytes = self.sent - before;
         if bytes > 0 {
             self.took = now;
+            if let Client::Silent { unseen_keys } = &mut self.client {
+                *unseen_keys = 0;
+            }
         }
         if self.sent == self.out.len() {
             empty(&mut self.out);
@@ -176,6 +265,16 @@ impl Connection {
         self.out.len()
     }
 
+    /// What the present command needs.
+    pub fn need(&self) -> Need {
+        self.parser.need()
+    }
+
+    /// Bytes of the present command that have come.
+    pub fn taken(&self) -> u64 {
+        self.parser.taken() as u64
+    }
+
     /// What the connection waits for.
     pub fn waits(&self) -> Waits {
         if self.out.is_empty() { Waits::ToRead } else { Waits::ToWrite }
@@ -183,7 +282,7 @@ impl Connection {
 
     /// Whether there may be commands that were not carried out.
     pub fn has_work(&self) -> bool {
-        self.held.is_some() || !self.input.is_empty()
+        self.held.is_some() || self.dump.is_some() || !self.input.is_empty() || self.parser.has_command()
     }
 
     /// Whether the connection is over.
@@ -206,7 +305,9 @@ fn empty(buffer: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use crate::server::stream::Peer;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
 
     #[test]
     fn what_a_client_has_taken_is_not_kept_until_it_has_taken_all() {
@@ -215,6 +316,7 @@ mod tests {
         let (stream, _) = listener.accept().expect("a client");
         stream.set_nonblocking(true).expect("it can be");
         let limits = Limits { item_bytes: 1 << 20, get_bytes: 1 << 20, headroom: 0 };
+        let stream = Stream::new(stream.into(), Peer::User(0));
         let mut connection = Connection::new(stream, limits, Instant::now());
         connection.out = vec![7; 32 << 20];
         let (mut taken, mut some) = (0, vec![0; 1 << 20]);

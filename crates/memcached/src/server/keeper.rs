@@ -126,13 +126,18 @@ impl Keeper {
 /// A session of its own, with a handle on the gateway's table.
 pub fn open(common: &Common) -> Result<Cache<TableStore>, GatewayError> {
     let pipeline = Rc::new(Pipeline::new((common.options.connect)()?));
-    let store = TableStore::open_or_make(pipeline, common.options.table, &options(common.options.keep))?;
+    let store = TableStore::open_or_make(
+        pipeline,
+        common.options.table,
+        &options(common.options.keep),
+        Arc::clone(&common.shared),
+    )?;
     Ok(Cache::new(store, Arc::clone(&common.shared)))
 }
 
 /// Gives back what a handle keeps ready.
 pub fn close(cache: Cache<TableStore>) {
-    let TableStore { pipeline, table } = cache.into_store();
+    let TableStore { pipeline, table, .. } = cache.into_store();
     // A node that does not answer would not answer this either: a sweep frees what is left.
     if !pipeline.is_over()
         && !pipeline.is_silent()

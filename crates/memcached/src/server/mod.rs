@@ -3,23 +3,32 @@
 mod acceptor;
 mod clients;
 mod connection;
+mod dump;
+mod grants;
 mod job;
 mod keeper;
+mod listener;
+mod place;
 mod round;
 mod serving;
 mod settings;
+mod stream;
 mod table;
+mod turns;
 mod wake;
 mod worker;
 
 use crate::GatewayError;
 use crate::age::Age;
 use crate::cache::{Flush, Shared, Stamps};
+use crate::classes::Classes;
 use crate::counters::Counters;
 use acceptor::Acceptor;
 use keeper::Keeper;
+pub use listener::Listen;
 use portcullis::{ConnectError, DirectoryName, Keep, Session};
 use settings::Settings;
+use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,8 +45,8 @@ pub type Connector = Arc<dyn Fn() -> Result<Session, ConnectError> + Send + Sync
 /// What a gateway is like.
 #[derive(Clone)]
 pub struct Options {
-    /// Where it listens: `HOST:PORT`.
-    pub listen: Vec<String>,
+    /// Where it listens.
+    pub listen: Vec<Listen>,
     /// How many threads serve.
     pub threads: usize,
     /// How many connections there may be.
@@ -46,7 +55,11 @@ pub struct Options {
     pub item_bytes_max: u64,
     /// Bytes of answers that clients have not taken, beyond which one command of each client is carried out at a time.
     pub answer_bytes_max: u64,
-    /// A connection that takes nothing of its answers for this long, while there are more than those, is ended.
+    /// Bytes of commands that come in many pieces: half of them for long lines of keys, half for large values. A client for whose
+    /// command there are none left waits, and is not read meanwhile. A command that needs more than that is carried out alone.
+    pub request_bytes_max: u64,
+    /// A connection that takes nothing of its answers for this long, while there are more than those, is ended. So is one that is
+    /// slow to send a long command for which it has memory, while others wait for that memory.
     pub stalled_timeout: Duration,
     /// A connection that says nothing for this long is ended.
     pub idle_timeout: Option<Duration>,
@@ -74,11 +87,12 @@ impl Options {
     #[must_use]
     pub fn new(table: DirectoryName, connect: Connector) -> Self {
         Self {
-            listen: vec!["127.0.0.1:11211".to_owned()],
+            listen: vec![Listen::Tcp("127.0.0.1:11211".to_owned())],
             threads: 2,
             connections_max: 1024,
             item_bytes_max: 1 << 20,
             answer_bytes_max: 64 << 20,
+            request_bytes_max: 64 << 20,
             stalled_timeout: Duration::from_secs(10),
             idle_timeout: None,
             table,
@@ -123,6 +137,9 @@ impl Gateway {
         let shared = Shared {
             age: Age::default(),
             counters: Counters::default(),
+            classes: Classes::default(),
+            limit_bytes: 0.into(),
+            dumps: false.into(),
             stamps: Stamps::new(u64::from_le_bytes(random)),
             flush: Flush::default(),
             wants_to_learn: false.into(),
@@ -170,7 +187,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Where it listens.
+    /// The addresses of TCP at which it listens.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -178,7 +195,7 @@ impl Gateway {
 
     /// What `stats` shows.
     #[must_use]
-    pub fn statistics(&self) -> Vec<(&'static str, String)> {
+    pub fn statistics(&self) -> Vec<(Cow<'static, str>, String)> {
         Settings(&self.common).statistics()
     }
 

@@ -2,6 +2,7 @@
 
 use super::connection::Connection;
 use super::job::{Done, Job};
+use super::settings::Told;
 use crate::cache::StoreError;
 use crate::protocol::{Command, Expiry, Get, Reply, Request};
 use foldhash::fast::RandomState;
@@ -59,75 +60,67 @@ pub enum Taken {
 
 impl Round {
     /// Takes commands of a connection, `most` at most, of which a `get` counts as one for each key. Two commands of it about one
-    /// key, one of which changes it, are not in one round: a round has no order.
+    /// key, one of which changes it, are not in one round: a round has no order. Returns how many it has taken as well.
     pub fn take(
         &mut self,
         number: usize,
         connection: &mut Connection,
         most: usize,
-        mut other: impl FnMut(&Command) -> Option<Reply>,
-    ) -> Taken {
+        mut other: impl FnMut(&Command) -> Told,
+    ) -> (Taken, usize) {
         self.connections.push(number);
         self.keys.clear();
         let mut left = most;
         let first = self.answers.len();
         while left > 0 {
-            let Some(command) = connection.next() else { return Taken::All };
-            left -= 1;
+            let Some(command) = connection.next(left) else { return (Taken::All, most - left) };
+            let enough = |left: usize| (Taken::Enough, most - left);
             match command {
-                Command::Request(Request::Get(get)) if get.keys.len() > left + 1 => {
-                    self.take_part(number, connection, get, left + 1);
-                    return Taken::Enough;
-                }
                 Command::Request(request) if self.conflicts(&request) => {
                     connection.hold(Command::Request(request));
-                    return Taken::Enough;
+                    return enough(left);
                 }
                 Command::Request(request) => {
-                    left = left.saturating_sub(keys_of(&request).saturating_sub(1));
+                    left = left.saturating_sub(keys_of(&request));
+                    // Where a part of a `get` fails, the next ones are dropped: so they are in later rounds.
+                    let is_part = request.is_part();
                     self.request(number, request);
+                    if is_part {
+                        return enough(left);
+                    }
+                    continue;
                 }
                 Command::Say(reply) => self.answer(number, Some(reply), false),
                 Command::Quit => {
                     connection.end();
-                    return Taken::All;
+                    return (Taken::All, most - left + 1);
                 }
                 // What is about all keys has a round of its own.
                 command if self.answers.len() > first => {
                     connection.hold(command);
-                    return Taken::Enough;
+                    return enough(left);
                 }
                 Command::Flush { delay, quiet } => {
                     let at = self.answers.len();
                     self.flushes.push((at, delay));
                     self.answer(number, None, false);
                     self.answers[at].is_quiet = quiet;
-                    return Taken::Enough;
+                    return enough(left - 1);
                 }
                 command => {
-                    let reply = other(&command).unwrap_or(Reply::Nothing);
+                    let reply = match other(&command) {
+                        Told::Reply(reply) => reply,
+                        Told::Dump(dump) => {
+                            connection.begin_dump(dump);
+                            Reply::Nothing
+                        }
+                    };
                     self.answer(number, Some(reply), false);
                 }
             }
+            left -= 1;
         }
-        Taken::Enough
-    }
-
-    /// Takes the first keys of a `get`. The others stay where they are: there may be very many.
-    fn take_part(&mut self, number: usize, connection: &mut Connection, mut get: Get, keys: usize) {
-        let Get { with_cas, touch, .. } = get;
-        let part = Request::Get(Get { keys: get.keys.drain(..keys).collect(), with_cas, touch, ends: false });
-        if self.conflicts(&part)
-            && let Request::Get(part) = part
-        {
-            part.keys.into_iter().rev().for_each(|key| get.keys.push_front(key));
-            connection.hold(Command::Request(Request::Get(get)));
-            return;
-        }
-        connection.hold(Command::Request(Request::Get(get)));
-        let at = self.answers.len();
-        self.request(number, part);
-        self.answers[at].is_part = true;
+        (Taken::Enough, most)
     }
 
     fn conflicts(&self, request: &Request) -> bool {
@@ -137,7 +130,9 @@ impl Round {
         let reads = request.only_reads();
         let is_met = |hash| self.keys.iter().any(|(other, changes)| *other == hash && (*changes || !reads));
         match request {
-            Request::Get(get) => get.keys.iter().any(|key| is_met(self.hasher.hash_one(key))),
+            Request::Get(_) | Request::Describe(_) => {
+                request.keys().iter().any(|key| is_met(self.hasher.hash_one(key)))
+            }
             request => request.key().is_some_and(|key| is_met(self.hasher.hash_one(key))),
         }
     }
@@ -147,12 +142,13 @@ impl Round {
         let changes = !request.only_reads();
         let at = self.answers.len();
         match &request {
-            Request::Get(get) => {
-                self.keys.extend(get.keys.iter().map(|key| (self.hasher.hash_one(key), changes)));
+            Request::Get(_) | Request::Describe(_) => {
+                self.keys.extend(request.keys().iter().map(|key| (self.hasher.hash_one(key), changes)));
             }
             request => self.keys.extend(request.key().map(|key| (self.hasher.hash_one(key), changes))),
         }
-        self.answer(number, None, false);
+        let is_part = request.is_part();
+        self.answer(number, None, is_part);
         self.answers[at].is_quiet = request.is_quiet();
         match request {
             Request::Get(get) if get.touch.is_none() => self.gets.push((at, get)),
@@ -282,7 +278,7 @@ impl Round {
 
 fn keys_of(request: &Request) -> usize {
     match request {
-        Request::Get(get) => get.keys.len(),
+        Request::Get(_) | Request::Describe(_) => request.keys().len(),
         _ => 1,
     }
 }

@@ -1,9 +1,15 @@
 //! What `stats` tells.
 
-use super::Common;
+use super::clients::COMMANDS_MAX;
+use super::dump::Dump;
+use super::{Common, Listen};
 use crate::cache::Now;
+use crate::classes;
 use crate::protocol::{Command, Reply, Statistics, VERSION};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// When the first gateway of this process began.
@@ -18,13 +24,38 @@ pub fn now() -> Now {
 /// What the gateway's counters and options say.
 pub struct Settings<'a>(pub &'a Common);
 
+/// What comes of a command that needs nothing of the cache.
+pub enum Told {
+    Reply(Reply),
+    /// Items are to be told a part at a time.
+    Dump(Dump),
+}
+
+/// A row of an answer.
+type Row = (Cow<'static, str>, String);
+
+fn row(name: &'static str, value: impl ToString) -> Row {
+    (name.into(), value.to_string())
+}
+
 impl Settings<'_> {
-    /// The answer to a command that needs nothing of the cache.
-    pub fn answer(&self, command: &Command) -> Option<Reply> {
-        let Command::Statistics(about) = command else { return None };
-        Some(match about {
+    /// What comes of a command that needs nothing of the cache.
+    pub fn answer(&self, command: &Command) -> Told {
+        let about = match command {
+            Command::Statistics(about) => about,
+            Command::Dump(form) => {
+                let dump = Dump::begin(&self.0.shared, *form);
+                let busy = Reply::Text("BUSY currently processing crawler request");
+                return dump.map_or(Told::Reply(busy), Told::Dump);
+            }
+            _ => return Told::Reply(Reply::Nothing),
+        };
+        Told::Reply(match about {
             Statistics::General => Reply::Statistics(self.statistics()),
             Statistics::Settings => Reply::Statistics(self.settings()),
+            Statistics::Items => Reply::Statistics(self.items()),
+            Statistics::Slabs => Reply::Statistics(self.slabs()),
+            Statistics::Sizes => Reply::Statistics(vec![row("sizes_status", "disabled")]),
             Statistics::Nothing => Reply::Statistics(Vec::new()),
             Statistics::Reset => {
                 self.0.shared.counters.reset();
@@ -33,39 +64,117 @@ impl Settings<'_> {
         })
     }
 
-    pub fn statistics(&self) -> Vec<(&'static str, String)> {
+    pub fn statistics(&self) -> Vec<Row> {
         let options = &self.0.options;
         let (items, bytes) = self.0.shared.age.total();
-        let uptime = BEGUN.get_or_init(Instant::now).elapsed().as_secs();
         let mut rows = vec![
-            ("pid", std::process::id().to_string()),
-            ("uptime", uptime.to_string()),
-            ("time", now().seconds().to_string()),
-            ("version", VERSION.to_owned()),
-            ("pointer_size", usize::BITS.to_string()),
-            ("max_connections", options.connections_max.to_string()),
-            ("threads", options.threads.to_string()),
-            ("accepting_conns", "1".to_owned()),
-            ("curr_items", items.to_string()),
-            ("bytes", bytes.to_string()),
+            row("pid", std::process::id()),
+            row("uptime", BEGUN.get_or_init(Instant::now).elapsed().as_secs()),
+            row("time", now().seconds()),
+            row("version", VERSION),
+            row("pointer_size", usize::BITS),
+            row("max_connections", options.connections_max),
+            row("threads", options.threads),
+            row("accepting_conns", 1),
+            row("limit_maxbytes", self.limit()),
+            row("curr_items", items),
+            row("bytes", bytes),
         ];
-        rows.extend(self.0.shared.counters.rows().into_iter().map(|(name, count)| (name, count.to_string())));
+        rows.extend(self.0.shared.counters.rows().into_iter().map(|(name, count)| row(name, count)));
         rows
     }
 
-    fn settings(&self) -> Vec<(&'static str, String)> {
+    /// The most bytes that items may take. Zero, as in memcached: no limit is known.
+    fn limit(&self) -> u64 {
+        self.0.shared.limit_bytes.load(Ordering::Relaxed)
+    }
+
+    fn settings(&self) -> Vec<Row> {
         let options = &self.0.options;
         let idle = options.idle_timeout.map_or(0, |time| time.as_secs());
-        vec![
-            ("maxconns", options.connections_max.to_string()),
-            ("num_threads", options.threads.to_string()),
-            ("item_size_max", options.item_bytes_max.to_string()),
-            ("idle_timeout", idle.to_string()),
-            ("evictions", "on".to_owned()),
-            ("cas_enabled", "yes".to_owned()),
-            ("flush_enabled", "yes".to_owned()),
-            ("table", options.table.to_string()),
-        ]
+        let tcp = options.listen.iter().find_map(|listen| match listen {
+            Listen::Tcp(address) => address.rsplit_once(':'),
+            Listen::Unix { .. } => None,
+        });
+        let unix = options.listen.iter().find_map(|listen| match listen {
+            Listen::Tcp(_) => None,
+            Listen::Unix { path, access } => Some((path.display().to_string(), access.mode)),
+        });
+        let mut rows = vec![
+            row("maxbytes", self.limit()),
+            row("maxconns", options.connections_max),
+            row("tcpport", tcp.map_or("0", |(_, port)| port)),
+            row("udpport", 0),
+            row("inter", tcp.map_or("NULL", |(host, _)| host)),
+            row("verbosity", 0),
+            row("evictions", "on"),
+            row("domain_socket", unix.as_ref().map_or("NULL", |(path, _)| path.as_str())),
+            row("num_threads", options.threads),
+            row("reqs_per_event", COMMANDS_MAX),
+            row("cas_enabled", "yes"),
+            row("auth_enabled_sasl", "no"),
+            row("auth_enabled_ascii", "no"),
+            row("item_size_max", options.item_bytes_max),
+            row("flush_enabled", "yes"),
+            row("dump_enabled", "yes"),
+            row("idle_timeout", idle),
+            row("answer_bytes_max", options.answer_bytes_max),
+            row("request_bytes_max", options.request_bytes_max),
+            row("table", options.table),
+        ];
+        rows.extend(unix.map(|(_, mode)| row("umask", format_args!("{mode:o}"))));
+        rows
+    }
+
+    /// How many items there are of each class, when the oldest was last used, and what they take.
+    fn by_class(&self) -> BTreeMap<usize, (u64, u32, u64)> {
+        let mut classes = BTreeMap::new();
+        for (takes, (count, used)) in self.0.shared.age.by_size() {
+            let class = classes.entry(classes::number_of(takes)).or_insert((0, u32::MAX, 0));
+            class.0 += count;
+            class.1 = used.min(class.1);
+            class.2 += count * takes;
+        }
+        classes
+    }
+
+    fn items(&self) -> Vec<Row> {
+        let now = now().seconds();
+        let rows = self.by_class().into_iter().flat_map(|(class, (count, used, bytes))| {
+            [("number", count), ("age", now.saturating_sub(used).into()), ("mem_requested", bytes)]
+                .map(|(name, value)| (format!("items:{class}:{name}").into(), value.to_string()))
+        });
+        rows.collect()
+    }
+
+    fn slabs(&self) -> Vec<Row> {
+        let (mut rows, mut active, mut all): (Vec<Row>, u64, u64) = Default::default();
+        for (class, (count, _, bytes)) in self.by_class() {
+            let chunk = classes::bytes_of(class);
+            let counters = self.0.shared.classes.of(chunk);
+            let per_page = classes::items_per_page(class);
+            let class_rows = [
+                ("chunk_size", chunk),
+                ("chunks_per_page", per_page),
+                ("total_pages", count.div_ceil(per_page)),
+                // Memory that no item has is the node's.
+                ("total_chunks", count),
+                ("used_chunks", count),
+                ("free_chunks", 0),
+                ("free_chunks_end", 0),
+                ("mem_requested", bytes),
+                ("get_hits", counters.get_hits.get()),
+                ("cmd_set", counters.sets.get()),
+                ("cas_hits", counters.cas_hits.get()),
+                ("cas_badval", counters.cas_badval.get()),
+            ];
+            rows.extend(
+                class_rows.map(|(name, value)| (format!("{class}:{name}").into(), value.to_string())),
+            );
+            (active, all) = (active + 1, all + bytes);
+        }
+        rows.extend([row("active_slabs", active), row("total_malloced", all)]);
+        rows
     }
 }
 

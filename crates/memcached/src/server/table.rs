@@ -1,10 +1,12 @@
 //! The table in a node's memory in which a cache keeps its items.
 
-use crate::cache::{Store, StoreError};
+use crate::cache::{Shared, Store, StoreError};
 use portcullis::{DirectoryName, Error, Keep, Lifetime, Refusal};
 use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Access, Condition, Stored, Table, TableError, TableOptions, block_bytes};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Blocks that are claimed at once where as many clients store something.
 const CLAIMED_AT_ONCE_MAX: usize = 32;
@@ -14,6 +16,7 @@ const CLAIMED_AT_ONCE_MAX: usize = 32;
 pub struct TableStore {
     pub pipeline: Rc<Pipeline>,
     pub table: Table,
+    shared: Arc<Shared>,
 }
 
 impl TableStore {
@@ -22,10 +25,27 @@ impl TableStore {
         pipeline: Rc<Pipeline>,
         name: DirectoryName,
         options: &TableOptions,
+        shared: Arc<Shared>,
     ) -> Result<Self, TableError> {
         let table = pipeline.block_on(open_or_make(&pipeline, name, options))?;
         table.claim_up_to(CLAIMED_AT_ONCE_MAX);
-        Ok(Self { pipeline, table })
+        Ok(Self { pipeline, table, shared })
+    }
+}
+
+impl TableStore {
+    /// Notes how much memory the tenant may have, where that is why there is no more.
+    fn note_limit(&self, error: &TableError) {
+        let TableError::Session(Error::Quota { limit, .. } | Error::Refused(Refusal::Quota { limit, .. })) =
+            error
+        else {
+            return;
+        };
+        // Other quotas, as of objects, are counted in other units: items take more than their number.
+        let (_, taken) = self.shared.age.total();
+        if *limit >= taken {
+            self.shared.limit_bytes.store(*limit, Ordering::Relaxed);
+        }
     }
 }
 
@@ -74,7 +94,11 @@ impl Store for TableStore {
         condition: Condition<'_>,
         live: Option<Lifetime>,
     ) -> Result<Stored, StoreError> {
-        Ok(self.table.store(key, value, condition, live).await?)
+        let stored = self.table.store(key, value, condition, live).await;
+        if let Err(error) = &stored {
+            self.note_limit(error);
+        }
+        Ok(stored?)
     }
 
     async fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {

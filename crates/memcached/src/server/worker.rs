@@ -5,11 +5,11 @@ use super::clients::{Clients, Patience};
 use super::keeper::{close, open};
 use super::round::Round;
 use super::serving::serve;
+use super::stream::Stream;
 use super::table::TableStore;
 use super::wake::Wake;
 use crate::GatewayError;
 use crate::cache::Cache;
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub type Started = Result<Door, GatewayError>;
 #[derive(Debug)]
 pub struct Door {
     wake: Arc<Wake>,
-    streams: Sender<TcpStream>,
+    streams: Sender<Stream>,
 }
 
 impl Door {
@@ -36,7 +36,7 @@ impl Door {
     ///
     /// # Errors
     /// The worker has panicked: the connection.
-    pub fn hand(&self, stream: TcpStream) -> Result<(), TcpStream> {
+    pub fn hand(&self, stream: Stream) -> Result<(), Stream> {
         self.streams.send(stream).map_err(|SendError(stream)| stream)?;
         self.wake.ring();
         Ok(())
