@@ -1,0 +1,74 @@
+//! `portcullis memcached` as a program: where it listens, and which signals end it.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A program that is killed with its test, and what it has said where it listens.
+struct Program {
+    child: Child,
+    said: Value,
+}
+
+impl Program {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+            .args(arguments)
+            .arg("--json")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("it is piped");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        let said = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it says {line:?}"));
+        Self { child, said }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a gateway answers before it ends the connection.
+fn ask(path: &Path, lines: &str) -> String {
+    let mut client = UnixStream::connect(path).expect("it listens");
+    client.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    client.write_all(lines.as_bytes()).expect("it reads");
+    let mut answers = String::new();
+    client.read_to_string(&mut answers).expect("answers and the end");
+    answers
+}
+
+#[test]
+fn a_gateway_at_a_unix_socket_outlives_sighup_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("memcached.sock");
+    let address = format!("shm:{}", folder.path().join("node").display());
+    let _node = Program::start(&["serve", "--memory", "32MiB", "--listen", &address]);
+    let listen = format!("unix:{}", path.display());
+    let mut gateway = Program::start(&["memcached", "--node", &address, "--listen", &listen]);
+    assert_eq!(gateway.said["listening"], serde_json::json!([listen]));
+    let mode = path.metadata().expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "nobody else is let in unasked");
+    assert_eq!(ask(&path, "set a 0 0 1\r\n1\r\nquit\r\n"), "STORED\r\n");
+    gateway.signal(Signal::HUP);
+    assert_eq!(ask(&path, "get a\r\nquit\r\n"), "VALUE a 0 1\r\n1\r\nEND\r\n");
+    gateway.signal(Signal::HUP);
+    gateway.signal(Signal::TERM);
+    assert!(gateway.child.wait().expect("it ends").success());
+    assert!(!path.exists());
+}
