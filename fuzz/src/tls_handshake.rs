@@ -104,6 +104,7 @@ impl Told {
             NodeSays::Welcome { .. } => 2,
             NodeSays::OneShots { .. } => panic!("this node offers queue pairs"),
             NodeSays::Refused(_) => 3,
+            NodeSays::TooLate => panic!("the acceptor ends what is late, and there is none here"),
         });
         let order: Vec<u8> = order.collect();
         assert!(
