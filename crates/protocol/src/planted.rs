@@ -102,6 +102,12 @@ pub enum Fault {
     SweptAtOnce,
     /// The block of a value that was replaced stays claimed.
     OldBlockNotFreed,
+    /// An extent is given back although clients have claimed blocks of it.
+    ClaimedNotCompared,
+    /// The versions of an extent's blocks begin again where another extent had its number.
+    VersionsBeginAgain,
+    /// A sweep takes the pieces of values for orphans.
+    PiecesNotSpared,
     /// A key whose time had come is removed although it was stored again meanwhile.
     ExpiryNotCompared,
     /// A slot of a queue says that it is filled before its bytes are there.

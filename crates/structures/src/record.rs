@@ -54,7 +54,32 @@ impl RecordWire {
     }
 }
 
+/// Where in a record its check is. A client that is about to change a record which others may change too first takes it:
+/// with a COMPARE_AND_SWAP of the check for a word that is no check of any record.
+pub(crate) const CHECK_AT: u64 = 24;
+
+/// The check in a record's bytes.
+pub(crate) fn check_of(bytes: &[u8; RECORD_BYTES]) -> u64 {
+    let wire: RecordWire = zerocopy::transmute!(*bytes);
+    wire.check.get()
+}
+
+/// A word that is no check of any record, made of a number.
+pub(crate) fn no_check(number: u64) -> u64 {
+    // Checks are odd, and nobody has written a record whose check is zero.
+    (number << 1).max(2)
+}
+
 impl Record {
+    /// What the words of a record say, also where nobody has completed it.
+    pub fn from_words(bytes: [u8; RECORD_BYTES], incarnation: Incarnation) -> Self {
+        let wire: RecordWire = zerocopy::transmute!(bytes);
+        let object =
+            ObjectRef { incarnation, address: RemoteAddress(wire.address.get()), birth: wire.birth.get() };
+        let detail = wire.detail.get();
+        Self { object, detail: detail >> 1, is_kept: detail & 1 != 0 }
+    }
+
     pub fn to_bytes(self) -> [u8; RECORD_BYTES] {
         let mut wire = RecordWire {
             address: U64::new(self.object.address.0),
@@ -69,10 +94,7 @@ impl Record {
     /// `None`: nobody has written the record, or somebody is just doing so.
     pub fn from_bytes(bytes: [u8; RECORD_BYTES], incarnation: Incarnation) -> Option<Self> {
         let wire: RecordWire = zerocopy::transmute!(bytes);
-        let object =
-            ObjectRef { incarnation, address: RemoteAddress(wire.address.get()), birth: wire.birth.get() };
-        let detail = wire.detail.get();
-        let record = Self { object, detail: detail >> 1, is_kept: detail & 1 != 0 };
+        let record = Self::from_words(bytes, incarnation);
         (wire.check.get() == wire.sum()).then_some(record)
     }
 }
@@ -92,6 +114,11 @@ mod tests {
             let record = Record { object, detail, is_kept };
             let mut bytes = record.to_bytes();
             prop_assert_eq!(Record::from_bytes(bytes, incarnation), Some(record));
+            prop_assert_eq!(check_of(&bytes), u64::from_le_bytes(bytes[24..].try_into().expect("eight bytes")));
+            let mut taken = bytes;
+            taken[24..].copy_from_slice(&no_check(address).to_le_bytes());
+            prop_assert_eq!(Record::from_bytes(taken, incarnation), None, "a record that is taken");
+            prop_assert_eq!(Record::from_words(taken, incarnation), record);
             bytes[torn] ^= 1;
             prop_assert_eq!(Record::from_bytes(bytes, incarnation), None);
         }

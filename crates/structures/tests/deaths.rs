@@ -2,9 +2,9 @@
 //! finds a key twice or waits for ever, and after a sweep nothing is leaked.
 
 use crate::trials::{
-    Deed, End, a_reader_is_late_at_each_step, a_removal_of_what_has_expired_ends_at_each_step,
-    a_writer_is_late_at_each_step, at_each_step, at_each_step_in, at_each_step_of_a_split,
-    many_updates_leak_nothing,
+    Deed, End, ExtentDeed, a_change_of_extents_ends_at_each_step, a_reader_is_late_at_each_step,
+    a_removal_of_what_has_expired_ends_at_each_step, a_writer_is_late_at_each_step, at_each_step,
+    at_each_step_in, at_each_step_of_a_split, many_updates_leak_nothing,
 };
 use portcullis_structures::table::Grain;
 
@@ -91,4 +91,24 @@ fn a_client_is_killed_at_each_step_of_a_removal_of_what_has_expired() {
 #[test]
 fn a_client_is_late_at_each_step_of_a_removal_of_what_has_expired() {
     a_removal_of_what_has_expired_ends_at_each_step(End::Late);
+}
+
+#[test]
+fn a_client_is_killed_at_each_step_while_it_empties_an_extent() {
+    a_change_of_extents_ends_at_each_step(ExtentDeed::Vacate, End::Killed);
+}
+
+#[test]
+fn a_client_is_late_at_each_step_while_it_empties_an_extent() {
+    a_change_of_extents_ends_at_each_step(ExtentDeed::Vacate, End::Late);
+}
+
+#[test]
+fn a_client_is_killed_at_each_step_while_it_writes_a_value_in_pieces() {
+    a_change_of_extents_ends_at_each_step(ExtentDeed::LongValue, End::Killed);
+}
+
+#[test]
+fn a_client_is_late_at_each_step_while_it_writes_a_value_in_pieces() {
+    a_change_of_extents_ends_at_each_step(ExtentDeed::LongValue, End::Late);
 }

@@ -4,7 +4,8 @@ use crate::rig::{Map, User, node, node_that_lends, run};
 use portcullis::host::Host;
 use portcullis::{DirectoryName, Error, Lifetime, Mechanism, Memory, Refusal, RemoteAddress};
 use portcullis_structures::table::{
-    Access, Condition, Grain, KEY_BYTES_MAX, Stored, Table, TableError, TableOptions, VALUE_BYTES_MAX,
+    Access, Condition, Grain, KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, Stored, Table, TableError, TableOptions,
+    VALUE_BYTES_MAX, Vacated,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -167,7 +168,7 @@ fn more_blocks_of_one_extent_are_read_and_replaced_than_an_object_has_holders() 
 
 /// Permissions to read that nobody ends live for seconds, and an extent has eight blocks for values of this length.
 const LONG: Lifetime = Lifetime::seconds(10);
-const LARGE: usize = 64 << 10;
+const LARGE: usize = 30 << 10;
 const LARGE_BLOCKS: u64 = 8;
 
 fn large(round: u64) -> Vec<u8> {
@@ -204,9 +205,10 @@ fn a_client_takes_another_block_and_does_not_wait_where_late_readers_hold_one() 
 
 #[test]
 fn a_client_waits_for_late_readers_where_there_is_no_memory_for_another_block() {
-    // An extent for values of 1 MiB has eight blocks: there is room for less than eight extents.
+    // All values together do not fit into the node.
     const VALUE: usize = 1 << 20;
-    let node = node_that_lends(Mechanism::MemoryWindow, 64 << 20);
+    const POOL: u64 = 48 << 20;
+    let node = node_that_lends(Mechanism::MemoryWindow, POOL);
     let options = TableOptions { lease: Lifetime::seconds(1), ..small(Grain::Block) };
     let writer = User::create(&node, TENANT, &options);
     let reader = User::open(&node, TENANT, writer.table.head(), Access::Read);
@@ -216,7 +218,7 @@ fn a_client_waits_for_late_readers_where_there_is_no_memory_for_another_block() 
         assert!(reader.get(b"key") == Some(value), "round {round}");
     }
     let statistics = writer.run(writer.table.statistics());
-    assert!(statistics.extents < LARGE_BLOCKS, "{statistics:?}");
+    assert!(statistics.bytes <= POOL && statistics.keys == 1, "{statistics:?}");
 }
 
 #[test]
@@ -295,7 +297,7 @@ fn a_table_that_is_destroyed_gives_all_its_memory_back_and_is_gone_for_others() 
 
 #[test]
 fn keys_and_values_have_any_bytes_up_to_their_limits() {
-    let node = node(Mechanism::MemoryWindow);
+    let node = node_that_lends(Mechanism::MemoryWindow, 512 << 20);
     let one = User::create(&node, TENANT, &small(Grain::Extent));
     let (key, value) = (vec![0xFF; KEY_BYTES_MAX], vec![7; VALUE_BYTES_MAX]);
     for (key, value) in [(&key[..], &b""[..]), (&[], &value), (&key[1..], &value)] {
@@ -307,8 +309,144 @@ fn keys_and_values_have_any_bytes_up_to_their_limits() {
     assert_eq!(error, Err(TableError::KeyTooLong { bytes: 65_536 }));
     let long = [&value[..], &[1]].concat();
     let error = one.pipeline.block_on(one.table.insert(b"", &long));
-    assert_eq!(error, Err(TableError::ValueTooLong { bytes: (1 << 20) + 1 }));
+    assert_eq!(error, Err(TableError::ValueTooLong { bytes: (1 << 20) + 1, most: 1 << 20 }));
     assert_eq!(one.all().len(), 3);
+    one.table.store_values_up_to(usize::MAX);
+    let longest: Vec<u8> = (0..LONG_VALUE_BYTES_MAX).map(|at| (at / 1000 % 251) as u8).collect();
+    assert!(one.run(one.table.insert(b"longest", &longest)));
+    assert!(one.get(b"longest").as_ref() == Some(&longest), "128 MiB read back");
+    assert_eq!(one.run(one.table.take(b"longest")).map(|value| value == longest), Some(true));
+    let longer = vec![0; LONG_VALUE_BYTES_MAX + 1];
+    let error = one.pipeline.block_on(one.table.insert(b"longer", &longer));
+    assert!(matches!(error, Err(TableError::ValueTooLong { most: 0x800_0000, .. })), "{error:?}");
+}
+
+/// A node whose memory a table of values of one length fills, and how many there are.
+fn filled(one: &User, length: usize) -> u32 {
+    let value = vec![1; length];
+    let full = |stored: &Result<bool, TableError>| match stored {
+        Err(TableError::Session(Error::Refused(Refusal::OutOfMemory { .. }))) => true,
+        Ok(true) => false,
+        other => panic!("{other:?}"),
+    };
+    let mut stores =
+        (0..).map(|number: u32| one.pipeline.block_on(one.table.insert(&number.to_le_bytes(), &value)));
+    u32::try_from(stores.position(|stored| full(&stored)).expect("it is full at some time")).expect("few")
+}
+
+#[test]
+fn memory_of_removed_keys_serves_values_of_any_other_length() {
+    const POOL: u64 = 8 << 20;
+    for grain in [Grain::Extent, Grain::Block] {
+        let node = node_that_lends(Mechanism::MemoryWindow, POOL);
+        let options = TableOptions { grain, lease: Lifetime::millis(100), ..TableOptions::default() };
+        let one = User::create(&node, TENANT, &options);
+        let mut stored = Vec::new();
+        for length in [1_000, 10_000, 300, 100_000, 900_000, 1_000] {
+            let count = filled(&one, length);
+            assert!(count > 0, "no value of {length} bytes fits, {grain:?}");
+            stored.push((length, u64::from(count) * length as u64));
+            for number in 0..count {
+                assert!(one.run(one.table.remove(&number.to_le_bytes())));
+            }
+        }
+        let (first, last) = (stored[0].1, stored[stored.len() - 1].1);
+        assert!(last * 10 >= first * 9, "{stored:?}, {grain:?}");
+        assert!(stored.iter().all(|(length, bytes)| *length == 300 || *bytes * 10 >= POOL * 5), "{stored:?}");
+    }
+}
+
+#[test]
+fn memory_that_one_client_has_freed_serves_another_client_and_other_tables() {
+    let node = node_that_lends(Mechanism::MemoryWindow, 16 << 20);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+    let count = filled(&one, 1_000);
+    for number in 0..count {
+        assert!(one.run(one.table.remove(&number.to_le_bytes())));
+    }
+    two.table.store_values_up_to(4 << 20);
+    assert!(two.run(two.table.insert(b"large", &vec![7; 4 << 20])));
+    assert_eq!(one.get(b"large"), Some(vec![7; 4 << 20]));
+    one.run(one.table.sweep());
+    let other = User::create(&node, TENANT, &small(Grain::Extent));
+    other.table.store_values_up_to(4 << 20);
+    let until = Instant::now() + std::time::Duration::from_secs(20);
+    while other.pipeline.block_on(other.table.upsert(b"large", &vec![7; 4 << 20])).is_err() {
+        assert!(Instant::now() < until, "a sweep gives back what nobody uses");
+    }
+}
+
+#[test]
+fn numbers_of_extents_are_used_again_and_old_slots_name_nothing_new() {
+    let node = node_that_lends(Mechanism::MemoryWindow, 8 << 20);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+    for round in 0..40u32 {
+        let length = [900, 40_000, 300_000][round as usize % 3];
+        let value = vec![u8::try_from(round).expect("few"); length];
+        let keys: Vec<_> = (0..8u32).map(u32::to_le_bytes).collect();
+        for key in &keys {
+            assert!(one.run(one.table.insert(key, &value)));
+            assert_eq!(two.get(key).as_ref(), Some(&value));
+        }
+        for key in &keys {
+            assert!(two.run(two.table.remove(key)));
+            assert_eq!(one.get(key), None);
+        }
+    }
+    let statistics = one.run(one.table.statistics());
+    assert!(statistics.extents <= 32 && statistics.dangling == 0, "{statistics:?}");
+}
+
+#[test]
+fn an_extent_is_emptied_for_other_values_and_its_keys_are_told() {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { lease: Lifetime::seconds(1), ..small(Grain::Extent) };
+    let one = User::create(&node, TENANT, &options);
+    for number in 0..400u32 {
+        assert!(one.run(one.table.insert(&number.to_le_bytes(), &[1; 1_000])));
+    }
+    assert!(one.run(one.table.insert(b"long", &vec![2; 400_000])));
+    let before = one.run(one.table.statistics());
+    for key in [&0u32.to_le_bytes()[..], b"long"] {
+        let mut removed = BTreeSet::new();
+        let vacated = one.run(one.table.vacate(key, |key| assert!(removed.insert(key.to_vec()))));
+        assert!(matches!(vacated, Vacated::GivenBack { .. }), "{vacated:?}");
+        assert!(removed.contains(key) && removed.iter().all(|key| one.get(key).is_none()), "{removed:?}");
+        assert_eq!(one.run(one.table.vacate(key, |_| ())), Vacated::Missing);
+    }
+    one.run(one.table.sweep());
+    let statistics = one.run(one.table.statistics());
+    assert_eq!(statistics.keys, one.all().len() as u64);
+    assert!(statistics.keys > 100 && statistics.extents < before.extents, "{statistics:?}");
+    assert!((statistics.unlinked, statistics.dangling) <= (8, 0), "{statistics:?}");
+}
+
+#[test]
+fn a_long_value_is_all_one_writers_or_anothers() {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { lease: Lifetime::millis(200), ..small(Grain::Extent) };
+    let one = User::create(&node, TENANT, &options);
+    let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+    let length = 200_000;
+    assert!(one.run(one.table.insert(b"key", &vec![0; length])));
+    for round in 1..6u8 {
+        let value = vec![round; length];
+        let mut store = pin!(one.table.upsert(b"key", &value));
+        let mut seen = BTreeSet::new();
+        one.run(std::future::poll_fn(|context| {
+            let polled = store.as_mut().poll(context);
+            let found = two.get(b"key").expect("it is always there");
+            assert!(found.len() == length && found.iter().all(|byte| *byte == found[0]), "a torn value");
+            seen.insert(found[0]);
+            polled
+        }));
+        assert!(seen.iter().all(|byte| [round - 1, round].contains(byte)), "{seen:?} in round {round}");
+    }
+    one.run(one.table.sweep());
+    let statistics = one.run(one.table.statistics());
+    assert!((statistics.keys, statistics.unlinked) <= (1, 8), "{statistics:?}");
 }
 
 #[test]

@@ -5,12 +5,11 @@
 //! be used any more: see [`Table::sweep`].
 
 use super::permissions::{Part, is_conflict, is_gone, is_no_room, needs_room};
-use super::shape::{EXTENTS_AT, SizeClass};
-use super::words::{Claim, EXTENTS_MAX, Place, Slot, Version};
-use super::{BlockMemory, Grain, Table, TableError, block};
+use super::sizes::{ExtentShape, SizeClass};
+use super::words::{Claim, Place, Slot, Version};
+use super::{BlockMemory, Grain, Table, TableError};
 use crate::held::AtEnd;
 use crate::pipeline::word_of;
-use crate::record::Record;
 use portcullis::{
     Acquire, BarePermission, Clock, Lifetime, Moment, ObjectRef, Rights, Sharing, VerbsEndpoint,
 };
@@ -19,8 +18,6 @@ use std::rc::Rc;
 
 /// How many blocks are claimed at once (Patronus §7.3.1).
 const CLAIMED_AT_ONCE: usize = 4;
-/// Extents at the end of the list that may not be kept yet, and are looked at again.
-const UNKNOWN_MAX: u32 = 16;
 /// Free blocks of a class that a client remembers. One that frees and never claims would remember ever more.
 const FREE_KNOWN_MAX: usize = 1 << 16;
 /// Extents that are looked at for free blocks before another extent is made.
@@ -41,9 +38,17 @@ pub(super) struct Claimed {
     pub at: u64,
     /// From here on the block must not get into a slot: on the session's clock.
     pub until: Moment,
+    /// How often the claim was renewed.
+    pub renewals: u8,
+    /// The pieces of the value whose first block this is. They were claimed and written for it.
+    pub pieces: Vec<Slot>,
 }
 
 impl Claimed {
+    pub fn claim(&self) -> Claim {
+        Claim::renewed(self.version, self.renewals)
+    }
+
     pub fn slot(&self, fingerprint: u8) -> Slot {
         Slot::new(fingerprint, self.version, self.place)
     }
@@ -88,6 +93,13 @@ impl Class {
         self.free.retain(|(place, _)| place.extent != extent);
     }
 
+    /// Forgets an extent that is gone.
+    fn forget_extent(&mut self, extent: u32) {
+        self.forget_free(extent);
+        self.resting.retain(|(_, place, _)| place.extent != extent);
+        self.extents.retain(|&other| other != extent);
+    }
+
     /// Blocks whose readers must have ended can be claimed again.
     fn end_rests(&mut self, now: Moment) {
         while let Some((_, place, claim)) = self.resting.pop_front_if(|(until, ..)| *until <= now) {
@@ -111,7 +123,17 @@ impl Class {
 pub(super) struct Blocks {
     classes: BTreeMap<SizeClass, Class>,
     /// Extents up to this number are known.
-    extents_known: u32,
+    pub extents_known: u32,
+    /// How many extents had been given back, or made in the place of such ones, when they were looked at.
+    pub changes_heard: u64,
+    /// Numbers whose extents were given back, as far as this client has heard.
+    pub vacant: BTreeSet<u32>,
+    /// Extents in which this client has freed blocks since it looked whether any of them is left.
+    pub freed_in: BTreeSet<u32>,
+    /// When all extents are looked at again for some without blocks in use.
+    pub looks_again_at: Moment,
+    /// Until then memory of extents that were given back may still be on its way.
+    pub comes_back_until: Moment,
     /// The most blocks that are claimed at once.
     claimed_at_once_max: usize,
 }
@@ -126,8 +148,32 @@ impl Blocks {
         self.classes.values_mut().flat_map(|class| class.ready.drain(..)).collect()
     }
 
+    /// The blocks of an extent, or of any extent those that were claimed too long ago to be used.
+    pub fn take_idle(&mut self, extent: Option<u32>, now: Moment) -> Vec<Claimed> {
+        let idle = |claimed: &Claimed| claimed.until <= now || Some(claimed.place.extent) == extent;
+        let mut taken = Vec::new();
+        for class in self.classes.values_mut() {
+            let (of_use, rest): (Vec<_>, Vec<_>) = class.ready.drain(..).partition(|it| !idle(it));
+            class.ready.extend(of_use);
+            taken.extend(rest);
+        }
+        taken
+    }
+
+    /// Adds an extent to those that blocks of a class are claimed from. Returns whether it was not there.
+    pub fn add_extent(&mut self, class: SizeClass, extent: u32) -> bool {
+        self.class(class).add_extent(extent)
+    }
+
+    /// Forgets an extent that is gone.
+    pub fn forget_extent(&mut self, extent: u32) {
+        self.freed_in.remove(&extent);
+        self.classes.values_mut().for_each(|class| class.forget_extent(extent));
+    }
+
     /// A block is free again.
-    fn note_free(&mut self, class: SizeClass, place: Place, claim: Claim) {
+    pub fn note_free(&mut self, class: SizeClass, place: Place, claim: Claim) {
+        self.freed_in.insert(place.extent);
         let known = self.class(class);
         if known.free.len() < FREE_KNOWN_MAX {
             known.free.push_back((place, claim));
@@ -144,36 +190,6 @@ impl Blocks {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// The object of an extent, and the class of its blocks.
-    #[inline]
-    pub(super) async fn extent_object(&self, number: u32) -> Result<(ObjectRef, SizeClass), TableError> {
-        if let Some(Some(known)) = self.state.borrow().extents.get(number as usize) {
-            return Ok(*known);
-        }
-        let known = self.extent_record(number).await?;
-        let known = known.ok_or(TableError::Damaged { subtable: 0, bucket: 0 })?;
-        self.know_extent(number, known);
-        Ok(known)
-    }
-
-    /// What the head says of an extent. `None`: nothing yet, or nothing any more.
-    pub(super) async fn extent_record(
-        &self,
-        number: u32,
-    ) -> Result<Option<(ObjectRef, SizeClass)>, TableError> {
-        let record = self.record_at(self.options.extent_record_at(number)).await?;
-        let record = record.filter(|record| record.is_kept);
-        Ok(record.and_then(|it| Some((it.object, SizeClass::from_number(it.detail)?))))
-    }
-
-    fn know_extent(&self, number: u32, known: (ObjectRef, SizeClass)) {
-        let extents = &mut self.state.borrow_mut().extents;
-        if extents.len() <= number as usize {
-            extents.resize(number as usize + 1, None);
-        }
-        extents[number as usize] = Some(known);
-    }
-
     /// From now on this handle claims up to so many blocks at once where as many of its operations want one. It claims four
     /// unless told (Patronus §7.3.1): each comes with a permission, which other clients then wait for.
     pub fn claim_up_to(&self, blocks: usize) {
@@ -226,8 +242,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut pause = 1;
         loop {
             let wanted = self.some_free(class).await?;
+            let extents: BTreeSet<u32> = wanted.iter().map(|(place, _)| place.extent).collect();
             let Tried { claimed, is_full, outdated } = match self.try_claims(wanted).await {
                 Ok(tried) => tried,
+                Err(error) if is_gone(&error) => {
+                    extents.into_iter().for_each(|extent| self.forget_extent(extent));
+                    continue;
+                }
                 Err(error) => {
                     self.mend(error).await?;
                     continue;
@@ -274,12 +295,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             };
             match unread {
                 Some(extent) => match self.read_claims(extent, class).await {
-                    Err(error) if is_gone(&error) => self.forget_extent(extent, class),
+                    Err(error) if is_gone(&error) => self.forget_extent(extent),
                     done => done?,
                 },
                 None if self.hear_of_extents().await? => {}
                 None => match self.make_extent(class).await {
-                    Err(error) if is_no_room(&error) => self.wait_for_a_rest(class, error).await?,
+                    Err(error) if is_no_room(&error) => self.find_room(class, error).await?,
                     Err(error) => self.mend(error).await?,
                     Ok(()) => {}
                 },
@@ -287,58 +308,50 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// There is no room for another extent: waits until a resting block can be claimed again.
+    /// There is no room for another extent: has extents given back that nobody uses, or waits until a resting block can be
+    /// claimed again.
     ///
     /// # Errors
-    /// The one given, where no block of the class rests.
-    async fn wait_for_a_rest(&self, class: SizeClass, error: TableError) -> Result<(), TableError> {
+    /// The one given, where all extents are in use and no block of the class rests.
+    async fn find_room(&self, class: SizeClass, error: TableError) -> Result<(), TableError> {
+        let now = self.pipeline.now();
+        if now < self.state.borrow().blocks.comes_back_until {
+            self.pipeline.sleep(Lifetime(self.options.hold().0 / 32)).await?;
+            return Ok(());
+        }
+        if self.give_back_unused().await? {
+            return Ok(());
+        }
         let until = self.state.borrow_mut().blocks.first_rest_ends(class).ok_or(error)?;
         self.pipeline.sleep(Lifetime(until.0.saturating_sub(self.pipeline.now().0))).await?;
         Ok(())
     }
 
-    /// An extent is gone: its client died, or was too slow, before it kept the extent.
-    fn forget_extent(&self, extent: u32, class: SizeClass) {
-        self.state.borrow_mut().blocks.class(class).extents.retain(|&other| other != extent);
-    }
-
-    /// Learns of the extents that others have made. Returns whether there were any.
-    async fn hear_of_extents(&self) -> Result<bool, TableError> {
-        let count = self.extents_begun().await?;
-        let known = self.state.borrow().blocks.extents_known;
-        let (mut all_known, mut heard) = (known, false);
-        for extent in known..count {
-            // One that is not kept yet may be by the next time.
-            let found = self.extent_record(extent).await?;
-            if found.is_some() && all_known == extent {
-                all_known = extent + 1;
-            }
-            if let Some(found) = found {
-                self.know_extent(extent, found);
-                heard |= self.state.borrow_mut().blocks.class(found.1).add_extent(extent);
-            }
-        }
-        let mut state = self.state.borrow_mut();
-        // Some records are never completed. They are looked at until others behind them are known.
-        state.blocks.extents_known = all_known.max(count.saturating_sub(UNKNOWN_MAX));
-        Ok(heard)
-    }
-
     /// Notes the free blocks of an extent, beginning at a place that depends on the client: so clients seldom want the
     /// same blocks. Clients have numbers in sequence, and their places must be far from each other.
     async fn read_claims(&self, extent: u32, class: SizeClass) -> Result<(), TableError> {
-        let bytes = self.read_in(Part::Claims(extent), 0, class.blocks() as usize * 8).await?;
-        let claims = (0..).zip(bytes.chunks_exact(8)).map(|(block, word)| (block, Claim(word_of(word, 0))));
+        let claims = self.claims(extent).await?;
+        let shape = self.extent(extent).await?.1;
+        if shape.class != class {
+            self.state.borrow_mut().blocks.class(class).forget_extent(extent);
+            return Ok(());
+        }
+        let is_going = !claims.is_empty() && claims.iter().all(|claim| claim.is_retired());
+        let claims = (0..).zip(claims);
         let resting: BTreeSet<Place> = {
             let mut state = self.state.borrow_mut();
             state.blocks.class(class).resting.iter().map(|(_, place, _)| *place).collect()
         };
         let mut free: Vec<_> = claims
-            .filter(|(_, claim)| !claim.is_claimed())
+            .filter(|(_, claim)| claim.is_free())
             .map(|(block, claim)| (Place { extent, block }, claim))
             .filter(|(place, _)| !resting.contains(place))
             .collect();
-        if free.len() * FREE_ONE_IN >= class.blocks() as usize {
+        if is_going {
+            self.forget_extent(extent);
+            return Ok(());
+        }
+        if free.len() * FREE_ONE_IN >= shape.blocks as usize {
             self.state.borrow_mut().blocks.class(class).looked_at = 0;
         }
         if !free.is_empty() {
@@ -349,23 +362,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    async fn make_extent(&self, class: SizeClass) -> Result<(), TableError> {
-        // The object comes before its number: numbers are lost where there is no room for one.
-        let permission = self.allocate(class.extent_bytes(), self.options.lease).await?;
-        let number = self.count_in(Part::Head, EXTENTS_AT).await?;
-        let Some(number) = u32::try_from(number).ok().filter(|number| *number < EXTENTS_MAX) else {
-            self.pipeline.end(permission);
-            return Err(TableError::Full);
-        };
-        self.pipeline.zero(&permission, class.claims_bytes()).await?;
-        let object = permission.object();
-        let record = Record { object, detail: class.number(), is_kept: false };
-        self.enter(self.options.extent_record_at(number), record).await?;
-        self.pipeline.end(permission);
-        self.know_extent(number, (object, class));
-        let mut state = self.state.borrow_mut();
-        state.blocks.class(class).add_extent(number);
-        Ok(())
+    /// The claims of all blocks of an extent.
+    pub(super) async fn claims(&self, extent: u32) -> Result<Vec<Claim>, TableError> {
+        loop {
+            let (object, shape) = self.extent(extent).await?;
+            let bytes = self.read_in(Part::Claims(extent), 0, shape.blocks as usize * 8).await?;
+            // Meanwhile another extent may have got the number.
+            if self.extent(extent).await?.0 == object {
+                return Ok(bytes.chunks_exact(8).map(|word| Claim(word_of(word, 0))).collect());
+            }
+        }
     }
 
     /// Claims those blocks that are still free, and acquires a permission to write each.
@@ -394,8 +400,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let mut grants = Vec::new();
         for (place, version) in taken {
-            let (object, class) = self.extent_object(place.extent).await?;
-            let ask = self.ask_to_write(object, (class.block_at(place.block), class.bytes()));
+            let (object, shape) = self.extent(place.extent).await?;
+            let ask = self.ask_to_write(object, &shape, place);
             grants.push((place, version, self.pipeline.acquire(ask)));
         }
         let mut claimed = Vec::new();
@@ -416,7 +422,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 Err(error) => return Err(error.into()),
             };
             let until = self.claimed_until(now);
-            let block = Claimed { place, version, permission, at: 0, until };
+            let block = Claimed { place, version, permission, at: 0, until, renewals: 0, pieces: Vec::new() };
             // The completion or the grant came late: a sweep may have freed the claim, and another client may have written the block
             // since. A grant that came in time ends before a sweep frees the claim.
             if self.pipeline.now() >= until {
@@ -434,7 +440,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         now.after(Lifetime(lease - lease / 8))
     }
 
-    fn ask_to_write(&self, object: ObjectRef, part: (u64, u64)) -> Acquire {
+    pub(super) fn ask_to_write(&self, object: ObjectRef, shape: &ExtentShape, place: Place) -> Acquire {
+        let part = (shape.block_at(place.block), u64::from(shape.block_bytes));
         let ask = self.ask(object, part, Rights::WRITE).lifetime(self.options.lease);
         match self.options.grain {
             // Readers that hold the block from before are late: nobody waits for them here.
@@ -443,21 +450,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Writes a block under its claim.
-    pub(super) async fn write_block(
-        &self,
-        claimed: &Claimed,
-        content: &block::Content<'_>,
-    ) -> Result<(), TableError> {
-        let bytes = block::encode(content, claimed.version, claimed.place);
-        Ok(self.pipeline.write(&claimed.permission, claimed.at, &bytes).await?)
-    }
-
-    /// Frees a block that was claimed and is in no slot.
-    pub(super) async fn give_back(&self, claimed: Claimed) -> Result<(), TableError> {
-        let (place, version) = (claimed.place, claimed.version);
+    /// Frees a block that was claimed and is in no slot, and its pieces.
+    pub(super) async fn give_back(&self, mut claimed: Claimed) -> Result<(), TableError> {
+        let (place, claim) = (claimed.place, claimed.claim());
+        let pieces = std::mem::take(&mut claimed.pieces);
         self.end_writing(claimed);
-        self.free_block(place, version).await
+        self.free_claimed(place, claim).await?;
+        self.free_pieces(&pieces).await
     }
 
     /// Ends the permission to write a block.
@@ -469,13 +468,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
+    /// Frees a block whose claim was never renewed.
+    async fn free_block(&self, place: Place, version: Version) -> Result<(), TableError> {
+        self.free_claimed(place, Claim::of(version)).await
+    }
+
     /// Frees a block whose slot this client has just changed. Nobody waits for that.
-    pub(super) async fn free_block(&self, place: Place, version: Version) -> Result<(), TableError> {
+    pub(super) async fn free_claimed(&self, place: Place, claim: Claim) -> Result<(), TableError> {
         if self.options.blocks == BlockMemory::Chunks {
-            return self.free_in_chunk(place, version).await;
+            return self.free_in_chunk(place, claim.version()).await;
         }
-        let (class, claim) = self.end_claim(place, version).await?;
-        self.state.borrow_mut().blocks.note_free(class, place, claim);
+        let class = self.end_claim(place, claim).await?;
+        self.state.borrow_mut().blocks.note_free(class, place, claim.freed());
         Ok(())
     }
 
@@ -484,30 +488,37 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if self.options.blocks == BlockMemory::Chunks {
             return self.free_in_chunk(place, claim.version()).await.map(|()| true);
         }
-        let (_, class) = self.extent_object(place.extent).await?;
-        let at = u64::from(place.block) * 8;
-        let before = self.swap_in(Part::Claims(place.extent), at, claim.0, claim.freed().0).await?;
-        if before == claim.0 {
-            self.state.borrow_mut().blocks.note_free(class, place, claim.freed());
+        let swap = async {
+            let class = self.extent(place.extent).await?.1.class;
+            let at = u64::from(place.block) * 8;
+            let before = self.swap_in(Part::Claims(place.extent), at, claim.0, claim.freed().0).await?;
+            if before == claim.0 {
+                self.state.borrow_mut().blocks.note_free(class, place, claim.freed());
+            }
+            Ok(before == claim.0)
+        };
+        match swap.await {
+            // Then it was free before.
+            Err(error) if is_gone(&error) => Ok(false),
+            done => done,
         }
-        Ok(before == claim.0)
     }
 
     /// Frees a block that late readers hold, and leaves it alone for as long as they can hold it.
     async fn let_rest(&self, place: Place, version: Version) -> Result<(), TableError> {
-        let (class, claim) = self.end_claim(place, version).await?;
+        let claim = Claim::of(version);
+        let class = self.end_claim(place, claim).await?;
         let until = self.pipeline.now().after(self.options.hold());
-        self.state.borrow_mut().blocks.class(class).resting.push_back((until, place, claim));
+        self.state.borrow_mut().blocks.class(class).resting.push_back((until, place, claim.freed()));
         Ok(())
     }
 
-    /// Ends the claim of a block. Returns its class and its claim from now on. Nobody waits for that.
-    async fn end_claim(&self, place: Place, version: Version) -> Result<(SizeClass, Claim), TableError> {
-        let (_, class) = self.extent_object(place.extent).await?;
+    /// Ends the claim of a block. Returns the block's class. Nobody waits for that.
+    async fn end_claim(&self, place: Place, claim: Claim) -> Result<SizeClass, TableError> {
         let permission = self.permission(Part::Claims(place.extent)).await?;
-        let claim = Claim::of(version);
+        let class = self.extent(place.extent).await?.1.class;
         let at = u64::from(place.block) * 8;
         drop(self.pipeline.compare_and_swap(&permission, at, claim.0, claim.freed().0));
-        Ok((class, claim.freed()))
+        Ok(class)
     }
 }

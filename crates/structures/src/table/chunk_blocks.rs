@@ -65,6 +65,11 @@ impl ChunkBlocks {
         }
     }
 
+    /// The most bytes of a block.
+    pub fn longest(&self) -> u64 {
+        self.objects.chunk_bytes()
+    }
+
     /// Takes a block. `None`: another chunk is needed.
     fn take(&mut self, bytes: u64) -> Result<Option<(Place, Version)>, TableError> {
         let Some(object) = self.objects.place(bytes)? else { return Ok(None) };
@@ -147,7 +152,7 @@ impl<E: VerbsEndpoint, C: Clock> Drop for Waiting<'_, E, C> {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    fn in_chunks<T>(&self, act: impl FnOnce(&mut ChunkBlocks) -> T) -> T {
+    pub(super) fn in_chunks<T>(&self, act: impl FnOnce(&mut ChunkBlocks) -> T) -> T {
         let state = &mut *self.state.borrow_mut();
         act(state.chunk_blocks.as_mut().expect("only the handle that has them gets so far"))
     }
@@ -159,7 +164,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 let readable = self.in_chunks(|blocks| blocks.readable(place, version));
                 let Readable { permission, offset, .. } = readable.expect("it was taken just now");
                 let until = self.claimed_until(self.pipeline.now());
-                return Ok(Claimed { place, version, permission, at: offset, until });
+                return Ok(Claimed {
+                    place,
+                    version,
+                    permission,
+                    at: offset,
+                    until,
+                    renewals: 0,
+                    pieces: Vec::new(),
+                });
             }
             self.wait_for_chunk(bytes).await?;
         }

@@ -1,7 +1,6 @@
 //! The end of a handle, and the end of a table.
 
-use super::permissions::{Part, is_gone};
-use super::words::Claim;
+use super::permissions::Part;
 use super::{Access, Table, TableError, TableOptions};
 use crate::Pipeline;
 use crate::pipeline::join;
@@ -22,7 +21,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let operation = async {
             let ready = self.state.borrow_mut().blocks.take_ready();
             let freed = ready.into_iter().map(|claimed| {
-                let (place, claim) = (claimed.place, Claim::of(claimed.version));
+                let (place, claim) = (claimed.place, claimed.claim());
                 self.pipeline.end(claimed.permission);
                 self.swap_in(Part::Claims(place.extent), u64::from(place.block) * 8, claim.0, claim.freed().0)
             });
@@ -49,13 +48,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.give_all_chunks_back().await?;
             let subtables = u32::try_from(self.subtables_begun().await?).unwrap_or(u32::MAX);
             let subtables = 0..subtables.min(self.options.subtables_max());
-            let extents = 0..self.extents_begun().await?;
-            let records = subtables
-                .map(|number| self.options.subtable_record_at(number))
-                .chain(extents.map(|number| self.options.extent_record_at(number)));
-            for at in records {
-                if let Some(record) = self.record_at(at).await? {
+            for number in subtables {
+                if let Some(record) = self.record_at(self.options.subtable_record_at(number)).await? {
                     self.free_object(record.object).await?;
+                }
+                self.pipeline.note_step();
+            }
+            for (_, record) in self.extent_records(0, self.extents_begun().await?).await? {
+                if let Some(object) = record.object {
+                    self.free_object(object).await?;
                 }
                 self.pipeline.note_step();
             }
@@ -85,13 +86,5 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let opening = Self::read_options(pipeline, head);
         let options = pipeline.limited(("opening a table", Effect::Nothing), opening).await?;
         Self::new(pipeline, head, options, Access::Write).destroy(name).await
-    }
-
-    /// Frees an object, unless it is gone already.
-    async fn free_object(&self, object: ObjectRef) -> Result<(), TableError> {
-        match self.pipeline.free(object).await.map_err(TableError::from) {
-            Err(error) if !is_gone(&error) => Err(error),
-            _ => Ok(()),
-        }
     }
 }

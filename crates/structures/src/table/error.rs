@@ -1,6 +1,6 @@
 //! What can go wrong with a table.
 
-use super::shape::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use super::shape::KEY_BYTES_MAX;
 use portcullis::Error;
 use portcullis_errors::{Coded, ErrorCode};
 
@@ -36,10 +36,12 @@ pub enum TableError {
         bytes: u64,
     },
     /// The caller's mistake: nothing was sent.
-    #[error("a value has at most {VALUE_BYTES_MAX} bytes, not {bytes}")]
+    #[error("a value has at most {most} bytes, not {bytes}")]
     ValueTooLong {
         /// Bytes of the value.
         bytes: u64,
+        /// The most that this handle takes.
+        most: u64,
     },
     /// The caller's mistake: the table was opened for reading only.
     #[error("the table was opened for reading only: open it for writing")]

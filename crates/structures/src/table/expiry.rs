@@ -29,9 +29,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             while let Some(next) = visits.pop() {
                 let mut group = Group::default();
                 let mut groups = Vec::new();
-                let look = self.look_at(next, &mut visits, |content| {
-                    if content.expires.is_some_and(|at| at <= now) {
-                        groups.extend(group.add(content.key, content.key.len() + content.value.len()));
+                let look = self.look_at(next, &mut visits, false, |item| {
+                    if item.expires.is_some_and(|at| at <= now) {
+                        groups.extend(group.add(item.key, item.key.len() + item.value.len()));
                     }
                     ControlFlow::Continue(())
                 });
@@ -39,7 +39,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 let _ = look.await?;
                 for keys in groups.into_iter().chain([group.keys]) {
                     self.pipeline.note_step();
-                    let done = join(keys.iter().map(|key| self.take_wanted(key, Wanted::Expired))).await;
+                    let done =
+                        join(keys.iter().map(|key| self.take_wanted(key, Wanted::Expired, false))).await;
                     for (key, taken) in keys.iter().zip(done) {
                         if taken?.is_some() {
                             removed(key);

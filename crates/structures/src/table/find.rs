@@ -2,6 +2,7 @@
 
 use super::hashing::KeyHash;
 use super::permissions::{Part, Readable};
+use super::pieces::Value;
 use super::shape::{BUCKET_BYTES, COMBINED_BYTES, SHARED_AT, SLOTS, TableOptions, bucket_at};
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError, block};
@@ -135,7 +136,7 @@ pub(super) struct AskedView<'p, E: VerbsEndpoint, C: Clock> {
 pub(super) struct Found {
     pub at: SlotAt,
     pub slot: Slot,
-    pub value: Vec<u8>,
+    pub value: Value,
     pub expires: Option<Moment>,
 }
 
@@ -143,7 +144,7 @@ pub(super) struct Found {
 pub(super) enum Named {
     /// This key.
     Same {
-        value: Vec<u8>,
+        value: Value,
         expires: Option<Moment>,
     },
     Other,
@@ -203,11 +204,22 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.limited(("a get of a table", Effect::Nothing), self.get_now(key)).await
     }
 
-    async fn get_now(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
-        let found = self.find(key, self.hash_of(key)).await?;
-        let Some(found) = found else { return Ok(None) };
-        let expired = self.has_expired(&found).await?;
-        Ok((!expired).then_some(found.value))
+    pub(super) async fn get_now(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
+        let hash = self.hash_of(key);
+        let mut attempts = Attempts::default();
+        loop {
+            let Some(found) = self.find(key, hash).await? else { return Ok(None) };
+            if self.has_expired(&found).await? {
+                return Ok(None);
+            }
+            if found.value.pieces.is_empty() {
+                return Ok(Some(found.value.rest));
+            }
+            match Box::pin(self.whole(&found.value, found.slot)).await? {
+                Ok(value) => return Ok(Some(value)),
+                Err(retry) => self.again(&mut attempts, retry).await?,
+            }
+        }
     }
 
     /// The slot and the value of a key, if it is there. A key may be there whose time has come.
@@ -256,7 +268,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.look(block, |bytes| match block::decode(bytes, slot.version(), slot.place()) {
             None => Named::Stale,
             Some(content) if content.key == key || planted::is(Fault::FingerprintTrusted) => {
-                Named::Same { value: content.value.to_vec(), expires: content.expires }
+                Named::Same { value: Value::of(&content), expires: content.expires }
             }
             Some(_) => Named::Other,
         })

@@ -8,8 +8,9 @@
 //! - A *subtable* has groups of three buckets: a main bucket, the overflow bucket of both, a main bucket. A key has two
 //!   combined buckets (a main bucket with its overflow bucket), each of which one read takes.
 //! - A *bucket* has seven slots and a header, which says the hashes of which keys are here.
-//! - An *extent* has blocks of one size. A *block* has one key and its value. A block is never changed while a slot names
-//!   it: a new value is a new block.
+//! - An *extent* has blocks of one size. A *block* has one key and its value, or the beginning of a long one, or a piece of
+//!   it. A block is never changed while a slot names it: a new value is a new block.
+//! - An extent none of whose blocks is in use goes back to the node, and its memory serves blocks of other sizes.
 //!
 //! # What each step rests on
 //! - A slot is one word, which names a block, its version and a fingerprint. Each change of a key is one COMPARE_AND_SWAP
@@ -22,6 +23,8 @@
 //!   client takes over.
 //! - The directory is a hint. From each subtable links lead to those that were split off it, so every client finds its
 //!   way from any entry, however old.
+//! - An extent is given back in steps. Its client retires each of its blocks, with a COMPARE_AND_SWAP that succeeds only where
+//!   nobody has claimed the block. Once all are retired, no block of it can be claimed any more, and no slot names one.
 //! - Blocks can lie in chunks of the session that makes the table instead ([`BlockMemory::Chunks`]). Then the handle itself
 //!   knows which places are taken, and nobody else can open the table.
 //! - A block belongs to its claim from its claim until a lease later, and can get into a slot until another lease later.
@@ -30,28 +33,36 @@
 mod block;
 mod blocks;
 mod chunk_blocks;
+mod claimed;
 mod end;
 mod error;
 mod expiry;
+mod extents;
 mod find;
 mod hashing;
 mod permissions;
+mod pieces;
+mod retire;
 mod routes;
 mod scan;
 mod shape;
+mod sizes;
 mod split;
 mod statistics;
 mod store;
 mod subtables;
 mod sweep;
+mod vacate;
 mod words;
 
 pub use error::TableError;
-pub use shape::{BlockMemory, Grain, KEY_BYTES_MAX, TableOptions, VALUE_BYTES_MAX, block_bytes};
+pub use pieces::{block_bytes, stored_bytes};
+pub use shape::{BlockMemory, Grain, KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
 pub use split::SplitUnderWay;
 pub use statistics::Statistics;
 pub use store::{Condition, Stored};
 pub use sweep::Swept;
+pub use vacate::Vacated;
 
 use crate::Pipeline;
 use blocks::Blocks;
@@ -63,7 +74,7 @@ use portcullis::{
 };
 use portcullis::{ProcessClock, SessionEndpoint};
 use routes::Routes;
-use shape::SizeClass;
+use sizes::ExtentShape;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -109,8 +120,8 @@ struct State {
     routes: Routes,
     /// The objects of the subtables, by number.
     subtables: Vec<Option<ObjectRef>>,
-    /// The objects of the extents, by number, and the class of their blocks.
-    extents: Vec<Option<(ObjectRef, SizeClass)>>,
+    /// The objects of the extents, by number, and how they are cut into blocks.
+    extents: Vec<Option<(ObjectRef, ExtentShape)>>,
     blocks: Blocks,
     /// The blocks in chunks, if the table has its blocks there and this handle has made it.
     chunk_blocks: Option<ChunkBlocks>,
@@ -119,6 +130,8 @@ struct State {
     splitting: HashMap<u32, Option<u32>>,
     /// Subtables in which slots were found frozen, and since when.
     frozen: HashMap<u32, Moment>,
+    /// The most bytes of a value that is stored.
+    value_bytes_max: usize,
 }
 
 /// How long the first write of a table's head may take.
@@ -260,6 +273,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             chunk_blocks: None,
             splitting: HashMap::new(),
             frozen: HashMap::new(),
+            value_bytes_max: VALUE_BYTES_MAX,
         };
         Self { pipeline: Rc::clone(pipeline), head, options, seed, access, state: RefCell::new(state) }
     }

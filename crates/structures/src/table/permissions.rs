@@ -4,7 +4,8 @@
 //! table's lease. Much of what makes a client's death harmless rests on that: what a client began under a permission is
 //! over, one way or the other, soon after the permission's grant.
 
-use super::shape::{SHARED_AT, SPLIT_BYTES, SizeClass};
+use super::shape::{SHARED_AT, SPLIT_BYTES};
+use super::sizes::ExtentShape;
 use super::words::{Place, Slot};
 use super::{Access, BlockMemory, Grain, Table, TableError};
 use crate::held::{AtEnd, Held};
@@ -48,6 +49,19 @@ pub(super) struct Readable {
     pub permission: Rc<BarePermission>,
     pub offset: u64,
     pub length: u32,
+}
+
+impl Readable {
+    /// `None`: the extent has no such block.
+    #[inline]
+    fn new(permission: Rc<BarePermission>, part: Part, place: Place, shape: &ExtentShape) -> Option<Self> {
+        let offset = match part {
+            Part::Block(_) => 0,
+            _ => shape.block_at(place.block) - shape.claims_bytes(),
+        };
+        let length = shape.block_bytes;
+        (place.block < shape.blocks).then_some(Self { permission, offset, length })
+    }
 }
 
 /// All permissions of a handle.
@@ -119,6 +133,24 @@ impl Permissions {
         let any = self.blocks.iter().any(|(place, held)| of_extent(place) && held.is_idle());
         let idle = self.blocks.extract_if(|place, held| (of_extent(place) || !any) && held.is_idle());
         idle.filter_map(|(place, held)| Some((place, held.permission?))).collect()
+    }
+
+    /// Takes the permissions over an extent that is gone, and over its parts. Those that operations use end with these.
+    pub fn take_extent(&mut self, extent: u32) -> Vec<Rc<BarePermission>> {
+        let number = extent as usize;
+        let listed = [self.extents.get_mut(number), self.claims.get_mut(number)];
+        let mut held: Vec<_> =
+            listed.into_iter().flatten().filter_map(|held| held.permission.take()).collect();
+        if self.blocks.is_empty() {
+            return held;
+        }
+        let blocks = self.blocks.iter_mut().filter(|(place, _)| place.extent == extent);
+        let mut blocks: Vec<_> =
+            blocks.filter_map(|(place, held)| Some((*place, held.permission.take()?))).collect();
+        // In the same order in each run of a test.
+        blocks.sort_unstable_by_key(|(place, _)| *place);
+        held.extend(blocks.into_iter().map(|(_, permission)| permission));
+        held
     }
 
     /// Takes the permission over a block, if no operation uses it.
@@ -256,27 +288,55 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn acquire_part(&self, part: Part) -> Result<BarePermission, TableError> {
-        let ask = match part {
-            Part::Head => self.ask(self.head, (0, 0), self.access.rights_on_head()),
-            Part::Subtable(number) => {
-                let object = self.subtable_object(number).await?;
-                self.ask(object, (SHARED_AT, 0), self.access.rights_on_words())
+        let Some(number) = part.extent() else {
+            let ask = match part {
+                Part::Subtable(number) => {
+                    let object = self.subtable_object(number).await?;
+                    self.ask(object, (SHARED_AT, 0), self.access.rights_on_words())
+                }
+                _ => self.ask(self.head, (0, 0), self.access.rights_on_head()),
+            };
+            return Ok(self.pipeline.acquire(ask).await?);
+        };
+        let (mut object, mut shape) = self.extent(number).await?;
+        loop {
+            let acquired = self.pipeline.acquire(self.ask_in_extent(part, object, &shape)?).await;
+            let error = match acquired.map_err(TableError::from) {
+                Err(error) if is_gone(&error) => error,
+                acquired => return acquired,
+            };
+            // The extent was given back. Another one may have its number.
+            let anew = self.extent_anew(number).await?;
+            if anew.0 == object {
+                self.forget_extent(number);
+                return Err(error);
             }
-            Part::Extent(number) => {
-                let (object, class) = self.extent_object(number).await?;
-                let blocks = class.claims_bytes();
-                self.ask(object, (blocks, 0), Rights::READ)
-            }
-            Part::Claims(number) => {
-                let (object, class) = self.extent_object(number).await?;
-                self.ask(object, (0, class.claims_bytes()), self.access.rights_on_words())
+            (object, shape) = anew;
+        }
+    }
+
+    /// A request for a permission over a part of an extent.
+    ///
+    /// # Errors
+    /// As of an extent that is gone, where it has no such block.
+    fn ask_in_extent(
+        &self,
+        part: Part,
+        object: ObjectRef,
+        shape: &ExtentShape,
+    ) -> Result<Acquire, TableError> {
+        Ok(match part {
+            Part::Claims(_) => self.ask(object, (0, shape.claims_bytes()), self.access.rights_on_words()),
+            Part::Block(place) if place.block >= shape.blocks => {
+                return Err(Error::Refused(Refusal::Gone).into());
             }
             Part::Block(place) => {
-                let (object, class) = self.extent_object(place.extent).await?;
-                self.ask(object, (class.block_at(place.block), class.bytes()), Rights::READ)
+                self.ask(object, (shape.block_at(place.block), shape.block_bytes.into()), Rights::READ)
             }
-        };
-        Ok(self.pipeline.acquire(ask).await?)
+            Part::Extent(_) | Part::Head | Part::Subtable(_) => {
+                self.ask(object, (shape.claims_bytes(), 0), Rights::READ)
+            }
+        })
     }
 
     /// A request for a shared permission over a part of an object.
@@ -302,10 +362,22 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(self.readable(slot));
         }
         let place = slot.place();
-        let (_, class) = self.extent_object(place.extent).await?;
-        let (part, offset) = self.block_in_its_part(place, class);
-        let permission = self.permission(part).await?;
-        Ok(Some(Readable { permission, offset, length: class.block_length() }))
+        let part = self.part_of_block(place);
+        loop {
+            let permission = match self.permission(part).await {
+                Err(error) if is_gone(&error) => return Ok(None),
+                permission => permission?,
+            };
+            let (object, shape) = match self.extent(place.extent).await {
+                Err(error) if is_gone(&error) => return Ok(None),
+                extent => extent?,
+            };
+            if permission.object() == object {
+                return Ok(Readable::new(permission, part, place, &shape));
+            }
+            // Meanwhile another extent has got the number.
+            self.state.borrow_mut().permissions.held(part).permission = None;
+        }
     }
 
     /// The same if it can be used as it is.
@@ -316,18 +388,21 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if self.options.blocks == BlockMemory::Chunks {
             return state.chunk_blocks.as_ref()?.readable(place, slot.version());
         }
-        let (_, class) = (*state.extents.get(place.extent as usize)?)?;
-        let (part, offset) = self.block_in_its_part(place, class);
+        let (object, shape) = state.extents.get(place.extent as usize)?.as_ref()?;
+        let part = self.part_of_block(place);
         let permission = state.permissions.fresh(part, self.pipeline.now())?;
-        Some(Readable { permission, offset, length: class.block_length() })
+        if permission.object() != *object {
+            return None;
+        }
+        Readable::new(permission, part, place, shape)
     }
 
-    /// The part whose permission covers a block, and where in it the block is.
+    /// The part whose permission covers a block.
     #[inline]
-    fn block_in_its_part(&self, place: Place, class: SizeClass) -> (Part, u64) {
+    fn part_of_block(&self, place: Place) -> Part {
         match self.options.grain {
-            Grain::Block => (Part::Block(place), 0),
-            Grain::Extent => (Part::Extent(place.extent), class.block_at(place.block) - class.claims_bytes()),
+            Grain::Block => Part::Block(place),
+            Grain::Extent => Part::Extent(place.extent),
         }
     }
 

@@ -3,15 +3,26 @@
 use super::block::{self, Content};
 use super::find::{Attempts, Bucket, Named, Retry, SlotAt, View};
 use super::permissions::Part;
+use super::pieces::Value;
 use super::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError};
 use crate::pipeline::join;
-use portcullis::{Clock, Effect, Error, VerbsEndpoint};
+use portcullis::{Clock, Effect, Error, Moment, VerbsEndpoint};
 use std::ops::ControlFlow;
 
 /// Buckets that one read takes.
 const BUCKETS_AT_ONCE: u32 = 64;
+
+/// A key, as a look at the table finds it.
+pub(super) struct Item<'a> {
+    pub key: &'a [u8],
+    /// The value. If values of several blocks are not wanted: what the first block has of it.
+    pub value: &'a [u8],
+    /// Bytes of the value.
+    pub length: usize,
+    pub expires: Option<Moment>,
+}
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// The values of several keys, which are looked up at once. The results are in the keys' order.
@@ -67,7 +78,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 Err(error) => return Err(error.into()),
             };
             match named {
-                Named::Same { value, expires: None } => values[place] = Some(value),
+                Named::Same { value, expires: None } if value.pieces.is_empty() => {
+                    values[place] = Some(value.rest);
+                }
                 Named::Other => {}
                 Named::Same { .. } | Named::Stale => left.push(place),
             }
@@ -98,13 +111,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<(), TableError> {
         let operation = async {
             let now = self.node_time().await?;
-            let mut see = |content: &Content<'_>| {
-                let counts = content.expires.is_none_or(|at| at > now);
-                if counts { each(content.key, content.value) } else { ControlFlow::Continue(()) }
+            let mut see = |item: &Item<'_>| {
+                let counts = item.expires.is_none_or(|at| at > now);
+                if counts { each(item.key, item.value) } else { ControlFlow::Continue(()) }
             };
             let mut visits = vec![self.first_visit()];
             while let Some(next) = visits.pop() {
-                if self.look_at(next, &mut visits, &mut see).await?.is_break() {
+                if self.look_at(next, &mut visits, true, &mut see).await?.is_break() {
                     break;
                 }
             }
@@ -113,13 +126,37 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.limited(("a look at a whole table", Effect::Nothing), operation).await
     }
 
+    /// Hands each key and the length of its value to `each`, as [`Table::for_each`] does. Values of several blocks are not read.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    pub async fn for_each_length(&self, mut each: impl FnMut(&[u8], usize)) -> Result<(), TableError> {
+        let operation = async {
+            let now = self.node_time().await?;
+            let mut see = |item: &Item<'_>| {
+                if item.expires.is_none_or(|at| at > now) {
+                    each(item.key, item.length);
+                }
+                ControlFlow::Continue(())
+            };
+            let mut visits = vec![self.first_visit()];
+            while let Some(next) = visits.pop() {
+                // It goes on to its end.
+                let _ = self.look_at(next, &mut visits, false, &mut see).await?;
+            }
+            Ok(())
+        };
+        self.pipeline.limited(("a look at a whole table", Effect::Nothing), operation).await
+    }
+
     /// Hands what is in the wanted buckets of a subtable to `see`, also keys whose time has come, until it breaks off. Adds what
-    /// was split off them to what is still to be visited.
+    /// was split off them to what is still to be visited. `whole`: values are wanted, also those of several blocks.
     pub(super) async fn look_at(
         &self,
         (subtable, wanted): (u32, Vec<bool>),
         visits: &mut Vec<(u32, Vec<bool>)>,
-        mut see: impl FnMut(&Content<'_>) -> ControlFlow<()>,
+        whole: bool,
+        mut see: impl FnMut(&Item<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TableError> {
         for bucket in self.visit(subtable, &wanted, visits).await? {
             for (at, slot) in bucket.slots().filter(|(_, slot)| !slot.is_empty() && !slot.is_pending()) {
@@ -128,14 +165,37 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     let content = block::decode(&bytes, slot.version(), slot.place());
                     // A split leaves keys behind for a moment after it has moved them.
                     let here = |key| header.covers(self.hash_of(key).suffix);
-                    let content = content.filter(|content| here(content.key));
-                    if content.is_some_and(|content| see(&content).is_break()) {
+                    let Some(content) = content.filter(|content| here(content.key)) else { continue };
+                    if self.see(slot, &content, whole, &mut see).await?.is_break() {
                         return Ok(ControlFlow::Break(()));
                     }
                 }
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Hands one key to `see`.
+    async fn see(
+        &self,
+        slot: Slot,
+        content: &Content<'_>,
+        whole: bool,
+        see: &mut impl FnMut(&Item<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, TableError> {
+        let (key, expires) = (content.key, content.expires);
+        if content.pieces.is_empty() || !whole {
+            let (value, length) = (content.value, content.length());
+            return Ok(see(&Item { key, value, length, expires }));
+        }
+        let value = match Box::pin(self.whole(&Value::of(content), slot)).await? {
+            Ok(value) => Some(value),
+            // It was replaced or removed meanwhile.
+            Err(_) => self.get_now(key).await?,
+        };
+        Ok(value.map_or(ControlFlow::Continue(()), |value| {
+            see(&Item { key, value: &value, length: value.len(), expires })
+        }))
     }
 
     /// How many keys there are. Keys that come or go meanwhile may be counted or not.

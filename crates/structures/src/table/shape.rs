@@ -1,14 +1,14 @@
 //! Where everything of a table lies: the head object, subtables, extents.
 
 use super::TableError;
-use super::words::{BLOCKS_MAX, EXTENTS_MAX};
+use super::words::EXTENTS_MAX;
 use crate::record::{RECORD_BYTES, keep_from_words, keep_to_words};
 use portcullis::{Keep, Lifetime};
 use twox_hash::XxHash3_64;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"PCTABLE1");
+const MAGIC: u64 = u64::from_le_bytes(*b"PCTABLE2");
 /// Bytes of a word.
 pub(super) const WORD: u64 = 8;
 /// Bytes of a bucket: seven slots and the header.
@@ -24,8 +24,10 @@ const _: () = assert!(COMBINED_BYTES as usize == 2 * BUCKET_BYTES);
 pub(super) const DEPTH_LIMIT: u32 = 24;
 /// The most bytes of a key.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
-/// The most bytes of a value.
+/// The most bytes of a value, unless a handle is told to take longer ones.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
+/// The most bytes of a value that a handle can be told to take.
+pub const LONG_VALUE_BYTES_MAX: usize = 128 << 20;
 
 /// How finely the permissions are that a get reads blocks under.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -110,6 +112,8 @@ pub(super) const GLOBAL_DEPTH_AT: u64 = 64;
 pub(super) const SUBTABLES_AT: u64 = 72;
 /// Where in the head the number of extents is that were ever begun.
 pub(super) const EXTENTS_AT: u64 = 80;
+/// Where in the head the number of extents is that were given back, or made in the place of such ones.
+pub(super) const CHANGES_AT: u64 = 88;
 const DIRECTORY_AT: u64 = 128;
 
 impl TableOptions {
@@ -271,100 +275,12 @@ pub(super) fn bucket_at(bucket: u32) -> u64 {
     BUCKETS_AT + u64::from(bucket) * BUCKET_BYTES as u64
 }
 
-/// A size of blocks: eighths of powers of two.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct SizeClass(u8);
-
-/// Bytes of the smallest block.
-const BLOCK_BYTES_MIN: u64 = 64;
-/// Steps from one power of two to the next.
-const STEPS: u64 = 8;
-/// The fewest bytes of blocks in an extent.
-const EXTENT_BYTES_MIN: u64 = 256 << 10;
-/// The fewest blocks in an extent.
-const EXTENT_BLOCKS_MIN: u64 = 8;
-
-impl SizeClass {
-    /// The smallest class with room for so many bytes.
-    pub fn of(bytes: u64) -> Self {
-        let bytes = bytes.max(BLOCK_BYTES_MIN);
-        let power = (bytes / STEPS).ilog2();
-        let step = 1u64 << power;
-        // `bytes` lies in [8, 16) steps; the next class above it may be the first of the next power.
-        let eighths = bytes.div_ceil(step) - STEPS;
-        let first = (BLOCK_BYTES_MIN / STEPS).ilog2();
-        let number = u64::from(power - first) * STEPS + eighths;
-        Self(u8::try_from(number).expect("a value is far shorter than that"))
-    }
-
-    pub fn from_number(number: u64) -> Option<Self> {
-        u8::try_from(number).ok().map(Self).filter(|class| *class <= Self::of(largest_block()))
-    }
-
-    pub fn number(self) -> u64 {
-        self.0.into()
-    }
-
-    /// Bytes of a block of this class.
-    #[inline]
-    pub fn bytes(self) -> u64 {
-        let (power, eighths) = (u64::from(self.0) / STEPS, u64::from(self.0) % STEPS);
-        ((STEPS + eighths) << power) * (BLOCK_BYTES_MIN / STEPS)
-    }
-
-    /// Bytes of a block, as a read has them.
-    #[inline]
-    pub fn block_length(self) -> u32 {
-        u32::try_from(self.bytes()).expect("a block is far shorter")
-    }
-
-    /// Blocks of an extent of this class.
-    pub fn blocks(self) -> u32 {
-        let blocks = (EXTENT_BYTES_MIN / self.bytes()).max(EXTENT_BLOCKS_MIN);
-        u32::try_from(blocks).unwrap_or(BLOCKS_MAX).min(BLOCKS_MAX)
-    }
-
-    /// Bytes of the claims at the start of an extent.
-    pub fn claims_bytes(self) -> u64 {
-        (u64::from(self.blocks()) * WORD).next_multiple_of(64)
-    }
-
-    /// Where in its extent a block starts.
-    #[inline]
-    pub fn block_at(self, block: u32) -> u64 {
-        self.claims_bytes() + u64::from(block) * self.bytes()
-    }
-
-    pub fn extent_bytes(self) -> u64 {
-        self.block_at(self.blocks())
-    }
-}
-
-/// Bytes of the block that a key and its value lie in. Memory of a removed key goes to keys whose blocks have as many.
-#[must_use]
-pub fn block_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
-    SizeClass::of((super::block::HEADER_BYTES + key_bytes + value_bytes) as u64).bytes()
-}
-
-fn largest_block() -> u64 {
-    super::block::HEADER_BYTES as u64 + KEY_BYTES_MAX as u64 + VALUE_BYTES_MAX as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
-        #[test]
-        fn a_class_has_room_for_what_it_was_chosen_for_and_wastes_an_eighth_at_most(bytes in 1..=largest_block()) {
-            let class = SizeClass::of(bytes);
-            prop_assert!(class.bytes() >= bytes);
-            prop_assert!(class.bytes() <= (bytes + bytes / 8 + 8).max(BLOCK_BYTES_MIN), "{} for {bytes}", class.bytes());
-            prop_assert!(class.bytes().is_multiple_of(WORD));
-            prop_assert_eq!(SizeClass::from_number(class.number()), Some(class));
-        }
-
         #[test]
         fn what_lies_in_the_head_does_not_overlap(
             depth_max in 0u32..=DEPTH_LIMIT,
@@ -380,25 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_has_room_for_its_header_and_for_key_and_value() {
-        assert_eq!(block_bytes(0, 0), BLOCK_BYTES_MIN);
-        for (key, value) in [(1, 31), (1, 32), (250, 1 << 20)] {
-            let class = SizeClass::of(super::super::block::bytes_of(&vec![0; key], &vec![0; value]));
-            assert_eq!(block_bytes(key, value), class.bytes());
-        }
-    }
-
-    #[test]
     fn nothing_was_written_where_all_is_zero() {
         assert!(matches!(TableOptions::from_bytes([0; 64]), Err(TableError::NotATable)));
-    }
-
-    #[test]
-    fn blocks_of_an_extent_follow_its_claims() {
-        for bytes in [64, 112, 4096, 1 << 20] {
-            let class = SizeClass::of(bytes);
-            assert!(class.claims_bytes() >= u64::from(class.blocks()) * WORD);
-            assert_eq!(class.block_at(1) - class.block_at(0), class.bytes());
-        }
     }
 }

@@ -1,12 +1,13 @@
 //! What a table takes and how full it is.
 
+use super::claimed::Claimed;
 use super::permissions::{Part, is_gone};
-use super::shape::{EXTENTS_AT, SLOTS, SUBTABLES_AT, SizeClass};
-use super::words::{BucketHeader, Claim, EXTENTS_MAX, Place, Slot};
+use super::shape::{EXTENTS_AT, SLOTS, SUBTABLES_AT};
+use super::sizes::{ExtentShape, extent_bytes};
+use super::words::{BucketHeader, Claim, EXTENTS_MAX, Slot};
 use super::{Table, TableError, block};
-use crate::pipeline::word_of;
 use portcullis::{Clock, Effect, Occupancy, VerbsEndpoint};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 /// What a table takes and how full it is, as one look has found it. Others may change it meanwhile.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -51,12 +52,12 @@ impl Statistics {
         self.block_bytes += found.bytes_held;
     }
 
-    fn add_extent(&mut self, class: SizeClass) {
+    fn add_extent(&mut self, number: u32, shape: &ExtentShape) {
         self.extents += 1;
-        self.blocks += u64::from(class.blocks());
-        self.bytes += class.extent_bytes();
-        self.block_bytes += class.extent_bytes() - class.claims_bytes();
-        self.claim_bytes += class.claims_bytes();
+        self.blocks += u64::from(shape.blocks);
+        self.bytes += extent_bytes(number);
+        self.block_bytes += extent_bytes(number) - shape.claims_bytes();
+        self.claim_bytes += shape.claims_bytes();
     }
 }
 
@@ -68,15 +69,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub async fn statistics(&self) -> Result<Statistics, TableError> {
         let operation = async {
             let mut found = Statistics { bytes: self.options.head_bytes(), ..Statistics::default() };
-            let mut claimed = HashMap::new();
+            let mut claimed = Claimed::default();
             if let Some(chunk_blocks) = &self.state.borrow().chunk_blocks {
                 found.add_chunks(&chunk_blocks.occupancy());
-                claimed.extend(chunk_blocks.claims());
+                claimed.add(chunk_blocks.claims());
             }
-            for (number, class) in self.all_extents().await? {
-                let Some(claims) = self.claims_of(number, class).await? else { continue };
-                found.add_extent(class);
-                claimed.extend(claims);
+            for (number, shape) in self.all_extents().await? {
+                self.pipeline.note_step();
+                let Some(claims) = self.claims_if_any(number).await? else { continue };
+                found.add_extent(number, &shape);
+                claimed.add_extent(number, &claims);
             }
             let mut visits = vec![self.first_visit()];
             let mut seen = HashSet::new();
@@ -96,13 +98,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                             continue;
                         }
                         found.keys += 1;
-                        let claim = claimed.remove(&slot.place());
-                        found.dangling +=
-                            u64::from(claim.is_none_or(|claim| claim.version() != slot.version()));
+                        found.dangling += u64::from(!claimed.link(slot));
                     }
                 }
             }
-            found.unlinked = claimed.len() as u64;
+            for (piece, first) in self.pieces_among(&claimed).await? {
+                if claimed.is_linked(first) {
+                    claimed.link(piece);
+                }
+            }
+            found.unlinked = claimed.unlinked().count() as u64;
             Ok(found)
         };
         self.pipeline.limited(("a look at a whole table", Effect::Nothing), operation).await
@@ -122,33 +127,26 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(content.is_some_and(|it| header.covers(self.hash_of(it.key).suffix)))
     }
 
-    /// All extents, and the classes of their blocks.
-    pub(super) async fn all_extents(&self) -> Result<Vec<(u32, SizeClass)>, TableError> {
-        let mut extents = Vec::new();
-        for number in 0..self.extents_begun().await? {
-            if let Some((_, class)) = self.extent_record(number).await? {
-                extents.push((number, class));
-            }
-            self.pipeline.note_step();
-        }
-        Ok(extents)
+    /// All extents, and how they are cut into blocks.
+    pub(super) async fn all_extents(&self) -> Result<Vec<(u32, ExtentShape)>, TableError> {
+        let records = self.extent_records(0, self.extents_begun().await?).await?;
+        Ok(records
+            .into_iter()
+            .filter_map(|(number, record)| {
+                let (object, shape) = record.kept(number)?;
+                self.know_extent(number, object, shape);
+                Some((number, shape))
+            })
+            .collect())
     }
 
-    /// The claimed blocks of an extent. `None`: it is gone, and nobody ever used it.
-    pub(super) async fn claims_of(
-        &self,
-        extent: u32,
-        class: SizeClass,
-    ) -> Result<Option<HashMap<Place, Claim>>, TableError> {
-        let bytes = match self.read_in(Part::Claims(extent), 0, class.blocks() as usize * 8).await {
-            Ok(bytes) => bytes,
-            Err(error) if is_gone(&error) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        self.pipeline.note_step();
-        let claims = bytes.chunks_exact(8).map(|word| Claim(word_of(word, 0)));
-        let places = (0..).map(|block| Place { extent, block });
-        Ok(Some(places.zip(claims).filter(|(_, claim)| claim.is_claimed()).collect()))
+    /// The claims of an extent. `None`: it is gone.
+    pub(super) async fn claims_if_any(&self, extent: u32) -> Result<Option<Vec<Claim>>, TableError> {
+        match self.claims(extent).await {
+            Ok(claims) => Ok(Some(claims)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// How many extents were ever begun.

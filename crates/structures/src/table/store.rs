@@ -4,8 +4,9 @@ use super::blocks::Claimed;
 use super::find::{Attempt, Attempts, Bucket, Found, Named, Retry, SlotAt, View};
 use super::hashing::KeyHash;
 use super::permissions::Part;
-use super::shape::{KEY_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
-use super::words::Slot;
+use super::pieces::Value;
+use super::shape::{KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions};
+use super::words::{Claim, Slot};
 use super::{Table, TableError, block};
 use portcullis::{Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
@@ -40,12 +41,17 @@ pub(super) enum Wanted {
     Any,
     /// Those whose time has come.
     Expired,
+    /// Those whose slot names this block.
+    At(Slot),
 }
 
 /// A key that was taken.
 #[derive(Debug)]
 pub(super) struct Taken {
-    value: Vec<u8>,
+    /// What the slot's block has of it.
+    value: Value,
+    /// The whole value, where it is wanted.
+    whole: Option<Vec<u8>>,
     /// Its time had come, so for its users it was not there.
     had_expired: bool,
 }
@@ -65,6 +71,12 @@ enum Inserted {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// From now on this handle stores values of up to so many bytes, and of no more than [`LONG_VALUE_BYTES_MAX`]. Without
+    /// this it takes [`VALUE_BYTES_MAX`](super::VALUE_BYTES_MAX). Any handle reads values of any length.
+    pub fn store_values_up_to(&self, bytes: usize) {
+        self.state.borrow_mut().value_bytes_max = bytes.min(LONG_VALUE_BYTES_MAX);
+    }
+
     /// Adds a key. Returns whether it was not there before.
     ///
     /// # Errors
@@ -114,7 +126,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         live: Option<Lifetime>,
     ) -> Result<Stored, TableError> {
         self.check_writable()?;
-        check_lengths(key, value)?;
+        check_lengths(key, value, self.state.borrow().value_bytes_max)?;
         let operation = self.store_now(key, value, condition, live);
         self.pipeline.limited(("a change of a table", Effect::Perhaps), operation).await
     }
@@ -130,7 +142,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             Some(time) => Some(self.node_time().await?.after(time)),
             None => None,
         };
-        let content = block::Content { key, value, expires };
+        let content = block::Content { key, value, expires, pieces: &[], renewals: 0 };
         let hash = self.hash_of(key);
         let mut attempts = Attempts::default();
         let mut claimed = None;
@@ -174,12 +186,21 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             Some(found) => self.has_expired(found).await?,
             None => false,
         };
-        let value = found.as_ref().filter(|_| !expired).map(|found| &found.value[..]);
-        let holds = match condition {
-            Condition::Always => true,
-            Condition::Absent => value.is_none(),
-            Condition::Present => value.is_some(),
-            Condition::Equals(expected) => value == Some(expected),
+        let counts = found.as_ref().filter(|_| !expired);
+        let holds = match (condition, counts) {
+            (Condition::Always, _) => true,
+            (Condition::Absent, found) => found.is_none(),
+            (Condition::Present, found) => found.is_some(),
+            (Condition::Equals(_), None) => false,
+            (Condition::Equals(expected), Some(found)) if found.value.pieces.is_empty() => {
+                found.value.rest == expected
+            }
+            (Condition::Equals(expected), Some(found)) => {
+                match Box::pin(self.whole(&found.value, found.slot)).await? {
+                    Ok(value) => value == expected,
+                    Err(retry) => return Ok(Err(retry)),
+                }
+            }
         };
         if !holds {
             return Ok(Ok(Stored::Unchanged));
@@ -209,9 +230,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.give_back(old).await?;
         }
         if claimed.is_none() {
-            let block = self.claim(block::bytes_of(content.key, content.value)).await?;
-            self.write_block(&block, content).await?;
-            *claimed = Some(block);
+            *claimed = Some(Box::pin(self.write_new(content)).await?);
         }
         Ok(())
     }
@@ -234,16 +253,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         self.end_writing(claimed.take().expect("it was just used"));
         if !planted::is(Fault::OldBlockNotFreed) {
-            self.free_old_block(found.slot).await;
+            self.free_old_blocks(found).await;
         }
         Ok(true)
     }
 
-    /// Frees the block of a slot that was replaced. The change has happened, whatever comes of this: a sweep frees what is
+    /// Frees the blocks of a slot that was replaced. The change has happened, whatever comes of this: a sweep frees what is
     /// left.
-    async fn free_old_block(&self, old: Slot) {
-        self.let_go_of_block(old.place());
-        let _ = self.free_block(old.place(), old.version()).await;
+    async fn free_old_blocks(&self, old: &Found) {
+        let (place, claim) = (old.slot.place(), Claim::renewed(old.slot.version(), old.value.renewals));
+        self.let_go_of_block(place);
+        let _ = self.free_claimed(place, claim).await;
+        let _ = self.free_pieces(&old.value.pieces).await;
     }
 
     /// Changes a slot. Returns what was there before. `None`: it was too late to try.
@@ -359,7 +380,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::insert`].
     pub async fn remove(&self, key: &[u8]) -> Result<bool, TableError> {
-        Ok(self.take(key).await?.is_some())
+        let operation = self.take_wanted(key, Wanted::Any, false);
+        let taken = self.pipeline.limited(("a change of a table", Effect::Perhaps), operation).await?;
+        Ok(taken.is_some_and(|taken| !taken.had_expired))
     }
 
     /// Removes a key, and returns the value that it had then. Of several who take one key, one gets the value.
@@ -367,18 +390,24 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::insert`].
     pub async fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
-        let operation = self.take_wanted(key, Wanted::Any);
+        let operation = self.take_wanted(key, Wanted::Any, true);
         let taken = self.pipeline.limited(("a change of a table", Effect::Perhaps), operation).await?;
-        Ok(taken.filter(|taken| !taken.had_expired).map(|taken| taken.value))
+        let taken = taken.filter(|taken| !taken.had_expired);
+        Ok(taken.map(|taken| taken.whole.unwrap_or(taken.value.rest)))
     }
 
-    /// Removes a key if it is as it is wanted.
-    pub(super) async fn take_wanted(&self, key: &[u8], wanted: Wanted) -> Result<Option<Taken>, TableError> {
+    /// Removes a key if it is as it is wanted. `whole`: its value is wanted as well.
+    pub(super) async fn take_wanted(
+        &self,
+        key: &[u8],
+        wanted: Wanted,
+        whole: bool,
+    ) -> Result<Option<Taken>, TableError> {
         self.check_writable()?;
         let hash = self.hash_of(key);
         let mut attempts = Attempts::default();
         loop {
-            match self.try_take(key, hash, wanted).await {
+            match self.try_take(key, hash, wanted, whole).await {
                 Ok(Ok(taken)) => return Ok(taken),
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
                 Err(error) => self.mend(error).await?,
@@ -386,7 +415,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    async fn try_take(&self, key: &[u8], hash: KeyHash, wanted: Wanted) -> Attempt<Option<Taken>> {
+    async fn try_take(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        wanted: Wanted,
+        whole: bool,
+    ) -> Attempt<Option<Taken>> {
         let mut view = View::default();
         self.view(&mut view, hash).await?;
         let found = match self.find_in(&view, key, hash).await? {
@@ -403,11 +438,23 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if wanted == Wanted::Expired && !had_expired && !planted::is(Fault::ExpiryNotCompared) {
             return Ok(Ok(None));
         }
+        if let Wanted::At(block) = wanted
+            && found.slot.name() != block.name()
+        {
+            return Ok(Ok(None));
+        }
+        let whole = match whole && !found.value.pieces.is_empty() {
+            true => match Box::pin(self.whole(&found.value, found.slot)).await? {
+                Ok(value) => Some(value),
+                Err(retry) => return Ok(Err(retry)),
+            },
+            false => None,
+        };
         if self.swap(at, found.slot, Slot::EMPTY, Moment(u64::MAX)).await? != Some(found.slot) {
             return Ok(Err(Retry::Changed));
         }
-        self.free_old_block(found.slot).await;
-        Ok(Ok(Some(Taken { value: found.value, had_expired })))
+        self.free_old_blocks(&found).await;
+        Ok(Ok(Some(Taken { value: found.value, whole, had_expired })))
     }
 }
 
@@ -420,12 +467,12 @@ fn free_slot(view: &View) -> Option<SlotAt> {
     bucket.slots().find(|(_, slot)| *slot == Slot::EMPTY).map(|(at, _)| at)
 }
 
-fn check_lengths(key: &[u8], value: &[u8]) -> Result<(), TableError> {
+fn check_lengths(key: &[u8], value: &[u8], value_bytes_max: usize) -> Result<(), TableError> {
     if key.len() > KEY_BYTES_MAX {
         return Err(TableError::KeyTooLong { bytes: key.len() as u64 });
     }
-    if value.len() > VALUE_BYTES_MAX {
-        return Err(TableError::ValueTooLong { bytes: value.len() as u64 });
+    if value.len() > value_bytes_max {
+        return Err(TableError::ValueTooLong { bytes: value.len() as u64, most: value_bytes_max as u64 });
     }
     Ok(())
 }

@@ -5,9 +5,13 @@
 //! claim was a lease old, so two leases after the claim no such change can come any more. Slots are looked at in the
 //! order of the subtables' numbers: a split moves keys only to a subtable with a greater number, and copies a slot before
 //! it clears it. So a slot that moves is seen at least once.
+//!
+//! A piece of a value is in no slot. It is no orphan while its first block is in one, or is claimed and no orphan itself.
 
+use super::claimed::Claimed;
+use super::extents::{ExtentRecord, RecordState};
 use super::find::SlotAt;
-use super::permissions::{Part, is_gone};
+use super::permissions::Part;
 use super::split::Progress;
 use super::words::{Claim, Place, Slot};
 use super::{Table, TableError};
@@ -34,8 +38,10 @@ pub struct Swept {
     pub pending: u64,
     /// Subtables that no split has linked.
     pub subtables: u64,
-    /// Subtables and extents that nobody has finished making.
+    /// Subtables and extents that nobody has finished making or giving back.
     pub unfinished: u64,
+    /// Extents without blocks in use, which have gone back to the node.
+    pub extents: u64,
     /// Splits that were finished.
     pub splits: u64,
 }
@@ -43,11 +49,19 @@ pub struct Swept {
 /// What one look at the table has found.
 #[derive(Default)]
 struct Look {
-    claimed: BTreeMap<Place, Claim>,
+    claimed: Claimed,
+    /// Pieces of values that no slot leads to, and their first blocks.
+    pieces: BTreeMap<Place, Slot>,
+    /// Retired blocks of extents that are kept.
+    retired: BTreeMap<Place, Claim>,
     pending: BTreeMap<SlotAt, Slot>,
     unlinked: BTreeMap<u32, ObjectRef>,
-    /// Subtables and extents whose records do not say that they are kept, by where the record is.
+    /// Subtables whose records do not say that they are kept, by where the record is.
     unfinished: BTreeMap<u64, ObjectRef>,
+    /// The records of extents that somebody makes or gives back.
+    changing: BTreeMap<u32, ExtentRecord>,
+    /// Extents without a claimed or retired block.
+    unused: BTreeSet<u32>,
     frozen: BTreeSet<u32>,
 }
 
@@ -78,12 +92,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.pipeline.note_step();
             swept.pending += u64::from(self.clear(at, slot).await?);
         }
-        for some in both(&first.claimed, &second.claimed).chunks(FREED_AT_ONCE) {
+        for some in orphans(&first, &second).chunks(FREED_AT_ONCE) {
             self.pipeline.note_step();
             for freed in join(some.iter().map(|&(place, claim)| self.free_orphan(place, claim))).await {
                 swept.blocks += u64::from(freed?);
             }
         }
+        self.sweep_extents(&first, &second, &mut swept).await?;
         for (at, object) in both(&first.unfinished, &second.unfinished) {
             self.pipeline.note_step();
             swept.unfinished += u64::from(self.free_unfinished(at, object).await?);
@@ -93,6 +108,27 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             swept.subtables += u64::from(self.free_subtable(number, object).await?);
         }
         Ok(swept)
+    }
+
+    /// Completes what dead clients have begun with extents, and gives those back that nobody uses.
+    async fn sweep_extents(&self, first: &Look, second: &Look, swept: &mut Swept) -> Result<(), TableError> {
+        for (place, claim) in both(&first.retired, &second.retired) {
+            self.pipeline.note_step();
+            // Whoever has retired it has died before it took the record, or has it now.
+            if self.extent_record(place.extent).await?.state == RecordState::Kept {
+                self.restore(place, claim).await?;
+            }
+        }
+        for (number, record) in both(&first.changing, &second.changing) {
+            self.pipeline.note_step();
+            let had_object = record.object.is_some();
+            swept.unfinished += u64::from(self.reclaim_number(number, &record).await? && had_object);
+        }
+        for number in first.unused.intersection(&second.unused) {
+            self.pipeline.note_step();
+            swept.extents += u64::from(self.retire(*number).await?);
+        }
+        Ok(())
     }
 
     async fn look(&self) -> Result<Look, TableError> {
@@ -109,14 +145,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Finds what is claimed and in no slot. Claims come first: what is in a slot then is found there.
     async fn try_look(&self) -> Result<Look, TableError> {
-        let mut look = Look { claimed: self.all_claims().await?, ..Look::default() };
-        for number in 0..self.extents_begun().await? {
-            self.pipeline.note_step();
-            let at = self.options.extent_record_at(number);
-            if let Some(record) = self.record_at(at).await?.filter(|record| !record.is_kept) {
-                look.unfinished.insert(at, record.object);
-            }
-        }
+        let mut look = Look::default();
+        self.look_at_claims(&mut look).await?;
         let mut linked = BTreeSet::from([0]);
         let mut number = 0;
         while u64::from(number) < self.subtables_begun().await? {
@@ -137,7 +167,36 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             number += 1;
         }
         look.unlinked.retain(|number, _| !linked.contains(number));
+        for (piece, first) in self.pieces_among(&look.claimed).await? {
+            if look.claimed.is_linked(first) {
+                look.claimed.link(piece);
+            } else {
+                look.pieces.insert(piece.place(), first);
+            }
+        }
         Ok(look)
+    }
+
+    async fn look_at_claims(&self, look: &mut Look) -> Result<(), TableError> {
+        if let Some(chunk_blocks) = &self.state.borrow().chunk_blocks {
+            look.claimed.add(chunk_blocks.claims());
+        }
+        for (number, record) in self.extent_records(0, self.extents_begun().await?).await? {
+            self.pipeline.note_step();
+            if record.state == RecordState::Changing {
+                look.changing.insert(number, record);
+            }
+            let Some((object, shape)) = record.kept(number) else { continue };
+            self.know_extent(number, object, shape);
+            let Some(claims) = self.claims_if_any(number).await? else { continue };
+            look.claimed.add_extent(number, &claims);
+            if claims.iter().all(|claim| claim.is_free()) || planted::is(Fault::ClaimedNotCompared) {
+                look.unused.insert(number);
+            }
+            let places = (0..).map(|block| Place { extent: number, block });
+            look.retired.extend(places.zip(claims).filter(|(_, claim)| claim.is_retired()));
+        }
+        Ok(())
     }
 
     /// Looks at all slots of a subtable. Returns the subtables that were split off it.
@@ -158,22 +217,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(false);
         }
         self.write_in(Part::Head, at, &[0; RECORD_BYTES]).await?;
-        match self.pipeline.free(object).await.map_err(TableError::from) {
-            Ok(()) => Ok(true),
-            Err(error) if is_gone(&error) => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn all_claims(&self) -> Result<BTreeMap<Place, Claim>, TableError> {
-        let mut claimed = BTreeMap::new();
-        if let Some(chunk_blocks) = &self.state.borrow().chunk_blocks {
-            claimed.extend(chunk_blocks.claims());
-        }
-        for (extent, class) in self.all_extents().await? {
-            claimed.extend(self.claims_of(extent, class).await?.unwrap_or_default());
-        }
-        Ok(claimed)
+        self.free_object(object).await?;
+        Ok(true)
     }
 
     /// Frees a subtable that no other links to, and takes its record away. Returns whether it did.
@@ -215,10 +260,24 @@ impl Look {
         if slot.is_pending() {
             self.pending.insert(at, slot);
         }
-        if self.claimed.get(&slot.place()).is_some_and(|claim| claim.version() == slot.version()) {
-            self.claimed.remove(&slot.place());
-        }
+        self.claimed.link(slot);
     }
+}
+
+/// The blocks that no key leads to at both looks, and whose claims have not changed. Pieces go with their first blocks.
+fn orphans(first: &Look, second: &Look) -> Vec<(Place, Claim)> {
+    let before: BTreeMap<Place, Claim> = first.claimed.unlinked().collect();
+    let now: BTreeMap<Place, Claim> = second.claimed.unlinked().collect();
+    let mut orphans: BTreeMap<_, _> = both(&before, &now).into_iter().collect();
+    let is_alone = |place: &Place| {
+        let Some(of) = second.pieces.get(place) else { return true };
+        second.claimed.claim_of(*of).is_none_or(|(claim, _)| orphans.get(&of.place()) == Some(&claim))
+    };
+    let spared: Vec<_> = orphans.keys().filter(|place| !is_alone(place)).copied().collect();
+    spared.iter().for_each(|place| {
+        orphans.remove(place);
+    });
+    orphans.into_iter().collect()
 }
 
 /// What is in both with the same value.

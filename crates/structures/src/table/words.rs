@@ -22,12 +22,24 @@ pub(super) const BLOCKS_MAX: u32 = 1 << BLOCK_BITS;
 
 /// The version of a block: how often it was claimed. It comes round after four million claims. Each of them takes
 /// several round trips, so that takes longer than a permission lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) struct Version(u32);
 
 impl Version {
     pub fn number(self) -> u32 {
         self.0
+    }
+
+    /// The version that was used so often, as a record says it.
+    pub fn from_number(number: u64) -> Self {
+        Self(low_half(number) & VERSION_MASK)
+    }
+
+    /// The version that the blocks of an extent begin after, where others before it had its number and were claimed up to
+    /// this version. So a slot of theirs names no block of the new one. Versions begin again at zero before any of them
+    /// comes round.
+    pub fn base_of_successor(self) -> Self {
+        if self.0 >= VERSION_MASK / 2 { Self(0) } else { self.next() }
     }
 
     /// The version of the next claim. Zero is the version of a block that was never claimed.
@@ -56,7 +68,7 @@ impl Place {
 }
 
 /// A slot of a bucket: nothing, or the block of one key.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) struct Slot(pub u64);
 
 impl Slot {
@@ -95,6 +107,11 @@ impl Slot {
     /// The slot without the marks.
     pub fn settled(self) -> Self {
         Self(self.0 & !(PENDING | FROZEN))
+    }
+
+    /// The name of its block alone.
+    pub fn name(self) -> Self {
+        Self(self.settled().0 & !(0xFF << FINGERPRINT_SHIFT))
     }
 
     pub fn fingerprint(self) -> u8 {
@@ -185,25 +202,57 @@ impl Entry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Claim(pub u64);
 
+const CLAIMED: u64 = 1 << 63;
+const RETIRED: u64 = 1 << 62;
+const RENEWALS_SHIFT: u32 = 32;
+
 impl Claim {
-    const CLAIMED: u64 = 1 << 63;
+    /// The word of a block that nobody has claimed, and whose next claim has the version after this one.
+    pub fn free_after(version: Version) -> Self {
+        Self(version.0.into())
+    }
 
     /// The claim with which a client takes a free block.
     pub fn taken(self) -> Self {
-        Self(Self::CLAIMED | u64::from(self.version().next().0))
+        Self(CLAIMED | u64::from(self.version().next().0))
     }
 
+    /// A claim that was never renewed.
     pub fn of(version: Version) -> Self {
-        Self(Self::CLAIMED | u64::from(version.0))
+        Self::renewed(version, 0)
+    }
+
+    /// A claim that was renewed so often. Its client is at work, so the block is no orphan.
+    pub fn renewed(version: Version, renewals: u8) -> Self {
+        Self(CLAIMED | u64::from(renewals) << RENEWALS_SHIFT | u64::from(version.0))
     }
 
     /// The word of the block once it is free again.
     pub fn freed(self) -> Self {
-        Self(self.0 & !Self::CLAIMED)
+        Self::free_after(self.version())
+    }
+
+    /// The word of a free block that nobody can claim any more: its extent is about to go.
+    pub fn retired(self) -> Self {
+        Self(RETIRED | u64::from(self.version().0))
+    }
+
+    /// The word of a retired block whose extent stays. It differs from the one before, so that whoever has retired the
+    /// block under that one notices.
+    pub fn restored(self) -> Self {
+        Self::free_after(self.version().next())
     }
 
     pub fn is_claimed(self) -> bool {
-        self.0 & Self::CLAIMED != 0
+        self.0 & CLAIMED != 0
+    }
+
+    pub fn is_retired(self) -> bool {
+        self.0 & RETIRED != 0
+    }
+
+    pub fn is_free(self) -> bool {
+        self.0 & (CLAIMED | RETIRED) == 0
     }
 
     pub fn version(self) -> Version {
@@ -257,7 +306,17 @@ mod tests {
                 prop_assert!(taken.is_claimed() && seen.insert(taken.version().number()));
                 prop_assert_eq!(taken, Claim::of(taken.version()));
                 word = taken.freed();
-                prop_assert!(!word.is_claimed());
+                prop_assert!(word.is_free());
+                let retired = word.retired();
+                prop_assert!(retired.is_retired() && !retired.is_claimed() && !retired.is_free());
+                word = retired.restored();
+                prop_assert!(word.is_free());
+                seen.insert(word.version().number());
+                for renewals in [0, 1, u8::MAX] {
+                    let renewed = Claim::renewed(taken.version(), renewals);
+                    prop_assert!(renewed.is_claimed() && renewed.version() == taken.version());
+                    prop_assert_eq!(renewed.freed(), taken.freed());
+                }
             }
         }
     }
@@ -265,6 +324,15 @@ mod tests {
     #[test]
     fn no_claimed_block_has_the_version_of_one_that_was_never_claimed() {
         assert_eq!(Claim(u64::from(VERSION_MASK)).taken().version(), Version(1));
+    }
+
+    #[test]
+    fn the_blocks_of_a_successor_have_later_versions_or_begin_again_long_before_they_come_round() {
+        for version in [0, 1, 1000, VERSION_MASK / 2 - 1] {
+            assert!(Version(version).base_of_successor() > Version(version));
+        }
+        assert_eq!(Version(VERSION_MASK / 2).base_of_successor(), Version(0));
+        assert_eq!(Version(VERSION_MASK).base_of_successor(), Version(0));
     }
 
     #[test]

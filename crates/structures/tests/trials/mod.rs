@@ -190,7 +190,7 @@ fn sweep(node: &Host, user: &User, map: &Map, what: &str) {
     let statistics = statistics();
     let lost = (statistics.unlinked, statistics.dangling);
     assert_eq!(lost, (0, 0), "{what}: blocks are leaked or lost: {statistics:?}");
-    assert_eq!(statistics.keys, map.len() as u64, "{what}");
+    assert_eq!(statistics.keys, map.len() as u64, "{what}: keys are lost or doubled");
     check(user, map, what);
     // The tenants of earlier trials go by and by.
     let since = Instant::now();
@@ -239,7 +239,7 @@ pub fn a_reader_is_late_at_each_step() {
     let node = node(Mechanism::MemoryWindow);
     let options = TableOptions { lease: Lifetime::millis(800), seed: Some(0), ..TableOptions::default() };
     // An extent has eight blocks of this size, so a block is soon used again.
-    let value = |fill: u8| vec![fill; 40 << 10];
+    let value = |fill: u8| vec![fill; 30 << 10];
     for posts in 0..100 {
         let tenant = format!("trial-{posts}");
         let other = User::create(&node, &tenant, &options);
@@ -335,7 +335,7 @@ pub fn a_writer_is_late_at_each_step() {
     let options =
         TableOptions { lease: LEASE, groups: 1, depth_max: 6, seed: Some(0), ..TableOptions::default() };
     // An extent has eight blocks of this size, so a block is soon used again.
-    let value = |fill: u8| vec![fill; 40 << 10];
+    let value = |fill: u8| vec![fill; 30 << 10];
     for posts in 0..100 {
         let what = format!("an update that is late after {posts} posts");
         let tenant = format!("trial-{posts}");
@@ -365,4 +365,84 @@ pub fn a_writer_is_late_at_each_step() {
         assert_eq!(statistics.dangling, 0, "{what}: blocks are leaked or lost: {statistics:?}");
     }
     panic!("an update never ends");
+}
+
+/// A client dies or stands still at each step of what `deed` does, in a table whose values of 30 KB were all removed, beside a
+/// long value. Others go on with it, and after a sweep nothing is lost or leaked.
+pub fn a_change_of_extents_ends_at_each_step(deed: ExtentDeed, end: End) {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { lease: LEASE, groups: 1, depth_max: 6, ..TableOptions::default() };
+    for posts in 0..3_000 {
+        let what = format!("{deed:?}, {end:?} after {posts} posts");
+        let tenant = format!("trial-{posts}");
+        let other = User::create(&node, &tenant, &options);
+        let mut map = Map::new();
+        let block = vec![1; 30 << 10];
+        for number in 0..10 {
+            assert!(other.run(other.table.insert(&key(number), &block)));
+        }
+        for number in 0..8 {
+            assert!(other.run(other.table.remove(&key(number))));
+        }
+        map.extend((8..10).map(|number| (key(number), block.clone())));
+        let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Write);
+        let long = vec![7; 100_000];
+        pipeline.halt_after(Some(posts));
+        let mut operation = Box::pin(async {
+            match deed {
+                ExtentDeed::Vacate => table.vacate(&key(8), |_| ()).await.map(|_| ()),
+                ExtentDeed::LongValue => table.upsert(b"long", &long).await.map(|_| ()),
+            }
+        });
+        let done = pipeline.drive(operation.as_mut());
+        let others = |map: &mut Map| {
+            for number in 20..32 {
+                assert!(other.run(other.table.insert(&key(number), &block)), "{what}");
+                map.insert(key(number), block.clone());
+            }
+        };
+        if done.is_none() {
+            others(&mut map);
+        }
+        if done.is_none() && end == End::Late {
+            other.pipeline.block_on(other.pipeline.sleep(LEASE));
+            other.run(other.table.sweep());
+            pipeline.halt_after(None);
+            let late = pipeline.drive(operation.as_mut()).expect("it goes on");
+            assert_eq!(late, Ok(()), "{what}");
+        }
+        drop(operation);
+        drop((table, pipeline));
+        // What the client was about has happened or not. All else stays.
+        let found = other.all();
+        match deed {
+            // One that goes on late also empties the extent of what others have put there meanwhile.
+            ExtentDeed::Vacate => {
+                map.retain(|its, _| {
+                    found.contains_key(its) || end == End::Killed && *its > key(10) && *its < key(8)
+                });
+            }
+            ExtentDeed::LongValue => map.extend(found.get_key_value(&b"long"[..]).map(|(key, value)| {
+                assert!(*value == long, "{what}: a torn value");
+                (key.clone(), value.clone())
+            })),
+        }
+        if done.is_some() || end == End::Late {
+            assert_eq!(found.contains_key(&b"long"[..]), deed == ExtentDeed::LongValue, "{what}");
+        }
+        check(&other, &map, &what);
+        sweep(&node, &other, &map, &what);
+        if done.is_some() {
+            assert!(posts >= 8, "{deed:?} of {posts} steps");
+            return;
+        }
+    }
+    panic!("{deed:?} never ends");
+}
+
+/// What a client does with extents in whose middle it ends.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum ExtentDeed {
+    Vacate,
+    LongValue,
 }

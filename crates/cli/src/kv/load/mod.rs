@@ -316,7 +316,9 @@ fn fit(key: &[u8], value: &[u8]) -> Result<(), String> {
     let (key, value) = (key.len(), value.len());
     match () {
         () if key > KEY_BYTES_MAX => Err(TableError::KeyTooLong { bytes: key as u64 }.to_string()),
-        () if value > VALUE_BYTES_MAX => Err(TableError::ValueTooLong { bytes: value as u64 }.to_string()),
+        () if value > VALUE_BYTES_MAX => {
+            Err(TableError::ValueTooLong { bytes: value as u64, most: VALUE_BYTES_MAX as u64 }.to_string())
+        }
         () => Ok(()),
     }
 }

@@ -1,0 +1,101 @@
+//! Which blocks are claimed, and which of them a key leads to, as one look at a table finds it.
+
+use super::sizes::PIECE_BLOCKS;
+use super::words::{Claim, Place, Slot};
+use super::{Table, TableError, block};
+use crate::pipeline::join;
+use portcullis::{Clock, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
+use std::collections::BTreeMap;
+
+/// Blocks of which it is looked up at a time whether they are pieces.
+const LOOKED_UP_AT_ONCE: usize = 16;
+
+/// The claimed blocks of a table.
+#[derive(Default)]
+pub(super) struct Claimed {
+    /// The claim of each block, and whether a key leads to the block.
+    blocks: BTreeMap<Place, (Claim, bool)>,
+}
+
+impl Claimed {
+    pub fn add(&mut self, claims: impl IntoIterator<Item = (Place, Claim)>) {
+        self.blocks.extend(claims.into_iter().map(|(place, claim)| (place, (claim, false))));
+    }
+
+    /// Adds those blocks of an extent that are claimed.
+    pub fn add_extent(&mut self, extent: u32, claims: &[Claim]) {
+        let places = (0..).map(|block| Place { extent, block });
+        self.add(places.zip(claims.iter().copied()).filter(|(_, claim)| claim.is_claimed()));
+    }
+
+    /// A key leads to this block. Returns whether the block is claimed under the same version.
+    pub fn link(&mut self, name: Slot) -> bool {
+        let found = self.blocks.get_mut(&name.place()).filter(|(claim, _)| claim.version() == name.version());
+        found.map(|(_, is_linked)| *is_linked = true).is_some()
+    }
+
+    /// Whether a key leads to the block with this name.
+    pub fn is_linked(&self, name: Slot) -> bool {
+        self.claim_of(name).is_some_and(|(_, is_linked)| is_linked)
+    }
+
+    /// The claim of the block with this name, if it is claimed.
+    pub fn claim_of(&self, name: Slot) -> Option<(Claim, bool)> {
+        self.blocks.get(&name.place()).copied().filter(|(claim, _)| claim.version() == name.version())
+    }
+
+    /// The blocks that no key leads to.
+    pub fn unlinked(&self) -> impl Iterator<Item = (Place, Claim)> + '_ {
+        self.blocks
+            .iter()
+            .filter(|(_, (_, is_linked))| !is_linked)
+            .map(|(place, (claim, _))| (*place, *claim))
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// The pieces of values among the blocks that no slot names, and the first block of each, by their names.
+    pub(super) async fn pieces_among(&self, claimed: &Claimed) -> Result<Vec<(Slot, Slot)>, TableError> {
+        let unlinked: Vec<_> = claimed.unlinked().filter(|(place, _)| self.may_be_piece(*place)).collect();
+        let mut pieces = Vec::new();
+        if planted::is(Fault::PiecesNotSpared) {
+            return Ok(pieces);
+        }
+        for some in unlinked.chunks(LOOKED_UP_AT_ONCE) {
+            self.pipeline.note_step();
+            let names = some.iter().map(|(place, claim)| Slot::new(0, claim.version(), *place));
+            for (name, first) in names.clone().zip(join(names.map(|name| self.first_of(name))).await) {
+                pieces.extend(first?.map(|first| (name, first)));
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Whether a block has the size of a piece. Others are not read: where each block has a permission of its own, whoever
+    /// writes a block waits for its readers.
+    fn may_be_piece(&self, place: Place) -> bool {
+        let state = self.state.borrow();
+        let known = state.extents.get(place.extent as usize).copied().flatten();
+        known.is_none_or(|(_, shape)| PIECE_BLOCKS.contains(&u64::from(shape.block_bytes)))
+    }
+
+    /// The name of the first block of the value that a block is a piece of. `None`: it is no piece.
+    async fn first_of(&self, name: Slot) -> Result<Option<Slot>, TableError> {
+        loop {
+            let asked = async {
+                let Some(readable) = self.permission_to_read(name).await? else { return Ok(None) };
+                let bytes =
+                    self.pipeline.read_bytes(&readable.permission, readable.offset, block::HEADER_BYTES);
+                Ok(block::first_of_piece(&bytes.await?, name.version()))
+            };
+            match asked.await {
+                Err(error) => self.mend(error).await?,
+                done => {
+                    self.let_go_of_block(name.place());
+                    return done;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Values in several blocks.
+//!
+//! A value that is too long for one block has pieces, and a first block that has their names. The pieces are claimed,
+//! written and of no more concern before the first block is written, and only the first block gets into a slot. So a reader
+//! finds all of a value or nothing of it.
+//!
+//! While a value is written, its client renews the claim of the first block again and again. A sweep spares the pieces of a
+//! first block that is in a slot, or whose claim is renewed. What a dead client leaves is renewed no more, and goes.
+
+use super::blocks::Claimed;
+use super::find::{Attempt, Retry};
+use super::permissions::{Part, is_gone};
+use super::shape::LONG_VALUE_BYTES_MAX;
+use super::sizes::{SizeClass, WHOLE_BYTES_MAX, piece_bytes};
+use super::words::{Claim, Slot};
+use super::{BlockMemory, Table, TableError, block};
+use crate::pipeline::join;
+use portcullis::{Acquire, Clock, Error, Lifetime, VerbsEndpoint};
+use std::rc::Rc;
+
+/// Pieces that are written or read at a time: they are in the arena together.
+const PIECES_AT_ONCE: usize = 8;
+
+/// A value as the block of its key has it.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Value {
+    /// The names of the pieces that come before `rest`.
+    pub pieces: Vec<Slot>,
+    pub rest: Vec<u8>,
+    /// How often the claim of the key's block was renewed.
+    pub renewals: u8,
+}
+
+impl Value {
+    pub fn of(content: &block::Content<'_>) -> Self {
+        let pieces = if content.pieces.is_empty() { Vec::new() } else { content.piece_names().collect() };
+        Self { pieces, rest: content.value.to_vec(), renewals: content.renewals }
+    }
+}
+
+/// How a value is laid out over blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Layout {
+    pieces: usize,
+    /// Bytes of the value in each piece.
+    bytes_of_each: usize,
+}
+
+impl Layout {
+    /// `longest`: the most bytes of a block.
+    fn new(key_bytes: usize, value_bytes: usize, longest: u64) -> Self {
+        let whole = Self { pieces: 0, bytes_of_each: 0 };
+        let piece = piece_bytes(value_bytes).min(longest);
+        let bytes_of_each = usize::try_from(piece).unwrap_or(0).saturating_sub(block::HEADER_BYTES);
+        if block::bytes_of(key_bytes, 0, value_bytes) <= WHOLE_BYTES_MAX.min(longest) || bytes_of_each == 0 {
+            return whole;
+        }
+        Self { pieces: value_bytes / bytes_of_each, bytes_of_each }
+    }
+
+    fn bytes_in_pieces(&self) -> usize {
+        self.pieces * self.bytes_of_each
+    }
+
+    /// Bytes of the block that a slot names.
+    fn first_bytes(&self, key_bytes: usize, value_bytes: usize) -> u64 {
+        block::bytes_of(key_bytes, self.pieces, value_bytes - self.bytes_in_pieces())
+    }
+}
+
+/// Bytes of the largest block that a key and its value take. What a removed key took goes to others of as many bytes first.
+#[must_use]
+pub fn block_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
+    let layout = Layout::new(key_bytes, value_bytes, u64::MAX);
+    let first = SizeClass::of(layout.first_bytes(key_bytes, value_bytes)).bytes();
+    if layout.pieces == 0 { first } else { first.max(piece_bytes(value_bytes)) }
+}
+
+/// Bytes of all blocks that a key and its value take.
+#[must_use]
+pub fn stored_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
+    let layout = Layout::new(key_bytes, value_bytes.min(LONG_VALUE_BYTES_MAX), u64::MAX);
+    let first = SizeClass::of(layout.first_bytes(key_bytes, value_bytes.min(LONG_VALUE_BYTES_MAX))).bytes();
+    first + layout.pieces as u64 * piece_bytes(value_bytes)
+}
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// Claims blocks for a key and its value, and writes them.
+    ///
+    /// # Errors
+    /// [`Error::Expired`]: this client was so slow that a sweep has freed the blocks, and has given their extent back.
+    pub(super) async fn write_new(&self, content: &block::Content<'_>) -> Result<Claimed, TableError> {
+        match self.try_write_new(content).await {
+            Err(error) if is_gone(&error) => Err(Error::Expired.into()),
+            written => written,
+        }
+    }
+
+    async fn try_write_new(&self, content: &block::Content<'_>) -> Result<Claimed, TableError> {
+        let longest = match self.options.blocks {
+            BlockMemory::Objects => u64::MAX,
+            BlockMemory::Chunks => self.in_chunks(|blocks| blocks.longest()),
+        };
+        let layout = Layout::new(content.key.len(), content.value.len(), longest);
+        let mut first = self.claim(layout.first_bytes(content.key.len(), content.value.len())).await?;
+        if let Err(error) = self.write_all(content, layout, &mut first).await {
+            // Where this fails as well, a sweep finds the blocks.
+            let _ = self.give_back(first).await;
+            return Err(error);
+        }
+        Ok(first)
+    }
+
+    async fn write_all(
+        &self,
+        content: &block::Content<'_>,
+        layout: Layout,
+        first: &mut Claimed,
+    ) -> Result<(), TableError> {
+        let (in_pieces, rest) = content.value.split_at(layout.bytes_in_pieces());
+        let pieces: Vec<_> = in_pieces.chunks(layout.bytes_of_each.max(1)).collect();
+        let name = first.slot(0);
+        for some in pieces.chunks(PIECES_AT_ONCE) {
+            self.pipeline.note_step();
+            self.renew(first).await?;
+            let mut failed = None;
+            for written in join(some.iter().map(|bytes| self.write_piece(bytes, name))).await {
+                match written {
+                    Ok(piece) => first.pieces.push(piece),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        if first.renewals > 0 {
+            self.write_again(first).await?;
+        }
+        let pieces = block::list_of_pieces(content.value.len(), &first.pieces);
+        let content = block::Content { value: rest, pieces: &pieces, renewals: first.renewals, ..*content };
+        let bytes = block::encode(&content, first.version, first.place);
+        Ok(self.pipeline.write(&first.permission, first.at, &bytes).await?)
+    }
+
+    async fn write_piece(&self, bytes: &[u8], first: Slot) -> Result<Slot, TableError> {
+        let claimed = self.claim(block::bytes_of(0, 0, bytes.len())).await?;
+        let name = claimed.slot(0);
+        let block = block::encode_piece(bytes, first, claimed.version, claimed.place);
+        match self.pipeline.write(&claimed.permission, claimed.at, &block).await {
+            Ok(()) => {
+                self.end_writing(claimed);
+                Ok(name)
+            }
+            Err(error) => {
+                let _ = self.give_back(claimed).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Renews the claim of a first block whose client has been at work for a while.
+    ///
+    /// # Errors
+    /// [`Error::Expired`]: a sweep has freed the block.
+    async fn renew(&self, first: &mut Claimed) -> Result<(), TableError> {
+        let now = self.pipeline.now();
+        if now.after(Lifetime(self.options.lease.0 / 2)) < first.until {
+            return Ok(());
+        }
+        if self.options.blocks == BlockMemory::Objects {
+            let (old, renewals) = (first.claim(), first.renewals.wrapping_add(1));
+            let new = Claim::renewed(first.version, renewals);
+            let at = u64::from(first.place.block) * 8;
+            let before = self.swap_in(Part::Claims(first.place.extent), at, old.0, new.0).await?;
+            if before != old.0 {
+                return Err(Error::Expired.into());
+            }
+            first.renewals = renewals;
+        }
+        first.until = self.claimed_until(now);
+        Ok(())
+    }
+
+    /// Gets a permission to write a first block whose claim was renewed: the one that came with the claim ends too soon.
+    async fn write_again(&self, first: &mut Claimed) -> Result<(), TableError> {
+        let (object, shape) = self.extent(first.place.extent).await?;
+        let ask = self.ask_to_write(object, &shape, first.place);
+        // Where a block has one holder, that is this client, until its permission ends.
+        let ask = Acquire { wait: Lifetime(self.options.lease.0 * 2), ..ask };
+        let permission = Rc::new(self.pipeline.acquire(ask).await?);
+        self.pipeline.end(std::mem::replace(&mut first.permission, permission));
+        self.renew(first).await
+    }
+
+    /// Frees the pieces of a value that no slot leads to any more. Nobody waits for that.
+    pub(super) async fn free_pieces(&self, pieces: &[Slot]) -> Result<(), TableError> {
+        for piece in pieces {
+            self.pipeline.note_step();
+            self.let_go_of_block(piece.place());
+            self.free_claimed(piece.place(), Claim::of(piece.version())).await?;
+        }
+        Ok(())
+    }
+
+    /// All bytes of a value whose first block has this name. The pieces may have been used again meanwhile.
+    pub(super) async fn whole(&self, value: &Value, first: Slot) -> Attempt<Vec<u8>> {
+        if value.pieces.is_empty() {
+            return Ok(Ok(value.rest.clone()));
+        }
+        let mut bytes = Vec::new();
+        for some in value.pieces.chunks(PIECES_AT_ONCE) {
+            // An attempt that comes to nothing comes again only where another client has written another whole value.
+            self.pipeline.note_step();
+            for piece in join(some.iter().map(|piece| self.read_piece(*piece, first))).await {
+                match piece? {
+                    Some(piece) => bytes.extend_from_slice(&piece),
+                    None => return Ok(Err(Retry::Changed)),
+                }
+            }
+        }
+        bytes.extend_from_slice(&value.rest);
+        Ok(Ok(bytes))
+    }
+
+    /// The bytes of a piece. `None`: its block was used again.
+    async fn read_piece(&self, name: Slot, first: Slot) -> Result<Option<Vec<u8>>, TableError> {
+        loop {
+            match self.read_block(name).await {
+                Ok(None) => return Ok(None),
+                Ok(Some(block)) => {
+                    return Ok(self.pipeline.look(block, |bytes| {
+                        block::decode_piece(bytes, name, first.name()).map(<[u8]>::to_vec)
+                    }));
+                }
+                Err(error) => self.mend(error).await?,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shape::KEY_BYTES_MAX;
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_value_of_any_length_lies_in_blocks_that_waste_an_eighth_at_most(
+            key in 0..=250usize, power in 10u32..27, per_mille in 0usize..1000,
+        ) {
+            let value = (1 << power) + (1 << power) * per_mille / 1000;
+            let value = value.min(LONG_VALUE_BYTES_MAX);
+            let taken = stored_bytes(key, value);
+            let needed = (key + value + block::HEADER_BYTES) as u64;
+            prop_assert!(taken >= needed && taken <= needed + needed / 7 + 8, "{taken} for {needed}");
+            prop_assert!(block_bytes(key, value) <= taken);
+        }
+
+        #[test]
+        fn the_pieces_and_the_rest_are_the_value(
+            key in 0..=KEY_BYTES_MAX, value in 0..=LONG_VALUE_BYTES_MAX, longest in prop::sample::select(vec![4096, 65_536, u64::MAX]),
+        ) {
+            let layout = Layout::new(key, value, longest);
+            prop_assert!(layout.bytes_in_pieces() <= value);
+            let rest = value - layout.bytes_in_pieces();
+            prop_assert!(layout.pieces == 0 || rest < layout.bytes_of_each);
+            prop_assert!(block::bytes_of(0, 0, layout.bytes_of_each) <= longest);
+        }
+    }
+}

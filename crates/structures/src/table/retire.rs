@@ -1,0 +1,205 @@
+//! Extents that go back to the node.
+//!
+//! An extent goes only when none of its blocks is claimed, and then nobody can claim one any more:
+//!
+//! 1. The client retires all blocks, each with a COMPARE_AND_SWAP from a free claim. Where another client has claimed a
+//!    block, or retires the extent as well, the client restores those that it has retired.
+//! 2. It takes the extent's record in the head, within a lease of the first step. From then on the extent is none.
+//! 3. It writes into the record which versions the blocks have had, frees the object, and writes that the number is vacant.
+//!
+//! A client that dies in the first step leaves retired blocks. A sweep restores a block that was retired at both of its looks:
+//! the client can no longer take the record then. One that dies later leaves a record that nobody completes, and a sweep does
+//! the rest.
+//!
+//! The node frees the object when the last permission over it ends: so a reader that holds one reads old bytes, under a version
+//! that no slot names any more.
+
+use super::extents::{ExtentRecord, record_of, vacant_record};
+use super::permissions::{Part, is_gone};
+use super::shape::CHANGES_AT;
+use super::sizes::SizeClass;
+use super::words::{Claim, Place, Version};
+use super::{Table, TableError};
+use crate::pipeline::{join, word_of};
+use portcullis::{Clock, Lifetime, Moment, ObjectRef, Rights, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
+use std::rc::Rc;
+
+/// Blocks that are retired at a time.
+const RETIRED_AT_ONCE: usize = 256;
+/// Bytes of claims that are read at a time.
+const READ_BYTES: usize = 4096;
+/// A look at all extents for some that nobody uses takes one of so many parts of a client's time at the most.
+const LOOKS_PART: u64 = 20;
+/// Extents that are given back at a time: memory that others have permissions on is not there at once.
+const GIVEN_BACK_AT_ONCE: usize = 8;
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// Gives some extents back to the node that have no block in use: first among those in which this client has freed blocks,
+    /// and now and then among all. Returns whether there were any.
+    pub(super) async fn give_back_unused(&self) -> Result<bool, TableError> {
+        let now = self.pipeline.now();
+        let idle = self.state.borrow_mut().blocks.take_idle(None, now);
+        for claimed in idle {
+            self.give_back(claimed).await?;
+        }
+        let candidates = std::mem::take(&mut self.state.borrow_mut().blocks.freed_in);
+        if self.give_back_unused_of(candidates).await? {
+            return Ok(true);
+        }
+        if now < self.state.borrow().blocks.looks_again_at {
+            return Ok(false);
+        }
+        let all: Vec<u32> = self.all_extents().await?.into_iter().map(|(number, _)| number).collect();
+        let found = self.give_back_unused_of(all).await?;
+        let took = self.pipeline.now().since(now);
+        let pause = Lifetime((took.0 * LOOKS_PART).max(self.options.lease.0));
+        self.state.borrow_mut().blocks.looks_again_at = match found {
+            true => now,
+            false => self.pipeline.now().after(pause),
+        };
+        Ok(found)
+    }
+
+    async fn give_back_unused_of(&self, extents: impl IntoIterator<Item = u32>) -> Result<bool, TableError> {
+        let mut given_back = 0;
+        let mut extents = extents.into_iter();
+        for number in extents.by_ref() {
+            given_back += usize::from(self.retire(number).await?);
+            if given_back == GIVEN_BACK_AT_ONCE {
+                break;
+            }
+        }
+        self.state.borrow_mut().blocks.freed_in.extend(extents);
+        Ok(given_back > 0)
+    }
+
+    /// Gives an extent back to the node, if none of its blocks is claimed. Returns whether it did.
+    pub(super) async fn retire(&self, number: u32) -> Result<bool, TableError> {
+        let until = self.claimed_until(self.pipeline.now());
+        let record = self.extent_record(number).await?;
+        let Some((object, shape)) = record.kept(number) else { return Ok(false) };
+        self.know_extent(number, object, shape);
+        let Some(claims) = self.claims_if_any(number).await? else { return Ok(false) };
+        if !claims.iter().all(|claim| claim.is_free()) && !planted::is(Fault::ClaimedNotCompared) {
+            return Ok(false);
+        }
+        let retired = self.retire_blocks(number, &claims).await?;
+        let all_are = retired.len() == claims.len() || planted::is(Fault::ClaimedNotCompared);
+        if !all_are || !self.take_record(number, &record, until).await? {
+            for (place, claim) in retired {
+                self.restore(place, claim).await?;
+            }
+            return Ok(false);
+        }
+        let until = self.claimed_until(self.pipeline.now());
+        let last = claims.iter().map(|claim| claim.version()).max().unwrap_or_default();
+        self.finish_retirement(number, (object, shape.class, last), until).await?;
+        Ok(true)
+    }
+
+    /// Retires the blocks of an extent whose claims are still as they were read. Returns those blocks.
+    async fn retire_blocks(&self, extent: u32, claims: &[Claim]) -> Result<Vec<(Place, Claim)>, TableError> {
+        let blocks: Vec<_> = (0..).map(|block| Place { extent, block }).zip(claims.iter().copied()).collect();
+        let mut retired = Vec::new();
+        for some in blocks.chunks(RETIRED_AT_ONCE) {
+            let swaps = some.iter().map(|&(place, claim)| async move {
+                let at = u64::from(place.block) * 8;
+                let before = self.swap_in(Part::Claims(extent), at, claim.0, claim.retired().0).await?;
+                Ok::<_, TableError>((before == claim.0).then_some((place, claim.retired())))
+            });
+            for swapped in join(swaps).await {
+                retired.extend(swapped?);
+            }
+        }
+        Ok(retired)
+    }
+
+    /// Makes a retired block one that can be claimed.
+    pub(super) async fn restore(&self, place: Place, retired: Claim) -> Result<bool, TableError> {
+        let (at, restored) = (u64::from(place.block) * 8, retired.restored());
+        match self.swap_in(Part::Claims(place.extent), at, retired.0, restored.0).await {
+            Err(error) if is_gone(&error) => Ok(false),
+            swapped => Ok(swapped? == retired.0),
+        }
+    }
+
+    /// The steps after an extent's record was taken. What is not done until `until` is left to a sweep.
+    async fn finish_retirement(
+        &self,
+        number: u32,
+        (object, class, last): (ObjectRef, SizeClass, Version),
+        until: Moment,
+    ) -> Result<(), TableError> {
+        let base = last.base_of_successor();
+        if !self.write_record(number, record_of(object, class, base, false), until).await? {
+            return Ok(());
+        }
+        self.forget_extent(number);
+        self.free_object(object).await?;
+        self.vacate_number(number, base, until).await
+    }
+
+    async fn vacate_number(&self, number: u32, base: Version, until: Moment) -> Result<(), TableError> {
+        if !self.write_record(number, vacant_record(base, self.head.incarnation), until).await? {
+            return Ok(());
+        }
+        self.count_in(Part::Head, CHANGES_AT).await?;
+        let mut state = self.state.borrow_mut();
+        state.blocks.vacant.insert(number);
+        state.blocks.comes_back_until = self.pipeline.now().after(self.comes_back_after());
+        Ok(())
+    }
+
+    /// Completes what a dead client has left half done under an extent's number: its object, if there is one, is freed, and
+    /// the number is vacant. Returns whether nobody was quicker.
+    pub(super) async fn reclaim_number(&self, number: u32, left: &ExtentRecord) -> Result<bool, TableError> {
+        let until = self.claimed_until(self.pipeline.now());
+        if !self.take_record(number, left, until).await? {
+            return Ok(false);
+        }
+        let (Some(object), Some(shape)) = (left.object, left.shape(number)) else {
+            self.vacate_number(number, left.base, until).await?;
+            return Ok(true);
+        };
+        let last = self.last_version(object, shape.blocks, left.base).await?;
+        self.finish_retirement(number, (object, shape.class, last), until).await?;
+        Ok(true)
+    }
+
+    /// The last version that a block of an extent has had which nobody uses any more.
+    async fn last_version(
+        &self,
+        object: ObjectRef,
+        blocks: u32,
+        base: Version,
+    ) -> Result<Version, TableError> {
+        loop {
+            match self.try_last_version(object, blocks, base).await {
+                // Then its client had come so far that the record says it.
+                Err(error) if is_gone(&error) => return Ok(base),
+                Err(error) => self.mend(error).await?,
+                last => return last,
+            }
+        }
+    }
+
+    async fn try_last_version(
+        &self,
+        object: ObjectRef,
+        blocks: u32,
+        base: Version,
+    ) -> Result<Version, TableError> {
+        let bytes = u64::from(blocks) * 8;
+        let permission = Rc::new(self.pipeline.acquire(self.ask(object, (0, bytes), Rights::READ)).await?);
+        let mut last = base;
+        for at in (0..bytes).step_by(READ_BYTES) {
+            let length = usize::try_from(bytes - at).unwrap_or(READ_BYTES).min(READ_BYTES);
+            let claims = self.pipeline.read_bytes(&permission, at, length).await?;
+            let versions = claims.chunks_exact(8).map(|word| Claim(word_of(word, 0)).version());
+            last = versions.fold(last, Version::max);
+        }
+        self.pipeline.end(permission);
+        Ok(last)
+    }
+}

@@ -1,0 +1,144 @@
+//! Emptying an extent, so that its memory serves blocks of other sizes: what is in it goes.
+
+use super::permissions::{Part, is_gone};
+use super::store::Wanted;
+use super::words::{Claim, Place, Slot};
+use super::{BlockMemory, Table, TableError, block};
+use crate::pipeline::join;
+use portcullis::{Clock, Effect, VerbsEndpoint};
+
+/// Blocks that are looked at, and keys that are removed, at a time.
+const AT_ONCE: usize = 16;
+
+/// What came of emptying an extent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vacated {
+    /// The extent has gone back to the node.
+    GivenBack {
+        /// Bytes of it.
+        bytes: u64,
+    },
+    /// Clients have claimed blocks of it and not used them yet. Or dead ones have, which a sweep finds.
+    InUse,
+    /// The key is not there.
+    Missing,
+}
+
+impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// Gives the extent in which a key's value lies back to the node. All keys with a block in it are removed, and handed to
+    /// `removed`. So a cache makes room for values of any size. Where other clients have claimed blocks of the extent, nothing
+    /// is removed.
+    ///
+    /// # Errors
+    /// As [`Table::insert`]. What was removed before stays removed.
+    pub async fn vacate(&self, key: &[u8], mut removed: impl FnMut(&[u8])) -> Result<Vacated, TableError> {
+        self.check_writable()?;
+        let operation = self.vacate_now(key, &mut removed);
+        self.pipeline.limited(("a change of a table", Effect::Perhaps), operation).await
+    }
+
+    async fn vacate_now(&self, key: &[u8], removed: &mut impl FnMut(&[u8])) -> Result<Vacated, TableError> {
+        if self.options.blocks == BlockMemory::Chunks {
+            return Ok(Vacated::Missing);
+        }
+        let hash = self.hash_of(key);
+        let Some(found) = self.find(key, hash).await? else { return Ok(Vacated::Missing) };
+        // A long value's memory is in its pieces.
+        let extent = found.value.pieces.first().unwrap_or(&found.slot).place().extent;
+        let idle = self.state.borrow_mut().blocks.take_idle(Some(extent), self.pipeline.now());
+        for claimed in idle {
+            self.give_back(claimed).await?;
+        }
+        let keys = match self.keys_in(extent).await {
+            Ok(Some(keys)) => keys,
+            Ok(None) => return Ok(Vacated::InUse),
+            Err(error) if is_gone(&error) => return Ok(Vacated::Missing),
+            Err(error) => return Err(error),
+        };
+        for some in keys.chunks(AT_ONCE) {
+            self.pipeline.note_step();
+            let takes = some.iter().map(|(key, slot)| self.take_wanted(key, Wanted::At(*slot), false));
+            for ((key, _), taken) in some.iter().zip(join(takes).await) {
+                if taken?.is_some() {
+                    removed(key);
+                }
+            }
+        }
+        // Blocks are freed behind their client's back: all that was begun on the claims is done after this.
+        let all_before = self
+            .under(Part::Claims(extent), async |permission| Ok(self.pipeline.all_before(permission).await?));
+        match all_before.await {
+            Err(error) if is_gone(&error) => return Ok(Vacated::Missing),
+            done => done?,
+        }
+        let given_back = self.retire(extent).await?;
+        let bytes = super::sizes::extent_bytes(extent);
+        Ok(if given_back { Vacated::GivenBack { bytes } } else { Vacated::InUse })
+    }
+
+    /// The keys with a block in an extent, and the names of their first blocks. `None`: there are blocks that no key leads to.
+    async fn keys_in(&self, extent: u32) -> Result<Option<Vec<(Vec<u8>, Slot)>>, TableError> {
+        let claims = self.claims(extent).await?;
+        let claimed: Vec<(Place, Claim)> = (0..)
+            .map(|block| Place { extent, block })
+            .zip(claims)
+            .filter(|(_, claim)| !claim.is_free())
+            .collect();
+        if claimed.iter().any(|(_, claim)| claim.is_retired()) {
+            return Ok(None);
+        }
+        let mut keys: Vec<(Vec<u8>, Slot)> = Vec::with_capacity(claimed.len());
+        for some in claimed.chunks(AT_ONCE) {
+            self.pipeline.note_step();
+            let names = some.iter().map(|(place, claim)| Slot::new(0, claim.version(), *place));
+            for found in join(names.map(|name| self.key_with(name))).await {
+                let Some(found) = found? else { return Ok(None) };
+                keys.push(found);
+            }
+        }
+        keys.sort_unstable_by_key(|(_, slot)| *slot);
+        keys.dedup_by_key(|(_, slot)| *slot);
+        Ok(Some(keys))
+    }
+
+    /// The key whose value has a block, and the name of the value's first block. `None`: no key leads to the block.
+    async fn key_with(&self, name: Slot) -> Result<Option<(Vec<u8>, Slot)>, TableError> {
+        let mut first = name;
+        let mut key = self.key_of(first).await?;
+        if let Ok(None) = key {
+            return Ok(None);
+        }
+        if let Err(of) = key {
+            first = of;
+            key = self.key_of(first).await?;
+        }
+        let Ok(Some(key)) = key else { return Ok(None) };
+        let found = self.find(&key, self.hash_of(&key)).await?;
+        let is_linked = found.is_some_and(|found| {
+            found.slot.name() == first && (name == first || found.value.pieces.contains(&name))
+        });
+        Ok(is_linked.then_some((key, first)))
+    }
+
+    /// The key in a block. `Ok(Err(…))`: it is a piece of the value with this first block. `Ok(Ok(None))`: it is none of
+    /// both.
+    async fn key_of(&self, name: Slot) -> Result<Result<Option<Vec<u8>>, Slot>, TableError> {
+        loop {
+            match self.read_block(name).await {
+                Ok(None) => return Ok(Ok(None)),
+                Ok(Some(block)) => {
+                    return Ok(self.pipeline.look(block, |bytes| {
+                        match block::decode(bytes, name.version(), name.place()) {
+                            Some(content) => Ok(Some(content.key.to_vec())),
+                            None => match block::first_of_piece(bytes, name.version()) {
+                                Some(first) if first != name => Err(first),
+                                _ => Ok(None),
+                            },
+                        }
+                    }));
+                }
+                Err(error) => self.mend(error).await?,
+            }
+        }
+    }
+}
