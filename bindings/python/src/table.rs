@@ -255,6 +255,7 @@ impl Table {
         found.set_item("pending", swept.pending)?;
         found.set_item("subtables", swept.subtables)?;
         found.set_item("unfinished", swept.unfinished)?;
+        found.set_item("extents", swept.extents)?;
         found.set_item("splits", swept.splits)?;
         Ok(found)
     }

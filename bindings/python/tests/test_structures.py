@@ -86,7 +86,7 @@ def test_a_table_is_found_by_its_name_and_by_its_head(session, node):
         with session.open_table(table.head) as again:
             assert list(again) == [b"Bern"] and str(table.head) in repr(again)
         assert table.statistics()["keys"] == 1
-        assert set(table.sweep()) == {"blocks", "pending", "subtables", "unfinished", "splits"}
+        assert set(table.sweep()) == {"blocks", "pending", "subtables", "unfinished", "extents", "splits"}
         table.destroy("cities")
         assert table.closed
     with pytest.raises(portcullis_memory.ObjectGoneError):

@@ -8,6 +8,7 @@ use clap::Args;
 use portcullis::host::SocketAccess;
 use portcullis::{ConnectError, DirectoryName, IdentityError, Keep, Lifetime, SessionOptions, connect_with};
 use portcullis_memcached::{Gateway, GatewayError, Listen};
+use portcullis_structures::table::LONG_VALUE_BYTES_MAX;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -83,7 +84,8 @@ pub struct Options {
     /// Connections at a time. Others are told that there are too many.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_connections: u64,
-    /// The largest item, with its key and a header of about 60 bytes: 1KiB to 1MiB.
+    /// The largest item, with its key and a header of about 60 bytes: 1KiB to 128MiB, or as memcached's -I writes it, such as
+    /// 8m. An item of more than 32 KiB lies in several pieces. A thread has the items of a round in its memory.
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = item_size)]
     item_size_max: u64,
     /// End connections that have said nothing for this long [default: never].
@@ -130,8 +132,24 @@ fn threads(text: &str) -> Result<usize, String> {
 }
 
 fn item_size(text: &str) -> Result<u64, String> {
-    let bytes = size::parse(text)?;
-    if (1 << 10..=1 << 20).contains(&bytes) { Ok(bytes) } else { Err("an item has 1KiB to 1MiB".to_owned()) }
+    let bytes = match memcached_size(text) {
+        Some(bytes) => bytes,
+        None => size::parse(text)?,
+    };
+    let allowed = 1 << 10..=LONG_VALUE_BYTES_MAX as u64;
+    if allowed.contains(&bytes) { Ok(bytes) } else { Err("an item has 1KiB to 128MiB".to_owned()) }
+}
+
+/// A size as memcached's `-I` writes it: a number and one letter.
+fn memcached_size(text: &str) -> Option<u64> {
+    let number = text.strip_suffix(|letter: char| letter.is_ascii_alphabetic())?;
+    let shift = match &text[number.len()..] {
+        "k" | "K" => 10,
+        "m" | "M" => 20,
+        "g" | "G" => 30,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// Why the gateway does not serve.
@@ -309,11 +327,18 @@ mod tests {
             &["--listen", "unix:"],
             &["--socket-mode", "660"],
             &["--threads", "0"],
-            &["--item-size-max", "2MiB"],
+            &["--item-size-max", "129MiB"],
+            &["--item-size-max", "1g"],
+            &["--item-size-max", "512"],
+            &["--item-size-max", "m"],
             &["--keep", "soon"],
         ] {
             let line = ["memcached", "--node", "shm:/a"].iter().chain(wrong);
             assert!(Line::try_parse_from(line).is_err(), "{wrong:?}");
+        }
+        for (written, bytes) in [("8m", 8 << 20), ("128M", 128 << 20), ("512k", 512 << 10), ("2MiB", 2 << 20)]
+        {
+            assert_eq!(parsed(&["--item-size-max", written]).item_size_max, bytes);
         }
         assert_eq!(parsed(&["--keep", "90s"]).keep, Keep::For(Lifetime::seconds(90)));
     }

@@ -3,6 +3,7 @@
 //! All threads of a gateway share this. It knows the keys that went through this gateway, and those that were in the table
 //! when the gateway opened it. It is a hint: a key of it may be gone, and other gateways may have others.
 
+use crate::cache::Takes;
 use crate::protocol::Key;
 use foldhash::fast::RandomState;
 use lru::LruCache;
@@ -23,14 +24,48 @@ pub struct Known {
     pub used: u32,
     /// It was asked for since it was stored.
     pub hit: bool,
+    /// Bytes that its item takes.
+    bytes: u64,
 }
 
-/// The keys of one size, the oldest last.
-type Keys = LruCache<Key, Known, RandomState>;
+/// A key that may go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Oldest {
+    /// The size of its item.
+    pub size: u64,
+    /// When it was last used, as a count of all uses.
+    turn: u64,
+}
 
-/// The keys of a shard, by what their items take.
+/// The keys of one size, and the bytes that their items take.
+struct Keys {
+    /// The oldest last.
+    by_age: LruCache<Key, Known, RandomState>,
+    bytes: u64,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self { by_age: LruCache::unbounded_with_hasher(RandomState::default()), bytes: 0 }
+    }
+}
+
+/// The keys of a shard, by the size of their items.
 #[derive(Default)]
-struct Shard(BTreeMap<u64, Keys>);
+struct Shard {
+    sizes: BTreeMap<u64, Keys>,
+}
+
+/// What is known of all keys of one size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SizeTotal {
+    /// How many keys there are.
+    pub keys: u64,
+    /// Bytes that their items take.
+    pub bytes: u64,
+    /// When the oldest was last used, in seconds.
+    pub used: u32,
+}
 
 /// See the module's documentation.
 pub struct Age {
@@ -64,45 +99,38 @@ impl Age {
     }
 
     /// A value of this size was stored.
-    pub fn stored(&self, key: &[u8], takes: u64, now: u32) {
-        let known = Known { turn: self.turn(), used: now, hit: false };
+    pub fn stored(&self, key: &[u8], takes: Takes, now: u32) {
+        let known = Known { turn: self.turn(), used: now, hit: false, bytes: takes.bytes };
         let mut shard = self.shard(key);
-        if let Some(place) = shard.0.get_mut(&takes).and_then(|keys| keys.get_mut(key)) {
-            *place = known;
-            return;
+        if shard.renew(key, takes.size, known).is_none() {
+            shard.add(key, takes.size, known);
         }
-        shard.forget(key);
-        shard.keys(takes).put(Box::from(key), known);
     }
 
     /// A value of this size was read. Returns what was known before.
-    pub fn used(&self, key: &[u8], takes: u64, now: u32) -> Option<Known> {
-        let turn = self.turn();
+    pub fn used(&self, key: &[u8], takes: Takes, now: u32) -> Option<Known> {
+        let known = Known { turn: self.turn(), used: now, hit: true, bytes: takes.bytes };
         let mut shard = self.shard(key);
-        match shard.0.get_mut(&takes).and_then(|keys| keys.get_mut(key)) {
-            Some(known) => Some(std::mem::replace(known, Known { turn, used: now, hit: true })),
-            None => {
-                // Another gateway has stored it.
-                shard.forget(key);
-                shard.keys(takes).put(Box::from(key), Known { turn, used: now, hit: true });
-                None
-            }
+        let before = shard.renew(key, takes.size, known);
+        if before.is_none() {
+            // Another gateway has stored it.
+            shard.add(key, takes.size, known);
         }
+        before
     }
 
     /// What is known of a key, which does not become younger by this.
-    pub fn known(&self, key: &[u8], takes: u64) -> Option<Known> {
-        self.shard(key).0.get(&takes).and_then(|keys| keys.peek(key)).copied()
+    pub fn known(&self, key: &[u8], takes: Takes) -> Option<Known> {
+        self.shard(key).sizes.get(&takes.size).and_then(|keys| keys.by_age.peek(key)).copied()
     }
 
     /// A key was in the table before. It is older than all that were used since.
-    pub fn found(&self, key: &[u8], takes: u64, now: u32) {
+    pub fn found(&self, key: &[u8], takes: Takes, now: u32) {
         let mut shard = self.shard(key);
         // A client may have stored it meanwhile, with another size.
-        if !shard.0.values().any(|keys| keys.contains(key)) {
-            let keys = shard.keys(takes);
-            keys.put(Box::from(key), Known { turn: 0, used: now, hit: false });
-            keys.demote(key);
+        if !shard.sizes.values().any(|keys| keys.by_age.contains(key)) {
+            shard.add(key, takes.size, Known { turn: 0, used: now, hit: false, bytes: takes.bytes });
+            shard.keys(takes.size).by_age.demote(key);
         }
     }
 
@@ -113,38 +141,40 @@ impl Age {
 
     /// All keys are gone, as far as anybody knows.
     pub fn forget_all(&self) {
-        self.shards.iter().for_each(|shard| lock(shard).0.clear());
+        self.shards.iter().for_each(|shard| *lock(shard) = Shard::default());
+    }
+
+    /// The key that was used longest ago, of all sizes or of this one.
+    pub fn oldest(&self, size: Option<u64>) -> Option<Oldest> {
+        let of = |shard: &Mutex<Shard>| lock(shard).oldest(size);
+        self.shards.iter().filter_map(of).min_by_key(|oldest| oldest.turn)
+    }
+
+    /// Whether a key has not been used for about as long as the oldest one: for at least half as long.
+    pub fn is_about_as_old(&self, key: &Oldest, oldest: &Oldest) -> bool {
+        let now = self.turns.load(Ordering::Relaxed);
+        let age = |it: &Oldest| now.saturating_sub(it.turn);
+        age(key) >= age(oldest) / 2
     }
 
     /// Takes out the key of this size that was used longest ago.
-    pub fn take_oldest(&self, takes: u64) -> Option<Key> {
+    pub fn take_oldest(&self, size: u64) -> Option<Key> {
         loop {
-            let oldest = |shard: &Mutex<Shard>| {
-                let shard = lock(shard);
-                shard.0.get(&takes).and_then(LruCache::peek_lru).map(|(_, known)| known.turn)
-            };
-            let ages = (0..).zip(&self.shards).filter_map(|(at, shard)| Some((oldest(shard)?, at)));
+            let turn = |shard: &Mutex<Shard>| Some(lock(shard).oldest(Some(size))?.turn);
+            let ages = (0..).zip(&self.shards).filter_map(|(at, shard)| Some((turn(shard)?, at)));
             let (_, at): (_, usize) = ages.min()?;
             // Another thread may have been quicker.
-            if let Some((key, _)) = lock(&self.shards[at]).keys(takes).pop_lru() {
+            if let Some(key) = lock(&self.shards[at]).take_oldest(size) {
                 return Some(key);
             }
         }
     }
 
-    /// The next larger size, no larger than `most`, of which there are keys.
-    pub fn larger(&self, takes: u64, most: u64) -> Option<u64> {
-        let larger = |shard: &Mutex<Shard>| {
-            let shard = lock(shard);
-            shard.0.range(takes + 1..=most).find(|(_, keys)| !keys.is_empty()).map(|(takes, _)| *takes)
-        };
-        self.shards.iter().filter_map(larger).min()
-    }
-
     /// The keys of a part of all that are known. `None`: there are no more parts.
     pub fn keys_of_part(&self, part: usize) -> Option<Vec<Key>> {
         let shard = lock(self.shards.get(part)?);
-        Some(shard.0.values().flat_map(|keys| keys.iter().map(|(key, _)| key.clone())).collect())
+        let keys = shard.sizes.values().flat_map(|keys| keys.by_age.iter());
+        Some(keys.map(|(key, _)| key.clone()).collect())
     }
 
     /// Whether there are no parts from this one on.
@@ -152,15 +182,17 @@ impl Age {
         part >= self.shards.len()
     }
 
-    /// What is known of keys by what their items take: how many there are, and when the oldest was last used.
-    pub fn by_size(&self) -> BTreeMap<u64, (u64, u32)> {
+    /// What is known of keys by the size of their items.
+    pub fn by_size(&self) -> BTreeMap<u64, SizeTotal> {
         let mut sizes = BTreeMap::new();
         for shard in &self.shards {
-            for (takes, keys) in &lock(shard).0 {
-                let Some((_, oldest)) = keys.peek_lru() else { continue };
-                let (count, used) = sizes.entry(*takes).or_insert((0, u32::MAX));
-                *count += keys.len() as u64;
-                *used = oldest.used.min(*used);
+            for (size, keys) in &lock(shard).sizes {
+                let Some((_, oldest)) = keys.by_age.peek_lru() else { continue };
+                let none = SizeTotal { keys: 0, bytes: 0, used: u32::MAX };
+                let total = sizes.entry(*size).or_insert(none);
+                total.keys += keys.by_age.len() as u64;
+                total.bytes += keys.bytes;
+                total.used = oldest.used.min(total.used);
             }
         }
         sizes
@@ -170,8 +202,8 @@ impl Age {
     pub fn total(&self) -> (u64, u64) {
         let mut total = (0, 0);
         for shard in &self.shards {
-            for (takes, keys) in &lock(shard).0 {
-                total = (total.0 + keys.len() as u64, total.1 + keys.len() as u64 * takes);
+            for keys in lock(shard).sizes.values() {
+                total = (total.0 + keys.by_age.len() as u64, total.1 + keys.bytes);
             }
         }
         total
@@ -187,13 +219,47 @@ impl Age {
 }
 
 impl Shard {
-    fn keys(&mut self, takes: u64) -> &mut Keys {
-        self.0.entry(takes).or_insert_with(|| LruCache::unbounded_with_hasher(RandomState::default()))
+    /// The key that was used longest ago, of all sizes or of this one.
+    fn oldest(&self, size: Option<u64>) -> Option<Oldest> {
+        let (from, to) = size.map_or((0, u64::MAX), |size| (size, size));
+        let of = |(size, keys): (&u64, &Keys)| {
+            let (_, known) = keys.by_age.peek_lru()?;
+            Some(Oldest { size: *size, turn: known.turn })
+        };
+        self.sizes.range(from..=to).filter_map(of).min_by_key(|oldest| oldest.turn)
+    }
+
+    fn keys(&mut self, size: u64) -> &mut Keys {
+        self.sizes.entry(size).or_default()
+    }
+
+    /// A key of this size is as young as can be. Returns what was known of it, if it had this size.
+    fn renew(&mut self, key: &[u8], size: u64, known: Known) -> Option<Known> {
+        let keys = self.sizes.get_mut(&size)?;
+        let before = std::mem::replace(keys.by_age.get_mut(key)?, known);
+        keys.bytes = keys.bytes - before.bytes + known.bytes;
+        Some(before)
+    }
+
+    /// Adds a key, which may have had another size.
+    fn add(&mut self, key: &[u8], size: u64, known: Known) {
+        self.forget(key);
+        let keys = self.keys(size);
+        keys.by_age.put(Box::from(key), known);
+        keys.bytes += known.bytes;
+    }
+
+    fn take_oldest(&mut self, size: u64) -> Option<Key> {
+        let keys = self.sizes.get_mut(&size)?;
+        let (key, known) = keys.by_age.pop_lru()?;
+        keys.bytes -= known.bytes;
+        Some(key)
     }
 
     fn forget(&mut self, key: &[u8]) {
-        for keys in self.0.values_mut() {
-            if keys.pop(key).is_some() {
+        for keys in self.sizes.values_mut() {
+            if let Some(known) = keys.by_age.pop(key) {
+                keys.bytes -= known.bytes;
                 return;
             }
         }
@@ -213,15 +279,19 @@ mod tests {
         Box::from(number.to_le_bytes())
     }
 
+    fn takes(size: u64) -> Takes {
+        Takes { size, bytes: size }
+    }
+
     #[test]
     fn the_oldest_of_a_size_goes_first_whichever_shard_it_is_in() {
         let age = Age::default();
         for number in 0..500 {
-            age.stored(&key(number), 64, 1);
-            age.stored(&key(1_000 + number), 80, 1);
+            age.stored(&key(number), takes(64), 1);
+            age.stored(&key(1_000 + number), takes(80), 1);
         }
-        assert_eq!(age.used(&key(0), 64, 2).map(|known| known.hit), Some(false));
-        age.found(&key(2_000), 64, 3);
+        assert_eq!(age.used(&key(0), takes(64), 2).map(|known| known.hit), Some(false));
+        age.found(&key(2_000), takes(64), 3);
         assert_eq!(age.take_oldest(64), Some(key(2_000)), "it was there before all others");
         for number in (1..500).chain([0]) {
             assert_eq!(age.take_oldest(64), Some(key(number)));
@@ -233,20 +303,41 @@ mod tests {
     #[test]
     fn a_key_has_one_size_at_a_time() {
         let age = Age::default();
-        age.stored(&key(1), 64, 1);
-        age.stored(&key(1), 80, 1);
+        age.stored(&key(1), takes(64), 1);
+        age.stored(&key(1), Takes { size: 80, bytes: 240 }, 1);
         assert_eq!(age.take_oldest(64), None);
-        assert_eq!((age.larger(64, 100), age.larger(80, 100), age.larger(64, 70)), (Some(80), None, None));
+        assert_eq!(age.total(), (1, 240));
+        assert_eq!(age.oldest(None).map(|oldest| oldest.size), Some(80));
         age.forget(&key(1));
-        assert_eq!(age.total(), (0, 0));
+        assert_eq!((age.total(), age.oldest(None)), ((0, 0), None));
     }
 
     #[test]
     fn a_look_at_a_key_makes_it_no_younger() {
         let age = Age::default();
-        age.stored(&key(1), 64, 1);
-        age.stored(&key(2), 64, 1);
-        assert_eq!(age.known(&key(1), 64).map(|known| known.used), Some(1));
+        age.stored(&key(1), takes(64), 1);
+        age.stored(&key(2), takes(64), 1);
+        assert_eq!(age.known(&key(1), takes(64)).map(|known| known.used), Some(1));
         assert_eq!(age.take_oldest(64), Some(key(1)));
+    }
+
+    #[test]
+    fn the_oldest_of_all_sizes_is_found_and_others_are_about_as_old_or_not() {
+        let age = Age::default();
+        for number in 0..10 {
+            age.stored(&key(number), takes(64), 1);
+        }
+        for number in 10..110 {
+            age.stored(&key(number), takes(80), 1);
+        }
+        let (oldest, other) = (age.oldest(None).expect("a key"), age.oldest(Some(80)).expect("a key"));
+        assert_eq!(oldest.size, 64);
+        assert!(age.is_about_as_old(&other, &oldest));
+        for number in 10..80 {
+            age.used(&key(number), takes(80), 1);
+            age.stored(&key(number + 1_000), takes(96), 1);
+        }
+        let young = age.oldest(Some(96)).expect("a key");
+        assert!(!age.is_about_as_old(&young, &oldest));
     }
 }

@@ -1,6 +1,6 @@
 //! A tenant's quota that is full: the oldest items go.
 
-use crate::rig::{Client, Node, counter};
+use crate::rig::{Client, Node, counter, until};
 use portcullis::Quota;
 use portcullis_memcached::Gateway;
 
@@ -86,7 +86,28 @@ fn items_of_another_size_find_room_when_all_is_taken() {
         client.set(&format!("s{number}"), &[b's'; 2000]);
     }
     client.expect_value("s49", &[b's'; 2000]);
-    client.store("large", &[b'l'; 100_000]);
-    client.expect("SERVER_ERROR out of memory storing object\r\n");
-    client.ask("get large", "END");
+    for length in [100_000, 10, 700_000, 30_000] {
+        let value = vec![b'l'; length];
+        for number in 0..10 {
+            client.set(&format!("l{number}"), &value);
+        }
+        client.expect_value("l9", &value);
+    }
+}
+
+#[test]
+fn items_of_any_size_find_room_beside_other_gateways_when_all_is_taken() {
+    let node = small();
+    let (one, two) = (node.gateway(), node.gateway());
+    let (mut client, mut other) = (Client::new(&one), Client::new(&two));
+    for number in 0..QUOTA_BYTES / 700 {
+        client.set(&format!("k{number}"), &[b'v'; 1000]);
+    }
+    // This gateway has stored none of those. It learns of them once it needs room.
+    let value = vec![b'l'; 200_000];
+    until("the other gateway finds room", || {
+        other.store("large", &value);
+        other.line() == "STORED"
+    });
+    client.expect_value("large", &value);
 }

@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         swept
     });
     let (expired, swept) = swept.map_err(Trouble::of(target.table))?;
-    let Swept { blocks, pending, subtables, unfinished, splits } = swept;
+    let Swept { blocks, pending, subtables, unfinished, extents, splits } = swept;
     if *json {
         print_json(&json!({
             "expired": expired,
@@ -58,6 +58,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
             "pending": pending,
             "subtables": subtables,
             "unfinished": unfinished,
+            "extents": extents,
             "splits": splits,
         }));
     } else if (expired, swept) == (0, Swept::default()) {
@@ -65,8 +66,8 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     } else {
         say(format_args!(
             "freed {expired} keys whose time has come, {blocks} blocks, {pending} keys whose insertion nobody \
-             finished, {subtables} subtables that nobody linked and {unfinished} pieces of memory that nobody \
-             finished; finished {splits} splits"
+             finished, {subtables} subtables that nobody linked, {unfinished} pieces of memory that nobody \
+             finished and {extents} extents without blocks in use; finished {splits} splits"
         ));
     }
     Ok(Outcome::AsAsked)

@@ -150,7 +150,7 @@ impl<S: Store> Cache<S> {
     pub(super) async fn store_value(
         &self,
         key: &Key,
-        bytes: &mut Vec<u8>,
+        bytes: &mut [u8],
         way: Way,
         now: Now,
     ) -> Result<Outcome, StoreError> {
@@ -162,10 +162,7 @@ impl<S: Store> Cache<S> {
         };
         let item = self.new_item(way.flags, way.expires, now);
         item.write_to(bytes);
-        let length = bytes.len();
         let stored = self.put(key, bytes, condition, way.expires, now).await;
-        // They may have been lengthened, and be tried again.
-        bytes.truncate(length);
         match stored {
             Ok(Stored::Inserted | Stored::Replaced) => Ok(Outcome::Stored(item.cas)),
             // What was flushed, or is out of date by this gateway's clock, may still be in the table.
@@ -230,15 +227,15 @@ impl<S: Store> Cache<S> {
             })
             .await?;
         let takes = self.store.takes(key.len(), bytes.len());
-        self.count_cas(way, outcome, takes);
+        self.count_cas(way, outcome, takes.size);
         Ok(outcome)
     }
 
-    fn count_cas(&self, way: Way, outcome: Outcome, takes: u64) {
+    fn count_cas(&self, way: Way, outcome: Outcome, size: u64) {
         if way.cas.is_none() || matches!(way.mode, Mode::Append | Mode::Prepend | Mode::Add) {
             return;
         }
-        let (counters, class) = (&self.shared.counters, self.shared.classes.of(takes));
+        let (counters, class) = (&self.shared.counters, self.shared.classes.of(size));
         match outcome {
             Outcome::Stored(_) => {
                 counters.cas_hits.add();

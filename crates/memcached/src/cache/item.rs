@@ -62,7 +62,7 @@ impl Item {
         let wire = Header {
             magic: MAGIC,
             state: if self.stale { STALE } else { 0 } | if self.told { TOLD } else { 0 },
-            length: U32::new(u32::try_from(value.len()).expect("a value is shorter than 2 MiB")),
+            length: U32::new(u32::try_from(value.len()).expect("a value is shorter than 4 GiB")),
             flags: U32::new(self.flags),
             expires: U32::new(self.expires.unwrap_or(0)),
             cas: U64::new(self.cas),

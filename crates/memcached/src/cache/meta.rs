@@ -189,7 +189,7 @@ impl<S: Store> Cache<S> {
         let (left, cas) = (found.item.left(now.seconds()), found.item.cas);
         let takes = self.store.takes(key.len(), found.bytes.len());
         let key = key.clone();
-        let class = classes::number_of(takes);
+        let (class, takes) = (classes::number_of(takes.size), takes.bytes);
         Ok(Reply::Debug(Box::new(Debugged { key, spelling, left, idle, cas, hit, class, takes })))
     }
 }

@@ -12,7 +12,7 @@ mod store;
 mod time;
 
 pub use item::HEADER_BYTES;
-pub use store::{Store, StoreError};
+pub use store::{Store, StoreError, Takes};
 use time::Flushes;
 pub use time::{Flush, Now, Stamps};
 
@@ -23,6 +23,7 @@ use crate::protocol::{Describe, Described, Expiry, Key, Reply, Request};
 use item::{Found, Item};
 use portcullis::Lifetime;
 use portcullis_structures::table::{Condition, Stored};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -58,6 +59,8 @@ pub struct Shared {
 pub struct Cache<S> {
     store: S,
     shared: Arc<Shared>,
+    /// An operation of this thread makes room.
+    making_room: Cell<bool>,
 }
 
 /// What is to become of an item.
@@ -72,7 +75,7 @@ enum Change<T> {
 
 impl<S: Store> Cache<S> {
     pub fn new(store: S, shared: Arc<Shared>) -> Self {
-        Self { store, shared }
+        Self { store, shared, making_room: Cell::new(false) }
     }
 
     /// The store.
@@ -125,8 +128,8 @@ impl<S: Store> Cache<S> {
                 _ => known.at_once(self.shared.stamps.next(now), now),
             };
             let condition = before.as_deref().map_or(Condition::Absent, Condition::Equals);
-            let mut bytes = flushes.to_bytes();
-            if self.put_with_room(&key, &mut bytes, condition, None).await? != Stored::Unchanged {
+            let bytes = flushes.to_bytes();
+            if self.put_with_room(&key, &bytes, condition, None).await? != Stored::Unchanged {
                 self.shared.flush.learn(flushes);
                 return Ok(());
             }
@@ -177,7 +180,7 @@ impl<S: Store> Cache<S> {
     /// stored.
     fn note_used(&self, key: &[u8], found: &Found, now: Now) -> (u32, bool) {
         let takes = self.store.takes(key.len(), found.bytes.len());
-        self.shared.classes.of(takes).get_hits.add();
+        self.shared.classes.of(takes.size).get_hits.add();
         let known = self.shared.age.used(key, takes, now.seconds());
         seen(known, found, now)
     }
@@ -211,14 +214,14 @@ impl<S: Store> Cache<S> {
         for _ in 0..ATTEMPTS_MAX {
             let before = self.store.get(key).await?;
             let live = before.clone().and_then(|bytes| self.live(bytes, now));
-            let (mut bytes, expires, result) = match decide(live) {
+            let (bytes, expires, result) = match decide(live) {
                 Change::Keep(result) => return Ok(result),
                 Change::Put(bytes, expires, result) => (bytes, expires, result),
                 // An item that goes at once: so it goes only if nobody has changed it.
                 Change::Remove(result) => (Item::default().with(b""), Some(1), result),
             };
             let condition = before.as_deref().map_or(Condition::Absent, Condition::Equals);
-            if self.put(key, &mut bytes, condition, expires, now).await? != Stored::Unchanged {
+            if self.put(key, &bytes, condition, expires, now).await? != Stored::Unchanged {
                 return Ok(result);
             }
         }
@@ -229,7 +232,7 @@ impl<S: Store> Cache<S> {
     async fn put(
         &self,
         key: &Key,
-        bytes: &mut Vec<u8>,
+        bytes: &[u8],
         condition: Condition<'_>,
         expires: Option<u32>,
         now: Now,
@@ -239,7 +242,7 @@ impl<S: Store> Cache<S> {
         if stored != Stored::Unchanged {
             self.shared.counters.total_items.add();
             let takes = self.store.takes(key.len(), bytes.len());
-            self.shared.classes.of(takes).sets.add();
+            self.shared.classes.of(takes.size).sets.add();
             self.shared.age.stored(key, takes, now.seconds());
         }
         Ok(stored)
@@ -262,8 +265,8 @@ impl<S: Store> Cache<S> {
                 used: now.seconds().saturating_sub(idle),
                 cas: found.item.cas,
                 hit,
-                class: classes::number_of(takes),
-                takes,
+                class: classes::number_of(takes.size),
+                takes: takes.bytes,
             })
         });
         Ok(Reply::Dump { items: items.collect(), form: ask.form, ends: ask.ends })

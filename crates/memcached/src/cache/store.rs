@@ -34,6 +34,30 @@ pub trait Store {
     /// Removes a key. Returns the value that it had then.
     async fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// What a value takes. Only values that take as much can have each other's memory.
-    fn takes(&self, key_bytes: usize, value_bytes: usize) -> u64;
+    /// Removes a key. Returns whether it was there.
+    async fn remove(&self, key: &[u8]) -> Result<bool, StoreError>;
+
+    /// Removes a key and what lies beside it, so that its memory is of use to values of any size. Each key is handed to
+    /// `removed`. Returns the bytes that are free now.
+    async fn vacate(&self, key: &[u8], removed: impl FnMut(&[u8])) -> Result<u64, StoreError>;
+
+    /// Waits until something has happened in the store, or an operation of this thread wakes those that wait.
+    ///
+    /// Fails at once where nothing can happen any more.
+    async fn anything(&self) -> Result<(), StoreError>;
+
+    /// Wakes the operations of this thread that wait.
+    fn wake_waiting(&self);
+
+    /// What a value takes.
+    fn takes(&self, key_bytes: usize, value_bytes: usize) -> Takes;
+}
+
+/// What a value takes of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Takes {
+    /// Its size: the memory of a removed value goes to values of the same size at once.
+    pub size: u64,
+    /// Bytes in all.
+    pub bytes: u64,
 }

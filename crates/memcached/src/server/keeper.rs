@@ -1,14 +1,14 @@
 //! What keeps the table in order: it learns which keys are there, hears what other gateways have flushed, removes items whose time
 //! has come, and frees what dead gateways have left.
 
-use super::table::{TableStore, options};
+use super::table::{TableStore, options, takes};
 use super::wake::Wake;
-use super::{Common, settings};
+use super::{Common, Options, settings};
 use crate::GatewayError;
 use crate::cache::{Cache, FLUSH_KEY};
 use portcullis::Lifetime;
 use portcullis_structures::Pipeline;
-use portcullis_structures::table::{TableError, block_bytes};
+use portcullis_structures::table::TableError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -99,15 +99,15 @@ impl Keeper {
     async fn learn(&self, cache: &Cache<TableStore>) -> Result<(), TableError> {
         let seconds = settings::now().seconds();
         let age = &self.common.shared.age;
-        let note = |key: &[u8], value: &[u8]| {
+        let note = |key: &[u8], length: usize| {
             if key != FLUSH_KEY {
-                age.found(key, block_bytes(key.len(), value.len()), seconds);
+                age.found(key, takes(key.len(), length), seconds);
             }
         };
         let table = &cache.store().table;
         // A key that is stored again just now is found below.
         table.remove_expired(|key| age.forget(key)).await?;
-        table.for_each(note).await
+        table.for_each_length(note).await
     }
 
     /// Carries something long out, and hears of flushes meanwhile. `None`: the gateway stops.
@@ -126,12 +126,9 @@ impl Keeper {
 /// A session of its own, with a handle on the gateway's table.
 pub fn open(common: &Common) -> Result<Cache<TableStore>, GatewayError> {
     let pipeline = Rc::new(Pipeline::new((common.options.connect)()?));
-    let store = TableStore::open_or_make(
-        pipeline,
-        common.options.table,
-        &options(common.options.keep),
-        Arc::clone(&common.shared),
-    )?;
+    let Options { table, keep, item_bytes_max, .. } = common.options;
+    let shared = Arc::clone(&common.shared);
+    let store = TableStore::open_or_make(pipeline, (table, &options(keep)), item_bytes_max, shared)?;
     Ok(Cache::new(store, Arc::clone(&common.shared)))
 }
 

@@ -3,6 +3,7 @@
 use super::clients::COMMANDS_MAX;
 use super::dump::Dump;
 use super::{Common, Listen};
+use crate::age::SizeTotal;
 use crate::cache::Now;
 use crate::classes;
 use crate::protocol::{Command, Reply, Statistics, VERSION};
@@ -126,22 +127,23 @@ impl Settings<'_> {
         rows
     }
 
-    /// How many items there are of each class, when the oldest was last used, and what they take.
-    fn by_class(&self) -> BTreeMap<usize, (u64, u32, u64)> {
+    /// What is known of the items of each class.
+    fn by_class(&self) -> BTreeMap<usize, SizeTotal> {
         let mut classes = BTreeMap::new();
-        for (takes, (count, used)) in self.0.shared.age.by_size() {
-            let class = classes.entry(classes::number_of(takes)).or_insert((0, u32::MAX, 0));
-            class.0 += count;
-            class.1 = used.min(class.1);
-            class.2 += count * takes;
+        for (size, of_size) in self.0.shared.age.by_size() {
+            let none = SizeTotal { keys: 0, bytes: 0, used: u32::MAX };
+            let class = classes.entry(classes::number_of(size)).or_insert(none);
+            class.keys += of_size.keys;
+            class.bytes += of_size.bytes;
+            class.used = of_size.used.min(class.used);
         }
         classes
     }
 
     fn items(&self) -> Vec<Row> {
         let now = now().seconds();
-        let rows = self.by_class().into_iter().flat_map(|(class, (count, used, bytes))| {
-            [("number", count), ("age", now.saturating_sub(used).into()), ("mem_requested", bytes)]
+        let rows = self.by_class().into_iter().flat_map(|(class, SizeTotal { keys, bytes, used })| {
+            [("number", keys), ("age", now.saturating_sub(used).into()), ("mem_requested", bytes)]
                 .map(|(name, value)| (format!("items:{class}:{name}").into(), value.to_string()))
         });
         rows.collect()
@@ -149,8 +151,10 @@ impl Settings<'_> {
 
     fn slabs(&self) -> Vec<Row> {
         let (mut rows, mut active, mut all): (Vec<Row>, u64, u64) = Default::default();
-        for (class, (count, _, bytes)) in self.by_class() {
+        for (class, SizeTotal { keys, bytes, .. }) in self.by_class() {
             let chunk = classes::bytes_of(class);
+            // An item in several pieces has several chunks.
+            let count = keys.max(bytes / chunk);
             let counters = self.0.shared.classes.of(chunk);
             let per_page = classes::items_per_page(class);
             let class_rows = [

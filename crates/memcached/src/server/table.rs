@@ -1,9 +1,11 @@
 //! The table in a node's memory in which a cache keeps its items.
 
-use crate::cache::{Shared, Store, StoreError};
+use crate::cache::{Shared, Store, StoreError, Takes};
 use portcullis::{DirectoryName, Error, Keep, Lifetime, Refusal};
 use portcullis_structures::Pipeline;
-use portcullis_structures::table::{Access, Condition, Stored, Table, TableError, TableOptions, block_bytes};
+use portcullis_structures::table::{
+    Access, Condition, Stored, Table, TableError, TableOptions, Vacated, block_bytes, stored_bytes,
+};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,12 +25,14 @@ impl TableStore {
     /// Opens the table with this name, or makes it. Where another gateway makes it at the same time, there is one table.
     pub fn open_or_make(
         pipeline: Rc<Pipeline>,
-        name: DirectoryName,
-        options: &TableOptions,
+        (name, options): (DirectoryName, &TableOptions),
+        item_bytes_max: u64,
         shared: Arc<Shared>,
     ) -> Result<Self, TableError> {
         let table = pipeline.block_on(open_or_make(&pipeline, name, options))?;
         table.claim_up_to(CLAIMED_AT_ONCE_MAX);
+        // Memcached counts a header of its own, which is longer than the one of an item here.
+        table.store_values_up_to(usize::try_from(item_bytes_max).unwrap_or(usize::MAX));
         Ok(Self { pipeline, table, shared })
     }
 }
@@ -105,9 +109,33 @@ impl Store for TableStore {
         Ok(self.table.take(key).await?)
     }
 
-    fn takes(&self, key_bytes: usize, value_bytes: usize) -> u64 {
-        block_bytes(key_bytes, value_bytes)
+    async fn remove(&self, key: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.table.remove(key).await?)
     }
+
+    async fn vacate(&self, key: &[u8], removed: impl FnMut(&[u8])) -> Result<u64, StoreError> {
+        match self.table.vacate(key, removed).await? {
+            Vacated::GivenBack { bytes } => Ok(bytes),
+            Vacated::InUse | Vacated::Missing => Ok(0),
+        }
+    }
+
+    async fn anything(&self) -> Result<(), StoreError> {
+        Ok(self.pipeline.anything().await.map_err(TableError::from)?)
+    }
+
+    fn wake_waiting(&self) {
+        self.pipeline.wake_waiting();
+    }
+
+    fn takes(&self, key_bytes: usize, value_bytes: usize) -> Takes {
+        takes(key_bytes, value_bytes)
+    }
+}
+
+/// What a value takes of a table.
+pub fn takes(key_bytes: usize, value_bytes: usize) -> Takes {
+    Takes { size: block_bytes(key_bytes, value_bytes), bytes: stored_bytes(key_bytes, value_bytes) }
 }
 
 impl From<TableError> for StoreError {

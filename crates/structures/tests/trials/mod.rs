@@ -405,7 +405,7 @@ pub fn a_change_of_extents_ends_at_each_step(deed: ExtentDeed, end: End) {
             others(&mut map);
         }
         if done.is_none() && end == End::Late {
-            other.pipeline.block_on(other.pipeline.sleep(LEASE));
+            other.pipeline.block_on(other.pipeline.sleep(LEASE)).expect("the session lives");
             other.run(other.table.sweep());
             pipeline.halt_after(None);
             let late = pipeline.drive(operation.as_mut()).expect("it goes on");
