@@ -12,7 +12,7 @@ use super::permissions::{Part, is_gone};
 use super::shape::{CHANGES_AT, EXTENTS_AT};
 use super::sizes::{ExtentShape, SizeClass, extent_bytes};
 use super::words::{Claim, EXTENTS_MAX, Version};
-use super::{Table, TableError};
+use super::{BlockMemory, Table, TableError};
 use crate::record::{CHECK_AT, RECORD_BYTES, Record, check_of, no_check};
 use portcullis::{
     BarePermission, Clock, Error, Incarnation, Lifetime, Moment, ObjectRef, Refusal, RemoteAddress,
@@ -120,6 +120,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 self.forget_extent(number);
                 Err(Error::Refused(Refusal::Gone).into())
             }
+        }
+    }
+
+    /// Learns whether another extent has this number now. While a client holds a permission over one that was given back, it reads
+    /// blocks there that no slot names.
+    pub(super) async fn look_anew_at_extent(&self, number: u32) -> Result<(), TableError> {
+        if self.options.blocks == BlockMemory::Chunks {
+            return Ok(());
+        }
+        match self.extent_anew(number).await {
+            Err(error) if !is_gone(&error) => self.mend(error).await,
+            _ => Ok(()),
         }
     }
 

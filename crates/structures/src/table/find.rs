@@ -20,6 +20,9 @@ const DAMAGED_AFTER_LEASES: u64 = 4;
 const DAMAGED_AFTER_TIMES: u32 = 16;
 /// Attempts that come without a pause.
 const ATTEMPTS_AT_ONCE: u32 = 4;
+/// After so many attempts that have met a slot whose block is another one, and each time again, it is looked up whether the
+/// block's extent is another one as well.
+const LOOKED_ANEW_EVERY: u32 = 4;
 /// The longest pause between two attempts. With longer ones an operation that has lost often came seldom beside new ones, which
 /// come without a pause: among sixteen changes of one key it waited for seconds while nothing else happened.
 const PAUSE_MAX: Lifetime = Lifetime::millis(2);
@@ -295,6 +298,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn again(&self, attempts: &mut Attempts, retry: Retry) -> Result<(), TableError> {
         if let Some(at) = attempts.note(retry, self.pipeline.now(), self.options.lease) {
             return Err(TableError::Damaged { subtable: at.subtable, bucket: at.bucket });
+        }
+        if let Retry::Stale(_, slot) = retry
+            && attempts.count.is_multiple_of(LOOKED_ANEW_EVERY)
+        {
+            self.look_anew_at_extent(slot.place().extent).await?;
         }
         if attempts.count > ATTEMPTS_AT_ONCE {
             let longest = PAUSE_MAX.0.min(self.options.lease.0 / 16);

@@ -212,10 +212,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         for some in value.pieces.chunks(PIECES_AT_ONCE) {
             // An attempt that comes to nothing comes again only where another client has written another whole value.
             self.pipeline.note_step();
-            for piece in join(some.iter().map(|piece| self.read_piece(*piece, first))).await {
+            let read = join(some.iter().map(|piece| self.read_piece(*piece, first))).await;
+            for (name, piece) in some.iter().zip(read) {
                 match piece? {
                     Some(piece) => bytes.extend_from_slice(&piece),
-                    None => return Ok(Err(Retry::Changed)),
+                    None => {
+                        self.look_anew_at_extent(name.place().extent).await?;
+                        return Ok(Err(Retry::Changed));
+                    }
                 }
             }
         }
