@@ -124,6 +124,12 @@ impl Age {
         self.shard(key).sizes.get(&takes.size).and_then(|keys| keys.by_age.peek(key)).copied()
     }
 
+    /// Bytes that the item of a key takes. `None`: the key is not known.
+    pub fn bytes_of(&self, key: &[u8]) -> Option<u64> {
+        let shard = self.shard(key);
+        shard.sizes.values().find_map(|keys| keys.by_age.peek(key)).map(|known| known.bytes)
+    }
+
     /// A key was in the table before. It is older than all that were used since.
     pub fn found(&self, key: &[u8], takes: Takes, now: u32) {
         let mut shard = self.shard(key);
@@ -306,7 +312,7 @@ mod tests {
         age.stored(&key(1), takes(64), 1);
         age.stored(&key(1), Takes { size: 80, bytes: 240 }, 1);
         assert_eq!(age.take_oldest(64), None);
-        assert_eq!(age.total(), (1, 240));
+        assert_eq!((age.total(), age.bytes_of(&key(1)), age.bytes_of(&key(2))), ((1, 240), Some(240), None));
         assert_eq!(age.oldest(None).map(|oldest| oldest.size), Some(80));
         age.forget(&key(1));
         assert_eq!((age.total(), age.oldest(None)), ((0, 0), None));
@@ -333,9 +339,11 @@ mod tests {
         let (oldest, other) = (age.oldest(None).expect("a key"), age.oldest(Some(80)).expect("a key"));
         assert_eq!(oldest.size, 64);
         assert!(age.is_about_as_old(&other, &oldest));
-        for number in 10..80 {
+        for number in 10..110 {
             age.used(&key(number), takes(80), 1);
-            age.stored(&key(number + 1_000), takes(96), 1);
+        }
+        for number in 110..180 {
+            age.stored(&key(number), takes(96), 1);
         }
         let young = age.oldest(Some(96)).expect("a key");
         assert!(!age.is_about_as_old(&young, &oldest));

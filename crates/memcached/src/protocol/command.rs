@@ -250,6 +250,27 @@ impl Request {
         }
     }
 
+    /// Cuts a request that may be about several keys in two, before the key with this number. Further parts of the same answer
+    /// then follow the first one. `None`: it has no more keys.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Option<Self> {
+        if at >= self.keys().len() {
+            return None;
+        }
+        match self {
+            Self::Get(get) => {
+                let (keys, ends) = (get.keys.split_off(at), std::mem::replace(&mut get.ends, false));
+                Some(Self::Get(Get { keys, with_cas: get.with_cas, touch: get.touch, ends }))
+            }
+            Self::Describe(describe) => {
+                let (keys, ends) =
+                    (describe.keys.split_off(at), std::mem::replace(&mut describe.ends, false));
+                Some(Self::Describe(Describe { keys, form: describe.form, ends }))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether further parts of the same answer follow.
     #[must_use]
     pub fn is_part(&self) -> bool {

@@ -5,6 +5,7 @@ use super::grants::{Grant, Grants};
 use super::place::Place;
 use super::round::{Round, Taken};
 use super::settings::Settings;
+use super::sizes::Sizes;
 use super::stream::Stream;
 use super::turns::Turns;
 use super::wake::Wake;
@@ -184,8 +185,10 @@ impl Clients {
         };
         counters.bytes_read.add_many(bytes as u64);
         let settings = Settings(&self.common);
+        let sizes = Sizes::new(&self.common.shared.age, self.common.options.item_bytes_max);
         *in_round = true;
-        let (taken, keys) = round.take(number, connection, most, |command| settings.answer(command));
+        let (taken, keys) =
+            round.take((number, connection), most, &sizes, |command| settings.answer(command));
         if taken == Taken::Enough && connection.has_work() {
             counters.yields.add();
         }

@@ -12,6 +12,7 @@ mod place;
 mod round;
 mod serving;
 mod settings;
+mod sizes;
 mod stream;
 mod table;
 mod turns;

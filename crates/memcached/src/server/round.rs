@@ -3,6 +3,7 @@
 use super::connection::Connection;
 use super::job::{Done, Job};
 use super::settings::Told;
+use super::sizes::Sizes;
 use crate::cache::StoreError;
 use crate::protocol::{Command, Expiry, Get, Reply, Request};
 use foldhash::fast::RandomState;
@@ -12,6 +13,8 @@ use std::hash::BuildHasher;
 
 /// Keys beyond which a round hears no further connection: all their values are in the thread's memory at once.
 const KEYS_MAX: usize = 64;
+/// Bytes of items beyond which a round takes no further request, if it has any: they are in the thread's memory at once.
+const ITEM_BYTES_MAX: u64 = 64 << 20;
 /// Keys that are looked up with one doorbell.
 const KEYS_AT_ONCE: usize = 64;
 
@@ -40,6 +43,10 @@ pub struct Round {
     keys: Vec<(u64, bool)>,
     /// The keys of all connections.
     keys_count: usize,
+    /// Bytes of the items of all connections, as far as they are known.
+    item_bytes: u64,
+    /// A request found no room.
+    is_crowded: bool,
     hasher: RandomState,
     /// The connections that ask.
     connections: Vec<usize>,
@@ -60,12 +67,13 @@ pub enum Taken {
 
 impl Round {
     /// Takes commands of a connection, `most` at most, of which a `get` counts as one for each key. Two commands of it about one
-    /// key, one of which changes it, are not in one round: a round has no order. Returns how many it has taken as well.
+    /// key, one of which changes it, are not in one round: a round has no order. What has no room beside the items of others
+    /// waits for the next round. Returns how many it has taken as well.
     pub fn take(
         &mut self,
-        number: usize,
-        connection: &mut Connection,
+        (number, connection): (usize, &mut Connection),
         most: usize,
+        sizes: &Sizes<'_>,
         mut other: impl FnMut(&Command) -> Told,
     ) -> (Taken, usize) {
         self.connections.push(number);
@@ -81,6 +89,11 @@ impl Round {
                     return enough(left);
                 }
                 Command::Request(request) => {
+                    let (request, later) = self.fit(request, sizes);
+                    if let Some(later) = later {
+                        connection.hold(Command::Request(later));
+                    }
+                    let Some(request) = request else { return enough(left) };
                     left = left.saturating_sub(keys_of(&request));
                     // Where a part of a `get` fails, the next ones are dropped: so they are in later rounds.
                     let is_part = request.is_part();
@@ -123,6 +136,31 @@ impl Round {
         (Taken::Enough, most)
     }
 
+    /// The part of a request for whose items there is room, and the rest. Where the round has none, one item has room.
+    fn fit(&mut self, mut request: Request, sizes: &Sizes<'_>) -> (Option<Request>, Option<Request>) {
+        if request.keys().is_empty() {
+            let fits = self.has_room(sizes.of_request(&request));
+            return if fits { (Some(request), None) } else { (None, Some(request)) };
+        }
+        let fit = request.keys().iter().take_while(|key| self.has_room(sizes.of_key(key))).count();
+        if fit == 0 {
+            return (None, Some(request));
+        }
+        let later = request.split_off(fit);
+        (Some(request), later)
+    }
+
+    /// Counts so many bytes of an item, if there is room for them.
+    fn has_room(&mut self, bytes: u64) -> bool {
+        let with_it = self.item_bytes.saturating_add(bytes);
+        if self.item_bytes > 0 && with_it > ITEM_BYTES_MAX {
+            self.is_crowded = true;
+            return false;
+        }
+        self.item_bytes = with_it;
+        true
+    }
+
     fn conflicts(&self, request: &Request) -> bool {
         if self.keys.is_empty() {
             return false;
@@ -160,9 +198,9 @@ impl Round {
         self.answers.push(Answer { connection, reply, is_part, is_quiet: false });
     }
 
-    /// Whether it has so many keys that no further connection is to be heard.
+    /// Whether it has so much that no further connection is to be heard.
     pub fn is_full(&self) -> bool {
-        self.keys_count >= KEYS_MAX
+        self.keys_count >= KEYS_MAX || self.is_crowded
     }
 
     /// The connections that ask.
@@ -226,7 +264,7 @@ impl Round {
             each(connection, &reply, has_failed);
         }
         self.connections.clear();
-        self.keys_count = 0;
+        (self.keys_count, self.item_bytes, self.is_crowded) = (0, 0, false);
     }
 
     /// What is to be done. Changes of one key by several connections are done one after another, since each would fail for
@@ -290,5 +328,71 @@ fn reply_to_failure(error: StoreError) -> Reply {
             Reply::Failed("out of memory: the value is larger than the buffers".to_owned())
         }
         StoreError::Failed(why) => Reply::Failed(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::age::Age;
+    use crate::cache::Takes;
+    use crate::protocol::{Key, Limits};
+    use crate::server::stream::{Peer, Stream};
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A connection whose client has sent these lines.
+    fn connection(lines: &str) -> Connection {
+        let (mut client, stream) = UnixStream::pair().expect("a pair of sockets");
+        stream.set_nonblocking(true).expect("it can be");
+        let limits = Limits { item_bytes: 128 << 20, get_bytes: 1 << 20, headroom: 0 };
+        let stream = Stream::new(stream.into(), Peer::User(0));
+        let mut connection = Connection::new(stream, limits, Instant::now());
+        client.write_all(lines.as_bytes()).expect("it is connected");
+        connection.read(&mut [0; 4096], Instant::now()).expect("there is something");
+        connection
+    }
+
+    /// The keys of a round's `get`s, which ends.
+    fn keys(round: &mut Round) -> Vec<Vec<Key>> {
+        let keys = round.gets.drain(..).map(|(_, get)| get.keys).collect();
+        round.end(|_, _, _| ());
+        keys
+    }
+
+    fn key(name: &str) -> Key {
+        Box::from(name.as_bytes())
+    }
+
+    #[test]
+    fn a_round_has_the_items_for_which_there_is_memory_and_at_least_one() {
+        let age = Age::default();
+        for (name, bytes) in
+            [("a", 30 * MIB), ("b", 30 * MIB), ("c", 30 * MIB), ("huge", 120 * MIB), ("d", MIB)]
+        {
+            age.stored(name.as_bytes(), Takes { size: 65_536, bytes }, 1);
+        }
+        let sizes = Sizes::new(&age, 128 * MIB);
+        let (mut first, mut second) =
+            (connection("get a b c huge d\r\nget new d\r\n"), connection("get d\r\n"));
+        let mut round = Round::default();
+        let take = |round: &mut Round, connection: &mut Connection| {
+            let (taken, _) = round.take((0, connection), 20, &sizes, |_| Told::Reply(Reply::Nothing));
+            taken
+        };
+        for wanted in [&["a", "b"][..], &["c"], &["huge"], &["d"], &["new"], &["d"]] {
+            assert!(!round.is_full());
+            take(&mut round, &mut first);
+            let is_crowded = round.is_full();
+            let found = keys(&mut round);
+            assert_eq!(found, [wanted.iter().map(|name| key(name)).collect::<Vec<_>>()]);
+            assert!(is_crowded || *wanted == ["d"], "{wanted:?}");
+        }
+        assert_eq!(take(&mut round, &mut first), Taken::All);
+        assert_eq!(take(&mut round, &mut second), Taken::All);
+        assert_eq!(keys(&mut round), [[key("d")]]);
     }
 }
