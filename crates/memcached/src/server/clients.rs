@@ -204,10 +204,15 @@ impl Clients {
         let has = self.grants.ask(number, &mut place.grant, place.connection.need(), now);
         counter.add_many(place.grant.as_ref().map_or(0, Grant::bytes).wrapping_sub(before));
         place.waits_for_grant = !has;
-        if !has && place.watch(&self.epoll, number).is_err() {
+        if has {
+            return true;
+        }
+        if place.watch(&self.epoll, number).is_err() {
             self.end(number);
         }
-        has
+        // What the connection had for a command before may be enough for another one.
+        self.wake_waiting();
+        false
     }
 
     /// Sends the answers of a round, which begins anew.

@@ -83,8 +83,12 @@ impl Grants {
             Need::Value(bytes) if bytes > FREE_BYTES => (Kind::Value, bytes as u64),
             _ => return true,
         };
-        if grant.as_ref().is_some_and(|grant| grant.bytes >= bytes) {
+        if grant.as_ref().is_some_and(|grant| grant.kind == kind && grant.bytes >= bytes) {
             return true;
+        }
+        // That was for a command before: a client that holds it and waits would wait for itself.
+        if let Some(before) = grant.take() {
+            self.take_back(before);
         }
         let pool = self.pool(kind);
         let is_next = pool.waiting.front().is_none_or(|(first, _)| *first == connection);
@@ -166,6 +170,21 @@ mod tests {
         grants.take_back(small.take().expect("a grant"));
         assert!(grants.ask(1, &mut large, Need::Value(128 * MIB), now));
         assert!(!grants.ask(0, &mut small, Need::Value(MIB), now));
+    }
+
+    #[test]
+    fn what_a_command_before_was_granted_is_there_for_a_larger_one() {
+        let mut grants = Grants::new(8 << 20);
+        let (now, mut grant) = (Instant::now(), None);
+        for quarters in 1..=16 {
+            assert!(
+                grants.ask(0, &mut grant, Need::Value(quarters * MIB / 4), now),
+                "{quarters} quarters of a MiB"
+            );
+            assert!(!grants.is_any_wanted());
+        }
+        assert!(grants.ask(0, &mut grant, Need::Line(MIB), now));
+        assert!(grants.ask(1, &mut None, Need::Value(4 * MIB), now), "none of it is lost");
     }
 
     #[test]
