@@ -174,7 +174,7 @@ pub enum Error {
     #[error("the session with the node is lost: attach again")]
     SessionLost,
     /// The node is gone, and everything on it. A node that was started again is another one.
-    #[error("the node has ended, or has started anew, and what it held is gone: connect again")]
+    #[error("the node is gone: it has ended, or has started anew, and what it held is lost. Connect again")]
     NodeGone,
 }
 

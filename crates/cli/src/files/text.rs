@@ -57,12 +57,10 @@ impl NoText {
 pub fn text<R: Read>(mut input: R) -> io::Result<impl BufRead + use<R>> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
     // A slow pipe may have no more than one short line for a long time.
-    for byte in input.by_ref().take(HEAD_BYTES as u64).bytes() {
-        head.push(byte?);
-        if head.ends_with(b"\n") {
-            break;
-        }
-    }
+    let mut first = BufReader::with_capacity(HEAD_BYTES, input.by_ref().take(HEAD_BYTES as u64));
+    first.read_until(b'\n', &mut head)?;
+    // What came in one piece with the first line follows it.
+    head.extend_from_slice(first.buffer());
     if let Some(what) = NoText::of(&head) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }

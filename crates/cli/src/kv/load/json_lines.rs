@@ -8,6 +8,7 @@ use crate::kv::trouble::Trouble;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
@@ -132,10 +133,9 @@ impl<'de> Deserialize<'de> for Fields<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
                 let mut fields = Fields { all: BTreeMap::new(), twice: Vec::new() };
                 while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
-                    if fields.all.contains_key(&name) {
-                        fields.twice.push(name);
-                    } else {
-                        fields.all.insert(name, value);
+                    match fields.all.entry(name) {
+                        Entry::Occupied(there) => fields.twice.push(there.key().clone()),
+                        Entry::Vacant(place) => drop(place.insert(value)),
                     }
                 }
                 Ok(fields)
