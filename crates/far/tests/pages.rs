@@ -6,12 +6,15 @@ use portcullis_far::pages::{
     SnapshotId, Span, TakenOut,
 };
 use proptest::prelude::*;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 const PAGES: u64 = 4 * SEGMENT_PAGES;
 /// Turns of the world after which a thread that waits has been forgotten.
 const TURNS_MAX: usize = 10_000;
+/// What a buffer has in place of a page that was not moved into it.
+const GARBAGE: u64 = u64::MAX;
 
 /// What a thread of the program does.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +43,10 @@ enum Step {
         count: u64,
     },
     Unpin,
-    /// Fork. A child before this one ends.
-    Fork,
+    /// Fork. A child before this one ends. The fork may come while an effect is carried out (`is_amid`).
+    Fork {
+        is_amid: bool,
+    },
     /// A child reads pages.
     ReadInChild {
         page: u64,
@@ -67,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(page, count, is_slow)| Step::Drop { page, count, is_slow }),
         1 => (page.clone(), 1..150u64).prop_map(|(page, count)| Step::Pin { page, count }),
         1 => Just(Step::Unpin),
-        1 => Just(Step::Fork),
+        1 => any::<bool>().prop_map(|is_amid| Step::Fork { is_amid }),
         3 => (page.clone(), 1..60u64).prop_map(|(page, count)| Step::ReadInChild { page, count }),
         1 => (page, 1..60u64).prop_map(|(page, count)| Step::DropInChild { page, count }),
     ]
@@ -111,6 +116,10 @@ struct World {
     /// Pages that the kernel has been asked to drop and has not.
     dropping: Vec<u64>,
     child: Option<Child>,
+    /// What the memory is for the program.
+    model: HashMap<u64, u64>,
+    /// The program forks while the next effect that maps pages is carried out.
+    is_fork_due: bool,
     now: Duration,
     pending: Vec<Pending>,
     /// Pages whose waiting threads were woken since they fell asleep.
@@ -130,6 +139,8 @@ impl World {
             refused: HashSet::new(),
             dropping: Vec::new(),
             child: None,
+            model: HashMap::new(),
+            is_fork_due: false,
             now: Duration::ZERO,
             pending: Vec::new(),
             woken: Vec::new(),
@@ -159,6 +170,10 @@ impl World {
     }
 
     fn effect(&mut self, effect: Effect) {
+        let takes_events = matches!(effect, Effect::Map { .. } | Effect::Zero(_) | Effect::Allow(_));
+        if takes_events && std::mem::take(&mut self.is_fork_due) {
+            self.fork_amid(Some(effect));
+        }
         match effect {
             Effect::Load(run, span, chunk) => self.pending.push(Pending::Load(run, span, chunk)),
             Effect::Save(run, span, chunk) => self.pending.push(Pending::Save(run, span, chunk)),
@@ -170,8 +185,8 @@ impl World {
                 self.pages.looked(span, |page| there.contains(&page));
             }
             Effect::Refill(page) => {
-                if !self.mapped.contains_key(&page) {
-                    self.mapped.insert(page, Mapped { value: 0, is_protected: false });
+                if let Entry::Vacant(place) = self.mapped.entry(page) {
+                    place.insert(Mapped { value: 0, is_protected: false });
                     self.pages.refilled(page);
                 }
                 self.woken.push(page);
@@ -215,10 +230,18 @@ impl World {
         let mut values = Vec::new();
         for (bit, page) in (span.first..span.end()).enumerate() {
             let here = self.mapped.get(&page).copied();
-            values.push(here.map_or(0, |here| here.value));
+            let stays = here.is_some() && self.pinned.contains(&page);
+            values.push(here.filter(|_| !stays).map_or(GARBAGE, |here| here.value));
+            // The protection of a page that is pinned, or shared with a child, is lifted before the page is tried once more.
+            if let Some(here) = self.mapped.get_mut(&page)
+                && (stays || (self.child.is_some() && page % 3 == 0))
+            {
+                here.is_protected = false;
+                taken.unprotected |= 1 << bit;
+            }
             match here {
                 None => taken.missing |= 1 << bit,
-                Some(_) if self.pinned.contains(&page) => {
+                Some(_) if stays => {
                     self.refused.insert(page);
                 }
                 Some(here) => {
@@ -255,18 +278,22 @@ impl World {
         }
     }
 
-    fn fork(&mut self, model: &HashMap<u64, u64>) {
+    fn fork(&mut self) {
+        self.fork_amid(None);
+        self.carry_out();
+    }
+
+    /// The program forks. `under_way` is an effect that is not carried out yet.
+    fn fork_amid(&mut self, under_way: Option<Effect>) {
         if let Some(child) = self.child.take() {
             self.pages.child_ended(child.id);
-            self.carry_out();
         }
         while !self.pages.is_settled() {
             assert!(self.finish_one_quietly(), "what is on its way comes");
         }
-        let id = self.pages.fork(None, None);
+        let id = self.pages.fork(None, under_way);
         let mapped = self.mapped.iter().map(|(&page, here)| (page, here.value)).collect();
-        self.child = Some(Child { id, mapped, model: model.clone(), woken: false });
-        self.carry_out();
+        self.child = Some(Child { id, mapped, model: self.model.clone(), woken: false });
     }
 
     /// The child reads a page, and sleeps until it may.
@@ -380,7 +407,6 @@ fn pages_of(page: u64, count: u64, is_down: bool) -> Vec<u64> {
 
 fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
     let mut world = World::new(limits, dice);
-    let mut model: HashMap<u64, u64> = HashMap::new();
     let mut next = 1;
     for &step in steps {
         match step {
@@ -388,9 +414,9 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
                 for page in pages_of(page, count, is_down) {
                     let write = is_write.then_some(next);
                     let seen = world.access(page, write)?;
-                    prop_assert_eq!(seen, model.get(&page).copied().unwrap_or(0), "page {}", page);
+                    prop_assert_eq!(seen, world.model.get(&page).copied().unwrap_or(0), "page {}", page);
                     if is_write {
-                        model.insert(page, next);
+                        world.model.insert(page, next);
                         next += 1;
                     }
                     match world.roll(8) {
@@ -403,10 +429,12 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
             Step::Clear { page, count } => {
                 for page in pages_of(page, count, false) {
                     world.access(page, Some(0))?;
-                    model.remove(&page);
+                    world.model.remove(&page);
                 }
             }
             Step::Drop { page, count, is_slow } => {
+                // What a child has of pages that are dropped at the same time is not said.
+                world.is_fork_due = false;
                 let count = count.min(PAGES - page);
                 let span = Span { first: page, count: u32::try_from(count).unwrap() };
                 world.pages.removed(span);
@@ -418,7 +446,7 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
                 world.prepare();
                 world.finish_one();
                 world.finish_dropping();
-                model.retain(|&it, _| it < page || it >= page + count);
+                world.model.retain(|&it, _| it < page || it >= page + count);
             }
             Step::Pin { page, count } => world.pinned.extend(page..(page + count).min(PAGES)),
             Step::Unpin => {
@@ -431,7 +459,8 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
                 prop_assert!(world.mapped.len() <= limits.mapped as usize);
                 world.refused.clear();
             }
-            Step::Fork => world.fork(&model),
+            Step::Fork { is_amid: true } => world.is_fork_due = true,
+            Step::Fork { is_amid: false } => world.fork(),
             Step::ReadInChild { page, count } => {
                 for page in pages_of(page, count, false) {
                     world.read_in_child(page)?;
@@ -449,7 +478,12 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
             }
         }
     }
-    // What is under way ends, and when all is given back the node has nothing any more.
+    end(world)
+}
+
+/// What is under way ends, and when all is given back the node has nothing any more.
+fn end(mut world: World) -> Result<(), TestCaseError> {
+    world.is_fork_due = false;
     if let Some(child) = world.child.take() {
         world.pages.child_ended(child.id);
     }

@@ -143,7 +143,8 @@ impl Pages {
             }
             gone += 1;
             self.mapped += 1;
-            let is_dirty = was_dirty || has(taken.unprotected);
+            // A run that is written has no bytes of the pages that stay, whatever the node had of these before.
+            let is_dirty = is_dirty || has(taken.unprotected);
             self.table.page_mut(page).place = Place::Mapped { is_dirty };
             match (has(dropped), taken.is_changing) {
                 (true, _) => Span::join(&mut dropped_here, page),

@@ -157,6 +157,11 @@ impl Span {
         self.first..self.end()
     }
 
+    /// Whether both have a page in common.
+    fn overlaps(self, other: Self) -> bool {
+        self.first < other.end() && other.first < self.end()
+    }
+
     /// Adds a page to spans in ascending order.
     fn join(spans: &mut Vec<Self>, page: u64) {
         match spans.last_mut() {
@@ -293,7 +298,10 @@ impl Pages {
         self.serve_stalled();
         self.serve_stalled_children();
         self.look_at_doubtful();
-        self.save_dirty();
+        // A fork can come while pages are mapped, and waits for what is written to the node: no write waits behind that.
+        if self.effects.is_empty() {
+            self.save_dirty();
+        }
         self.free_chunks();
     }
 

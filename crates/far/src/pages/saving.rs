@@ -2,7 +2,7 @@
 
 use super::runs::State;
 use super::table::{Place, SEGMENT_PAGES};
-use super::{Effect, Pages, RunId};
+use super::{Effect, Pages, RunId, Span};
 
 /// The part of the runs that may be dirty before they are written, oldest first: what is touched again meanwhile is never
 /// written.
@@ -13,10 +13,14 @@ const SAVING_PART: u32 = 4;
 impl Pages {
     /// Begins to write dirty runs while there are many, or while somebody waits for room.
     pub(super) fn save_dirty(&mut self) {
-        let mut not_yet = Vec::new();
+        let mut not_yet: Vec<RunId> = Vec::new();
         while self.is_save_due() {
             let Some(run) = self.runs.take_dirty() else { break };
-            if !self.begin_save(run) {
+            let span = self.runs.get(run).span;
+            // A run is written as a whole, with older bytes of pages that have left the run since. So no run overtakes
+            // another one that has bytes of the same pages.
+            let would_overtake = not_yet.iter().any(|&older| self.runs.get(older).span.overlaps(span));
+            if would_overtake || !self.begin_save(run, span) {
                 not_yet.push(run);
             }
         }
@@ -30,8 +34,7 @@ impl Pages {
     }
 
     /// Begins to write a run. `false`: its segment has no chunk yet, or older bytes of its pages are still on their way.
-    fn begin_save(&mut self, run: RunId) -> bool {
-        let span = self.runs.get(run).span;
+    fn begin_save(&mut self, run: RunId, span: Span) -> bool {
         let Some(chunk) = self.chunk_to_write(span.first / SEGMENT_PAGES) else { return false };
         if span.pages().any(|page| self.table.page(page).is_saving) {
             return false;
