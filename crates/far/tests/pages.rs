@@ -111,11 +111,13 @@ struct World {
     /// What chunks hold. A new chunk is full of zeros.
     node: HashMap<ChunkId, Vec<u64>>,
     pinned: HashSet<u64>,
-    /// Pages that stayed because they are pinned, at the last look at each.
+    /// Pages that stayed at the last look at each, because they are pinned or the program changed its mappings.
     refused: HashSet<u64>,
     /// Pages that the kernel has been asked to drop and has not.
     dropping: Vec<u64>,
     child: Option<Child>,
+    /// The program changes its mappings and shares pages now and then.
+    is_restless: bool,
     /// What the memory is for the program.
     model: HashMap<u64, u64>,
     /// The program forks while the next effect that maps pages is carried out.
@@ -139,6 +141,7 @@ impl World {
             refused: HashSet::new(),
             dropping: Vec::new(),
             child: None,
+            is_restless: false,
             model: HashMap::new(),
             is_fork_due: false,
             now: Duration::ZERO,
@@ -156,9 +159,10 @@ impl World {
     fn carry_out(&mut self) {
         while let Some(effect) = self.pages.poll_effect() {
             self.effect(effect);
-            self.refused.retain(|page| self.mapped.contains_key(page));
             // A page that stays may keep a window of others company until the next are taken out.
-            let most = self.limits.mapped as usize + self.refused.len() + self.dropping.len() + 32;
+            // One that is dropped and written again takes no other room than before.
+            let stay = self.refused.iter().filter(|page| self.mapped.contains_key(page)).count();
+            let most = self.limits.mapped as usize + stay + self.dropping.len() + 32;
             assert!(self.mapped.len() <= most, "too many pages are mapped: {} of {most}", self.mapped.len());
             let held: u32 = self
                 .buffers
@@ -203,6 +207,7 @@ impl World {
                     );
                     let was = self.mapped.insert(page, Mapped { value, is_protected: !is_writable });
                     assert!(was.is_none(), "page {page} is mapped twice");
+                    self.refused.remove(&page);
                     self.woken.push(page);
                 }
             }
@@ -210,6 +215,7 @@ impl World {
                 for page in span.first..span.end() {
                     let was = self.mapped.insert(page, Mapped { value: 0, is_protected: false });
                     assert!(was.is_none(), "page {page} is mapped twice");
+                    self.refused.remove(&page);
                     self.woken.push(page);
                 }
             }
@@ -228,13 +234,25 @@ impl World {
     fn take_out(&mut self, run: RunId, span: Span) {
         let mut taken = TakenOut::default();
         let mut values = Vec::new();
+        // The program may change its mappings: the kernel moves nothing from there on.
+        let until = if self.is_restless && self.roll(8) == 0 {
+            self.roll(span.count as usize)
+        } else {
+            span.count as usize
+        };
+        taken.is_changing = until < span.count as usize;
         for (bit, page) in (span.first..span.end()).enumerate() {
+            if bit >= until {
+                values.push(GARBAGE);
+                self.refused.insert(page);
+                continue;
+            }
             let here = self.mapped.get(&page).copied();
             let stays = here.is_some() && self.pinned.contains(&page);
             values.push(here.filter(|_| !stays).map_or(GARBAGE, |here| here.value));
             // The protection of a page that is pinned, or shared with a child, is lifted before the page is tried once more.
             if let Some(here) = self.mapped.get_mut(&page)
-                && (stays || (self.child.is_some() && page % 3 == 0))
+                && (stays || (self.is_restless && page % 3 == 0))
             {
                 here.is_protected = false;
                 taken.unprotected |= 1 << bit;
@@ -247,6 +265,7 @@ impl World {
                 Some(here) => {
                     assert!(!self.dropping.contains(&page), "bytes that are dropped are taken out");
                     taken.moved |= 1 << bit;
+                    self.refused.remove(&page);
                     taken.zeros |= u64::from(here.value == 0) << bit;
                     self.mapped.remove(&page);
                 }
@@ -406,7 +425,7 @@ fn pages_of(page: u64, count: u64, is_down: bool) -> Vec<u64> {
 }
 
 fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
-    let mut world = World::new(limits, dice);
+    let mut world = World { is_restless: true, ..World::new(limits, dice) };
     let mut next = 1;
     for &step in steps {
         match step {
@@ -514,7 +533,14 @@ proptest! {
 /// Touches pages one after another, and returns the machine's counters.
 fn scan(pages: impl Iterator<Item = u64>, rounds: usize) -> portcullis_far::pages::Counters {
     let limits = Limits { pages: PAGES, mapped: 256, held: 128 };
-    let mut world = World::new(limits, 1);
+    scan_in(World::new(limits, 1), pages, rounds)
+}
+
+fn scan_in(
+    mut world: World,
+    pages: impl Iterator<Item = u64>,
+    rounds: usize,
+) -> portcullis_far::pages::Counters {
     let pages: Vec<_> = pages.collect();
     for &page in &pages {
         world.access(page, Some(page + 1)).expect("it is written");
@@ -545,6 +571,15 @@ fn a_scan_faults_once_for_many_pages_in_either_direction() {
 fn pages_that_were_only_read_are_not_written_again() {
     let counters = scan(0..PAGES, 3);
     assert!(counters.saved <= PAGES + 64, "{counters:?}");
+}
+
+#[test]
+fn pages_that_are_only_read_keep_their_bytes_when_some_of_them_stay_in_the_program() {
+    for dice in 0..20 {
+        let limits = Limits { pages: PAGES, mapped: 256, held: 128 };
+        let world = World { is_restless: true, ..World::new(limits, dice) };
+        scan_in(world, 0..PAGES, 6);
+    }
 }
 
 #[test]
