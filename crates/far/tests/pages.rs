@@ -343,6 +343,18 @@ impl World {
         Err(TestCaseError::fail(format!("page {page} does not come")))
     }
 
+    /// Nothing is pinned any more. Pages that stayed are tried again, and then no more is mapped than may be.
+    fn unpin(&mut self) -> Result<(), TestCaseError> {
+        self.pinned.clear();
+        for _ in 0..1000 {
+            self.prepare();
+            self.finish_one();
+        }
+        prop_assert!(self.mapped.len() <= self.limits.mapped as usize);
+        self.refused.clear();
+        Ok(())
+    }
+
     /// The monitor has nothing else to do, and time passes.
     fn prepare(&mut self) {
         self.now += Duration::from_millis(7);
@@ -468,16 +480,7 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
                 world.model.retain(|&it, _| it < page || it >= page + count);
             }
             Step::Pin { page, count } => world.pinned.extend(page..(page + count).min(PAGES)),
-            Step::Unpin => {
-                world.pinned.clear();
-                // They are tried again, and then no more is mapped than may be.
-                (0..1000).for_each(|_| {
-                    world.prepare();
-                    world.finish_one();
-                });
-                prop_assert!(world.mapped.len() <= limits.mapped as usize);
-                world.refused.clear();
-            }
+            Step::Unpin => world.unpin()?,
             Step::Fork { is_amid: true } => world.is_fork_due = true,
             Step::Fork { is_amid: false } => world.fork(),
             Step::ReadInChild { page, count } => {
