@@ -5,7 +5,6 @@ mod chains;
 mod chunks;
 mod connectx5;
 mod explore;
-mod limits;
 mod model_1rma;
 mod planted;
 mod queues;

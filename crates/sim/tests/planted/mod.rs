@@ -5,7 +5,6 @@
 
 mod calls;
 
-use portcullis_protocol::Lifetime;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_sim::{FaultKind, Plan, Programs, Promise, run, shrink};
 
@@ -73,11 +72,6 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
         Fault::WindowNotRefunded => Plan { udp: 100, faults: Vec::new(), ..drawn },
         // Nothing else makes time-outs.
         Fault::BlackHoleUnnoticed => Plan { udp: 100, faults: vec![FaultKind::Mtu], ..drawn },
-        _ if Fault::OF_LIMITS.contains(&fault) => {
-            let (faults, within) = (vec![FaultKind::NodeFreeze], Some(Lifetime::millis(1)));
-            let (programs, duration_ns) = (Programs::Sessions, 60_000_000);
-            Plan { programs, faults, within, duration_ns, hostile: 0, udp: 50, ..drawn }
-        }
         _ if is_of_udp(fault) => over_udp(drawn),
         _ if is_of_chunks(fault) => drawn.with(Programs::Chunks),
         Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
@@ -128,7 +122,7 @@ macro_rules! faults {
         #[test]
         fn every_fault_has_its_test() {
             let faults = Fault::ALL.iter().chain(&Fault::OF_RACES).chain(&Fault::OF_QUEUES).chain(&Fault::OF_CHUNKS);
-            let faults = faults.chain(&Fault::OF_UDP).chain(&Fault::OF_LIMITS);
+            let faults = faults.chain(&Fault::OF_UDP);
             let missing: Vec<_> = faults.filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
             assert!(missing.is_empty(), "no test plants {missing:?}");
         }
@@ -163,7 +157,6 @@ faults! {
     lateness_charged_to_tenant: LatenessChargedToTenant by Lateness;
     doubt_not_awaited: DoubtNotAwaited by Truth;
     wait_judges_by_old_time: WaitJudgesByOldTime by Truth;
-    limit_not_kept: LimitNotKept by Progress;
     unshare_ends_nothing: UnshareEndsNothing by Access;
     members_stay_shared: MembersStayShared by Access;
     share_not_compared: ShareNotCompared by Access;
