@@ -138,7 +138,7 @@ fn a_program_whose_node_dies_is_ended_with_the_reason() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
     assert!(output.stdout.is_empty(), "it printed something without its memory");
-    assert!(errors(&output).contains("the node has ended"), "{}", errors(&output));
+    assert!(errors(&output).contains("node is gone"), "{}", errors(&output));
 }
 
 /// The processes whose parent is `process`.

@@ -17,7 +17,6 @@ use crate::path_mtu::PathMtu;
 use crate::status::Status;
 use flow::Flow;
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_protocol::planted::{self, Fault};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -363,8 +362,7 @@ impl Executor {
         let path = self.path.as_ref().filter(|path| path.to() == to);
         let datagram_max = path.map_or(usize::MAX, |path| {
             // Whatever the path has become meanwhile, a repeat gets through.
-            let is_lost = part.lost > 0 && !planted::is(Fault::BlackHoleUnnoticed);
-            if is_lost { path.base() } else { path.datagram_max() }
+            if part.lost > 0 { path.base() } else { path.datagram_max() }
         });
         let factor = (1 << part.lost.saturating_sub(1).min(u32::BITS - 1)).min(REPEAT_TIMEOUTS_MAX);
         Terms { datagram_max, timeout: self.initiator.timeout() * factor }

@@ -15,7 +15,6 @@ use crate::initiator::Completion;
 use crate::keys::OperationType;
 use crate::probe::{self, PROBE_ROUND};
 use crate::status::Status;
-use portcullis_protocol::planted::{self, Fault};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -139,7 +138,7 @@ impl PathMtu {
     /// carried since in that direction, the path may be a black hole for the size: it is probed, and meanwhile the smallest one is used.
     pub fn lost(&mut self, direction: Direction, bytes: usize, sent: Duration, now: Duration) {
         let is_in_use = bytes > self.base() && bytes <= self.datagram_max();
-        if !is_in_use || self.carried[direction as usize] > sent || planted::is(Fault::BlackHoleUnnoticed) {
+        if !is_in_use || self.carried[direction as usize] > sent {
             return;
         }
         let last = self.lower(0, now);

@@ -154,14 +154,10 @@ pub enum Fault {
     WindowNotRefunded,
     /// A probe is answered twice.
     ProbeAnsweredTwice,
-    /// Datagrams stay as long as they were although the path does not carry them any more.
-    BlackHoleUnnoticed,
     /// A read without an answer waits for ever.
     DeadlineForgotten,
     /// A refusal ends a change although its data is on its way.
     CopysRefusalBelieved,
-    /// A transfer whose time is over goes on being repeated.
-    RepeatedBeyondPatience,
     /// A transfer that may have happened in part is said to have been refused.
     RefusedAfterEffect,
     /// A name stays in the directory when the lease that has registered it ends.
@@ -278,7 +274,7 @@ impl Fault {
     ];
 
     /// Those of clients over UDP. The simulator's checkers find them.
-    pub const OF_UDP: [Self; 19] = [
+    pub const OF_UDP: [Self; 17] = [
         Self::RegionStaysOpen,
         Self::OperationRightNotChecked,
         Self::RegionOneByteLong,
@@ -294,10 +290,8 @@ impl Fault {
         Self::WindowNotRefunded,
         Self::DeadlineForgotten,
         Self::CopysRefusalBelieved,
-        Self::RepeatedBeyondPatience,
         Self::RefusedAfterEffect,
         Self::ProbeAnsweredTwice,
-        Self::BlackHoleUnnoticed,
     ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.

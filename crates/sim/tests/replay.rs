@@ -31,7 +31,10 @@ fn every_kind_of_fault_happens_and_none_that_was_left_out() {
         assert!(report.faults.keys().all(|kind| plan.faults.contains(kind)), "seed {seed}");
         happened.extend(report.faults.into_keys());
     }
-    assert_eq!(happened.len(), FaultKind::ALL.len(), "{happened:?}");
+    // Only runs that are asked for have a path whose MTU falls.
+    let drawn: std::collections::BTreeSet<_> =
+        FaultKind::ALL.into_iter().filter(|kind| *kind != FaultKind::Mtu).collect();
+    assert_eq!(happened, drawn);
 }
 
 #[test]

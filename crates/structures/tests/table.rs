@@ -312,7 +312,7 @@ fn keys_and_values_have_any_bytes_up_to_their_limits() {
     assert_eq!(error, Err(TableError::ValueTooLong { bytes: (1 << 20) + 1, most: 1 << 20 }));
     assert_eq!(one.all().len(), 3);
     one.table.store_values_up_to(usize::MAX);
-    let longest: Vec<u8> = (0..LONG_VALUE_BYTES_MAX).map(|at| (at / 1000 % 251) as u8).collect();
+    let longest: Vec<u8> = (0..LONG_VALUE_BYTES_MAX).map(|at| (at / 1000 % 251).to_le_bytes()[0]).collect();
     assert!(one.run(one.table.insert(b"longest", &longest)));
     assert!(one.get(b"longest").as_ref() == Some(&longest), "128 MiB read back");
     assert_eq!(one.run(one.table.take(b"longest")).map(|value| value == longest), Some(true));

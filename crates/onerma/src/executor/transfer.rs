@@ -4,7 +4,6 @@ use crate::OPERATION_MAX;
 use crate::initiator::{Action, Command, Completion, Destination, ServiceClass};
 use crate::keys::OperationType;
 use crate::status::Status;
-use portcullis_protocol::planted::{self, Fault};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -187,7 +186,7 @@ impl UnderWay {
 
     /// Its time is over: what it has not begun it does not begin.
     pub fn give_up(&mut self) {
-        self.is_over = !planted::is(Fault::RepeatedBeyondPatience);
+        self.is_over = true;
         if self.has_more() {
             // What never had its turn has waited on this host.
             self.failure = Some(self.latest.unwrap_or(Status::DispatchTimeout));

@@ -63,15 +63,8 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
         }
         // Clients that are in a hurry, so that reads wait.
         Fault::WaitingReadServedLate => Plan { udp: 100, clients: 12, hostile: 2, think_ns: 2_000, ..drawn },
-        // Nodes that do not answer for long.
-        Fault::RepeatedBeyondPatience => {
-            let faults = vec![FaultKind::NodePause, FaultKind::Cut, FaultKind::Path];
-            Plan { udp: 100, faults, ..drawn }
-        }
         // Nothing else makes time-outs.
         Fault::WindowNotRefunded => Plan { udp: 100, faults: Vec::new(), ..drawn },
-        // Nothing else makes time-outs.
-        Fault::BlackHoleUnnoticed => Plan { udp: 100, faults: vec![FaultKind::Mtu], ..drawn },
         _ if is_of_udp(fault) => over_udp(drawn),
         _ if is_of_chunks(fault) => drawn.with(Programs::Chunks),
         Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
@@ -87,7 +80,6 @@ fn found(fault: Fault) -> Option<(u64, Promise, String)> {
         _ if rare => SEEDS_FOR_RARE_ONES,
         _ if is_of_a_structure(fault) => SEEDS_OF_STRUCTURES,
         _ if is_of_chunks(fault) => SEEDS_OF_CHUNKS,
-        Fault::RepeatedBeyondPatience => SEEDS,
         _ if is_of_udp(fault) => SEEDS_OF_UDP,
         _ => SEEDS,
     };
@@ -197,10 +189,8 @@ faults! {
     window_not_refunded: WindowNotRefunded by Isolation;
     deadline_forgotten: DeadlineForgotten by Timeliness;
     copys_refusal_believed: CopysRefusalBelieved by Truth;
-    repeated_beyond_patience: RepeatedBeyondPatience by Timeliness;
     refused_after_effect: RefusedAfterEffect by Truth;
     probe_answered_twice: ProbeAnsweredTwice by Amplification;
-    black_hole_unnoticed: BlackHoleUnnoticed by Isolation;
 }
 
 #[test]
