@@ -3,6 +3,7 @@
 use crate::output::{complain, print_json, say};
 use crate::rdma::ClientOptions;
 use crate::serve::sockets;
+use crate::signals::{self, Request};
 use crate::size;
 use clap::Args;
 use portcullis::host::SocketAccess;
@@ -10,8 +11,6 @@ use portcullis::{ConnectError, DirectoryName, IdentityError, Keep, Lifetime, Ses
 use portcullis_memcached::{Gateway, GatewayError, Listen};
 use portcullis_structures::table::LONG_VALUE_BYTES_MAX;
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -204,8 +203,8 @@ fn serve(options: &Options) -> Result<(), Trouble> {
     let (node, session) = (options.node.clone(), options.client.session()?);
     let session = SessionOptions { arena_bytes: ARENA_BYTES, ..session };
     let connect = Arc::new(move || connect_with(&node, session.clone()));
-    // Before the sockets: a signal from now on stops the gateway. SIGHUP does not: it has no files to open anew.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Trouble::Signals)?;
+    // Before the sockets: a signal from now on stops the gateway.
+    let (_sender, requests) = signals::requests().map_err(Trouble::Signals)?;
     let gateway = Gateway::start(portcullis_memcached::Options {
         listen: options.listen(),
         threads: options.threads,
@@ -216,7 +215,8 @@ fn serve(options: &Options) -> Result<(), Trouble> {
         ..portcullis_memcached::Options::new(options.table, connect)
     })?;
     options.announce(&gateway);
-    signals.forever().find(|signal| *signal != SIGHUP);
+    // The gateway has no counters to print and no files to open anew.
+    while requests.recv().is_ok_and(|request| request != Request::Stop) {}
     gateway.stop();
     Ok(())
 }

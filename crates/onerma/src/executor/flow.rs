@@ -89,18 +89,23 @@ impl Flow {
     pub fn ended(&mut self, completion: &Completion, local: &mut Congestion, now: Duration) {
         self.under_way -= 1;
         let Completion { status, issue_delay, total_delay, .. } = *completion;
+        let beyond = total_delay.saturating_sub(issue_delay);
+        match status {
+            Status::Ok => self.rtt = (self.rtt * 7 + beyond) / 8,
+            // How long a refusal takes depends on when the permission has ended, too, but it is an answer: a round trip is no
+            // longer. If it told nothing, one pause would space operations out so far that each begins too late for its
+            // permission, and no answer would ever be measured again.
+            Status::RemoteAuthenticationFailure => self.rtt = (self.rtt * 7 + beyond.min(self.rtt)) / 8,
+            Status::Nack | Status::Timeout | Status::DispatchTimeout => {}
+        }
         match (status, self.signal) {
-            (Status::Ok, signal) => {
-                let beyond = total_delay.saturating_sub(issue_delay);
-                self.rtt = (self.rtt * 7 + beyond) / 8;
-                match signal {
-                    Signal::Apart => {
-                        local.succeed(issue_delay, self.rtt, now);
-                        self.remote.succeed(beyond, self.rtt, now);
-                    }
-                    Signal::Together => self.remote.succeed(total_delay, self.rtt, now),
+            (Status::Ok, signal) => match signal {
+                Signal::Apart => {
+                    local.succeed(issue_delay, self.rtt, now);
+                    self.remote.succeed(beyond, self.rtt, now);
                 }
-            }
+                Signal::Together => self.remote.succeed(total_delay, self.rtt, now),
+            },
             (Status::DispatchTimeout, Signal::Apart) => local.shed(self.rtt, now),
             (Status::Nack | Status::Timeout, _) | (Status::DispatchTimeout, Signal::Together) => {
                 self.remote.shed(self.rtt, now);
@@ -109,7 +114,7 @@ impl Flow {
             // operations begin too late for their permissions.
             (Status::RemoteAuthenticationFailure, Signal::Apart) => {
                 local.refused(issue_delay);
-                self.remote.refused(total_delay.saturating_sub(issue_delay));
+                self.remote.refused(beyond);
             }
             (Status::RemoteAuthenticationFailure, Signal::Together) => self.remote.refused(total_delay),
         }
@@ -178,6 +183,38 @@ mod tests {
             falls(after(Signal::Apart, Status::RemoteAuthenticationFailure, [60, 600])),
             [false, false]
         );
+    }
+
+    #[test]
+    fn after_a_pause_answers_that_are_refusals_bring_the_pace_back() {
+        let mut flow = Flow::new(&LIMITS, &Pace { initial: 1.0, ..Pace::default() });
+        let mut local = Congestion::new(CongestionParameters::new(LIMITS.local_target));
+        let mut end = |status, total_delay: Duration, now| {
+            flow.begun(local.window(), now);
+            let (slot, issue_delay, before, is_uncertain) = (SlotId(0), Duration::ZERO, None, false);
+            let end = Completion {
+                slot,
+                status,
+                issue_delay,
+                total_delay,
+                is_uncertain,
+                before,
+                buffer: Vec::new(),
+            };
+            flow.ended(&end, &mut local, now);
+            flow.rtt
+        };
+        let paused = end(Status::Ok, Duration::from_millis(200), Duration::from_secs(1));
+        assert!(paused > Duration::from_millis(20), "{paused:?}");
+        // A late refusal says nothing of the path.
+        assert_eq!(
+            end(Status::RemoteAuthenticationFailure, Duration::from_secs(1), Duration::from_secs(2)),
+            paused
+        );
+        let refusals =
+            (3..103).map(|second| end(Status::RemoteAuthenticationFailure, RTT, Duration::from_secs(second)));
+        let after = refusals.last().expect("a hundred");
+        assert!(after < 2 * RTT, "{after:?}");
     }
 
     #[test]
