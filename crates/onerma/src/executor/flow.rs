@@ -7,6 +7,9 @@ use crate::status::Status;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// The shortest round trip: clocks tell no shorter ones apart.
+const RTT_LEAST: Duration = Duration::from_micros(1);
+
 /// A destination and direction.
 #[derive(Debug)]
 pub(super) struct Flow {
@@ -80,9 +83,22 @@ impl Flow {
     /// An operation begins: one each `RTT / CWND` (1RMA §6).
     pub fn begun(&mut self, local: f64, now: Duration) {
         self.under_way += 1;
-        let apart = self.rtt.div_f64(self.remote.window().min(local));
+        let apart = self.apart(local);
         let behind = now.saturating_sub(apart.saturating_mul(self.burst.saturating_sub(1)));
         self.next = self.next.max(behind) + apart;
+    }
+
+    /// How far apart operations begin.
+    fn apart(&self, local: f64) -> Duration {
+        self.rtt.div_f64(self.remote.window().min(local))
+    }
+
+    /// An answer took this long. The round trip falls to the shortest at once, and rises slowly: what takes longer has waited
+    /// somewhere, perhaps for a paused process, and the windows react to that. A pace that believed one such answer would let
+    /// operations begin so late that their permissions have ended, for as long as it takes to forget it.
+    fn answered_in(&mut self, took: Duration) {
+        let took = took.max(RTT_LEAST);
+        self.rtt = if took < self.rtt { took } else { (self.rtt * 7 + took) / 8 };
     }
 
     /// An operation has ended: tells this flow's window and this host's how it went (1RMA §6, Algorithm 1).
@@ -91,11 +107,10 @@ impl Flow {
         let Completion { status, issue_delay, total_delay, .. } = *completion;
         let beyond = total_delay.saturating_sub(issue_delay);
         match status {
-            Status::Ok => self.rtt = (self.rtt * 7 + beyond) / 8,
+            Status::Ok => self.answered_in(beyond),
             // How long a refusal takes depends on when the permission has ended, too, but it is an answer: a round trip is no
-            // longer. If it told nothing, one pause would space operations out so far that each begins too late for its
-            // permission, and no answer would ever be measured again.
-            Status::RemoteAuthenticationFailure => self.rtt = (self.rtt * 7 + beyond.min(self.rtt)) / 8,
+            // longer.
+            Status::RemoteAuthenticationFailure => self.answered_in(beyond.min(self.rtt)),
             Status::Nack | Status::Timeout | Status::DispatchTimeout => {}
         }
         match (status, self.signal) {
@@ -118,6 +133,8 @@ impl Flow {
             }
             (Status::RemoteAuthenticationFailure, Signal::Together) => self.remote.refused(total_delay),
         }
+        // What waits has been spaced out by what was known before.
+        self.next = self.next.min(now + self.apart(local.window()));
     }
 }
 
@@ -186,35 +203,32 @@ mod tests {
     }
 
     #[test]
-    fn after_a_pause_answers_that_are_refusals_bring_the_pace_back() {
-        let mut flow = Flow::new(&LIMITS, &Pace { initial: 1.0, ..Pace::default() });
-        let mut local = Congestion::new(CongestionParameters::new(LIMITS.local_target));
-        let mut end = |status, total_delay: Duration, now| {
-            flow.begun(local.window(), now);
-            let (slot, issue_delay, before, is_uncertain) = (SlotId(0), Duration::ZERO, None, false);
-            let end = Completion {
-                slot,
-                status,
-                issue_delay,
-                total_delay,
-                is_uncertain,
-                before,
-                buffer: Vec::new(),
+    fn after_a_pause_the_first_answer_brings_the_pace_back() {
+        for status in [Status::Ok, Status::RemoteAuthenticationFailure] {
+            let mut flow = Flow::new(&LIMITS, &Pace { initial: 1.0, burst: 1, ..Pace::default() });
+            let mut local = Congestion::new(CongestionParameters::new(LIMITS.local_target));
+            let now = Duration::from_secs(1);
+            let mut end = |flow: &mut Flow, status, total_delay: Duration| {
+                let (slot, issue_delay, before, is_uncertain) = (SlotId(0), Duration::ZERO, None, false);
+                let buffer = Vec::new();
+                let end = Completion { slot, status, issue_delay, total_delay, is_uncertain, before, buffer };
+                flow.ended(&end, &mut local, now);
             };
-            flow.ended(&end, &mut local, now);
-            flow.rtt
-        };
-        let paused = end(Status::Ok, Duration::from_millis(200), Duration::from_secs(1));
-        assert!(paused > Duration::from_millis(20), "{paused:?}");
-        // A late refusal says nothing of the path.
-        assert_eq!(
-            end(Status::RemoteAuthenticationFailure, Duration::from_secs(1), Duration::from_secs(2)),
-            paused
-        );
-        let refusals =
-            (3..103).map(|second| end(Status::RemoteAuthenticationFailure, RTT, Duration::from_secs(second)));
-        let after = refusals.last().expect("a hundred");
-        assert!(after < 2 * RTT, "{after:?}");
+            for _ in 0..20 {
+                flow.begun(1.0, now);
+                end(&mut flow, Status::Ok, Duration::from_millis(200));
+            }
+            flow.begun(1.0, now);
+            assert!(flow.rtt > Duration::from_millis(100), "{:?}", flow.rtt);
+            // A late refusal says nothing of the path.
+            let before = flow.rtt;
+            end(&mut flow, Status::RemoteAuthenticationFailure, Duration::from_secs(1));
+            assert_eq!(flow.rtt, before);
+            flow.begun(1.0, now);
+            end(&mut flow, status, RTT);
+            assert_eq!(flow.rtt, RTT);
+            assert!(flow.next_begin() < now + Duration::from_millis(1), "{:?}", flow.next_begin());
+        }
     }
 
     #[test]

@@ -390,13 +390,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let now = self.pipeline.now();
         let mut taken = Vec::new();
-        let mut outdated = None;
+        let (mut outdated, mut failed) = (None, None);
+        // All of them, also after one that fails. What was posted and is awaited by nobody would still stand before what is
+        // tried next, each time some more, until nothing gets its turn before its permission has ended.
         for (place, free, claim, swap) in swaps {
-            if swap.await? == free.0 {
-                taken.push((place, claim.version()));
-            } else {
-                outdated = Some(place.extent);
+            match swap.await {
+                Ok(before) if before == free.0 => taken.push((place, claim.version())),
+                Ok(_) => outdated = Some(place.extent),
+                Err(error) => failed = failed.or(Some(error)),
             }
+        }
+        if let Some(error) = failed.filter(|_| taken.is_empty()) {
+            return Err(error.into());
         }
         let mut grants = Vec::new();
         for (place, version) in taken {

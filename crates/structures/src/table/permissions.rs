@@ -219,10 +219,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         loop {
             let permission = self.permission(part).await?;
             match act(&permission).await {
+                Err(error) if error.wants_permission() && self.is_replaced(part, &permission) => {}
                 Err(error) => self.mend(error).await?,
                 done => return done,
             }
         }
+    }
+
+    /// Whether the handle has another permission over a part by now. Where many operations fail under one permission, the first
+    /// has a new one acquired, and the others are not to have that one replaced too.
+    fn is_replaced(&self, part: Part, permission: &Rc<BarePermission>) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.permissions.held(part).permission.as_ref().is_some_and(|held| !Rc::ptr_eq(held, permission))
     }
 
     /// Reads bytes of a part. Long ones in pieces, each of which may be read under a permission of its own: where the network
