@@ -7,6 +7,8 @@ use crate::status::Status;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// An answer that takes so many round trips has waited for something else than the path.
+const PAUSE_ROUND_TRIPS: u32 = 8;
 /// The shortest round trip: clocks tell no shorter ones apart.
 const RTT_LEAST: Duration = Duration::from_micros(1);
 
@@ -93,12 +95,18 @@ impl Flow {
         self.rtt.div_f64(self.remote.window().min(local))
     }
 
-    /// An answer took this long. The round trip falls to the shortest at once, and rises slowly: what takes longer has waited
-    /// somewhere, perhaps for a paused process, and the windows react to that. A pace that believed one such answer would let
-    /// operations begin so late that their permissions have ended, for as long as it takes to forget it.
-    fn answered_in(&mut self, took: Duration) {
-        let took = took.max(RTT_LEAST);
-        self.rtt = if took < self.rtt { took } else { (self.rtt * 7 + took) / 8 };
+    /// An answer took this long. Where that is far less than is believed, what was measured before has waited somewhere, perhaps
+    /// for a paused process, and is no round trip: it is forgotten at once. A pace that believed it would let operations begin so
+    /// late that their permissions have ended, for as long as it takes to forget it. Returns whether it is so.
+    fn answered_in(&mut self, took: Duration, is_refusal: bool) -> bool {
+        let is_far_less = took * PAUSE_ROUND_TRIPS < self.rtt;
+        if is_far_less {
+            self.rtt = took.max(RTT_LEAST);
+        } else if !is_refusal {
+            // How long a refusal takes depends on when the permission has ended, too.
+            self.rtt = (self.rtt * 7 + took) / 8;
+        }
+        is_far_less
     }
 
     /// An operation has ended: tells this flow's window and this host's how it went (1RMA §6, Algorithm 1).
@@ -106,13 +114,12 @@ impl Flow {
         self.under_way -= 1;
         let Completion { status, issue_delay, total_delay, .. } = *completion;
         let beyond = total_delay.saturating_sub(issue_delay);
-        match status {
-            Status::Ok => self.answered_in(beyond),
-            // How long a refusal takes depends on when the permission has ended, too, but it is an answer: a round trip is no
-            // longer.
-            Status::RemoteAuthenticationFailure => self.answered_in(beyond.min(self.rtt)),
-            Status::Nack | Status::Timeout | Status::DispatchTimeout => {}
-        }
+        let forgets_a_pause = match status {
+            Status::Ok | Status::RemoteAuthenticationFailure => {
+                self.answered_in(beyond, status != Status::Ok)
+            }
+            Status::Nack | Status::Timeout | Status::DispatchTimeout => false,
+        };
         match (status, self.signal) {
             (Status::Ok, signal) => match signal {
                 Signal::Apart => {
@@ -133,8 +140,10 @@ impl Flow {
             }
             (Status::RemoteAuthenticationFailure, Signal::Together) => self.remote.refused(total_delay),
         }
-        // What waits has been spaced out by what was known before.
-        self.next = self.next.min(now + self.apart(local.window()));
+        if forgets_a_pause {
+            // The next operation was put off by what is forgotten now.
+            self.next = self.next.min(now + self.apart(local.window()));
+        }
     }
 }
 
