@@ -65,7 +65,8 @@ impl<T> Table<T> {
         }
     }
 
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn get_further(&self, number: usize) -> Option<&T> {
         self.further.get((number / CHUNK).checked_sub(1)?)?.get(number % CHUNK)
     }
@@ -80,7 +81,8 @@ impl<T> Table<T> {
         }
     }
 
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn get_further_mut(further: &mut [Vec<T>], number: usize) -> Option<&mut T> {
         further.get_mut((number / CHUNK).checked_sub(1)?)?.get_mut(number % CHUNK)
     }

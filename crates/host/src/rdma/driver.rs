@@ -56,10 +56,6 @@ impl Driver for DeviceDriver {
         false
     }
 
-    fn has_news(&mut self) -> bool {
-        true
-    }
-
     fn announce(&mut self) {}
 
     fn turn_all(&mut self) -> bool {
