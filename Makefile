@@ -14,7 +14,7 @@ MUTANTS_SHARD ?= 0/4
 # Mistakes that tests plant are compiled into all tests, and not only into those that plant them: otherwise nearly everything
 # would be built twice. What is shipped has none of them.
 export PLANTED := portcullis-sim/planted,portcullis-structures/planted,portcullis-directory/planted
-TESTS = test --workspace --features $(PLANTED) --locked
+TESTS = test --workspace --features $(PLANTED) --locked --no-fail-fast
 
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (about a minute with the build)'

@@ -64,7 +64,6 @@ pub struct UdpEndpoint {
     arena: ArenaMemory,
     size: EndpointSize,
     executor: Executor,
-    transfers: usize,
     socket: UdpSocket,
     control: Control,
     /// Keys by region.
@@ -108,7 +107,6 @@ impl UdpEndpoint {
             node,
             arena: ArenaMemory::whole(memory, size.arena_bytes),
             size,
-            transfers: executor.transfers,
             executor: Executor::with_pace(Initiator::new(initiator), executor, pace).with_path(path),
             socket,
             control: Control::new(link),
@@ -299,8 +297,10 @@ impl VerbsEndpoint for UdpEndpoint {
     }
 
     fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
-        let room = self.transfers.saturating_sub(self.executor.pending());
-        for request in requests.iter().take(room) {
+        for (posted, request) in requests.iter().enumerate() {
+            if !self.executor.takes(self.node.address, request.verb.into()) {
+                return posted;
+            }
             let transfer = self.transfer(request);
             let now = self.now();
             match self.executor.begin(transfer, now) {
@@ -316,7 +316,7 @@ impl VerbsEndpoint for UdpEndpoint {
                 }),
             }
         }
-        requests.len().min(room)
+        requests.len()
     }
 
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {

@@ -276,6 +276,18 @@ impl Executor {
         Ok(id)
     }
 
+    /// Whether a transfer has its turn soon: no more wait for theirs than may be under way. Until then it is better kept by the
+    /// caller, who can still take it back when its permission ends. One that waits here is sent all the same, is refused, and has
+    /// taken the place of one whose permission lasts.
+    #[must_use]
+    pub fn takes(&self, to: SocketAddr, operation: OperationType) -> bool {
+        self.transfers.len() < self.limits.transfers
+            && self.flows.get(&(to, operation)).is_none_or(|flow| {
+                let waits = u32::try_from(flow.waits()).unwrap_or(u32::MAX);
+                f64::from(waits) < flow.window().min(self.local.window()).max(1.0)
+            })
+    }
+
     /// Transfers that have not ended.
     #[must_use]
     pub fn pending(&self) -> usize {

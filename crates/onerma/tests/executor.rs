@@ -208,6 +208,30 @@ fn a_transfer_that_is_refused_begins_nothing_more_and_ends_when_nothing_is_under
 }
 
 #[test]
+fn no_more_transfers_are_taken_than_have_their_turn_soon() {
+    let mut path = Path::new(RESPONDER, 0.0, 1);
+    let fill = |path: &mut Path| {
+        let pending = path.executor.pending();
+        while path.executor.takes(path.node.address, OperationType::Read) {
+            path.begin(Action::Read(vec![0; 8]), ServiceClass::Latency, true);
+        }
+        path.executor.pending() - pending
+    };
+    // The window begins with one operation: one is under way, and one waits.
+    assert_eq!(fill(&mut path), 2);
+    assert!(path.executor.takes(path.node.address, OperationType::Atomic), "it has a turn of its own");
+    for _ in 0..200 {
+        assert_eq!(path.end().status, Status::Ok);
+        fill(&mut path);
+    }
+    let (local, remote) = path.executor.windows(path.node.address, OperationType::Read);
+    let window = local.min(remote.expect("it is used"));
+    assert!(window > 3.0, "{window}");
+    let waiting = u32::try_from(path.executor.pending() - path.executor.operations()).expect("few");
+    assert!((window - f64::from(waiting)).abs() <= 1.0, "{waiting} {window}");
+}
+
+#[test]
 fn nothing_takes_longer_than_its_patience_and_the_end_of_what_is_under_way() {
     // A transfer of one operation has nothing more to begin when its time is over, but for repeats.
     let short =

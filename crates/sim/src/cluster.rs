@@ -1,6 +1,6 @@
 //! The cluster: machines, network, checkers, and the loop that moves virtual time.
 
-use crate::application::{Commons, LAST_LOOKS, LEASES_OF_A_LOOK};
+use crate::application::{Commons, LAST_LOOKS, LEASES_OF_A_LOOK, WORDS_OF_LOOKS};
 use crate::clock::{Clock, MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::SharedNic;
@@ -194,13 +194,16 @@ impl Cluster {
             || self.now > self.plan.duration_ns + self.wind_down_takes()
     }
 
-    /// The most time, after the work, in which everything that was begun must end. The founder of a structure looks at it then, for
-    /// as many leases as its sweeps wait for, and users over UDP have long leases where links are slow.
+    /// The most time, after the work, in which everything that was begun must end. The founder of a structure looks at it then: for
+    /// as many leases as its sweeps wait for, which are long over UDP where links are slow, and for the words that the sweeps change,
+    /// which take long where packets are lost.
     fn wind_down_takes(&self) -> Nanos {
         if !self.plan.programs.share_a_structure() || !self.has_clients_over_udp() {
             return WIND_DOWN;
         }
-        WIND_DOWN + u64::from(LAST_LOOKS) * LEASES_OF_A_LOOK * self.terms.lease_min().0 * MICROSECOND
+        let words = (self.terms.word_takes() * WORDS_OF_LOOKS).as_nanos();
+        let leases = u64::from(LAST_LOOKS) * LEASES_OF_A_LOOK * self.terms.lease_min().0 * MICROSECOND;
+        WIND_DOWN + leases + Nanos::try_from(words).expect("some seconds")
     }
 
     pub fn step(&mut self, event: Event) {

@@ -167,6 +167,21 @@ fn mixed(programs: Programs, seed: u64) -> Plan {
 }
 
 #[test]
+fn one_slow_answer_spaces_operations_out_until_the_next_only() {
+    breaks_nothing(&mixed(Programs::Tables, 884_000_349));
+}
+
+#[test]
+fn extents_with_many_blocks_are_given_back_although_packets_are_lost() {
+    breaks_nothing(&mixed(Programs::Tables, 884_004_658));
+}
+
+#[test]
+fn a_permission_that_many_accesses_failed_under_is_replaced_once() {
+    breaks_nothing(&mixed(Programs::Tables, 884_001_772));
+}
+
+#[test]
 fn a_long_write_over_a_slow_link_is_not_interrupted_while_its_parts_succeed() {
     for seed in [882_000_005, 883_000_004] {
         breaks_nothing(&mixed(Programs::Tables, seed));

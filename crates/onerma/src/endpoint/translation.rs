@@ -3,6 +3,7 @@
 use crate::atomic::Atomic;
 use crate::executor::{Transfer, TransferEnd};
 use crate::initiator::{Action, Destination, ServiceClass};
+use crate::keys::OperationType;
 use crate::status::Status as Ended;
 use portcullis_memory::Memory;
 use portcullis_nic::{LocalSpan, OneShotRequest, OneShotVerb, Status};
@@ -10,6 +11,16 @@ use portcullis_protocol::planted::{self, Fault};
 
 /// Small transfers are served before large ones: up to so many bytes.
 const LATENCY_BYTES_MAX: u32 = 4096;
+
+impl From<OneShotVerb> for OperationType {
+    fn from(verb: OneShotVerb) -> Self {
+        match verb {
+            OneShotVerb::Read => Self::Read,
+            OneShotVerb::Write { .. } => Self::Write,
+            OneShotVerb::CompareAndSwap { .. } | OneShotVerb::FetchAndAdd { .. } => Self::Atomic,
+        }
+    }
+}
 
 impl Transfer {
     /// The transfer of a request. What it writes is read from the arena here.

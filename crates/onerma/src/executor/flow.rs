@@ -54,7 +54,12 @@ impl Flow {
     }
 
     pub fn is_waiting(&self) -> bool {
-        self.waiting.iter().any(|queue| !queue.is_empty())
+        self.waits() > 0
+    }
+
+    /// Transfers with more to begin.
+    pub fn waits(&self) -> usize {
+        self.waiting.iter().map(VecDeque::len).sum()
     }
 
     /// Takes the transfer whose turn it is out of those that wait. With more to begin it goes behind the others of its class.
@@ -95,31 +100,22 @@ impl Flow {
         self.rtt.div_f64(self.remote.window().min(local))
     }
 
-    /// An answer took this long. Where that is far less than is believed, what was measured before has waited somewhere, perhaps
-    /// for a paused process, and is no round trip: it is forgotten at once. A pace that believed it would let operations begin so
-    /// late that their permissions have ended, for as long as it takes to forget it. Returns whether it is so.
-    fn answered_in(&mut self, took: Duration, is_refusal: bool) -> bool {
-        let is_far_less = took * PAUSE_ROUND_TRIPS < self.rtt;
-        if is_far_less {
-            self.rtt = took.max(RTT_LEAST);
-        } else if !is_refusal {
-            // How long a refusal takes depends on when the permission has ended, too.
-            self.rtt = (self.rtt * 7 + took) / 8;
-        }
-        is_far_less
-    }
-
     /// An operation has ended: tells this flow's window and this host's how it went (1RMA §6, Algorithm 1).
     pub fn ended(&mut self, completion: &Completion, local: &mut Congestion, now: Duration) {
         self.under_way -= 1;
         let Completion { status, issue_delay, total_delay, .. } = *completion;
         let beyond = total_delay.saturating_sub(issue_delay);
-        let forgets_a_pause = match status {
-            Status::Ok | Status::RemoteAuthenticationFailure => {
-                self.answered_in(beyond, status != Status::Ok)
-            }
-            Status::Nack | Status::Timeout | Status::DispatchTimeout => false,
-        };
+        // An answer that comes so much sooner than is believed: what was measured before has waited somewhere, perhaps for a paused
+        // process, and is no round trip. A pace that went on believing it would let operations begin so late that their permissions
+        // have ended.
+        let is_answer = matches!(status, Status::Ok | Status::RemoteAuthenticationFailure);
+        let forgets_a_pause = is_answer && beyond * PAUSE_ROUND_TRIPS < self.rtt;
+        if forgets_a_pause {
+            self.rtt = beyond.max(RTT_LEAST);
+        } else if status == Status::Ok {
+            // How long a refusal takes depends on when the permission has ended, too.
+            self.rtt = (self.rtt * 7 + beyond) / 8;
+        }
         match (status, self.signal) {
             (Status::Ok, signal) => match signal {
                 Signal::Apart => {

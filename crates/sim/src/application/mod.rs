@@ -8,7 +8,7 @@ mod structure;
 mod table;
 
 pub(crate) use commons::Commons;
-pub(crate) use structure::{LAST_LOOKS, LEASES_OF_A_LOOK};
+pub(crate) use structure::{LAST_LOOKS, LEASES_OF_A_LOOK, WORDS_OF_LOOKS};
 
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;

@@ -23,6 +23,9 @@ pub(crate) const LAST_LOOKS: u32 = 8;
 /// How many leases one last look takes, at most: each of its two sweeps waits for two leases and a 64th of that, and what the sweeps
 /// and the look move takes less than the rest.
 pub(crate) const LEASES_OF_A_LOOK: u64 = 6;
+/// Words that the last looks change, at most. What they give back to the node is retired block by block: a few extents have the
+/// smallest blocks, of which each has some four thousand.
+pub(crate) const WORDS_OF_LOOKS: u32 = 4 << 12;
 
 /// A user of the structure, on its strand.
 pub(super) struct User {

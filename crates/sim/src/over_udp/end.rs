@@ -96,8 +96,12 @@ impl OneShotEnd {
 
     /// Posts requests, as many as there is room for.
     pub fn post(&mut self, requests: &[OneShotRequest]) -> usize {
-        let room = self.terms.executor.transfers.saturating_sub(self.executor.pending());
-        for &request in requests.iter().take(room) {
+        let mut posted = 0;
+        for &request in requests {
+            if !self.executor.takes(self.node, request.verb.into()) {
+                break;
+            }
+            posted += 1;
             let (to, now) = (self.destination(&request), self.now());
             let transfer = Transfer::of_request(&request, to, &self.arena);
             match self.executor.begin(transfer, now) {
@@ -109,7 +113,7 @@ impl OneShotEnd {
             }
         }
         self.transmit();
-        requests.len().min(room)
+        posted
     }
 
     fn complete(&mut self, request: u64, status: Status, kind: CompletionKind) {

@@ -167,6 +167,15 @@ impl Terms {
         Lifetime(quarter.saturating_mul(4))
     }
 
+    /// How long a change of a word takes on average, at most: two round trips, and a time-out for each packet that is lost, there or
+    /// back. The next few operations come further apart after one.
+    pub fn word_takes(&self) -> Duration {
+        let rtt = self.executor.rtt;
+        rtt * 2
+            + (self.initiator.timeout + rtt * 16) * 2 * u32::try_from(self.faults.lost).expect("per mille")
+                / 1000
+    }
+
     /// Whether the place of a region has another one soon. Then nobody is told of late operations on it, which wait for their
     /// time-outs.
     pub fn reuses_places(&self) -> bool {

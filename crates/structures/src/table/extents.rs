@@ -340,17 +340,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         until: Moment,
         act: impl AsyncFn(&Rc<BarePermission>) -> Result<bool, TableError>,
     ) -> Result<bool, TableError> {
-        loop {
-            let permission = self.permission(Part::Head).await?;
+        self.under(Part::Head, async |permission| {
             // Only now: the permission must not be from after that time.
             if self.pipeline.now() >= until {
                 return Ok(false);
             }
-            match act(&permission).await {
-                Err(error) => self.mend(error).await?,
-                done => return done,
-            }
-        }
+            act(permission).await
+        })
+        .await
     }
 
     /// Frees an object of the table, unless it is gone already.
