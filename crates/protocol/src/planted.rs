@@ -58,6 +58,8 @@ pub enum Fault {
     DoubtNotAwaited,
     /// A waiting session judges what arrives by a time up to 64 looks old.
     WaitJudgesByOldTime,
+    /// The client gives nothing up that takes longer than its limit.
+    LimitNotKept,
     /// What other tenants hold of an object is not ended when it is shared with them no more.
     UnshareEndsNothing,
     /// What other tenants hold of a head's members stays when the head is not shared any more.
@@ -212,7 +214,7 @@ pub enum Fault {
 
 impl Fault {
     /// Those of the structures that show where one user ends at some step. The tests of the structures find them.
-    pub const OF_STEPS: [Self; 9] = [
+    pub const OF_STEPS: [Self; 12] = [
         Self::VersionNotCompared,
         Self::HeaderBeforeCopy,
         Self::BucketUsedTooEarly,
@@ -220,6 +222,9 @@ impl Fault {
         Self::SplitNotTakenOver,
         Self::LateClaimUsed,
         Self::OldBlockNotFreed,
+        Self::ClaimedNotCompared,
+        Self::VersionsBeginAgain,
+        Self::PiecesNotSpared,
         Self::ExpiryNotCompared,
         Self::SegmentLeftBehind,
     ];
@@ -248,6 +253,9 @@ impl Fault {
     /// Those of the directory's ledger. Its own tests find them.
     pub const OF_DIRECTORY: [Self; 4] =
         [Self::NamesOutliveLease, Self::EndedBytesStayUsed, Self::HeldHeapReclaimed, Self::PlaceGivenTwice];
+
+    /// Those of the limits of sessions. The simulator's checkers find them, where nodes freeze.
+    pub const OF_LIMITS: [Self; 1] = [Self::LimitNotKept];
 
     /// Those of calls through shared memory, and of the leases that their heaps have. The simulator's checkers find them.
     pub const OF_CALLS: [Self; 20] = [

@@ -2,7 +2,7 @@
 //! finds a key twice or waits for ever, and after a sweep nothing is leaked.
 
 use crate::trials::{
-    Deed, End, ExtentDeed, a_change_of_extents_ends_at_each_step, a_reader_is_late_at_each_step,
+    self, Deed, End, ExtentDeed, a_change_of_extents_ends_at_each_step, a_reader_is_late_at_each_step,
     a_removal_of_what_has_expired_ends_at_each_step, a_writer_is_late_at_each_step, at_each_step,
     at_each_step_in, at_each_step_of_a_split, many_updates_leak_nothing,
 };
@@ -71,6 +71,16 @@ fn a_client_is_late_at_each_step_of_an_update_where_each_block_has_a_permission_
 #[test]
 fn a_reader_that_is_late_at_any_step_finds_its_key_and_no_other() {
     a_reader_is_late_at_each_step();
+}
+
+#[test]
+fn a_reader_that_is_late_while_its_extent_goes_finds_its_key_and_no_other() {
+    trials::a_reader_is_late_while_its_extent_goes();
+}
+
+#[test]
+fn a_sweep_leaves_what_keys_lead_to() {
+    trials::a_sweep_leaves_what_keys_lead_to();
 }
 
 #[test]

@@ -5,6 +5,7 @@
 #![cfg(feature = "planted")]
 
 use crate::trials::{End, at_each_step_of_a_split};
+use crate::{queue_trials, trials};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_structures::table::Grain;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,64 +28,45 @@ fn is_found(fault: Fault, said: Option<String>, words: &[&str]) {
     assert!(words.iter().any(|words| said.contains(words)), "{fault:?} is found by another check: {said}");
 }
 
-fn by_a_death_in_a_split(fault: Fault, end: End, words: &[&str]) {
-    is_found(fault, said(fault, || at_each_step_of_a_split(Grain::Extent, end)), words);
+macro_rules! faults {
+    ($($name:ident: $fault:ident by $trial:expr => $words:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            is_found(Fault::$fault, said(Fault::$fault, || $trial), &$words);
+        })*
+
+        #[test]
+        fn every_fault_of_a_step_has_its_test() {
+            let missing: Vec<_> =
+                Fault::OF_STEPS.iter().filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
+            assert!(missing.is_empty(), "no test plants {missing:?}");
+        }
+    };
 }
 
-#[test]
-fn version_not_compared() {
-    let said = said(Fault::VersionNotCompared, crate::trials::a_reader_is_late_at_each_step);
-    is_found(Fault::VersionNotCompared, said, &["is lost"]);
-}
-
-#[test]
-fn header_before_copy() {
-    by_a_death_in_a_split(Fault::HeaderBeforeCopy, End::Killed, &["keys are lost", "Damaged"]);
-}
-
-#[test]
-fn bucket_used_too_early() {
-    by_a_death_in_a_split(Fault::BucketUsedTooEarly, End::Slow, &["keys are lost"]);
-}
-
-#[test]
-fn slots_not_frozen() {
-    by_a_death_in_a_split(Fault::SlotsNotFrozen, End::Slow, &["keys are lost"]);
-}
-
-#[test]
-fn split_not_taken_over() {
-    by_a_death_in_a_split(Fault::SplitNotTakenOver, End::Killed, &["TimedOut"]);
-}
-
-#[test]
-fn late_claim_used() {
-    let said = said(Fault::LateClaimUsed, crate::trials::a_writer_is_late_at_each_step);
-    is_found(Fault::LateClaimUsed, said, &["is lost", "blocks are leaked or lost", "Damaged"]);
-}
-
-#[test]
-fn expiry_not_compared() {
-    let said = said(Fault::ExpiryNotCompared, || {
-        crate::trials::a_removal_of_what_has_expired_ends_at_each_step(End::Late);
-    });
-    is_found(Fault::ExpiryNotCompared, said, &["keys are lost"]);
-}
-
-#[test]
-fn old_block_not_freed() {
-    let said = said(Fault::OldBlockNotFreed, crate::trials::many_updates_leak_nothing);
-    is_found(Fault::OldBlockNotFreed, said, &["leaked"]);
-}
-
-#[test]
-fn segment_left_behind() {
-    let said = said(Fault::SegmentLeftBehind, || {
-        crate::queue_trials::at_each_step(
-            crate::queue_trials::FULL,
-            crate::queue_trials::Deed::Push,
-            crate::queue_trials::End::Killed,
-        );
-    });
-    is_found(Fault::SegmentLeftBehind, said, &["objects are leaked"]);
+faults! {
+    version_not_compared: VersionNotCompared by trials::a_reader_is_late_at_each_step() => ["is lost"];
+    header_before_copy: HeaderBeforeCopy
+        by at_each_step_of_a_split(Grain::Extent, End::Killed) => ["keys are lost", "Damaged"];
+    bucket_used_too_early: BucketUsedTooEarly
+        by at_each_step_of_a_split(Grain::Extent, End::Slow) => ["keys are lost"];
+    slots_not_frozen: SlotsNotFrozen by at_each_step_of_a_split(Grain::Extent, End::Slow) => ["keys are lost"];
+    split_not_taken_over: SplitNotTakenOver
+        by at_each_step_of_a_split(Grain::Extent, End::Killed) => ["TimedOut"];
+    late_claim_used: LateClaimUsed
+        by trials::a_writer_is_late_at_each_step() => ["is lost", "blocks are leaked or lost", "Damaged"];
+    expiry_not_compared: ExpiryNotCompared
+        by trials::a_removal_of_what_has_expired_ends_at_each_step(End::Late) => ["keys are lost"];
+    claimed_not_compared: ClaimedNotCompared
+        by trials::a_sweep_leaves_what_keys_lead_to() => ["keys are lost", "Damaged"];
+    pieces_not_spared: PiecesNotSpared
+        by trials::a_sweep_leaves_what_keys_lead_to() => ["keys are lost", "Damaged"];
+    versions_begin_again: VersionsBeginAgain
+        by trials::a_reader_is_late_while_its_extent_goes() => ["is lost", "never the key's"];
+    old_block_not_freed: OldBlockNotFreed by trials::many_updates_leak_nothing() => ["leaked"];
+    segment_left_behind: SegmentLeftBehind by queue_trials::at_each_step(
+        queue_trials::FULL,
+        queue_trials::Deed::Push,
+        queue_trials::End::Killed,
+    ) => ["objects are leaked"];
 }

@@ -599,6 +599,18 @@ fn keys_that_were_chosen_for_a_known_seed_do_not_fill_a_table_that_has_drawn_its
 }
 
 #[test]
+fn a_handle_does_not_print_the_seed_of_its_table() {
+    let node = node(Mechanism::MemoryWindow);
+    let seed = Some(0x1234_5678_9ABC_DEF0);
+    let one = User::create(&node, TENANT, &TableOptions { seed, ..small(Grain::Extent) });
+    let two = User::open(&node, TENANT, one.table.head(), Access::Write);
+    for printed in [format!("{:?}", one.table), format!("{:?}", two.table)] {
+        assert!(printed.contains("seed: None"), "{printed}");
+        assert!(!printed.contains(&0x1234_5678_9ABC_DEF0_u64.to_string()), "{printed}");
+    }
+}
+
+#[test]
 fn a_handle_that_opens_a_table_finds_its_keys_whatever_seed_was_drawn() {
     let node = node(Mechanism::MemoryWindow);
     let one = User::create(&node, TENANT, &TableOptions { seed: None, ..small(Grain::Extent) });
@@ -759,4 +771,28 @@ fn a_look_at_a_whole_table_ends_where_a_slot_names_a_block_that_was_written_over
     let looked = run(&user.pipeline, user.table.for_each(|_, _| ()));
     assert!(matches!(looked, Err(TableError::Damaged { .. })), "{looked:?}");
     assert_eq!(user.get(b"whole").as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn a_value_with_a_piece_that_was_written_over_is_said_to_be_damaged_and_can_be_removed() {
+    let node = node_that_lends(Mechanism::MemoryWindow, 32 << 20);
+    let user = User::create(&node, TENANT, &small(Grain::Extent));
+    let mark: Vec<u8> = (0..64u8).map(|number| number.wrapping_mul(37) ^ 0xA5).collect();
+    let mut long = vec![9; 200_000];
+    long[60_000..60_064].copy_from_slice(&mark);
+    assert!(user.run(user.table.insert(b"whole", b"value")));
+    assert!(user.run(user.table.insert(b"spoilt", &long)));
+    write_over(&node, user.table.head().address, &mark);
+    let ends = [
+        run(&user.pipeline, user.table.get(b"spoilt")).map(|_| ()),
+        run(&user.pipeline, user.table.take(b"spoilt")).map(|_| ()),
+        run(&user.pipeline, user.table.compare_and_set(b"spoilt", &long, b"new")).map(|_| ()),
+        run(&user.pipeline, user.table.for_each(|_, _| ())),
+    ];
+    for end in ends {
+        assert!(matches!(end, Err(TableError::Damaged { .. })), "{end:?}");
+    }
+    assert_eq!(user.get(b"whole").as_deref(), Some(&b"value"[..]));
+    assert!(user.run(user.table.remove(b"spoilt")));
+    assert_eq!(user.get(b"spoilt"), None);
 }

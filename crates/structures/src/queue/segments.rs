@@ -43,7 +43,7 @@ impl Segments {
         self.known.get_mut(&number).map(|segment| &mut segment.held)
     }
 
-    /// Forgets all permissions: one of them was refused.
+    /// Forgets all permissions: the node has ended one of them before its time.
     fn forget_permissions(&mut self) {
         self.known.values_mut().for_each(|segment| segment.held.permission = None);
     }
@@ -164,7 +164,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         if !error.wants_permission() {
             return Err(error);
         }
-        self.state.borrow_mut().segments.forget_permissions();
+        // What has expired is not used again. The others that the handle has are as good as before.
+        if error == QueueError::Session(Error::Revoked) {
+            self.state.borrow_mut().segments.forget_permissions();
+        }
         Ok(())
     }
 

@@ -219,8 +219,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 return Ok(Some(found.value.rest));
             }
             match Box::pin(self.whole(&found.value, found.slot)).await? {
-                Ok(value) => return Ok(Some(value)),
-                Err(retry) => self.again(&mut attempts, retry).await?,
+                Some(value) => return Ok(Some(value)),
+                None => self.again(&mut attempts, Retry::Stale(found.at, found.slot)).await?,
             }
         }
     }

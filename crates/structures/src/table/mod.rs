@@ -275,6 +275,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             frozen: HashMap::new(),
             value_bytes_max: VALUE_BYTES_MAX,
         };
+        // The options of a handle are printed.
+        let options = TableOptions { seed: None, ..options };
         Self { pipeline: Rc::clone(pipeline), head, options, seed, access, state: RefCell::new(state) }
     }
 

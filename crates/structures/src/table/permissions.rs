@@ -159,7 +159,7 @@ impl Permissions {
         self.blocks.remove(&place)?.permission
     }
 
-    /// Forgets all permissions on subtables, extents and blocks: one of them was refused.
+    /// Forgets all permissions: the node has ended one of them before its time.
     pub fn forget(&mut self) {
         let lists = [&mut self.subtables, &mut self.extents, &mut self.claims];
         let listed = lists.into_iter().flatten();
@@ -426,7 +426,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if !error.wants_permission() {
             return Err(error);
         }
-        self.state.borrow_mut().permissions.forget();
+        // What has expired is not used again. The others that the handle has are as good as before.
+        if error == TableError::Session(Error::Revoked) {
+            self.state.borrow_mut().permissions.forget();
+        }
         Ok(())
     }
 }

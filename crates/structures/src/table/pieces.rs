@@ -8,7 +8,7 @@
 //! first block that is in a slot, or whose claim is renewed. What a dead client leaves is renewed no more, and goes.
 
 use super::blocks::Claimed;
-use super::find::{Attempt, Retry};
+
 use super::permissions::{Part, is_gone};
 use super::shape::LONG_VALUE_BYTES_MAX;
 use super::sizes::{SizeClass, WHOLE_BYTES_MAX, piece_bytes};
@@ -203,10 +203,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// All bytes of a value whose first block has this name. The pieces may have been used again meanwhile.
-    pub(super) async fn whole(&self, value: &Value, first: Slot) -> Attempt<Vec<u8>> {
+    /// All bytes of a value whose first block has this name. `None`: a piece's block was used again, so the slot that leads to the
+    /// value must have changed since.
+    pub(super) async fn whole(&self, value: &Value, first: Slot) -> Result<Option<Vec<u8>>, TableError> {
         if value.pieces.is_empty() {
-            return Ok(Ok(value.rest.clone()));
+            return Ok(Some(value.rest.clone()));
         }
         let mut bytes = Vec::new();
         for some in value.pieces.chunks(PIECES_AT_ONCE) {
@@ -218,13 +219,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     Some(piece) => bytes.extend_from_slice(&piece),
                     None => {
                         self.look_anew_at_extent(name.place().extent).await?;
-                        return Ok(Err(Retry::Changed));
+                        return Ok(None);
                     }
                 }
             }
         }
         bytes.extend_from_slice(&value.rest);
-        Ok(Ok(bytes))
+        Ok(Some(bytes))
     }
 
     /// The bytes of a piece. `None`: its block was used again.

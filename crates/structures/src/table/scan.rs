@@ -189,9 +189,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(see(&Item { key, value, length, expires }));
         }
         let value = match Box::pin(self.whole(&Value::of(content), slot)).await? {
-            Ok(value) => Some(value),
+            Some(value) => Some(value),
             // It was replaced or removed meanwhile.
-            Err(_) => self.get_now(key).await?,
+            None => self.get_now(key).await?,
         };
         Ok(value.map_or(ControlFlow::Continue(()), |value| {
             see(&Item { key, value: &value, length: value.len(), expires })

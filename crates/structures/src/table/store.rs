@@ -197,8 +197,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
             (Condition::Equals(expected), Some(found)) => {
                 match Box::pin(self.whole(&found.value, found.slot)).await? {
-                    Ok(value) => value == expected,
-                    Err(retry) => return Ok(Err(retry)),
+                    Some(value) => value == expected,
+                    None => return Ok(Err(Retry::Stale(found.at, found.slot))),
                 }
             }
         };
@@ -445,8 +445,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let whole = match whole && !found.value.pieces.is_empty() {
             true => match Box::pin(self.whole(&found.value, found.slot)).await? {
-                Ok(value) => Some(value),
-                Err(retry) => return Ok(Err(retry)),
+                Some(value) => Some(value),
+                None => return Ok(Err(Retry::Stale(at, found.slot))),
             },
             false => None,
         };

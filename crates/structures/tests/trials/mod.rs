@@ -4,7 +4,7 @@ use crate::rig::{Map, User, node};
 use portcullis::host::Host;
 use portcullis::{Lifetime, Mechanism};
 use portcullis_structures::table::{
-    Access, Condition, Grain, Statistics, Stored, Table, TableError, TableOptions,
+    Access, Condition, Grain, Statistics, Stored, Table, TableError, TableOptions, Vacated,
 };
 use std::pin::pin;
 use std::time::Instant;
@@ -365,6 +365,56 @@ pub fn a_writer_is_late_at_each_step() {
         assert_eq!(statistics.dangling, 0, "{what}: blocks are leaked or lost: {statistics:?}");
     }
     panic!("an update never ends");
+}
+
+/// A reader stands still at each step of a get, while the extent of its key's value goes back to the node and another extent gets
+/// the number.
+pub fn a_reader_is_late_while_its_extent_goes() {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { lease: Lifetime::millis(800), seed: Some(0), ..TableOptions::default() };
+    let block = |fill: u8| vec![fill; 30 << 10];
+    for posts in 0..100 {
+        let what = format!("a get that is late after {posts} posts");
+        let tenant = format!("trial-{posts}");
+        let other = User::create(&node, &tenant, &options);
+        assert!(other.run(other.table.insert(b"read", &block(1))));
+        assert!(other.run(other.table.insert(b"beside", &block(2))));
+        let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Read);
+        pipeline.halt_after(Some(posts));
+        let mut get = pin!(table.get(b"read"));
+        if let Some(found) = pipeline.drive(get.as_mut()) {
+            assert_eq!(found, Ok(Some(block(1))));
+            assert!(posts >= 3, "a get of {posts} steps");
+            return;
+        }
+        assert!(other.run(other.table.update(b"read", b"short")));
+        let vacated = other.run(other.table.vacate(b"beside", |_| ()));
+        assert!(matches!(vacated, Vacated::GivenBack { .. }), "{what}: {vacated:?}");
+        // An extent has eight blocks of this size. All are used, the one that the reader's slot names among them.
+        for number in 0..8 {
+            assert!(other.run(other.table.insert(&key(number), &block(3))), "{what}");
+        }
+        pipeline.halt_after(None);
+        let found = pipeline.drive(get.as_mut()).expect("it goes on").expect("a value");
+        let found = found.unwrap_or_else(|| panic!("{what}: a key that was always there is lost"));
+        assert!(found == block(1) || found == b"short", "{what}: a value that was never the key's");
+    }
+    panic!("a get never ends");
+}
+
+/// A sweep frees nothing that a key leads to: no short value, none that fills a block, and no piece of a long one.
+pub fn a_sweep_leaves_what_keys_lead_to() {
+    let node = node(Mechanism::MemoryWindow);
+    let (user, mut map) = table_of(&node, "red", Grain::Extent, FEW);
+    for (number, length) in (100..).zip([1_000, 30 << 10, 100_000, 400_000]) {
+        let value = vec![7; length];
+        assert!(user.run(user.table.insert(&key(number), &value)));
+        map.insert(key(number), value);
+    }
+    for _ in 0..2 {
+        user.run(user.table.sweep());
+    }
+    check(&user, &map, "after two sweeps");
 }
 
 /// A client dies or stands still at each step of what `deed` does, in a table whose values of 30 KB were all removed, beside a
