@@ -4,16 +4,17 @@
 //! Where neither makes sense `-` is refused, since a file of that name is a mistake as a rule, and a backup that went
 //! there is lost. `./-` names such a file all the same.
 
+mod destination;
 mod text;
 
+pub use destination::Destination;
 pub use text::text;
 
-use crate::output;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use portcullis::host::log_file;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The name of a standard stream.
@@ -108,14 +109,14 @@ impl Output {
         }
     }
 
-    /// Makes the file or empties it, or takes standard output.
+    /// Begins to write the file, or standard output.
     ///
     /// # Errors
-    /// The machine's.
-    pub fn create(&self) -> io::Result<Box<dyn Write>> {
+    /// As [`Destination::file`].
+    pub fn create(&self) -> io::Result<Destination> {
         match self {
-            Self::Standard => Ok(output::data()),
-            Self::File(path) => Ok(Box::new(BufWriter::new(File::create(path)?))),
+            Self::Standard => Ok(Destination::standard()),
+            Self::File(path) => Destination::file(path),
         }
     }
 
@@ -126,7 +127,7 @@ impl Output {
     pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
         let written = self.create().and_then(|mut to| {
             to.write_all(bytes)?;
-            to.flush()
+            to.finish()
         });
         orderly(written)
     }

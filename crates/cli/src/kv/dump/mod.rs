@@ -7,7 +7,7 @@ use super::bytes::{beginning, pair};
 use super::connection::{ARENA_BYTES, Source};
 use super::load::{Format, delimiter_of};
 use super::trouble::Trouble;
-use crate::files::{self, Output};
+use crate::files::{self, Destination, Output};
 use crate::output::{complain, escape};
 use clap::Args;
 use folder::Folder;
@@ -32,6 +32,7 @@ JSON lines if --format says nothing else. All give the table back as it was:
   folder  a file for each key. The folder must be new or empty. A key that is
           no path in it, as ../x or /x, is left out and named.
 
+A file that is there keeps what it has until the dump is whole.
 Keys come in no order, and how long they have to live is not written. Others
 may go on: a key that is there all the time is in the dump once.
 
@@ -54,8 +55,8 @@ pub struct Options {
 
 /// Where keys go.
 enum Sink {
-    Rows(Box<csv::Writer<Box<dyn Write>>>),
-    Lines(Box<dyn Write>),
+    Rows(Box<csv::Writer<Destination>>),
+    Lines(Destination),
     Folder(Folder),
 }
 
@@ -79,10 +80,11 @@ impl Sink {
         Ok(Written::Done)
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    /// Writes what is left, and has a file take the place of the one before.
+    fn finish(self) -> io::Result<()> {
         match self {
-            Self::Rows(rows) => rows.flush(),
-            Self::Lines(lines) => lines.flush(),
+            Self::Rows(rows) => rows.into_inner().map_err(csv::IntoInnerError::into_error)?.finish(),
+            Self::Lines(lines) => lines.finish(),
             Self::Folder(_) => Ok(()),
         }
     }
@@ -109,7 +111,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         if failed.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }));
     looked.map_err(Trouble::of(target.table))?;
-    files::orderly(failed.map_or_else(|| sink.flush(), Err)).map_err(|error| not_written(file, error))?;
+    files::orderly(failed.map_or_else(|| sink.finish(), Err)).map_err(|error| not_written(file, error))?;
     Ok(if left_out == 0 { Outcome::AsAsked } else { Outcome::NotAll })
 }
 
