@@ -24,8 +24,6 @@ const WINDOW_MIN: usize = 8 * OPERATION_MAX as usize;
 /// How long an operation waits for its answer: longer than a node waits for the data of a change, by more than the clocks of
 /// two machines differ in that time.
 const TIMEOUT: Duration = Duration::from_millis(60);
-/// How long a transfer goes on beginning operations while answers do not come.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How a session reaches nodes at `udp:HOST:PORT`.
 #[derive(Clone, Debug)]
@@ -115,6 +113,12 @@ pub(crate) fn connect(
     Ok(open(place, options, within)?)
 }
 
+/// How long a transfer goes on beginning operations while answers do not come: longer than the session waits for its end, so that the
+/// session ends it, and says what it waited for.
+fn patience(within: Duration) -> Duration {
+    within + within / 2
+}
+
 fn open(place: &str, options: &SessionOptions, within: Duration) -> Result<(UdpEndpoint, u64), UdpError> {
     let until = Instant::now() + within;
     let attached = attach_without_queue_pairs(place, &options.udp.security, within)?;
@@ -128,12 +132,12 @@ fn open(place: &str, options: &SessionOptions, within: Duration) -> Result<(UdpE
         slots: SLOTS,
         window: u32::try_from(socket.room().clamp(WINDOW_MIN, WINDOW_MAX)).expect("it is small"),
         packet_max: most as usize,
-        dispatch_timeout: PATIENCE,
+        dispatch_timeout: patience(within),
         timeout: TIMEOUT,
     };
     let executor = ExecutorLimits {
         transfers: SLOTS as usize,
-        patience: PATIENCE,
+        patience: patience(within),
         ..ExecutorLimits::for_round_trip(path.round_trip)
     };
     let limits = (initiator, executor, Pace::for_shared_processors());
