@@ -7,6 +7,7 @@ mod summary;
 use crate::output::{complain, say};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use portcullis_protocol::Lifetime;
 use portcullis_sim::{FaultKind, Plan, Programs, Report, campaign, run, shrink};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -89,6 +90,10 @@ pub struct Options {
     /// Roughly how long a client pauses between two actions, in virtual microseconds.
     #[arg(long, value_name = "MICROSECONDS", value_parser = nanos)]
     think: Option<u64>,
+    /// For how long operations of programs with sessions may wait for their node, in virtual time [default: as long as it takes].
+    /// With --faults node-freeze, nodes stand still for longer.
+    #[arg(long, value_name = "TIME")]
+    within: Option<Lifetime>,
     /// Kinds of faults that may happen, separated by commas, or `none`.
     #[arg(long, value_delimiter = ',')]
     faults: Option<Vec<String>>,
@@ -197,6 +202,7 @@ impl Options {
             fill: self.fill,
             udp: self.udp.unwrap_or(drawn.udp),
             think_ns: self.think.unwrap_or(drawn.think_ns),
+            within: self.within,
             ..drawn
         }
     }

@@ -16,6 +16,7 @@ use crate::{
 };
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Memory, Pollable, Status, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
     ChunkTerms, Credential, Keep, Lifetime, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody,
     RequestBody, Rights, Sharing,
@@ -621,6 +622,7 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`Client::take_in`]: what has come is not given up.
     pub fn tick(&mut self, now: Moment) {
         if self.limit.advance(now)
+            && !planted::is(Fault::LimitNotKept)
             && let Some(within) = self.limit.within()
             && self.over.is_none()
         {

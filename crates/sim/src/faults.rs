@@ -62,6 +62,10 @@ pub(crate) enum Fault {
         time: Nanos,
         narrow: Narrow,
     },
+    NodeFreeze {
+        node: usize,
+        time: Nanos,
+    },
 }
 
 impl Fault {
@@ -79,12 +83,17 @@ impl Fault {
             Self::Nic { .. } => FaultKind::Nic,
             Self::Path { .. } => FaultKind::Path,
             Self::Mtu { .. } => FaultKind::Mtu,
+            Self::NodeFreeze { .. } => FaultKind::NodeFreeze,
         }
     }
 }
 
 /// Roughly how long a NIC waits for an answer.
 const PATIENCE: std::ops::Range<Nanos> = 300 * MICROSECOND..3 * MILLISECOND;
+
+/// How many times the limit of sessions a frozen node stands still.
+const FROZEN_MIN: u64 = 4;
+const FROZEN_MAX: u64 = 8;
 
 /// Mostly short, now and then longer than any lease.
 fn pause(dice: &mut Dice) -> Nanos {
@@ -108,7 +117,12 @@ pub(crate) fn draw(plan: &Plan) -> Vec<(Nanos, Fault)> {
     for (number, kind) in (0u64..).zip(FaultKind::ALL) {
         let mut dice = Dice::new(plan.seed, 100 + number);
         let rarely = matches!(kind, FaultKind::NodeStop | FaultKind::Nic);
-        let apart = if rarely { 12 * MILLISECOND } else { 3 * MILLISECOND };
+        let apart = match (kind, plan.within) {
+            // Between two of them there is time for work.
+            (FaultKind::NodeFreeze, Some(within)) => (FROZEN_MAX + 8) * within.0 * MICROSECOND,
+            _ if rarely => 12 * MILLISECOND,
+            _ => 3 * MILLISECOND,
+        };
         let mut at = dice.of(0..apart);
         while at < plan.duration_ns && plan.faults.contains(&kind) {
             list.push((at, draw_one(kind, plan, &mut dice)));
@@ -150,6 +164,10 @@ fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> Fault {
         }
         FaultKind::Path => Fault::Path { client, time: pause(dice), habits: Habits::draw(dice) },
         FaultKind::Mtu => Fault::Mtu { client, time: pause(dice), narrow: Narrow::draw(dice) },
+        FaultKind::NodeFreeze => {
+            let within = plan.within.map_or(MILLISECOND, |within| within.0 * MICROSECOND);
+            Fault::NodeFreeze { node, time: dice.of(FROZEN_MIN * within..FROZEN_MAX * within) }
+        }
         FaultKind::Nic => {
             let mut rate = || if dice.per_mille(400) { dice.magnitude(1..300) } else { 0 };
             let faults =

@@ -291,7 +291,9 @@ impl Cluster {
                     (Purpose::Permissions(longest), self.enter(client, node))
                 }
             };
-            let application = Application::start(dice, config, purpose, (session, endpoint), keeper).ok()?;
+            let limits = (self.plan.within, self.plan.kept_limit());
+            let ends = ((session, endpoint), keeper);
+            let application = Application::start(dice, (config, limits), purpose, ends).ok()?;
             let work = Work::Application(application);
             self.clients[client].stay = Some(Stay { session, node, client: None, work, switches });
             self.wake_client(client, self.now + 1);
@@ -401,6 +403,7 @@ impl Cluster {
                 let node_now = self.nodes[node].clock.read(now);
                 self.oracle.node_stood_still(node, Lifetime(2 * time / 1000), node_now);
             }
+            Fault::NodeFreeze { node, time } => self.freeze_node(node, time),
             Fault::NodeClock { node, ahead, drift } => {
                 self.nodes[node].clock_off = true;
                 let node_now = self.nodes[node].clock.read(now);
@@ -436,6 +439,18 @@ impl Cluster {
         match back {
             Some(back) => self.events.put(self.now + back, Event::Attach(client)),
             None => self.clients[client].gone = true,
+        }
+    }
+
+    /// A node's processor stands still, and nothing goes into its NIC or comes out of it.
+    fn freeze_node(&mut self, node: usize, time: Nanos) {
+        self.nodes[node].paused_until = self.now + time;
+        let node_now = self.nodes[node].clock.read(self.now);
+        self.oracle.node_stood_still(node, Lifetime(2 * time / 1000), node_now);
+        for client in 0..self.clients.len() {
+            let machine = self.nodes.len() + client;
+            self.cut(machine, node, time, Cut::Held);
+            self.cut(node, machine, time, Cut::Held);
         }
     }
 

@@ -45,11 +45,13 @@ pub enum FaultKind {
     /// The path of a client over UDP carries no long datagrams for a while, in one direction or both. Only runs that are asked for
     /// have this kind.
     Mtu,
+    /// A node's machine stands still, with its NIC, for longer than the limit of sessions ([`Plan::within`]). No seed draws it.
+    NodeFreeze,
 }
 
 impl FaultKind {
     /// All kinds of faults.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::ClientStop,
         Self::ClientPause,
         Self::LateCompletions,
@@ -61,6 +63,7 @@ impl FaultKind {
         Self::Nic,
         Self::Path,
         Self::Mtu,
+        Self::NodeFreeze,
     ];
 
     /// The name in reports and on the command line.
@@ -78,6 +81,7 @@ impl FaultKind {
             Self::Nic => "nic",
             Self::Path => "path",
             Self::Mtu => "mtu",
+            Self::NodeFreeze => "node-freeze",
         }
     }
 }
@@ -95,7 +99,7 @@ impl std::str::FromStr for FaultKind {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "no fault is called {0:?}: use client-stop, client-pause, late-completions, client-clock, node-stop, \
-         node-pause, node-clock, cut, nic, path or mtu"
+         node-pause, node-clock, cut, nic, path, mtu or node-freeze"
 )]
 pub struct UnknownFaultKind(String);
 
@@ -174,6 +178,8 @@ pub struct Plan {
     pub udp: u32,
     /// Honest clients give objects names and share them with other tenants.
     pub sharing: bool,
+    /// For how long operations of sessions may wait for their node. `None`, as seeds draw it: as long as it takes.
+    pub within: Option<Lifetime>,
     /// Whether the run keeps a readable trace.
     pub readable: bool,
 }
@@ -188,8 +194,8 @@ impl Plan {
         let hostile = if dice.per_mille(700) { 1 + dice.index(2) } else { 0 };
         let mut faults = Vec::new();
         if !dice.per_mille(150) {
-            let apart = [FaultKind::Path, FaultKind::Mtu];
-            let others = FaultKind::ALL.into_iter().filter(|kind| !apart.contains(kind));
+            let never = [FaultKind::Path, FaultKind::Mtu, FaultKind::NodeFreeze];
+            let others = FaultKind::ALL.into_iter().filter(|kind| !never.contains(kind));
             faults.extend(others.filter(|_| dice.per_mille(350)));
         }
         // A stream of its own, so that all else of the plan is as it would be without.
@@ -217,6 +223,7 @@ impl Plan {
             udp,
             // A stream of its own, so that all else of the plan is as it would be without.
             sharing: Dice::new(seed, SHARING).per_mille(350),
+            within: None,
             readable: false,
         }
     }
@@ -432,6 +439,17 @@ impl Plan {
         Self { programs: Programs::Calls, faults, duration_ns, udp: 0, sharing: false, ..self }
     }
 
+    /// The limit of sessions where it can be kept: where no fault has clients stand still or misread the time.
+    pub(crate) fn kept_limit(&self) -> Option<Lifetime> {
+        let own = [
+            FaultKind::ClientPause,
+            FaultKind::LateCompletions,
+            FaultKind::ClientClock,
+            FaultKind::ClientStop,
+        ];
+        self.within.filter(|_| !self.faults.iter().any(|kind| own.contains(kind)))
+    }
+
     /// The command that runs exactly this plan again.
     #[must_use]
     pub fn command(&self) -> String {
@@ -449,8 +467,9 @@ impl Plan {
         };
         let own = self.think_ns == Self::draw(self.seed).think_ns;
         let think = if own { String::new() } else { format!(" --think {}", micros(self.think_ns)) };
+        let within = self.within.map_or(String::new(), |within| format!(" --within {}us", within.0));
         format!(
-            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{programs}{udp}{think} --trace",
+            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{programs}{udp}{think}{within} --trace",
             self.seed,
             self.nodes,
             self.clients,

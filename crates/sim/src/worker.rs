@@ -267,8 +267,10 @@ pub(crate) fn sighting(permission: &Permission) -> Sighting {
 pub(crate) fn check_error(scene: &mut Scene<'_>, error: Error, excused: bool, of: &str) {
     let wrong = match error {
         Error::Violation | Error::LocalFault(_) | Error::Refused(Refusal::Malformed) => true,
+        // Only sessions with a limit have it, and only a fault makes anything take so long.
         Error::Interrupted
         | Error::Unanswered
+        | Error::TimedOut { .. }
         | Error::SessionLost
         | Error::NodeGone
         | Error::Refused(Refusal::NicFailed) => !excused,

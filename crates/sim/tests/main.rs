@@ -5,6 +5,7 @@ mod chains;
 mod chunks;
 mod connectx5;
 mod explore;
+mod limits;
 mod model_1rma;
 mod planted;
 mod queues;

@@ -40,6 +40,8 @@ struct Told {
     errors: Vec<(Error, String)>,
     /// Permissions that were refused early, and how early.
     early: Vec<(PermissionId, Lifetime)>,
+    /// Operations that took longer than they may: what, how long, and how long they may.
+    slow: Vec<(String, Lifetime, Lifetime)>,
     /// Broken promises, whatever faults there were.
     wrong: Vec<(Promise, String)>,
     /// Objects that siblings may acquire.
@@ -57,6 +59,8 @@ struct Told {
 struct Board {
     told: Arc<Mutex<Told>>,
     winding_down: Arc<AtomicBool>,
+    /// The limit that each operation has to keep to.
+    limit: Option<Lifetime>,
 }
 
 impl Board {
@@ -114,12 +118,12 @@ impl Application {
     /// The machine cannot start a thread.
     pub fn start(
         mut dice: Dice,
-        config: ClientConfig,
+        (config, (within, kept_limit)): (ClientConfig, (Option<Lifetime>, Option<Lifetime>)),
         purpose: Purpose,
-        (session, endpoint): (SessionId, SimEndpoint),
-        keeper: Option<(SessionId, SimEndpoint)>,
+        ((session, endpoint), keeper): ((SessionId, SimEndpoint), Option<(SessionId, SimEndpoint)>),
     ) -> std::io::Result<Self> {
-        let board = Board::default();
+        let board = Board { limit: kept_limit, ..Board::default() };
+        let config = (config, within);
         let mut node_gone = vec![(session, endpoint.switches().1)];
         node_gone.extend(keeper.as_ref().map(|(session, endpoint)| (*session, endpoint.switches().1)));
         let (own, its) = (Dice::new(dice.any(), 1), board.clone());
@@ -187,6 +191,11 @@ impl Application {
         for (error, of) in told.errors.drain(..) {
             check_error(scene, error, self.excused, &of);
         }
+        for (what, took, most) in told.slow.drain(..) {
+            let what =
+                format!("session {}: {what} took {} µs, and may take {}", scene.session, took.0, most.0);
+            scene.fail(Promise::Progress, what);
+        }
         for (promise, what) in told.wrong.drain(..) {
             let what = format!("session {}: {what}", scene.session);
             scene.fail(promise, what);
@@ -208,13 +217,17 @@ impl Application {
 /// Starts a strand with a session over `endpoint`.
 fn strand(
     dice: &mut Dice,
-    config: ClientConfig,
+    (config, within): (ClientConfig, Option<Lifetime>),
     mut endpoint: SimEndpoint,
     script: impl FnOnce(SimSession, StrandClock) + Send + 'static,
 ) -> std::io::Result<Strand> {
     Strand::start(Dice::new(dice.any(), 2), move |clock| {
         endpoint.waits_on(clock.clone());
         if let Ok(session) = Session::over(endpoint, 0, config, clock.clone()) {
+            let session = match within {
+                Some(within) => session.limited_to(within),
+                None => session,
+            };
             script(session, clock);
         }
     })

@@ -13,6 +13,12 @@ use std::sync::Arc;
 /// The end of a lease, with which an access or extension races.
 const LAST_MOMENT: Lifetime = Lifetime::micros(12);
 
+/// The longest that a request of a program waits for what others hold.
+const WAIT_MAX: Lifetime = Lifetime::millis(5);
+
+/// What an operation may take beside its limit: turns of its own machine, and messages that are on their way.
+const LIMIT_BOUND: Lifetime = Lifetime::millis(1);
+
 /// What runs on a program's strand.
 pub(super) struct PermissionUser {
     pub session: SimSession,
@@ -25,12 +31,28 @@ pub(super) struct PermissionUser {
 impl PermissionUser {
     pub fn run(mut self) {
         while !self.board.winds_down() && self.session.client().over().is_none() {
-            let granted = self.get();
+            let granted = self.timed("a grant", WAIT_MAX, Self::get);
             if let Some(permission) = self.note("a grant", granted) {
                 self.use_up(permission);
             }
             self.clock.pass(self.dice.magnitude(MICROSECOND..50 * MICROSECOND));
         }
+    }
+
+    /// Carries an operation out, and reports one that takes longer than its limit, what it may wait for others, and a bound. The limit
+    /// is kept to within a quarter, and an operation has it up to three times: for the end of what the program has dropped, for room,
+    /// and for its own end.
+    fn timed<T>(&mut self, what: &str, wait: Lifetime, act: impl FnOnce(&mut Self) -> T) -> T {
+        let began = self.clock.now();
+        let done = act(self);
+        let took = self.clock.now().since(began);
+        if let Some(limit) = self.board.limit {
+            let most = Lifetime(limit.0 * 15 / 4 + wait.0 + LIMIT_BOUND.0);
+            if took > most {
+                self.board.told().slow.push((what.to_owned(), took, most));
+            }
+        }
+        done
     }
 
     fn lifetime(&mut self) -> Lifetime {
@@ -41,7 +63,7 @@ impl PermissionUser {
         let lifetime = self.lifetime();
         let heard = self.board.told().heard;
         if let Some(object) = heard.filter(|_| self.dice.per_mille(400)) {
-            let wait = Lifetime(self.dice.magnitude(1..5_000));
+            let wait = Lifetime(self.dice.magnitude(1..WAIT_MAX.0));
             return self.session.acquire(Acquire::object(object).lifetime(lifetime).wait(wait));
         }
         let mut ask = Allocate::bytes(8 * self.dice.of(1..64)).lifetime(lifetime);
@@ -78,7 +100,7 @@ impl PermissionUser {
         (told.kept, told.to_keep) = (None, None);
         drop(told);
         if self.dice.per_mille(700) {
-            let ended = self.session.revoke(permission);
+            let ended = self.timed("a revocation", Lifetime(0), |user| user.session.revoke(permission));
             self.note("a revocation", ended);
         }
     }
@@ -88,7 +110,8 @@ impl PermissionUser {
             return true;
         }
         let (stamp, ends) = (self.dice.any(), permission.lease().deadline());
-        let done = self.session.write(permission, 0, &stamp.to_le_bytes());
+        let bytes = stamp.to_le_bytes();
+        let done = self.timed("a write", Lifetime(0), |user| user.session.write(permission, 0, &bytes));
         *written = done.is_ok().then_some(stamp);
         self.judge("a write", permission, ends, done)
     }
@@ -98,7 +121,7 @@ impl PermissionUser {
             return true;
         }
         let (mut bytes, ends) = ([0; 8], permission.lease().deadline());
-        let done = self.session.read(permission, 0, &mut bytes);
+        let done = self.timed("a read", Lifetime(0), |user| user.session.read(permission, 0, &mut bytes));
         if let (Ok(()), Some(written)) = (&done, written)
             && u64::from_le_bytes(bytes) != written
         {
@@ -112,7 +135,8 @@ impl PermissionUser {
         let last = permission.lease().started_after().after(permission.lease().longest());
         let by = Lifetime(self.dice.magnitude(1..4_000));
         let deadline = permission.lease().deadline().after(by).min(last);
-        let extended = self.session.extend_to(permission, deadline);
+        let extended =
+            self.timed("an extension", Lifetime(0), |user| user.session.extend_to(permission, deadline));
         self.note("an extension", extended).is_some()
     }
 

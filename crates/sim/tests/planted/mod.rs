@@ -5,6 +5,7 @@
 
 mod calls;
 
+use portcullis_protocol::Lifetime;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_sim::{FaultKind, Plan, Programs, Promise, run, shrink};
 
@@ -65,6 +66,11 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
         Fault::WaitingReadServedLate => Plan { udp: 100, clients: 12, hostile: 2, think_ns: 2_000, ..drawn },
         // Nothing else makes time-outs.
         Fault::WindowNotRefunded => Plan { udp: 100, faults: Vec::new(), ..drawn },
+        _ if Fault::OF_LIMITS.contains(&fault) => {
+            let (faults, within) = (vec![FaultKind::NodeFreeze], Some(Lifetime::millis(1)));
+            let (programs, duration_ns) = (Programs::Sessions, 60_000_000);
+            Plan { programs, faults, within, duration_ns, hostile: 0, udp: 50, ..drawn }
+        }
         _ if is_of_udp(fault) => over_udp(drawn),
         _ if is_of_chunks(fault) => drawn.with(Programs::Chunks),
         Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
@@ -114,7 +120,7 @@ macro_rules! faults {
         #[test]
         fn every_fault_has_its_test() {
             let faults = Fault::ALL.iter().chain(&Fault::OF_RACES).chain(&Fault::OF_QUEUES).chain(&Fault::OF_CHUNKS);
-            let faults = faults.chain(&Fault::OF_UDP);
+            let faults = faults.chain(&Fault::OF_UDP).chain(&Fault::OF_LIMITS);
             let missing: Vec<_> = faults.filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
             assert!(missing.is_empty(), "no test plants {missing:?}");
         }
@@ -149,6 +155,7 @@ faults! {
     lateness_charged_to_tenant: LatenessChargedToTenant by Lateness;
     doubt_not_awaited: DoubtNotAwaited by Truth;
     wait_judges_by_old_time: WaitJudgesByOldTime by Truth;
+    limit_not_kept: LimitNotKept by Progress;
     unshare_ends_nothing: UnshareEndsNothing by Access;
     members_stay_shared: MembersStayShared by Access;
     share_not_compared: ShareNotCompared by Access;
