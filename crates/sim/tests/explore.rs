@@ -67,6 +67,7 @@ fn the_orders_that_are_left_out_end_like_those_that_are_tried() {
     let scenario = Scenario { race: Race::ExtendOrExpire, reductions: true };
     let some = explore_all(scenario, Limits::default());
     let every = explore_all(scenario, Limits { every_order: true, ..Limits::default() });
+    eprintln!("{} orders are tried, of {}", some.paths, every.paths);
     assert!(every.paths > 10 * some.paths, "{} and {} paths", some.paths, every.paths);
     let ends = |seen: &Exploration| seen.outcomes.keys().cloned().collect::<Vec<_>>();
     assert_eq!(ends(&some), ends(&every));
