@@ -11,8 +11,8 @@ use portcullis_nic::{
     ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
-    Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectRef, PermissionId,
-    RemoteAddress, Reply, ReplyBody, Request, Rkey,
+    Credential, Granted, Incarnation, Lifetime, Mechanism, Moment, ObjectRef, PermissionId, RemoteAddress,
+    Reply, ReplyBody, Request, Rkey, received_message,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -100,9 +100,10 @@ impl VerbsEndpoint for Null {
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         for request in requests {
             let Action::Send { local } = request.operation else { continue };
-            let mut head = [0; MESSAGE_BYTES];
-            self.arena.read(local.address, &mut head);
-            let asked = Request::decode(head).expect("the client speaks the protocol");
+            let message =
+                received_message(local.length.into(), |bytes| self.arena.read(local.address, bytes));
+            let asked = message.map(Request::decode).expect("a whole message");
+            let asked = asked.expect("the client speaks the protocol");
             let granted = Granted {
                 permission: PermissionId { header: RemoteAddress(0), start: Moment(0) },
                 object: ObjectRef { incarnation: Incarnation(1), address: RemoteAddress(32), birth: 1 },

@@ -5,7 +5,9 @@ use portcullis_nic::{
     Completion, CompletionKind, Lkey, LocalSpan, Memory, Operation as Action, ReceiveRequest, Status,
     VerbsEndpoint, WorkRequest,
 };
-use portcullis_protocol::{MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{
+    MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody, received_message, sent_part,
+};
 
 /// Bytes of a control message before its data.
 const HEAD: u64 = MESSAGE_BYTES as u64;
@@ -140,11 +142,13 @@ impl Control {
         let at = self.send_at(index);
         let generation = self.slots[usize::from(index)].generation;
         let sequence = u32::from(generation) << 16 | u32::from(index);
-        endpoint.arena().write(at, &Request { sequence, body }.encode());
+        let message = Request { sequence, body }.encode();
+        let head = if data.is_empty() { sent_part(&message) } else { &message };
+        endpoint.arena().write(at, head);
         if !data.is_empty() {
             endpoint.arena().write(at + HEAD, data);
         }
-        let length = u32::try_from(MESSAGE_BYTES + data.len()).unwrap_or(u32::MAX);
+        let length = u32::try_from(head.len() + data.len()).unwrap_or(u32::MAX);
         let local = LocalSpan { address: at, length, lkey: self.key };
         let operation = Action::Send { local };
         let request = WorkRequest { id: u64::from(sequence), signalled: true, operation };
@@ -233,11 +237,10 @@ impl Control {
             self.owed.push(index);
         }
         let length = u64::from(length.min(self.message_bytes));
-        let data = length.checked_sub(HEAD).ok_or(Error::SessionLost)?;
+        let data = length.saturating_sub(HEAD);
         let at = self.receive_at(index);
-        let mut head = [0; MESSAGE_BYTES];
-        endpoint.arena().read(at, &mut head);
-        let reply = Reply::decode(head).map_err(|_| Error::SessionLost)?;
+        let message = received_message(length, |bytes| endpoint.arena().read(at, bytes));
+        let reply = Reply::decode(message.ok_or(Error::SessionLost)?).map_err(|_| Error::SessionLost)?;
         let Some(purpose) = self.answered(reply.sequence) else { return Ok(None) };
         Ok(Some(Arrived { purpose, body: reply.body, data: (at + HEAD, data) }))
     }

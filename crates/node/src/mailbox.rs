@@ -10,7 +10,9 @@ use portcullis_nic::{
     Access, Completion, CompletionKind, CqId, LocalSpan, Memory, Nic, Operation, PdId, QpId, ReceiveRequest,
     Region, RemoteAddress, Status, VerbsError, WorkRequest,
 };
-use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply, Request, RequestBody};
+use portcullis_protocol::{
+    ClientId, MESSAGE_BYTES, Reply, Request, RequestBody, received_message, sent_part,
+};
 use std::collections::{BTreeMap, VecDeque};
 use stream::Streams;
 
@@ -107,8 +109,8 @@ impl<M: Memory> Mailbox<M> {
             return Heard::Sent;
         };
         let slot = u32::try_from(completion.request).expect("receives are numbered by their slots");
-        let message = messages.message(slot);
-        let request = Request::decode(message).ok().map(|request| request.body);
+        let message = messages.message(slot, length);
+        let request = message.and_then(|message| Request::decode(message).ok()).map(|request| request.body);
         let data = match request {
             Some(RequestBody::Write { length: claimed, .. }) => {
                 let came = u64::from(length).saturating_sub(MESSAGE_BYTES as u64);
@@ -118,24 +120,22 @@ impl<M: Memory> Mailbox<M> {
         };
         // A queue pair that takes no receive is broken. Its next completion says so.
         let _ = messages.post_receive(nic, slot);
-        if (length as usize) < MESSAGE_BYTES {
-            // The missing part is from another message, and so is the number.
-            return Heard::Request { sequence: 0, request: None, data };
-        }
-        Heard::Request { sequence: sequence_of(&message), request, data }
+        // The number of a message that is cut may be cut too.
+        Heard::Request { sequence: message.as_ref().map_or(0, sequence_of), request, data }
     }
 
     /// Queues a reply, with data behind it, to a client. Returns whether the client keeps up. A client that has gone
     /// counts as keeping up.
-    pub fn reply(&mut self, client: ClientId, reply: Reply, data: Vec<u8>) -> bool {
+    pub fn reply(&mut self, client: ClientId, reply: &Reply, data: Vec<u8>) -> bool {
         let Some(messages) = self.clients.get_mut(&client) else {
             self.streams.reply(client, reply);
             return true;
         };
-        messages.outgoing.push_back((reply, data));
-        let keeps_up = messages.outgoing.len() <= BACKLOG_DEPTHS_MAX * messages.queue.depth as usize;
-        self.queue(client);
-        keeps_up
+        messages.outgoing.push_back((*reply, data));
+        if !std::mem::replace(&mut messages.queued, true) {
+            self.outbox.push(client);
+        }
+        messages.outgoing.len() <= BACKLOG_DEPTHS_MAX * messages.queue.depth as usize
     }
 
     fn queue(&mut self, client: ClientId) {
@@ -155,7 +155,7 @@ impl<M: Memory> Mailbox<M> {
     /// `lost`.
     pub fn send(&mut self, nic: &mut impl Nic, lost: &mut Vec<ClientId>) -> bool {
         let mut worked = false;
-        for client in std::mem::take(&mut self.outbox) {
+        for client in self.outbox.drain(..) {
             // The client may have gone meanwhile.
             let Some(messages) = self.clients.get_mut(&client) else { continue };
             messages.queued = false;
@@ -237,11 +237,10 @@ impl<M: Memory> Messages<M> {
         nic.post_receive(self.queue.qp, &[request]).map(|_| ())
     }
 
-    /// A copy of the message in receive slot `slot`, which the sender cannot change any more.
-    fn message(&self, slot: u32) -> [u8; MESSAGE_BYTES] {
-        let mut bytes = [0; MESSAGE_BYTES];
-        self.memory.read(self.span(slot).address, &mut bytes);
-        bytes
+    /// A copy of the message in receive slot `slot`, which the sender cannot change any more. `length`: how many bytes came.
+    /// `None`: it is cut.
+    fn message(&self, slot: u32, length: u32) -> Option<[u8; MESSAGE_BYTES]> {
+        received_message(length.into(), |bytes| self.memory.read(self.span(slot).address, bytes))
     }
 
     fn data_bytes_max(&self) -> usize {
@@ -261,14 +260,17 @@ impl<M: Memory> Messages<M> {
         let mut requests = std::mem::take(&mut self.requests);
         requests.clear();
         while self.sent.wrapping_sub(self.finished) < depth {
-            let Some((reply, data)) = self.outgoing.pop_front() else { break };
+            let Some((reply, data)) = self.outgoing.front() else { break };
             let slot = depth + self.sent % depth;
             let mut local = self.span(slot);
-            self.memory.write(local.address, &reply.encode());
+            let message = reply.encode();
+            let head = if data.is_empty() { sent_part(&message) } else { &message };
+            self.memory.write(local.address, head);
             if !data.is_empty() {
-                self.memory.write(local.address + MESSAGE_BYTES as u64, &data);
+                self.memory.write(local.address + MESSAGE_BYTES as u64, data);
             }
-            local.length = u32::try_from(MESSAGE_BYTES + data.len()).expect("no more than a message carries");
+            local.length = u32::try_from(head.len() + data.len()).expect("no more than a message carries");
+            self.outgoing.pop_front();
             self.sent = self.sent.wrapping_add(1);
             // One completion for each run, or for half of the queue, is enough to know which slots are free.
             let signalled = self.sent.is_multiple_of((depth / 2).max(1));

@@ -67,6 +67,8 @@ pub struct Node<N: Nic> {
     evicted: Vec<ClientId>,
     /// Room for completions, kept from turn to turn.
     completions: Vec<Completion>,
+    /// Room for what was heard at once, kept from turn to turn.
+    heard: Vec<(ClientId, Heard)>,
 }
 
 impl<N: Nic> std::fmt::Debug for Node<N> {
@@ -125,6 +127,7 @@ impl<N: Nic + 'static> Node<N> {
             recoveries: 0,
             evicted: Vec::new(),
             completions: Vec::new(),
+            heard: Vec::new(),
             config,
         })
     }
@@ -238,9 +241,12 @@ impl<N: Nic> Node<N> {
             left -= polled;
             // A client that asks for a rebuild has broken a queue pair just before.
             self.take_events(nic, now);
-            for completion in &completions {
-                self.hear_completion(nic, completion, now);
+            let mut heard = std::mem::take(&mut self.heard);
+            heard.extend(completions.iter().filter_map(|completion| self.take_in(nic, completion)));
+            for (client, heard) in heard.drain(..) {
+                self.hear_from(nic, client, heard, now);
             }
+            self.heard = heard;
         }
         self.completions = completions;
         worked
@@ -260,12 +266,16 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    /// Handles a completion on a control queue pair.
-    fn hear_completion(&mut self, nic: &mut N, completion: &Completion, now: Moment) {
-        // Not heard: clients that have gone, and data queue pairs, which complete here when they are flushed.
-        let Some((client, None)) = self.ends.owner(completion.queue_pair) else { return };
+    /// What a completion on a control queue pair says, and of which client. `None`: a client that has gone, or a data queue
+    /// pair, which completes here when it is flushed.
+    fn take_in(&mut self, nic: &mut N, completion: &Completion) -> Option<(ClientId, Heard)> {
+        let (client, None) = self.ends.owner(completion.queue_pair)? else { return None };
         let heard = self.mailbox.take_in(nic, client, completion);
-        self.hear_from(nic, client, heard, now);
+        if let Heard::Request { request: Some(RequestBody::Acquire { object, .. }), .. } = heard {
+            // The records of several objects are fetched at once, and not each when its request is served.
+            self.books.fetch(object);
+        }
+        Some((client, heard))
     }
 
     /// Handles what was heard from an attached client.
@@ -422,6 +432,7 @@ impl<N: Nic> Node<N> {
     fn carry_out(&mut self, nic: &mut N, now: Moment) -> bool {
         self.enforcement.hurry(self.books.wants_memory_back(), now);
         let busy = self.enforcement.take_busy();
+        let worked = !busy.is_empty();
         for &tenant in &busy {
             let may_linger = self.books.memory_is_plentiful();
             let done = self.enforcement.carry_out(nic, &self.ends, tenant, may_linger, now);
@@ -430,9 +441,10 @@ impl<N: Nic> Node<N> {
                 self.books.look_at_if_deserted(tenant);
             }
         }
+        self.enforcement.return_busy(busy);
         self.books.retry_if_idle(now);
         self.apply_effects();
-        !busy.is_empty()
+        worked
     }
 
     /// Tells the books what came of exposures and withdrawals.
@@ -455,20 +467,33 @@ impl<N: Nic> Node<N> {
     }
 
     /// Passes the decisions of the books on to the other parts.
+    #[inline]
     pub(crate) fn apply_effects(&mut self) {
-        while let Some(effect) = self.books.poll_effect() {
-            match effect {
-                Effect::Expose(exposure) => self.enforcement.expose(exposure),
-                Effect::Withdraw(withdrawal) => self.enforcement.withdraw(withdrawal),
-                Effect::Reply(client, reply) => self.reply(client, reply, Vec::new()),
-                Effect::Evict(client) => self.evicted.push(client),
-            }
+        // Nearly always there is none, and a look costs less than a call.
+        while self.books.has_effects() {
+            self.apply_next_effect();
+        }
+    }
+
+    /// Effects are large, and each copy of one waits until it is written: so they are taken where they lie.
+    fn apply_next_effect(&mut self) {
+        let Self { books, enforcement, mailbox, evicted, .. } = self;
+        let mut keeps_up = true;
+        match books.next_effect() {
+            Some(Effect::Expose(exposure)) => enforcement.expose(exposure),
+            Some(Effect::Withdraw(withdrawal)) => enforcement.withdraw(withdrawal),
+            Some(Effect::Reply(client, reply)) => keeps_up = mailbox.reply(*client, reply, Vec::new()),
+            Some(Effect::Evict(client)) => evicted.push(*client),
+            None => {}
+        }
+        if let (Some(Effect::Reply(client, _)), false) = (books.poll_effect(), keeps_up) {
+            books.evict(client);
         }
     }
 
     /// Queues a reply to a client. A client that lets replies pile up is evicted.
     fn reply(&mut self, client: ClientId, reply: Reply, data: Vec<u8>) {
-        if !self.mailbox.reply(client, reply, data) {
+        if !self.mailbox.reply(client, &reply, data) {
             self.books.evict(client);
         }
     }

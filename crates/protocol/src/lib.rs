@@ -29,7 +29,7 @@ pub use keep::Keep;
 pub use mechanism::{Mechanism, UnknownMechanism};
 pub use messages::{
     ChunkTerms, DATA_BYTES_MAX, Entry, Granted, HandedOutBy, MESSAGE_BYTES, MalformedMessage, ObjectName,
-    Part, Reply, ReplyBody, Request, RequestBody,
+    Part, Reply, ReplyBody, Request, RequestBody, message_in, received_message, sent_part,
 };
 pub use names::{BadName, DirectoryName, Named, TenantName};
 pub use object_ref::{ObjectRef, UnknownObjectRef};

@@ -165,9 +165,9 @@ pub(crate) fn summary(packet: &Packet) -> String {
 }
 
 pub(crate) fn message(bytes: &[u8]) -> String {
-    use portcullis_protocol::{Reply, Request};
-    let Some(head) = bytes.first_chunk() else { return format!("{} bytes", bytes.len()) };
-    match (Request::decode(*head), Reply::decode(*head)) {
+    use portcullis_protocol::{Reply, Request, message_in};
+    let Some(whole) = message_in(bytes) else { return format!("{} bytes", bytes.len()) };
+    match (Request::decode(whole), Reply::decode(whole)) {
         (Ok(request), _) => format!("{request:?}"),
         (_, Ok(reply)) => format!("{reply:?}"),
         _ => "nonsense".to_owned(),

@@ -65,8 +65,7 @@ impl<T> Table<T> {
         }
     }
 
-    #[cold]
-    #[inline(never)]
+    #[inline]
     fn get_further(&self, number: usize) -> Option<&T> {
         self.further.get((number / CHUNK).checked_sub(1)?)?.get(number % CHUNK)
     }
@@ -81,8 +80,7 @@ impl<T> Table<T> {
         }
     }
 
-    #[cold]
-    #[inline(never)]
+    #[inline]
     fn get_further_mut(further: &mut [Vec<T>], number: usize) -> Option<&mut T> {
         further.get_mut((number / CHUNK).checked_sub(1)?)?.get_mut(number % CHUNK)
     }

@@ -11,7 +11,7 @@ use portcullis_nic::{
     WorkRequest, connect_qp,
 };
 use portcullis_protocol::Moment;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
@@ -30,10 +30,13 @@ pub struct SoftNic<M: NicMemory = Mapping> {
     /// The owner's ends of the completion queues, by number.
     completion_queues: Vec<Option<Completions<M>>>,
     queue_pairs: Vec<Option<Posters<M>>>,
-    ports: HashMap<PortId, Port<M>>,
+    // The map of a tree: each completion of a port's queues looks its port up, and a hash of its number takes longer.
+    ports: BTreeMap<PortId, Port<M>>,
     /// The port of each completion queue.
     port_of_cq: Vec<Option<PortId>>,
     next_port: u64,
+    /// A completion queue of the owner's has got a completion.
+    news: bool,
     started: Instant,
     self_driven: bool,
 }
@@ -79,7 +82,7 @@ impl NicMemory for Mapping {
 }
 
 /// A port of this NIC. Numbers are never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(u64);
 
 /// The NIC's side of a port.
@@ -115,9 +118,10 @@ impl<M: NicMemory> Default for SoftNic<M> {
             core: Core::new(),
             completion_queues: Vec::new(),
             queue_pairs: Vec::new(),
-            ports: HashMap::new(),
+            ports: BTreeMap::new(),
             port_of_cq: Vec::new(),
             next_port: 0,
+            news: false,
             started: Instant::now(),
             self_driven: false,
         }
@@ -167,7 +171,7 @@ impl<M: NicMemory> SoftNic<M> {
             core: self.core.clone(),
             completion_queues: self.completion_queues.clone(),
             queue_pairs: self.queue_pairs.clone(),
-            ports: HashMap::new(),
+            ports: BTreeMap::new(),
             port_of_cq: self.port_of_cq.clone(),
             ..*self
         }
@@ -193,6 +197,13 @@ impl<M: NicMemory> SoftNic<M> {
         worked
     }
 
+    /// Whether its owner has something to poll since the last call: a completion or an event. What only clients have to do
+    /// with, such as their one-sided accesses, is none of it.
+    #[inline]
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news) || self.core.has_events()
+    }
+
     /// Whether a request is under way that only time, or a peer that rings no bell, can decide.
     #[must_use]
     pub fn waits_for_time(&self) -> bool {
@@ -211,10 +222,9 @@ impl<M: NicMemory> SoftNic<M> {
         let Some(mut cq) = self.core.pop_touched() else { return };
         fence(Ordering::SeqCst);
         loop {
-            if let Some(Some(port)) = self.port_of_cq.get(cq as usize)
-                && let Some(port) = self.ports.get(port)
-            {
-                port.memory.wake(crate::port::SLEEPING, port.alarm.as_ref());
+            match self.port_of_cq.get(cq as usize).copied().flatten().and_then(|port| self.ports.get(&port)) {
+                Some(port) => port.memory.wake(crate::port::SLEEPING, port.alarm.as_ref()),
+                None => self.news = true,
             }
             match self.core.pop_touched() {
                 Some(next) => cq = next,

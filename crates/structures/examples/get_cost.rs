@@ -11,8 +11,8 @@ use portcullis_nic::{
     ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
-    Credential, Granted, Incarnation, MESSAGE_BYTES, Mechanism, ObjectName, ObjectRef, Part, PermissionId,
-    RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rkey,
+    Credential, Granted, Incarnation, Mechanism, ObjectName, ObjectRef, Part, PermissionId, RemoteAddress,
+    Reply, ReplyBody, Request, RequestBody, Rkey, received_message,
 };
 use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Table, TableOptions};
@@ -178,9 +178,10 @@ impl VerbsEndpoint for Direct {
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         for request in requests {
             let Operation::Send { local } = request.operation else { continue };
-            let mut head = [0; MESSAGE_BYTES];
-            self.arena.read(local.address, &mut head);
-            let asked = Request::decode(head).expect("the client speaks the protocol");
+            let message =
+                received_message(local.length.into(), |bytes| self.arena.read(local.address, bytes));
+            let asked = message.map(Request::decode).expect("a whole message");
+            let asked = asked.expect("the client speaks the protocol");
             let reply = Reply { sequence: asked.sequence, body: self.answer(asked.body) };
             let receive = self.receives.pop_front().expect("the client posts a receive for each answer");
             self.arena.write(receive.local.address, &reply.encode());

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Marks an attach.
 const MAGIC: [u8; 8] = *b"PORTCUL\0";
 /// Its version. The hello is the same in all versions.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The longest reason that is passed on, in bytes.
 pub const REASON_BYTES_MAX: usize = 1024;
 

@@ -4,7 +4,7 @@ use super::{GOOD, REMOTE_BYTES, World};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
     Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectRef, Part,
-    PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rkey,
+    PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rkey, message_in,
 };
 use std::collections::VecDeque;
 
@@ -36,8 +36,9 @@ pub struct Node {
 }
 
 pub fn receive(world: &mut World, message: &[u8]) {
-    let (head, data) = message.split_at(MESSAGE_BYTES);
-    let request = Request::decode(head.try_into().unwrap()).expect("the client speaks the protocol");
+    let whole = message_in(message);
+    let request = Request::decode(whole.expect("a whole message")).expect("the client speaks the protocol");
+    let data = message.get(MESSAGE_BYTES..).unwrap_or_default();
     world.node.asked.push(request);
     if let RequestBody::Recover { queue_pair } = request.body {
         world.stop(queue_pair);

@@ -10,8 +10,8 @@ pub(crate) trait Driver: Send + 'static {
     /// What wakes the thread while it sleeps in [`Driver::sleep`].
     type Bell: Bell;
 
-    /// Turns of the NIC for each turn of its resident while neither has anything to do: the resident's turn adds to the
-    /// next request's latency.
+    /// Turns of the NIC for each turn of its resident while there is nothing for the resident to do: the resident's turn adds
+    /// to the next request's latency.
     const TURNS_PER_RESIDENT: u32;
     /// Turns between two looks at the clock while nothing happens.
     const TURNS_PER_CLOCK: u32;
@@ -24,6 +24,10 @@ pub(crate) trait Driver: Send + 'static {
 
     /// Has the NIC do a part of its work. Returns whether anything was done.
     fn turn(&mut self) -> bool;
+
+    /// Whether the NIC has something for the resident: a completion or an event. Called after each [`Driver::turn`] that has
+    /// done something.
+    fn has_news(&mut self) -> bool;
 
     /// Announces that the thread is about to sleep: posters ring from here on.
     fn announce(&mut self);

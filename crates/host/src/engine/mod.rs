@@ -181,8 +181,8 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
         Ok(())
     }
 
-    /// How long its turns with work took, each from its middle to the middle of the next. Time in which other programs
-    /// kept its thread from running counts as well.
+    /// How long its turns with work took: from one turn of the resident to the next, with the turns of the NIC between them.
+    /// Time in which other programs kept its thread from running counts as well.
     pub fn turn_times(&self) -> TurnCounts {
         self.handle.signals.turn_times.counts()
     }
@@ -210,18 +210,20 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
         let mut idle = Idle::default();
         let mut now = self.now();
         let (mut turns, mut resident_worked) = (0u32, false);
-        // Something was done since the clock was last read.
-        let mut busy = false;
+        // Something was done since the clock was last read, and the NIC did some of it.
+        let (mut busy, mut nic_worked) = (false, false);
         let mut thread = ThreadTime::default();
         while !self.signals.stop.load(Ordering::Acquire) {
             turns = turns.wrapping_add(1);
             let mut worked = self.driver.turn();
-            if worked || resident_worked || turns.is_multiple_of(D::TURNS_PER_RESIDENT) {
-                if worked || turns.is_multiple_of(D::TURNS_PER_CLOCK) {
+            (busy, nic_worked) = (busy | worked, nic_worked | worked);
+            // One-sided accesses do not concern the resident, and the next one waits for its turn to end.
+            let has_news = worked && self.driver.has_news();
+            if has_news || resident_worked || turns.is_multiple_of(D::TURNS_PER_RESIDENT) {
+                if std::mem::take(&mut nic_worked) || turns.is_multiple_of(D::TURNS_PER_CLOCK) {
                     let before = std::mem::replace(&mut now, self.now());
-                    if busy || worked {
+                    if std::mem::take(&mut busy) {
                         self.signals.turn_times.record(now.since(before), &mut thread);
-                        busy = false;
                     }
                 }
                 resident_worked = self.resident.turn(self.driver.nic(), now) | self.run_commands(now);

@@ -56,6 +56,10 @@ impl Driver for DeviceDriver {
         false
     }
 
+    fn has_news(&mut self) -> bool {
+        true
+    }
+
     fn announce(&mut self) {}
 
     fn turn_all(&mut self) -> bool {

@@ -32,6 +32,11 @@ impl Driver for SoftwareDriver {
         self.nic.turn()
     }
 
+    #[inline]
+    fn has_news(&mut self) -> bool {
+        self.nic.take_news()
+    }
+
     fn announce(&mut self) {
         self.waker.announce();
     }

@@ -4,7 +4,8 @@ use super::guests::GuestKey;
 use super::permissions::PermissionSlot;
 use super::pool::ObjectId;
 use portcullis_protocol::{
-    ClientId, Header, LIFETIME_OFFSET, Lifetime, PermissionId, RemoteAddress, Reply, Rights, TenantId,
+    ClientId, Header, LIFETIME_OFFSET, Lifetime, PermissionId, RemoteAddress, Reply, ReplyBody, Rights,
+    TenantId,
 };
 
 /// What the other parts have to do.
@@ -76,11 +77,19 @@ impl Withdrawal {
     }
 }
 
-/// A reply that waits until what it promises is true.
+/// A [`ReplyBody::Done`] that waits until what it promises is true.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwedReply {
     pub client: ClientId,
-    pub reply: Reply,
+    /// The client's number for its request.
+    pub sequence: u32,
+}
+
+impl OwedReply {
+    /// The reply, which is due now.
+    pub fn due(self) -> Effect {
+        Effect::Reply(self.client, Reply { sequence: self.sequence, body: ReplyBody::Done })
+    }
 }
 
 /// What an ended permission leaves behind until it is known to be exposed no more.

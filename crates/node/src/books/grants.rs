@@ -339,7 +339,7 @@ impl<M: Memory> Books<M> {
 
     /// What an owed reply promises is true now.
     pub fn handle_settled(&mut self, owed: OwedReply) {
-        self.effects.push_back(Effect::Reply(owed.client, owed.reply));
+        self.effects.push_back(owed.due());
     }
 
     /// Answers requests that wait for memory, if no memory is on its way back.

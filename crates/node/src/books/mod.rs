@@ -55,7 +55,9 @@ use leases::Leases;
 use permissions::Permissions;
 use pool::Pool;
 use portcullis_nic::Memory;
-use portcullis_protocol::{ClientId, Incarnation, Moment, Refusal, Reply, ReplyBody, Rkey, TenantId};
+use portcullis_protocol::{
+    ClientId, Incarnation, Moment, ObjectName, Refusal, Reply, ReplyBody, Rkey, TenantId,
+};
 use postponed::Postponed;
 use scrubs::Scrubs;
 use standings::Standings;
@@ -127,7 +129,26 @@ impl<M: Memory> Books<M> {
         self.pool.count_from(number);
     }
 
+    /// Fetches what a request for an object reads first, before its turn comes. Decides nothing: any name is allowed.
+    #[inline]
+    pub fn fetch(&self, object: ObjectName) {
+        self.pool.fetch(object);
+    }
+
+    /// Whether [`poll_effect`](Self::poll_effect) has one.
+    #[inline]
+    pub fn has_effects(&self) -> bool {
+        !self.effects.is_empty()
+    }
+
     /// What the other parts have to do next.
+    #[inline]
+    pub fn next_effect(&self) -> Option<&Effect> {
+        self.effects.front()
+    }
+
+    /// The same, taken out.
+    #[inline]
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }

@@ -10,8 +10,8 @@ use crate::audit::{AuditEvent, AuditRecord, AuditedName};
 use portcullis_nic::Memory;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    DirectoryName, Entry, Moment, ObjectRef, Refusal, Reply, ReplyBody, RequestBody, Rights, Sharing,
-    TenantId, TenantName,
+    DirectoryName, Entry, Moment, ObjectRef, Refusal, ReplyBody, RequestBody, Rights, Sharing, TenantId,
+    TenantName,
 };
 use std::sync::Arc;
 
@@ -236,5 +236,5 @@ impl<M: Memory> Books<M> {
 
 /// The reply that says that a request was carried out.
 fn done(from: RequestOrigin) -> OwedReply {
-    OwedReply { client: from.client, reply: Reply { sequence: from.sequence, body: ReplyBody::Done } }
+    OwedReply { client: from.client, sequence: from.sequence }
 }

@@ -12,8 +12,8 @@ use crate::config::FOR_EVER;
 use portcullis_nic::Memory;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    ClientId, Keep, Lifetime, Moment, ObjectName, PermissionId, Refusal, Reply, ReplyBody, RequestBody,
-    Rights, TenantId,
+    ClientId, Keep, Lifetime, Moment, ObjectName, PermissionId, Refusal, ReplyBody, RequestBody, Rights,
+    TenantId,
 };
 
 /// The sender, and the number by which the client recognises the reply.
@@ -298,8 +298,7 @@ impl<M: Memory> Books<M> {
         if free {
             self.strike_kept(self.permissions.get(slot).object);
         }
-        let reply = Reply { sequence: from.sequence, body: ReplyBody::Done };
-        let owed = OwedReply { client: from.client, reply };
+        let owed = OwedReply { client: from.client, sequence: from.sequence };
         self.finish(slot, AuditEvent::Revoke, None, Some(owed), now);
         Ok(())
     }

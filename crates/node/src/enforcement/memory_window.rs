@@ -127,19 +127,21 @@ impl Scheme for MemoryWindow {
     ) -> Collected {
         let mut collected = Collected::default();
         self.stock.prompt.append(&mut tenant.own);
-        for ended in ending.drain(..) {
+        for ended in ending.iter() {
             if planted::is(Fault::WordTrustedOverUnbind) {
                 collected.early.push(ended.withdrawal.residue());
             } else {
-                self.stock.add(&ended);
+                self.stock.add(ended);
             }
         }
-        for exposure in starting.drain(..) {
-            match self.bind(around, (tenant, gone), batch, &exposure) {
+        ending.clear();
+        for exposure in starting.iter() {
+            match self.bind(around, (tenant, gone), batch, exposure) {
                 Some(credential) => batch.starts.push((exposure.permission, credential)),
                 None => collected.failed.push(exposure.permission),
             }
         }
+        starting.clear();
         self.unbind_stock(around, tenant, batch, &mut collected.early);
         collected
     }

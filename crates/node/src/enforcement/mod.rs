@@ -392,26 +392,26 @@ impl<N: Nic> Enforcement<N> {
     }
 
     /// Sets a permission up with this turn's batch.
-    pub fn expose(&mut self, exposure: Exposure) {
+    pub fn expose(&mut self, exposure: &Exposure) {
         self.mark_busy(exposure.tenant);
         match &mut self.region_keys {
-            Some(region_keys) if region_keys.serves(exposure.client) => region_keys.expose(exposure),
-            _ => self.work_mut(exposure.tenant).starting.push(exposure),
+            Some(region_keys) if region_keys.serves(exposure.client) => region_keys.expose(*exposure),
+            _ => self.work_mut(exposure.tenant).starting.push(*exposure),
         }
     }
 
     /// Takes a permission down with this turn's batch.
-    pub fn withdraw(&mut self, withdrawal: Withdrawal) {
+    pub fn withdraw(&mut self, withdrawal: &Withdrawal) {
         // Taken now, not with the batch: another tenant's permission may get the slot in the same turn.
         let exposing = self.exposing[withdrawal.permission.index()].take();
         let exposing = exposing.expect("what is taken down was set up");
         self.mark_busy(withdrawal.tenant);
         match (&mut self.region_keys, exposing.region) {
-            (Some(region_keys), Some(region)) => return region_keys.withdraw(withdrawal, region),
+            (Some(region_keys), Some(region)) => return region_keys.withdraw(*withdrawal, region),
             (Some(region_keys), None) => region_keys.begin_closing(withdrawal.object),
             (None, _) => {}
         }
-        self.work_mut(withdrawal.tenant).ending.push(Ended { withdrawal, exposing });
+        self.work_mut(withdrawal.tenant).ending.push(Ended { withdrawal: *withdrawal, exposing });
     }
 
     fn mark_busy(&mut self, tenant: TenantId) {
@@ -425,9 +425,18 @@ impl<N: Nic> Enforcement<N> {
         self.mechanism.hurry(wanted, now, &mut self.busy);
     }
 
-    /// The tenants with something to set up or take down in this turn.
+    /// The tenants with something to set up or take down in this turn. [`return_busy`](Self::return_busy) takes their
+    /// buffer back.
     pub fn take_busy(&mut self) -> Vec<TenantId> {
         std::mem::take(&mut self.busy)
+    }
+
+    /// Takes back the buffer for busy tenants, to be used again.
+    pub fn return_busy(&mut self, mut room: Vec<TenantId>) {
+        room.clear();
+        if self.busy.is_empty() {
+            self.busy = room;
+        }
     }
 
     /// See [`Enforcer::carry_out`]. `may_linger`: what ended may stay exposed for a while.

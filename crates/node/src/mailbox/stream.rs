@@ -52,7 +52,7 @@ impl Streams {
         Some((client, Heard::Request { sequence: sequence_of(&message), request, data: Vec::new() }))
     }
 
-    pub fn reply(&mut self, client: ClientId, reply: Reply) {
+    pub fn reply(&mut self, client: ClientId, reply: &Reply) {
         if let Some(stream) = self.clients.get_mut(&client) {
             stream.unanswered = stream.unanswered.saturating_sub(1);
             self.replies.push_back((client, reply.encode()));

@@ -15,7 +15,7 @@ use portcullis_node::{Admission, ChunkEnds, ClientEnds, Node, NodeConfig, Violat
 use portcullis_protocol::{
     ClientId, DirectoryName, Entry, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName,
     ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights,
-    Rkey, Sharing, TenantName,
+    Rkey, Sharing, TenantName, received_message,
 };
 use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
 use std::collections::{HashMap, VecDeque};
@@ -411,13 +411,15 @@ impl Seat {
                 let slot = u32::try_from(completion.request).expect("a slot");
                 let mut bytes = vec![0; length as usize];
                 self.endpoint.arena().read(u64::from(slot) * u64::from(SIZE.message_bytes), &mut bytes);
-                let message = bytes[..MESSAGE_BYTES].try_into().expect("a whole message");
-                let reply = Reply::decode(message).expect("a node's reply means something");
+                let message =
+                    received_message(length.into(), |head| head.copy_from_slice(&bytes[..head.len()]));
+                let reply =
+                    Reply::decode(message.expect("a whole message")).expect("a node's reply means something");
                 if reply.sequence == 0 || reply.sequence > self.sequence {
                     self.unmatched.push_back(reply);
                 } else {
-                    let before =
-                        self.replies.insert(reply.sequence, (reply.body, bytes[MESSAGE_BYTES..].to_vec()));
+                    let data = bytes.get(MESSAGE_BYTES..).unwrap_or_default().to_vec();
+                    let before = self.replies.insert(reply.sequence, (reply.body, data));
                     assert!(before.is_none(), "two replies to one request");
                 }
                 if !self.is_deaf {

@@ -4,6 +4,7 @@ use portcullis_memory::{ArenaMemory, Memory};
 use portcullis_nic::{
     Completion, CompletionKind, LocalSpan, Operation, ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
 };
+use portcullis_protocol::message_in;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -59,6 +60,12 @@ impl Control {
             };
             let mut message = vec![0; local.length as usize];
             arena.read(local.address, &mut message);
+            // A connection carries messages of one length.
+            if let Some(whole) = message_in(&message)
+                && message.len() < whole.len()
+            {
+                message = whole.to_vec();
+            }
             self.link.say(&message);
             self.unanswered += 1;
             if request.signalled {

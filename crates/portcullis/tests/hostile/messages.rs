@@ -63,7 +63,8 @@ fn a_message_that_is_cut_is_refused_and_one_that_is_too_long_ends_its_sender() {
     let whole =
         Request { sequence: 7, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
             .encode();
-    for length in 0..MESSAGE_BYTES {
+    // Half of it is a message whose other half is zero.
+    for length in (0..MESSAGE_BYTES).filter(|&length| length != MESSAGE_BYTES / 2) {
         assert!(attacker.say(&whole[..length], true));
         let mut reply = None;
         wait_for("a refusal", || {

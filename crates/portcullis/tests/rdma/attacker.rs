@@ -11,7 +11,9 @@ use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
     RemoteSpan, Status, VerbsEndpoint, VerbsError, WorkRequest,
 };
-use portcullis_protocol::{Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{
+    Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody, received_message,
+};
 use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -192,11 +194,12 @@ impl Attacker {
     pub fn hear(&mut self) -> Result<Option<Reply>, Status> {
         while let Some(completion) = self.poll() {
             match (completion.kind, completion.status) {
-                (CompletionKind::Receive { .. }, Status::Success) => {
+                (CompletionKind::Receive { length, .. }, Status::Success) => {
                     let at = (u64::from(self.terms.control_depth) + completion.request) * MESSAGE_STRIDE;
-                    let mut bytes = [0; MESSAGE_BYTES];
-                    self.endpoint.arena().read(at, &mut bytes);
-                    return Ok(Some(Reply::decode(bytes).expect("the node's replies are sound")));
+                    let message =
+                        received_message(length.into(), |bytes| self.endpoint.arena().read(at, bytes));
+                    let reply = message.map(Reply::decode).expect("the node's replies are whole");
+                    return Ok(Some(reply.expect("the node's replies are sound")));
                 }
                 (_, status) if status != Status::Success && completion.queue_pair == IbEndpoint::CONTROL => {
                     return Err(status);

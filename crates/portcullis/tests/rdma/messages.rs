@@ -16,7 +16,7 @@ fn cut_messages_are_refused_and_longer_ones_end_their_sender() {
     let whole =
         Request { sequence: 7, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
             .encode();
-    for length in [0, 1, 2, 8, 63, 64, MESSAGE_BYTES - 1] {
+    for length in [0, 1, 2, 8, 63, 65, MESSAGE_BYTES - 1] {
         assert!(attacker.say(&whole[..length], true));
         assert_eq!(attacker.answer().body, ReplyBody::Refused(Refusal::Malformed), "{length} bytes");
     }

@@ -1,10 +1,14 @@
 //! The control messages: what a client SENDs to its node, and the node's replies.
 //!
-//! Each message is 128 bytes, little-endian, with fields at fixed places; data of `node-copy` follows it. This is a
-//! codec, not a transport: the same bytes travel through a software NIC's queues and over real verbs.
+//! Each message is 128 bytes, little-endian, with fields at fixed places; data of `node-copy` follows it. Where the second
+//! half is zero and nothing follows, only the first half is sent. This is a codec, not a transport: the same bytes travel
+//! through a software NIC's queues and over real verbs.
 
 mod named;
+mod short;
 mod wire;
+
+pub use short::{message_in, received_message, sent_part};
 
 use crate::{
     Credential, DirectoryName, Keep, Lifetime, Mechanism, ObjectRef, PermissionId, Refusal, RemoteAddress,

@@ -26,14 +26,15 @@ struct Wire {
     length: U64,
     lifetime: U64,
     first: U64,
+    /// Of a named object: the node's incarnation, the object's birth.
+    incarnation: U64,
+    birth: U64,
+    // Up to here the most frequent requests are whole: the other half is not sent where it is zero.
     second: U64,
     /// In a grant: how long the request waited, in µs.
     waited: U32,
     /// In a grant: the longest lifetime, in µs.
     longest: U32,
-    /// Of a named object: the node's incarnation, the object's birth.
-    incarnation: U64,
-    birth: U64,
     /// Of a part of an object: where in the object it starts.
     offset: U64,
     /// In an allocation: the alignment. In a grant with a region key: the region's place and generation.
@@ -99,11 +100,11 @@ impl Wire {
             length: U64::ZERO,
             lifetime: U64::ZERO,
             first: U64::ZERO,
+            incarnation: U64::ZERO,
+            birth: U64::ZERO,
             second: U64::ZERO,
             waited: U32::ZERO,
             longest: U32::ZERO,
-            incarnation: U64::ZERO,
-            birth: U64::ZERO,
             offset: U64::ZERO,
             alignment: U64::ZERO,
             credential: [U64::ZERO; CREDENTIAL_BYTES / 8],
@@ -476,7 +477,7 @@ impl Granted {
             kind::GRANTED_KEYS => Credential::Keys { buffer: keys[0], lifetime: keys[1] },
             kind::GRANTED_GROUP => {
                 let word = wire.second.get().to_le_bytes()[0];
-                let word = word_keys(word).ok_or(MalformedMessage { what: word, at: 48 })?;
+                let word = word_keys(word).ok_or(MalformedMessage { what: word, at: 64 })?;
                 Credential::Group(KeyGroup::from_parts(keys, word))
             }
             kind::GRANTED_REGION_KEY => {

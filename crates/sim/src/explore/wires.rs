@@ -5,7 +5,7 @@ use crate::delivery::{answer_to, summary};
 use crate::network::machine_at;
 use crate::oracle::{Arrival, Promise};
 use crate::turns::nic_time;
-use portcullis_protocol::{Reply, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{Reply, ReplyBody, Request, RequestBody, message_in};
 use portcullis_softnic::core::{Packet, PacketBody, Response, WireRequest};
 
 /// Whether it asks for a rebuild, which waits for the race's end.
@@ -13,7 +13,7 @@ pub(super) fn asks_for_rebuild(packet: &Packet) -> bool {
     let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
         return false;
     };
-    let request = bytes.first_chunk().and_then(|head| Request::decode(*head).ok());
+    let request = message_in(bytes).and_then(|message| Request::decode(message).ok());
     request.is_some_and(|request| matches!(request.body, RequestBody::Recover { .. }))
 }
 
@@ -23,7 +23,7 @@ pub(super) fn is_timeless(packet: &Packet) -> bool {
     match &packet.body {
         PacketBody::Response(answer) => !matches!(answer, Response::Value(_) | Response::Refused(_)),
         PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } => {
-            let reply = bytes.first_chunk().and_then(|head| Reply::decode(*head).ok());
+            let reply = message_in(bytes).and_then(|message| Reply::decode(message).ok());
             reply.is_some_and(|reply| !matches!(reply.body, ReplyBody::Refused(_)))
         }
         PacketBody::Request { .. } => false,
@@ -70,7 +70,7 @@ impl World {
         let (session, moment) = (self.actors[client].session, self.moment());
         self.oracle.replied(session, bytes, self.now, moment);
         if self.racing
-            && let Some(reply) = bytes.first_chunk().and_then(|head| Reply::decode(*head).ok())
+            && let Some(reply) = message_in(bytes).and_then(|message| Reply::decode(message).ok())
         {
             self.watch.left(client, &reply);
         }

@@ -6,8 +6,8 @@ use super::{Failure, LONGEST_WAIT, ONE_SHOT, Oracle, Promise, Session, SessionId
 use crate::clock::Nanos;
 use crate::memory::Touch;
 use portcullis_protocol::{
-    Credential, Granted, Lifetime, MESSAGE_BYTES, Moment, ObjectName, Refusal, Reply, ReplyBody, Request,
-    RequestBody, Rights, Rkey, Sharing,
+    Credential, Granted, Lifetime, Moment, ObjectName, Refusal, Reply, ReplyBody, Request, RequestBody,
+    Rights, Rkey, Sharing, message_in,
 };
 use portcullis_softnic::core::{Response, WireRequest};
 use std::borrow::Cow;
@@ -214,7 +214,7 @@ impl Oracle {
             Some(Response::Refused(_)) => self.sessions[arrival.session].refusals += 1,
             Some(Response::Done) => {
                 let Some(model) = &mut self.nodes[node] else { return };
-                let request = bytes.first_chunk::<MESSAGE_BYTES>().map(|head| Request::decode(*head));
+                let request = message_in(bytes).map(Request::decode);
                 if let Some(Ok(Request { body: RequestBody::Revoke { permission, .. }, .. })) = request
                     && let Some(known) = model.known(permission)
                     && known.session == arrival.session
@@ -235,8 +235,7 @@ impl Oracle {
     /// Checks a message that leaves a node for a client.
     pub fn replied(&mut self, session: SessionId, bytes: &[u8], now: Nanos, node_now: Moment) {
         let Session { node, tenant, hostile, .. } = self.sessions[session];
-        let Some(reply) = bytes.first_chunk::<MESSAGE_BYTES>().and_then(|head| Reply::decode(*head).ok())
-        else {
+        let Some(reply) = message_in(bytes).and_then(|message| Reply::decode(message).ok()) else {
             return self.fail(Promise::Truth, now, format!("a node sent session {session} nonsense"));
         };
         let Some(model) = &mut self.nodes[node] else { return };

@@ -3,7 +3,7 @@
 use super::SessionId;
 use super::permission::overlaps;
 use portcullis_protocol::{
-    Lifetime, MESSAGE_BYTES, Moment, Part, Refusal, ReplyBody, Request, RequestBody, Sharing,
+    Lifetime, Moment, Part, Refusal, ReplyBody, Request, RequestBody, Sharing, message_in,
 };
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -67,7 +67,7 @@ pub(super) struct Requests {
 impl Requests {
     /// Notes a message. A malformed message is answered as well.
     pub fn came(&mut self, session: SessionId, message: &[u8], now: Moment, longest: Lifetime) {
-        let request = message.first_chunk::<MESSAGE_BYTES>().map(|head| Request::decode(*head));
+        let request = message_in(message).map(Request::decode);
         let (sequence, body) = match request {
             Some(Ok(request)) => (request.sequence, Some(request.body)),
             Some(Err(_)) => (u32::from_le_bytes([message[4], message[5], message[6], message[7]]), None),

@@ -18,7 +18,7 @@ use crate::plan::FaultKind;
 use portcullis_nic::{OneShotRequest, OneShotVerb, RemoteAddress, RemoteSpan};
 use portcullis_node::{Admission, POOL_BASE};
 use portcullis_onerma::{OperationType, Refused, Reproach};
-use portcullis_protocol::{MESSAGE_BYTES, Moment, RegionName, Rights};
+use portcullis_protocol::{Moment, RegionName, Rights, message_in};
 use portcullis_softnic::core::{Response, WireRequest};
 use std::net::SocketAddr;
 
@@ -193,8 +193,8 @@ impl Cluster {
             return self.wake_client(client, soon);
         }
         let (Some(id), Some(running)) = (id, &mut self.nodes[node].running) else { return };
-        let Some(message) = bytes.first_chunk::<MESSAGE_BYTES>() else { return };
-        running.node.hear(id, *message);
+        let Some(message) = message_in(&bytes) else { return };
+        running.node.hear(id, message);
         let request = WireRequest::Send { bytes: bytes.clone(), invalidate: None };
         let arrival = Arrival {
             session,

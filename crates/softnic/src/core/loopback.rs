@@ -7,13 +7,16 @@ use super::queue_pair::{Current, QueuePair};
 use super::schedule::{REQUEST_WORK, Visit};
 use super::verbs::{Exchange, Progress, Responder, Verb};
 use portcullis_memory::Bytes;
-use portcullis_nic::{LocalSpan, Operation, QpId, QpState, Status};
+use portcullis_nic::{Operation, QpId, QpState, Status};
 use portcullis_protocol::Moment;
 
 /// Requests whose lines are fetched ahead: each comes from another processor's cache, and fetches overlap.
 const PREFETCH: u64 = 6;
 /// How far ahead messages are fetched: less, since the request that names one comes first.
 const MESSAGES_AHEAD: u64 = 3;
+/// How much of a message is fetched ahead, by lines of a processor's cache.
+const MESSAGE_BYTES_FETCHED: u64 = 128;
+const LINE_BYTES: usize = 64;
 
 /// How far a request got.
 enum Step {
@@ -78,14 +81,18 @@ impl<M: Bytes> Core<M> {
     /// Executes what is posted, as far as the budget goes.
     pub(super) fn serve(&mut self, id: QpId, pair: &mut QueuePair<M>, work: &mut u32, now: Moment) -> Visit {
         let mut blocked = Visit::Blocked;
-        for ahead in 1..PREFETCH {
-            pair.send.prefetch(ahead);
+        // What the NIC's own thread has posted is in its cache.
+        let is_posted_elsewhere = pair.polled.is_some();
+        if is_posted_elsewhere {
+            (1..PREFETCH).for_each(|ahead| pair.send.prefetch(ahead));
         }
         for _ in 0..self.schedule.requests_max {
-            pair.send.prefetch(PREFETCH);
-            if pair.receive.is_some() {
-                // Only queue pairs with a receive queue carry messages.
-                self.fetch_message(pair);
+            if is_posted_elsewhere {
+                pair.send.prefetch(PREFETCH);
+                if pair.receive.is_some() {
+                    // Only queue pairs with a receive queue carry messages.
+                    self.fetch_message(pair);
+                }
             }
             let mut current = match pair.current.take() {
                 Some(current) => current,
@@ -145,9 +152,11 @@ impl<M: Bytes> Core<M> {
     fn fetch_message(&self, pair: &QueuePair<M>) {
         let Some(words) = pair.send.glimpse(MESSAGES_AHEAD) else { return };
         if let Some(Operation::Send { local }) = decode_operation(&words)
-            && let Some(target) = self.keys.local(pair.pd, LocalSpan { length: 1, ..local }, false)
+            && let Some(target) = self.keys.local(pair.pd, local, false)
         {
-            self.memories[target.memory].prefetch(target.offset);
+            let length = u64::from(local.length).min(MESSAGE_BYTES_FETCHED);
+            let lines = (0..length).step_by(LINE_BYTES);
+            lines.for_each(|at| self.memories[target.memory].prefetch(target.offset + at));
         }
     }
 
@@ -159,15 +168,16 @@ impl<M: Bytes> Core<M> {
         work: &mut u32,
         now: Moment,
     ) -> Step {
-        let Some((verb, local)) = current.operation().and_then(Verb::of) else {
-            if let Some(Operation::Chain(verb)) = current.operation() {
+        let operation = current.operation();
+        let Some((verb, local)) = operation.and_then(Verb::of) else {
+            if let Some(Operation::Chain(verb)) = operation {
                 return match self.execute_chain_verb(id, pair, verb) {
                     Ok(Progress::NotReady) => Step::Waiting,
                     Ok(_) => Step::Done,
                     Err(status) => Step::Local(status),
                 };
             }
-            let executed = self.execute_here(id, pair.pd, current.operation());
+            let executed = self.execute_here(id, pair.pd, operation);
             return executed.map_or_else(Step::Local, |()| Step::Done);
         };
         let here = match self.requester_end(pair.pd, verb, local) {

@@ -500,6 +500,12 @@ impl<M: Bytes> Core<M> {
         }
     }
 
+    /// Whether [`Core::poll_event`] has one.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The next event, if one happened.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -58,6 +58,8 @@ pub(super) struct Schedule {
     pub(super) quantum: u32,
     /// How often all hot queue pairs have had their turn.
     pub(super) rounds: u64,
+    /// Hot queue pairs when `quantum` was set.
+    sharers: usize,
     hot: Vec<Polled>,
     /// Where the last turn stopped: the next turn goes on there.
     next_hot: usize,
@@ -89,7 +91,8 @@ impl Default for Schedule {
             napping: BinaryHeap::new(),
             turns: 0,
             work_left: 0,
-            quantum: 0,
+            quantum: BYTES_PER_VISIT_MAX,
+            sharers: 0,
             rounds: 0,
             hot: Vec::new(),
             next_hot: 0,
@@ -108,7 +111,16 @@ impl Schedule {
     fn begin_turn(&mut self) {
         self.turns += 1;
         self.work_left = WORK_PER_TURN_MAX;
-        let share = WORK_PER_TURN_MAX / (self.hot.len().max(1) as u64);
+        if self.hot.len() != self.sharers {
+            self.share_out();
+        }
+    }
+
+    /// Divides the work of a turn among the hot queue pairs.
+    #[cold]
+    fn share_out(&mut self) {
+        self.sharers = self.hot.len();
+        let share = WORK_PER_TURN_MAX / (self.sharers.max(1) as u64);
         let share = u32::try_from(share).unwrap_or(BYTES_PER_VISIT_MAX);
         self.quantum = share.clamp(BYTES_PER_VISIT_MIN, BYTES_PER_VISIT_MAX);
     }
@@ -131,8 +143,9 @@ impl Schedule {
     }
 
     /// Ends up to `most` naps that are over.
+    #[inline]
     fn wake(&mut self, most: usize) {
-        for _ in 0..most {
+        for _ in 0..most.min(self.napping.len()) {
             match self.napping.peek() {
                 Some(&Reverse((turn, qp))) if turn <= self.turns => {
                     self.napping.pop();

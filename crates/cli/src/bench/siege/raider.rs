@@ -9,7 +9,9 @@ use portcullis_nic::{
     CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
     VerbsEndpoint, WorkRequest,
 };
-use portcullis_protocol::{Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{
+    Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody, received_message,
+};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -144,10 +146,10 @@ impl Raider {
         self.endpoint.poll(256, &mut completions);
         for completion in &completions {
             match completion.kind {
-                CompletionKind::Receive { .. } if completion.status == Status::Success => {
-                    let mut bytes = [0; MESSAGE_BYTES];
-                    self.endpoint.arena().read(completion.request, &mut bytes);
-                    if let Ok(reply) = Reply::decode(bytes) {
+                CompletionKind::Receive { length, .. } if completion.status == Status::Success => {
+                    let read = |bytes: &mut [u8]| self.endpoint.arena().read(completion.request, bytes);
+                    let message = received_message(length.into(), read);
+                    if let Some(Ok(reply)) = message.map(Reply::decode) {
                         answer(reply.body);
                     }
                 }

@@ -21,6 +21,7 @@ use portcullis_protocol::{
     Header, Incarnation, LIFETIME_OFFSET, Lifetime, Moment, ObjectName, ObjectRef, PermissionId, Refusal,
     RemoteAddress, Rights, TenantId,
 };
+use std::hint::black_box;
 use taint::Taint;
 
 /// The first address of the pool: no process has it, and it fits into the 48 bits of a header.
@@ -117,6 +118,17 @@ impl<M: Memory> Pool<M> {
         let record = self.slabs.get(object);
         let meant = birth.is_none_or(|birth| birth == record.birth) || planted::is(Fault::BirthNotCompared);
         if meant && record.tenant == tenant && !record.going { Ok(object) } else { Err(missing) }
+    }
+
+    /// Has the processor fetch the record of an object, and the line of its header, without waiting for them.
+    #[inline]
+    pub fn fetch(&self, name: ObjectName) {
+        if let Some(object) = self.slabs.find(name.address()) {
+            let record = self.slabs.get(object);
+            // Nothing rests on what is read, so the processor goes on before it has come.
+            black_box((record.birth, record.put_off));
+            self.memory.prefetch(offset(name.address()) - Header::BYTES);
+        }
     }
 
     /// The object that a reference names, whichever tenant it belongs to, if it is not going.

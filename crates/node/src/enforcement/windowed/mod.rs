@@ -23,7 +23,7 @@ use portcullis_nic::{
 use portcullis_protocol::{ClientId, Lifetime, Moment, Refusal, TenantId};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 /// Entries of the completion queue for binds. After a failure all requests complete, also the unsignalled ones.
@@ -140,7 +140,7 @@ pub(super) struct Windowed<S: Scheme> {
     lanes: Option<Lanes<S::Unit>>,
     tenants: Vec<Option<Box<Tenant<S>>>>,
     /// Tenants by their queue pairs for binds.
-    binders: HashMap<QpId, TenantId>,
+    binders: BTreeMap<QpId, TenantId>,
     gone: GoneWindows,
     lots: StdRng,
     /// Binds, rebinds and unbinds posted.
@@ -170,7 +170,7 @@ impl<S: Scheme> Windowed<S> {
             cq,
             lanes: on_lanes.then(|| Lanes::new(cq, depth)),
             tenants: Vec::new(),
-            binders: HashMap::new(),
+            binders: BTreeMap::new(),
             gone: GoneWindows::default(),
             lots: StdRng::from_seed(secret),
             operations: 0,

@@ -39,19 +39,35 @@ struct Slot {
 #[derive(Clone, Copy, Debug, Default)]
 struct PastKeys {
     latest: [u64; 4],
+    /// How many are in `latest`.
+    count: u16,
     before: [u64; 4],
 }
 
 impl PastKeys {
     fn spend(&mut self, key: u8) {
-        self.latest[usize::from(key / 64)] |= 1 << (key % 64);
-        if self.latest.iter().map(|word| word.count_ones()).sum::<u32>() >= u32::from(KEYS / 2) {
-            *self = Self { latest: [0; 4], before: self.latest };
+        let (word, bit) = (&mut self.latest[usize::from(key / 64)], 1 << (key % 64));
+        self.count += u16::from(*word & bit == 0);
+        *word |= bit;
+        if self.count >= KEYS / 2 {
+            *self = Self { latest: [0; 4], count: 0, before: self.latest };
         }
     }
 
     /// One of the other keys, drawn at random.
     fn draw(&self, lots: &mut StdRng) -> u8 {
+        // Of random keys the first one that is free is as random among the free ones as one that is counted off, and is
+        // found sooner, unless few are free.
+        let tried = lots.random::<u64>().to_le_bytes();
+        tried.into_iter().find(|&key| self.is_free(key)).unwrap_or_else(|| self.count_off(lots))
+    }
+
+    fn is_free(&self, key: u8) -> bool {
+        let word = usize::from(key / 64);
+        (self.latest[word] | self.before[word]) >> (key % 64) & 1 == 0
+    }
+
+    fn count_off(&self, lots: &mut StdRng) -> u8 {
         let free: [u64; 4] = std::array::from_fn(|word| !(self.latest[word] | self.before[word]));
         let mut drawn = lots.random_range(0..free.iter().map(|word| word.count_ones()).sum());
         for (word, mut left) in (0u8..).zip(free) {
@@ -64,7 +80,7 @@ impl PastKeys {
             }
             return 64 * word + u8::try_from(left.trailing_zeros()).unwrap_or(63);
         }
-        unreachable!("half of all keys are free at least")
+        unreachable!("at least one key is free")
     }
 }
 
