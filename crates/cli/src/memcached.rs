@@ -87,6 +87,10 @@ pub struct Options {
     /// 8m. An item of more than 32 KiB lies in several pieces. A thread has the items of a round in its memory.
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = item_size)]
     item_size_max: u64,
+    /// Memory for commands that come in many pieces, of all connections together: half of it for long lines of keys, half for large
+    /// values. A client for whose command there is none left waits. 1MiB to 64GiB.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = request_bytes)]
+    request_bytes_max: u64,
     /// End connections that have said nothing for this long [default: never].
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<Lifetime>,
@@ -137,6 +141,11 @@ fn item_size(text: &str) -> Result<u64, String> {
     };
     let allowed = 1 << 10..=LONG_VALUE_BYTES_MAX as u64;
     if allowed.contains(&bytes) { Ok(bytes) } else { Err("an item has 1KiB to 128MiB".to_owned()) }
+}
+
+fn request_bytes(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text)?;
+    if (1 << 20..=64 << 30).contains(&bytes) { Ok(bytes) } else { Err("1MiB to 64GiB".to_owned()) }
 }
 
 /// A size as memcached's `-I` writes it: a number and one letter.
@@ -210,6 +219,7 @@ fn serve(options: &Options) -> Result<(), Trouble> {
         threads: options.threads,
         connections_max: options.max_connections,
         item_bytes_max: options.item_size_max,
+        request_bytes_max: options.request_bytes_max,
         idle_timeout: options.idle_timeout.map(|time| Duration::from_micros(time.0)),
         keep: options.keep,
         ..portcullis_memcached::Options::new(options.table, connect)
@@ -328,6 +338,7 @@ mod tests {
             &["--socket-mode", "660"],
             &["--threads", "0"],
             &["--item-size-max", "129MiB"],
+            &["--request-bytes-max", "1023KiB"],
             &["--item-size-max", "1g"],
             &["--item-size-max", "512"],
             &["--item-size-max", "m"],

@@ -182,6 +182,11 @@ fn a_permission_that_many_accesses_failed_under_is_replaced_once() {
 }
 
 #[test]
+fn programs_that_read_long_values_at_once_over_a_slow_link_are_answered() {
+    breaks_nothing(&mixed(Programs::Tables, 884_003_986));
+}
+
+#[test]
 fn a_long_write_over_a_slow_link_is_not_interrupted_while_its_parts_succeed() {
     for seed in [882_000_005, 883_000_004] {
         breaks_nothing(&mixed(Programs::Tables, seed));

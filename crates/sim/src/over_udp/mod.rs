@@ -33,6 +33,9 @@ use std::time::Duration;
 
 /// The random stream from which the sizes of both ends and of the network are drawn.
 const TERMS: u64 = 9;
+/// For how many time-outs a transfer goes on at least where programs share a structure: eight tries, each of which waits for longer
+/// than the one before.
+const PATIENCE_TIMEOUTS: u32 = 40;
 /// The first of the random streams that say which clients are over UDP.
 const WHO: u64 = 6_000_000;
 /// Places in a node's table of regions, where there are many.
@@ -112,7 +115,13 @@ impl Terms {
         }
         let [responder_packets, initiator_packets] = drawn;
         let change_timeout = Duration::from_nanos(dice.magnitude(300 * MICROSECOND..2 * MILLISECOND));
-        let patience = Duration::from_nanos(dice.of(4 * MILLISECOND..8 * MILLISECOND));
+        let timeout = change_timeout + change_timeout / 8 + Duration::from_micros(10);
+        let mut patience = Duration::from_nanos(dice.of(4 * MILLISECOND..8 * MILLISECOND));
+        if plan.programs.share_a_structure() {
+            // Several programs read long values at once, where links may be slow. Real ends are patient for more than a hundred
+            // time-outs.
+            patience = patience.max(timeout * PATIENCE_TIMEOUTS);
+        }
         let mut narrow = |range| usize::try_from(dice.magnitude(range)).unwrap_or(usize::MAX);
         let responder = ResponderLimits {
             packet_max: responder_packets,
@@ -133,7 +142,7 @@ impl Terms {
             window: OPERATION_MAX * u32::try_from(dice.of(1..5)).unwrap_or(1),
             packet_max: initiator_packets,
             dispatch_timeout: patience / u32::try_from(dice.of(1..9)).unwrap_or(1),
-            timeout: change_timeout + change_timeout / 8 + Duration::from_micros(10),
+            timeout,
         };
         let rtt = Duration::from_nanos(4 * latency);
         let executor = ExecutorLimits {
