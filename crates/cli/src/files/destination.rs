@@ -28,23 +28,23 @@ impl Destination {
     /// # Errors
     /// The machine's: there can be no file in that folder, or the device cannot be opened.
     pub fn file(path: &Path) -> io::Result<Self> {
-        // Of a link, what it leads to is replaced.
+        // Of a link, what it leads to is replaced. One that leads nowhere has nothing to keep.
+        let is_link = fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink());
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let there = match fs::metadata(&path) {
             Ok(there) if there.is_file() => Some(there),
-            Ok(_) => return Ok(Self::Stream(Box::new(BufWriter::new(File::create(&path)?)))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link => None,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => return Ok(Self::Stream(Box::new(BufWriter::new(File::create(&path)?)))),
         };
         if there.is_some() {
             // Whoever may not write a file may not replace it either.
             File::options().write(true).open(&path)?;
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let name = path.file_name().unwrap_or_default();
         let permissions = there.map_or_else(readable_as_new_files_are, |there| there.permissions());
         let content = tempfile::Builder::new()
-            .prefix(name)
+            .prefix("portcullis-")
             .suffix(".partial")
             .permissions(permissions)
             .tempfile_in(folder.unwrap_or(Path::new(".")))?;
@@ -128,6 +128,14 @@ mod tests {
     }
 
     #[test]
+    fn a_name_may_be_as_long_as_the_system_lets_it_be() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x".repeat(255));
+        write(&path, b"new").finish().expect("finished");
+        assert_eq!(fs::read(&path).expect("there"), b"new");
+    }
+
+    #[test]
     fn a_link_and_a_device_stay_what_they_are() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, link) = (folder.path().join("file"), folder.path().join("link"));
@@ -136,6 +144,11 @@ mod tests {
         write(&link, b"new").finish().expect("finished");
         assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
         assert_eq!(fs::read(&path).expect("there"), b"new");
+        let (nowhere, target) = (folder.path().join("nowhere"), folder.path().join("target"));
+        symlink(&target, &nowhere).expect("a link");
+        write(&nowhere, b"new").finish().expect("finished");
+        assert!(fs::symlink_metadata(&nowhere).expect("there").is_symlink());
+        assert_eq!(fs::read(&target).expect("there"), b"new");
         write(Path::new("/dev/null"), b"nothing").finish().expect("finished");
         assert!(!fs::metadata("/dev/null").expect("there").is_file());
     }
