@@ -113,12 +113,6 @@ pub(crate) fn connect(
     Ok(open(place, options, within)?)
 }
 
-/// How long a transfer goes on beginning operations while answers do not come: longer than the session waits for its end, so that the
-/// session ends it, and says what it waited for.
-fn patience(within: Duration) -> Duration {
-    within + within / 2
-}
-
 fn open(place: &str, options: &SessionOptions, within: Duration) -> Result<(UdpEndpoint, u64), UdpError> {
     let until = Instant::now() + within;
     let attached = attach_without_queue_pairs(place, &options.udp.security, within)?;
@@ -128,16 +122,18 @@ fn open(place: &str, options: &SessionOptions, within: Duration) -> Result<(UdpE
     let path = find_path(&mut socket, address, most, until.saturating_duration_since(Instant::now()))?;
     let message_bytes = u32::try_from(MESSAGE_BYTES).expect("messages are short");
     let node = NodeEnd { address, client, control_depth: terms.control_depth, message_bytes };
+    // Longer than the session waits for the end of an operation: so the session ends it, and says what it waited for.
+    let patience = within + within / 2;
     let initiator = InitiatorLimits {
         slots: SLOTS,
         window: u32::try_from(socket.room().clamp(WINDOW_MIN, WINDOW_MAX)).expect("it is small"),
         packet_max: most as usize,
-        dispatch_timeout: patience(within),
+        dispatch_timeout: patience,
         timeout: TIMEOUT,
     };
     let executor = ExecutorLimits {
         transfers: SLOTS as usize,
-        patience: patience(within),
+        patience,
         ..ExecutorLimits::for_round_trip(path.round_trip)
     };
     let limits = (initiator, executor, Pace::for_shared_processors());

@@ -218,9 +218,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             if found.value.pieces.is_empty() {
                 return Ok(Some(found.value.rest));
             }
-            match Box::pin(self.whole(&found.value, found.slot)).await? {
-                Some(value) => return Ok(Some(value)),
-                None => self.again(&mut attempts, Retry::Stale(found.at, found.slot)).await?,
+            match Box::pin(self.whole_of(&found)).await? {
+                Ok(value) => return Ok(Some(value)),
+                Err(retry) => self.again(&mut attempts, retry).await?,
             }
         }
     }

@@ -8,7 +8,7 @@
 //! first block that is in a slot, or whose claim is renewed. What a dead client leaves is renewed no more, and goes.
 
 use super::blocks::Claimed;
-
+use super::find::{Attempt, Found, Retry};
 use super::permissions::{Part, is_gone};
 use super::shape::LONG_VALUE_BYTES_MAX;
 use super::sizes::{SizeClass, WHOLE_BYTES_MAX, piece_bytes};
@@ -226,6 +226,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         bytes.extend_from_slice(&value.rest);
         Ok(Some(bytes))
+    }
+
+    /// The same of a value that was found.
+    pub(super) async fn whole_of(&self, found: &Found) -> Attempt<Vec<u8>> {
+        let whole = self.whole(&found.value, found.slot).await?;
+        Ok(whole.ok_or(Retry::Stale(found.at, found.slot)))
     }
 
     /// The bytes of a piece. `None`: its block was used again.

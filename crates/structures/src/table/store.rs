@@ -195,12 +195,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             (Condition::Equals(expected), Some(found)) if found.value.pieces.is_empty() => {
                 found.value.rest == expected
             }
-            (Condition::Equals(expected), Some(found)) => {
-                match Box::pin(self.whole(&found.value, found.slot)).await? {
-                    Some(value) => value == expected,
-                    None => return Ok(Err(Retry::Stale(found.at, found.slot))),
-                }
-            }
+            (Condition::Equals(expected), Some(found)) => match Box::pin(self.whole_of(found)).await? {
+                Ok(value) => value == expected,
+                Err(retry) => return Ok(Err(retry)),
+            },
         };
         if !holds {
             return Ok(Ok(Stored::Unchanged));
@@ -444,9 +442,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(Ok(None));
         }
         let whole = match whole && !found.value.pieces.is_empty() {
-            true => match Box::pin(self.whole(&found.value, found.slot)).await? {
-                Some(value) => Some(value),
-                None => return Ok(Err(Retry::Stale(at, found.slot))),
+            true => match Box::pin(self.whole_of(&found)).await? {
+                Ok(value) => Some(value),
+                Err(retry) => return Ok(Err(retry)),
             },
             false => None,
         };

@@ -234,44 +234,72 @@ pub fn many_updates_leak_nothing() {
     assert!(statistics.unlinked < 8, "blocks are leaked: {statistics:?}");
 }
 
-/// A reader stands still at each step of a get, while the block of its key goes to other keys.
-pub fn a_reader_is_late_at_each_step() {
+/// Eight of them fill an extent.
+fn eighth(fill: u8) -> Vec<u8> {
+    vec![fill; 30 << 10]
+}
+
+/// A reader stands still at each step of a get, while another client does something. The key has an eighth of ones, with what else
+/// is stored in `before`, and the value `after` when the reader goes on.
+fn a_reader_is_late(before: impl Fn(&User), meanwhile: impl Fn(&User), after: &[u8]) {
     let node = node(Mechanism::MemoryWindow);
     let options = TableOptions { lease: Lifetime::millis(800), seed: Some(0), ..TableOptions::default() };
-    // An extent has eight blocks of this size, so a block is soon used again.
-    let value = |fill: u8| vec![fill; 30 << 10];
     for posts in 0..100 {
         let tenant = format!("trial-{posts}");
         let other = User::create(&node, &tenant, &options);
-        assert!(other.run(other.table.insert(b"read", &value(1))));
+        assert!(other.run(other.table.insert(b"read", &eighth(1))));
+        before(&other);
         let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Read);
         pipeline.halt_after(Some(posts));
         let mut get = pin!(table.get(b"read"));
         if let Some(found) = pipeline.drive(get.as_mut()) {
-            assert_eq!(found, Ok(Some(value(1))));
+            assert_eq!(found, Ok(Some(eighth(1))));
             assert!(posts >= 3, "a get of {posts} steps");
             return;
         }
-        assert!(other.run(other.table.update(b"read", &value(2))));
+        assert!(other.run(other.table.update(b"read", after)));
+        meanwhile(&other);
+        pipeline.halt_after(None);
+        let found = pipeline.drive(get.as_mut()).expect("it goes on").expect("a value");
+        let found =
+            found.unwrap_or_else(|| panic!("after {posts} posts: a key that was always there is lost"));
+        assert!(
+            found == eighth(1) || found == after,
+            "after {posts} posts: a value that was never the key's"
+        );
+    }
+    panic!("a get never ends");
+}
+
+/// A reader stands still at each step of a get, while the block of its key goes to other keys.
+pub fn a_reader_is_late_at_each_step() {
+    let use_all_blocks = |other: &User| {
         for number in 0..24u32 {
             assert_eq!(
-                other.run(other.table.upsert(&key(number % 3), &value(3))),
+                other.run(other.table.upsert(&key(number % 3), &eighth(3))),
                 match number {
                     0..3 => Stored::Inserted,
                     _ => Stored::Replaced,
                 }
             );
         }
-        pipeline.halt_after(None);
-        let found = pipeline.drive(get.as_mut()).expect("it goes on").expect("a value");
-        let found =
-            found.unwrap_or_else(|| panic!("after {posts} posts: a key that was always there is lost"));
-        assert!(
-            found == value(1) || found == value(2),
-            "after {posts} posts: a value that was never the key's"
-        );
-    }
-    panic!("a get never ends");
+    };
+    a_reader_is_late(|_| (), use_all_blocks, &eighth(2));
+}
+
+/// A reader stands still at each step of a get, while the extent of its key's value goes back to the node and another extent gets
+/// the number.
+pub fn a_reader_is_late_while_its_extent_goes() {
+    let store_beside = |other: &User| assert!(other.run(other.table.insert(b"beside", &eighth(2))));
+    let replace_extent = |other: &User| {
+        let vacated = other.run(other.table.vacate(b"beside", |_| ()));
+        assert!(matches!(vacated, Vacated::GivenBack { .. }), "{vacated:?}");
+        // All blocks of the next one are used, the one that the reader's slot names among them.
+        for number in 0..8 {
+            assert!(other.run(other.table.insert(&key(number), &eighth(3))));
+        }
+    };
+    a_reader_is_late(store_beside, replace_extent, b"short");
 }
 
 /// A client that removes what has expired ends at each step, while another one stores one of those keys again.
@@ -334,16 +362,14 @@ pub fn a_writer_is_late_at_each_step() {
     let node = node(Mechanism::MemoryWindow);
     let options =
         TableOptions { lease: LEASE, groups: 1, depth_max: 6, seed: Some(0), ..TableOptions::default() };
-    // An extent has eight blocks of this size, so a block is soon used again.
-    let value = |fill: u8| vec![fill; 30 << 10];
     for posts in 0..100 {
         let what = format!("an update that is late after {posts} posts");
         let tenant = format!("trial-{posts}");
         let other = User::create(&node, &tenant, &options);
-        assert!(other.run(other.table.insert(b"written", &value(1))));
+        assert!(other.run(other.table.insert(b"written", &eighth(1))));
         let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Write);
         pipeline.halt_after(Some(posts));
-        let new = value(2);
+        let new = eighth(2);
         let mut update = pin!(table.update(b"written", &new));
         if let Some(done) = pipeline.drive(update.as_mut()) {
             assert_eq!(done, Ok(true));
@@ -352,54 +378,19 @@ pub fn a_writer_is_late_at_each_step() {
         }
         other.run(other.table.sweep());
         for number in 0..24 {
-            other.run(other.table.upsert(&key(number % 3), &value(3)));
+            other.run(other.table.upsert(&key(number % 3), &eighth(3)));
         }
         pipeline.halt_after(None);
         assert_eq!(pipeline.drive(update.as_mut()), Some(Ok(true)), "{what}");
         let found = other.get(b"written");
-        assert!(found == Some(value(2)), "{what}: the value is lost");
+        assert!(found == Some(eighth(2)), "{what}: the value is lost");
         for number in 0..3 {
-            assert!(other.get(&key(number)) == Some(value(3)), "{what}: another key's value is lost");
+            assert!(other.get(&key(number)) == Some(eighth(3)), "{what}: another key's value is lost");
         }
         let statistics = other.run(other.table.statistics());
         assert_eq!(statistics.dangling, 0, "{what}: blocks are leaked or lost: {statistics:?}");
     }
     panic!("an update never ends");
-}
-
-/// A reader stands still at each step of a get, while the extent of its key's value goes back to the node and another extent gets
-/// the number.
-pub fn a_reader_is_late_while_its_extent_goes() {
-    let node = node(Mechanism::MemoryWindow);
-    let options = TableOptions { lease: Lifetime::millis(800), seed: Some(0), ..TableOptions::default() };
-    let block = |fill: u8| vec![fill; 30 << 10];
-    for posts in 0..100 {
-        let what = format!("a get that is late after {posts} posts");
-        let tenant = format!("trial-{posts}");
-        let other = User::create(&node, &tenant, &options);
-        assert!(other.run(other.table.insert(b"read", &block(1))));
-        assert!(other.run(other.table.insert(b"beside", &block(2))));
-        let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Read);
-        pipeline.halt_after(Some(posts));
-        let mut get = pin!(table.get(b"read"));
-        if let Some(found) = pipeline.drive(get.as_mut()) {
-            assert_eq!(found, Ok(Some(block(1))));
-            assert!(posts >= 3, "a get of {posts} steps");
-            return;
-        }
-        assert!(other.run(other.table.update(b"read", b"short")));
-        let vacated = other.run(other.table.vacate(b"beside", |_| ()));
-        assert!(matches!(vacated, Vacated::GivenBack { .. }), "{what}: {vacated:?}");
-        // An extent has eight blocks of this size. All are used, the one that the reader's slot names among them.
-        for number in 0..8 {
-            assert!(other.run(other.table.insert(&key(number), &block(3))), "{what}");
-        }
-        pipeline.halt_after(None);
-        let found = pipeline.drive(get.as_mut()).expect("it goes on").expect("a value");
-        let found = found.unwrap_or_else(|| panic!("{what}: a key that was always there is lost"));
-        assert!(found == block(1) || found == b"short", "{what}: a value that was never the key's");
-    }
-    panic!("a get never ends");
 }
 
 /// A sweep frees nothing that a key leads to: no short value, none that fills a block, and no piece of a long one.
@@ -427,7 +418,7 @@ pub fn a_change_of_extents_ends_at_each_step(deed: ExtentDeed, end: End) {
         let tenant = format!("trial-{posts}");
         let other = User::create(&node, &tenant, &options);
         let mut map = Map::new();
-        let block = vec![1; 30 << 10];
+        let block = eighth(1);
         for number in 0..10 {
             assert!(other.run(other.table.insert(&key(number), &block)));
         }
