@@ -7,6 +7,31 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 /// Copies at least this long go through the string instruction.
 const STRING_COPY_BYTES: u64 = 512;
 
+/// Bytes of a line of the processor's cache.
+const LINE_BYTES: usize = 64;
+
+/// Announces that a value will be read soon: the processor fetches its lines, and nothing waits for them.
+#[inline]
+pub fn prefetch<T>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    // A value may begin in the middle of a line, and then it ends in one line more.
+    for offset in (0..size_of::<T>()).step_by(LINE_BYTES).chain([size_of::<T>().saturating_sub(1)]) {
+        prefetch_line(start.wrapping_add(offset));
+    }
+}
+
+#[inline]
+fn prefetch_line(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch of any address faults on nothing and changes nothing that a program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 impl Mapping {
     /// Panics unless `length` bytes from `offset` on lie in the mapping. Returns the offset as a count.
     #[inline]
@@ -184,15 +209,7 @@ impl Memory for Mapping {
 
     #[inline]
     fn prefetch(&self, offset: u64) {
-        let pointer = self.pointer(offset, 1, 1);
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a prefetch of any address faults on nothing and changes nothing that a program can see.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.cast_const().cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = pointer;
+        prefetch_line(self.pointer(offset, 1, 1).cast_const());
     }
 }
 

@@ -35,7 +35,7 @@ pub use objects::{
     CqId, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState, Region, RegionId, SendQueue, Window,
     WindowId, WindowKind,
 };
-pub use portcullis_memory::{Lend, Memory};
+pub use portcullis_memory::{Lend, Memory, prefetch};
 pub use portcullis_protocol::{HolderKey, RegionName, RemoteAddress, Rights, Rkey};
 pub use refused_access::{AccessFault, RefusedAccess};
 pub use request::{

@@ -131,7 +131,7 @@ impl<M: Memory> Mailbox<M> {
             self.streams.reply(client, reply);
             return true;
         };
-        messages.outgoing.push_back((*reply, data));
+        messages.push(reply, data);
         if !std::mem::replace(&mut messages.queued, true) {
             self.outbox.push(client);
         }
@@ -194,9 +194,11 @@ struct Messages<M> {
     queue: MessageQueue,
     memory: M,
     region: Region,
+    /// Replies that have no slot yet.
     outgoing: VecDeque<(Reply, Vec<u8>)>,
-    /// Buffer for the requests of one run, kept from run to run.
+    /// The requests that send the replies written since the last run.
     requests: Vec<WorkRequest>,
+    /// Replies that have been given a slot.
     sent: u32,
     finished: u32,
     /// Whether the client is in the outbox.
@@ -254,34 +256,49 @@ impl<M: Memory> Messages<M> {
         bytes
     }
 
+    fn has_free_slot(&self) -> bool {
+        self.sent.wrapping_sub(self.finished) < self.queue.depth
+    }
+
+    /// Queues a reply behind the earlier ones. Nearly always a slot is free. The reply is then written there at once:
+    /// replies are large, and each copy of one waits until it is written.
+    fn push(&mut self, reply: &Reply, data: Vec<u8>) {
+        if self.outgoing.is_empty() && self.has_free_slot() {
+            self.write(reply, &data);
+        } else {
+            self.outgoing.push_back((*reply, data));
+        }
+    }
+
+    /// Writes a reply into the next slot, which is free, and adds the request that sends it.
+    fn write(&mut self, reply: &Reply, data: &[u8]) {
+        let depth = self.queue.depth;
+        let mut local = self.span(depth + self.sent % depth);
+        let message = reply.encode();
+        let head = if data.is_empty() { sent_part(&message) } else { &message };
+        self.memory.write(local.address, head);
+        if !data.is_empty() {
+            self.memory.write(local.address + MESSAGE_BYTES as u64, data);
+        }
+        local.length = u32::try_from(head.len() + data.len()).expect("no more than a message carries");
+        self.sent = self.sent.wrapping_add(1);
+        // One completion for each run, or for half of the queue, is enough to know which slots are free.
+        let signalled = self.sent.is_multiple_of((depth / 2).max(1));
+        let operation = Operation::Send { local };
+        self.requests.push(WorkRequest { id: u64::from(self.sent), signalled, operation });
+    }
+
     /// Sends the replies that fit.
     fn send(&mut self, nic: &mut impl Nic) -> Result<(), VerbsError> {
-        let depth = self.queue.depth;
-        let mut requests = std::mem::take(&mut self.requests);
-        requests.clear();
-        while self.sent.wrapping_sub(self.finished) < depth {
-            let Some((reply, data)) = self.outgoing.front() else { break };
-            let slot = depth + self.sent % depth;
-            let mut local = self.span(slot);
-            let message = reply.encode();
-            let head = if data.is_empty() { sent_part(&message) } else { &message };
-            self.memory.write(local.address, head);
-            if !data.is_empty() {
-                self.memory.write(local.address + MESSAGE_BYTES as u64, data);
-            }
-            local.length = u32::try_from(head.len() + data.len()).expect("no more than a message carries");
-            self.outgoing.pop_front();
-            self.sent = self.sent.wrapping_add(1);
-            // One completion for each run, or for half of the queue, is enough to know which slots are free.
-            let signalled = self.sent.is_multiple_of((depth / 2).max(1));
-            let operation = Operation::Send { local };
-            requests.push(WorkRequest { id: u64::from(self.sent), signalled, operation });
+        while self.has_free_slot()
+            && let Some((reply, data)) = self.outgoing.pop_front()
+        {
+            self.write(&reply, &data);
         }
-        if let Some(last) = requests.last_mut() {
-            last.signalled = true;
-        }
-        let posted = if requests.is_empty() { Ok(0) } else { nic.post_send(self.queue.qp, &requests) };
-        self.requests = requests;
+        let Some(last) = self.requests.last_mut() else { return Ok(()) };
+        last.signalled = true;
+        let posted = nic.post_send(self.queue.qp, &self.requests);
+        self.requests.clear();
         posted.map(|_| ())
     }
 }

@@ -243,6 +243,13 @@ impl<N: Nic> Node<N> {
             self.take_events(nic, now);
             let mut heard = std::mem::take(&mut self.heard);
             heard.extend(completions.iter().filter_map(|completion| self.take_in(nic, completion)));
+            // The records of several objects are fetched at once, and not each when its request is served. Looking one up
+            // waits for memory too, so the lookups follow each other closely: the processor then does them side by side.
+            for (_, heard) in &heard {
+                if let Heard::Request { request: Some(RequestBody::Acquire { object, .. }), .. } = heard {
+                    self.books.fetch(*object);
+                }
+            }
             for (client, heard) in heard.drain(..) {
                 self.hear_from(nic, client, heard, now);
             }
@@ -270,12 +277,7 @@ impl<N: Nic> Node<N> {
     /// pair, which completes here when it is flushed.
     fn take_in(&mut self, nic: &mut N, completion: &Completion) -> Option<(ClientId, Heard)> {
         let (client, None) = self.ends.owner(completion.queue_pair)? else { return None };
-        let heard = self.mailbox.take_in(nic, client, completion);
-        if let Heard::Request { request: Some(RequestBody::Acquire { object, .. }), .. } = heard {
-            // The records of several objects are fetched at once, and not each when its request is served.
-            self.books.fetch(object);
-        }
-        Some((client, heard))
+        Some((client, self.mailbox.take_in(nic, client, completion)))
     }
 
     /// Handles what was heard from an attached client.

@@ -250,10 +250,10 @@ impl<M: Memory> Books<M> {
 
     /// The NIC has confirmed a permission's protection: the client gets the permission.
     pub fn handle_exposed(&mut self, slot: PermissionSlot, credential: Credential, now: Moment) {
-        let permission = self.permissions.get_mut(slot);
+        let record = self.permissions.get_mut(slot);
+        let permission = *record;
         let State::Starting(origin) = permission.state else { panic!("{slot:?} is exposed a second time") };
-        permission.state = State::Live(credential);
-        let permission = *permission;
+        record.state = State::Live(credential);
         let (client, tenant, object) = (permission.client, permission.tenant, permission.object);
         self.counters.grants += 1;
         credential.keys().for_each(|key| self.key_holders.note(key, slot));

@@ -7,12 +7,21 @@ use portcullis_protocol::Moment;
 const NONE: u32 = u32::MAX;
 
 /// The scheduled end of what is in one of the caller's slots.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Lease {
     deadline: Moment,
     /// When it began: among equal deadlines, the earlier start goes first.
     start: Moment,
     slot: u32,
+}
+
+impl Lease {
+    /// Whether this lease goes first. Deadline and start are compared as one number: of comparisons one after the other the
+    /// processor guesses half wrong.
+    fn is_before(&self, other: &Self) -> bool {
+        let key = |lease: &Self| u128::from(lease.deadline.0) << 64 | u128::from(lease.start.0);
+        (key(self), self.slot) < (key(other), other.slot)
+    }
 }
 
 /// Deadlines, earliest first, one for each slot.
@@ -73,7 +82,7 @@ impl Leases {
         let lease = self.heap[place];
         while place > 0
             && let above = (place - 1) / 2
-            && lease < self.heap[above]
+            && lease.is_before(&self.heap[above])
         {
             self.put(place, self.heap[above]);
             place = above;
@@ -82,10 +91,10 @@ impl Leases {
             let below = 2 * place + 1;
             let Some(&left) = self.heap.get(below) else { break };
             let (below, least) = match self.heap.get(below + 1) {
-                Some(&right) if right < left => (below + 1, right),
+                Some(&right) if right.is_before(&left) => (below + 1, right),
                 _ => (below, left),
             };
-            if lease < least {
+            if !least.is_before(&lease) {
                 break;
             }
             self.put(place, least);

@@ -163,6 +163,13 @@ pub(crate) fn decode_header(words: &[u64; 8]) -> (u64, bool) {
 /// What the work request in `words` is to do. `None`: the words mean nothing.
 #[inline]
 pub(crate) fn decode_operation(words: &[u64; 8]) -> Option<Operation> {
+    decode_transfer(words).or_else(|| decode_rare(words))
+}
+
+/// What the work request in `words` is to do, if it is a read, a write, an atomic or a message: what clients post. This is
+/// apart from [`decode_rare`], so that the compiler keeps the result in registers.
+#[inline]
+pub(crate) fn decode_transfer(words: &[u64; 8]) -> Option<Operation> {
     let local = LocalSpan { address: words[1], length: low(words[2]), lkey: Lkey(high(words[0])) };
     let rkey = Rkey(high(words[2]));
     let remote = RemoteSpan { address: RemoteAddress(words[3]), rkey };
@@ -175,7 +182,7 @@ pub(crate) fn decode_operation(words: &[u64; 8]) -> Option<Operation> {
             Some(Operation::CompareAndSwap { local, remote, compare: words[4], swap: words[5] })
         }
         opcode::FETCH_AND_ADD => Some(Operation::FetchAndAdd { local, remote, add: words[4] }),
-        _ => decode_rare(words),
+        _ => None,
     }
 }
 

@@ -1,11 +1,11 @@
 //! Requests whose two ends are both on this NIC: they are executed at once, from memory to memory.
 
 use super::keys::Target;
-use super::layout::decode_operation;
+use super::layout::decode_transfer;
 use super::objects::Core;
 use super::queue_pair::{Current, QueuePair};
 use super::schedule::{REQUEST_WORK, Visit};
-use super::verbs::{Exchange, Progress, Responder, Verb};
+use super::verbs::{Exchange, Progress, Responder};
 use portcullis_memory::Bytes;
 use portcullis_nic::{Operation, QpId, QpState, Status};
 use portcullis_protocol::Moment;
@@ -85,13 +85,16 @@ impl<M: Bytes> Core<M> {
         let is_posted_elsewhere = pair.polled.is_some();
         if is_posted_elsewhere {
             (1..PREFETCH).for_each(|ahead| pair.send.prefetch(ahead));
+            if pair.receive.is_some() {
+                (0..MESSAGES_AHEAD).for_each(|ahead| self.fetch_message(pair, ahead));
+            }
         }
         for _ in 0..self.schedule.requests_max {
             if is_posted_elsewhere {
                 pair.send.prefetch(PREFETCH);
                 if pair.receive.is_some() {
                     // Only queue pairs with a receive queue carry messages.
-                    self.fetch_message(pair);
+                    self.fetch_message(pair, MESSAGES_AHEAD);
                 }
             }
             let mut current = match pair.current.take() {
@@ -130,8 +133,7 @@ impl<M: Bytes> Core<M> {
                 Step::Refused(status) => {
                     pair.send.advance();
                     self.fail(id, pair, &current, status, pair.send.taken());
-                    if let (Some(responder), Some((verb, _))) =
-                        (self.responder(id, pair), current.operation().and_then(Verb::of))
+                    if let (Some(responder), Some((verb, _))) = (self.responder(id, pair), current.transfer())
                     {
                         self.break_responder(&responder, verb);
                     }
@@ -146,12 +148,12 @@ impl<M: Bytes> Core<M> {
         Visit::Again
     }
 
-    /// Fetches the message of a SEND that will be executed soon from its sender's cache. Nothing is decided here: the
-    /// request is read again, once, when its turn comes.
+    /// Fetches the message of a SEND that will be executed soon, `ahead` places on, from its sender's cache. Nothing is
+    /// decided here: the request is read again, once, when its turn comes.
     #[inline]
-    fn fetch_message(&self, pair: &QueuePair<M>) {
-        let Some(words) = pair.send.glimpse(MESSAGES_AHEAD) else { return };
-        if let Some(Operation::Send { local }) = decode_operation(&words)
+    fn fetch_message(&self, pair: &QueuePair<M>, ahead: u64) {
+        let Some(words) = pair.send.glimpse(ahead) else { return };
+        if let Some(Operation::Send { local }) = decode_transfer(&words)
             && let Some(target) = self.keys.local(pair.pd, local, false)
         {
             let length = u64::from(local.length).min(MESSAGE_BYTES_FETCHED);
@@ -168,17 +170,8 @@ impl<M: Bytes> Core<M> {
         work: &mut u32,
         now: Moment,
     ) -> Step {
-        let operation = current.operation();
-        let Some((verb, local)) = operation.and_then(Verb::of) else {
-            if let Some(Operation::Chain(verb)) = operation {
-                return match self.execute_chain_verb(id, pair, verb) {
-                    Ok(Progress::NotReady) => Step::Waiting,
-                    Ok(_) => Step::Done,
-                    Err(status) => Step::Local(status),
-                };
-            }
-            let executed = self.execute_here(id, pair.pd, operation);
-            return executed.map_or_else(Step::Local, |()| Step::Done);
+        let Some((verb, local)) = current.transfer() else {
+            return self.step_here(id, pair, current);
         };
         let here = match self.requester_end(pair.pd, verb, local) {
             Ok(here) => here,
@@ -196,6 +189,19 @@ impl<M: Bytes> Core<M> {
             Ok(Progress::Partly | Progress::NotReady) => Step::Again,
             Err(status) => Step::Refused(status),
         }
+    }
+
+    /// The same for a request that concerns only the requester's end.
+    fn step_here(&mut self, id: QpId, pair: &mut QueuePair<M>, current: &Current) -> Step {
+        let operation = current.operation();
+        if let Some(Operation::Chain(verb)) = operation {
+            return match self.execute_chain_verb(id, pair, verb) {
+                Ok(Progress::NotReady) => Step::Waiting,
+                Ok(_) => Step::Done,
+                Err(status) => Step::Local(status),
+            };
+        }
+        self.execute_here(id, pair.pd, operation).map_or_else(Step::Local, |()| Step::Done)
     }
 
     /// The responder of a request, if its peer serves.

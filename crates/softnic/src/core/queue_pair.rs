@@ -1,11 +1,12 @@
 //! A queue pair's own state.
 
-use super::layout::{decode_header, decode_operation};
+use super::layout::{decode_header, decode_operation, decode_transfer};
 use super::requester::Connection;
 use super::rings::{ReceiveTaker, SendTaker};
 use super::schedule::Polling;
+use super::verbs::Verb;
 use portcullis_memory::Bytes;
-use portcullis_nic::{Access, ChainRole, Operation, PdId, QpChange, QpId, QpState, VerbsError};
+use portcullis_nic::{Access, ChainRole, LocalSpan, Operation, PdId, QpChange, QpId, QpState, VerbsError};
 use portcullis_protocol::{Lifetime, Moment};
 
 /// The request that a queue pair is working on, read once from its queue.
@@ -41,6 +42,13 @@ impl Current {
     #[inline]
     pub fn signalled(&self) -> bool {
         decode_header(&self.words).1
+    }
+
+    /// What is asked of the responder, and where its bytes are at the requester. `None`: the request concerns only the
+    /// requester's end, or means nothing.
+    #[inline]
+    pub fn transfer(&self) -> Option<(Verb, LocalSpan)> {
+        decode_transfer(&self.words).and_then(Verb::of)
     }
 
     /// What is to be done. `None`: the words mean nothing.

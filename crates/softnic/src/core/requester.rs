@@ -94,7 +94,7 @@ impl<M: Bytes> Core<M> {
             return None;
         }
         let current = Current::read(pair.send.peek()?);
-        let composed = match current.operation().and_then(Verb::of) {
+        let composed = match current.transfer() {
             Some((verb, local)) => self.compose(pair.pd, verb, local).map(Some),
             // This request needs no peer, and waits its turn.
             None if !connection.outstanding.is_empty() => return None,
@@ -190,8 +190,7 @@ impl<M: Bytes> Core<M> {
 
     fn scatter(&self, pd: PdId, current: &Current, bytes: &[u8]) -> Result<(), Status> {
         let (verb, local) = current
-            .operation()
-            .and_then(Verb::of)
+            .transfer()
             .filter(|(verb, local)| verb.returns_bytes() && local.length as usize == bytes.len())
             .ok_or(Status::RemoteOperationError)?;
         let here = self.requester_end(pd, verb, local)?;
@@ -244,7 +243,7 @@ impl<M: Bytes> Core<M> {
             && let Some(connection) = &mut connection
         {
             for waiting in connection.outstanding.iter_mut().filter(|it| it.outcome.is_none()) {
-                let Some((verb, local)) = waiting.current.operation().and_then(Verb::of) else { continue };
+                let Some((verb, local)) = waiting.current.transfer() else { continue };
                 match self.compose(pair.pd, verb, local) {
                     Ok(request) => {
                         waiting.sent = now;

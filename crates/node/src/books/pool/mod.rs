@@ -21,7 +21,6 @@ use portcullis_protocol::{
     Header, Incarnation, LIFETIME_OFFSET, Lifetime, Moment, ObjectName, ObjectRef, PermissionId, Refusal,
     RemoteAddress, Rights, TenantId,
 };
-use std::hint::black_box;
 use taint::Taint;
 
 /// The first address of the pool: no process has it, and it fits into the 48 bits of a header.
@@ -124,9 +123,7 @@ impl<M: Memory> Pool<M> {
     #[inline]
     pub fn fetch(&self, name: ObjectName) {
         if let Some(object) = self.slabs.find(name.address()) {
-            let record = self.slabs.get(object);
-            // Nothing rests on what is read, so the processor goes on before it has come.
-            black_box((record.birth, record.put_off));
+            self.slabs.prefetch(object);
             self.memory.prefetch(offset(name.address()) - Header::BYTES);
         }
     }

@@ -208,6 +208,14 @@ impl<T> Slabs<T> {
         self.record(object).payload.as_ref().expect("only live objects are looked at")
     }
 
+    /// Has the processor fetch what the node keeps about an object, without waiting for it. Any id is allowed.
+    #[inline]
+    pub(crate) fn prefetch(&self, object: ObjectId) {
+        if let Some(record) = self.objects.get(object.0 as usize) {
+            portcullis_nic::prefetch(record);
+        }
+    }
+
     /// What the node keeps about an object, to change.
     pub(crate) fn get_mut(&mut self, object: ObjectId) -> &mut T {
         self.objects[object.0 as usize].payload.as_mut().expect("only live objects are looked at")
