@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 const STRING_COPY_BYTES: u64 = 512;
 
 /// Bytes of a line of the processor's cache.
-const LINE_BYTES: usize = 64;
+pub const LINE_BYTES: usize = 64;
 
 /// Announces that a value will be read soon: the processor fetches its lines, and nothing waits for them.
 #[inline]

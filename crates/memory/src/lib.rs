@@ -44,7 +44,7 @@ mod signals;
 pub mod userfault;
 mod waker;
 
-pub use access::prefetch;
+pub use access::{LINE_BYTES, prefetch};
 pub use address_range::{AddressRange, Claim};
 pub use alarm::{Alarm, Ringer, Watched, ends};
 pub use arena::{ArenaMemory, LentBytes, LentBytesMut};

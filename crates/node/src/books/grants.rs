@@ -251,6 +251,7 @@ impl<M: Memory> Books<M> {
     /// The NIC has confirmed a permission's protection: the client gets the permission.
     pub fn handle_exposed(&mut self, slot: PermissionSlot, credential: Credential, now: Moment) {
         let record = self.permissions.get_mut(slot);
+        // Copied before it is changed: a copy of what was just written waits for the write.
         let permission = *record;
         let State::Starting(origin) = permission.state else { panic!("{slot:?} is exposed a second time") };
         record.state = State::Live(credential);

@@ -16,8 +16,8 @@ struct Lease {
 }
 
 impl Lease {
-    /// Whether this lease goes first. Deadline and start are compared as one number: of comparisons one after the other the
-    /// processor guesses half wrong.
+    /// Whether this lease goes first. Deadline and start are compared as one number, without a branch between them that the
+    /// processor would have to predict.
     fn is_before(&self, other: &Self) -> bool {
         let key = |lease: &Self| u128::from(lease.deadline.0) << 64 | u128::from(lease.start.0);
         (key(self), self.slot) < (key(other), other.slot)

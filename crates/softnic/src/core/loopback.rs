@@ -6,7 +6,7 @@ use super::objects::Core;
 use super::queue_pair::{Current, QueuePair};
 use super::schedule::{REQUEST_WORK, Visit};
 use super::verbs::{Exchange, Progress, Responder};
-use portcullis_memory::Bytes;
+use portcullis_memory::{Bytes, LINE_BYTES};
 use portcullis_nic::{Operation, QpId, QpState, Status};
 use portcullis_protocol::Moment;
 
@@ -16,7 +16,6 @@ const PREFETCH: u64 = 6;
 const MESSAGES_AHEAD: u64 = 3;
 /// How much of a message is fetched ahead, by lines of a processor's cache.
 const MESSAGE_BYTES_FETCHED: u64 = 128;
-const LINE_BYTES: usize = 64;
 
 /// How far a request got.
 enum Step {
@@ -83,19 +82,20 @@ impl<M: Bytes> Core<M> {
         let mut blocked = Visit::Blocked;
         // What the NIC's own thread has posted is in its cache.
         let is_posted_elsewhere = pair.polled.is_some();
+        // Only queue pairs with a receive queue carry messages.
+        let carries_messages = is_posted_elsewhere && pair.receive.is_some();
         if is_posted_elsewhere {
             (1..PREFETCH).for_each(|ahead| pair.send.prefetch(ahead));
-            if pair.receive.is_some() {
-                (0..MESSAGES_AHEAD).for_each(|ahead| self.fetch_message(pair, ahead));
-            }
+        }
+        if carries_messages {
+            (0..MESSAGES_AHEAD).for_each(|ahead| self.fetch_message(pair, ahead));
         }
         for _ in 0..self.schedule.requests_max {
             if is_posted_elsewhere {
                 pair.send.prefetch(PREFETCH);
-                if pair.receive.is_some() {
-                    // Only queue pairs with a receive queue carry messages.
-                    self.fetch_message(pair, MESSAGES_AHEAD);
-                }
+            }
+            if carries_messages {
+                self.fetch_message(pair, MESSAGES_AHEAD);
             }
             let mut current = match pair.current.take() {
                 Some(current) => current,

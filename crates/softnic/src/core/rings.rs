@@ -367,12 +367,12 @@ impl<M: Bytes> CompletionPoster<M> {
     /// Whether `entries` more fit. A polling end that does not poll, or writes a wrong count, stops only its own queue.
     #[inline]
     pub fn has_room(&mut self, entries: u64) -> bool {
-        self.posted + entries - self.polled <= self.ring.depth() || self.looks_roomy(entries)
+        self.posted + entries - self.polled <= self.ring.depth() || self.has_room_after_look(entries)
     }
 
     /// The same, after a look at how far the polling end has come.
     #[cold]
-    fn looks_roomy(&mut self, entries: u64) -> bool {
+    fn has_room_after_look(&mut self, entries: u64) -> bool {
         let depth = self.ring.depth();
         let claimed = self.ring.memory.load(self.cell);
         if claimed > self.polled && claimed <= self.posted {

@@ -208,12 +208,10 @@ impl<T> Slabs<T> {
         self.record(object).payload.as_ref().expect("only live objects are looked at")
     }
 
-    /// Has the processor fetch what the node keeps about an object, without waiting for it. Any id is allowed.
+    /// Has the processor fetch what the node keeps about an object, without waiting for it.
     #[inline]
     pub(crate) fn prefetch(&self, object: ObjectId) {
-        if let Some(record) = self.objects.get(object.0 as usize) {
-            portcullis_nic::prefetch(record);
-        }
+        portcullis_nic::prefetch(self.record(object));
     }
 
     /// What the node keeps about an object, to change.
