@@ -190,6 +190,44 @@ fn a_client_may_owe_four_queues_of_receives_before_it_is_shown_out() {
     rig.end();
 }
 
+/// Some replies have a slot of the queue when they are made, and others wait for one: none is lost or written over.
+#[test]
+fn a_client_that_reads_again_has_every_reply_that_waited() {
+    const DEPTH: u32 = 16;
+    let mut rig = Rig::new(crate::rig::config());
+    let client = rig.attach("a");
+    let mut asked: Vec<(u64, u32)> = Vec::new();
+    let mut ask = |rig: &mut Rig, count: u32| {
+        for _ in 0..count {
+            let size = 8 * (asked.len() as u64 + 1);
+            asked.push((size, rig.send(client, allocate(size, false))));
+            rig.settle();
+        }
+        asked.clone()
+    };
+    rig.seat(client).is_deaf = true;
+    ask(&mut rig, 3 * DEPTH - 5);
+    // A few slots become free, so that some of what waits gets one, and the next replies wait behind the rest.
+    rig.seat(client).post_receives(0..3);
+    rig.deliver();
+    rig.settle();
+    ask(&mut rig, 4);
+    // All of what waits gets a slot, and the next replies are written at once.
+    rig.seat(client).post_receives(3..DEPTH);
+    rig.deliver();
+    rig.settle();
+    let asked = ask(&mut rig, 3);
+    rig.seat(client).is_deaf = false;
+    rig.seat(client).post_receives(0..DEPTH);
+    rig.deliver();
+    rig.settle();
+    for (size, sequence) in asked {
+        assert_eq!(granted(rig.reply(client, sequence).expect("a reply")).length, size);
+    }
+    assert_eq!(rig.node.poll_evicted(), None);
+    rig.end();
+}
+
 #[test]
 fn a_message_carries_data_to_its_last_byte() {
     let mut rig = Rig::new(NodeConfig { mechanism: Mechanism::NodeCopy, ..crate::rig::config() });

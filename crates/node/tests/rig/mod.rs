@@ -398,6 +398,12 @@ impl Seat {
         assert_eq!(self.endpoint.post_control(&[request]), 1, "the control queue has room");
     }
 
+    /// Posts receives for these slots: a client that has posted none for a while reads replies again.
+    pub fn post_receives(&mut self, slots: std::ops::Range<u32>) {
+        let lkey = self.endpoint.arena_key();
+        slots.for_each(|slot| assert_eq!(self.endpoint.post_control_receive(&[receive(lkey, slot)]), 1));
+    }
+
     /// Takes what has arrived. Returns whether anything has.
     fn listen(&mut self) -> bool {
         let mut completions = Vec::new();
