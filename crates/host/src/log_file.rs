@@ -7,6 +7,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Opens the file at `path` for appending, and for reading where it is a regular file, or makes one that only the
@@ -20,16 +21,20 @@ use std::path::Path;
 pub fn open(path: &Path) -> io::Result<File> {
     let common = OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mode = Mode::from_raw_mode(0o600);
-    let open = |access| rustix::fs::open(path, common | access, mode).map_err(|error| in_words(error, path));
-    // A pipe is opened for writing only: with both its ends open here, nobody would notice that no one reads it.
-    let file = File::from(open(OFlags::WRONLY | OFlags::CREATE)?);
-    match kind(&file)? {
-        FileType::RegularFile => {
-            let readable = File::from(open(OFlags::RDWR)?);
-            let is_file = kind(&readable)? == FileType::RegularFile;
-            is_file.then_some(readable).ok_or_else(|| io::Error::other("it was replaced while it was opened"))
+    // A pipe is opened for writing only: with both its ends open here, nobody would notice that no one reads it. The path is
+    // opened once: a log may be renamed at any time, and a second open would find no file or another one.
+    let writes_only = path.symlink_metadata().is_ok_and(|about| {
+        let kind = about.file_type();
+        kind.is_fifo() || kind.is_char_device()
+    });
+    let access = if writes_only { OFlags::WRONLY } else { OFlags::RDWR };
+    let flags = common | access | OFlags::CREATE;
+    let file = File::from(rustix::fs::open(path, flags, mode).map_err(|error| in_words(error, path))?);
+    match (kind(&file)?, writes_only) {
+        (FileType::RegularFile, false) | (FileType::Fifo | FileType::CharacterDevice, true) => Ok(file),
+        (FileType::RegularFile | FileType::Fifo | FileType::CharacterDevice, _) => {
+            Err(io::Error::other("it was replaced while it was opened"))
         }
-        FileType::Fifo | FileType::CharacterDevice => Ok(file),
         _ => Err(io::Error::other("it is no file, pipe or terminal: name a file")),
     }
 }
@@ -53,6 +58,7 @@ mod tests {
     use super::*;
     use std::io::Write;
     use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
     fn refused(path: &Path) -> String {
@@ -92,6 +98,24 @@ mod tests {
         };
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
         drop(reader);
+    }
+
+    #[test]
+    fn a_log_that_is_renamed_while_it_is_opened_is_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, rotated) = (folder.path().join("log"), folder.path().join("log.1"));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    // There may be no file at the path yet.
+                    let _ = std::fs::rename(&path, &rotated);
+                }
+            });
+            let failed = (0..20_000).find_map(|_| open(&path).err());
+            is_over.store(true, Ordering::Relaxed);
+            assert!(failed.is_none(), "{failed:?}");
+        });
     }
 
     #[test]
