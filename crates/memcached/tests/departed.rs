@@ -81,6 +81,40 @@ fn what_a_client_has_changed_before_it_went_stays_changed() {
     until("they are gone", || counter(&gateway, "curr_connections") == 1);
 }
 
+/// Clients that want answers change a counter, and go.
+#[test]
+fn changes_with_answers_do_not_outlive_their_client() {
+    const CLIENTS: u64 = 8;
+    const CHANGE: &[u8] = b"incr n 1\r\n";
+    let node = Node::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("gateway.sock");
+    let access = portcullis::host::SocketAccess { mode: 0o600, group: None };
+    let mut options = node.options("orange");
+    options.listen.push(Listen::Unix { path: path.clone(), access });
+    let gateway = Gateway::start(options).expect("a gateway");
+    let mut honest = Client::new(&gateway);
+    honest.ask("set n 0 0 1\r\n0", "STORED");
+    let changes = CHANGE.repeat(10_000);
+    let mut sent = 0;
+    let clients: Vec<_> = (0..CLIENTS).map(|_| UnixStream::connect(&path).expect("it listens")).collect();
+    for mut client in &clients {
+        client.set_nonblocking(true).expect("it can be");
+        let mut of_this = 0;
+        // Until the operating system has no room for more. What it has is there to be read when the client has gone.
+        while let Ok(bytes) = client.write(&changes[of_this % CHANGE.len()..]) {
+            of_this += bytes;
+        }
+        sent += of_this;
+    }
+    until("some are carried out", || counter(&gateway, "incr_hits") > 0);
+    drop(clients);
+    until("their places are free", || counter(&gateway, "curr_connections") == 1);
+    let (carried_out, sent) = (counter(&gateway, "incr_hits"), (sent / CHANGE.len()) as u64);
+    assert!(carried_out < sent / 4, "{carried_out} of {sent} changes were carried out");
+    honest.ask("mn", "MN");
+}
+
 #[test]
 fn a_unix_socket_serves_is_its_users_own_and_goes_with_its_gateway() {
     use std::os::unix::fs::PermissionsExt;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// The longest time of a look: the thread may have lost its processor.
-const LOOK_MAX: Nanos = 20 * MICROSECOND;
+pub(crate) const LOOK_MAX: Nanos = 20 * MICROSECOND;
 /// The longest time that a yield takes.
 const OTHERS_MAX: Nanos = 100 * MICROSECOND;
 

@@ -240,6 +240,18 @@ impl Request {
         }
     }
 
+    /// Whether the client reads no answer where all goes well.
+    #[must_use]
+    pub fn is_quiet_if_well(&self) -> bool {
+        match self {
+            Self::MetaGet(it) => it.common.quiet,
+            Self::MetaSet(it) => it.common.quiet,
+            Self::MetaDelete(it) => it.common.quiet,
+            Self::MetaArithmetic(it) => it.common.quiet,
+            _ => self.is_quiet(),
+        }
+    }
+
     /// The keys of a request that may be about several.
     #[must_use]
     pub fn keys(&self) -> &[Key] {

@@ -15,6 +15,9 @@ const BUFFER_BYTES_KEPT: usize = 64 << 10;
 /// Keys that are looked up for a client that sends nothing more, before it takes the first byte of their answer. A client that has
 /// gone looks the same as one that waits for its last answers, until an answer is sent.
 const UNSEEN_KEYS_MAX: usize = 1024;
+/// Changes with an answer that are carried out for a client that has gone. It may have sent a few and gone at once. One that has sent
+/// many would have learnt of the first ones before the last ones came to be.
+const UNSEEN_CHANGES_MAX: usize = 64;
 /// What shows the binary protocol, by its first byte.
 const BINARY: u8 = 0x80;
 
@@ -34,10 +37,13 @@ enum Client {
     Present,
     /// It sends nothing more, and may read. So many keys were looked up for it since it last took something.
     Silent { unseen_keys: usize },
-    /// Nobody reads an answer. Changes that it has sent are carried out all the same: a client that wants no answers sends them and
-    /// goes.
-    Gone,
+    /// Nobody reads an answer. Changes without an answer are carried out all the same: a client that wants none sends them and goes.
+    /// So many changes with one were carried out.
+    Gone { unseen_changes: usize },
 }
+
+/// A client that has just gone.
+const GONE: Client = Client::Gone { unseen_changes: 0 };
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -150,25 +156,33 @@ impl Connection {
         command
     }
 
-    /// Whether nothing would come of a command but an answer that nobody reads.
+    /// Whether a command need not be carried out, because nobody reads its answer.
     fn is_in_vain(&mut self, command: &Command) -> bool {
-        let keys = match command {
-            Command::Request(request) if !request.only_reads() => return false,
-            Command::Request(request) => request.keys().len().max(1),
-            Command::Say(_) | Command::Statistics(_) | Command::Dump(_) => 0,
-            Command::Flush { .. } | Command::Quit => return false,
-        };
-        match &mut self.client {
-            Client::Present => {}
-            Client::Silent { unseen_keys } => {
-                *unseen_keys += keys;
-                if *unseen_keys > UNSEEN_KEYS_MAX {
-                    self.client = Client::Gone;
-                }
+        match command {
+            Command::Request(request) if request.only_reads() => {
+                self.is_read_in_vain(request.keys().len().max(1))
             }
-            Client::Gone => {}
+            Command::Request(request) => !request.is_quiet_if_well() && self.is_change_in_vain(),
+            Command::Say(_) | Command::Statistics(_) | Command::Dump(_) => self.is_read_in_vain(0),
+            Command::Flush { quiet, .. } => !quiet && self.is_change_in_vain(),
+            Command::Quit => false,
         }
-        self.client == Client::Gone
+    }
+
+    fn is_read_in_vain(&mut self, keys: usize) -> bool {
+        if let Client::Silent { unseen_keys } = &mut self.client {
+            *unseen_keys += keys;
+            if *unseen_keys > UNSEEN_KEYS_MAX {
+                self.client = GONE;
+            }
+        }
+        self.is_client_gone()
+    }
+
+    fn is_change_in_vain(&mut self) -> bool {
+        let Client::Gone { unseen_changes } = &mut self.client else { return false };
+        *unseen_changes += 1;
+        *unseen_changes > UNSEEN_CHANGES_MAX
     }
 
     /// The client sends nothing more.
@@ -180,7 +194,9 @@ impl Connection {
 
     /// The client reads no answer any more.
     pub fn leaves(&mut self) {
-        self.client = Client::Gone;
+        if !self.is_client_gone() {
+            self.client = GONE;
+        }
         (self.out, self.sent) = (Vec::new(), 0);
     }
 
@@ -191,7 +207,7 @@ impl Connection {
 
     /// Whether nobody reads an answer any more.
     pub fn is_client_gone(&self) -> bool {
-        self.client == Client::Gone
+        matches!(self.client, Client::Gone { .. })
     }
 
     /// Keeps a command for the next round.
@@ -225,7 +241,7 @@ impl Connection {
     /// # Errors
     /// The connection is broken.
     pub fn write(&mut self, now: Instant) -> io::Result<usize> {
-        if self.client == Client::Gone {
+        if self.is_client_gone() {
             (self.out, self.sent) = (Vec::new(), 0);
         }
         let before = self.sent;

@@ -24,6 +24,7 @@ use crate::network::MachineId;
 use crate::one_shot::network::{Faults, LinkTerms};
 use crate::oracle::SessionId;
 use crate::plan::{FaultKind, Plan, Programs};
+use crate::strand::LOOK_MAX;
 use portcullis_onerma::{
     ExecutorLimits, InitiatorLimits, OPERATION_MAX, REPEAT_TIMEOUTS_MAX, ResponderLimits,
 };
@@ -176,13 +177,14 @@ impl Terms {
         Lifetime(quarter.saturating_mul(4))
     }
 
-    /// How long a change of a word takes on average, at most: two round trips, and a time-out for each packet that is lost, there or
-    /// back. The next few operations come further apart after one.
+    /// How long a change of a word takes on average, at most: two round trips, whose four packets are late by half of the most
+    /// that they may be; a look of the client before and after; and a time-out for each packet that is lost, there or back. The
+    /// next few operations come further apart after one.
     pub fn word_takes(&self) -> Duration {
         let rtt = self.executor.rtt;
-        rtt * 2
-            + (self.initiator.timeout + rtt * 16) * 2 * u32::try_from(self.faults.lost).expect("per mille")
-                / 1000
+        let lost =
+            (self.initiator.timeout + rtt * 16) * 2 * u32::try_from(self.faults.lost).expect("per mille");
+        rtt * 2 + Duration::from_nanos(self.faults.jitter * 2 + LOOK_MAX * 2) + lost / 1000
     }
 
     /// Whether the place of a region has another one soon. Then nobody is told of late operations on it, which wait for their
