@@ -142,6 +142,13 @@ impl Queue {
         Ok(found)
     }
 
+    fn destroy(&self, py: Python<'_>) -> PyResult<()> {
+        match self.queue.close().or_raise(py)? {
+            Some(queue) => py.detach(|| queue.end(async |queue| queue.destroy().await)).or_raise(py),
+            None => Ok(()),
+        }
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.queue.close().or_raise(py)?;
         py.detach(|| drop(queue));

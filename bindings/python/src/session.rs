@@ -7,10 +7,11 @@ use crate::failure::{OrRaise, lasting, panicked};
 use crate::node::Node;
 use crate::object::ObjectRef;
 use portcullis::{
-    Acquire, Allocate, Answer, Call, Client, ClientIdentity, ClientSecurity, Entry, Error, ProcessClock,
-    RdmaOptions, Rights, SessionEndpoint, SessionOptions, Sharing, UdpOptions,
+    Acquire, Allocate, Answer, Call, Client, ClientIdentity, ClientSecurity, Entry, Error, Holders,
+    ProcessClock, RdmaOptions, Rights, SessionEndpoint, SessionOptions, Sharing, UdpOptions,
 };
 use portcullis_foreign::{Attached, Door, Entered};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::os::fd::AsRawFd;
@@ -212,10 +213,23 @@ impl Session {
         Self::granted(slf, |operations, tag| operations.acquire(tag, ask))
     }
 
-    /// Frees a kept object, once no client holds a permission over it.
-    fn free(&self, py: Python<'_>, object: PyRef<'_, ObjectRef>) -> PyResult<()> {
+    /// Frees an object and its members, whether it was kept or not. When this returns, nobody is granted a permission over them, a
+    /// name or a share any more. Permissions that there are stay, and the memory goes with the last one. now=True: they end, and
+    /// when this returns no access reaches the memory. wait=True: this returns when the last one has ended, or raises TimedOut.
+    #[pyo3(signature = (object, *, now = false, wait = false))]
+    fn free(&self, py: Python<'_>, object: PyRef<'_, ObjectRef>, now: bool, wait: bool) -> PyResult<()> {
+        let holders = match (now, wait) {
+            (false, false) => Holders::Stay,
+            (true, false) => Holders::End,
+            (false, true) => Holders::Await,
+            (true, true) => {
+                return Err(PyValueError::new_err(
+                    "now=True ends the permissions over the object and wait=True waits for their end: give one of them",
+                ));
+            }
+        };
         let object = object.0;
-        self.call(py, move |client| client.free(object)).map(|_| ())
+        self.call(py, move |client| client.free_with(object, holders)).map(|_| ())
     }
 
     /// Keeps an object from here on: see allocate. False: it goes with its last permission.

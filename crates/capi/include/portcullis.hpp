@@ -646,6 +646,8 @@ public:
   }
   /// Nobody pushes any more.
   void end() const { detail::check(portcullis_queue_end(handle_.get())); }
+  /// Frees the queue, with the entries that nobody has popped, and removes its name.
+  void destroy() { detail::check(portcullis_queue_destroy(handle_.release())); }
   [[nodiscard]] object_ref head() const {
     portcullis_object head{};
     detail::check(portcullis_queue_head(handle_.get(), &head));
@@ -682,6 +684,12 @@ public:
     return permission(granted);
   }
   void free(const object_ref &object) const { detail::check(portcullis_free_object(handle_.get(), &object.get())); }
+  void free_now(const object_ref &object) const {
+    detail::check(portcullis_free_object_now(handle_.get(), &object.get()));
+  }
+  void free_and_wait(const object_ref &object) const {
+    detail::check(portcullis_free_object_and_wait(handle_.get(), &object.get()));
+  }
   void set_keep(const object_ref &object, keep time) const {
     detail::check(portcullis_keep_object(handle_.get(), &object.get(), time.get()));
   }

@@ -266,12 +266,34 @@ pub extern "C" fn portcullis_info(permission: PermissionHandle, info: Option<&mu
     })
 }
 
-/// Frees an object that is kept, once its last permission has ended.
+/// Frees an object and its members, whether it was kept or not. From here on nobody is granted a permission over them, a name or a
+/// share. Permissions that there are stay; the memory goes with the last one.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_free_object(session: Session, object: Option<&Object>) -> c_int {
+    free_object(session, object, |session, object| session.free(object))
+}
+
+/// Frees an object as `portcullis_free_object` does, and ends all permissions over it. After this no access reaches the memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_free_object_now(session: Session, object: Option<&Object>) -> c_int {
+    free_object(session, object, |session, object| session.free_now(object))
+}
+
+/// Frees an object as `portcullis_free_object` does, and waits until the last permission over it has ended, also one of this session.
+/// `PORTCULLIS_ERROR_TIMED_OUT`: it is freed, and has a holder still. The call may be repeated.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_free_object_and_wait(session: Session, object: Option<&Object>) -> c_int {
+    free_object(session, object, |session, object| session.free_and_wait(object))
+}
+
+fn free_object(
+    session: Session,
+    object: Option<&Object>,
+    free: impl FnOnce(&mut portcullis::Session, ObjectRef) -> Result<(), Error>,
+) -> c_int {
     call(|| {
         let object = given("object", object)?.reference();
-        handles::enter::<SessionState>(session.id)?.attached.session.free(object)?;
+        free(&mut handles::enter::<SessionState>(session.id)?.attached.session, object)?;
         Ok(())
     })
 }

@@ -10,7 +10,7 @@ use crate::{
 };
 use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::{
-    DirectoryName, Keep, Lifetime, Moment, ObjectRef, RequestBody, Rights, TenantName,
+    DirectoryName, Holders, Keep, Lifetime, Moment, ObjectRef, RequestBody, Rights, TenantName,
 };
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -169,7 +169,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// # Errors
     /// As [`Client::free`]. The batch stays as it is.
     pub fn free(&mut self, object: ObjectRef) -> Result<Call, Error> {
-        self.stage_call(Awaited::Done, RequestBody::Free { object: object.into() })
+        self.stage_call(Awaited::Done, RequestBody::Free { object: object.into(), holders: Holders::Stay })
     }
 
     /// Adds a [`Client::keep_object`].

@@ -18,8 +18,8 @@ use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Memory, Pollable, Status, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    ChunkTerms, Credential, Keep, Lifetime, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress, ReplyBody,
-    RequestBody, Rights, Sharing,
+    ChunkTerms, Credential, Holders, Keep, Lifetime, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress,
+    ReplyBody, RequestBody, Rights, Sharing,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -158,12 +158,21 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Done, body).map_err(|error| NotRevoked { permission: Box::new(permission), error })
     }
 
-    /// Lets a kept object go once its last permission has ended. Answered with [`Answer::Done`].
+    /// Frees an object and its members: from the answer on, [`Answer::Done`], nothing of them is granted any more. Permissions over
+    /// them stay, and the memory goes with the last one.
     ///
     /// # Errors
     /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
     pub fn free(&mut self, object: ObjectRef) -> Result<Call, Error> {
-        self.call(Awaited::Done, RequestBody::Free { object: object.into() })
+        self.free_with(object, Holders::Stay)
+    }
+
+    /// The same. `holders` says what becomes of the permissions over the object, and what the answer waits for.
+    ///
+    /// # Errors
+    /// As [`Client::free`].
+    pub fn free_with(&mut self, object: ObjectRef, holders: Holders) -> Result<Call, Error> {
+        self.call(Awaited::Done, RequestBody::Free { object: object.into(), holders })
     }
 
     /// The same for the tenant's object that starts at `address` now: see [`Acquire::dangerous_at`].
@@ -171,7 +180,8 @@ impl<E: VerbsEndpoint> Client<E> {
     /// # Errors
     /// As [`Client::free`].
     pub fn dangerous_free(&mut self, address: RemoteAddress) -> Result<Call, Error> {
-        self.call(Awaited::Done, RequestBody::Free { object: ObjectName::Address(address) })
+        let object = ObjectName::Address(address);
+        self.call(Awaited::Done, RequestBody::Free { object, holders: Holders::Stay })
     }
 
     /// Keeps an object for another time from here on. [`Keep::No`]: the object goes once its last permission has ended.

@@ -39,6 +39,7 @@ fn watch_the_end(rig: &mut Rig, other: usize) -> (u64, u64) {
                 other,
                 RequestBody::Free {
                     object: portcullis_protocol::ObjectName::Address(portcullis_protocol::RemoteAddress(1)),
+                    holders: portcullis_protocol::Holders::Stay,
                 },
             ));
             waited = 0;

@@ -4,12 +4,13 @@ use crate::rig::{Rig, acquire, allocate, granted, keys, refused, word};
 use portcullis_nic::Status;
 use portcullis_node::{AuditEvent, NodeConfig, Reductions, ViolationLimits};
 use portcullis_protocol::{
-    DATA_BYTES_MAX, Granted, Keep, Lifetime, Mechanism, Moment, ObjectName, Refusal, RemoteAddress,
+    DATA_BYTES_MAX, Granted, Holders, Keep, Lifetime, Mechanism, Moment, ObjectName, Refusal, RemoteAddress,
     ReplyBody, RequestBody, Rights, Rkey, Sharing,
 };
 
 /// A request that is refused at once and costs nothing.
-const IDLE: RequestBody = RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) };
+const IDLE: RequestBody =
+    RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay };
 
 fn ask_for(size: u64, lifetime: Lifetime) -> RequestBody {
     let (rights, sharing, keep) = (Rights::all(), Sharing::Exclusive, Keep::No);

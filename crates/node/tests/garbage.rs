@@ -4,8 +4,8 @@ use crate::rig::{Rig, acquire, allocate, granted, keys};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
-    Incarnation, Keep, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectName, ObjectRef, Part, PermissionId,
-    Refusal, RemoteAddress, ReplyBody, Request, RequestBody, Rights, Sharing,
+    Holders, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectName, ObjectRef, Part,
+    PermissionId, Refusal, RemoteAddress, ReplyBody, Request, RequestBody, Rights, Sharing,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -112,7 +112,8 @@ fn request() -> impl Strategy<Value = RequestBody> {
             .prop_map(|(permission, lifetime)| RequestBody::Extend { permission, lifetime }),
         (permission.clone(), any::<bool>())
             .prop_map(|(permission, free)| RequestBody::Revoke { permission, free }),
-        object().prop_map(|object| RequestBody::Free { object }),
+        (object(), prop::sample::select(vec![Holders::Stay, Holders::End, Holders::Await]))
+            .prop_map(|(object, holders)| RequestBody::Free { object, holders }),
         (object(), keep.clone()).prop_map(|(object, keep)| RequestBody::Keep { object, keep }),
         any::<u32>().prop_map(|queue_pair| RequestBody::Recover { queue_pair }),
         (permission.clone(), number(), number()).prop_map(|(permission, offset, length)| RequestBody::Read {
@@ -262,7 +263,10 @@ fn a_client_that_takes_no_answers_is_shown_out_and_harms_nobody() {
     rig.seat(deaf).is_deaf = true;
     let mut evicted = false;
     for _ in 0..400 {
-        rig.send(deaf, RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) });
+        rig.send(
+            deaf,
+            RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
+        );
         for _ in 0..3 {
             rig.turn();
         }

@@ -8,6 +8,7 @@ mod crowds;
 mod directory;
 mod edges;
 mod ends;
+mod freeing;
 mod garbage;
 mod leases;
 mod lingering;

@@ -74,7 +74,7 @@ pub use portcullis_node::{
 #[cfg(feature = "udp")]
 pub use portcullis_onerma::UdpEndpoint;
 pub use portcullis_protocol::{
-    BadName, ChunkTerms, ClientId, Credential, DirectoryName, Entry, HandedOutBy, Incarnation, Keep,
+    BadName, ChunkTerms, ClientId, Credential, DirectoryName, Entry, HandedOutBy, Holders, Incarnation, Keep,
     Lifetime, Mechanism, Moment, Named, NoLifetime, ObjectName, ObjectRef, Part, PermissionId, Refusal,
     RemoteAddress, Rights, Rkey, Sharing, TenantName, UnknownIncarnation, UnknownMechanism, UnknownObjectRef,
     UnknownRights, UnknownSharing,

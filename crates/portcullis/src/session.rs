@@ -25,7 +25,7 @@ use portcullis_errors::{Coded, ErrorCode};
 use portcullis_host::software::{AttachError, attach};
 use portcullis_nic::{GuaranteeSet, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{Keep, Lifetime, Moment, ObjectRef};
+use portcullis_protocol::{Holders, Keep, Lifetime, Moment, ObjectRef};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -458,12 +458,35 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait_call(call).map(|_| ())
     }
 
-    /// Frees a kept object once its last permission has ended.
+    /// Frees an object with its members, whether it was kept or not. When this returns, nobody is granted anything of them any
+    /// more: no permission, no name, no share. Permissions that there are stay; the memory goes with the last one.
     ///
     /// # Errors
     /// The object is gone, the object belongs to another node, or the node is gone.
     pub fn free(&mut self, object: ObjectRef) -> Result<(), Error> {
-        let call = self.begin(|client, _| client.free(object))?;
+        self.free_with(object, Holders::Stay)
+    }
+
+    /// Frees an object as [`Session::free`] does, and ends all permissions over it. When this returns, no access reaches the
+    /// memory any more, and the memory is free.
+    ///
+    /// # Errors
+    /// As [`Session::free`].
+    pub fn free_now(&mut self, object: ObjectRef) -> Result<(), Error> {
+        self.free_with(object, Holders::End)
+    }
+
+    /// Frees an object as [`Session::free`] does, and waits until the last permission over it has ended. When this returns, the
+    /// memory is free. A permission of this session counts as well: end it before.
+    ///
+    /// # Errors
+    /// As [`Session::free`], and [`Error::TimedOut`]: the object is freed, and has a holder still. The call may be repeated.
+    pub fn free_and_wait(&mut self, object: ObjectRef) -> Result<(), Error> {
+        self.free_with(object, Holders::Await)
+    }
+
+    fn free_with(&mut self, object: ObjectRef, holders: Holders) -> Result<(), Error> {
+        let call = self.begin(|client, _| client.free_with(object, holders))?;
         self.wait_call(call).map(|_| ())
     }
 

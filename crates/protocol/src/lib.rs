@@ -8,6 +8,7 @@
 
 mod credential;
 mod header;
+mod holders;
 mod ids;
 mod keep;
 mod mechanism;
@@ -24,6 +25,7 @@ pub use credential::{
     HolderKey, KeyGroup, RegionName, SealedPacket, WordKeys,
 };
 pub use header::{Header, LIFETIME_OFFSET, LengthTooLarge};
+pub use holders::Holders;
 pub use ids::{ClientId, Incarnation, Lifetime, Moment, PermissionId, RemoteAddress, Rkey, TenantId};
 pub use keep::Keep;
 pub use mechanism::{Mechanism, UnknownMechanism};

@@ -64,6 +64,14 @@ pub enum Fault {
     UnshareEndsNothing,
     /// What other tenants hold of a head's members stays when the head is not shared any more.
     MembersStayShared,
+    /// Permissions over an object are granted after it was freed.
+    FreedStillGranted,
+    /// A head is freed without its members.
+    MembersNotFreed,
+    /// The holders of an object stay that was freed with an end for them.
+    FreedHoldersStay,
+    /// A free that waits for holders is answered at once.
+    FreeAnsweredEarly,
     /// A tenant gets any rights over an object that is shared with it.
     ShareNotCompared,
     /// A permission over another tenant's object is set up in that tenant's domain.
@@ -303,7 +311,7 @@ impl Fault {
     ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 39] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -332,6 +340,10 @@ impl Fault {
         Self::WaitJudgesByOldTime,
         Self::UnshareEndsNothing,
         Self::MembersStayShared,
+        Self::FreedStillGranted,
+        Self::MembersNotFreed,
+        Self::FreedHoldersStay,
+        Self::FreeAnsweredEarly,
         Self::ShareNotCompared,
         Self::GuestInOwnersDomain,
         Self::GuestsBytesNotNoted,

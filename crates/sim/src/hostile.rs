@@ -14,8 +14,8 @@ use portcullis_client::{Acquire, Allocate, Answer, Call, Operation, Outcome, Per
 use portcullis_nic::VerbsEndpoint;
 use portcullis_node::POOL_BASE;
 use portcullis_protocol::{
-    Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef, Part, PermissionId, RemoteAddress, Request,
-    RequestBody, Rights, Rkey, Sharing,
+    Holders, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef, Part, PermissionId, RemoteAddress,
+    Request, RequestBody, Rights, Rkey, Sharing,
 };
 use std::collections::HashSet;
 
@@ -237,7 +237,10 @@ impl Hostile {
         let body = match self.dice.of(0..6) {
             0 => RequestBody::Revoke { permission, free: true },
             1 => RequestBody::Extend { permission, lifetime },
-            2 => RequestBody::Free { object: self.name(&of) },
+            2 => {
+                let holders = [Holders::Stay, Holders::End, Holders::Await][self.dice.index(3)];
+                RequestBody::Free { object: self.name(&of), holders }
+            }
             3 => RequestBody::Acquire {
                 object: self.name(&of),
                 part: Part { offset: self.dice.of(0..3) * 32, length: self.dice.of(0..3) * 32 },

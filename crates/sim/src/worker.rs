@@ -11,7 +11,8 @@ use portcullis_client::{
 };
 use portcullis_nic::RemoteSpan;
 use portcullis_protocol::{
-    Credential, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, Sharing,
+    Credential, Holders, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights,
+    Sharing,
 };
 use portcullis_softnic::core::WireRequest;
 use sharing::Names;
@@ -293,7 +294,7 @@ fn check_revoked(scene: &mut Scene<'_>, error: Error, known: &UnderWay) {
     let unasked = !known.raced
         && !scene.clocks_off
         && !scene.oracle.was_barred(scene.session)
-        && !scene.oracle.is_vandalised(scene.session, known.permission);
+        && !scene.oracle.may_end_early(scene.session, known.permission);
     if error == Error::Revoked && early > TOLERANCE && unasked {
         let session = scene.session;
         scene.fail(
@@ -457,7 +458,12 @@ impl Worker {
     fn free(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         let known = scene.gossip.objects[scene.tenant].make_contiguous();
         let Some(&object) = self.dice.pick(known) else { return };
-        let call = client.free(object);
+        let holders = match self.dice.of(0..10) {
+            0..7 => Holders::Stay,
+            7 | 8 => Holders::End,
+            _ => Holders::Await,
+        };
+        let call = client.free_with(object, holders);
         self.began(call, Purpose::End);
     }
 

@@ -1,12 +1,13 @@
 //! A queue, used by the rules: as a plain queue, over segments, with every mechanism, closed and drained.
 
 use crate::rig::{node, node_with, pipeline, run};
-use portcullis::{Allocate, Error, Lifetime, Mechanism, NodeConfig, ViolationLimits};
+use portcullis::{Allocate, DirectoryName, Error, Lifetime, Mechanism, NodeConfig, Refusal, ViolationLimits};
 use portcullis_structures::queue::{ENTRY_BYTES_MAX, Queue, QueueError, QueueOptions};
 use portcullis_structures::table::{Table, TableOptions};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 /// Segments so short that each test takes several.
 fn short() -> QueueOptions {
@@ -181,7 +182,7 @@ fn many_operations_are_in_flight_and_consumed_segments_go_back() {
     run(&pipeline, queue.sweep()).expect("the node serves it");
     let found = run(&pipeline, queue.statistics()).expect("the queue");
     assert_eq!((found.slots, found.segments), (0, 1));
-    let since = std::time::Instant::now();
+    let since = Instant::now();
     while node.counters().objects != 2 {
         assert!(since.elapsed().as_secs() < 20, "segments are leaked: {:?}", node.counters());
     }
@@ -225,4 +226,44 @@ fn something_else_is_no_queue() {
     let options = QueueOptions { segment_slots: 2000, ..short() };
     let made = run(&pipeline, Queue::create(&pipeline, &options));
     assert!(matches!(made, Err(QueueError::Option { what: "segment_slots", .. })));
+}
+
+/// What is made, used in part and destroyed leaves nothing: no object, no byte, no name. Others that have it open get errors.
+#[test]
+fn queues_and_tables_that_are_destroyed_leave_nothing() {
+    let node = node(Mechanism::MemoryWindow);
+    let (one, two) = (pipeline(&node, "red"), pipeline(&node, "red"));
+    let before = node.counters();
+    for number in 0..20u32 {
+        let name = DirectoryName::new(&format!("q{number}")).expect("a name");
+        let lease = Lifetime::millis(20);
+        let queue = run(&one, Queue::create(&one, &QueueOptions { lease, ..short() })).expect("a queue");
+        run(&one, queue.publish(name)).expect("the name is free");
+        let other = run(&two, Queue::open_named(&two, name)).expect("it has this name");
+        for number in 0..200u32 {
+            run(&two, other.push(&number.to_le_bytes())).expect("there is room");
+        }
+        assert_eq!(run(&one, queue.pop()), Ok(Some(0u32.to_le_bytes().to_vec())));
+        run(&one, queue.destroy()).expect("the node serves it");
+        let gone = QueueError::Session(Error::Refused(Refusal::Gone));
+        // Until the permissions end that it holds.
+        let ended =
+            (0..).find_map(|_| run(&two, other.push(b"late")).err().or_else(|| run(&two, other.pop()).err()));
+        assert_eq!(ended, Some(gone));
+        assert!(run(&two, Queue::open_named(&two, name)).is_err());
+        let table = run(&one, Table::create(&one, &TableOptions::default())).expect("a table");
+        for number in 0..20u32 {
+            run(&one, table.insert(&number.to_le_bytes(), &[7; 3000])).expect("the node serves it");
+        }
+        run(&one, table.destroy(None)).expect("the node serves it");
+    }
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let now = node.counters();
+        if (now.objects, now.bytes_used, now.names) == (before.objects, before.bytes_used, before.names) {
+            break;
+        }
+        assert!(Instant::now() < until, "{now:?}");
+        std::thread::yield_now();
+    }
 }

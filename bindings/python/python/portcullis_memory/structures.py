@@ -248,6 +248,10 @@ class Queue:
         """Closes this handle. The queue stays. Closing it again does nothing."""
         self._native.close()
 
+    def destroy(self) -> None:
+        """Frees all memory of the queue, with the entries that nobody has popped, and takes its name away."""
+        self._native.destroy()
+
     def __enter__(self) -> Queue:
         return self
 

@@ -87,13 +87,14 @@ impl<M: Memory> Books<M> {
 
     /// Whether nothing is being taken apart.
     pub fn is_whole(&self) -> bool {
-        self.departures.is_empty() && !self.guests.are_leaving()
+        self.departures.is_empty() && !self.guests.are_leaving() && self.freeing.is_empty()
     }
 
     /// Continues to end permissions of clients that are barred or have gone, as far as this turn's steps allow.
     pub fn go_on_ending(&mut self, now: Moment) {
         self.end_barred(now);
         self.end_leaving(now);
+        self.go_on_freeing(now);
         while self.steps_left > 0
             && let Some((&client, _)) = self.departures.clients.first_key_value()
         {

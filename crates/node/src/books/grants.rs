@@ -131,7 +131,7 @@ impl<M: Memory> Books<M> {
             header: permission.id.header,
             object: permission.object,
             guest: permission.guest,
-            last,
+            last: last && !self.pool.slabs.get(permission.object).is_awaited,
             owed,
         }));
     }
@@ -182,7 +182,12 @@ impl<M: Memory> Books<M> {
 
     /// Whether an object goes, now that a permission over it or what kept it has ended. Does not free it yet.
     fn let_go(&mut self, object: ObjectId, now: Moment) -> bool {
-        if !self.pool.slabs.get(object).is_wanted() {
+        let record = self.pool.slabs.get(object);
+        if record.freed && !record.members().is_empty() {
+            // Its members go before it.
+            return false;
+        }
+        if !record.is_wanted() {
             // Other tenants do not keep an object: what they hold of it ends.
             self.strike_name_if_any(object, now);
             self.strike_memberships(object);
@@ -236,6 +241,7 @@ impl<M: Memory> Books<M> {
         let taken = self.pool.slabs.taken(object);
         self.strike_kept(object);
         let record = self.pool.slabs.free(object);
+        self.handle_freed_gone(object);
         assert!(
             record.name().is_none() && record.guests().is_empty(),
             "a name and guests go before their object"
@@ -265,7 +271,7 @@ impl<M: Memory> Books<M> {
             self.finish(slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);
             return;
         }
-        if let Some(reason) = self.reason_if_uninvited(slot) {
+        if let Some(reason) = self.reason_if_unwanted(slot) {
             self.refuse_start(&permission, origin, Refusal::Gone);
             self.finish(slot, AuditEvent::Revoke, Some(reason), None, now);
             return;

@@ -257,8 +257,11 @@ impl<M: Memory> Books<M> {
         self.pass_waiter(&waiter, now);
     }
 
-    /// The reason for the end of a permission whose tenant is not invited any more.
-    pub(super) fn reason_if_uninvited(&self, permission: PermissionSlot) -> Option<&'static str> {
-        self.permissions.get(permission).uninvited.then_some(NOT_SHARED)
+    /// The reason for the end of a permission, while it was being set up, whose tenant is not invited any more or whose
+    /// object was freed.
+    pub(super) fn reason_if_unwanted(&self, permission: PermissionSlot) -> Option<&'static str> {
+        let it = self.permissions.get(permission);
+        let freed = self.pool.is_freed(it.object).then_some(super::freeing::FREED);
+        if it.uninvited { Some(NOT_SHARED) } else { freed }
     }
 }

@@ -76,10 +76,13 @@ impl<M: Memory> Books<M> {
         for member in std::mem::take(&mut self.pool.slabs.get_mut(object).named().members) {
             self.pool.slabs.get_mut(member).named().membership = None;
         }
-        let Some(Membership { head, place }) = self.pool.slabs.get_mut(object).named().membership.take()
-        else {
-            return;
-        };
+        self.leave_head(object);
+    }
+
+    /// An object belongs to no head any more. What other tenants hold of it ends.
+    pub(super) fn leave_head(&mut self, object: ObjectId) {
+        let Some(Membership { head, place }) = self.pool.slabs.get(object).membership() else { return };
+        self.pool.slabs.get_mut(object).named().membership = None;
         let members = &mut self.pool.slabs.get_mut(head).named().members;
         members.swap_remove(place);
         if let Some(&moved) = members.get(place) {

@@ -13,6 +13,7 @@ mod clients;
 mod departures;
 mod directory;
 mod effects;
+mod freeing;
 mod grants;
 mod guests;
 mod key_holders;
@@ -49,6 +50,7 @@ use crate::counters::Counters;
 use clients::Clients;
 use departures::Departures;
 use directory::{Directory, EmbeddedDirectory};
+use freeing::Freeing;
 use guests::Guests;
 use key_holders::KeyHolders;
 use leases::Leases;
@@ -82,6 +84,7 @@ pub(crate) struct Books<M> {
     departures: Departures,
     directory: Box<dyn Directory + Send>,
     guests: Guests,
+    freeing: Freeing,
     /// Objects that wait until nothing exposes them any more.
     going: u32,
     /// Steps that this turn may still take, of work that can go on in the next.
@@ -113,6 +116,7 @@ impl<M: Memory> Books<M> {
             departures: Departures::default(),
             directory: Box::new(EmbeddedDirectory::new(config.quota)),
             guests: Guests::default(),
+            freeing: Freeing::default(),
             going: 0,
             steps_left: config.steps_per_turn,
             audit,

@@ -12,8 +12,8 @@ use crate::config::FOR_EVER;
 use portcullis_nic::Memory;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    ClientId, Keep, Lifetime, Moment, ObjectName, PermissionId, Refusal, ReplyBody, RequestBody, Rights,
-    TenantId,
+    ClientId, Holders, Keep, Lifetime, Moment, ObjectName, PermissionId, Refusal, ReplyBody, RequestBody,
+    Rights, TenantId,
 };
 
 /// The sender, and the number by which the client recognises the reply.
@@ -68,7 +68,7 @@ impl<M: Memory> Books<M> {
             }
             RequestBody::Extend { permission, lifetime } => self.extend(from, permission, lifetime, now),
             RequestBody::Revoke { permission, free } => self.revoke(from, permission, free, now),
-            RequestBody::Free { object } => self.free(from, object, now),
+            RequestBody::Free { object, holders } => self.free(from, object, holders, now),
             RequestBody::Keep { object, keep } => self.set_keep(from, object, keep, now),
             RequestBody::Publish { .. }
             | RequestBody::Unpublish { .. }
@@ -295,18 +295,13 @@ impl<M: Memory> Books<M> {
         now: Moment,
     ) -> Result<(), Refusal> {
         let slot = self.held(from, id)?;
-        if free {
-            self.strike_kept(self.permissions.get(slot).object);
+        let object = self.permissions.get(slot).object;
+        // Another tenant's object is not the client's to free.
+        if free && self.pool.slabs.get(object).tenant == from.tenant {
+            self.begin_to_free(object, Holders::Stay, now);
         }
         let owed = OwedReply { client: from.client, sequence: from.sequence };
         self.finish(slot, AuditEvent::Revoke, None, Some(owed), now);
-        Ok(())
-    }
-
-    fn free(&mut self, from: RequestOrigin, name: ObjectName, now: Moment) -> Result<(), Refusal> {
-        let object = self.pool.object_named(from.tenant, name)?;
-        self.keep_no_longer(object, now);
-        self.reply(from, ReplyBody::Done);
         Ok(())
     }
 

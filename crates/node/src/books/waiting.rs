@@ -83,7 +83,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Lets in the requests that wait for the object, as far as they can hold it together.
+    /// Lets in the requests that wait for the object, as far as they can hold it together. Refuses all, if it was freed.
     pub(super) fn serve_waiters(&mut self, object: ObjectId, now: Moment) {
         if planted::is(Fault::WaiterForgotten) {
             return;
@@ -95,7 +95,9 @@ impl<M: Memory> Books<M> {
             let Some(waiter) = self.next_admitted(object) else { return };
             self.take_step();
             let Waiter { wish, .. } = self.drop_waiter(waiter);
-            if self.clients.get(wish.from.client).is_some() {
+            if self.pool.is_freed(object) {
+                self.refuse(wish.from, Refusal::Gone);
+            } else if self.clients.get(wish.from.client).is_some() {
                 match self.start(&wish, object, Origin::Request { sequence: wish.from.sequence }, now) {
                     Ok(slot) => self.expose(slot),
                     Err(refusal) => self.refuse(wish.from, refusal),
@@ -141,6 +143,9 @@ impl<M: Memory> Books<M> {
     /// The first waiting request that may start now, and overtakes none that is in its way.
     fn next_admitted(&mut self, object: ObjectId) -> Option<WaiterSlot> {
         let record = self.pool.slabs.get(object);
+        if self.pool.is_freed(object) {
+            return record.waiting.front().copied();
+        }
         if record.divided {
             let waiting = record.waiting.len().min(LOOKED_AT_MAX);
             self.charge_claims(waiting * (record.holders as usize + waiting / 2));

@@ -13,9 +13,9 @@ use portcullis_nic::{
 };
 use portcullis_node::{Admission, ChunkEnds, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
-    ClientId, DirectoryName, Entry, Granted, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName,
-    ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights,
-    Rkey, Sharing, TenantName, received_message,
+    ClientId, DirectoryName, Entry, Granted, Holders, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment,
+    ObjectName, ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request,
+    RequestBody, Rights, Rkey, Sharing, TenantName, received_message,
 };
 use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
 use std::collections::{HashMap, VecDeque};
@@ -450,7 +450,7 @@ pub fn allocate(size: u64, keep: bool) -> RequestBody {
 }
 
 pub fn free(object: ObjectRef) -> RequestBody {
-    RequestBody::Free { object: object.into() }
+    RequestBody::Free { object: object.into(), holders: Holders::Stay }
 }
 
 pub fn name(text: &str) -> DirectoryName {

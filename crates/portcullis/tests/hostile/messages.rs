@@ -5,7 +5,7 @@ use crate::canary::Canary;
 use crate::rig::{BLUE, RED, Rig, random, wait_for};
 use portcullis::{Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, SessionOptions, Sharing};
 use portcullis_nic::{Operation, Status, VerbsEndpoint, WorkRequest};
-use portcullis_protocol::{Keep, MESSAGE_BYTES, ObjectName, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{Holders, Keep, MESSAGE_BYTES, ObjectName, ReplyBody, Request, RequestBody};
 use rand::{Rng, RngExt, rngs::StdRng};
 
 /// A message of random bytes. Most of the messages are nearly valid.
@@ -60,9 +60,11 @@ fn random_messages_are_answered_or_refused() {
 fn a_message_that_is_cut_is_refused_and_one_that_is_too_long_ends_its_sender() {
     let rig = Rig::new();
     let mut attacker = rig.attacker();
-    let whole =
-        Request { sequence: 7, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
-            .encode();
+    let whole = Request {
+        sequence: 7,
+        body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
+    }
+    .encode();
     // Half of it is a message whose other half is zero.
     for length in (0..MESSAGE_BYTES).filter(|&length| length != MESSAGE_BYTES / 2) {
         assert!(attacker.say(&whole[..length], true));
@@ -133,7 +135,7 @@ fn a_permission_answers_to_its_holder_under_its_own_name_only() {
     assert!(matches!(attacker.ask(more), ReplyBody::Extended(_)));
     let most = RequestBody::Extend { permission, lifetime: Lifetime(u64::MAX) };
     assert!(matches!(attacker.ask(most), ReplyBody::Refused(Refusal::LifetimeTooLong { .. })));
-    let blue = RequestBody::Free { object: others[0].object().object().into() };
+    let blue = RequestBody::Free { object: others[0].object().object().into(), holders: Holders::Stay };
     assert_eq!(attacker.ask(blue), ReplyBody::Refused(Refusal::Gone));
     for other in &mut others {
         other.assert_untouched();

@@ -8,7 +8,7 @@ use portcullis::{
     RemoteAddress, Rights, Rkey, Session, SessionOptions, Sharing,
 };
 use portcullis_nic::{Endpoint, Memory, Operation, RemoteSpan, Status};
-use portcullis_protocol::{Granted, ReplyBody, RequestBody};
+use portcullis_protocol::{Granted, Holders, ReplyBody, RequestBody};
 
 /// Bytes of the shared object.
 const SHARED: u64 = 4096;
@@ -167,7 +167,7 @@ fn guessed_names_say_nothing() {
     }
     let object = owner.object();
     for request in [
-        RequestBody::Free { object: object.into() },
+        RequestBody::Free { object: object.into(), holders: Holders::Stay },
         RequestBody::Keep { object: object.into(), keep: Keep::No },
         RequestBody::Publish { name: name("mine"), object },
         RequestBody::Publish { name: name("mine"), object: secret.object() },

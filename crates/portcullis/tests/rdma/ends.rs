@@ -7,7 +7,7 @@ use crate::rig::{BLUE, PATIENCE, Rig, wait_for};
 use portcullis::{RemoteAddress, Rkey, Session};
 use portcullis_attach::tls::{Ends, Terms};
 use portcullis_nic::{Operation, QpAddress, RemoteSpan};
-use portcullis_protocol::{ObjectName, Request, RequestBody};
+use portcullis_protocol::{Holders, ObjectName, Request, RequestBody};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
@@ -38,9 +38,11 @@ fn whoever_claims_anothers_queue_pairs_does_not_disturb_it() {
     let mut attacker = Attacker::attach_as(&rig.address(), |own| claimed(&own, &theirs));
     // The node's answers go to the victim's control queue pair, which rejects them because they are not from its own
     // peer.
-    let message =
-        Request { sequence: 0, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
-            .encode();
+    let message = Request {
+        sequence: 0,
+        body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
+    }
+    .encode();
     for _ in 0..20 {
         attacker.say(&message, true);
     }

@@ -5,7 +5,7 @@ use crate::canary::Canary;
 use crate::rig::{BLUE, Rig, random, wait_for};
 use portcullis::{Lifetime, Refusal, RemoteAddress, Rights, Sharing};
 use portcullis_nic::Operation;
-use portcullis_protocol::{Keep, MESSAGE_BYTES, ObjectName, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{Holders, Keep, MESSAGE_BYTES, ObjectName, ReplyBody, Request, RequestBody};
 use rand::Rng;
 
 #[test]
@@ -13,9 +13,11 @@ use rand::Rng;
 fn cut_messages_are_refused_and_longer_ones_end_their_sender() {
     let rig = Rig::new();
     let mut attacker = rig.attacker();
-    let whole =
-        Request { sequence: 7, body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) } }
-            .encode();
+    let whole = Request {
+        sequence: 7,
+        body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
+    }
+    .encode();
     for length in [0, 1, 2, 8, 63, 65, MESSAGE_BYTES - 1] {
         assert!(attacker.say(&whole[..length], true));
         assert_eq!(attacker.answer().body, ReplyBody::Refused(Refusal::Malformed), "{length} bytes");
@@ -75,7 +77,7 @@ fn whoever_takes_no_answers_is_shown_out_and_nobody_else_notices() {
     let rig = Rig::new();
     let (lifetime, rights, sharing) = (Lifetime::seconds(10), Rights::all(), Sharing::Exclusive);
     let floods = [
-        RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)) },
+        RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
         RequestBody::Recover { queue_pair: 0 },
         RequestBody::Allocate { size: 64, alignment: 0, lifetime, rights, sharing, keep: Keep::Attached },
     ];

@@ -7,14 +7,14 @@ use portcullis::{
 };
 use portcullis_attach::tls::conversation::{ClientSays, Frames, NodeSays, VERSION, framed};
 use portcullis_onerma::Action;
-use portcullis_protocol::{MESSAGE_BYTES, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{Holders, MESSAGE_BYTES, ReplyBody, Request, RequestBody};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 fn free_nothing() -> RequestBody {
-    RequestBody::Free { object: ObjectName::Address(portcullis::RemoteAddress(0)) }
+    RequestBody::Free { object: ObjectName::Address(portcullis::RemoteAddress(0)), holders: Holders::Stay }
 }
 
 fn hello() -> Vec<u8> {

@@ -11,8 +11,8 @@ mod wire;
 pub use short::{message_in, received_message, sent_part};
 
 use crate::{
-    Credential, DirectoryName, Keep, Lifetime, Mechanism, ObjectRef, PermissionId, Refusal, RemoteAddress,
-    Rights, Sharing, TenantName,
+    Credential, DirectoryName, Holders, Keep, Lifetime, Mechanism, ObjectRef, PermissionId, Refusal,
+    RemoteAddress, Rights, Sharing, TenantName,
 };
 use portcullis_errors::{Coded, ErrorCode};
 
@@ -75,13 +75,17 @@ pub enum RequestBody {
     Revoke {
         /// Which permission.
         permission: PermissionId,
-        /// Also lets go of the object, if it was kept.
+        /// Frees the object as well, as [`Free`](Self::Free) with [`Holders::Stay`] does. Does nothing to an object of
+        /// another tenant.
         free: bool,
     },
-    /// Lets go of a kept object once its last permission has ended.
+    /// The end of an object, and of its members: from the answer on nothing of them is granted to anybody. The memory goes
+    /// with the last permission.
     Free {
-        /// Which object.
+        /// Which object. One that was freed and is still there may be named again.
         object: ObjectName,
+        /// What becomes of the permissions over it.
+        holders: Holders,
     },
     /// Another time for which an object is kept. Without one, the object goes once its last permission has ended.
     Keep {
@@ -292,6 +296,15 @@ impl ObjectName {
         match self {
             Self::Reference(reference) => reference.address,
             Self::Address(address) => address,
+        }
+    }
+
+    /// The refusal of a request that names no object which is there.
+    #[must_use]
+    pub fn missing(self) -> Refusal {
+        match self {
+            Self::Reference(_) => Refusal::Gone,
+            Self::Address(_) => Refusal::NoSuchObject,
         }
     }
 }

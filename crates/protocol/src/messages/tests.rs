@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    CREDENTIAL_BYTES, GROUP_QUEUE_PAIRS_MAX, HolderKey, Incarnation, KeyGroup, Moment, RegionName, Rkey,
-    WordKeys,
+    CREDENTIAL_BYTES, GROUP_QUEUE_PAIRS_MAX, HolderKey, Holders, Incarnation, KeyGroup, Moment, RegionName,
+    Rkey, WordKeys,
 };
 use proptest::prelude::*;
 
@@ -101,6 +101,10 @@ fn terms() -> impl Strategy<Value = ChunkTerms> {
     })
 }
 
+fn holders() -> impl Strategy<Value = Holders> {
+    prop::sample::select(vec![Holders::Stay, Holders::End, Holders::Await])
+}
+
 fn request() -> impl Strategy<Value = RequestBody> {
     prop_oneof![4 => about_a_name(), 8 => about_an_object(), 1 => Just(RequestBody::JoinChunks), 1 => Just(RequestBody::AllocateChunk)]
 }
@@ -133,7 +137,7 @@ fn about_an_object() -> impl Strategy<Value = RequestBody> {
             lifetime: Lifetime(lifetime)
         }),
         (permission(), any::<bool>()).prop_map(|(permission, free)| RequestBody::Revoke { permission, free }),
-        object().prop_map(|object| RequestBody::Free { object }),
+        (object(), holders()).prop_map(|(object, holders)| RequestBody::Free { object, holders }),
         (object(), keep()).prop_map(|(object, keep)| RequestBody::Keep { object, keep }),
         (reference(), reference()).prop_map(|(member, head)| RequestBody::Include { member, head }),
         any::<u32>().prop_map(|queue_pair| RequestBody::Recover { queue_pair }),

@@ -5,9 +5,9 @@ use super::{
     Request, RequestBody,
 };
 use crate::{
-    CREDENTIAL_BYTES, Credential, GROUP_QUEUE_PAIRS_MAX, HolderKey, Incarnation, Keep, KeyGroup, Lifetime,
-    Mechanism, Moment, ObjectRef, PermissionId, Refusal, RegionName, RemoteAddress, Rights, Rkey, Sharing,
-    WordKeys,
+    CREDENTIAL_BYTES, Credential, GROUP_QUEUE_PAIRS_MAX, HolderKey, Holders, Incarnation, Keep, KeyGroup,
+    Lifetime, Mechanism, Moment, ObjectRef, PermissionId, Refusal, RegionName, RemoteAddress, Rights, Rkey,
+    Sharing, WordKeys,
 };
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -51,6 +51,9 @@ const FLAG_ADDRESS: u8 = 2;
 /// How long an object is kept, in two bits.
 const KEEP_SHIFT: u32 = 2;
 const KEEP_BITS: u8 = 3 << KEEP_SHIFT;
+/// What becomes of the permissions over a freed object, in two bits.
+const HOLDERS_SHIFT: u32 = 4;
+const HOLDERS_BITS: u8 = 3 << HOLDERS_SHIFT;
 
 pub(super) mod kind {
     pub const ALLOCATE: u8 = 1;
@@ -149,6 +152,25 @@ impl Wire {
             1 => Keep::Attached,
             2 => Keep::For(Lifetime(self.first.get())),
             _ => Keep::Pinned,
+        }
+    }
+
+    fn with_holders(mut self, holders: Holders) -> Self {
+        let kind = match holders {
+            Holders::Stay => 0,
+            Holders::End => 1,
+            Holders::Await => 2,
+        };
+        self.flags |= kind << HOLDERS_SHIFT;
+        self
+    }
+
+    fn holders(&self) -> Result<Holders, MalformedMessage> {
+        match (self.flags & HOLDERS_BITS) >> HOLDERS_SHIFT {
+            0 => Ok(Holders::Stay),
+            1 => Ok(Holders::End),
+            2 => Ok(Holders::Await),
+            _ => Err(MalformedMessage { what: self.flags, at: 2 }),
         }
     }
 
@@ -251,7 +273,9 @@ impl Request {
                 wire.flags = u8::from(free);
                 wire
             }
-            RequestBody::Free { object } => new(kind::FREE).with_object(object),
+            RequestBody::Free { object, holders } => {
+                new(kind::FREE).with_object(object).with_holders(holders)
+            }
             RequestBody::Keep { object, keep } => new(kind::KEEP).with_object(object).with_keep(keep),
             RequestBody::Include { member, head } => {
                 new(kind::INCLUDE).with_object(member.into()).with_head(head)
@@ -311,8 +335,8 @@ impl Request {
                 what => return Err(MalformedMessage { what, at: 2 }),
             },
             kind::FREE => {
-                wire.check_flags(FLAG_ADDRESS)?;
-                RequestBody::Free { object: wire.object() }
+                wire.check_flags(FLAG_ADDRESS | HOLDERS_BITS)?;
+                RequestBody::Free { object: wire.object(), holders: wire.holders()? }
             }
             kind::KEEP => {
                 wire.check_flags(FLAG_ADDRESS | KEEP_BITS)?;

@@ -203,7 +203,7 @@ impl Application {
         for (permission, early) in told.early.drain(..) {
             let unasked = !scene.clocks_off
                 && !scene.oracle.was_barred(scene.session)
-                && !scene.oracle.is_vandalised(scene.session, permission);
+                && !scene.oracle.may_end_early(scene.session, permission);
             if early > TOLERANCE && unasked {
                 let session = scene.session;
                 let what =

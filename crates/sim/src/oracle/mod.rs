@@ -2,6 +2,7 @@
 //! what client libraries report, but nothing of the node's tables.
 
 mod chunks;
+mod frees;
 mod ledger;
 mod memory_model;
 mod network;
@@ -28,7 +29,7 @@ use crate::memory::{SimMemory, Touch};
 use ledger::Ledger;
 use node_model::NodeModel;
 use one_shots::OneShots;
-use permission::Wanted;
+use permission::{Known, Wanted};
 use portcullis_client::Error;
 use portcullis_protocol::{Lifetime, Moment, PermissionId};
 use portcullis_softnic::core::WireRequest;
@@ -104,8 +105,8 @@ pub(crate) struct Oracle {
     /// Some state outlives its node, because it explains errors that arrive later. First: sessions whose tenant was
     /// barred.
     were_barred: HashSet<SessionId>,
-    /// Second: permissions whose lifetime word was spoilt.
-    were_vandalised: HashSet<(SessionId, PermissionId)>,
+    /// Second: permissions that may have ended before their time.
+    may_have_ended_early: HashSet<(SessionId, PermissionId)>,
     /// The longest lifetime that the nodes are configured to grant.
     longest: Lifetime,
     /// Violations cost nothing in this run: the nodes may not pause or bar anyone.
@@ -172,7 +173,7 @@ impl Oracle {
     /// A node has stopped. Everything on it is over.
     pub fn node_stopped(&mut self, node: usize) {
         if let Some(model) = self.nodes[node].take() {
-            self.were_vandalised.extend(model.vandalised());
+            self.may_have_ended_early.extend(model.may_end_early());
             let of = (0..self.sessions.len()).filter(|&session| model.knows(session));
             let barred =
                 of.filter(|&session| self.barred.contains_key(&(node, self.sessions[session].tenant)));
@@ -222,13 +223,14 @@ impl Oracle {
         !self.failures.is_empty()
     }
 
-    /// Whether a client of the tenant has spoilt a permission's lifetime word.
-    pub fn is_vandalised(&self, session: SessionId, id: PermissionId) -> bool {
-        if self.were_vandalised.contains(&(session, id)) {
+    /// Whether a permission may end before its time: a client of the tenant has spoilt its lifetime word, or wanted all
+    /// permissions over its object to end.
+    pub fn may_end_early(&self, session: SessionId, id: PermissionId) -> bool {
+        if self.may_have_ended_early.contains(&(session, id)) {
             return true;
         }
         let node = &self.nodes[self.sessions[session].node];
-        node.as_ref().and_then(|model| model.get(id)).is_some_and(|known| known.vandalised)
+        node.as_ref().and_then(|model| model.get(id)).is_some_and(Known::may_end_early)
     }
 
     /// The failures and the counts.

@@ -6,8 +6,8 @@ use super::{Failure, LONGEST_WAIT, ONE_SHOT, Oracle, Promise, Session, SessionId
 use crate::clock::Nanos;
 use crate::memory::Touch;
 use portcullis_protocol::{
-    Credential, Granted, Lifetime, Moment, ObjectName, Refusal, Reply, ReplyBody, Request, RequestBody,
-    Rights, Rkey, Sharing, message_in,
+    Credential, Granted, Holders, Lifetime, Moment, ObjectName, Refusal, Reply, ReplyBody, Request,
+    RequestBody, Rights, Rkey, Sharing, message_in,
 };
 use portcullis_softnic::core::{Response, WireRequest};
 use std::borrow::Cow;
@@ -221,6 +221,17 @@ impl Oracle {
                 {
                     known.may_end(arrival.node_now);
                 }
+                match request {
+                    Some(Ok(Request { body: RequestBody::Free { object, holders }, .. })) => {
+                        model.free_asked(tenant, object, holders, arrival.node_now);
+                    }
+                    Some(Ok(Request { body: RequestBody::Revoke { permission, free: true }, .. })) => {
+                        if let Some(object) = model.get(permission).map(|known| known.object) {
+                            model.free_asked(tenant, object.into(), Holders::Stay, arrival.node_now);
+                        }
+                    }
+                    _ => {}
+                }
                 if let Some(Ok(Request { body, .. })) = &request
                     && model.shares.asked(tenant, body, arrival.node_now)
                 {
@@ -247,6 +258,8 @@ impl Oracle {
         if let Some(told) = model.shares.answered(tenant, &asked, &reply.body, node_now) {
             model.taken_back(&told, node_now);
         }
+        self.check_freed(session, &asked, &reply.body, (now, node_now));
+        let Some(model) = &mut self.nodes[node] else { return };
         match (body, reply.body) {
             (
                 RequestBody::Allocate { .. } | RequestBody::Acquire { .. } | RequestBody::AllocateChunk,
@@ -268,7 +281,7 @@ impl Oracle {
             (
                 RequestBody::Acquire { object: ObjectName::Reference(object), .. },
                 ReplyBody::Refused(Refusal::Gone | Refusal::AnotherNode),
-            ) if model.is_held(object, tenant, asked.at, node_now) => {
+            ) if model.is_held(object, tenant, asked.at, node_now) && !model.may_be_freed(object) => {
                 let what = format!("session {session} was told that {object} is not there, which is held");
                 self.fail(Promise::Reference, now, what);
             }
@@ -281,11 +294,6 @@ impl Oracle {
                 self.fail(Promise::Service, now, what);
             }
             (RequestBody::JoinChunks, ReplyBody::Chunks(terms)) => self.joined_chunks(session, &terms, now),
-            (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {
-                if let Some(known) = model.known(permission) {
-                    known.was_told_over(session, node_now);
-                }
-            }
             (RequestBody::Extend { permission, .. }, ReplyBody::Extended(lifetime)) => {
                 let mut late = false;
                 if let Some(known) = model.known(permission) {
@@ -298,6 +306,53 @@ impl Oracle {
                         format!("{permission:?} was extended to {lifetime}: after its notice, or too far");
                     self.fail(Promise::Progress, now, what);
                 }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes what a reply says to be freed, and checks that it tells nothing of what was freed before.
+    fn check_freed(
+        &mut self,
+        session: SessionId,
+        asked: &Asked,
+        reply: &ReplyBody,
+        (now, node_now): (Nanos, Moment),
+    ) {
+        let Some(model) = &mut self.nodes[self.sessions[session].node] else { return };
+        let Some(body) = asked.body else { return };
+        match (body, reply) {
+            (RequestBody::Revoke { permission, free }, ReplyBody::Done) => {
+                let mut object = None;
+                if let Some(known) = model.known(permission) {
+                    known.was_told_over(session, node_now);
+                    object = (free && known.owner.is_none()).then_some(known.object);
+                }
+                if let Some(object) = object {
+                    model.freed(object, Holders::Stay, (asked.at, node_now));
+                }
+            }
+            (RequestBody::Free { object: ObjectName::Reference(object), holders }, ReplyBody::Done) => {
+                if let Some(held) = model.freed(object, holders, (asked.at, node_now)) {
+                    let what =
+                        format!("session {session} was told that nobody holds {object}: {held:?} is held");
+                    self.fail(Promise::Freed, now, what);
+                }
+            }
+            (RequestBody::Publish { object, .. }, ReplyBody::Done)
+                if model.frees.was_freed_before(object, asked.at) =>
+            {
+                self.fail(
+                    Promise::Freed,
+                    now,
+                    format!("session {session} gave {object} a name, which was freed"),
+                );
+            }
+            (RequestBody::Lookup { .. } | RequestBody::List { .. }, ReplyBody::Entry(entry))
+                if model.frees.was_freed_before(entry.object, asked.at) =>
+            {
+                let what = format!("session {session} was told of {}, which was freed", entry.object);
+                self.fail(Promise::Freed, now, what);
             }
             _ => {}
         }

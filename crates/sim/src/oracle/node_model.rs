@@ -1,6 +1,7 @@
 //! A node as the checkers know it: its memory, its permissions, and its unanswered requests.
 
 use super::chunks::Chunks;
+use super::frees::Frees;
 use super::memory_model::MemoryModel;
 use super::objects::Objects;
 use super::permission::{Known, Wanted, overlaps};
@@ -9,7 +10,8 @@ use super::shares::{Shares, TakenBack, called};
 use super::{Promise, SessionId, key_of};
 use portcullis_node::POOL_BASE;
 use portcullis_protocol::{
-    Credential, Granted, Lifetime, Moment, ObjectRef, PermissionId, Rights, Rkey, Sharing,
+    Credential, Granted, Holders, Lifetime, Moment, ObjectName, ObjectRef, PermissionId, Rights, Rkey,
+    Sharing,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -39,6 +41,7 @@ pub(super) struct NodeModel {
     pub requests: Requests,
     pub objects: Objects,
     pub shares: Shares,
+    pub frees: Frees,
     /// The chunks that the NIC hands out, if it does.
     pub chunks: Option<Chunks>,
     /// How long windows of ended permissions may stay bound.
@@ -65,6 +68,7 @@ impl NodeModel {
             requests: Requests::default(),
             objects: Objects::default(),
             shares: Shares::default(),
+            frees: Frees::default(),
             chunks: None,
             linger,
             permissions: Vec::new(),
@@ -136,9 +140,51 @@ impl NodeModel {
         self.by_session.contains_key(&session)
     }
 
-    /// Permissions whose lifetime word was spoilt, with their sessions.
-    pub fn vandalised(&self) -> impl Iterator<Item = (SessionId, PermissionId)> {
-        self.permissions.iter().filter(|known| known.vandalised).map(|known| (known.session, known.id))
+    /// Permissions that may end before their time, with their sessions.
+    pub fn may_end_early(&self) -> impl Iterator<Item = (SessionId, PermissionId)> {
+        self.permissions.iter().filter(|known| known.may_end_early()).map(|known| (known.session, known.id))
+    }
+
+    /// A client of a tenant wants an object to be freed. Another tenant's request has no effect.
+    pub fn free_asked(&mut self, tenant: usize, name: ObjectName, holders: Holders, now: Moment) {
+        if let ObjectName::Reference(object) = name
+            && self.shares.owner(object).is_some_and(|owner| owner != tenant)
+        {
+            return;
+        }
+        self.frees.asked(name, holders);
+        let Self { permissions, frees, shares, .. } = self;
+        for known in permissions {
+            if frees.may_end_holders(known.object, |head| shares.may_be_of(known.object, head)) {
+                known.want_end(now);
+            }
+        }
+    }
+
+    /// A client was told that an object is freed, as was asked for at `asked`. Returns a permission over it whose holder must
+    /// be served, if the client waited for the holders to end.
+    pub fn freed(
+        &mut self,
+        object: ObjectRef,
+        holders: Holders,
+        (asked, now): (Moment, Moment),
+    ) -> Option<PermissionId> {
+        let objects = self.shares.all_of(object, asked);
+        self.frees.done(&objects, holders, now);
+        if holders == Holders::Stay {
+            return None;
+        }
+        let mut held = None;
+        for known in self.permissions.iter_mut().filter(|known| objects.contains(&known.object)) {
+            held = held.or((now < known.served_until && !known.ended).then_some(known.id));
+            known.was_freed(now);
+        }
+        held
+    }
+
+    /// Whether an object may be freed, alone or with its head.
+    pub fn may_be_freed(&self, object: ObjectRef) -> bool {
+        self.frees.may_be_freed(object, |head| self.shares.may_be_of(object, head))
     }
 
     /// Permissions of a tenant.
@@ -165,6 +211,9 @@ impl NodeModel {
         // The lifetime word is no part of the object.
         if known.taken_back && overlaps(&known.buffer, &wanted.span()) {
             return stray(Promise::Access, "its object's tenant was told that it shares the object no more");
+        }
+        if known.freed && overlaps(&known.buffer, &wanted.span()) {
+            return stray(Promise::Freed, "a client was told that nobody holds its object any more");
         }
         if known.told_over {
             return stray(Promise::Access, "its holder was told that it is over");
@@ -234,6 +283,31 @@ impl NodeModel {
         near
     }
 
+    /// Checks that a permission may be over the object that it is over: the object was not freed, and the tenant may have so much
+    /// of it.
+    fn check_object(&mut self, known: &mut Known, granted: &Granted, now: Moment) -> Vec<Stray> {
+        let mut broken = Vec::new();
+        if self.frees.was_freed_before(granted.object, granted.permission.start) {
+            broken.push(Stray { promise: Promise::Freed, why: "its object was freed before" });
+        }
+        if self.frees.may_end_holders(granted.object, |head| self.shares.may_be_of(granted.object, head)) {
+            known.want_end(now);
+        }
+        if self.frees.has_no_holder(granted.object) {
+            known.was_freed(now);
+        }
+        if let Some(owner) = known.owner {
+            if !self.shares.allow(owner, granted, known.tenant, (known.rights, known.sharing)) {
+                let why = "the object is another tenant's, which does not share it, or not that far";
+                broken.push(Stray { promise: Promise::Access, why });
+            }
+            if self.shares.may_have_ended(owner, granted.permission.start) {
+                known.may_be_taken_back(now);
+            }
+        }
+        broken
+    }
+
     /// Notes a grant that leaves. Returns what it breaks.
     pub fn granted(
         &mut self,
@@ -247,16 +321,7 @@ impl NodeModel {
         if barred {
             known.is_over(now);
         }
-        let mut broken = Vec::new();
-        if let Some(owner) = known.owner {
-            if !self.shares.allow(owner, granted, tenant, (rights, sharing)) {
-                let why = "the object is another tenant's, which does not share it, or not that far";
-                broken.push(Stray { promise: Promise::Access, why });
-            }
-            if self.shares.may_have_ended(owner, granted.permission.start) {
-                known.may_be_taken_back(now);
-            }
-        }
+        let mut broken = self.check_object(&mut known, granted, now);
         // The message may have waited for its client so long that the permission is over and others have followed.
         let is_over = now >= known.served_until;
         let mut places = self.near(&known.buffer);

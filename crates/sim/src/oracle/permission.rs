@@ -42,6 +42,10 @@ pub(super) struct Known {
     pub taken_back: bool,
     /// The holder was told that it is over, and has no queue pairs: no access under it can succeed any more.
     pub told_over: bool,
+    /// A client of its object's tenant wanted all permissions over the object to end.
+    pub end_was_wanted: bool,
+    /// A client was told that nobody holds its object any more: no access under it can succeed.
+    pub freed: bool,
     /// When the node wrote its final notice.
     pub noticed: Option<Moment>,
 }
@@ -95,8 +99,15 @@ impl Known {
             in_doubt: false,
             taken_back: false,
             told_over: false,
+            end_was_wanted: false,
+            freed: false,
             noticed: None,
         }
+    }
+
+    /// Whether the permission may end before its time.
+    pub fn may_end_early(&self) -> bool {
+        self.vandalised || self.end_was_wanted
     }
 
     /// The lifetime word.
@@ -195,6 +206,18 @@ impl Known {
     pub fn may_be_taken_back(&mut self, now: Moment) {
         self.in_doubt = true;
         self.served_until = self.served_until.min(now);
+    }
+
+    /// The tenant of its object wants all permissions over the object to end.
+    pub fn want_end(&mut self, now: Moment) {
+        self.may_be_taken_back(now);
+        self.end_was_wanted = true;
+    }
+
+    /// The node says that nobody holds its object any more.
+    pub fn was_freed(&mut self, now: Moment) {
+        self.is_over(now);
+        self.freed = true;
     }
 
     /// The node says that the permission is over.

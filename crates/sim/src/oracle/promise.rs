@@ -14,6 +14,9 @@ pub enum Promise {
     Exclusion,
     /// An old reference never opens a new object, and no two objects have the same reference.
     Reference,
+    /// Once a free is answered, no permission over the object or its members, no name and no share of them is granted. One that
+    /// ends the holders, or waits for them, is answered when there are none.
+    Freed,
     /// When a permission ends, its memory and its header are used again only after no access can reach them.
     Reuse,
     /// No client gets memory that contains another tenant's bytes.
@@ -71,6 +74,7 @@ impl Promise {
             Self::Access => "access",
             Self::Exclusion => "exclusion",
             Self::Reference => "reference",
+            Self::Freed => "freed",
             Self::Reuse => "reuse",
             Self::Scrub => "scrub",
             Self::Service => "service",

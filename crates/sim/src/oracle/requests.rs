@@ -3,7 +3,7 @@
 use super::SessionId;
 use super::permission::overlaps;
 use portcullis_protocol::{
-    Lifetime, Moment, Part, Refusal, ReplyBody, Request, RequestBody, Sharing, message_in,
+    Holders, Lifetime, Moment, Part, Refusal, ReplyBody, Request, RequestBody, Sharing, message_in,
 };
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -78,7 +78,7 @@ impl Requests {
             Some(RequestBody::Acquire { wait, .. }) => Lifetime(wait.min(longest).0 + SLACK.0),
             Some(
                 RequestBody::Extend { .. }
-                | RequestBody::Free { .. }
+                | RequestBody::Free { holders: Holders::Stay, .. }
                 | RequestBody::Keep { .. }
                 | RequestBody::Revoke { .. }
                 | RequestBody::Publish { .. }
@@ -87,6 +87,8 @@ impl Requests {
                 | RequestBody::Share { .. }
                 | RequestBody::Include { .. },
             ) => SOON,
+            // Its holders may extend what they hold for as long as they like.
+            Some(RequestBody::Free { holders: Holders::Await, .. }) => Lifetime(u64::MAX / 2),
             _ => SLACK,
         };
         let still = self.still_until.since(now);

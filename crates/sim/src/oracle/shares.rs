@@ -90,6 +90,11 @@ impl Shares {
         (owner != tenant).then_some(owner)
     }
 
+    /// The tenant of an object, if a client was told of the object.
+    pub fn owner(&self, object: ObjectRef) -> Option<usize> {
+        self.owners.get(&object.birth).copied()
+    }
+
     /// A request of a tenant's client has reached the node. Returns whether it may end what others hold of the tenant's
     /// objects.
     pub fn asked(&mut self, tenant: usize, request: &RequestBody, now: Moment) -> bool {
@@ -181,7 +186,7 @@ impl Shares {
     }
 
     /// An object, and those that belonged to it for certain when a request came at `asked`.
-    fn all_of(&self, head: ObjectRef, asked: Moment) -> Vec<ObjectRef> {
+    pub fn all_of(&self, head: ObjectRef, asked: Moment) -> Vec<ObjectRef> {
         let belongs =
             |heads: &[Attempt<ObjectRef>]| heads.iter().any(|it| it.what == head && it.certain(asked));
         let members = self.heads.iter().filter(|(_, heads)| belongs(heads)).map(|(member, _)| *member);
@@ -189,7 +194,7 @@ impl Shares {
     }
 
     /// Whether an object is this one, or may belong to it.
-    fn may_be_of(&self, object: ObjectRef, head: ObjectRef) -> bool {
+    pub fn may_be_of(&self, object: ObjectRef, head: ObjectRef) -> bool {
         let heads = || self.heads.get(&object).into_iter().flatten();
         object == head || heads().any(|it| it.what == head)
     }

@@ -171,13 +171,13 @@ fn whose_lifetime_word_was_spoilt_is_known_after_the_nodes_end() {
     let remote = RemoteSpan { address: word, rkey: WORD_KEY };
     let spoil = WireRequest::CompareAndSwap { remote, compare: 0, swap: u64::MAX };
     arrives(&mut oracle, 1, &spoil, &Response::Value(0));
-    assert!(oracle.is_vandalised(0, id));
+    assert!(oracle.may_end_early(0, id));
     oracle.node_stopped(0);
-    assert!(oracle.is_vandalised(0, id));
-    assert!(!oracle.is_vandalised(1, id), "it is not the vandal's");
+    assert!(oracle.may_end_early(0, id));
+    assert!(!oracle.may_end_early(1, id), "it is not the vandal's");
     oracle.node_started(0, 1 << 16, Lifetime(0), Lifetime::seconds(1));
     let newcomer = oracle.session_began(0, 0, false, NOW);
-    assert!(!oracle.is_vandalised(newcomer, id), "nor that of a client of the node's next running");
+    assert!(!oracle.may_end_early(newcomer, id), "nor that of a client of the node's next running");
 }
 
 #[test]

@@ -37,6 +37,8 @@ const TERMS: u64 = 9;
 /// For how many time-outs a transfer goes on at least where programs share a structure: eight tries, each of which waits for longer
 /// than the one before.
 const PATIENCE_TIMEOUTS: u32 = 40;
+/// Changes of other clients that may be before one in the queue of a link.
+const CHANGES_AT_ONCE: u64 = 4;
 /// The first of the random streams that say which clients are over UDP.
 const WHO: u64 = 6_000_000;
 /// Places in a node's table of regions, where there are many.
@@ -98,6 +100,11 @@ pub(crate) struct Terms {
     pub per_turn: (usize, usize),
 }
 
+/// The time-out of an initiator that has to do with this one of its responders.
+fn timeout_for(change_timeout: Duration) -> Duration {
+    change_timeout + change_timeout / 8 + Duration::from_micros(10)
+}
+
 impl Terms {
     /// The terms of a run.
     pub fn draw(plan: &Plan, latency: Nanos) -> Self {
@@ -116,7 +123,7 @@ impl Terms {
         }
         let [responder_packets, initiator_packets] = drawn;
         let change_timeout = Duration::from_nanos(dice.magnitude(300 * MICROSECOND..2 * MILLISECOND));
-        let timeout = change_timeout + change_timeout / 8 + Duration::from_micros(10);
+        let timeout = timeout_for(change_timeout);
         let mut patience = Duration::from_nanos(dice.of(4 * MILLISECOND..8 * MILLISECOND));
         if plan.programs.share_a_structure() {
             // Several programs read long values at once, where links may be slow. Real ends are patient for more than a hundred
@@ -162,7 +169,21 @@ impl Terms {
             let jitter = dice.magnitude(1..60_000);
             Faults { lost: dice.of(0..80), repeated: dice.of(0..120), jitter }
         };
-        Self { responder, initiator, executor, link, faults, regions_max, per_turn }
+        let drawn = Self { responder, initiator, executor, link, faults, regions_max, per_turn };
+        if plan.programs.share_a_structure() { drawn.patient_with_changes() } else { drawn }
+    }
+
+    /// The same, with time for changes that find a full queue before them. Where one after another came too late, the next would
+    /// begin a hundred round trips later, and its permission would have ended. Real ends give a change 50 ms.
+    fn patient_with_changes(mut self) -> Self {
+        let bytes = self.link.queue + CHANGES_AT_ONCE * u64::from(OPERATION_MAX);
+        let takes = Duration::from_nanos(bytes * 8 * 1_000_000 / (self.link.bits_per_second / 1_000));
+        if self.responder.change_timeout < takes {
+            self.responder.change_timeout = takes;
+            self.initiator.timeout = timeout_for(takes);
+            self.executor.patience = self.executor.patience.max(self.initiator.timeout * PATIENCE_TIMEOUTS);
+        }
+        self
     }
 
     /// The shortest lease with which the users of a structure get somewhere. A long value is read under one permission, which

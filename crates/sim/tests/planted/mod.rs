@@ -158,6 +158,10 @@ faults! {
     limit_not_kept: LimitNotKept by Progress;
     unshare_ends_nothing: UnshareEndsNothing by Access;
     members_stay_shared: MembersStayShared by Access;
+    freed_still_granted: FreedStillGranted by Freed;
+    members_not_freed: MembersNotFreed by Freed;
+    freed_holders_stay: FreedHoldersStay by Freed | Progress;
+    free_answered_early: FreeAnsweredEarly by Freed;
     share_not_compared: ShareNotCompared by Access;
     // Where windows are bound on clients' queue pairs, what is confirmed there is the guest's, and the owner waits.
     guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service | Access | Progress;

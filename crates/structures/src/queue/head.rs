@@ -312,6 +312,17 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(())
     }
 
+    /// Frees all memory of the queue, with the entries that nobody has popped, and takes its name away. Other handles get errors from
+    /// here on, at the latest when the permissions end that they hold, which live for a lease. An entry that one of them still pushes
+    /// goes with the memory. [`Queue::close`] is for consumers that are to drain the queue.
+    ///
+    /// # Errors
+    /// The node is gone or refuses.
+    pub async fn destroy(self) -> Result<(), QueueError> {
+        let operation = async { Ok(self.pipeline.free(self.head).await?) };
+        self.pipeline.limited(("the end of a queue's memory", Effect::Perhaps), operation).await
+    }
+
     /// Gives back what is consumed, and frees what dead clients have left. Others do the same as they go on.
     ///
     /// # Errors

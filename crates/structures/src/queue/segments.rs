@@ -6,7 +6,7 @@ use crate::held::{AtEnd, Held};
 use crate::pipeline::word_of;
 use crate::record::Record;
 use portcullis::{
-    Acquire, Allocate, BarePermission, Clock, Error, Keep, Lifetime, ObjectRef, Rights, Sharing,
+    Acquire, Allocate, BarePermission, Clock, Error, Keep, Lifetime, ObjectRef, Refusal, Rights, Sharing,
     VerbsEndpoint,
 };
 use std::collections::BTreeMap;
@@ -47,6 +47,11 @@ impl Segments {
     fn forget_permissions(&mut self) {
         self.known.values_mut().for_each(|segment| segment.held.permission = None);
     }
+}
+
+/// The error where memory that was just made is not kept yet: it is gone because its permission has ended.
+fn expired_if_gone(error: Error) -> Error {
+    if error == Error::Refused(Refusal::Gone) { Error::Expired } else { error }
 }
 
 impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
@@ -124,6 +129,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let permission = Rc::new(self.pipeline.allocate(ask).await?);
         let object = permission.object();
         self.pipeline.zero(&permission, self.options.cell_at(0)).await?;
+        // It goes with the head, whatever becomes of its record.
+        self.pipeline.include(object, self.head).await.map_err(expired_if_gone)?;
         Ok((Record { object, detail: 0, is_kept: true }, permission))
     }
 
@@ -132,8 +139,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// [`Error::Expired`]: the memory went with its permission before this.
     pub(super) async fn keep_part(&self, object: ObjectRef) -> Result<(), QueueError> {
-        let kept = self.pipeline.keep_object(object, self.options.keep).await.map_err(QueueError::from);
-        kept.map_err(|error| if error.is_gone() { Error::Expired.into() } else { error })
+        Ok(self.pipeline.keep_object(object, self.options.keep).await.map_err(expired_if_gone)?)
     }
 
     /// Both indexes of a segment. `None`: the segment is consumed and gone.

@@ -37,8 +37,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Frees all memory of the table, and takes its name away if it has this one. Other handles on the table are of no
     /// use from here on, and nobody can open it any more.
     ///
-    /// The name and the head go last. So if the client dies in the middle, whoever opens the table can do this again.
-    /// What others add to the table meanwhile may stay behind.
+    /// The node frees all objects of the table with the head, at once, also what others add meanwhile.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -46,20 +45,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let operation = async {
             self.check_writable()?;
             self.give_all_chunks_back().await?;
-            let subtables = u32::try_from(self.subtables_begun().await?).unwrap_or(u32::MAX);
-            let subtables = 0..subtables.min(self.options.subtables_max());
-            for number in subtables {
-                if let Some(record) = self.record_at(self.options.subtable_record_at(number)).await? {
-                    self.free_object(record.object).await?;
-                }
-                self.pipeline.note_step();
-            }
-            for (_, record) in self.extent_records(0, self.extents_begun().await?).await? {
-                if let Some(object) = record.object {
-                    self.free_object(object).await?;
-                }
-                self.pipeline.note_step();
-            }
             // Whoever holds the head a moment longer must not take it for a table.
             self.write_in(Part::Head, 0, &[0; TableOptions::BYTES]).await?;
             if let Some(name) = name {

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use portcullis::{Lifetime, RemoteAddress, Rights, Rkey, Sharing};
 use portcullis_attach::unix::AttachRequest;
 use portcullis_nic::{Operation, RemoteSpan};
-use portcullis_protocol::{Granted, Keep, ObjectName, Part, ReplyBody, RequestBody};
+use portcullis_protocol::{Granted, Holders, Keep, ObjectName, Part, ReplyBody, RequestBody};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use std::io::Write;
@@ -208,7 +208,7 @@ fn sleepers(path: &Path) -> Result<Step, BenchError> {
 
 /// A request that is refused.
 fn nonsense() -> RequestBody {
-    RequestBody::Free { object: ObjectName::Address(RemoteAddress(1)) }
+    RequestBody::Free { object: ObjectName::Address(RemoteAddress(1)), holders: Holders::Stay }
 }
 
 fn tiny(path: &Path) -> Result<Step, BenchError> {

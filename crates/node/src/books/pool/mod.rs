@@ -101,22 +101,40 @@ impl<M: Memory> Pool<M> {
         ObjectRef { incarnation: self.incarnation, address, birth }
     }
 
-    /// The object that a request names, if it belongs to this tenant and is not going.
+    /// The object that a request names, if it belongs to this tenant, is not going and was not freed.
+    ///
+    /// # Errors
+    /// As [`Pool::object_of`].
+    pub fn object_named(&self, tenant: TenantId, name: ObjectName) -> Result<ObjectId, Refusal> {
+        let object = self.object_of(tenant, name)?;
+        let is_over = self.slabs.get(object).going || self.is_freed(object);
+        if is_over { Err(name.missing()) } else { Ok(object) }
+    }
+
+    /// The object that a request names, if it belongs to this tenant and its memory is not free yet.
     ///
     /// # Errors
     /// Another tenant's object is refused like one that is gone: this tenant may not know whether it lives.
-    pub fn object_named(&self, tenant: TenantId, name: ObjectName) -> Result<ObjectId, Refusal> {
-        let (missing, birth) = match name {
+    pub fn object_of(&self, tenant: TenantId, name: ObjectName) -> Result<ObjectId, Refusal> {
+        let birth = match name {
             ObjectName::Reference(it) if it.incarnation != self.incarnation => {
                 return Err(Refusal::AnotherNode);
             }
-            ObjectName::Reference(it) => (Refusal::Gone, Some(it.birth)),
-            ObjectName::Address(_) => (Refusal::NoSuchObject, None),
+            ObjectName::Reference(it) => Some(it.birth),
+            ObjectName::Address(_) => None,
         };
-        let object = self.slabs.find(name.address()).ok_or(missing)?;
+        let object = self.slabs.find(name.address()).ok_or(name.missing())?;
         let record = self.slabs.get(object);
         let meant = birth.is_none_or(|birth| birth == record.birth) || planted::is(Fault::BirthNotCompared);
-        if meant && record.tenant == tenant && !record.going { Ok(object) } else { Err(missing) }
+        if meant && record.tenant == tenant { Ok(object) } else { Err(name.missing()) }
+    }
+
+    /// Whether an object was freed, or the head that it belongs to.
+    #[inline]
+    pub fn is_freed(&self, object: ObjectId) -> bool {
+        let record = self.slabs.get(object);
+        let with_head = || record.membership().is_some_and(|it| self.slabs.get(it.head).freed);
+        (record.freed || with_head()) && !planted::is(Fault::FreedStillGranted)
     }
 
     /// Has the processor fetch the record of an object, and the line of its header, without waiting for them.
@@ -128,12 +146,12 @@ impl<M: Memory> Pool<M> {
         }
     }
 
-    /// The object that a reference names, whichever tenant it belongs to, if it is not going.
+    /// The object that a reference names, whichever tenant it belongs to, if it is not going and was not freed.
     pub fn object_at(&self, reference: ObjectRef) -> Option<ObjectId> {
         let object = self.slabs.find(reference.address)?;
         let record = self.slabs.get(object);
         let meant = record.birth == reference.birth && reference.incarnation == self.incarnation;
-        (meant && !record.going).then_some(object)
+        (meant && !record.going && !self.is_freed(object)).then_some(object)
     }
 
     /// Where a permission's bytes start, and how many there are.

@@ -46,6 +46,12 @@ pub(crate) struct Object {
     pub keep: Keep,
     /// A client has been told the reference. Until then no client can ask to keep or free the object.
     pub told: bool,
+    /// Its tenant has freed it: nothing of it is granted any more.
+    pub freed: bool,
+    /// Permissions over it end, since it was freed so.
+    pub ends_holders: bool,
+    /// A client waits until the object has gone: its windows do not linger.
+    pub is_awaited: bool,
     /// Its last permission has ended: the object goes when no window exposes it any more.
     pub going: bool,
     /// The header hole before its buffer is in use.
@@ -105,6 +111,9 @@ impl Object {
             birth,
             keep,
             told: false,
+            freed: false,
+            ends_holders: false,
+            is_awaited: false,
             going: false,
             hole_used: false,
             hole_slot: PermissionSlot::NONE,
