@@ -42,7 +42,7 @@ static void put(struct store *store, uint64_t number, const void *bytes) {
   check(portcullis_table_store(store->blocks, &number, sizeof number, &info.object, sizeof info.object, NULL, NULL),
         "store");
   check(portcullis_revoke(permission, false), "revoke");
-  if (had_one) check(portcullis_free_object(store->session, &old), "free");
+  if (had_one) check(portcullis_free_object(store->session, &old, PORTCULLIS_HOLDERS_STAY), "free");
 }
 
 // Opens a block for reading, for as long as `lifetime` microseconds. Returns whether there is one.

@@ -470,6 +470,16 @@ enum {
 // An object stays until it is freed or the node ends.
 #define PORTCULLIS_KEEP_PINNED UINT64_MAX
 
+// The permissions over a freed object stay, and the memory goes with the last one.
+#define PORTCULLIS_HOLDERS_STAY 0
+
+// The permissions over a freed object end. After this no access reaches the memory.
+#define PORTCULLIS_HOLDERS_END 1
+
+// The call waits until the last permission over the freed object has ended, also one of this session.
+// `PORTCULLIS_ERROR_TIMED_OUT`: the object is freed, and has a holder still. The call may be repeated.
+#define PORTCULLIS_HOLDERS_AWAIT 2
+
 // Bytes of the longest text of a reference, with the zero at its end.
 #define PORTCULLIS_OBJECT_TEXT_BYTES 64
 
@@ -909,8 +919,12 @@ int portcullis_revoke(struct portcullis_permission permission,
 // What a permission is.
 int portcullis_info(struct portcullis_permission permission, struct portcullis_permission_info *info);
 
-// Frees an object that is kept, once its last permission has ended.
-int portcullis_free_object(struct portcullis_session session, const struct portcullis_object *object);
+// Frees an object and its members, whether it was kept or not. From here on nobody is granted a permission over them, a name or a
+// share. `holders` is one of `PORTCULLIS_HOLDERS_...`. The object may be the head of a table or a queue, which goes with all of its
+// memory and its name; its handles are then only to be closed.
+int portcullis_free_object(struct portcullis_session session,
+                           const struct portcullis_object *object,
+                           uint32_t holders);
 
 // Keeps an object for another time from here on: `PORTCULLIS_KEEP_...`, or microseconds after the tenant's last client has gone.
 int portcullis_keep_object(struct portcullis_session session,
@@ -967,7 +981,7 @@ int portcullis_queue_pop(struct portcullis_queue queue,
 // Ends the queue: nobody pushes any more, and consumers take what is left. It cannot be undone.
 int portcullis_queue_end(struct portcullis_queue queue);
 
-// Closes the handle. The queue stays.
+// Closes the handle. The queue stays. `portcullis_free_object` frees it, by its head.
 int portcullis_queue_close(struct portcullis_queue queue);
 
 // Connects to the node at an address: `shm:/run/portcullis.sock`, `rdma:HOST:PORT`, `udp:HOST:PORT`, or `name:TENANT/NODE`.

@@ -646,8 +646,6 @@ public:
   }
   /// Nobody pushes any more.
   void end() const { detail::check(portcullis_queue_end(handle_.get())); }
-  /// Frees the queue, with the entries that nobody has popped, and removes its name.
-  void destroy() { detail::check(portcullis_queue_destroy(handle_.release())); }
   [[nodiscard]] object_ref head() const {
     portcullis_object head{};
     detail::check(portcullis_queue_head(handle_.get(), &head));
@@ -683,13 +681,10 @@ public:
     detail::check(portcullis_acquire(handle_.get(), &asked, &granted));
     return permission(granted);
   }
-  void free(const object_ref &object) const { detail::check(portcullis_free_object(handle_.get(), &object.get())); }
-  void free_now(const object_ref &object) const {
-    detail::check(portcullis_free_object_now(handle_.get(), &object.get()));
-  }
-  void free_and_wait(const object_ref &object) const {
-    detail::check(portcullis_free_object_and_wait(handle_.get(), &object.get()));
-  }
+  /// Frees an object and its members. The object may be the head of a table or a queue.
+  void free(const object_ref &object) const { free(object, PORTCULLIS_HOLDERS_STAY); }
+  void free_now(const object_ref &object) const { free(object, PORTCULLIS_HOLDERS_END); }
+  void free_and_wait(const object_ref &object) const { free(object, PORTCULLIS_HOLDERS_AWAIT); }
   void set_keep(const object_ref &object, keep time) const {
     detail::check(portcullis_keep_object(handle_.get(), &object.get(), time.get()));
   }
@@ -819,6 +814,10 @@ public:
   [[nodiscard]] portcullis_session get() const noexcept { return handle_.get(); }
 
 private:
+  void free(const object_ref &object, std::uint32_t holders) const {
+    detail::check(portcullis_free_object(handle_.get(), &object.get(), holders));
+  }
+
   using owned = detail::owned<portcullis_session, portcullis_session_close>;
   owned handle_;
 };

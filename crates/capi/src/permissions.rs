@@ -266,34 +266,32 @@ pub extern "C" fn portcullis_info(permission: PermissionHandle, info: Option<&mu
     })
 }
 
+/// The permissions over a freed object stay, and the memory goes with the last one.
+pub const PORTCULLIS_HOLDERS_STAY: u32 = 0;
+/// The permissions over a freed object end. After this no access reaches the memory.
+pub const PORTCULLIS_HOLDERS_END: u32 = 1;
+/// The call waits until the last permission over the freed object has ended, also one of this session.
+/// `PORTCULLIS_ERROR_TIMED_OUT`: the object is freed, and has a holder still. The call may be repeated.
+pub const PORTCULLIS_HOLDERS_AWAIT: u32 = 2;
+
 /// Frees an object and its members, whether it was kept or not. From here on nobody is granted a permission over them, a name or a
-/// share. Permissions that there are stay; the memory goes with the last one.
+/// share. `holders` is one of `PORTCULLIS_HOLDERS_...`. The object may be the head of a table or a queue, which goes with all of its
+/// memory and its name; its handles are then only to be closed.
 #[unsafe(no_mangle)]
-pub extern "C" fn portcullis_free_object(session: Session, object: Option<&Object>) -> c_int {
-    free_object(session, object, |session, object| session.free(object))
-}
-
-/// Frees an object as `portcullis_free_object` does, and ends all permissions over it. After this no access reaches the memory.
-#[unsafe(no_mangle)]
-pub extern "C" fn portcullis_free_object_now(session: Session, object: Option<&Object>) -> c_int {
-    free_object(session, object, |session, object| session.free_now(object))
-}
-
-/// Frees an object as `portcullis_free_object` does, and waits until the last permission over it has ended, also one of this session.
-/// `PORTCULLIS_ERROR_TIMED_OUT`: it is freed, and has a holder still. The call may be repeated.
-#[unsafe(no_mangle)]
-pub extern "C" fn portcullis_free_object_and_wait(session: Session, object: Option<&Object>) -> c_int {
-    free_object(session, object, |session, object| session.free_and_wait(object))
-}
-
-fn free_object(
-    session: Session,
-    object: Option<&Object>,
-    free: impl FnOnce(&mut portcullis::Session, ObjectRef) -> Result<(), Error>,
-) -> c_int {
+pub extern "C" fn portcullis_free_object(session: Session, object: Option<&Object>, holders: u32) -> c_int {
     call(|| {
         let object = given("object", object)?.reference();
-        free(&mut handles::enter::<SessionState>(session.id)?.attached.session, object)?;
+        let session = &mut handles::enter::<SessionState>(session.id)?.attached.session;
+        match holders {
+            PORTCULLIS_HOLDERS_STAY => session.free(object)?,
+            PORTCULLIS_HOLDERS_END => session.free_now(object)?,
+            PORTCULLIS_HOLDERS_AWAIT => session.free_and_wait(object)?,
+            _ => {
+                let wrong =
+                    "is none of PORTCULLIS_HOLDERS_STAY, PORTCULLIS_HOLDERS_END and PORTCULLIS_HOLDERS_AWAIT";
+                return Err(Misuse::Argument { argument: "holders", wrong }.into());
+            }
+        }
         Ok(())
     })
 }

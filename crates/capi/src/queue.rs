@@ -144,17 +144,7 @@ pub extern "C" fn portcullis_queue_end(queue: QueueHandle) -> c_int {
     })
 }
 
-/// Frees the queue, with the entries that nobody has popped, and removes its name. The handle is closed.
-#[unsafe(no_mangle)]
-pub extern "C" fn portcullis_queue_destroy(queue: QueueHandle) -> c_int {
-    call(|| {
-        let open = handles::close::<QueueState>(queue.id)?;
-        open.queue.end(async |queue| queue.destroy().await)?;
-        Ok(())
-    })
-}
-
-/// Closes the handle. The queue stays.
+/// Closes the handle. The queue stays. `portcullis_free_object` frees it, by its head.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_queue_close(queue: QueueHandle) -> c_int {
     call(|| {

@@ -19,13 +19,13 @@ use portcullis_capi::names::{
 use portcullis_capi::node::{portcullis_node_connect, portcullis_node_stop};
 use portcullis_capi::permissions::{
     AcquireOptions, AllocateOptions, Object, PermissionInfo, portcullis_acquire, portcullis_allocate,
-    portcullis_extend, portcullis_free_object, portcullis_free_object_and_wait, portcullis_free_object_now,
-    portcullis_info, portcullis_keep, portcullis_keep_object, portcullis_keeper_is_kept,
-    portcullis_keeper_stop, portcullis_object_from_text, portcullis_object_to_text, portcullis_revoke,
+    portcullis_extend, portcullis_free_object, portcullis_info, portcullis_keep, portcullis_keep_object,
+    portcullis_keeper_is_kept, portcullis_keeper_stop, portcullis_object_from_text,
+    portcullis_object_to_text, portcullis_revoke,
 };
 use portcullis_capi::queue::{
-    portcullis_queue_close, portcullis_queue_create, portcullis_queue_destroy, portcullis_queue_end,
-    portcullis_queue_head, portcullis_queue_open, portcullis_queue_pop, portcullis_queue_push,
+    portcullis_queue_close, portcullis_queue_create, portcullis_queue_end, portcullis_queue_head,
+    portcullis_queue_open, portcullis_queue_pop, portcullis_queue_push,
 };
 use portcullis_capi::session::{
     portcullis_arm, portcullis_descriptor, portcullis_poll, portcullis_session_close,
@@ -183,12 +183,7 @@ pub fn step(known: &mut Known, call: u64, one: u64, two: u64) -> c_int {
             20 => portcullis_poll(session, Some(&mut size)),
             21 => portcullis_arm(session, Some(&mut word)),
             22 => {
-                let object = known.object(two);
-                match two % 3 {
-                    0 => portcullis_free_object(session, Some(&object)),
-                    1 => portcullis_free_object_now(session, Some(&object)),
-                    _ => portcullis_free_object_and_wait(session, Some(&object)),
-                }
+                portcullis_free_object(session, Some(&known.object(two)), u32::try_from(two % 4).unwrap_or(0))
             }
             23 => {
                 let mut keeper = KeeperHandle::default();
@@ -294,7 +289,6 @@ unsafe fn structures(known: &mut Known, session: Session, one: u64, two: u64) ->
             7 => portcullis_queue_open(session, Text(null()), Some(&object), Some(&mut another_queue)),
             8 => portcullis_queue_pop(queue, 100, data, 4, Some(&mut length), Some(&mut found)),
             9 => portcullis_queue_pop(queue, 0, data, 64, Some(&mut length), Some(&mut found)),
-            10 if two.is_multiple_of(4) => portcullis_queue_destroy(queue),
             10 => portcullis_queue_end(queue),
             11 => portcullis_table_visit(table, None, null_mut()),
             _ => portcullis_compare_and_swap(known.permission(one), two % 100, 0, two, None),

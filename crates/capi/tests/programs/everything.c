@@ -64,7 +64,8 @@ static void accesses_that_wait(void) {
   OK(portcullis_revoke(other, false));
   OK(portcullis_revoke(permission, false));
   OK(portcullis_keep_object(session, &info.object, PORTCULLIS_KEEP_ATTACHED));
-  OK(portcullis_free_object(session, &info.object));
+  FAILS(portcullis_free_object(session, &info.object, 3), "bad-argument");
+  OK(portcullis_free_object(session, &info.object, PORTCULLIS_HOLDERS_END));
   FAILS(portcullis_acquire(session, &wanted, &permission), "object-gone");
   portcullis_error error;
   portcullis_last_error(&error);
