@@ -3,7 +3,7 @@
 //! A node acts between a request's arrival and its answer's departure. So an object may be freed from a request's arrival on,
 //! and is from its answer on.
 
-use portcullis_protocol::{Holders, Lifetime, Moment, ObjectName, ObjectRef};
+use portcullis_protocol::{Holders, Lifetime, Moment, ObjectName, ObjectRef, RemoteAddress};
 use std::collections::HashMap;
 
 /// How far ahead of its time a permission may start: each starts after the one before it that had its header.
@@ -21,15 +21,20 @@ struct Freed {
 /// The frees of one life of a node.
 #[derive(Debug, Default)]
 pub(super) struct Frees {
-    /// Which objects, each with its members, clients wanted to free, and whether all permissions over them were to end.
-    asked: Vec<(ObjectName, bool)>,
+    /// Which objects clients wanted to free, by reference and by address, and whether all permissions over them were to end.
+    asked: HashMap<ObjectRef, bool>,
+    asked_at: HashMap<RemoteAddress, bool>,
     freed: HashMap<ObjectRef, Freed>,
 }
 
 impl Frees {
     /// A request to free an object has reached the node.
     pub fn asked(&mut self, object: ObjectName, holders: Holders) {
-        self.asked.push((object, holders == Holders::End));
+        let ends = match object {
+            ObjectName::Reference(object) => self.asked.entry(object).or_default(),
+            ObjectName::Address(address) => self.asked_at.entry(address).or_default(),
+        };
+        *ends |= holders == Holders::End;
     }
 
     /// A client was told that these objects are freed.
@@ -40,14 +45,20 @@ impl Frees {
         }
     }
 
-    /// Whether an object may be freed. `is_of`: whether it is an object, or may belong to it.
-    pub fn may_be_freed(&self, object: ObjectRef, is_of: impl Fn(ObjectRef) -> bool) -> bool {
-        self.asked.iter().any(|&(name, _)| is_meant(name, object, &is_of))
+    /// Whether a client wanted to free this object, and whether all permissions over it were to end.
+    fn wish_for(&self, object: ObjectRef) -> Option<bool> {
+        let both = [self.asked.get(&object), self.asked_at.get(&object.address)];
+        both.into_iter().flatten().copied().reduce(|one, other| one || other)
     }
 
-    /// Whether the permissions over an object may be ended.
-    pub fn may_end_holders(&self, object: ObjectRef, is_of: impl Fn(ObjectRef) -> bool) -> bool {
-        self.asked.iter().any(|&(name, ends)| ends && is_meant(name, object, &is_of))
+    /// Whether one of these objects may be freed: an object, and those that it may belong to.
+    pub fn may_be_freed(&self, mut objects: impl Iterator<Item = ObjectRef>) -> bool {
+        objects.any(|object| self.wish_for(object).is_some())
+    }
+
+    /// Whether the permissions over one of these objects may be ended.
+    pub fn may_end_holders(&self, mut objects: impl Iterator<Item = ObjectRef>) -> bool {
+        objects.any(|object| self.wish_for(object) == Some(true))
     }
 
     /// Whether an object was freed before something that the node did at `moment`.
@@ -61,19 +72,11 @@ impl Frees {
     }
 }
 
-/// Whether a request that names an object means this one, or a head that it may belong to.
-fn is_meant(name: ObjectName, object: ObjectRef, is_of: impl Fn(ObjectRef) -> bool) -> bool {
-    match name {
-        ObjectName::Reference(meant) => is_of(meant),
-        // Whatever lay there at that time, and belonged to it, may be meant.
-        ObjectName::Address(address) => address == object.address || is_of(ObjectRef { address, ..object }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_protocol::{Incarnation, RemoteAddress};
+    use portcullis_protocol::Incarnation;
+    use std::iter::once;
 
     fn object(birth: u64) -> ObjectRef {
         ObjectRef { incarnation: Incarnation(1), address: RemoteAddress(4096 * birth), birth }
@@ -83,10 +86,10 @@ mod tests {
     fn an_object_may_be_freed_from_the_request_on_and_is_from_the_answer_on() {
         let mut frees = Frees::default();
         let (one, other) = (object(1), object(2));
-        assert!(!frees.may_be_freed(one, |it| it == one));
+        assert!(!frees.may_be_freed(once(one)));
         frees.asked(one.into(), Holders::End);
-        assert!(frees.may_be_freed(one, |it| it == one) && frees.may_end_holders(one, |it| it == one));
-        assert!(!frees.may_be_freed(other, |it| it == other));
+        assert!(frees.may_be_freed(once(one)) && frees.may_end_holders(once(one)));
+        assert!(!frees.may_be_freed(once(other)));
         assert!(!frees.was_freed_before(one, Moment(1_000)) && !frees.has_no_holder(one));
         frees.done(&[one], Holders::End, Moment(500));
         assert!(frees.was_freed_before(one, Moment(1_000)) && frees.has_no_holder(one));
@@ -105,7 +108,7 @@ mod tests {
     fn what_is_freed_by_its_address_may_be_any_object_there() {
         let mut frees = Frees::default();
         frees.asked(ObjectName::Address(object(1).address), Holders::Stay);
-        assert!(frees.may_be_freed(object(1), |_| false));
-        assert!(!frees.may_be_freed(object(2), |_| false) && !frees.may_end_holders(object(1), |_| false));
+        assert!(frees.may_be_freed(once(object(1))));
+        assert!(!frees.may_be_freed(once(object(2))) && !frees.may_end_holders(once(object(1))));
     }
 }

@@ -153,12 +153,14 @@ impl NodeModel {
             return;
         }
         self.frees.asked(name, holders);
-        let Self { permissions, frees, shares, .. } = self;
-        for known in permissions {
-            if frees.may_end_holders(known.object, |head| shares.may_be_of(known.object, head)) {
-                known.want_end(now);
-            }
+        if holders != Holders::End {
+            return;
         }
+        let Self { permissions, frees, shares, .. } = self;
+        let may_end = |known: &&mut Known| {
+            !known.end_was_wanted && frees.may_end_holders(shares.heads_of(known.object))
+        };
+        permissions.iter_mut().filter(may_end).for_each(|known| known.want_end(now));
     }
 
     /// A client was told that an object is freed, as was asked for at `asked`. Returns a permission over it whose holder must
@@ -169,11 +171,14 @@ impl NodeModel {
         holders: Holders,
         (asked, now): (Moment, Moment),
     ) -> Option<PermissionId> {
-        let objects = self.shares.all_of(object, asked);
-        self.frees.done(&objects, holders, now);
+        let mut objects = self.shares.all_of(object, asked);
+        self.frees.done(&objects, Holders::Stay, now);
         if holders == Holders::Stay {
             return None;
         }
+        // A member that was freed alone belongs to the head no more.
+        objects.retain(|&it| it == object || !self.frees.may_be_freed(std::iter::once(it)));
+        self.frees.done(&objects, holders, now);
         let mut held = None;
         for known in self.permissions.iter_mut().filter(|known| objects.contains(&known.object)) {
             held = held.or((now < known.served_until && !known.ended).then_some(known.id));
@@ -184,7 +189,7 @@ impl NodeModel {
 
     /// Whether an object may be freed, alone or with its head.
     pub fn may_be_freed(&self, object: ObjectRef) -> bool {
-        self.frees.may_be_freed(object, |head| self.shares.may_be_of(object, head))
+        self.frees.may_be_freed(self.shares.heads_of(object))
     }
 
     /// Permissions of a tenant.
@@ -290,7 +295,7 @@ impl NodeModel {
         if self.frees.was_freed_before(granted.object, granted.permission.start) {
             broken.push(Stray { promise: Promise::Freed, why: "its object was freed before" });
         }
-        if self.frees.may_end_holders(granted.object, |head| self.shares.may_be_of(granted.object, head)) {
+        if self.frees.may_end_holders(self.shares.heads_of(granted.object)) {
             known.want_end(now);
         }
         if self.frees.has_no_holder(granted.object) {

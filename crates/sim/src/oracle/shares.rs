@@ -193,10 +193,15 @@ impl Shares {
         std::iter::once(head).chain(members).collect()
     }
 
+    /// An object, and those that it may belong to.
+    pub fn heads_of(&self, object: ObjectRef) -> impl Iterator<Item = ObjectRef> {
+        let heads = self.heads.get(&object).into_iter().flatten();
+        std::iter::once(object).chain(heads.map(|it| it.what))
+    }
+
     /// Whether an object is this one, or may belong to it.
-    pub fn may_be_of(&self, object: ObjectRef, head: ObjectRef) -> bool {
-        let heads = || self.heads.get(&object).into_iter().flatten();
-        object == head || heads().any(|it| it.what == head)
+    fn may_be_of(&self, object: ObjectRef, head: ObjectRef) -> bool {
+        self.heads_of(object).any(|it| it == head)
     }
 
     /// Whether a tenant may have been granted this over an object of `owner`'s.
