@@ -68,8 +68,6 @@ pub enum Fault {
     FreedStillGranted,
     /// A head is freed without its members.
     MembersNotFreed,
-    /// The holders of an object stay that was freed with an end for them.
-    FreedHoldersStay,
     /// A free that waits for holders is answered at once.
     FreeAnsweredEarly,
     /// A tenant gets any rights over an object that is shared with it.
@@ -311,7 +309,7 @@ impl Fault {
     ];
 
     /// Those of the node, the client and the NIC. The simulator's checkers find them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 38] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -342,7 +340,6 @@ impl Fault {
         Self::MembersStayShared,
         Self::FreedStillGranted,
         Self::MembersNotFreed,
-        Self::FreedHoldersStay,
         Self::FreeAnsweredEarly,
         Self::ShareNotCompared,
         Self::GuestInOwnersDomain,

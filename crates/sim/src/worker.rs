@@ -307,6 +307,9 @@ fn check_revoked(scene: &mut Scene<'_>, error: Error, known: &UnderWay) {
 /// How far two sound clocks may drift apart in the longest lifetime, plus a margin.
 pub(crate) const TOLERANCE: Lifetime = Lifetime::micros(100);
 
+/// How many of a thousand turns of a worker that would free something do something else.
+const FREES_NOT: u64 = 700;
+
 /// Beginnings.
 impl Worker {
     fn begin(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
@@ -458,6 +461,10 @@ impl Worker {
     fn free(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         let known = scene.gossip.objects[scene.tenant].make_contiguous();
         let Some(&object) = self.dice.pick(known) else { return };
+        if self.dice.per_mille(FREES_NOT) {
+            // What is freed is of use to nobody any more.
+            return self.operate(client, scene);
+        }
         let holders = match self.dice.of(0..10) {
             0..7 => Holders::Stay,
             7 | 8 => Holders::End,

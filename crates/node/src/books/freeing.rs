@@ -96,8 +96,8 @@ impl<M: Memory> Books<M> {
     ) -> Result<(), Refusal> {
         let object = self.pool.object_of(from.tenant, name)?;
         let record = self.pool.slabs.get(object);
-        // The end of its last permission has done already what the request asks for.
-        if record.going && holders == Holders::Stay {
+        // It has gone with its last permission. Its members, if it had any, belong to nothing, so this is no end of theirs.
+        if record.going && (!record.freed || holders == Holders::Stay) {
             return Err(name.missing());
         }
         let answers_at_once = holders == Holders::Stay || planted::is(Fault::FreeAnsweredEarly);
@@ -186,7 +186,7 @@ impl<M: Memory> Books<M> {
     /// Ends permissions over a freed object whose holders are not to stay. Returns whether there were any.
     fn end_some_holders(&mut self, object: ObjectId, now: Moment) -> bool {
         let record = self.pool.slabs.get(object);
-        if !record.ends_holders || planted::is(Fault::FreedHoldersStay) {
+        if !record.ends_holders {
             return false;
         }
         // A permission that is being set up ends when the NIC has confirmed it.

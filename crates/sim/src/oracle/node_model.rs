@@ -171,18 +171,22 @@ impl NodeModel {
         holders: Holders,
         (asked, now): (Moment, Moment),
     ) -> Option<PermissionId> {
-        let mut objects = self.shares.all_of(object, asked);
+        let objects = self.shares.all_of(object, asked);
         self.frees.done(&objects, Holders::Stay, now);
         if holders == Holders::Stay {
             return None;
         }
-        // A member that was freed alone belongs to the head no more.
-        objects.retain(|&it| it == object || !self.frees.may_be_freed(std::iter::once(it)));
-        self.frees.done(&objects, holders, now);
+        self.frees.done(&[object], holders, now);
+        // A member that was freed alone, or went with its last permission, belonged to the head no more.
+        let members = objects.iter().filter(|it| !self.frees.may_be_freed(std::iter::once(**it)));
+        let members: Vec<ObjectRef> = members.copied().collect();
         let mut held = None;
-        for known in self.permissions.iter_mut().filter(|known| objects.contains(&known.object)) {
-            held = held.or((now < known.served_until && !known.ended).then_some(known.id));
-            known.was_freed(now);
+        for known in &mut self.permissions {
+            let lives = now < known.over_from && !known.ended;
+            if known.object == object || lives && members.contains(&known.object) {
+                held = held.or((now < known.served_until && !known.ended).then_some(known.id));
+                known.was_freed(now);
+            }
         }
         held
     }

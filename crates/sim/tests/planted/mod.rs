@@ -135,8 +135,8 @@ faults! {
     handover_across_tenants: HandoverAcrossTenants by Access | Scrub;
     start_not_checked: StartNotChecked by Service | Truth | Reuse | Exclusion;
     executed_replayed: ExecutedReplayed by Truth;
-    birth_not_compared: BirthNotCompared by Reference;
-    word_trusted_over_unbind: WordTrustedOverUnbind by Access | Reuse;
+    birth_not_compared: BirthNotCompared by Reference | Service;
+    word_trusted_over_unbind: WordTrustedOverUnbind by Access | Reuse | Freed;
     scrub_skipped: ScrubSkipped by Scrub;
     exclusive_beside_shared: ExclusiveBesideShared by Exclusion;
     violation_to_wrong_tenant: ViolationToWrongTenant by Isolation | Lateness;
@@ -160,14 +160,13 @@ faults! {
     members_stay_shared: MembersStayShared by Access;
     freed_still_granted: FreedStillGranted by Freed;
     members_not_freed: MembersNotFreed by Freed;
-    freed_holders_stay: FreedHoldersStay by Freed | Progress;
     free_answered_early: FreeAnsweredEarly by Freed;
     share_not_compared: ShareNotCompared by Access;
     // Where windows are bound on clients' queue pairs, what is confirmed there is the guest's, and the owner waits.
-    guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service | Access | Progress;
+    guest_in_owners_domain: GuestInOwnersDomain by Isolation | Service | Access | Progress | Lateness;
     guests_bytes_not_noted: GuestsBytesNotNoted by Scrub;
     queue_pair_not_compared: QueuePairNotCompared by Access;
-    spare_stays_bound: SpareStaysBound by Access | Reuse | Rest;
+    spare_stays_bound: SpareStaysBound by Access | Reuse | Rest | Freed;
     flushed_invalidation_forgotten: FlushedInvalidationForgotten by Access | Reuse | Isolation;
     postponed_bind_forgotten: PostponedBindForgotten by Service;
     fingerprint_trusted: FingerprintTrusted by Order;
@@ -194,7 +193,7 @@ faults! {
     uncertain_write_repeated: UncertainWriteRepeated by Once;
     // Somebody on the path can then say that a packet is another client's.
     holder_not_among_terms: HolderNotAmongTerms by Access | Proof;
-    waiting_read_served_late: WaitingReadServedLate by Access | Reuse;
+    waiting_read_served_late: WaitingReadServedLate by Access | Reuse | Freed;
     opened_while_bound: OpenedWhileBound by Reuse;
     unproven_charged: UnprovenCharged by Proof;
     window_not_refunded: WindowNotRefunded by Isolation;
