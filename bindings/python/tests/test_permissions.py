@@ -213,8 +213,9 @@ def test_a_member_is_shared_with_its_head(node):
         red.include(member, head)
         with blue.acquire(member) as permission:
             assert permission.length == 64
-        for ref in refs:
-            red.free(ref)
+        red.free(head)
+        with pytest.raises(portcullis_memory.ObjectGoneError):
+            red.acquire(member)
 
 
 def test_times_and_sizes_are_read_as_people_write_them(session):
@@ -254,3 +255,23 @@ def test_values_that_are_printed_say_what_they_are(session, permission, node):
     assert "ended" in repr(permission)
     session.close()
     assert "closed" in repr(session)
+
+
+def test_a_free_grants_nothing_more_and_can_end_the_holders_or_wait_for_them(node):
+    with node.connect("red") as one, node.connect("red") as two:
+        with one.allocate(64, keep=True, shared=True) as permission:
+            ref = permission.object
+        held = two.acquire(ref, shared=True, lifetime=0.05)
+        one.free(ref)
+        with pytest.raises(portcullis_memory.ObjectGoneError):
+            two.acquire(ref)
+        assert len(held.read(8)) == 8
+        with pytest.raises(ValueError, match="one of them"):
+            one.free(ref, now=True, wait=True)
+        one.free(ref, now=True)
+        with pytest.raises(portcullis_memory.PortcullisError):
+            held.read(8)
+        with one.allocate(64, keep=True, shared=True) as permission:
+            ref = permission.object
+        two.acquire(ref, shared=True, lifetime=0.05)
+        one.free(ref, wait=True)
