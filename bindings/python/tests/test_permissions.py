@@ -269,7 +269,7 @@ def test_a_free_grants_nothing_more_and_can_end_the_holders_or_wait_for_them(nod
         with pytest.raises(ValueError, match="one of them"):
             one.free(ref, now=True, wait=True)
         one.free(ref, now=True)
-        with pytest.raises(portcullis_memory.PortcullisError):
+        with pytest.raises(portcullis_memory.EndedError):
             held.read(8)
         with one.allocate(64, keep=True, shared=True) as permission:
             ref = permission.object
