@@ -5,6 +5,8 @@ use portcullis_memcached::{Gateway, Listen, Options};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use tempfile::TempDir;
 
 /// Keys of a line that takes long.
 const KEYS: usize = 500_000;
@@ -57,17 +59,22 @@ fn a_client_that_sends_nothing_more_gets_all_of_its_answers() {
     sends.join().expect("all was sent");
 }
 
+/// A gateway that listens at a port and at a Unix socket.
+fn gateway_at_both(node: &Node, folder: &TempDir) -> (Gateway, PathBuf) {
+    let path = folder.path().join("gateway.sock");
+    let access = portcullis::host::SocketAccess { mode: 0o600, group: None };
+    let mut options = node.options("orange");
+    options.listen.push(Listen::Unix { path: path.clone(), access });
+    (Gateway::start(options).expect("a gateway"), path)
+}
+
 /// Clients that want no answers store, and go.
 #[test]
 fn what_a_client_has_changed_before_it_went_stays_changed() {
     const EACH: usize = 2000;
     let node = Node::new();
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("gateway.sock");
-    let access = portcullis::host::SocketAccess { mode: 0o600, group: None };
-    let mut options = node.options("orange");
-    options.listen.push(Listen::Unix { path: path.clone(), access });
-    let gateway = Gateway::start(options).expect("a gateway");
+    let (gateway, path) = gateway_at_both(&node, &folder);
     let stores = |prefix: &str| -> String {
         (0..EACH).map(|number| format!("set {prefix}{number} 0 0 1 noreply\r\n1\r\n")).collect()
     };
@@ -88,11 +95,7 @@ fn changes_with_answers_do_not_outlive_their_client() {
     const CHANGE: &[u8] = b"incr n 1\r\n";
     let node = Node::new();
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("gateway.sock");
-    let access = portcullis::host::SocketAccess { mode: 0o600, group: None };
-    let mut options = node.options("orange");
-    options.listen.push(Listen::Unix { path: path.clone(), access });
-    let gateway = Gateway::start(options).expect("a gateway");
+    let (gateway, path) = gateway_at_both(&node, &folder);
     let mut honest = Client::new(&gateway);
     honest.ask("set n 0 0 1\r\n0", "STORED");
     let changes = CHANGE.repeat(10_000);

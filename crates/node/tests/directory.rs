@@ -13,12 +13,6 @@ fn rig() -> Rig {
 }
 
 /// A kept object without holders.
-fn kept(rig: &mut Rig, client: usize) -> Granted {
-    let it = rig.allocate(client, 64, true);
-    rig.revoke(client, it.permission);
-    it
-}
-
 fn named(record: &AuditRecord) -> AuditedName {
     *record.name.clone().expect("the record is about a name")
 }
@@ -39,7 +33,7 @@ fn list(rig: &mut Rig, client: usize, owner: Option<&str>) -> Vec<Entry> {
 fn a_named_object_is_found_by_its_tenant() {
     let mut rig = rig();
     let (one, sibling) = (rig.attach("a"), rig.attach("a"));
-    let it = kept(&mut rig, one);
+    let it = rig.keep(one);
     assert_eq!(rig.ask(one, publish("table", it.object)), ReplyBody::Done);
     let found = entry(rig.ask(sibling, lookup(None, "table")));
     assert_eq!(found, Entry { name: name("table"), object: it.object, size: 64, rights: Rights::all() });
@@ -57,7 +51,7 @@ fn a_named_object_is_found_by_its_tenant() {
 fn of_two_objects_one_gets_the_name() {
     let mut rig = rig();
     let (one, two) = (rig.attach("a"), rig.attach("a"));
-    let (first, second) = (kept(&mut rig, one), kept(&mut rig, two));
+    let (first, second) = (rig.keep(one), rig.keep(two));
     let asked =
         [rig.send(one, publish("table", first.object)), rig.send(two, publish("table", second.object))];
     rig.settle();
@@ -75,7 +69,7 @@ fn of_two_objects_one_gets_the_name() {
 fn only_a_tenants_own_objects_get_names_and_its_names_are_its_own() {
     let mut rig = rig();
     let (one, other) = (rig.attach("a"), rig.attach("b"));
-    let (its, others) = (kept(&mut rig, one), kept(&mut rig, other));
+    let (its, others) = (rig.keep(one), rig.keep(other));
     assert_eq!(refused(rig.ask(other, publish("table", its.object))), Refusal::Gone);
     for (client, object) in [(one, its.object), (other, others.object)] {
         assert_eq!(rig.ask(client, publish("table", object)), ReplyBody::Done);
@@ -94,7 +88,7 @@ fn a_list_has_each_name_once_in_order_and_another_tenants_list_what_is_shared() 
     let mut rig = rig();
     let (one, other) = (rig.attach("a"), rig.attach("b"));
     for text in ["e", "b", "d", "a", "c"] {
-        let it = kept(&mut rig, one);
+        let it = rig.keep(one);
         assert_eq!(rig.ask(one, publish(text, it.object)), ReplyBody::Done);
     }
     for text in ["d", "a"] {
@@ -116,7 +110,7 @@ fn a_list_has_each_name_once_in_order_and_another_tenants_list_what_is_shared() 
 fn a_name_goes_with_its_object() {
     let mut rig = rig();
     let client = rig.attach("a");
-    let (freed, held) = (kept(&mut rig, client), rig.allocate(client, 64, false));
+    let (freed, held) = (rig.keep(client), rig.allocate(client, 64, false));
     for (text, object) in [("freed", freed.object), ("held", held.object)] {
         assert_eq!(rig.ask(client, publish(text, object)), ReplyBody::Done);
     }
@@ -156,7 +150,7 @@ fn a_tenant_has_as_many_names_as_its_quota_and_shares_each_with_as_many_tenants(
     let quota = Quota { names_max: 2, shares_max: 2, ..Quota::default() };
     let mut rig = Rig::new(NodeConfig { quota, ..crate::rig::config() });
     let client = rig.attach("a");
-    let objects: Vec<Granted> = (0..3).map(|_| kept(&mut rig, client)).collect();
+    let objects: Vec<Granted> = (0..3).map(|_| rig.keep(client)).collect();
     assert_eq!(rig.ask(client, publish("0", objects[0].object)), ReplyBody::Done);
     assert_eq!(rig.ask(client, publish("1", objects[1].object)), ReplyBody::Done);
     let full = Refusal::Quota { used: 2, limit: 2 };
@@ -175,7 +169,7 @@ fn a_tenant_has_as_many_names_as_its_quota_and_shares_each_with_as_many_tenants(
 fn the_audit_log_has_names_and_with_whom_they_are_shared() {
     let mut rig = rig();
     let (client, other) = (rig.attach("a"), rig.attach("b"));
-    let it = kept(&mut rig, client);
+    let it = rig.keep(client);
     let asked = [
         publish("table", it.object),
         share("table", "b", Rights::READ | Rights::WRITE),

@@ -10,18 +10,20 @@ use portcullis_protocol::{
 const NOW: Lifetime = Lifetime(0);
 const WHILE: Lifetime = Lifetime::millis(40);
 
-fn kept(rig: &mut Rig, client: usize) -> ObjectRef {
-    let it = rig.allocate(client, 64, true);
-    rig.revoke(client, it.permission);
-    it.object
-}
-
 fn shared(object: ObjectRef, wait: Lifetime) -> RequestBody {
     acquire(object, Sharing::Shared, wait)
 }
 
 fn free_with(object: ObjectRef, holders: Holders) -> RequestBody {
     RequestBody::Free { object: object.into(), holders }
+}
+
+/// A kept object with a name, which is shared with tenant `b`.
+fn lent(rig: &mut Rig, owner: usize) -> ObjectRef {
+    let object = rig.keep(owner).object;
+    assert_eq!(rig.ask(owner, publish("it", object)), ReplyBody::Done);
+    assert_eq!(rig.ask(owner, share("it", "b", Rights::all())), ReplyBody::Done);
+    object
 }
 
 fn reads(rig: &mut Rig, client: usize, it: &Granted) -> Status {
@@ -33,7 +35,7 @@ fn reads(rig: &mut Rig, client: usize, it: &Granted) -> Status {
 fn nobody_gets_an_object_that_was_freed_while_a_reader_holds_it() {
     let mut rig = Rig::new(crate::rig::config());
     let (owner, reader, other) = (rig.attach("a"), rig.attach("a"), rig.attach("a"));
-    let object = kept(&mut rig, owner);
+    let object = rig.keep(owner).object;
     let it = granted(rig.ask(reader, shared(object, NOW)));
     assert_eq!(rig.ask(owner, free(object)), ReplyBody::Done);
     for client in [reader, other, owner] {
@@ -53,7 +55,7 @@ fn nobody_gets_an_object_that_was_freed_while_a_reader_holds_it() {
 fn requests_that_wait_for_a_freed_object_are_refused_and_its_name_goes() {
     let mut rig = Rig::new(crate::rig::config());
     let (owner, reader) = (rig.attach("a"), rig.attach("a"));
-    let object = kept(&mut rig, owner);
+    let object = rig.keep(owner).object;
     assert_eq!(rig.ask(owner, publish("it", object)), ReplyBody::Done);
     let it = granted(rig.ask(owner, acquire(object, Sharing::Exclusive, NOW)));
     let waits = rig.send(reader, shared(object, WHILE));
@@ -72,7 +74,7 @@ fn requests_that_wait_for_a_freed_object_are_refused_and_its_name_goes() {
 fn a_grant_that_is_under_way_does_not_come_after_the_answer() {
     let mut rig = Rig::new(crate::rig::config());
     let (owner, reader) = (rig.attach("a"), rig.attach("a"));
-    let object = kept(&mut rig, owner);
+    let object = rig.keep(owner).object;
     let sent = (rig.send(reader, shared(object, NOW)), rig.send(owner, free(object)));
     let mut freed = false;
     for _ in 0..200 {
@@ -91,9 +93,7 @@ fn a_grant_that_is_under_way_does_not_come_after_the_answer() {
 fn a_free_that_ends_the_holders_is_answered_when_no_access_is_left() {
     let mut rig = Rig::new(crate::rig::config());
     let (owner, readers) = (rig.attach("a"), [rig.attach("a"), rig.attach("a"), rig.attach("b")]);
-    let object = kept(&mut rig, owner);
-    assert_eq!(rig.ask(owner, publish("it", object)), ReplyBody::Done);
-    assert_eq!(rig.ask(owner, share("it", "b", Rights::all())), ReplyBody::Done);
+    let object = lent(&mut rig, owner);
     let held = readers.map(|reader| (reader, granted(rig.ask(reader, shared(object, NOW)))));
     assert_eq!(rig.ask(owner, free_with(object, Holders::End)), ReplyBody::Done);
     assert_eq!((rig.node.counters().objects, rig.node.counters().permissions), (0, 0));
@@ -108,7 +108,7 @@ fn a_free_that_ends_the_holders_is_answered_when_no_access_is_left() {
 fn a_free_that_waits_for_the_holders_is_answered_after_the_last_one() {
     let mut rig = Rig::new(crate::rig::config());
     let (owner, readers) = (rig.attach("a"), [rig.attach("a"), rig.attach("a")]);
-    let object = kept(&mut rig, owner);
+    let object = rig.keep(owner).object;
     let held = readers.map(|reader| granted(rig.ask(reader, shared(object, NOW))));
     let first = rig.send(owner, free_with(object, Holders::Await));
     rig.settle();
@@ -131,7 +131,7 @@ fn a_free_that_waits_for_the_holders_is_answered_after_the_last_one() {
 fn a_free_that_waits_can_be_made_one_that_ends() {
     let mut rig = Rig::new(crate::rig::config());
     let (owner, reader) = (rig.attach("a"), rig.attach("a"));
-    let object = kept(&mut rig, owner);
+    let object = rig.keep(owner).object;
     let it = granted(rig.ask(reader, shared(object, NOW)));
     let waits = rig.send(owner, free_with(object, Holders::Await));
     rig.settle();
@@ -151,8 +151,8 @@ fn a_head_takes_a_crowd_of_members_with_it() {
     for holders in [Holders::Stay, Holders::End, Holders::Await] {
         let mut rig = Rig::new(config.clone());
         let (owner, reader) = (rig.attach("a"), rig.attach("a"));
-        let head = kept(&mut rig, owner);
-        let members: Vec<_> = (0..MEMBERS).map(|_| kept(&mut rig, owner)).collect();
+        let head = rig.keep(owner).object;
+        let members: Vec<_> = (0..MEMBERS).map(|_| rig.keep(owner).object).collect();
         for &member in &members {
             assert_eq!(rig.ask(owner, RequestBody::Include { member, head }), ReplyBody::Done);
         }
@@ -184,9 +184,7 @@ fn a_head_takes_a_crowd_of_members_with_it() {
 fn an_object_is_not_its_guests_to_free() {
     let mut rig = Rig::new(crate::rig::config());
     let (owner, guest) = (rig.attach("a"), rig.attach("b"));
-    let object = kept(&mut rig, owner);
-    assert_eq!(rig.ask(owner, publish("it", object)), ReplyBody::Done);
-    assert_eq!(rig.ask(owner, share("it", "b", Rights::all())), ReplyBody::Done);
+    let object = lent(&mut rig, owner);
     for holders in [Holders::Stay, Holders::End, Holders::Await] {
         assert_eq!(refused(rig.ask(guest, free_with(object, holders))), Refusal::Gone);
     }
@@ -203,7 +201,7 @@ fn an_object_is_not_its_guests_to_free() {
 fn a_permission_that_ends_with_its_object_frees_it_for_all() {
     let mut rig = Rig::new(crate::rig::config());
     let (owner, reader) = (rig.attach("a"), rig.attach("a"));
-    let object = kept(&mut rig, owner);
+    let object = rig.keep(owner).object;
     let held = [owner, reader].map(|client| granted(rig.ask(client, shared(object, NOW))));
     let revoke = RequestBody::Revoke { permission: held[0].permission, free: true };
     assert_eq!(rig.ask(owner, revoke), ReplyBody::Done);

@@ -2,18 +2,10 @@
 
 use crate::rig::{Rig, free, granted, publish, refused, share, unpublish, unshare};
 use portcullis_node::{AuditEvent, AuditedMember, NodeConfig};
-use portcullis_protocol::{
-    Granted, Lifetime, ObjectRef, Part, Refusal, ReplyBody, RequestBody, Rights, Sharing,
-};
+use portcullis_protocol::{Lifetime, ObjectRef, Part, Refusal, ReplyBody, RequestBody, Rights, Sharing};
 
 fn rig() -> Rig {
     Rig::new(NodeConfig { audit: true, ..crate::rig::config() })
-}
-
-fn kept(rig: &mut Rig, client: usize) -> Granted {
-    let it = rig.allocate(client, 64, true);
-    rig.revoke(client, it.permission);
-    it
 }
 
 fn include(member: ObjectRef, head: ObjectRef) -> RequestBody {
@@ -33,8 +25,8 @@ fn read(object: ObjectRef) -> RequestBody {
 
 /// A named head with members, shared with tenant `b` for reading.
 fn shared(rig: &mut Rig, client: usize, members: usize) -> (ObjectRef, Vec<ObjectRef>) {
-    let head = kept(rig, client).object;
-    let members: Vec<_> = (0..members).map(|_| kept(rig, client).object).collect();
+    let head = rig.keep(client).object;
+    let members: Vec<_> = (0..members).map(|_| rig.keep(client).object).collect();
     for &member in &members {
         assert_eq!(rig.ask(client, include(member, head)), ReplyBody::Done);
     }
@@ -48,7 +40,7 @@ fn a_member_is_shared_as_its_head_is_and_no_further() {
     let mut rig = rig();
     let (one, two, three) = (rig.attach("a"), rig.attach("b"), rig.attach("c"));
     let (head, members) = shared(&mut rig, one, 2);
-    let late = kept(&mut rig, one).object;
+    let late = rig.keep(one).object;
     assert_eq!(refused(rig.ask(two, read(late))), Refusal::Gone);
     assert_eq!(rig.ask(one, include(late, head)), ReplyBody::Done);
     for object in [head, members[0], members[1], late] {
@@ -108,7 +100,7 @@ fn a_tenant_ends_with_heads_and_members_in_any_order() {
     for head_first in [true, false] {
         let mut rig = rig();
         let (one, two) = (rig.attach("a"), rig.attach("b"));
-        let (first, second) = (kept(&mut rig, one).object, kept(&mut rig, one).object);
+        let (first, second) = (rig.keep(one).object, rig.keep(one).object);
         let (head, member) = if head_first { (first, second) } else { (second, first) };
         assert_eq!(rig.ask(one, include(member, head)), ReplyBody::Done);
         assert_eq!(rig.ask(one, publish("table", head)), ReplyBody::Done);
@@ -126,7 +118,7 @@ fn only_own_objects_that_are_free_for_it_belong_to_a_head() {
     let mut rig = rig();
     let (one, other) = (rig.attach("a"), rig.attach("b"));
     let (head, members) = shared(&mut rig, one, 1);
-    let (free, named) = (kept(&mut rig, one).object, kept(&mut rig, one).object);
+    let (free, named) = (rig.keep(one).object, rig.keep(one).object);
     assert_eq!(rig.ask(one, publish("named", named)), ReplyBody::Done);
     assert_eq!(rig.ask(one, include(members[0], head)), ReplyBody::Done, "it belongs there already");
     for (member, head) in [(free, free), (named, head), (members[0], free), (free, members[0]), (head, free)]
@@ -134,7 +126,7 @@ fn only_own_objects_that_are_free_for_it_belong_to_a_head() {
         assert_eq!(refused(rig.ask(one, include(member, head))), Refusal::CannotInclude);
     }
     assert_eq!(refused(rig.ask(one, publish("member", members[0]))), Refusal::AlreadyNamed);
-    let foreign = kept(&mut rig, other).object;
+    let foreign = rig.keep(other).object;
     assert_eq!(refused(rig.ask(one, include(foreign, head))), Refusal::Gone);
     assert_eq!(refused(rig.ask(other, include(foreign, head))), Refusal::Gone, "not even with a shared head");
     let gone = ObjectRef { birth: 1000, ..free };

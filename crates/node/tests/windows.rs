@@ -21,10 +21,9 @@ fn cost(rig: &mut Rig, of: impl FnOnce(&mut Rig)) -> u64 {
 }
 
 fn kept(rig: &mut Rig, client: usize) -> ObjectRef {
-    let it = rig.allocate(client, 64, true);
-    rig.revoke(client, it.permission);
+    let object = rig.keep(client).object;
     rig.pass(Lifetime::millis(5));
-    it.object
+    object
 }
 
 /// Patronus Table 4: an acquire and a revoke with all rights over an object that stays.

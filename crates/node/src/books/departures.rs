@@ -112,18 +112,28 @@ impl<M: Memory> Books<M> {
         {
             // A barred client may have gone meanwhile. Its permissions then end with it.
             let first = self.clients.get(client).map_or(PermissionSlot::NONE, |client| client.first);
-            let chain = self.permissions.chain(Chain::Client, first);
-            // A permission that is being set up ends when the NIC has confirmed it.
-            let live = chain.filter(|&slot| self.permissions.get(slot).is_live());
-            let held: Vec<PermissionSlot> = live.take(self.steps_left as usize).collect();
-            if held.is_empty() {
+            if !self.end_live(Chain::Client, first, reason, now) {
                 self.departures.barred.pop_front();
             }
-            for slot in held {
-                self.take_step();
-                self.finish(slot, AuditEvent::Revoke, Some(reason), None, now);
-            }
         }
+    }
+
+    /// Ends the permissions of a list that are live, as far as this turn's steps allow. Returns whether there were any.
+    pub(super) fn end_live(
+        &mut self,
+        chain: Chain,
+        first: PermissionSlot,
+        reason: &'static str,
+        now: Moment,
+    ) -> bool {
+        // A permission that is being set up ends when the NIC has confirmed it.
+        let live = self.permissions.chain(chain, first).filter(|&slot| self.permissions.get(slot).is_live());
+        let some: Vec<PermissionSlot> = live.take(self.steps_left as usize).collect();
+        for &slot in &some {
+            self.take_step();
+            self.finish(slot, AuditEvent::Revoke, Some(reason), None, now);
+        }
+        !some.is_empty()
     }
 
     /// Ends what a client that has gone waits for and holds. Returns whether that was all.

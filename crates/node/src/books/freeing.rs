@@ -5,47 +5,26 @@
 
 use super::Books;
 use super::effects::OwedReply;
-use super::permissions::{Chain, PermissionSlot};
+use super::farewells::{FarewellKey, Farewells};
+use super::permissions::Chain;
 use super::pool::ObjectId;
 use super::requests::RequestOrigin;
-use crate::audit::AuditEvent;
 use portcullis_nic::Memory;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Holders, Moment, ObjectName, Refusal};
-use portcullis_slots::{Reuse, Slots};
 use std::collections::{HashMap, VecDeque};
 
 /// Why a permission ended, or did not start.
 pub(super) const FREED: &str = "its object was freed";
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct GroupKey(u32);
-
-portcullis_slots::number_key!(GroupKey);
-
-/// Objects that were freed together: a head and its members, or one alone.
-#[derive(Debug, Default)]
-struct Group {
-    /// How many are there still. The head is until all members are known to the group.
-    left: usize,
-    /// Replies that are due when none is.
-    owed: Vec<OwedReply>,
-}
-
 /// What was freed and is there still, as far as something is to be done for it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Freeing {
-    groups: Slots<GroupKey, Group>,
-    group_of: HashMap<ObjectId, GroupKey>,
+    farewells: Farewells,
+    /// What goes together: a head and its members, or one object alone. The head is there until all members are known here.
+    together: HashMap<ObjectId, FarewellKey>,
     /// Objects whose members are to be freed or whose holders are to be ended, with the objects' births.
     under_way: VecDeque<(ObjectId, u64)>,
-}
-
-impl Default for Freeing {
-    fn default() -> Self {
-        let groups = Slots::new(Reuse::LatestFirst, u32::MAX);
-        Self { groups, group_of: HashMap::new(), under_way: VecDeque::new() }
-    }
 }
 
 impl Freeing {
@@ -54,34 +33,27 @@ impl Freeing {
         self.under_way.is_empty()
     }
 
-    /// The group of an object: a new one, if the object is in none yet.
-    fn group(&mut self, object: ObjectId) -> GroupKey {
-        if let Some(&group) = self.group_of.get(&object) {
-            return group;
-        }
-        let group = self.groups.insert(Group::default());
-        self.enter(object, group);
-        group
+    /// What an object goes together with: only itself, unless more is known.
+    fn farewell(&mut self, object: ObjectId) -> FarewellKey {
+        *self.together.entry(object).or_insert_with(|| self.farewells.begin(1))
     }
 
-    fn enter(&mut self, object: ObjectId, group: GroupKey) {
-        if self.group_of.insert(object, group).is_none() {
-            self.groups[group].left += 1;
+    /// A member goes together with its head.
+    fn join(&mut self, member: ObjectId, head: ObjectId) {
+        let farewell = self.farewell(head);
+        if self.together.insert(member, farewell).is_none() {
+            self.farewells.add(farewell);
         }
     }
 
     /// An object has gone. Returns the replies that are due now.
     fn leave(&mut self, object: ObjectId) -> Vec<OwedReply> {
-        if self.group_of.is_empty() {
+        // Nearly always there is none, and a look costs less than a hash.
+        if self.together.is_empty() {
             return Vec::new();
         }
-        let Some(key) = self.group_of.remove(&object) else { return Vec::new() };
-        let group = &mut self.groups[key];
-        group.left -= 1;
-        if group.left > 0 {
-            return Vec::new();
-        }
-        self.groups.remove(key).expect("it was just there").owed
+        let farewell = self.together.remove(&object);
+        farewell.map_or_else(Vec::new, |farewell| self.farewells.one_gone(farewell))
     }
 }
 
@@ -97,14 +69,14 @@ impl<M: Memory> Books<M> {
         let object = self.pool.object_of(from.tenant, name)?;
         let record = self.pool.slabs.get(object);
         // It has gone with its last permission. Its members, if it had any, belong to nothing, so this is no end of theirs.
-        if record.going && (!record.freed || holders == Holders::Stay) {
+        if record.going && (record.freed.is_none() || holders == Holders::Stay) {
             return Err(name.missing());
         }
         let answers_at_once = holders == Holders::Stay || planted::is(Fault::FreeAnsweredEarly);
         if !answers_at_once {
-            let group = self.freeing.group(object);
+            let farewell = self.freeing.farewell(object);
             let owed = OwedReply { client: from.client, sequence: from.sequence };
-            self.freeing.groups[group].owed.push(owed);
+            self.freeing.farewells.owe(farewell, owed);
         }
         self.begin_to_free(object, holders, now);
         self.go_on_freeing(now);
@@ -118,7 +90,7 @@ impl<M: Memory> Books<M> {
     /// holders. Ends no permission yet: see [`Books::go_on_freeing`].
     pub(super) fn begin_to_free(&mut self, object: ObjectId, holders: Holders, now: Moment) {
         if !planted::is(Fault::MembersNotFreed) && !self.pool.slabs.get(object).members().is_empty() {
-            self.freeing.group(object);
+            self.freeing.farewell(object);
         }
         self.strike_as_freed(object, holders, now);
     }
@@ -126,9 +98,8 @@ impl<M: Memory> Books<M> {
     /// Marks an object as freed: nobody is granted anything of it any more. Its members and holders are still there.
     fn strike_as_freed(&mut self, object: ObjectId, holders: Holders, now: Moment) {
         let record = self.pool.slabs.get_mut(object);
-        let first_time = !std::mem::replace(&mut record.freed, true);
-        record.ends_holders |= holders == Holders::End;
-        record.is_awaited |= holders != Holders::Stay;
+        let first_time = record.freed.is_none();
+        record.freed = record.freed.max(Some(holders));
         let birth = record.birth;
         if first_time {
             self.strike_kept(object);
@@ -138,7 +109,7 @@ impl<M: Memory> Books<M> {
         }
         self.leave_head(object);
         let record = self.pool.slabs.get(object);
-        let holders_end = record.ends_holders && record.holders > 0;
+        let holders_end = record.freed == Some(Holders::End) && record.holders > 0;
         if !record.members().is_empty() || holders_end {
             self.freeing.under_way.push_back((object, birth));
         } else {
@@ -166,19 +137,13 @@ impl<M: Memory> Books<M> {
     /// Frees a member of a freed head. Returns whether there was one.
     fn free_a_member(&mut self, head: ObjectId, now: Moment) -> bool {
         let record = self.pool.slabs.get(head);
-        let Some(&member) = record.members().last() else { return false };
-        let holders = match (record.ends_holders, record.is_awaited) {
-            (true, _) => Holders::End,
-            (false, true) => Holders::Await,
-            (false, false) => Holders::Stay,
-        };
+        let (Some(&member), Some(holders)) = (record.members().last(), record.freed) else { return false };
         self.take_step();
         if planted::is(Fault::MembersNotFreed) {
             self.leave_head(member);
             return true;
         }
-        let group = self.freeing.group(head);
-        self.freeing.enter(member, group);
+        self.freeing.join(member, head);
         self.strike_as_freed(member, holders, now);
         true
     }
@@ -186,20 +151,7 @@ impl<M: Memory> Books<M> {
     /// Ends permissions over a freed object whose holders are not to stay. Returns whether there were any.
     fn end_some_holders(&mut self, object: ObjectId, now: Moment) -> bool {
         let record = self.pool.slabs.get(object);
-        if !record.ends_holders {
-            return false;
-        }
-        // A permission that is being set up ends when the NIC has confirmed it.
-        let live = self
-            .permissions
-            .chain(Chain::Object, record.first)
-            .filter(|&it| self.permissions.get(it).is_live());
-        let some: Vec<PermissionSlot> = live.take(self.steps_left as usize).collect();
-        for &slot in &some {
-            self.take_step();
-            self.finish(slot, AuditEvent::Revoke, Some(FREED), None, now);
-        }
-        !some.is_empty()
+        record.freed == Some(Holders::End) && self.end_live(Chain::Object, record.first, FREED, now)
     }
 
     /// A freed object has gone: replies may be due that wait for that.

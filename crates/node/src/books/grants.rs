@@ -131,7 +131,7 @@ impl<M: Memory> Books<M> {
             header: permission.id.header,
             object: permission.object,
             guest: permission.guest,
-            last: last && !self.pool.slabs.get(permission.object).is_awaited,
+            last: last && !self.pool.slabs.get(permission.object).end_is_awaited(),
             owed,
         }));
     }
@@ -183,7 +183,7 @@ impl<M: Memory> Books<M> {
     /// Whether an object goes, now that a permission over it or what kept it has ended. Does not free it yet.
     fn let_go(&mut self, object: ObjectId, now: Moment) -> bool {
         let record = self.pool.slabs.get(object);
-        if record.freed && !record.members().is_empty() {
+        if record.freed.is_some() && !record.members().is_empty() {
             // Its members go before it.
             return false;
         }

@@ -3,6 +3,7 @@
 
 use super::Books;
 use super::effects::OwedReply;
+use super::farewells::{FarewellKey, Farewells};
 use super::permissions::{Chain, Permission, PermissionSlot};
 use super::pool::ObjectId;
 use crate::audit::AuditEvent;
@@ -58,24 +59,11 @@ impl Guest {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct FarewellKey(u32);
-
-portcullis_slots::number_key!(FarewellKey);
-
-/// A reply that waits until several guests have gone.
-#[derive(Debug)]
-struct Farewell {
-    owed: OwedReply,
-    /// How many are still there.
-    left: usize,
-}
-
 /// All guests.
 #[derive(Debug)]
 pub(crate) struct Guests {
     all: Slots<GuestKey, Guest>,
-    farewells: Slots<FarewellKey, Farewell>,
+    farewells: Farewells,
     /// Those that must not hold anything any more. Some may have gone by now.
     leaving: VecDeque<GuestKey>,
 }
@@ -84,7 +72,7 @@ impl Default for Guests {
     fn default() -> Self {
         Self {
             all: Slots::new(Reuse::LatestFirst, u32::MAX),
-            farewells: Slots::new(Reuse::LatestFirst, u32::MAX),
+            farewells: Farewells::default(),
             leaving: VecDeque::new(),
         }
     }
@@ -174,7 +162,9 @@ impl<M: Memory> Books<M> {
         let it = self.guests.all.remove(guest).expect("it was just there");
         self.pool.slabs.get_mut(it.object).named().guests.retain(|&other| other != guest);
         if let Some(farewell) = it.farewell {
-            self.bid_farewell(farewell);
+            for owed in self.guests.farewells.one_gone(farewell) {
+                self.handle_settled(owed);
+            }
         }
         let owner = self.tenants.get_mut(it.owner);
         owner.guests -= 1;
@@ -183,22 +173,16 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// One guest less has to go before the reply is true.
-    fn bid_farewell(&mut self, farewell: FarewellKey) {
-        let it = &mut self.guests.farewells[farewell];
-        it.left -= 1;
-        if it.left == 0 {
-            let owed = self.guests.farewells.remove(farewell).expect("it was just there").owed;
-            self.handle_settled(owed);
-        }
-    }
-
     /// Has guests leave: from now on they hold what they hold only until it can be taken from them. The reply that is
     /// `owed` goes out when nothing of that is left.
     pub(super) fn show_out(&mut self, guests: &[GuestKey], owed: Option<OwedReply>) {
         let farewell = match owed {
             Some(owed) if guests.is_empty() => return self.handle_settled(owed),
-            Some(owed) => Some(self.guests.farewells.insert(Farewell { owed, left: guests.len() })),
+            Some(owed) => {
+                let farewell = self.guests.farewells.begin(guests.len());
+                self.guests.farewells.owe(farewell, owed);
+                Some(farewell)
+            }
             None => None,
         };
         for &guest in guests {

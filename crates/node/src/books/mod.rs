@@ -13,6 +13,7 @@ mod clients;
 mod departures;
 mod directory;
 mod effects;
+mod farewells;
 mod freeing;
 mod grants;
 mod guests;

@@ -357,6 +357,13 @@ impl Rig {
         assert_eq!(self.ask(client, RequestBody::Revoke { permission, free: false }), ReplyBody::Done);
     }
 
+    /// An object that is kept, and that nobody holds.
+    pub fn keep(&mut self, client: usize) -> Granted {
+        let it = self.allocate(client, 64, true);
+        self.revoke(client, it.permission);
+        it
+    }
+
     /// Lets all clients leave. Nothing of them may stay.
     pub fn end(mut self) {
         for client in self.clients() {

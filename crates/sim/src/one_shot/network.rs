@@ -15,6 +15,13 @@ pub(crate) struct LinkTerms {
     pub queue: u64,
 }
 
+impl LinkTerms {
+    /// How long a port sends so many bytes, in ps.
+    pub fn sending_ps(&self, bytes: u64) -> u64 {
+        bytes * 8 * 1_000_000 / (self.bits_per_second / 1_000_000).max(1)
+    }
+}
+
 /// One direction of a link.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
@@ -29,20 +36,15 @@ impl Port {
         Self { terms, idle_ps: 0, dropped: 0 }
     }
 
-    /// How long a port sends so many bytes, in ps.
-    fn sending_ps(&self, bytes: u64) -> u64 {
-        bytes * 8 * 1_000_000 / (self.terms.bits_per_second / 1_000_000).max(1)
-    }
-
     /// Takes a datagram of so many bytes on the wire. Returns when its last bit is at the other end, or `None` if the queue
     /// is full.
     pub fn take(&mut self, now: Nanos, bytes: u64) -> Option<Nanos> {
         let waits_ps = self.idle_ps.saturating_sub(now * 1000);
-        if waits_ps > self.sending_ps(self.terms.queue) {
+        if waits_ps > self.terms.sending_ps(self.terms.queue) {
             self.dropped += 1;
             return None;
         }
-        self.idle_ps = self.idle_ps.max(now * 1000) + self.sending_ps(bytes);
+        self.idle_ps = self.idle_ps.max(now * 1000) + self.terms.sending_ps(bytes);
         Some(self.idle_ps.div_ceil(1000) + self.terms.propagation)
     }
 

@@ -294,6 +294,11 @@ impl Oracle {
                 self.fail(Promise::Service, now, what);
             }
             (RequestBody::JoinChunks, ReplyBody::Chunks(terms)) => self.joined_chunks(session, &terms, now),
+            (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {
+                if let Some(known) = model.known(permission) {
+                    known.was_told_over(session, node_now);
+                }
+            }
             (RequestBody::Extend { permission, .. }, ReplyBody::Extended(lifetime)) => {
                 let mut late = false;
                 if let Some(known) = model.known(permission) {
@@ -322,13 +327,9 @@ impl Oracle {
         let Some(model) = &mut self.nodes[self.sessions[session].node] else { return };
         let Some(body) = asked.body else { return };
         match (body, reply) {
-            (RequestBody::Revoke { permission, free }, ReplyBody::Done) => {
-                let mut object = None;
-                if let Some(known) = model.known(permission) {
-                    known.was_told_over(session, node_now);
-                    object = (free && known.owner.is_none()).then_some(known.object);
-                }
-                if let Some(object) = object {
+            (RequestBody::Revoke { permission, free: true }, ReplyBody::Done) => {
+                let known = model.get(permission).filter(|known| known.owner.is_none());
+                if let Some(object) = known.map(|known| known.object) {
                     model.freed(object, Holders::Stay, (asked.at, node_now));
                 }
             }

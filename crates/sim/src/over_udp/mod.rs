@@ -177,7 +177,7 @@ impl Terms {
     /// begin a hundred round trips later, and its permission would have ended. Real ends give a change 50 ms.
     fn patient_with_changes(mut self) -> Self {
         let bytes = self.link.queue + CHANGES_AT_ONCE * u64::from(OPERATION_MAX);
-        let takes = Duration::from_nanos(bytes * 8 * 1_000_000 / (self.link.bits_per_second / 1_000));
+        let takes = Duration::from_nanos(self.link.sending_ps(bytes) / 1_000);
         if self.responder.change_timeout < takes {
             self.responder.change_timeout = takes;
             self.initiator.timeout = timeout_for(takes);

@@ -133,8 +133,8 @@ impl<M: Memory> Pool<M> {
     #[inline]
     pub fn is_freed(&self, object: ObjectId) -> bool {
         let record = self.slabs.get(object);
-        let with_head = || record.membership().is_some_and(|it| self.slabs.get(it.head).freed);
-        (record.freed || with_head()) && !planted::is(Fault::FreedStillGranted)
+        let with_head = || record.membership().is_some_and(|it| self.slabs.get(it.head).freed.is_some());
+        (record.freed.is_some() || with_head()) && !planted::is(Fault::FreedStillGranted)
     }
 
     /// Has the processor fetch the record of an object, and the line of its header, without waiting for them.

@@ -4,7 +4,7 @@ use super::slabs::ObjectId;
 use crate::books::guests::GuestKey;
 use crate::books::permissions::PermissionSlot;
 use crate::books::postponed::WaiterSlot;
-use portcullis_protocol::{DirectoryName, Keep, TenantId};
+use portcullis_protocol::{DirectoryName, Holders, Keep, TenantId};
 use std::collections::VecDeque;
 
 /// What the node keeps about an object that has a name or had one, or belongs to one.
@@ -46,12 +46,8 @@ pub(crate) struct Object {
     pub keep: Keep,
     /// A client has been told the reference. Until then no client can ask to keep or free the object.
     pub told: bool,
-    /// Its tenant has freed it: nothing of it is granted any more.
-    pub freed: bool,
-    /// Permissions over it end, since it was freed so.
-    pub ends_holders: bool,
-    /// A client waits until the object has gone: its windows do not linger.
-    pub is_awaited: bool,
+    /// Its tenant has freed it: nothing of it is granted any more. Of several frees the one that asks most of its holders.
+    pub freed: Option<Holders>,
     /// Its last permission has ended: the object goes when no window exposes it any more.
     pub going: bool,
     /// The header hole before its buffer is in use.
@@ -111,9 +107,7 @@ impl Object {
             birth,
             keep,
             told: false,
-            freed: false,
-            ends_holders: false,
-            is_awaited: false,
+            freed: None,
             going: false,
             hole_used: false,
             hole_slot: PermissionSlot::NONE,
@@ -134,6 +128,11 @@ impl Object {
         if let Some(at) = self.waiting.iter().position(|&other| other == waiter) {
             self.waiting.remove(at);
         }
+    }
+
+    /// Whether a client waits until the object has gone: its windows do not linger.
+    pub fn end_is_awaited(&self) -> bool {
+        self.freed > Some(Holders::Stay)
     }
 
     /// Whether its own tenant holds it, waits for it, or has it kept. An object of which no client was told cannot be
