@@ -139,6 +139,29 @@ os.execvp('python3', ['python3', '-c', 'print(sum(bytearray(64 << 20)), bytearra
 }
 
 #[test]
+fn children_that_execute_other_programs_are_not_ended() {
+    if !can_run("bash") {
+        return;
+    }
+    // A subshell becomes another program: alone, and while a child of its own is there.
+    let script = "
+for turn in {1..150}; do
+    ( exec true ) || echo \"turn $turn: $?\"
+    ( read -t 0.02 < /dev/zero & exec bash -c 'read -t 0.01 < /dev/zero; exit 3' ); code=$?
+    [ $code = 3 ] || echo \"turn $turn, with a child: $code\"
+done
+wait
+";
+    let host = host(CHUNKS);
+    let mut command = Command::new("bash");
+    command.args(["-c", script]);
+    let (printed, ended, summary) = Running::start(&host, 8 << 20, command).end();
+    assert_eq!(String::from_utf8_lossy(&printed), "");
+    assert_eq!(ended.expect("the node is there"), Ended::Exited(0));
+    assert!(summary.forks > 300, "{summary:?}");
+}
+
+#[test]
 fn the_kernel_reads_and_writes_far_memory() {
     if !can_run("python3") {
         return;

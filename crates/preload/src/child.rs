@@ -8,9 +8,9 @@
 //! never zeros, and the kernel ends the child: the socket's end on the other side is closed, and the signal for that is
 //! SIGKILL.
 
-use crate::range::{Range, die, keep, keep_only};
+use crate::range::{Range, die, keep, keep_only, kept};
 use portcullis_memory::userfault::{join as join_monitor, mark_of};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::mm::Advice;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::getpid;
@@ -27,7 +27,23 @@ pub(crate) fn join(range: &Range) {
             die_when_closed(&ours).then_some((ours, faults))
         });
     let Some((ours, faults)) = joined else { die() };
+    let inherited = kept_by_parent(range);
     keep_only([range.socket().as_raw_fd(), keep(ours), keep(faults)]);
+    for descriptor in inherited.into_iter().filter(|&descriptor| descriptor >= 0) {
+        // SAFETY: the fork has made this descriptor, and from here on nothing of this process knows it.
+        drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    }
+}
+
+/// The descriptors that the parent keeps for itself alone. -1 stands for none.
+///
+/// The monitor learns that the parent is gone from the last one that is closed, and the kernel would end the parent for one
+/// that is left here.
+fn kept_by_parent(range: &Range) -> [i32; 3] {
+    let mut inherited = [-1; 3];
+    let own = kept().filter(|&descriptor| descriptor != range.socket().as_raw_fd());
+    inherited.iter_mut().zip(own).for_each(|(place, descriptor)| *place = descriptor);
+    inherited
 }
 
 /// Has the kernel report the number: pages behind the range are dropped, where nothing is.

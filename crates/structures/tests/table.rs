@@ -1,8 +1,10 @@
 //! A table behaves like a plain map, whatever enforces its permissions and however finely reads are guarded.
 
-use crate::rig::{Map, User, node, node_that_lends, run};
+use crate::rig::{Map, User, node, node_that_lends, node_with, run};
 use portcullis::host::Host;
-use portcullis::{DirectoryName, Error, Lifetime, Mechanism, Memory, Refusal, RemoteAddress};
+use portcullis::{
+    DirectoryName, Error, Lifetime, Mechanism, Memory, NodeConfig, Quota, Refusal, RemoteAddress,
+};
 use portcullis_structures::table::{
     Access, Condition, Grain, KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, Stored, Table, TableError, TableOptions,
     VALUE_BYTES_MAX, Vacated,
@@ -325,7 +327,7 @@ fn keys_and_values_have_any_bytes_up_to_their_limits() {
 fn filled(one: &User, length: usize) -> u32 {
     let value = vec![1; length];
     let full = |stored: &Result<bool, TableError>| match stored {
-        Err(TableError::Session(Error::Refused(Refusal::OutOfMemory { .. }))) => true,
+        Err(TableError::Session(Error::Quota { .. } | Error::Refused(Refusal::OutOfMemory { .. }))) => true,
         Ok(true) => false,
         other => panic!("{other:?}"),
     };
@@ -337,8 +339,13 @@ fn filled(one: &User, length: usize) -> u32 {
 #[test]
 fn memory_of_removed_keys_serves_values_of_any_other_length() {
     const POOL: u64 = 8 << 20;
-    for grain in [Grain::Extent, Grain::Block] {
-        let node = node_that_lends(Mechanism::MemoryWindow, POOL);
+    let (any, few) = (Quota::default(), Quota { bytes_max: POOL, ..Quota::default() });
+    // The node's memory is used up, or the tenant's quota is.
+    for (grain, pool_bytes, quota) in
+        [(Grain::Extent, POOL, any), (Grain::Block, POOL, any), (Grain::Extent, 4 * POOL, few)]
+    {
+        let mechanism = Mechanism::MemoryWindow;
+        let node = node_with(NodeConfig { mechanism, pool_bytes, quota, ..NodeConfig::default() });
         let options = TableOptions { grain, lease: Lifetime::millis(100), ..TableOptions::default() };
         let one = User::create(&node, TENANT, &options);
         let mut stored = Vec::new();

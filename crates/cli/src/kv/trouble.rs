@@ -79,7 +79,7 @@ fn advice(error: &TableError) -> &'static str {
 
 fn advice_on_session(error: Error) -> &'static str {
     match error {
-        Error::Refused(Refusal::Quota { .. }) => {
+        Error::Quota { .. } => {
             ": on the node `serve --quota-bytes`, --quota-objects, --quota-permissions and --quota-names set it; `kv \
              drop` and `kv sweep` free memory"
         }
@@ -93,9 +93,7 @@ fn advice_on_session(error: Error) -> &'static str {
             ": create the table with a shorter --keep, or raise `serve --longest-keep` on the node"
         }
         Error::Refused(Refusal::Gone) => ": the table was dropped, or its time to be kept was over",
-        Error::Refused(Refusal::Paused { .. } | Refusal::Barred) => {
-            ": `portcullis admin list` on the node says why"
-        }
+        Error::Paused { .. } | Error::Barred => ": `portcullis admin list` on the node says why",
         Error::NodeGone => ": the node has ended, and its tables with it",
         _ => "",
     }
@@ -111,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_a_caller_has_done_is_told_apart_from_what_a_node_refuses() {
-        let refused = |refusal| trouble(TableError::Session(Error::Refused(refusal)));
+        let refused = |refusal| trouble(TableError::Session(Error::from(refusal)));
         assert_eq!(trouble(TableError::KeyTooLong { bytes: 70_000 }).exit_code(), 2);
         assert_eq!(refused(Refusal::NoSuchName).exit_code(), 3);
         assert!(refused(Refusal::NoSuchName).to_string().contains("kv create"));

@@ -7,6 +7,7 @@ use crate::pages::{Access, Effect, SnapshotId, Span};
 use portcullis_memory::userfault::{
     Event, Fault, Handover, MARKS_BYTES, Stop, Userfault, UserfaultError, number_of,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::ops::Range;
 
@@ -227,10 +228,19 @@ impl Monitor {
         let ended: Vec<_> =
             self.children.iter().filter(|(_, child)| !child.is_alive()).map(|(&id, _)| id).collect();
         ended.into_iter().for_each(|id| self.child_ended(id));
+        self.parting.retain(|socket| !is_closed_there(socket));
     }
 
     pub(super) fn child_ended(&mut self, id: SnapshotId) {
-        self.children.remove(&id);
+        let child = self.children.remove(&id);
+        self.parting.extend(child.and_then(|child| child.socket));
         self.pages.child_ended(id);
     }
+}
+
+/// Whether the other end of a socket is closed in all processes.
+fn is_closed_there(socket: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut sockets = [PollFd::new(socket, PollFlags::empty())];
+    poll(&mut sockets, Some(&now)).is_ok() && sockets[0].revents().contains(PollFlags::HUP)
 }

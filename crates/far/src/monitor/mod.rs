@@ -119,6 +119,9 @@ pub struct Monitor {
     /// Requests that came while an answer was waited for.
     requests: VecDeque<Request>,
     children: BTreeMap<SnapshotId, Child>,
+    /// Sockets of children whose memory is gone. Each is closed after its other end: before that, the kernel would end a child
+    /// that is about to execute another program.
+    parting: Vec<OwnedFd>,
     /// Forked children that are not known yet: their numbers and sockets.
     callers: Vec<(u64, OwnedFd)>,
     /// What the program has been asked for and has not answered.
@@ -198,6 +201,7 @@ impl Monitor {
             faults: VecDeque::new(),
             requests: VecDeque::new(),
             children: BTreeMap::new(),
+            parting: Vec::new(),
             callers: Vec::new(),
             asked: None,
             last_tag: 0,
@@ -271,7 +275,7 @@ impl Monitor {
             }
             if let Some(how) = ended {
                 self.bury_children();
-                if self.children.is_empty() {
+                if self.children.is_empty() && self.parting.is_empty() {
                     return Ok(how);
                 }
             }
@@ -409,6 +413,10 @@ impl Monitor {
         }
         for child in self.children.values() {
             descriptors.push(PollFd::new(&child.faults, PollFlags::IN));
+        }
+        for socket in &self.parting {
+            // Only the end of the other side is waited for.
+            descriptors.push(PollFd::new(socket, PollFlags::empty()));
         }
         if !has_ended {
             descriptors.push(PollFd::from_borrowed_fd(program.descriptor(), PollFlags::IN));

@@ -31,6 +31,7 @@ impl TableStore {
     ) -> Result<Self, TableError> {
         let table = pipeline.block_on(open_or_make(&pipeline, name, options))?;
         table.claim_up_to(CLAIMED_AT_ONCE_MAX);
+        table.let_caller_make_room();
         // Memcached counts a header of its own, which is longer than the one of an item here.
         table.store_values_up_to(usize::try_from(item_bytes_max).unwrap_or(usize::MAX));
         Ok(Self { pipeline, table, shared })
@@ -40,9 +41,7 @@ impl TableStore {
 impl TableStore {
     /// Notes how much memory the tenant may have, where that is why there is no more.
     fn note_limit(&self, error: &TableError) {
-        let TableError::Session(Error::Quota { limit, .. } | Error::Refused(Refusal::Quota { limit, .. })) =
-            error
-        else {
+        let TableError::Session(Error::Quota { limit, .. }) = error else {
             return;
         };
         // Other quotas, as of objects, are counted in other units: items take more than their number.
@@ -143,10 +142,7 @@ impl From<TableError> for StoreError {
         match error {
             TableError::Full
             | TableError::Session(
-                Error::Quota { .. }
-                | Error::Refused(
-                    Refusal::OutOfMemory { .. } | Refusal::Quota { .. } | Refusal::NodeFull { .. },
-                ),
+                Error::Quota { .. } | Error::Refused(Refusal::OutOfMemory { .. } | Refusal::NodeFull { .. }),
             ) => Self::NoRoom,
             TableError::Session(Error::ArenaFull { .. }) => Self::Crowded,
             error => Self::Failed(error.to_string()),

@@ -136,6 +136,8 @@ pub(super) struct Blocks {
     pub comes_back_until: Moment,
     /// The most blocks that are claimed at once.
     claimed_at_once_max: usize,
+    /// Where there is no room, the caller makes some.
+    caller_makes_room: bool,
 }
 
 impl Blocks {
@@ -194,6 +196,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// unless told (Patronus §7.3.1): each comes with a permission, which other clients then wait for.
     pub fn claim_up_to(&self, blocks: usize) {
         self.state.borrow_mut().blocks.claimed_at_once_max = blocks;
+    }
+
+    /// From now on this handle looks for no unused extents where there is no room for a value: it only waits for memory that
+    /// was given back and is on its way. So a cache has its answer soon, and makes room with [`Table::vacate`].
+    pub fn let_caller_make_room(&self) {
+        self.state.borrow_mut().blocks.caller_makes_room = true;
     }
 
     /// Claims a block of so many bytes.
@@ -318,6 +326,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if now < self.state.borrow().blocks.comes_back_until {
             self.pipeline.sleep(Lifetime(self.options.hold().0 / 32)).await?;
             return Ok(());
+        }
+        if self.state.borrow().blocks.caller_makes_room {
+            return Err(error);
         }
         if self.give_back_unused().await? {
             return Ok(());

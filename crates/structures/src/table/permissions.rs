@@ -458,18 +458,13 @@ pub(super) fn is_gone(error: &TableError) -> bool {
 /// Whether an acquisition failed because the object has as many holders as it can have, or the tenant or the node as many
 /// permissions.
 pub(super) fn needs_room(error: &TableError) -> bool {
-    let TableError::Session(Error::Refused(refusal)) = error else { return false };
-    matches!(refusal, Refusal::NodeFull { .. } | Refusal::Quota { .. })
+    matches!(error, TableError::Session(Error::Quota { .. } | Error::Refused(Refusal::NodeFull { .. })))
 }
 
 /// Whether there is no room for another object of the table.
 pub(super) fn is_no_room(error: &TableError) -> bool {
-    let out_of_memory = |refusal: &Refusal| matches!(refusal, Refusal::OutOfMemory { .. });
-    match error {
-        TableError::Full => true,
-        TableError::Session(Error::Refused(refusal)) => out_of_memory(refusal) || needs_room(error),
-        _ => false,
-    }
+    let of_node = matches!(error, TableError::Session(Error::Refused(Refusal::OutOfMemory { .. })));
+    of_node || *error == TableError::Full || needs_room(error)
 }
 
 /// Whether an acquisition failed because others hold what was asked for.
