@@ -38,6 +38,16 @@ fn when_the_node_goes_clients_are_told_and_when_it_is_back_they_are_served() {
     drop((gateway, node));
 }
 
+/// No command fails meanwhile that would show the gateway that its node is gone.
+#[test]
+fn a_gateway_without_clients_finds_a_node_that_has_started_anew() {
+    let node = Node::new();
+    let gateway = node.gateway();
+    let node = node.start_anew();
+    until("the gateway's keeper has reached the new node", || node.host.counters().clients > 0);
+    drop((gateway, node));
+}
+
 /// A client that reads no answer would take one for the answer to its next command.
 #[test]
 fn who_wants_no_answer_gets_none_where_the_node_is_gone() {

@@ -23,6 +23,30 @@ fn what_one_gateway_stores_the_other_has() {
     first.ask("add a 0 0 1\r\n2", "NOT_STORED");
 }
 
+/// Which has used its table before, and has read what others have flushed.
+#[test]
+fn a_gateway_without_clients_asks_nothing_of_its_node() {
+    let node = Node::new();
+    let gateway = node.gateway();
+    let mut client = Client::new(&gateway);
+    client.set("a", b"1");
+    drop(client);
+    let asked = || {
+        let counters = node.host.counters();
+        (counters.control_messages, counters.grants, counters.extensions)
+    };
+    // As long as a gateway would have asked thirty times in that did so every tenth of a second.
+    let quiet = Duration::from_secs(3);
+    let mut before = (asked(), Instant::now());
+    until("the gateway asks nothing", || {
+        let now = asked();
+        if now != before.0 {
+            before = (now, Instant::now());
+        }
+        before.1.elapsed() > quiet
+    });
+}
+
 #[test]
 fn a_flush_reaches_the_other_gateway() {
     let node = Node::new();

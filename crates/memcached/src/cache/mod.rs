@@ -10,11 +10,13 @@ mod meta;
 mod room;
 mod store;
 mod time;
+mod turn;
 
 pub use item::HEADER_BYTES;
 pub use store::{Store, StoreError, Takes};
 use time::Flushes;
 pub use time::{Flush, Now, Stamps};
+use turn::Turn;
 
 use crate::age::Age;
 use crate::classes::{self, Classes};
@@ -61,6 +63,8 @@ pub struct Cache<S> {
     shared: Arc<Shared>,
     /// An operation of this thread makes room.
     making_room: Cell<bool>,
+    /// An operation of this thread reads what was flushed.
+    reading_flushes: Cell<bool>,
 }
 
 /// What is to become of an item.
@@ -75,7 +79,7 @@ enum Change<T> {
 
 impl<S: Store> Cache<S> {
     pub fn new(store: S, shared: Arc<Shared>) -> Self {
-        Self { store, shared, making_room: Cell::new(false) }
+        Self { store, shared, making_room: Cell::new(false), reading_flushes: Cell::new(false) }
     }
 
     /// The store.
@@ -137,12 +141,21 @@ impl<S: Store> Cache<S> {
         Err(StoreError::Failed(CROWDED.to_owned()))
     }
 
-    /// Takes in what other gateways have flushed.
+    /// Takes in what other gateways have flushed, unless this gateway has done so a moment before `now`. Every command does
+    /// this first: so a gateway without clients reads nothing.
     ///
     /// # Errors
     /// As of the store.
-    pub async fn hear_of_flushes(&self) -> Result<(), StoreError> {
-        self.shared.flush.learn(self.flushes().await?);
+    pub async fn read_flushes_if_due(&self, now: Now) -> Result<(), StoreError> {
+        let flush = &self.shared.flush;
+        while flush.is_to_be_read(now) {
+            let Some(_turn) = Turn::begin(&self.reading_flushes, &self.store) else {
+                self.store.anything().await?;
+                continue;
+            };
+            flush.learn(self.flushes().await?);
+            flush.note_read(now);
+        }
         Ok(())
     }
 
@@ -150,8 +163,9 @@ impl<S: Store> Cache<S> {
     ///
     /// # Errors
     /// As of the store.
-    pub async fn begin(&self) -> Result<(), StoreError> {
+    pub async fn begin(&self, now: Now) -> Result<(), StoreError> {
         self.shared.flush.begin(self.flushes().await?);
+        self.shared.flush.note_read(now);
         self.shared.age.forget_all();
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! Memory has two forms. What a removed item took is at once there for items of its size. Where the oldest items have another
 //! size, one of them goes with all that lies beside it, and the memory around it serves items of any size.
 
+use super::turn::Turn;
 use super::{Cache, Store, StoreError};
 use crate::age::Oldest;
 use crate::protocol::Key;
@@ -21,23 +22,6 @@ const VACATED_AT_ONCE: u64 = 2 << 20;
 /// Keys around which memory cannot be freed just now, that are passed over for that.
 const PASSED_OVER_MAX: usize = 64;
 
-/// An operation that makes room, until it goes on or is dropped.
-struct Making<'c, S: Store>(&'c Cache<S>);
-
-impl<'c, S: Store> Making<'c, S> {
-    /// `None`: another operation of this thread makes room.
-    fn begin(cache: &'c Cache<S>) -> Option<Self> {
-        (!cache.making_room.replace(true)).then_some(Self(cache))
-    }
-}
-
-impl<S: Store> Drop for Making<'_, S> {
-    fn drop(&mut self) {
-        self.0.making_room.set(false);
-        self.0.store.wake_waiting();
-    }
-}
-
 impl<S: Store> Cache<S> {
     /// Stores bytes. Where there is no room, old items go.
     pub(super) async fn put_with_room(
@@ -55,7 +39,7 @@ impl<S: Store> Cache<S> {
                 done => return done,
             }
             // What one operation of this thread frees is mostly enough for all that wait for it.
-            let Some(_making) = Making::begin(self) else {
+            let Some(_turn) = Turn::begin(&self.making_room, &self.store) else {
                 while self.making_room.get() {
                     self.store.anything().await?;
                 }

@@ -7,6 +7,9 @@ const MICROS: u64 = 1_000_000;
 /// Bits of a unique number that tell gateways apart.
 const GATEWAY_BITS: u32 = 12;
 
+/// How soon a gateway's commands take another gateway's `flush_all` into account.
+const READ_EVERY_MICROS: u64 = 100_000;
+
 /// A moment of the day's time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Now {
@@ -106,9 +109,27 @@ pub struct Flush {
     count: Mutex<u64>,
     done: AtomicU64,
     due: AtomicU64,
+    /// When the table's flushes were last read: the `micros` of a [`Now`].
+    read_at: AtomicU64,
 }
 
 impl Flush {
+    /// Whether what other gateways have flushed was last read too long ago.
+    pub fn is_to_be_read(&self, now: Now) -> bool {
+        // The time of day may have been set back.
+        now.micros.abs_diff(self.read_at()) >= READ_EVERY_MICROS
+    }
+
+    /// When it was last read, as a mark: another value than before means that clients have asked for something meanwhile.
+    pub fn read_at(&self) -> u64 {
+        self.read_at.load(Ordering::Acquire)
+    }
+
+    /// What other gateways had flushed by `now` has been learnt.
+    pub fn note_read(&self, now: Now) {
+        self.read_at.store(now.micros, Ordering::Release);
+    }
+
     /// Whether an item is out of date.
     pub fn has(&self, stamp: u64, now: Now) -> bool {
         // In this order: a flush that is replaced is among those that are done before it goes.

@@ -1,5 +1,5 @@
-//! What keeps the table in order: it learns which keys are there, hears what other gateways have flushed, removes items whose time
-//! has come, and frees what dead gateways have left.
+//! What keeps the table in order: it learns which keys are there, removes items whose time has come, and frees what dead
+//! gateways have left. While no client asks for anything, it does so ever less often, and nothing in between.
 
 use super::table::{TableStore, options, takes};
 use super::wake::Wake;
@@ -16,16 +16,49 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// How soon a gateway hears of another's `flush_all`.
-const HEARD_WITHIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How often the keeper frees what dead clients have left.
 const SWEPT_EVERY: Duration = Duration::from_secs(60);
 /// How often it learns which keys are in the table, at the most, where there is no room for an item.
 const LEARNT_EVERY: Duration = Duration::from_secs(1);
 /// How often it learns that where there is room: items of other gateways have expired meanwhile.
 const LEARNT_WITHIN: Duration = Duration::from_secs(600);
+/// How rarely a gateway without clients' commands does these things: the time doubles up to this.
+const IDLE_PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How often the keeper looks whether something is to be done. It touches nothing of the node for that.
+const RESTS_FOR: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How often it looks whether the gateway stops.
 const LOOKED_EVERY: Lifetime = Lifetime::millis(20);
+
+/// When something is done again that is of use only while clients ask for things.
+struct Schedule {
+    every: Duration,
+    pause: Duration,
+    done: Instant,
+}
+
+impl Schedule {
+    fn new(every: Duration) -> Self {
+        Self { every, pause: every, done: Instant::now() }
+    }
+
+    /// Whether the time has come. `is_active`: clients have asked for something since the last look.
+    fn is_due(&mut self, is_active: bool) -> bool {
+        if is_active {
+            self.pause = self.every;
+        }
+        self.since() >= self.pause
+    }
+
+    /// How long ago it was done.
+    fn since(&self) -> Duration {
+        self.done.elapsed()
+    }
+
+    fn note_done(&mut self) {
+        self.done = Instant::now();
+        self.pause = (self.pause * 2).min(IDLE_PAUSE_MAX);
+    }
+}
 
 pub struct Keeper {
     common: Arc<Common>,
@@ -50,40 +83,59 @@ impl Keeper {
         };
         keeper.keep(first);
         while !keeper.common.is_stopping() {
-            match keeper.open() {
-                Ok(cache) => keeper.keep(cache),
-                Err(_) => keeper.rest(&Timespec { tv_sec: 1, tv_nsec: 0 }),
-            }
+            tracing::warn!("the node is gone: clients get SERVER_ERROR until it is back");
+            let Some(cache) = keeper.reopen() else { return };
+            tracing::warn!("the node is back");
+            keeper.keep(cache);
         }
+    }
+
+    /// Opens the table of a node that is back. `None`: the gateway stops.
+    fn reopen(&self) -> Option<Cache<TableStore>> {
+        let mut told = String::new();
+        while !self.common.is_stopping() {
+            let error = match self.open() {
+                Ok(cache) => return Some(cache),
+                Err(error) => error.to_string(),
+            };
+            if error != told {
+                tracing::warn!("the table cannot be opened: {error}");
+                told = error;
+            }
+            self.rest(&RESTS_FOR);
+        }
+        None
     }
 
     fn open(&self) -> Result<Cache<TableStore>, GatewayError> {
         let cache = open(&self.common)?;
         // Before clients are served: what others have flushed is not theirs to see. Where this fails, the node is gone again.
-        let _ = cache.store().pipeline.block_on(cache.begin());
+        let _ = cache.store().pipeline.block_on(cache.begin(settings::now()));
         Ok(cache)
     }
 
     /// Keeps the table until the node is gone or the gateway stops.
     fn keep(&self, cache: Cache<TableStore>) {
         self.try_to_learn(&cache);
-        let (mut swept, mut learnt) = (Instant::now(), Instant::now());
-        while !self.common.is_stopping() && !cache.store().pipeline.is_over() {
-            let _ = cache.store().pipeline.block_on(cache.hear_of_flushes());
-            if swept.elapsed() >= SWEPT_EVERY {
+        let (mut sweeps, mut looks) = (Schedule::new(SWEPT_EVERY), Schedule::new(LEARNT_WITHIN));
+        let shared = &self.common.shared;
+        let mut served = shared.flush.read_at();
+        while !self.common.is_stopping() && !cache.store().pipeline.look_for_node() {
+            // Every command reads it now and then.
+            let is_active = std::mem::replace(&mut served, shared.flush.read_at()) != served;
+            if sweeps.is_due(is_active) {
                 if let Some(Err(error)) = self.unless_stopped(&cache, cache.store().table.sweep()) {
                     tracing::warn!("cannot sweep the table: {error}");
                 }
-                swept = Instant::now();
+                sweeps.note_done();
             }
-            let wants_to_learn = &self.common.shared.wants_to_learn;
-            if learnt.elapsed() >= LEARNT_WITHIN
-                || learnt.elapsed() >= LEARNT_EVERY && wants_to_learn.swap(false, Ordering::Relaxed)
-            {
+            let wants_to_learn =
+                looks.since() >= LEARNT_EVERY && shared.wants_to_learn.swap(false, Ordering::Relaxed);
+            if wants_to_learn || looks.is_due(is_active) {
                 self.try_to_learn(&cache);
-                learnt = Instant::now();
+                looks.note_done();
             }
-            self.rest(&HEARD_WITHIN);
+            self.rest(&RESTS_FOR);
         }
         close(cache);
     }
@@ -110,12 +162,9 @@ impl Keeper {
         table.for_each_length(note).await
     }
 
-    /// Carries something long out, and hears of flushes meanwhile. `None`: the gateway stops.
+    /// Carries something long out. `None`: the gateway stops.
     fn unless_stopped<T>(&self, cache: &Cache<TableStore>, long: impl Future<Output = T>) -> Option<T> {
-        cache.store().pipeline.block_on_while(long, LOOKED_EVERY, async || {
-            let _ = cache.hear_of_flushes().await;
-            !self.common.is_stopping()
-        })
+        cache.store().pipeline.block_on_while(long, LOOKED_EVERY, async || !self.common.is_stopping())
     }
 
     fn rest(&self, time: &Timespec) {
@@ -141,5 +190,33 @@ pub fn close(cache: Cache<TableStore>) {
         && let Err(error) = pipeline.block_on(table.close())
     {
         tracing::debug!("a handle was not closed: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_clients_work_is_done_ever_more_rarely_and_with_them_as_often_as_before() {
+        let mut schedule = Schedule::new(SWEPT_EVERY);
+        let pass = |schedule: &mut Schedule, time| {
+            schedule.done = schedule.done.checked_sub(time).expect("a moment")
+        };
+        assert!(!schedule.is_due(true));
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            let pause = schedule.pause;
+            pass(&mut schedule, pause);
+            assert!(schedule.is_due(false));
+            schedule.note_done();
+            assert!(!schedule.is_due(false));
+            pauses.push(pause);
+        }
+        assert!(pauses.windows(2).all(|two| two[1] == (two[0] * 2).min(IDLE_PAUSE_MAX)), "{pauses:?}");
+        assert_eq!(pauses.last(), Some(&IDLE_PAUSE_MAX));
+        pass(&mut schedule, SWEPT_EVERY);
+        assert!(!schedule.is_due(false));
+        assert!(schedule.is_due(true));
     }
 }

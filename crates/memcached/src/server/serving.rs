@@ -117,7 +117,12 @@ pub fn serve(common: &Common, clients: &mut Clients, cache: &Cache<TableStore>) 
     let what = ("a command", Effect::Perhaps);
     let carry_out = |Waiting { round, job, now }: Waiting| async move {
         // A command can be several operations of the table, and a job several commands.
-        (round, pipeline.limited(what, async { Ok(perform(cache, job, now).await) }).await)
+        let perform = async {
+            // Where this fails, the command does as well, and says why.
+            let _ = cache.read_flushes_if_due(now).await;
+            Ok(perform(cache, job, now).await)
+        };
+        (round, pipeline.limited(what, perform).await)
     };
     pipeline.serve(DEPTH, &mut Serving::new(common, clients, cache), carry_out);
 }

@@ -76,9 +76,6 @@ impl Worker {
             match cache.take() {
                 Some(table) => {
                     serve(&self.common, &mut self.clients, &table);
-                    if table.store().pipeline.is_over() {
-                        tracing::warn!("the node is gone");
-                    }
                     close(table);
                 }
                 None => cache = self.refuse(),

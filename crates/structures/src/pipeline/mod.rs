@@ -76,6 +76,14 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.core.borrow_mut().session.client().over().is_some()
     }
 
+    /// Asks the local end of the connection whether the node is still there, and returns whether the session is over. Nothing is
+    /// asked of the node. For a pipeline with nothing under way, which would not notice otherwise.
+    #[must_use]
+    pub fn look_for_node(&self) -> bool {
+        self.core.borrow_mut().session.look_for_node();
+        self.is_over()
+    }
+
     /// Whether accesses are carried out in the order in which they are asked for. Where they are not, the next one is asked
     /// for when the one before has succeeded: a fence would let it pass where that has failed.
     #[inline]
