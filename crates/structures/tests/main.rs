@@ -14,4 +14,5 @@ mod queue_trials;
 mod rig;
 mod sharing;
 mod table;
+mod table_seeds;
 mod trials;
