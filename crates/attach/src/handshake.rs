@@ -39,6 +39,17 @@ impl Display for Dismissal {
     }
 }
 
+/// A peer whose connection the acceptor has ended, for the operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedPeer {
+    /// What is known of the peer: its address, or its user and process.
+    pub peer: String,
+    /// Why.
+    pub reason: String,
+    /// How many further peers were refused since the last one that was reported: too many of a second are only counted.
+    pub further: u64,
+}
+
 /// What is to be sent now.
 #[derive(Debug, Default)]
 pub struct Outgoing<'a> {
@@ -110,6 +121,24 @@ pub trait Handshake: Sized + Send + 'static {
 
     /// The holder of the connection, as far as it is known.
     fn holder(&self) -> Self::Holder;
+
+    /// How the peer is named to the operator.
+    fn peer_name(&self) -> String {
+        format!("{:?}", self.holder())
+    }
+
+    /// Why the peer was refused, where it was told so and only its hang-up is waited for. Only once.
+    fn take_refusal(&mut self) -> Option<String> {
+        None
+    }
+
+    /// Whether this is how an attached client leaves.
+    fn is_departure(_breach: &Self::Breach) -> bool {
+        false
+    }
+
+    /// Reports to the operator that a peer's connection was ended. Does not wait.
+    fn report(_policy: &Self::Policy, _refused: RefusedPeer) {}
 
     /// Takes in bytes of the peer.
     ///

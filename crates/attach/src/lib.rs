@@ -21,4 +21,4 @@ pub mod tls;
 pub mod unix;
 
 pub use acceptor::{Acceptor, AcceptorPlace, Limits};
-pub use handshake::{Accepted, Dismissal, Errand, Handshake, HasRoom, Holder, Outgoing, Reason};
+pub use handshake::{Accepted, Dismissal, Errand, Handshake, HasRoom, Holder, Outgoing, Reason, RefusedPeer};

@@ -162,6 +162,10 @@ enum {
   PORTCULLIS_ERROR_NOT_ACCEPTED = 310,
   // What the node offers cannot be used here.
   PORTCULLIS_ERROR_UNFIT_OFFER = 311,
+  // This user may not connect to the node's socket.
+  PORTCULLIS_ERROR_SOCKET_DENIED = 312,
+  // The host's name has no address.
+  PORTCULLIS_ERROR_NO_SUCH_HOST = 313,
   // The peer broke the rules of TLS.
   PORTCULLIS_ERROR_TLS_BREACH = 321,
   // The peer announced a frame of a length that none has.

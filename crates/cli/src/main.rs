@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 #[cfg(test)]
 mod examples;
+mod expiry;
 mod far;
 mod files;
 mod kv;
@@ -26,7 +27,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use output::escape::{Escaped, Kept, acts};
 use portcullis::size;
 use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format;
 
 /// Protected remote memory: lend memory, use it one-sided, and let no client touch more than it holds.
@@ -78,21 +81,35 @@ enum Command {
     Certificates(certificates::Options),
 }
 
-fn main() -> ExitCode {
+impl Command {
+    /// What is logged to standard error unless `RUST_LOG` says something else. Those that run for months warn their operator.
+    fn log_level(&self) -> LevelFilter {
+        match self {
+            Self::Serve(_) | Self::Memcached(_) => LevelFilter::WARN,
+            _ => LevelFilter::ERROR,
+        }
+    }
+}
+
+fn start_log(level: LevelFilter) {
     // What an event says may be foreign text: its fields are escaped as messages are. Colours are the formatter's own.
     let fields = format::debug_fn(|writer, field, value| match field.name() {
         "message" => write!(writer, "{}", Escaped(format_args!("{value:?}"), Kept::Nothing)),
         name => write!(writer, "{name}={}", Escaped(format_args!("{value:?}"), Kept::Nothing)),
     });
     tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_env_filter(EnvFilter::builder().with_default_directive(level.into()).from_env_lossy())
         .fmt_fields(fields.delimited(" "))
         .with_writer(std::io::stderr)
         .with_ansi(output::errors_in_colour())
         .log_internal_errors(false)
         .init();
+}
+
+fn main() -> ExitCode {
     let matches = Arguments::command().try_get_matches().unwrap_or_else(|error| refuse(&error));
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| refuse(&error));
+    start_log(arguments.command.log_level());
     match arguments.command {
         // `serve` needs to know which options were given, because a file may give the others.
         Command::Serve(_) => serve::run(matches.subcommand_matches("serve").unwrap_or(&matches)),

@@ -1,5 +1,6 @@
 //! `portcullis memcached`: clients of memcached use a table in a node's memory.
 
+use crate::expiry;
 use crate::output::{complain, print_json, say};
 use crate::rdma::ClientOptions;
 use crate::serve::sockets;
@@ -7,7 +8,10 @@ use crate::signals::{self, Request};
 use crate::size;
 use clap::Args;
 use portcullis::host::SocketAccess;
-use portcullis::{ConnectError, DirectoryName, IdentityError, Keep, Lifetime, SessionOptions, connect_with};
+use portcullis::{
+    ClientSecurity, Coded, ConnectError, DirectoryName, ErrorCode, IdentityError, Keep, Lifetime, Session,
+    SessionOptions, connect_with,
+};
 use portcullis_memcached::{Gateway, GatewayError, Listen};
 use portcullis_structures::table::LONG_VALUE_BYTES_MAX;
 use serde::Serialize;
@@ -15,7 +19,8 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,14 +43,18 @@ tenant. So it listens at addresses of this machine only, unless it is told
 otherwise. A Unix socket is open to the gateway's own user, unless
 --socket-mode or --socket-group says otherwise.
 
-When the node goes, clients get SERVER_ERROR until it is back; the items are
-gone with it. SIGINT and SIGTERM stop the gateway. SIGHUP changes nothing.
+A gateway that starts before its node waits for it, and says so. When the node
+goes, clients get SERVER_ERROR until it is back; the items are gone with it.
+Both are logged (RUST_LOG=error: not even that). SIGINT and SIGTERM stop the gateway. SIGHUP changes nothing.
 
 Exit codes: 0 stopped by a signal; 2 the call was wrong; 3 the node or this
 machine refuses.";
 
 /// The arena of each thread's session: a value of 1 MiB takes a few MiB of it.
 const ARENA_BYTES: u64 = 16 << 20;
+
+/// How soon a gateway finds a node that has started after it.
+const TRIED_EVERY: Duration = Duration::from_secs(1);
 
 /// Options of `portcullis memcached`.
 #[derive(Args, Debug)]
@@ -174,6 +183,8 @@ enum Trouble {
     Open(String),
     #[error("cannot be told to stop: {0}")]
     Signals(std::io::Error),
+    #[error("cannot watch the certificate: {0}")]
+    Expiry(std::io::Error),
 }
 
 impl Trouble {
@@ -183,7 +194,7 @@ impl Trouble {
             | Self::Open(_)
             | Self::Gateway(GatewayError::Connect(ConnectError::Address(_))) => 2,
             Self::Gateway(GatewayError::Connect(ConnectError::Find(error))) if error.is_callers() => 2,
-            Self::Gateway(_) | Self::Signals(_) => 3,
+            Self::Gateway(_) | Self::Signals(_) | Self::Expiry(_) => 3,
         }
     }
 }
@@ -207,13 +218,57 @@ pub fn run(options: &Options) -> ExitCode {
     }
 }
 
+/// Waits until the node can be reached. Returns `false` if a signal stops the gateway meanwhile.
+///
+/// # Errors
+/// The node is there, or the call is wrong: waiting would not help.
+fn wait_for_node(
+    connect: impl Fn() -> Result<Session, ConnectError>,
+    requests: &Receiver<Request>,
+) -> Result<bool, Trouble> {
+    let mut told = false;
+    loop {
+        let error = match connect() {
+            Ok(_) => return Ok(true),
+            Err(error) if is_away(&error) => error,
+            Err(error) => return Err(GatewayError::from(error).into()),
+        };
+        if !std::mem::replace(&mut told, true) {
+            tracing::warn!("waiting for the node: {error}");
+        }
+        let until = Instant::now() + TRIED_EVERY;
+        while let Ok(request) = requests.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            if request == Request::Stop {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Whether the node may be there later.
+fn is_away(error: &ConnectError) -> bool {
+    use ErrorCode as Is;
+    matches!(
+        error.code(),
+        Is::NoNode | Is::NoSuchHost | Is::NodeSilent | Is::HungUp | Is::NameLeadsNowhere | Is::DirectoryAway
+    )
+}
+
 fn serve(options: &Options) -> Result<(), Trouble> {
     options.check()?;
     let (node, session) = (options.node.clone(), options.client.session()?);
     let session = SessionOptions { arena_bytes: ARENA_BYTES, ..session };
+    let expires = match &session.udp.security {
+        ClientSecurity::Tls(identity) => Some(identity.validity()),
+        ClientSecurity::Plain { .. } => None,
+    };
+    expires.map_or(Ok(()), expiry::watch).map_err(Trouble::Expiry)?;
     let connect = Arc::new(move || connect_with(&node, session.clone()));
     // Before the sockets: a signal from now on stops the gateway.
     let (_sender, requests) = signals::requests().map_err(Trouble::Signals)?;
+    if !wait_for_node(&*connect, &requests)? {
+        return Ok(());
+    }
     let gateway = Gateway::start(portcullis_memcached::Options {
         listen: options.listen(),
         threads: options.threads,

@@ -10,6 +10,7 @@ mod refusal;
 mod settings;
 pub mod sockets;
 
+use crate::expiry;
 use crate::files::Input;
 use crate::output::{complain, say};
 use crate::rdma::{DeviceOptions, node_security};
@@ -24,8 +25,8 @@ use listen::Place;
 use name::DirectoryOptions;
 use portcullis::host::{Host, HostConfig, HostError, NetworkListen, RdmaConfig, UdpConfig};
 use portcullis::{
-    Address, ChunkLimits, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, Quota, Reductions,
-    ViolationLimits,
+    Address, ChunkLimits, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, NodeSecurity, Quota,
+    Reductions, Validity, ViolationLimits,
 };
 use portcullis_node::StartError;
 use refusal::NotServed;
@@ -443,11 +444,15 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     // Before the sockets: a signal from now on stops the node and leaves no socket.
     let (request, requests) = requests(options.stop_at_end_of_input)
         .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
+    let expires = validity_of(&config);
     let mut host = Host::start(config)?;
     // A node whose thread has panicked serves nobody: whoever started it is to hear of it.
     host.when_ended(move || {
         let _ = request.send(Request::Stop);
     });
+    expires
+        .map_or(Ok(()), expiry::watch)
+        .map_err(|error| NotServed::Machine(format!("cannot watch the certificate: {error}")))?;
     let registration = options.register(&host)?;
     announce(options, &host);
     // The loop also ends when no sender is left. Otherwise only SIGKILL could end the node.
@@ -463,6 +468,16 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     drop(registration);
     host.stop();
     options.audit.missing(&host).map_or(Ok(()), |missing| Err(NotServed::Machine(missing)))
+}
+
+/// How long the certificate lasts that the node shows to clients, if it has one.
+fn validity_of(config: &HostConfig) -> Option<Validity> {
+    let over_rdma = config.rdma.iter().flat_map(|rdma| &rdma.listen);
+    let over_udp = config.udp.iter().flat_map(|udp| &udp.listen);
+    over_rdma.chain(over_udp).find_map(|listen| match &listen.security {
+        NodeSecurity::Tls(identity) => Some(identity.validity()),
+        NodeSecurity::Plain => None,
+    })
 }
 
 /// Keeps other processes of the node's user from reading its memory, and keeps clients' data out of core dumps.

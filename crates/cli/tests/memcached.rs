@@ -17,13 +17,23 @@ struct Program {
 
 impl Program {
     fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        Self::announced(Self::spawn(arguments, Stdio::inherit()))
+    }
+
+    fn spawn(arguments: &[&str], errors: Stdio) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_portcullis"))
             .args(arguments)
             .arg("--json")
+            .env_remove("RUST_LOG")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(errors)
             .spawn()
-            .expect("the program starts");
+            .expect("the program starts")
+    }
+
+    /// A program that says where it listens.
+    fn announced(mut child: Child) -> Self {
         let mut line = String::new();
         let output = child.stdout.take().expect("it is piped");
         BufReader::new(output).read_line(&mut line).expect("a line");
@@ -71,4 +81,43 @@ fn a_gateway_at_a_unix_socket_outlives_sighup_and_leaves_nothing_behind() {
     gateway.signal(Signal::TERM);
     assert!(gateway.child.wait().expect("it ends").success());
     assert!(!path.exists());
+}
+
+#[test]
+fn a_gateway_waits_for_its_node_and_says_when_it_goes_and_is_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("memcached.sock");
+    let address = format!("shm:{}", folder.path().join("node").display());
+    let listen = format!("unix:{}", path.display());
+    let mut child = Program::spawn(&["memcached", "--node", &address, "--listen", &listen], Stdio::piped());
+    let mut errors = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let mut logged = move |what: &str| {
+        let line = errors.next().expect("it logs").expect("text");
+        assert!(line.contains("WARN") && line.contains(what), "{line}");
+    };
+    logged("waiting for the node: no node listens at");
+    let serve = ["serve", "--memory", "32MiB", "--listen", &address];
+    let node = Program::start(&serve);
+    let gateway = Program::announced(child);
+    assert_eq!(ask(&path, "set a 0 0 1\r\n1\r\nquit\r\n"), "STORED\r\n");
+    // Nothing is asked of the gateway when its node goes.
+    drop(node);
+    logged("the node is gone");
+    logged("the table cannot be opened: no node listens at");
+    let _node = Program::start(&serve);
+    logged("the node is back");
+    assert_eq!(ask(&path, "get a\r\nquit\r\n").lines().last(), Some("END"));
+    gateway.signal(Signal::TERM);
+}
+
+#[test]
+fn a_gateway_that_waits_for_its_node_stops_when_it_is_told_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = format!("shm:{}", folder.path().join("node").display());
+    let mut child = Program::spawn(&["memcached", "--node", &address], Stdio::piped());
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().expect("it is piped")).read_line(&mut line).expect("it logs");
+    let process = Pid::from_child(&child);
+    kill_process(process, Signal::TERM).expect("it runs");
+    assert!(child.wait().expect("it ends").success());
 }

@@ -151,6 +151,9 @@ fn another_user_gets_in_where_every_user_is_said_to_and_nowhere_else() {
             Ok(output) => {
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert_eq!(output.status.success(), gets_in, "{address}: {said}");
+                let told =
+                    said.contains("this user (54321) may not connect") && said.contains("--socket-group");
+                assert!(gets_in || told, "{said}");
             }
             Err(error) => eprintln!("skipped: somebody else cannot run the program here: {error}"),
         }

@@ -116,6 +116,8 @@ error_codes! {
     NotTheNode = 309, "not-the-node", "The node's certificate is not one that the client accepts.";
     NotAccepted = 310, "not-accepted", "The node does not accept the client's certificate.";
     UnfitOffer = 311, "unfit-offer", "What the node offers cannot be used here.";
+    SocketDenied = 312, "socket-denied", "This user may not connect to the node's socket.";
+    NoSuchHost = 313, "no-such-host", "The host's name has no address.";
     TlsBreach = 321, "tls-breach", "The peer broke the rules of TLS.";
     FrameLength = 322, "frame-length", "The peer announced a frame of a length that none has.";
     FrameOutOfTurn = 323, "frame-out-of-turn", "The peer sent a frame where none was due.";

@@ -28,6 +28,7 @@ mod backend;
 mod endpoint;
 mod engine;
 mod fabric;
+mod floods;
 mod local;
 pub mod log_file;
 mod machine_memory;

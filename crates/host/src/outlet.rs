@@ -1,14 +1,16 @@
 //! Where a node's records go: to the audit log, and to subscribers of the program's own events.
 //!
-//! Those events (`RUST_LOG=info` of `portcullis serve`) are clients that come and go, pauses, bars and rebuilds. A
-//! thread of their own writes them, since the node never waits: standard error may be a pipe that is not read. Records
-//! have no keys.
+//! Those events are warnings (peers that are refused, quotas that are used up, pauses, bars), and clients that come and go and
+//! rebuilds (`RUST_LOG=info` of `portcullis serve`). A thread of their own writes them, since the node never waits: standard
+//! error may be a pipe that is not read. Records have no keys.
 
 use super::audit::AuditSink;
+use super::floods::{FloodLimits, Floods};
 use portcullis_node::{AuditEvent, AuditEvents, AuditRecord};
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use portcullis_protocol::Moment;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The target of these events, for `RUST_LOG`.
 const TARGET: &str = "portcullis::node";
@@ -17,14 +19,27 @@ const SAID_MAX: usize = 4096;
 /// How long a node's end waits for its last events.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// What becomes an event.
-const SAID: [AuditEvent; 6] = [
+const SAID: [AuditEvent; 8] = [
     AuditEvent::Attach,
     AuditEvent::Detach,
+    AuditEvent::Refuse,
+    AuditEvent::Quota,
     AuditEvent::Pause,
     AuditEvent::Bar,
     AuditEvent::Unbar,
     AuditEvent::Recovery,
 ];
+
+/// A warning that goes on for hours is not thousands of lines.
+const FLOOD_LIMITS: FloodLimits = FloodLimits {
+    period: Duration::from_secs(60),
+    reason: "more of them within a minute",
+    most: |event| match event {
+        AuditEvent::Refuse | AuditEvent::Pause => Some(10),
+        AuditEvent::Quota => Some(1),
+        _ => None,
+    },
+};
 
 /// Where the node's thread puts its records.
 #[derive(Debug)]
@@ -97,7 +112,7 @@ pub(super) struct Speaker {
 impl Speaker {
     /// A speaker, if the events have a subscriber.
     pub fn start() -> std::io::Result<Option<Self>> {
-        if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
+        if !tracing::enabled!(target: TARGET, tracing::Level::WARN) {
             return Ok(None);
         }
         let (records, heard) = sync_channel::<AuditRecord>(SAID_MAX);
@@ -106,7 +121,7 @@ impl Speaker {
         let dispatch = tracing::dispatcher::get_default(Clone::clone);
         std::thread::Builder::new().name("portcullis-events".to_owned()).spawn(move || {
             let _alive = alive;
-            tracing::dispatcher::with_default(&dispatch, || heard.iter().for_each(|record| tell(&record)));
+            tracing::dispatcher::with_default(&dispatch, || tell_all(&heard));
         })?;
         Ok(Some(Self { records, over: Mutex::new(over) }))
     }
@@ -126,18 +141,53 @@ impl Speaker {
     }
 }
 
+/// Writes events until the node has ended.
+fn tell_all(heard: &Receiver<AuditRecord>) {
+    let mut floods = Floods::new(FLOOD_LIMITS);
+    let mut last = (Moment(0), Instant::now());
+    loop {
+        let (at, since) = last;
+        let now = at.after(since.elapsed().into());
+        floods.settle(now).iter().for_each(tell);
+        let next = match floods.told_in(now) {
+            Some(time) => heard.recv_timeout(time),
+            None => heard.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match next {
+            Ok(record) => {
+                last = (record.at, Instant::now());
+                floods.settle(record.at).iter().for_each(tell);
+                if floods.passes(&record) {
+                    tell(&record);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return floods.end().iter().for_each(tell),
+        }
+    }
+}
+
 fn tell(record: &AuditRecord) {
     let tenant = record.tenant.as_deref().unwrap_or_default();
     let client = record.client.map(|client| client.0);
-    let (process, reason) = (record.process, record.reason);
+    let (process, reason) = (record.process, record.reason.as_deref());
     match record.event {
         AuditEvent::Attach => tracing::info!(target: TARGET, tenant, client, process, "a client attached"),
         AuditEvent::Detach => tracing::info!(target: TARGET, tenant, client, process, "a client is gone"),
+        AuditEvent::Refuse => {
+            let (peer, further) = (record.peer.as_deref(), record.count);
+            tracing::warn!(target: TARGET, peer, reason, further, "a client was refused")
+        }
+        AuditEvent::Quota => {
+            let further = record.count;
+            tracing::warn!(target: TARGET, tenant, client, process, reason, further, "a request was refused")
+        }
         AuditEvent::Recovery => {
             tracing::info!(target: TARGET, tenant, client, process, "a broken queue pair works again")
         }
         AuditEvent::Pause => {
-            tracing::warn!(target: TARGET, tenant, client, process, reason, "paused for its violations")
+            let further = record.count;
+            tracing::warn!(target: TARGET, tenant, client, process, reason, further, "paused for its violations")
         }
         AuditEvent::Bar => {
             tracing::warn!(target: TARGET, tenant, client, process, reason, "barred for its violations")
@@ -150,7 +200,6 @@ fn tell(record: &AuditRecord) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_protocol::Moment;
 
     fn records(events: &'static [AuditEvent]) -> impl FnMut() -> Option<AuditRecord> {
         let mut left = events.iter().copied();

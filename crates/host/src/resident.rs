@@ -8,7 +8,7 @@ use crate::fabric::{Fabric, Made};
 use crate::outlet::Outlet;
 #[cfg(feature = "udp")]
 use crate::udp::UdpEnd;
-use portcullis_attach::AcceptorPlace;
+use portcullis_attach::{AcceptorPlace, RefusedPeer};
 use portcullis_memory::{Mapping, Watched, ends};
 #[cfg(feature = "udp")]
 use portcullis_nic::Nic;
@@ -286,6 +286,13 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
         self.call(move |nic, resident, now| {
             resident.admit_without_queue_pairs(nic, &tenant, (host, depth), now)
         })?
+    }
+
+    /// Records that an acceptor has refused a peer. Does not wait.
+    pub fn report(&self, refused: RefusedPeer) {
+        let RefusedPeer { peer, reason, further } = refused;
+        // Where the engine has ended, nothing is recorded any more.
+        let _ = self.post(move |_, resident, now| resident.node.note_refused(peer, reason, further, now));
     }
 
     /// A message of a client without queue pairs has come. Does not wait.

@@ -14,6 +14,7 @@ use portcullis_protocol::{
     TenantName,
 };
 use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -45,6 +46,10 @@ pub enum AuditEvent {
     Attach,
     /// A client left.
     Detach,
+    /// A peer was refused before it was a client, or the client was hung up on for what it sent.
+    Refuse,
+    /// A request was refused because a quota of the tenant is used up.
+    Quota,
     /// A client's broken queue pair was rebuilt.
     Recovery,
     /// An object got a name.
@@ -67,7 +72,7 @@ pub enum AuditEvent {
 
 impl AuditEvent {
     /// Every event.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Start,
         Self::Stop,
         Self::Grant,
@@ -80,6 +85,8 @@ impl AuditEvent {
         Self::Unbar,
         Self::Attach,
         Self::Detach,
+        Self::Refuse,
+        Self::Quota,
         Self::Recovery,
         Self::Publish,
         Self::Unpublish,
@@ -107,6 +114,8 @@ impl AuditEvent {
             Self::Unbar => "unbar",
             Self::Attach => "attach",
             Self::Detach => "detach",
+            Self::Refuse => "refuse",
+            Self::Quota => "quota",
             Self::Recovery => "recovery",
             Self::Publish => "publish",
             Self::Unpublish => "unpublish",
@@ -261,14 +270,18 @@ pub struct AuditRecord {
     /// The access that was refused, if the NIC reports it.
     #[serde(flatten)]
     pub access: Option<AuditedAccess>,
+    /// The peer that is no client: its address, or its user and process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Box<str>>,
     /// Why, in a few words.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<&'static str>,
+    pub reason: Option<Cow<'static, str>>,
     /// When a pause or a bar ends, in µs of the node's time.
     #[serde(rename = "until_us", skip_serializing_if = "Option::is_none", serialize_with = "until_us")]
     pub until: Option<Moment>,
     /// In a [`FreeChunk`](AuditEvent::FreeChunk) record: how often the chunk was freed since the node read of it last. In a
-    /// [`Lost`](AuditEvent::Lost) record: how many records are missing. In other records: how many further ones of
+    /// [`Lost`](AuditEvent::Lost) record: how many records are missing. In a [`Refuse`](AuditEvent::Refuse) record: how many
+    /// further peers were refused that have no record. In other records: how many further ones of
     /// the tenant, within a second, are not written one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
@@ -290,6 +303,7 @@ impl AuditRecord {
             chunk: None,
             permission: None,
             access: None,
+            peer: None,
             reason: None,
             until: None,
             count: None,
@@ -457,7 +471,7 @@ mod tests {
                 sharing: Sharing::Shared,
                 lifetime: Lifetime::millis(2),
             }),
-            reason: Some("asked for"),
+            reason: Some("asked for".into()),
             ..AuditRecord::new(Moment(7), AuditEvent::Grant)
         };
         let expected = concat!(
@@ -477,7 +491,8 @@ mod tests {
             rkey: Rkey(0x205),
             fault: portcullis_nic::AccessFault::StaleKey,
         };
-        let record = AuditRecord { access: Some(refused.into()), reason: Some("late access"), ..event(9) };
+        let record =
+            AuditRecord { access: Some(refused.into()), reason: Some("late access".into()), ..event(9) };
         let expected = concat!(
             r#"{"at_us":9,"event":"violation","operation":"write","address":"0x1040","length":8,"rkey":"0x205","#,
             r#""fault":"stale key","reason":"late access"}"#

@@ -605,6 +605,12 @@ impl<N: Nic> Node<N> {
         self.evicted.pop()
     }
 
+    /// Records that the node's host has refused a peer, and for what reason, before the peer was a client, and `further` others of
+    /// which nothing else is recorded.
+    pub fn note_refused(&mut self, peer: String, reason: String, further: u64, now: Moment) {
+        self.books.audit_refused(now, (peer, reason), further);
+    }
+
     /// The next audit record.
     pub fn poll_audit(&mut self) -> Option<AuditRecord> {
         self.books.poll_audit()

@@ -51,6 +51,7 @@ pub use names::{FindError, Names};
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use portcullis_attach::tls::{
     AttachError as TlsAttachError, ClientIdentity, ClientSecurity, IdentityError, NodeIdentity, NodeSecurity,
+    Validity,
 };
 pub use portcullis_client::{
     Acquire, Allocate, Answer, Batch, Buffer, Call, ClassOccupancy, Client, ClientConfig,

@@ -10,7 +10,9 @@ impl ConnectError {
         match self {
             Self::Address(_) => false,
             Self::Find(error) => !error.is_callers(),
-            Self::Attach(error) => !matches!(error, PortAttachError::NotANode { .. }),
+            Self::Attach(error) => {
+                !matches!(error, PortAttachError::NotANode { .. } | PortAttachError::Denied { .. })
+            }
             #[cfg(feature = "rdma")]
             Self::Rdma(error) => over_tcp(error),
             #[cfg(feature = "udp")]
@@ -29,8 +31,11 @@ impl ConnectError {
 
 #[cfg(any(feature = "rdma", feature = "udp"))]
 fn over_tcp(error: &portcullis_attach::tls::AttachError) -> bool {
-    use portcullis_attach::tls::AttachError::{HungUp, NoNode, Refused, Silent, TooLate};
-    matches!(error, NoNode { .. } | Silent { .. } | HungUp { .. } | TooLate { .. } | Refused(_))
+    use portcullis_attach::tls::AttachError::{HungUp, NoHost, NoNode, Refused, Silent, TooLate};
+    matches!(
+        error,
+        NoNode { .. } | NoHost { .. } | Silent { .. } | HungUp { .. } | TooLate { .. } | Refused(_)
+    )
 }
 
 #[cfg(test)]

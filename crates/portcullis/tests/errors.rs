@@ -29,7 +29,9 @@ fn a_call_that_fails_says_the_number_of_what_failed() {
 
 #[test]
 fn where_there_is_no_session_the_number_says_why() {
-    assert_eq!(numbered(&connect("nowhere").expect_err("no address")), (301, "unknown-address"));
+    let error = connect("nowhere").expect_err("no address");
+    assert_eq!(numbered(&error), (301, "unknown-address"));
+    assert!(error.to_string().contains("name:NAME"), "{error}");
     let error = connect("shm:/no/such/folder/none.sock").expect_err("no node");
     assert_eq!(numbered(&error), (304, "no-node"));
     let too_small = SessionOptions { arena_bytes: 1, ..SessionOptions::default() };

@@ -14,6 +14,7 @@ pub(crate) mod crowd;
 mod peer_thread;
 mod place;
 mod places;
+mod refusals;
 mod service;
 
 pub use place::AcceptorPlace;

@@ -3,6 +3,7 @@
 use super::crowd::Crowd;
 use super::peer_thread::{Done, PeerThread, Task, hear};
 use super::places::Places;
+use super::refusals::Refusals;
 use super::{Inbox, Limits, locked};
 use crate::handshake::{Accepted, Dismissal, Handshake};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -45,6 +46,7 @@ pub(super) struct Service<H: Handshake> {
     clients: HashMap<u64, u64>,
     places: Places<H::Holder>,
     threads: HashMap<H::Holder, HolderThread<H>>,
+    refusals: Refusals,
     /// Given up for a moment when there are no more descriptors.
     spare: Option<OwnedFd>,
     next: u64,
@@ -59,6 +61,8 @@ struct Connection<H> {
     /// Whether epoll reports when there is room to send.
     is_congested: bool,
     has_place: bool,
+    /// The operator has been told why.
+    is_refused: bool,
 }
 
 /// What is left of a connection until its holder's thread has closed it.
@@ -98,6 +102,7 @@ impl<H: Handshake> Service<H> {
             clients: HashMap::new(),
             places: Places::new(limits.connections_max),
             threads: HashMap::new(),
+            refusals: Refusals::default(),
             spare: Some(eventfd(0, EventfdFlags::CLOEXEC)?),
             inbox,
         })
@@ -202,6 +207,7 @@ impl<H: Handshake> Service<H> {
         self.spare = None;
         if let Ok((socket, _)) = acceptfrom_with(&self.listeners[listener], ACCEPTED) {
             H::excuse(&self.listeners[listener], &socket, NO_DESCRIPTORS);
+            self.report("a peer".to_owned(), NO_DESCRIPTORS.to_owned());
         }
         self.spare = eventfd(0, EventfdFlags::CLOEXEC).ok();
     }
@@ -215,6 +221,7 @@ impl<H: Handshake> Service<H> {
         };
         if !has_room {
             H::excuse(&self.listeners[listener], &socket, NO_ROOM);
+            self.report(handshake.peer_name(), NO_ROOM.to_owned());
             if !H::is_slow_to_refuse(&self.listeners[listener]) {
                 // Nothing came with it that makes closing slow: its descriptor is free at once.
                 return;
@@ -222,7 +229,7 @@ impl<H: Handshake> Service<H> {
         }
         if H::IS_SLOW && !self.count_for_thread(&holder) {
             H::excuse(&self.listeners[listener], &socket, NO_THREAD);
-            return;
+            return self.report(handshake.peer_name(), NO_THREAD.to_owned());
         }
         let token = self.next;
         self.next += 1;
@@ -233,6 +240,7 @@ impl<H: Handshake> Service<H> {
             deadline: None,
             is_congested: false,
             has_place,
+            is_refused: false,
         };
         if has_place {
             self.places.take(&holder);
@@ -317,11 +325,19 @@ impl<H: Handshake> Service<H> {
             self.crowd.prove(token, holder.clone());
         }
         let errand = handshake.take_errand();
+        let refusal = handshake.take_refusal().map(|reason| (handshake.peer_name(), reason));
+        connection.is_refused |= refusal.is_some();
         if let Err(breach) = outcome {
-            tracing::debug!(peer = ?holder, %breach, "shown out");
+            let handshake = &connection.handshake;
+            let is_departure = handshake.client().is_some() && H::is_departure(&breach);
+            let refusal = (!is_departure).then(|| (handshake.peer_name(), breach.to_string()));
             // The peer is told why, if there is room for that at once.
             let _ = send(connection);
-            return self.close(token);
+            self.close(token);
+            return refusal.into_iter().for_each(|(peer, reason)| self.report(peer, reason));
+        }
+        if let Some((peer, reason)) = refusal {
+            self.report(peer, reason);
         }
         if let Some(errand) = errand {
             self.give(&holder, Task::Run { token, errand });
@@ -399,8 +415,19 @@ impl<H: Handshake> Service<H> {
             if !connection.handshake.outgoing().bytes.is_empty() {
                 let _ = send(connection);
             }
+            if why != Dismissal::Stopping && !connection.is_refused {
+                let peer = connection.handshake.peer_name();
+                self.report(peer, why.to_string());
+            }
         }
         self.close(token);
+    }
+
+    /// Reports a peer that was refused, unless too many were within this second.
+    fn report(&mut self, peer: String, reason: String) {
+        if let Some(refused) = self.refusals.note(peer, reason, Instant::now()) {
+            H::report(&self.policy, refused);
+        }
     }
 
     fn close(&mut self, token: u64) {

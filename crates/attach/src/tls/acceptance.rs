@@ -9,7 +9,7 @@ use super::policy::{AdmissionPolicy, Admitted, Origin, Peer};
 use super::tcp;
 use super::terms::{Ends, Offer};
 use crate::Limits;
-use crate::handshake::{Accepted, Dismissal, Handshake, HasRoom, Holder, Outgoing, Reason};
+use crate::handshake::{Accepted, Dismissal, Handshake, HasRoom, Holder, Outgoing, Reason, RefusedPeer};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use rustls::ServerConnection;
@@ -118,6 +118,26 @@ impl Handshake for TlsHandshake {
 
     fn holder(&self) -> TcpHolder {
         TcpHolder::of(self.0.peer())
+    }
+
+    fn peer_name(&self) -> String {
+        let Peer { tenant, address, .. } = self.0.peer();
+        match tenant {
+            Some(tenant) => format!("{address} with a certificate of {tenant:?}"),
+            None => address.to_string(),
+        }
+    }
+
+    fn take_refusal(&mut self) -> Option<String> {
+        self.0.take_refusal()
+    }
+
+    fn is_departure(breach: &Breach) -> bool {
+        matches!(breach, Breach::HungUp)
+    }
+
+    fn report(policy: &Box<dyn AdmissionPolicy + Send>, refused: RefusedPeer) {
+        policy.report(refused);
     }
 
     fn hear(

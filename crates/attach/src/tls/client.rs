@@ -52,6 +52,14 @@ pub enum AttachError {
         /// The machine's error.
         source: std::io::Error,
     },
+    /// The name has no address.
+    #[error("the host in {address} cannot be found: {source}. Write its name as DNS or /etc/hosts has it")]
+    NoHost {
+        /// The node's address.
+        address: String,
+        /// The resolver's error.
+        source: std::io::Error,
+    },
     /// The node did not answer in time.
     #[error("the node at {address} did not answer within {within:?}")]
     Silent {
@@ -124,6 +132,7 @@ impl Coded for AttachError {
             Self::Address(_) => ErrorCode::UnknownAddress,
             Self::PlainBeyondLoopback(_) => ErrorCode::PlainBeyondLoopback,
             Self::NoNode { .. } => ErrorCode::NoNode,
+            Self::NoHost { .. } => ErrorCode::NoSuchHost,
             Self::Silent { .. } => ErrorCode::NodeSilent,
             Self::TooLate { .. } | Self::HungUp { .. } => ErrorCode::HungUp,
             Self::NotTheNode { .. } => ErrorCode::NotTheNode,
@@ -231,7 +240,8 @@ fn no_node(address: &str, source: std::io::Error) -> AttachError {
 fn dial<'a>(address: &'a str, security: &ClientSecurity, within: Duration) -> Result<Call<'a>, AttachError> {
     let place = HostPort::parse(address).ok_or_else(|| AttachError::Address(address.to_owned()))?;
     let failed = |source| no_node(address, source);
-    let addresses = place.addresses().map_err(failed)?;
+    let no_host = |source| AttachError::NoHost { address: address.to_owned(), source };
+    let addresses = place.addresses().map_err(no_host)?;
     if matches!(security, ClientSecurity::Plain { anywhere: false })
         && let Some(outside) = addresses.iter().find(|address| !is_loopback(address))
     {

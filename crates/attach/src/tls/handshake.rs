@@ -109,13 +109,15 @@ pub(crate) struct ServerSide {
     step: Step,
     heard: usize,
     deadline: Instant,
+    /// Why it is refused, until the operator has been told.
+    refusal: Option<String>,
 }
 
 impl ServerSide {
     /// A peer that has until `deadline` to attach.
     pub fn new(peer: Peer, channel: Channel, deadline: Instant) -> Self {
         let step = if channel.is_handshaking() { Step::Handshake } else { Step::Hello };
-        Self { peer, channel, frames: Frames::default(), step, heard: 0, deadline }
+        Self { peer, channel, frames: Frames::default(), step, heard: 0, deadline, refusal: None }
     }
 
     pub fn peer(&self) -> &Peer {
@@ -161,7 +163,7 @@ impl ServerSide {
         let heard = match self.channel.take_in(bytes) {
             Ok(heard) => heard,
             Err(error) if is_about_papers(&error) => {
-                tracing::debug!(peer = %self.peer.address, %error, "refused");
+                self.refusal = Some(error.to_string());
                 self.step = Step::Leaving { told: false };
                 return Ok(());
             }
@@ -220,6 +222,11 @@ impl ServerSide {
         self.channel.say(&framed(&last.encode()));
         self.channel.say_goodbye();
         self.step = Step::Leaving { told: false };
+    }
+
+    /// Why the peer was refused, where it was told so. Only once.
+    pub fn take_refusal(&mut self) -> Option<String> {
+        self.refusal.take()
     }
 
     /// What is to be sent now.
@@ -328,7 +335,7 @@ impl ServerSide {
     }
 
     fn refuse(&mut self, reason: &str) {
-        tracing::debug!(peer = %self.peer.address, reason, "refused");
+        self.refusal = Some(reason.to_owned());
         self.channel.say(&framed(&NodeSays::Refused(reason.to_owned()).encode()));
         self.channel.say_goodbye();
         self.step = Step::Leaving { told: false };

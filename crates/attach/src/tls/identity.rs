@@ -83,10 +83,20 @@ impl Coded for IdentityError {
     }
 }
 
+/// From when until when peers accept an identity: all of its certificates are valid then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Validity {
+    /// From when.
+    pub from: SystemTime,
+    /// Until when.
+    pub until: SystemTime,
+}
+
 /// Which node this is, and whose tenants it accepts.
 #[derive(Clone, Debug)]
 pub struct NodeIdentity {
     pub(crate) config: Arc<ServerConfig>,
+    validity: Validity,
 }
 
 impl NodeIdentity {
@@ -98,6 +108,7 @@ impl NodeIdentity {
     pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
         let papers = Papers::read(authority, certificate, key)?;
         papers.check(Role::Node)?;
+        let validity = papers.validity();
         let Papers { roots, chain, key: private, .. } = papers;
         let verifier = TenantsOnly::new(roots).map_err(|error| malformed(authority, AUTHORITY, &error))?;
         let mut config = ServerConfig::builder_with_provider(provider())
@@ -110,7 +121,13 @@ impl NodeIdentity {
         // node sends nothing unasked after the handshake, so that any byte means something.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self { config: Arc::new(config) })
+        Ok(Self { config: Arc::new(config), validity })
+    }
+
+    /// From when until when clients accept it.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        self.validity
     }
 }
 
@@ -119,6 +136,7 @@ impl NodeIdentity {
 pub struct ClientIdentity {
     pub(crate) config: Arc<ClientConfig>,
     tenant: String,
+    validity: Validity,
 }
 
 impl ClientIdentity {
@@ -130,6 +148,7 @@ impl ClientIdentity {
     pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
         let papers = Papers::read(authority, certificate, key)?;
         papers.check(Role::Tenant)?;
+        let validity = papers.validity();
         let Papers { roots, chain, key: private, .. } = papers;
         let tenant = tenant_of(&chain[0]).map_err(|reason| unacceptable(certificate, &reason))?;
         let verifier = NodesOnly::new(roots).map_err(|error| malformed(authority, AUTHORITY, &error))?;
@@ -141,7 +160,13 @@ impl ClientIdentity {
             .with_client_auth_cert(chain, private)
             .map_err(|error| mismatch(certificate, key, &error))?;
         config.resumption = Resumption::disabled();
-        Ok(Self { config: Arc::new(config), tenant })
+        Ok(Self { config: Arc::new(config), tenant, validity })
+    }
+
+    /// From when until when nodes accept it.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        self.validity
     }
 
     /// The tenant that the certificate names.
@@ -150,6 +175,9 @@ impl ClientIdentity {
         &self.tenant
     }
 }
+
+/// Longer than any certificate lasts: until the year 9999, the last that one can name.
+const FOREVER: Duration = Duration::from_secs(253_402_300_799);
 
 pub(crate) const AUTHORITY: &str = "certificate of an authority";
 const CERTIFICATE: &str = "certificate";
@@ -193,6 +221,17 @@ impl Papers {
             return Err(unacceptable(&self.authority_path, "the authority is not valid now"));
         }
         verify(certificate, between, &self.roots, role, UnixTime::now()).map_err(ours)
+    }
+}
+
+impl Papers {
+    /// Of the chain, and of the authority that lasts longest.
+    fn validity(&self) -> Validity {
+        let mut authorities: Vec<_> = self.authorities.iter().filter_map(validity_of).collect();
+        authorities.sort_by_key(|&(_, until)| until);
+        let all = self.chain.iter().filter_map(validity_of).chain(authorities.pop());
+        let whole = Validity { from: SystemTime::UNIX_EPOCH, until: SystemTime::UNIX_EPOCH + FOREVER };
+        all.fold(whole, |it, (from, until)| Validity { from: it.from.max(from), until: it.until.min(until) })
     }
 }
 

@@ -69,7 +69,7 @@ impl Listener {
     /// The address is not valid, may not be used without certificates, or the machine refuses it.
     pub fn bind(address: &str, security: NodeSecurity, plain_anywhere: bool) -> Result<Self, ListenError> {
         let place = HostPort::parse(address).ok_or_else(|| ListenError::Address(address.to_owned()))?;
-        let machine = |source| ListenError::Machine { address: address.to_owned(), source };
+        let machine = |source| ListenError::Machine { address: format!("{address} (TCP)"), source };
         let addresses = place.addresses().map_err(machine)?;
         if matches!(security, NodeSecurity::Plain)
             && !plain_anywhere

@@ -54,7 +54,7 @@ pub use client::{
 };
 pub use connection::Connection;
 pub use handshake::Breach;
-pub use identity::{ClientIdentity, IdentityError, NodeIdentity};
+pub use identity::{ClientIdentity, IdentityError, NodeIdentity, Validity};
 pub use listener::{ListenError, Listener, NodeSecurity};
 pub use policy::{AdmissionPolicy, Admitted, Origin, Peer};
 pub use subject::{BadTenantName, TENANT_LETTERS_MAX, check_tenant_name};

@@ -1,6 +1,6 @@
 //! The decision whether to admit a client.
 
-use crate::handshake::Reason;
+use crate::handshake::{Reason, RefusedPeer};
 use crate::tls::terms::{Ends, Offer};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -70,6 +70,9 @@ pub trait AdmissionPolicy {
     /// The client's connection is over: the client hung up or broke the rules, it was evicted, or the acceptor ends.
     /// Called exactly once for every client that was admitted.
     fn depart(&self, client: u64);
+
+    /// Takes in that a peer was refused, or hung up on for what it sent. Does not wait.
+    fn report(&self, _refused: RefusedPeer) {}
 }
 
 /// By what addresses are counted: an IPv4 address, or the 64-bit network in which an IPv6 host can choose its address.

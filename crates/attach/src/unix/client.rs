@@ -6,6 +6,7 @@ use crate::handshake::Reason;
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::EndpointSize;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,20 @@ pub enum AttachError {
         /// Where.
         path: PathBuf,
         /// The kernel's error.
-        source: rustix::io::Errno,
+        source: Errno,
+    },
+    /// This user may not connect there.
+    #[error(
+        "this user ({user}) may not connect to {path}: {source}. Whoever runs the node gives others access with \
+         `portcullis serve --socket-group GROUP` or `--socket-mode MODE`, and with the rights of the folders above"
+    )]
+    Denied {
+        /// Where.
+        path: PathBuf,
+        /// The user's number.
+        user: u32,
+        /// The kernel's error.
+        source: Errno,
     },
     /// The node refuses.
     #[error("the node refuses: {0}")]
@@ -58,13 +72,14 @@ pub enum AttachError {
     Unusable(#[source] Reason),
     /// The machine refused.
     #[error("the machine refused: {0}")]
-    Machine(#[from] rustix::io::Errno),
+    Machine(#[from] Errno),
 }
 
 impl Coded for AttachError {
     fn code(&self) -> ErrorCode {
         match self {
             Self::NoNode { .. } => ErrorCode::NoNode,
+            Self::Denied { .. } => ErrorCode::SocketDenied,
             Self::Refused(_) => ErrorCode::AttachRefused,
             Self::Silent { .. } => ErrorCode::NodeSilent,
             Self::TooLate { .. } | Self::HungUp { .. } => ErrorCode::HungUp,
@@ -146,6 +161,10 @@ impl<'a> NodeSocket<'a> {
 
     fn told(path: &Path, within: Duration, error: MessageError) -> AttachError {
         match error {
+            MessageError::NoPeer(source @ (Errno::ACCESS | Errno::PERM)) => {
+                let user = rustix::process::geteuid().as_raw();
+                AttachError::Denied { path: path.to_owned(), user, source }
+            }
             MessageError::NoPeer(source) => AttachError::NoNode { path: path.to_owned(), source },
             MessageError::Silent => AttachError::Silent { path: path.to_owned(), within },
             MessageError::Machine(source) => AttachError::Machine(source),

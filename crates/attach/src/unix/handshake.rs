@@ -12,7 +12,9 @@ use super::messages::{AttachReply, AttachRequest, REPLY_BYTES, REQUEST_BYTES};
 use super::peer::Peer;
 use super::policy::{AdmissionPolicy, Admitted, Place};
 use crate::Limits;
-use crate::handshake::{Accepted, Dismissal, Errand, Handshake, HasRoom, Holder, Outgoing, Reason};
+use crate::handshake::{
+    Accepted, Dismissal, Errand, Handshake, HasRoom, Holder, Outgoing, Reason, RefusedPeer,
+};
 use portcullis_errors::{Coded, ErrorCode};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
@@ -162,6 +164,14 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
 
     fn holder(&self) -> User {
         User { listener: self.peer.listener, user: self.peer.user }
+    }
+
+    fn peer_name(&self) -> String {
+        self.peer.to_string()
+    }
+
+    fn report(policy: &A, refused: RefusedPeer) {
+        policy.report(refused);
     }
 
     fn hear(&mut self, bytes: &[u8], policy: &A, _: HasRoom<'_, Self>, now: Instant) -> Result<(), Breach> {

@@ -2,6 +2,7 @@
 
 use nix::sys::socket::{GetSockOpt, sockopt::PeerCredentials};
 use rustix::fd::AsFd;
+use std::fmt;
 use std::sync::OnceLock;
 
 /// The file that says which user the kernel names where it has no number for one.
@@ -33,6 +34,19 @@ impl Peer {
         let process = u32::try_from(credentials.pid()).ok().filter(|&process| process != 0);
         let user = Some(credentials.uid()).filter(|&user| user != overflow_user());
         Ok(Self { process, user, listener })
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.process {
+            Some(process) => write!(f, "process {process}")?,
+            None => f.write_str("a process of another PID namespace")?,
+        }
+        match self.user {
+            Some(user) => write!(f, " of user {user}"),
+            None => f.write_str(" of a user without a number here"),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The decision whether a client gets a port, and what the offer is.
 
 use super::peer::Peer;
-use crate::handshake::{Errand, Reason};
+use crate::handshake::{Errand, Reason, RefusedPeer};
 use portcullis_nic::EndpointSize;
 use rustix::fd::BorrowedFd;
 
@@ -60,4 +60,7 @@ pub trait AdmissionPolicy: Send + 'static {
 
     /// The client has gone, or broke the rules of the socket. Called exactly once for every client that was admitted.
     fn depart(&self, client: u64);
+
+    /// Takes in that a peer was refused, or hung up on for what it sent. Does not wait.
+    fn report(&self, _refused: RefusedPeer) {}
 }

@@ -1,7 +1,7 @@
 //! What a node tells on standard error while it runs, for who asks with `RUST_LOG`.
 
 use crate::node::{Node, count, errors, folder, log, wait_for};
-use portcullis::{Allocate, Credential, Error, RemoteAddress, Session};
+use portcullis::{Allocate, Credential, Error, RemoteAddress, Session, SessionOptions, connect_with};
 
 /// A write past the end of what is held, unless the node lets this client wait. Whether the session can go on.
 fn break_a_rule(session: &mut Session) -> bool {
@@ -51,6 +51,37 @@ fn it_tells_who_comes_and_goes_is_paused_or_barred_and_what_is_rebuilt() {
     let log = log(&folder.path().join("audit.jsonl"));
     assert!(count(&log, "grant") > 0);
     assert_eq!(count(&log, "attach"), 0, "what is told is not written unless that was chosen");
+}
+
+/// Without `RUST_LOG`.
+#[test]
+fn it_warns_of_refused_clients_and_of_quotas_that_are_used_up_and_writes_both_down() {
+    let quota = ["--quota-bytes", "64KiB", "--arena-max", "1MiB", "--audit", "audit.jsonl"];
+    let node = Node::start(folder(), &quota);
+    let address = format!("shm:{}", node.path("node.sock").display());
+    let greedy = SessionOptions { arena_bytes: 2 << 20, ..SessionOptions::default() };
+    let refusal = connect_with(&address, greedy).expect_err("the arena is too large").to_string();
+    let mut session = node.connect();
+    for _ in 0..3 {
+        let refused = session.allocate(Allocate::bytes(128 << 10));
+        assert!(matches!(refused, Err(Error::Quota { .. })), "{refused:?}");
+    }
+    drop(session);
+    let (output, folder) = node.stop();
+    let said = errors(&output);
+    let line = |what: &str| said.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{said}"));
+    let refused = line("a client was refused");
+    let process = format!("process {} of user {}", std::process::id(), rustix::process::getuid().as_raw());
+    let reason = refusal.strip_prefix("the node refuses: ").expect("the node says why");
+    assert!(refused.contains("WARN") && refused.contains(&process) && refused.contains(reason), "{refused}");
+    let full = line("quota is used up: 0 of 65536");
+    assert!(full.contains("WARN") && full.contains("tenant=\"uid:"), "{full}");
+    let further = line("more of them within a minute");
+    assert!(further.contains("further=2"), "{further}");
+    let log = log(&folder.path().join("audit.jsonl"));
+    let of = |event: &str| log.iter().find(|record| record["event"] == event).expect("it is written down");
+    assert_eq!((&of("refuse")["peer"], &of("refuse")["reason"]), (&process.into(), &reason.into()));
+    assert_eq!(of("quota")["process"], std::process::id());
 }
 
 #[test]

@@ -9,15 +9,14 @@
 //! has no room for is counted, and a `lost` record says so in its place once there is room.
 
 mod file;
-mod floods;
 mod lines;
 mod tray;
 
 pub(super) use tray::AuditSink;
 
+use super::floods::{FloodLimits, Floods};
 use super::wall::{WallClock, WallTime};
 use file::LogFile;
-use floods::Floods;
 use lines::Lines;
 use portcullis_node::{AuditEvent, AuditRecord};
 use portcullis_protocol::{Incarnation, Moment};
@@ -65,7 +64,7 @@ impl AuditWriter {
         let writer = Writer {
             log,
             lines: Lines::default(),
-            floods: Floods::default(),
+            floods: Floods::new(FLOOD_LIMITS),
             tray: Arc::clone(&tray),
             clock,
             zero,
@@ -133,6 +132,23 @@ struct Line<'a> {
     #[serde(flatten)]
     record: &'a AuditRecord,
 }
+
+/// What tenants and peers can cause at no cost does not fill the disk.
+const FLOOD_LIMITS: FloodLimits = FloodLimits {
+    period: Duration::from_secs(1),
+    reason: "more of them within a second",
+    most: |event| match event {
+        AuditEvent::Attach
+        | AuditEvent::Detach
+        | AuditEvent::Refuse
+        | AuditEvent::Violation
+        | AuditEvent::Pause
+        | AuditEvent::Recovery => Some(100),
+        // A cache that evicts meets its quota with every item.
+        AuditEvent::Quota => Some(1),
+        _ => None,
+    },
+};
 
 struct Writer {
     log: LogFile,
@@ -210,7 +226,7 @@ impl Writer {
 
     fn note_torn(&mut self) {
         if self.log.take_torn() {
-            let reason = Some("an earlier run left a line half: it is cut off");
+            let reason = Some("an earlier run left a line half: it is cut off".into());
             let lost = AuditRecord { reason, count: Some(1), ..self.own(AuditEvent::Lost) };
             self.line(&lost);
         }

@@ -4,8 +4,8 @@ use super::Rdma;
 use super::scout::Scout;
 use crate::PortLimits;
 use crate::fabric::NodeEngine;
-use portcullis_attach::Reason;
 use portcullis_attach::tls::{AdmissionPolicy, Admitted, Ends, Offer, Peer, Terms};
+use portcullis_attach::{Reason, RefusedPeer};
 use portcullis_nic::{EndpointSize, Guarantee};
 use portcullis_node::NodeConfig;
 use portcullis_protocol::ClientId;
@@ -63,5 +63,9 @@ impl AdmissionPolicy for TcpPolicy {
 
     fn depart(&self, client: u64) {
         self.entry.engine.depart(ClientId(client));
+    }
+
+    fn report(&self, refused: RefusedPeer) {
+        self.entry.engine.report(refused);
     }
 }

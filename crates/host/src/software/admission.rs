@@ -5,7 +5,7 @@ use super::{Software, WatchedEvent};
 use crate::PortLimits;
 use crate::fabric::NodeEngine;
 use portcullis_attach::unix::{AdmissionPolicy, Admitted, Peer, Place};
-use portcullis_attach::{Errand, Reason};
+use portcullis_attach::{Errand, Reason, RefusedPeer};
 use portcullis_memory::{Alarm, Mapping, MappingError, Ringer, Waker};
 use portcullis_nic::EndpointSize;
 use portcullis_node::NodeConfig;
@@ -190,5 +190,9 @@ impl AdmissionPolicy for SocketPolicy {
 
     fn depart(&self, client: u64) {
         self.engine.depart(ClientId(client));
+    }
+
+    fn report(&self, refused: RefusedPeer) {
+        self.engine.report(refused);
     }
 }

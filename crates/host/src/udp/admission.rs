@@ -7,7 +7,7 @@ use crate::{HostConfig, HostError, machine};
 use portcullis_attach::tls::{
     AdmissionPolicy, ListenError, Listener, Offer, OneShotTerms, Peer, TlsHandshake,
 };
-use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
+use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason, RefusedPeer};
 use portcullis_nic::Nic;
 use portcullis_onerma::{HostAddress, NodeSocket};
 use portcullis_protocol::{ClientId, Incarnation, MESSAGE_BYTES};
@@ -47,6 +47,10 @@ impl<F: Fabric> AdmissionPolicy for UdpPolicy<F> {
 
     fn depart(&self, client: u64) {
         self.engine.depart(ClientId(client));
+    }
+
+    fn report(&self, refused: RefusedPeer) {
+        self.engine.report(refused);
     }
 }
 

@@ -321,7 +321,26 @@ impl<M: Memory> Books<M> {
         client: ClientId,
         reason: Option<&'static str>,
     ) {
+        let reason = reason.map(Into::into);
         self.audit_of_client(at, event, client, |record| AuditRecord { reason, ..record });
+    }
+
+    /// Audits that a quota of a client's tenant is used up.
+    fn audit_quota(&mut self, client: ClientId, refusal: &Refusal, at: Moment) {
+        self.audit_of_client(at, AuditEvent::Quota, client, |record| AuditRecord {
+            reason: Some(refusal.to_string().into()),
+            ..record
+        });
+    }
+
+    /// Audits that a peer was refused before it was a client, and how many others since the last record.
+    pub fn audit_refused(&mut self, at: Moment, (peer, reason): (String, String), further: u64) {
+        self.audit.push(at, AuditEvent::Refuse, |record| AuditRecord {
+            peer: Some(peer.into()),
+            reason: Some(reason.into()),
+            count: (further > 0).then_some(further),
+            ..record
+        });
     }
 
     /// Audits what the NIC has done with a chunk since the node looked last.
@@ -399,7 +418,7 @@ impl<M: Memory> Books<M> {
                     sharing: permission.claim.sharing,
                     lifetime: permission.lifetime,
                 }),
-                reason,
+                reason: reason.map(Into::into),
                 ..record
             }
         });

@@ -85,6 +85,9 @@ impl<M: Memory> Books<M> {
             | RequestBody::FetchAndAdd { .. } => unreachable!("{request:?} is not about permissions"),
         };
         if let Err(refusal) = done {
+            if matches!(refusal, Refusal::Quota { .. }) {
+                self.audit_quota(from.client, &refusal, now);
+            }
             self.refuse(from, refusal);
         }
     }

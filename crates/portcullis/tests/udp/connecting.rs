@@ -28,6 +28,9 @@ fn a_udp_port_that_does_not_answer_is_told_from_a_node_that_is_not_there() {
     assert_eq!(error.code(), ErrorCode::NoPath);
     assert!(error.to_string().contains("UDP port") && error.is_retryable(), "{error}");
     rig.assert_empty();
+    let error = refused("udp:nowhere.invalid:7472", SessionOptions::default());
+    assert_eq!(error.code(), ErrorCode::NoSuchHost);
+    assert!(error.to_string().contains("the host in nowhere.invalid:7472 cannot be found"), "{error}");
     let nobody = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let error = refused(&format!("udp:{nobody}"), SessionOptions::default());
     assert_eq!(error.code(), ErrorCode::NoNode);

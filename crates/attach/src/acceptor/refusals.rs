@@ -1,0 +1,52 @@
+//! Which refused peers are reported. To be refused costs a peer nothing, so of many within a second only the first are.
+
+use crate::handshake::RefusedPeer;
+use std::time::{Duration, Instant};
+
+/// How many are reported in a second.
+const EACH_SECOND: u32 = 100;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The refused peers of the present second.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    since: Option<Instant>,
+    reported: u32,
+    /// Not reported since the last one that was.
+    further: u64,
+}
+
+impl Refusals {
+    /// Takes in a refused peer. Returns what is to be reported, if this one is.
+    pub fn note(&mut self, peer: String, reason: String, now: Instant) -> Option<RefusedPeer> {
+        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= SECOND) {
+            self.since = Some(now);
+            self.reported = 0;
+        }
+        if self.reported == EACH_SECOND {
+            self.further += 1;
+            return None;
+        }
+        self.reported += 1;
+        Some(RefusedPeer { peer, reason, further: std::mem::take(&mut self.further) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_counted_and_the_next_report_has_the_number() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        let mut note = |after_ms| {
+            let now = start + Duration::from_millis(after_ms);
+            refusals.note("a peer".to_owned(), "a reason".to_owned(), now).map(|refused| refused.further)
+        };
+        for _ in 0..EACH_SECOND {
+            assert_eq!(note(0), Some(0));
+        }
+        assert_eq!((note(1), note(999)), (None, None));
+        assert_eq!((note(1000), note(1001)), (Some(2), Some(0)));
+    }
+}
