@@ -233,6 +233,20 @@ fn a_library_whose_path_the_dynamic_linker_would_split_is_loaded_beside_the_user
 }
 
 #[test]
+fn a_program_that_uses_its_range_up_is_told_which_option_gives_more() {
+    if !can_run() {
+        return;
+    }
+    let dd = ["dd", "if=/dev/zero", "of=/dev/null", "bs=100M", "count=1"];
+    let output =
+        portcullis(&[&["far", "--range", "64MiB", "--"], &dd[..]].concat()).output().expect("it starts");
+    let errors = errors(&output);
+    assert!(!output.status.success(), "dd has its block");
+    let told = errors.lines().find(|line| line.contains("--range")).unwrap_or_else(|| panic!("{errors}"));
+    assert!(told.contains("KiB more in its 64 MiB: its malloc fails"), "{told}");
+}
+
+#[test]
 fn a_script_whose_child_has_the_memory_gets_a_warning() {
     if !can_run() {
         return;

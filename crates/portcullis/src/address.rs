@@ -27,7 +27,7 @@ pub enum UnknownAddress {
     /// The text has the form of no address.
     #[error(
         "{0:?} is no node's address: give shm:PATH, for example shm:/run/portcullis.sock, rdma:HOST:PORT, for example \
-         rdma:node1:7471, or udp:HOST:PORT, for example udp:node1:7472"
+         rdma:node1:7471, udp:HOST:PORT, for example udp:node1:7472, or name:NAME, for example name:bank/node1"
     )]
     Malformed(String),
     /// The address is one over RDMA, and this program was built without RDMA.

@@ -18,6 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::{Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
+use std::io::Write;
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -65,6 +66,8 @@ pub(crate) struct Range {
     /// Whether a forked child has the range too.
     forks: bool,
     socket: i32,
+    /// The user has been told that there is no room.
+    told_full: bool,
 }
 
 // SAFETY: the range's memory may be used from any thread, and its books are used by one at a time.
@@ -128,12 +131,19 @@ impl Range {
             opened: 0,
             forks: terms.powers.forks,
             socket: socket_number,
+            told_full: false,
         })
     }
 
-    /// Takes neighbouring granules, which are zeros.
+    /// Takes neighbouring granules, which are zeros. The first time that there are none, the user is told why the program's
+    /// `malloc` fails.
     pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
-        let granule = self.granules.take(count)?;
+        let Some(granule) = self.granules.take(count) else {
+            if !std::mem::replace(&mut self.told_full, true) {
+                tell_full(count, self.granules.count());
+            }
+            return None;
+        };
         if self.open(granule + count) {
             return Some(granule);
         }
@@ -235,6 +245,23 @@ pub(crate) fn keep(descriptor: OwnedFd) -> i32 {
 
 fn is_child_of(monitor: i32) -> bool {
     getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == monitor)
+}
+
+/// Writes to standard error, without memory of the heap, that `asked` granules are not to be had in a range of `count`.
+fn tell_full(asked: usize, count: usize) {
+    let mut text = [0; 256];
+    let mut rest = &mut text[..];
+    let written = writeln!(
+        rest,
+        "portcullis far: the program has no room for {} KiB more in its {} MiB: its malloc fails. Give it more with --range",
+        (asked * GRANULE) >> 10,
+        (count * GRANULE) >> 20
+    );
+    let left = rest.len();
+    if written.is_ok() {
+        // Where standard error is closed, nobody can be told.
+        let _ = rustix::io::write(rustix::stdio::stderr(), &text[..text.len() - left]);
+    }
 }
 
 /// Ends the program: nothing can fill its memory any more.

@@ -226,6 +226,9 @@ fn something_else_is_no_queue() {
     let options = QueueOptions { segment_slots: 2000, ..short() };
     let made = run(&pipeline, Queue::create(&pipeline, &options));
     assert!(matches!(made, Err(QueueError::Option { what: "segment_slots", .. })));
+    let options = QueueOptions { cell_bytes: 12, ..short() };
+    let refused = run(&pipeline, Queue::create(&pipeline, &options)).expect_err("no whole words");
+    assert_eq!(refused.to_string(), "the queue's cell_bytes is 12: give a multiple of 8");
 }
 
 /// What is made, used in part and destroyed leaves nothing: no object, no byte, no name. Others that have it open get errors.

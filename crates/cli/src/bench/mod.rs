@@ -159,9 +159,11 @@ pub enum Name {
     WriteLat,
     /// Latency of one FETCH_AND_ADD at a time.
     AtomicLat,
-    /// READs per second, with many under way.
+    /// READs per second and their bandwidth, with many under way; also read_bw.
+    #[value(alias = "read_bw")]
     ReadRate,
-    /// WRITEs per second, with many under way.
+    /// WRITEs per second and their bandwidth, with many under way; also write_bw.
+    #[value(alias = "write_bw")]
     WriteRate,
     /// Permissions acquired and ended per second, adding one technique of Patronus §5.4 at a time (Table 4).
     Permissions,
@@ -308,4 +310,18 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let Err(error) = done else { return ExitCode::SUCCESS };
     complain(format_args!("portcullis bench: {error}"));
     ExitCode::from(if matches!(error, BenchError::Options(_)) { 2 } else { 3 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_perftest_are_known() {
+        for (theirs, ours) in
+            [("read_bw", Name::ReadRate), ("write_bw", Name::WriteRate), ("read_lat", Name::ReadLat)]
+        {
+            assert_eq!(Name::from_str(theirs, false), Ok(ours));
+        }
+    }
 }

@@ -140,6 +140,11 @@ fn from_file(command: &Command, file: &Input) -> Result<BTreeMap<String, Vec<OsS
     let table: toml::Table = text.parse().map_err(|error| inside(in_one_line(&text, &error)))?;
     let mut settings = BTreeMap::new();
     for (key, value) in &table {
+        if value.is_table() {
+            return Err(inside(format!(
+                "there are no sections: write the keys of [{key}] without that line"
+            )));
+        }
         let (name, arg) =
             settable(command).find(|(name, _)| name == key).ok_or_else(|| inside(unknown(command, key)))?;
         if let Some(values) = values_of(arg, value).map_err(|what| inside(format!("{key}: {what}")))? {
@@ -258,7 +263,10 @@ mod tests {
             ("json = \"yes\"", "json: this is true or false"),
             ("socket-mode = 432", "octal"),
             ("memory = ", "line 1"),
-            ("[node]\nmemory = 5", "there is no setting \"node\""),
+            (
+                "[serve]\nmemory = \"1GiB\"",
+                "there are no sections: write the keys of [serve] without that line",
+            ),
         ] {
             let said = settings(file, &[]).expect_err(file);
             assert!(said.contains("serve.toml: ") && said.contains(told), "{file}: {said}");

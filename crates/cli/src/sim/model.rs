@@ -1,9 +1,13 @@
 //! Runs and prints the simulator's cost models.
 
-use crate::output::{print_json, say};
+use crate::output::{complain, print_json, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis_sim::{Effort, Inputs, ModelReport, OneShotInputs, connectx5_with, model_1rma_with};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How often it is said how far a model is where no bar can be shown.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs the model of Patronus's and OneSidedMW's clusters.
 pub fn connectx5(json: bool) -> ExitCode {
@@ -19,7 +23,12 @@ pub fn one_shot(json: bool) -> ExitCode {
 fn print(json: bool, model: impl FnOnce(&mut dyn FnMut(&str, u32, u32)) -> ModelReport) -> ExitCode {
     let style = ProgressStyle::with_template("{bar:40} {pos} of {len}  {msg}");
     let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let mut told = Instant::now();
     let report = model(&mut |what, done, of| {
+        if bar.is_hidden() && told.elapsed() >= TOLD_EVERY {
+            complain(format_args!("{done} of {of}: {what}"));
+            told = Instant::now();
+        }
         bar.set_length(of.into());
         bar.set_position(done.into());
         bar.set_message(what.to_owned());

@@ -27,6 +27,16 @@ pub enum QueueError {
         most: u64,
     },
     /// The caller's mistake: nothing was sent.
+    #[error("the queue's {what} is {value}: give a multiple of {step}")]
+    Step {
+        /// Which option.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// What it must be a multiple of.
+        step: u64,
+    },
+    /// The caller's mistake: nothing was sent.
     #[error(
         "an entry of this queue has at most {most} bytes, not {bytes}: make a queue of larger or more cells (any entry has at most {ENTRY_BYTES_MAX})"
     )]
@@ -57,7 +67,7 @@ impl Coded for QueueError {
         match self {
             Self::Session(error) => error.code(),
             Self::NotAQueue => ErrorCode::NotAQueue,
-            Self::Option { .. } => ErrorCode::QueueOption,
+            Self::Option { .. } | Self::Step { .. } => ErrorCode::QueueOption,
             Self::EntryTooLong { .. } => ErrorCode::EntryTooLong,
             Self::Closed => ErrorCode::QueueClosed,
             Self::Full => ErrorCode::NoRoomInQueue,

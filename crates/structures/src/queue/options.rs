@@ -10,6 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 const MAGIC: u64 = u64::from_le_bytes(*b"PCQUEUE1");
 /// The most bytes of an entry of any queue.
 pub const ENTRY_BYTES_MAX: usize = 64 << 10;
+/// Cells are whole words.
+const CELL_STEP: u32 = 8;
 /// Bytes of the part of the head that says where the records are. It is read with them.
 pub(super) const STATE_BYTES: usize = 64;
 /// Where in the head the part begins that only the holder of the right may change.
@@ -85,7 +87,13 @@ impl QueueOptions {
         };
         within("segment_slots", self.segment_slots.into(), 64, 1024)?;
         within("cell_bytes", self.cell_bytes.into(), 8, ENTRY_BYTES_MAX as u64)?;
-        within("cell_bytes modulo 8", (self.cell_bytes % 8).into(), 0, 0)?;
+        if !self.cell_bytes.is_multiple_of(CELL_STEP) {
+            return Err(QueueError::Step {
+                what: "cell_bytes",
+                value: self.cell_bytes.into(),
+                step: CELL_STEP.into(),
+            });
+        }
         within("segments_max", self.segments_max.into(), 2, 1 << 20)?;
         within("lease (in µs)", self.lease.0, 1_000, 10_000_000)
     }
