@@ -58,11 +58,11 @@ fn flags(linked: Linked) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).args(["--cflags", "--libs", "portcullis"]);
     let said = command.output().ok().filter(|output| output.status.success());
-    let by_hand = format!("-I{0}/include -L{0}/lib -lportcullis", prefix.display());
+    let by_hand = format!("-I{0}/include -L{0}/lib -lportcullis -Wl,-rpath,{0}/lib", prefix.display());
     let said = said.map_or(by_hand, |output| String::from_utf8_lossy(&output.stdout).into_owned());
     let flags = said.split_whitespace().map(str::to_owned);
     match linked {
-        Linked::Shared => flags.chain([format!("-Wl,-rpath,{}/lib", prefix.display())]).collect(),
+        Linked::Shared => flags.collect(),
         Linked::Static => flags
             .filter(|flag| flag != "-lportcullis")
             .chain([format!("{}/lib/libportcullis.a", prefix.display())])
