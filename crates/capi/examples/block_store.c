@@ -2,7 +2,7 @@
 // number. A reader that holds a block while it is freed gets an error, and never somebody else's block.
 //
 //   cc block_store.c $(pkg-config --cflags --libs portcullis) -o block_store
-//   ./block_store shm:/run/portcullis.sock      (without an address: a node within the program)
+//   ./block_store shm:portcullis.sock          (without an address: a node within the program)
 #include <portcullis.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // An event loop of the program's own: it waits on the session's descriptor beside its other descriptors, and keeps reads under way.
 //
 //   cc epoll_loop.c $(pkg-config --cflags --libs portcullis) -o epoll_loop
-//   ./epoll_loop shm:/run/portcullis.sock       (without an address: a node within the program)
+//   ./epoll_loop shm:portcullis.sock           (without an address: a node within the program)
 #define _GNU_SOURCE
 #include <portcullis.h>
 #include <stdio.h>

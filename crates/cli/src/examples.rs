@@ -24,6 +24,7 @@ fn calls(text: &str) -> Vec<String> {
     let mut calls: Vec<String> = Vec::new();
     let mut open = false;
     for line in text.lines().map(str::trim) {
+        let line = line.strip_prefix("$ ").unwrap_or(line);
         let line = line.strip_prefix("target/release/").unwrap_or(line);
         let (words, goes_on) = line.strip_suffix('\\').map_or((line, false), |words| (words, true));
         match calls.last_mut() {
@@ -78,6 +79,7 @@ fn every_call_in_the_documents_can_be_run_as_it_is_written() {
     ];
     for (name, text) in documents {
         let fenced = text.split("```").skip(1).step_by(2);
+        let fenced = fenced.filter(|block| block.starts_with("sh\n") || block.starts_with("console\n"));
         let calls: Vec<String> = fenced.flat_map(calls).collect();
         assert!(!calls.is_empty(), "{name} has no example any more");
         for call in calls {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo run --release --example batches                                  a node of its own
-//! cargo run --release --example batches -- shm:/run/portcullis.sock      a node that runs
+//! cargo run --release --example batches -- shm:portcullis.sock          a node that runs
 //! ```
 
 mod place;

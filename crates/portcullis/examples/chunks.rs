@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example chunks                                   a node of its own
-//! cargo run --release --example chunks -- shm:/run/portcullis.sock       a node that runs, with `serve --chunks 4096`
+//! cargo run --release --example chunks -- shm:portcullis.sock           a node that runs, with `serve --chunks 4096`
 //! ```
 //!
 //! A *chunk* is memory of one session: no other session can read it, and it has no deadline. Use it for what a program keeps

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! cargo run --release --example event_loop                               a node of its own
-//! cargo run --release --example event_loop -- shm:/run/portcullis.sock   a node that runs
+//! cargo run --release --example event_loop -- shm:portcullis.sock       a node that runs
 //! ```
 
 mod place;

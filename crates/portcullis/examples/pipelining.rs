@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example pipelining                               a node of its own
-//! cargo run --release --example pipelining -- shm:/run/portcullis.sock   a node that runs
+//! cargo run --release --example pipelining -- shm:portcullis.sock       a node that runs
 //! ```
 
 mod place;
