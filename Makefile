@@ -1,7 +1,7 @@
 # The two commands of the README, and what they are made of. On a fresh Debian or Ubuntu machine with git, make and
 # Rust, both set up what they need: packages through apt when root, otherwise they say what is missing.
 
-.PHONY: demo test build lint unit planted python memcached lmcache verbs fuzz instructions mutants fresh fresh-setup soak setup help
+.PHONY: demo test build lint unit planted examples python memcached lmcache verbs fuzz instructions mutants fresh fresh-setup soak setup help
 
 CARGO ?= cargo
 # What these commands build is built once. What an incremental build would keep for the next one takes five times the room.
@@ -31,7 +31,7 @@ build: setup
 demo: setup
 	$(CARGO) run --quiet --profile demo --locked -p portcullis-cli -- demo .
 
-test: setup lint fresh-setup unit python memcached verbs fuzz instructions
+test: setup lint fresh-setup unit examples python memcached verbs fuzz instructions
 	@echo 'All of make test passed.'
 
 # Style is a test: formatting, lints, documentation, and no file that has outgrown one idea.
@@ -52,6 +52,13 @@ unit: setup
 # directory's ledger, have to find each.
 planted: setup
 	$(CARGO) $(TESTS) --lib --test promises planted::
+
+# The commands and programs of the documents, as a plain user in a clean home. They use what `unit` has
+# built, and the native part of the Python package.
+examples: setup
+	@scripts/setup c++ pkg-config python-venv || echo 'SKIPPED: see above for what is missing'
+	$(CARGO) build --locked -p portcullis-python --features planted
+	@if command -v python3 >/dev/null; then scripts/examples || [ $$? -eq 77 ]; else echo 'SKIPPED the examples: no python3'; fi
 
 # The Python package, as users install it, on the oldest and the newest Python here. It uses what `unit` has built.
 python: setup
