@@ -41,7 +41,9 @@ impl Floods {
 
     /// Whether this record is to be written. [`Floods::settle`] has to be called for its time before.
     pub fn passes(&mut self, record: &AuditRecord) -> bool {
-        let Some(most) = (self.limits.most)(record.event) else { return true };
+        // What has no tenant is the node's own, unless a peer that is no client has caused it.
+        let is_foreign = record.tenant.is_some() || record.event == AuditEvent::Refuse;
+        let Some(most) = (self.limits.most)(record.event).filter(|_| is_foreign) else { return true };
         let seen = self.seen.entry((record.tenant.clone(), record.event.name()));
         let seen = seen.or_insert(Seen { event: record.event, left_out: 0, passed: 0 });
         if seen.passed < most {

@@ -56,10 +56,10 @@ fn it_tells_who_comes_and_goes_is_paused_or_barred_and_what_is_rebuilt() {
 /// Without `RUST_LOG`.
 #[test]
 fn it_warns_of_refused_clients_and_of_quotas_that_are_used_up_and_writes_both_down() {
-    let quota = ["--quota-bytes", "64KiB", "--arena-max", "1MiB", "--audit", "audit.jsonl"];
+    let quota = ["--quota-bytes", "64KiB", "--arena-max", "4MiB", "--audit", "audit.jsonl"];
     let node = Node::start(folder(), &quota);
     let address = format!("shm:{}", node.path("node.sock").display());
-    let greedy = SessionOptions { arena_bytes: 2 << 20, ..SessionOptions::default() };
+    let greedy = SessionOptions { arena_bytes: 8 << 20, ..SessionOptions::default() };
     let refusal = connect_with(&address, greedy).expect_err("the arena is too large").to_string();
     let mut session = node.connect();
     for _ in 0..3 {
