@@ -8,8 +8,8 @@ use crate::object::ObjectRef;
 use crate::permission::Permission;
 use crate::session::{Session, acquire_ask, allocate_ask};
 use crate::transfers::length_of;
-use portcullis::{Acquire, Allocate, Error, Lifetime};
-use portcullis_foreign::{ArenaBuffer, Failure, Misuse, Operations};
+use portcullis::{Acquire, Allocate, Error, Lifetime, Rights};
+use portcullis_foreign::{Failure, Misuse, Operations};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::ops::Range;
@@ -28,11 +28,12 @@ enum Step {
 }
 
 impl Step {
-    /// Adds the step to the session's operations. Returns what it is to become, or the step where the arena has no room for it.
-    fn add(self, py: Python<'_>, core: &mut Core, tag: u64) -> Result<Wanted, Box<Self>> {
+    /// Adds the step to the session's operations. Returns what it is to become, or the step and the error where the arena has no
+    /// room for it.
+    fn add(self, py: Python<'_>, core: &mut Core, tag: u64) -> Result<Wanted, (Box<Self>, Error)> {
         match self.try_to_add(py, core, tag) {
             Ok(wanted) => Ok(wanted),
-            Err(Refused::NoRoom(step)) => Err(step),
+            Err(Refused::NoRoom(step, error)) => Err((step, error)),
             Err(Refused::Failed(failure)) => {
                 core.attached.operations.fail(tag, failure);
                 Ok(Wanted::Nothing)
@@ -44,18 +45,31 @@ impl Step {
         let attached = &mut core.attached;
         match self {
             Self::Read { permission, offset, length, wanted } => {
-                let Some(buffer) = room(attached.session.buffer(length_of(length)))? else {
-                    return Err(Refused::NoRoom(Box::new(Self::Read { permission, offset, length, wanted })));
-                };
-                attached.operations.read(tag, &*permission.get().held.enter()?, offset, buffer);
+                let held = permission.get().held.enter()?;
+                held.check_span(offset, length as u64, Rights::READ)?;
+                match attached.session.buffer(length_of(length)) {
+                    Ok(buffer) => attached.operations.read(tag, &held, offset, buffer),
+                    Err(error) => {
+                        drop(held);
+                        let step = Self::Read { permission, offset, length, wanted };
+                        return Err(Refused::of_buffer(step, error));
+                    }
+                }
                 Ok(wanted)
             }
             Self::Write { permission, offset, data } => {
-                let Some(mut buffer) = room(attached.session.buffer(length_of(data.len())))? else {
-                    return Err(Refused::NoRoom(Box::new(Self::Write { permission, offset, data })));
-                };
-                data.copy(py, 0, &mut buffer.bytes_mut());
-                attached.operations.write(tag, &*permission.get().held.enter()?, offset, buffer);
+                let held = permission.get().held.enter()?;
+                held.check_span(offset, data.len() as u64, Rights::WRITE)?;
+                match attached.session.buffer(length_of(data.len())) {
+                    Ok(mut buffer) => {
+                        data.copy(py, 0, &mut buffer.bytes_mut());
+                        attached.operations.write(tag, &held, offset, buffer);
+                    }
+                    Err(error) => {
+                        drop(held);
+                        return Err(Refused::of_buffer(Self::Write { permission, offset, data }, error));
+                    }
+                }
                 Ok(Wanted::Nothing)
             }
             other => Ok(other.add_without_buffer(&mut attached.operations, tag)?),
@@ -96,22 +110,23 @@ impl Step {
 
 /// Why a step was not added.
 enum Refused {
-    NoRoom(Box<Step>),
+    NoRoom(Box<Step>, Error),
     Failed(Failure),
+}
+
+impl Refused {
+    /// Why a step has no buffer.
+    fn of_buffer(step: Step, error: Error) -> Self {
+        match error {
+            Error::ArenaFull { .. } => Self::NoRoom(Box::new(step), error),
+            error => Self::Failed(error.into()),
+        }
+    }
 }
 
 impl<E: Into<Failure>> From<E> for Refused {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
-    }
-}
-
-/// A buffer, or `None` where the arena has no room for it now.
-fn room(buffer: Result<ArenaBuffer, Error>) -> Result<Option<ArenaBuffer>, Error> {
-    match buffer {
-        Ok(buffer) => Ok(Some(buffer)),
-        Err(Error::ArenaFull { .. }) => Ok(None),
-        Err(error) => Err(error),
     }
 }
 
@@ -288,8 +303,8 @@ impl Batch {
         let steps = self.take();
         let tags = core.tags(steps.len());
         for (tag, step) in tags.clone().zip(steps) {
-            let wanted = step.add(py, &mut core, tag).unwrap_or_else(|step| {
-                core.attached.operations.fail(tag, no_room(&step).into());
+            let wanted = step.add(py, &mut core, tag).unwrap_or_else(|(_, error)| {
+                core.attached.operations.fail(tag, error.into());
                 Wanted::Nothing
             });
             core.submit(tag, wanted);
@@ -301,15 +316,6 @@ impl Batch {
     fn __len__(&self) -> usize {
         self.steps.lock().map_or(0, |steps| steps.len())
     }
-}
-
-fn no_room(step: &Step) -> Error {
-    let asked = match step {
-        Step::Read { length, .. } => *length,
-        Step::Write { data, .. } => data.len(),
-        _ => 0,
-    };
-    Error::ArenaFull { asked: asked as u64 }
 }
 
 /// Operations that are begun and waited for together.
@@ -338,13 +344,13 @@ impl<'a, 'py> Run<'a, 'py> {
         let wanted = loop {
             match step.add(py, &mut self.core, tag) {
                 Ok(wanted) => break wanted,
-                Err(back) if self.under_way > 0 => {
+                Err((back, _)) if self.under_way > 0 => {
                     step = *back;
                     self.core.attached.post();
                     self.land_one(1)?;
                 }
-                Err(back) => {
-                    self.core.attached.operations.fail(tag, no_room(&back).into());
+                Err((_, error)) => {
+                    self.core.attached.operations.fail(tag, error.into());
                     break Wanted::Nothing;
                 }
             }

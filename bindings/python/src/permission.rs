@@ -6,7 +6,7 @@ use crate::failure::{OrRaise, raised};
 use crate::object::ObjectRef;
 use crate::session::Session;
 use crate::view::View;
-use portcullis::{Clock, Kept, Lease, ProcessClock, Sharing};
+use portcullis::{Clock, Kept, Lease, ProcessClock, Rights, Sharing};
 use portcullis_errors::Fault;
 use portcullis_foreign::{Completion, Door, Ended, Failure, Misuse};
 use pyo3::prelude::*;
@@ -154,7 +154,7 @@ impl Permission {
     }
 
     /// Reads as many bytes as the buffer has, from `offset` on, into it: any buffer whose bytes lie one after another and can be
-    /// written, such as a bytearray or a numpy array.
+    /// written, such as a bytearray or a numpy array. A buffer that the permission does not cover is refused before a byte is read.
     ///
     /// >>> into = bytearray(5)
     /// >>> with session.allocate(64) as permission:
@@ -170,7 +170,8 @@ impl Permission {
         core.read(py, &held, (offset.0, target.len()), |at, bytes| target.fill(py, at, bytes))
     }
 
-    /// Writes the bytes of a buffer, from `offset` on.
+    /// Writes the bytes of a buffer, from `offset` on. A buffer that the permission does not cover is refused before a byte is
+    /// written.
     #[pyo3(signature = (data, offset = Size(0)), text_signature = "($self, data, offset=0)")]
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: Size) -> PyResult<()> {
         let source = CallerBuffer::source(data)?;
@@ -205,13 +206,9 @@ impl Permission {
         let length = self.length_from(offset.0, length)?;
         let mut core = self.session.get().enter(py)?;
         let held = self.held.enter().or_raise(py)?;
-        // A length that no permission covers is refused before memory is taken for it.
-        let room = if offset.0.checked_add(length as u64).is_some_and(|end| end <= self.length) {
-            length
-        } else {
-            0
-        };
-        PyBytes::new_with(py, room, |into| {
+        // Before memory is taken for it.
+        held.check_span(offset.0, length as u64, Rights::READ).or_raise(py)?;
+        PyBytes::new_with(py, length, |into| {
             core.read(py, &held, (offset.0, length), |at, bytes| {
                 into[at..at + bytes.len()].copy_from_slice(bytes);
             })

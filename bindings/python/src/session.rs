@@ -116,7 +116,10 @@ fn named(entry: &Entry) -> Named {
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (place, *, arena = Size(4 << 20), tenant = None, certificates = None, within = None))]
+    #[pyo3(
+        signature = (place, *, arena = Size(4 << 20), tenant = None, certificates = None, within = None),
+        text_signature = "(place, *, arena='4MiB', tenant=None, certificates=None, within=5.0)"
+    )]
     fn new(
         py: Python<'_>,
         place: &Bound<'_, PyAny>,

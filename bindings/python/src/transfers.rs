@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::failure::{OrRaise, raised};
-use portcullis::{Error, Permission};
+use portcullis::{Error, Permission, Rights};
 use portcullis_foreign::{ArenaBuffer, Completion};
 use pyo3::prelude::*;
 use std::ops::Range;
@@ -13,7 +13,8 @@ pub(crate) const PIECE_BYTES: usize = 256 << 10;
 const PIECES_MAX: usize = 4;
 
 impl Core {
-    /// Reads bytes of the permission's memory, and hands them to `land`, each piece with its place.
+    /// Reads bytes of the permission's memory, and hands them to `land`, each piece with its place. Nothing is read unless the
+    /// permission covers all of them.
     #[inline]
     pub(crate) fn read(
         &mut self,
@@ -22,13 +23,15 @@ impl Core {
         (offset, length): (u64, usize),
         mut land: impl FnMut(usize, &[u8]),
     ) -> PyResult<()> {
+        permission.check_span(offset, length as u64, Rights::READ).or_raise(py)?;
         let begin = |core: &mut Self, tag, at: Range<usize>, buffer| {
             core.attached.operations.read(tag, permission, offset.saturating_add(at.start as u64), buffer);
         };
         self.in_pieces(py, length, begin, |at, buffer| land(at, &buffer.bytes()))
     }
 
-    /// Writes bytes to the permission's memory, of which `fill` gives each piece by its place.
+    /// Writes bytes to the permission's memory, of which `fill` gives each piece by its place. Nothing is written unless the
+    /// permission covers all of them.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -37,6 +40,7 @@ impl Core {
         (offset, length): (u64, usize),
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> PyResult<()> {
+        permission.check_span(offset, length as u64, Rights::WRITE).or_raise(py)?;
         let begin = |core: &mut Self, tag, at: Range<usize>, mut buffer: ArenaBuffer| {
             fill(at.start, &mut buffer.bytes_mut());
             core.attached.operations.write(tag, permission, offset.saturating_add(at.start as u64), buffer);
@@ -94,6 +98,7 @@ impl Core {
         permission: &Permission,
         (offset, length): (u64, usize),
     ) -> PyResult<Completion> {
+        permission.check_span(offset, length as u64, Rights::READ).or_raise(py)?;
         let buffer = self.attached.session.buffer(length_of(length)).or_raise(py)?;
         let tag = self.tags(1).start;
         self.attached.operations.read(tag, permission, offset, buffer);

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import ctypes
+import inspect
 import mmap
 import pickle
+import re
 
 import portcullis_memory
 import pytest
@@ -183,3 +186,49 @@ def test_an_arena_that_is_full_says_what_to_do(node):
             permission.read("1TiB")
         with pytest.raises(portcullis_memory.CallerError):
             permission.read_bytes("1TiB")
+
+
+def test_an_arena_that_is_too_small_names_the_size_that_is_needed_and_who_allows_it(node):
+    with node.connect(arena="512KiB") as session, session.allocate("3MiB", lifetime=10) as permission:
+        batch = session.batch()
+        batch.read(permission)
+        with pytest.raises(portcullis_memory.CallerError) as caught:
+            permission.read()
+        for error in (caught.value, batch.run()[0]):
+            assert error.name == "arena-full" and not error.is_retryable
+            for told in ("3145728 bytes", "524288", "arena=", "--arena-max", "--ports-memory"):
+                assert told in str(error)
+        needed = int(re.search(r"arena of (\d+) bytes", str(caught.value))[1])
+        with node.connect(arena=needed) as larger:
+            with larger.allocate("3MiB", lifetime=10) as there, there.read() as view:
+                assert len(view) == 3 << 20
+        with node.connect(arena=needed - (1 << 20)) as smaller, smaller.allocate("3MiB", lifetime=10) as there:
+            with pytest.raises(portcullis_memory.CallerError, match=str(needed)):
+                there.read()
+
+
+def test_the_default_of_the_arena_is_in_the_signatures():
+    for connects in (portcullis_memory.connect, portcullis_memory.Node.connect, portcullis_memory.Session):
+        assert inspect.signature(connects).parameters["arena"].default == "4MiB"
+
+
+@pytest.mark.parametrize("length", [100, 5 << 20])
+@pytest.mark.parametrize("way", ["call", "batch", "asyncio"])
+def test_a_buffer_that_is_larger_than_the_permission_is_refused_before_a_byte_moves(session, way, length):
+    with session.allocate(length - 1, lifetime=10) as permission:
+        permission.write(b"a" * (length - 1))
+        before, data = bytearray(b"b" * length), b"c" * length
+        for name, buffer, offset in (("read_into", before, 0), ("write", data, 0), ("write", data[:2], length - 2)):
+            with pytest.raises(portcullis_memory.CallerError) as caught:
+                if way == "call":
+                    getattr(permission, name)(buffer, offset)
+                elif way == "batch":
+                    batch = session.batch()
+                    getattr(batch, name)(permission, buffer, offset)
+                    raise batch.run()[0]
+                else:
+                    asyncio.run(getattr(session, f"a{name}")(permission, buffer, offset))
+            assert caught.value.name == "outside-range"
+            assert str(caught.value) == f"{len(buffer)} bytes at {offset} reach outside the permission's {length - 1}"
+        assert before == b"b" * length
+        assert permission.read_bytes() == b"a" * (length - 1)

@@ -59,12 +59,14 @@ pub(crate) struct Blocks<M> {
     memory: M,
     key: Lkey,
     base: u64,
+    /// Bytes at the beginning of the memory that an attach adds to the arena that it was asked for.
+    added: u64,
     free: Mutex<[Vec<u64>; CLASSES]>,
 }
 
 impl<M: Memory> Blocks<M> {
-    /// Blocks from `base` to the end of the memory.
-    pub(crate) fn new(memory: M, key: Lkey, base: u64) -> Self {
+    /// Blocks from `base` to the end of the memory, of which the first `added` bytes do not count as the arena.
+    pub(crate) fn new(memory: M, key: Lkey, base: u64, added: u64) -> Self {
         let base = base.next_multiple_of(BLOCK_MIN);
         let mut free: [Vec<u64>; CLASSES] = std::array::from_fn(|_| Vec::new());
         let mut at = 0;
@@ -78,29 +80,41 @@ impl<M: Memory> Blocks<M> {
                 left -= block_bytes(class);
             }
         }
-        Self { memory, key, base, free: Mutex::new(free) }
+        Self { memory, key, base, added, free: Mutex::new(free) }
     }
 
     pub(crate) fn buffer(self: &Arc<Self>, length: u32) -> Result<Buffer<M>, Error> {
-        let blocks = u64::from(length).div_ceil(BLOCK_MIN).max(1).next_power_of_two();
-        let class = blocks.trailing_zeros();
-        let full = Error::ArenaFull { asked: u64::from(length) };
+        let class = class_of(length);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let block = match take(&mut free, class as usize) {
             Some(block) => block,
             None => {
                 merge(&mut free);
-                take(&mut free, class as usize).ok_or(full)?
+                take(&mut free, class as usize).ok_or_else(|| self.full(length))?
             }
         };
         drop(free);
         Ok(Buffer { blocks: Arc::clone(self), place: Place::new(block, class, length) })
     }
 
+    /// The error where there is no block for so many bytes.
+    fn full(&self, length: u32) -> Error {
+        Error::ArenaFull {
+            asked: length.into(),
+            needed: self.base - self.added + block_bytes(class_of(length) as usize),
+            arena: self.memory.length() - self.added,
+        }
+    }
+
     fn give_back(&self, place: Place) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         free[place.class()].push(place.block());
     }
+}
+
+/// The class of the smallest block that has so many bytes.
+fn class_of(length: u32) -> u32 {
+    u64::from(length).div_ceil(BLOCK_MIN).max(1).next_power_of_two().trailing_zeros()
 }
 
 fn block_bytes(class: usize) -> u64 {
@@ -167,7 +181,7 @@ impl<M: Memory> Buffer<M> {
     /// [`Error::ArenaFull`] beyond the capacity; the length stays.
     pub fn resize(&mut self, length: u32) -> Result<(), Error> {
         if u64::from(length) > self.capacity() {
-            return Err(Error::ArenaFull { asked: u64::from(length) });
+            return Err(self.blocks.full(length));
         }
         self.place = self.place.with_length(length);
         Ok(())

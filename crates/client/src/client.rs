@@ -86,11 +86,13 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`Error::ArenaFull`]: the arena is too short for the control messages and the operations' words.
     pub fn new(endpoint: E, config: ClientConfig) -> Result<Self, Error> {
         let control = Control::new(&endpoint);
-        let words = control.arena_bytes().next_multiple_of(u64::from(WORD_BYTES));
+        let added = control.arena_bytes();
+        let words = added.next_multiple_of(u64::from(WORD_BYTES));
         let asking = words + u64::from(config.operations_max) * u64::from(WORD_BYTES);
         let rest = asking + Chunks::arena_bytes(&endpoint);
         if rest > endpoint.arena().length() {
-            return Err(Error::ArenaFull { asked: rest });
+            let (needed, arena) = (rest - added, endpoint.arena().length().saturating_sub(added));
+            return Err(Error::ArenaFull { asked: needed, needed, arena });
         }
         let (memory, key) = (endpoint.arena().clone(), endpoint.arena_key());
         let mut client = Self {
@@ -108,7 +110,7 @@ impl<E: VerbsEndpoint> Client<E> {
             over: None,
             limit: Limit::NONE,
             mark: Mark::default(),
-            blocks: Arc::new(Blocks::new(memory, key, rest)),
+            blocks: Arc::new(Blocks::new(memory, key, rest, added)),
             completions: Vec::with_capacity(COMPLETIONS_MOST),
             unjudged: Vec::new(),
             endpoint,

@@ -116,12 +116,14 @@ pub enum Error {
         limit: u64,
     },
     /// The arena has no piece of this size: nothing was begun.
-    #[error(
-        "the buffer arena has no {asked} bytes in one piece: drop buffers, or attach with a larger arena"
-    )]
+    #[error("{}", arena_full(*asked, *needed, *arena))]
     ArenaFull {
         /// The bytes asked for.
         asked: u64,
+        /// Bytes of the smallest arena that has such a piece, while no other buffer is held.
+        needed: u64,
+        /// Bytes of this session's arena.
+        arena: u64,
     },
     /// This machine's fault: the NIC at this end could not carry out the request.
     #[error("the local NIC failed with {0}")]
@@ -227,10 +229,10 @@ impl Error {
             | Self::TimedOut { .. }
             | Self::Unanswered
             | Self::QueueFull { .. }
-            | Self::ArenaFull { .. }
             | Self::Paused { .. }
             | Self::NoFreeChunk
             | Self::Quota { .. } => true,
+            Self::ArenaFull { needed, arena, .. } => needed <= arena,
             Self::Refused(refusal) => refusal.is_retryable(),
             Self::LivesLonger { .. }
             | Self::OutsideRange { .. }
@@ -250,6 +252,27 @@ impl Error {
             | Self::NodeGone => false,
         }
     }
+}
+
+/// The text of [`Error::ArenaFull`].
+fn arena_full(asked: u64, needed: u64, arena: u64) -> String {
+    let (wrong, first) = if needed > arena {
+        (
+            format!(
+                "{asked} bytes in one piece need a buffer arena of {needed} bytes, and the session has {arena}"
+            ),
+            "",
+        )
+    } else {
+        (
+            format!("the session's buffer arena of {arena} bytes has no {asked} bytes in one piece left"),
+            "drop buffers, or ",
+        )
+    };
+    format!(
+        "{wrong}: {first}connect with a larger arena (arena= in Python, arena_bytes in Rust and C), up to the --arena-max of the \
+         node, whose --ports-memory has to hold the arenas of all clients"
+    )
 }
 
 impl From<Refusal> for Error {

@@ -249,9 +249,13 @@ impl Permission {
         &self.lease
     }
 
-    /// Finds an honest mistake before it becomes a violation on the node.
+    /// Checks that an access of these bytes that needs these rights is within the permission. Each access is checked by itself;
+    /// a caller that cuts a transfer into several accesses checks the whole of it before the first one.
+    ///
+    /// # Errors
+    /// [`Error::WrongRight`] or [`Error::OutsideRange`].
     #[inline]
-    pub(crate) fn check_span(&self, offset: u64, length: u64, needed: Rights) -> Result<(), Error> {
+    pub fn check_span(&self, offset: u64, length: u64, needed: Rights) -> Result<(), Error> {
         if !self.rights.contains(needed) {
             return Err(Error::WrongRight { needed });
         }

@@ -136,7 +136,7 @@ fn an_error_says_whether_trying_again_may_help() {
         Error::Revoked,
         Error::Interrupted,
         Error::QueueFull { limit: 1 },
-        Error::ArenaFull { asked: 1 },
+        Error::ArenaFull { asked: 1, needed: 2, arena: 2 },
         Error::Paused { wait: time },
         Error::Quota { used: 1, limit: 1 },
         Error::Refused(Refusal::Conflict),

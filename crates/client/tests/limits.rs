@@ -73,8 +73,8 @@ fn a_buffer_is_resized_within_its_capacity_alone() {
             buffer.resize(length).unwrap();
             assert_eq!((buffer.len(), buffer.capacity(), buffer.is_empty()), (length, capacity, length == 0));
         }
-        let beyond = Error::ArenaFull { asked: capacity + 1 };
-        assert_eq!(buffer.resize(most + 1), Err(beyond));
+        let beyond = buffer.resize(most + 1);
+        assert!(matches!(beyond, Err(Error::ArenaFull { asked, .. }) if asked == capacity + 1), "{beyond:?}");
         assert_eq!(buffer.len(), most, "it stays as it is");
         let mut bytes = vec![0; asked as usize];
         buffer.read(0, &mut bytes);

@@ -50,7 +50,8 @@ mod tests {
         let address = format!("shm:{}", folder.path().join("none.sock").display());
         assert!(connect(&address).expect_err("no node").is_retryable());
         assert!(!connect("nowhere").expect_err("no address").is_retryable());
-        assert!(ConnectError::Client(Error::ArenaFull { asked: 1 }).is_retryable());
+        assert!(ConnectError::Client(Error::ArenaFull { asked: 1, needed: 2, arena: 2 }).is_retryable());
+        assert!(!ConnectError::Client(Error::ArenaFull { asked: 2, needed: 3, arena: 2 }).is_retryable());
         assert!(!ConnectError::Client(Error::Barred).is_retryable());
     }
 

@@ -139,10 +139,10 @@ class Session:
         cls,
         place: str | Node,
         *,
-        arena: Size = ...,
+        arena: Size = "4MiB",
         tenant: str | None = None,
         certificates: str | os.PathLike[str] | None = None,
-        within: float | None = None,
+        within: float | None = 5.0,
     ) -> Self: ...
     @property
     def closed(self) -> bool: ...

@@ -218,7 +218,7 @@ class Awaiting:
         bytearray(b'hello')
         """
         driver = self._driver()
-        pieces = _pieces(buffer, offset)
+        pieces = _pieces(permission, buffer, offset)
         if pieces is None:
             await driver.run(lambda batch: batch.read_into(permission, buffer, offset))
             return
@@ -237,7 +237,7 @@ class Awaiting:
     async def awrite(self, permission: Permission, data: Bytes, offset: Size = 0) -> None:
         """As Permission.write. The data must stay as it is until the write has ended."""
         driver = self._driver()
-        pieces = _pieces(data, offset)
+        pieces = _pieces(permission, data, offset)
         if pieces is None:
             await driver.run(lambda batch: batch.write(permission, data, offset))
             return
@@ -304,11 +304,12 @@ async def _all(parts: Iterable[Coroutine[Any, Any, object]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _pieces(buffer: Bytes, offset: Size) -> list[tuple[int, memoryview]] | None:
-    """A long buffer in pieces, each with its offset. None: it is one piece, or none that memoryview knows."""
+def _pieces(permission: Permission, buffer: Bytes, offset: Size) -> list[tuple[int, memoryview]] | None:
+    """A long buffer in pieces, each with its offset. None: it is one piece, or none that memoryview knows, or the permission does not
+    cover it: then it is refused as a whole."""
     try:
         view = memoryview(buffer)
-        if view.nbytes <= _PIECE or not isinstance(offset, int):
+        if view.nbytes <= _PIECE or not isinstance(offset, int) or offset + view.nbytes > permission.length:
             return None
         flat = view.cast("B")
     except (TypeError, ValueError):

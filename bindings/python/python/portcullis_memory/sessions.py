@@ -56,8 +56,8 @@ class Session(Awaiting, _native.Session):
 
         Options: lease (seconds; who dies in the middle of a change holds others up no longer than twice this), groups (of buckets
         of a subtable: each has room for 21 keys), depth_max (at most two to this power subtables), seed (of the hashes,
-        for experiments: drawn unless told), keep (as Session.allocate, True unless told), grain ("extent", or "block" for a permission for each value), blocks ("objects", or
-        "chunks" for memory of this session alone).
+        for experiments: drawn unless told), keep (as Session.allocate, but not False: True unless told), grain ("extent", or
+        "block" for a permission for each value), blocks ("objects", or "chunks" for memory of this session alone).
         """
         return Table(_native.Table.create(self, name, options))
 
@@ -69,7 +69,7 @@ class Session(Awaiting, _native.Session):
         """Makes an empty queue, with a name if it is to have one.
 
         Options: segment_slots (64 to 1024), cell_bytes (of a slot; a longer entry takes several), segments_max, lease (seconds: for
-        how long one who has died can hold up others), keep (as Session.allocate, True unless told).
+        how long one who has died can hold up others), keep (as Session.allocate, but not False: True unless told).
         """
         return Queue(_native.Queue.create(self, name, options))
 
@@ -98,7 +98,9 @@ def connect(
     """Opens a session with the node at an address: ``shm:/run/portcullis.sock``, ``udp:host:port``, ``rdma:host:port``, or
     ``name:tenant/node`` to be looked up in the cluster's directory.
 
-    arena: bytes of the memory that reads and writes go through. certificates, tenant: a folder made by ``portcullis certificates``,
+    arena: bytes of the memory that reads, writes and views go through, 4 MiB unless told. A read in place or an operation of a batch
+    needs room for all its bytes in one piece there; read_into, read_bytes and write do not. The node allows arenas up to its
+    ``--arena-max``, and takes the memory of all of them from its ``--ports-memory``. certificates, tenant: a folder made by ``portcullis certificates``,
     and the tenant to act for, for nodes of other machines. within: seconds for which the attach and each operation may wait for
     the node; then it fails with the error ``timed-out``, and the session goes on.
 
@@ -146,7 +148,7 @@ class Node(_native.Node):
         return node
 
     def connect(self, tenant: str = "local", arena: Size = "4MiB") -> Session:
-        """Opens a session with the node, for a tenant of any name."""
+        """Opens a session with the node, for a tenant of any name. arena: as of portcullis_memory.connect."""
         return Session(self, arena=arena, tenant=tenant)
 
     def stop(self) -> None:

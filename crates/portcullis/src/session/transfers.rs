@@ -4,6 +4,7 @@ use super::Session;
 use crate::Clock;
 use portcullis_client::{Buffer, Error, Operation, Outcome, Permission, Rejected};
 use portcullis_nic::{Memory, VerbsEndpoint};
+use portcullis_protocol::Rights;
 use std::collections::VecDeque;
 
 /// The most bytes that one operation of [`Session::read`] and [`Session::write`] moves.
@@ -15,9 +16,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Reads bytes of the permission's memory into `into`, starting at `offset`.
     ///
     /// # Errors
-    /// The permission does not cover these bytes, or has ended, or the node is gone. Parts of `into` may have been
-    /// overwritten.
+    /// The permission does not cover these bytes: nothing was read. It has ended, or the node is gone: parts of `into` may have
+    /// been overwritten.
     pub fn read(&mut self, permission: &Permission, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        permission.check_span(offset, into.len() as u64, Rights::READ)?;
         self.in_pieces(
             offset,
             into.chunks_mut(PIECE_BYTES),
@@ -34,8 +36,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Writes `bytes` to the permission's memory, starting at `offset`.
     ///
     /// # Errors
-    /// As [`Session::read`]. Parts may have been written.
+    /// The permission does not cover these bytes: nothing was written. It has ended, or the node is gone: parts may have been
+    /// written.
     pub fn write(&mut self, permission: &Permission, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        permission.check_span(offset, bytes.len() as u64, Rights::WRITE)?;
         self.in_pieces(
             offset,
             bytes.chunks(PIECE_BYTES),
