@@ -105,6 +105,16 @@ def test_options_that_there_are_not_are_refused(session):
             session.create_queue(**options)
 
 
+def test_a_structure_that_is_not_kept_is_refused_with_what_to_use_instead(session):
+    for make, name in ((session.create_queue, "queue-option"), (session.create_table, "table-option")):
+        with pytest.raises(portcullis_memory.CallerError, match="always kept.*longer than its lease.*destroy") as caught:
+            make(keep=False)
+        assert caught.value.name == name
+        for keep in (True, 5):
+            made = make(keep=keep)
+            made.destroy()
+
+
 def test_entries_come_out_of_a_queue_as_they_went_in(session, node):
     with session.create_queue("jobs", cell_bytes="128", keep=True) as queue, node.connect() as other:
         for n in range(10):

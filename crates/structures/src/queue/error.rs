@@ -26,6 +26,13 @@ pub enum QueueError {
         /// The most that it may be.
         most: u64,
     },
+    /// A queue cannot be made without being kept.
+    #[error(
+        "a queue is always kept: nobody holds a permission on it in a pause that is longer than its lease, and without keep its \
+         memory and entries would be freed in the first one. Keep it until the tenant's last client goes (the default), for a time \
+         after that, or for ever, and destroy it when it is not needed any more"
+    )]
+    NotKept,
     /// The caller's mistake: nothing was sent.
     #[error("the queue's {what} is {value}: give a multiple of {step}")]
     Step {
@@ -67,7 +74,7 @@ impl Coded for QueueError {
         match self {
             Self::Session(error) => error.code(),
             Self::NotAQueue => ErrorCode::NotAQueue,
-            Self::Option { .. } | Self::Step { .. } => ErrorCode::QueueOption,
+            Self::Option { .. } | Self::Step { .. } | Self::NotKept => ErrorCode::QueueOption,
             Self::EntryTooLong { .. } => ErrorCode::EntryTooLong,
             Self::Closed => ErrorCode::QueueClosed,
             Self::Full => ErrorCode::NoRoomInQueue,

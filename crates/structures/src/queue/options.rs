@@ -36,7 +36,8 @@ pub struct QueueOptions {
     /// Over UDP an operation whose packets are lost takes 60 ms. Where packets are lost often, a lease shorter than that may end
     /// before an operation has got through, and each change of the queue takes several attempts.
     pub lease: Lifetime,
-    /// How long the queue is kept when no client has a permission on it.
+    /// How long the queue is kept when no client has a permission on it, which is so in every pause of a lease. [`Keep::No`] is
+    /// refused with [`QueueError::NotKept`].
     pub keep: Keep,
 }
 
@@ -79,7 +80,7 @@ impl QueueOptions {
     }
 
     /// # Errors
-    /// [`QueueError::Option`].
+    /// [`QueueError::Option`] or [`QueueError::NotKept`].
     pub(super) fn check(&self) -> Result<(), QueueError> {
         let within = |what, value: u64, least: u64, most: u64| {
             let fits = (least..=most).contains(&value);
@@ -95,7 +96,8 @@ impl QueueOptions {
             });
         }
         within("segments_max", self.segments_max.into(), 2, 1 << 20)?;
-        within("lease (in µs)", self.lease.0, 1_000, 10_000_000)
+        within("lease (in µs)", self.lease.0, 1_000, 10_000_000)?;
+        if self.keep == Keep::No { Err(QueueError::NotKept) } else { Ok(()) }
     }
 
     pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -204,6 +206,7 @@ mod tests {
         refused(QueueOptions { cell_bytes: 12, ..QueueOptions::default() });
         refused(QueueOptions { segments_max: 1, ..QueueOptions::default() });
         refused(QueueOptions { lease: Lifetime(1), ..QueueOptions::default() });
+        refused(QueueOptions { keep: Keep::No, ..QueueOptions::default() });
         assert_eq!(QueueOptions::from_bytes([0; QueueOptions::BYTES]), Err(QueueError::NotAQueue));
     }
 }

@@ -26,6 +26,13 @@ pub enum TableError {
         /// The most that it may be.
         most: u64,
     },
+    /// A table cannot be made without being kept.
+    #[error(
+        "a table is always kept: nobody holds a permission on it in a pause that is longer than its lease, and without keep its \
+         memory and keys would be freed in the first one. Keep it until the tenant's last client goes (the default), for a time \
+         after that, or for ever, and destroy it when it is not needed any more"
+    )]
+    NotKept,
     /// The machine gives no random numbers, so no seed was drawn.
     #[error("this machine gives no random numbers for the seed of a table: see getrandom(2)")]
     NoRandomness,
@@ -72,7 +79,7 @@ impl Coded for TableError {
             Self::Session(error) => error.code(),
             Self::NotATable => ErrorCode::NotATable,
             Self::NoRandomness => ErrorCode::Machine,
-            Self::Option { .. } => ErrorCode::TableOption,
+            Self::Option { .. } | Self::NotKept => ErrorCode::TableOption,
             Self::KeyTooLong { .. } => ErrorCode::KeyTooLong,
             Self::ValueTooLong { .. } => ErrorCode::ValueTooLong,
             Self::ReadOnly => ErrorCode::ReadOnlyTable,

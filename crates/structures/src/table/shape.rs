@@ -73,7 +73,8 @@ pub struct TableOptions {
     /// A program that knows the seed can choose keys that share their buckets, until a subtable has no room for anybody's key.
     /// So a table whose keys come from others has a drawn seed. A given one makes an experiment the same again.
     pub seed: Option<u64>,
-    /// How long the table is kept when no client has a permission on it.
+    /// How long the table is kept when no client has a permission on it, which is so in every pause of a lease. [`Keep::No`] is
+    /// refused with [`TableError::NotKept`].
     pub keep: Keep,
 }
 
@@ -121,7 +122,7 @@ impl TableOptions {
     pub(super) const BYTES: usize = size_of::<OptionsWire>();
 
     /// # Errors
-    /// [`TableError::Option`].
+    /// [`TableError::Option`] or [`TableError::NotKept`].
     pub(super) fn check(&self) -> Result<(), TableError> {
         let within = |what, value: u64, least: u64, most: u64| {
             let fits = (least..=most).contains(&value);
@@ -129,7 +130,8 @@ impl TableOptions {
         };
         within("lease (in µs)", self.lease.0, 1_000, 10_000_000)?;
         within("groups", self.groups.into(), 1, 1 << 20)?;
-        within("depth_max", self.depth_max.into(), 0, DEPTH_LIMIT.into())
+        within("depth_max", self.depth_max.into(), 0, DEPTH_LIMIT.into())?;
+        if self.keep == Keep::No { Err(TableError::NotKept) } else { Ok(()) }
     }
 
     /// The seed that is asked for, or one that is drawn.
@@ -293,6 +295,12 @@ mod tests {
             prop_assert!(options.entry_at(1 << depth_max) <= options.subtable_record_at(0));
             prop_assert!(options.subtable_record_at(options.subtables_max()) <= options.extent_record_at(0));
         }
+    }
+
+    #[test]
+    fn a_table_that_would_go_in_the_first_pause_is_refused() {
+        let options = TableOptions { keep: Keep::No, ..TableOptions::default() };
+        assert!(matches!(options.check(), Err(TableError::NotKept)));
     }
 
     #[test]
