@@ -1,19 +1,22 @@
-//! Operations of structures: they wait without the interpreter's lock, and a signal ends them.
+//! Operations of structures. Those that a call waits for let go of the interpreter's lock, and a signal ends them. Those that asyncio
+//! awaits are carried on in turns.
 
-use crate::failure::OrRaise;
+use crate::failure::{OrRaise, raised};
 use portcullis::Lifetime;
-use portcullis_foreign::{Door, Driven, Failure};
+use portcullis_foreign::{Ask, Door, Driven, Failure, Structure};
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use std::time::Duration;
 
 /// How often Python handles its signals while an operation is under way.
 const SIGNALS_HANDLED_EVERY: Lifetime = Lifetime::millis(100);
 
 /// Carries an operation out. Where a signal's handler raises an exception, the operation is given up where it stands.
-pub(crate) fn run<S, T: Send, E: Into<Failure> + Send>(
+pub(crate) fn run<S: Structure>(
     structure: &Door<Driven<S>>,
     py: Python<'_>,
-    operation: impl AsyncFnOnce(&S) -> Result<T, E> + Send,
-) -> PyResult<T>
+    ask: impl Ask<S>,
+) -> PyResult<S::Done>
 where
     Driven<S>: Send,
 {
@@ -21,7 +24,7 @@ where
     let driven = &mut *entered;
     let mut raised = None;
     let done = py.detach(|| {
-        driven.run_while(operation, SIGNALS_HANDLED_EVERY, || {
+        driven.ask_while(ask, SIGNALS_HANDLED_EVERY, || {
             raised = Python::attach(|py| py.check_signals()).err();
             raised.is_none()
         })
@@ -30,4 +33,31 @@ where
         Some(result) => result.or_raise(py),
         None => Err(raised.expect("it was given up for a signal")),
     }
+}
+
+/// Carries on what was begun. Returns what has ended: a list of (number, result), where the result is what `given` makes of it, or an
+/// exception.
+pub(crate) fn poll<'py, S: Structure>(
+    structure: &Door<Driven<S>>,
+    py: Python<'py>,
+    given: impl Fn(S::Done) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let ended = structure.enter().or_raise(py)?.turn();
+    let results = ended.into_iter().map(|(number, result): (u64, Result<_, Failure>)| {
+        let result = result.map_err(|failure| raised(py, &failure)).and_then(&given);
+        let result = result.unwrap_or_else(|error| error.into_value(py).into_bound(py).into_any());
+        PyTuple::new(py, [number.into_pyobject(py)?.into_any(), result])
+    });
+    PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)
+}
+
+/// Makes the descriptor readable when something arrives. Returns how many seconds an event loop may wait for that.
+pub(crate) fn arm<S: Structure>(structure: &Door<Driven<S>>, py: Python<'_>) -> PyResult<Option<f64>> {
+    let within = structure.enter().or_raise(py)?.arm();
+    Ok((within != Duration::MAX).then_some(within.as_secs_f64()))
+}
+
+/// Number of operations that were begun and have not ended.
+pub(crate) fn under_way<S: Structure>(structure: &Door<Driven<S>>, py: Python<'_>) -> PyResult<usize> {
+    Ok(structure.enter().or_raise(py)?.under_way())
 }

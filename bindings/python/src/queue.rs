@@ -7,7 +7,7 @@ use crate::failure::OrRaise;
 use crate::object::ObjectRef;
 use crate::session::Session;
 use crate::table::{Given, no_more, option, place, small};
-use portcullis_foreign::{Door, Driven};
+use portcullis_foreign::{Door, Driven, QueueAsk, QueueDone};
 use portcullis_structures::queue::{self, QueueError, QueueOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -50,13 +50,25 @@ impl Queue {
         py.detach(|| queue.run(operation)).or_raise(py)
     }
 
-    /// Carries another operation out without the interpreter's lock.
-    fn run<T: Send>(
-        &self,
-        py: Python<'_>,
-        operation: impl AsyncFnOnce(&queue::Queue) -> Result<T, QueueError> + Send,
-    ) -> PyResult<T> {
-        driven::run(&self.queue, py, operation)
+    /// Carries another operation out and returns its result. `later`: begins it, and returns the number under which poll gives its
+    /// result.
+    fn ask<'py>(&self, py: Python<'py>, ask: QueueAsk<Given>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        if later {
+            let number = self.queue.enter().or_raise(py)?.begin(ask);
+            return Ok(number.into_pyobject(py)?.into_any());
+        }
+        given(py, driven::run(&self.queue, py, ask)?)
+    }
+
+    /// As `ask` with `later`, for an operation that takes entries: `left` of those that a cancelled one has taken come first.
+    fn take_later(&self, py: Python<'_>, ask: QueueAsk<Given>, left: usize) -> PyResult<u64> {
+        let mut queue = self.queue.enter().or_raise(py)?;
+        let entries: Vec<_> = std::iter::from_fn(|| queue.take_left_over()).take(left).collect();
+        Ok(match (entries.is_empty(), &ask) {
+            (true, _) => queue.begin(ask),
+            (false, QueueAsk::Pop(_)) => queue.begin_ended(QueueDone::Popped(entries.into_iter().next())),
+            (false, _) => queue.begin_ended(QueueDone::PoppedMany(entries)),
+        })
     }
 }
 
@@ -92,14 +104,17 @@ impl Queue {
         self.queue.is_closed()
     }
 
-    fn push(&self, py: Python<'_>, entry: Given) -> PyResult<()> {
-        self.run(py, async |queue| queue.push(&entry).await)
+    #[pyo3(signature = (entry, later = false))]
+    fn push<'py>(&self, py: Python<'py>, entry: Given, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, QueueAsk::Push(entry), later)
     }
 
     /// Takes the first entry. Waits for one in slices, so that a signal can end the wait.
     fn pop<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        // A time beyond all clocks is as long as it takes.
-        let wait = timeout.map(|time| Duration::try_from_secs_f64(time.max(0.0)).unwrap_or(Duration::MAX));
+        if let Some(entry) = self.queue.enter().or_raise(py)?.take_left_over() {
+            return Ok(Some(PyBytes::new(py, &entry)));
+        }
+        let wait = wait_of(timeout);
         let until = wait.and_then(|wait| Instant::now().checked_add(wait));
         if wait == Some(Duration::ZERO) {
             let popped = self.take(py, async |queue| queue.pop().await)?;
@@ -119,27 +134,66 @@ impl Queue {
         }
     }
 
-    fn pop_many<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyList>> {
-        let entries = self.take(py, async |queue| queue.pop_many(most).await)?;
-        PyList::new(py, entries.iter().map(|entry| PyBytes::new(py, entry)))
+    fn pop_later(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        self.take_later(py, QueueAsk::Pop(wait_of(timeout).map(Into::into)), 1)
     }
 
-    fn end(&self, py: Python<'_>) -> PyResult<()> {
-        self.run(py, async |queue| queue.close().await)
+    fn pop_many<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyAny>> {
+        let mut entries: Vec<_> = {
+            let mut queue = self.queue.enter().or_raise(py)?;
+            std::iter::from_fn(|| queue.take_left_over()).take(most.max(1)).collect()
+        };
+        if entries.is_empty() {
+            entries = self.take(py, async |queue| queue.pop_many(most).await)?;
+        }
+        given(py, QueueDone::PoppedMany(entries))
     }
 
-    fn sweep(&self, py: Python<'_>) -> PyResult<()> {
-        self.run(py, async |queue| queue.sweep().await)
+    fn pop_many_later(&self, py: Python<'_>, most: usize) -> PyResult<u64> {
+        self.take_later(py, QueueAsk::PopMany(most), most.max(1))
     }
 
-    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let statistics = self.run(py, async |queue| queue.statistics().await)?;
-        let found = PyDict::new(py);
-        found.set_item("slots", statistics.slots)?;
-        found.set_item("segments", statistics.segments)?;
-        found.set_item("bytes", statistics.bytes)?;
-        found.set_item("is_ended", statistics.is_closed)?;
-        Ok(found)
+    #[pyo3(signature = (later = false))]
+    fn end<'py>(&self, py: Python<'py>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, QueueAsk::Close, later)
+    }
+
+    #[pyo3(signature = (later = false))]
+    fn sweep<'py>(&self, py: Python<'py>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, QueueAsk::Sweep, later)
+    }
+
+    #[pyo3(signature = (later = false))]
+    fn statistics<'py>(&self, py: Python<'py>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, QueueAsk::Statistics, later)
+    }
+
+    fn poll<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        driven::poll(&self.queue, py, |done| given(py, done))
+    }
+
+    fn arm(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        driven::arm(&self.queue, py)
+    }
+
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(self.queue.enter().or_raise(py)?.descriptor())
+    }
+
+    fn forget(&self, py: Python<'_>, number: u64) -> PyResult<()> {
+        self.queue.enter().or_raise(py)?.forget(number);
+        Ok(())
+    }
+
+    /// Entries that were popped and that nobody took: the next pops return them.
+    fn give_back(&self, py: Python<'_>, entries: Vec<Given>) -> PyResult<()> {
+        let mut queue = self.queue.enter().or_raise(py)?;
+        entries.iter().for_each(|entry| queue.leave_over(entry.to_vec()));
+        Ok(())
+    }
+
+    fn under_way(&self, py: Python<'_>) -> PyResult<usize> {
+        driven::under_way(&self.queue, py)
     }
 
     fn destroy(&self, py: Python<'_>) -> PyResult<()> {
@@ -154,4 +208,27 @@ impl Queue {
         py.detach(|| drop(queue));
         Ok(())
     }
+}
+
+/// How long a pop waits. A time beyond all clocks is as long as it takes.
+fn wait_of(timeout: Option<f64>) -> Option<Duration> {
+    timeout.map(|time| Duration::try_from_secs_f64(time.max(0.0)).unwrap_or(Duration::MAX))
+}
+
+/// What an operation has come to, in Python.
+fn given(py: Python<'_>, done: QueueDone) -> PyResult<Bound<'_, PyAny>> {
+    let bytes = |entry: Vec<u8>| PyBytes::new(py, &entry);
+    Ok(match done {
+        QueueDone::Done => py.None().into_bound(py),
+        QueueDone::Popped(entry) => entry.map(bytes).into_pyobject(py)?.into_any(),
+        QueueDone::PoppedMany(entries) => PyList::new(py, entries.into_iter().map(bytes))?.into_any(),
+        QueueDone::Statistics(statistics) => {
+            let found = PyDict::new(py);
+            found.set_item("slots", statistics.slots)?;
+            found.set_item("segments", statistics.segments)?;
+            found.set_item("bytes", statistics.bytes)?;
+            found.set_item("is_ended", statistics.is_closed)?;
+            found.into_any()
+        }
+    })
 }

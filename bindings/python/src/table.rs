@@ -6,10 +6,8 @@ use crate::driven;
 use crate::failure::{OrRaise, bad_argument};
 use crate::object::ObjectRef;
 use crate::session::Session;
-use portcullis_foreign::{Door, Driven, Place};
-use portcullis_structures::table::{
-    self, Access, BlockMemory, Condition, Grain, Stored, TableError, TableOptions,
-};
+use portcullis_foreign::{Door, Driven, Place, TableAsk, TableDone, When};
+use portcullis_structures::table::{self, Access, BlockMemory, Grain, Stored, TableError, TableOptions};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -112,13 +110,13 @@ impl Table {
         Self { table: Door::new("the table", driven), head }
     }
 
-    /// Carries an operation out without the interpreter's lock.
-    fn run<T: Send>(
-        &self,
-        py: Python<'_>,
-        operation: impl AsyncFnOnce(&table::Table) -> Result<T, TableError> + Send,
-    ) -> PyResult<T> {
-        driven::run(&self.table, py, operation)
+    /// Carries an operation out and returns its result. `later`: begins it, and returns the number under which poll gives its result.
+    fn ask<'py>(&self, py: Python<'py>, ask: TableAsk<Given>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        if later {
+            let number = self.table.enter().or_raise(py)?.begin(ask);
+            return Ok(number.into_pyobject(py)?.into_any());
+        }
+        given(py, driven::run(&self.table, py, ask)?)
     }
 
     fn end(
@@ -172,115 +170,100 @@ impl Table {
         self.table.is_closed()
     }
 
-    fn get<'py>(&self, py: Python<'py>, key: Given) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let value = self.run(py, async |table| table.get(&key).await)?;
-        Ok(value.map(|value| PyBytes::new(py, &value)))
+    #[pyo3(signature = (key, later = false))]
+    fn get<'py>(&self, py: Python<'py>, key: Given, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, TableAsk::Get(key), later)
     }
 
-    fn get_many<'py>(&self, py: Python<'py>, keys: Vec<Given>) -> PyResult<Bound<'py, PyList>> {
-        let values = self.run(py, async |table| {
-            let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
-            table.get_many(&keys).await
-        })?;
-        PyList::new(py, values.into_iter().map(|value| value.map(|value| PyBytes::new(py, &value))))
+    #[pyo3(signature = (keys, later = false))]
+    fn get_many<'py>(&self, py: Python<'py>, keys: Vec<Given>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, TableAsk::GetMany(keys), later)
     }
 
     /// Stores a value: "always", if the key is "absent", if it is "present", or if it has the value `expected`. Returns
     /// "inserted", "replaced" or "unchanged".
-    #[pyo3(signature = (key, value, condition, expected = None, ttl = None))]
-    fn store(
+    #[pyo3(signature = (key, value, condition, expected = None, ttl = None, later = false))]
+    #[expect(clippy::too_many_arguments, reason = "they are Python's")]
+    fn store<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         key: Given,
         value: Given,
         condition: &str,
         expected: Option<Given>,
         ttl: Option<Seconds>,
-    ) -> PyResult<&'static str> {
-        let condition = match (condition, &expected) {
-            ("always", None) => Condition::Always,
-            ("absent", None) => Condition::Absent,
-            ("present", None) => Condition::Present,
-            ("equals", Some(expected)) => Condition::Equals(expected),
+        later: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let when = match (condition, expected) {
+            ("always", None) => When::Always,
+            ("absent", None) => When::Absent,
+            ("present", None) => When::Present,
+            ("equals", Some(expected)) => When::Equals(expected),
             _ => return Err(bad_argument(py, "there is no such condition")),
         };
         let live = ttl.map(|time| time.0);
-        let stored = self.run(py, async |table| table.store(&key, &value, condition, live).await)?;
-        Ok(match stored {
-            Stored::Inserted => "inserted",
-            Stored::Replaced => "replaced",
-            Stored::Unchanged => "unchanged",
-        })
+        self.ask(py, TableAsk::Store { key, value, when, live }, later)
     }
 
-    fn remove(&self, py: Python<'_>, key: Given) -> PyResult<bool> {
-        self.run(py, async |table| table.remove(&key).await)
+    #[pyo3(signature = (key, later = false))]
+    fn remove<'py>(&self, py: Python<'py>, key: Given, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, TableAsk::Remove(key), later)
     }
 
-    fn take<'py>(&self, py: Python<'py>, key: Given) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let taken = self.run(py, async |table| table.take(&key).await)?;
-        Ok(taken.map(|value| PyBytes::new(py, &value)))
+    #[pyo3(signature = (key, later = false))]
+    fn take<'py>(&self, py: Python<'py>, key: Given, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, TableAsk::Take(key), later)
     }
 
-    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let keys = self.run(py, async |table| {
-            let mut keys = Vec::new();
-            table.for_each(|key, _| keys.push(key.to_vec())).await?;
-            Ok(keys)
-        })?;
-        PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key)))
+    #[pyo3(signature = (later = false))]
+    fn keys<'py>(&self, py: Python<'py>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, TableAsk::Keys, later)
     }
 
-    fn items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let items = self.run(py, async |table| {
-            let mut items = Vec::new();
-            table.for_each(|key, value| items.push((key.to_vec(), value.to_vec()))).await?;
-            Ok(items)
-        })?;
-        PyList::new(py, items.iter().map(|(key, value)| (PyBytes::new(py, key), PyBytes::new(py, value))))
+    #[pyo3(signature = (later = false))]
+    fn items<'py>(&self, py: Python<'py>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, TableAsk::Items, later)
     }
 
-    fn length(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, async |table| table.length().await)
+    #[pyo3(signature = (later = false))]
+    fn length<'py>(&self, py: Python<'py>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, TableAsk::Length, later)
     }
 
-    fn remove_expired(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, async |table| table.remove_expired(|_| ()).await)
+    #[pyo3(signature = (later = false))]
+    fn remove_expired<'py>(&self, py: Python<'py>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, TableAsk::RemoveExpired, later)
     }
 
-    fn sweep<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let swept = self.run(py, async |table| table.sweep().await)?;
-        let found = PyDict::new(py);
-        found.set_item("blocks", swept.blocks)?;
-        found.set_item("pending", swept.pending)?;
-        found.set_item("subtables", swept.subtables)?;
-        found.set_item("unfinished", swept.unfinished)?;
-        found.set_item("extents", swept.extents)?;
-        found.set_item("splits", swept.splits)?;
-        Ok(found)
+    #[pyo3(signature = (later = false))]
+    fn sweep<'py>(&self, py: Python<'py>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, TableAsk::Sweep, later)
     }
 
-    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let statistics = self.run(py, async |table| table.statistics().await)?;
-        let found = PyDict::new(py);
-        let counts = [
-            ("keys", statistics.keys),
-            ("slots", statistics.slots),
-            ("subtables", statistics.subtables),
-            ("depth", statistics.depth.into()),
-            ("extents", statistics.extents),
-            ("blocks", statistics.blocks),
-            ("unlinked", statistics.unlinked),
-            ("dangling", statistics.dangling),
-            ("bytes", statistics.bytes),
-            ("subtable_bytes", statistics.subtable_bytes),
-            ("block_bytes", statistics.block_bytes),
-            ("claim_bytes", statistics.claim_bytes),
-        ];
-        for (name, count) in counts {
-            found.set_item(name, count)?;
-        }
-        Ok(found)
+    #[pyo3(signature = (later = false))]
+    fn statistics<'py>(&self, py: Python<'py>, later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, TableAsk::Statistics, later)
+    }
+
+    fn poll<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        driven::poll(&self.table, py, |done| given(py, done))
+    }
+
+    fn arm(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        driven::arm(&self.table, py)
+    }
+
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(self.table.enter().or_raise(py)?.descriptor())
+    }
+
+    fn forget(&self, py: Python<'_>, number: u64) -> PyResult<()> {
+        self.table.enter().or_raise(py)?.forget(number);
+        Ok(())
+    }
+
+    fn under_way(&self, py: Python<'_>) -> PyResult<usize> {
+        driven::under_way(&self.table, py)
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -297,4 +280,65 @@ impl Table {
 /// How large an option is that may be written as a text.
 pub(crate) fn small(py: Python<'_>, what: &str, size: Size) -> PyResult<u32> {
     u32::try_from(size.0).map_err(|_| bad_argument(py, format!("{what} is too large")))
+}
+
+/// What an operation has come to, in Python.
+fn given(py: Python<'_>, done: TableDone) -> PyResult<Bound<'_, PyAny>> {
+    let bytes = |value: Vec<u8>| PyBytes::new(py, &value);
+    Ok(match done {
+        TableDone::Value(value) => value.map(bytes).into_pyobject(py)?.into_any(),
+        TableDone::Values(values) => {
+            PyList::new(py, values.into_iter().map(|value| value.map(bytes)))?.into_any()
+        }
+        TableDone::Stored(stored) => match stored {
+            Stored::Inserted => "inserted",
+            Stored::Replaced => "replaced",
+            Stored::Unchanged => "unchanged",
+        }
+        .into_pyobject(py)?
+        .into_any(),
+        TableDone::WasThere(was_there) => was_there.into_pyobject(py)?.to_owned().into_any(),
+        TableDone::Keys(keys) => PyList::new(py, keys.into_iter().map(bytes))?.into_any(),
+        TableDone::Items(items) => {
+            PyList::new(py, items.into_iter().map(|(key, value)| (bytes(key), bytes(value))))?.into_any()
+        }
+        TableDone::Count(count) => count.into_pyobject(py)?.into_any(),
+        TableDone::Swept(swept) => counts(
+            py,
+            &[
+                ("blocks", swept.blocks),
+                ("pending", swept.pending),
+                ("subtables", swept.subtables),
+                ("unfinished", swept.unfinished),
+                ("extents", swept.extents),
+                ("splits", swept.splits),
+            ],
+        )?,
+        TableDone::Statistics(statistics) => counts(
+            py,
+            &[
+                ("keys", statistics.keys),
+                ("slots", statistics.slots),
+                ("subtables", statistics.subtables),
+                ("depth", statistics.depth.into()),
+                ("extents", statistics.extents),
+                ("blocks", statistics.blocks),
+                ("unlinked", statistics.unlinked),
+                ("dangling", statistics.dangling),
+                ("bytes", statistics.bytes),
+                ("subtable_bytes", statistics.subtable_bytes),
+                ("block_bytes", statistics.block_bytes),
+                ("claim_bytes", statistics.claim_bytes),
+            ],
+        )?,
+    })
+}
+
+/// A dict of counts.
+fn counts<'py>(py: Python<'py>, counts: &[(&str, u64)]) -> PyResult<Bound<'py, PyAny>> {
+    let found = PyDict::new(py);
+    for (name, count) in counts {
+        found.set_item(name, count)?;
+    }
+    Ok(found.into_any())
 }

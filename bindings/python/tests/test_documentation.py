@@ -8,9 +8,10 @@ from pathlib import Path
 
 import portcullis_memory
 import pytest
-from portcullis_memory import _native, aio, errors, sessions, structures
+from portcullis_memory import _native, aio, aio_structures, errors, sessions, structures
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+MODULES = (portcullis_memory, aio, aio_structures, errors, sessions, structures)
 NATIVE = [
     portcullis_memory.Batch,
     portcullis_memory.Keeper,
@@ -23,7 +24,7 @@ NATIVE = [
 
 def examples() -> list[doctest.DocTest]:
     finder = doctest.DocTestFinder(exclude_empty=True)
-    found = [test for module in (portcullis_memory, aio, errors, sessions, structures) for test in finder.find(module)]
+    found = [test for module in MODULES for test in finder.find(module)]
     for owner in NATIVE:
         documented = [(owner.__name__, owner.__doc__)]
         documented += [(f"{owner.__name__}.{name}", getattr(owner, name).__doc__) for name in vars(owner)]

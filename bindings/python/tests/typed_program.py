@@ -29,6 +29,14 @@ def use(address: str) -> bytes:
                 if isinstance(result, portcullis_memory.QuotaError):
                     print(result.number, result.is_retryable, sizes, a)
         async def main() -> bytes:
+            async with session.acreate_table("t2", keep=True) as cities, session.acreate_queue() as jobs:
+                await cities.aset(b"a", b"b", ttl=1.0)
+                there: bytes | None = await cities.aget(b"a")
+                await jobs.apush(there or b"")
+                job: bytes | None = await jobs.apop(timeout=1.0)
+                print(job)
+            opened: portcullis_memory.Table = await session.aopen_table("t2")
+            await opened.aclose()
             p = await session.aallocate(10)
             await session.awrite(p, b"1")
             return await session.aread(p, 1)

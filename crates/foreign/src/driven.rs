@@ -3,37 +3,67 @@
 //! A table and its pipeline share one session by reference counts that only one thread may change. As long as all that share
 //! it go together, it does not matter which thread that is.
 
+use crate::Failure;
+use crate::asks::{Ask, Structure};
 use portcullis::{DirectoryName, Lifetime, ObjectRef, Session};
-use portcullis_structures::Pipeline;
 use portcullis_structures::queue::{Queue, QueueError, QueueOptions};
 use portcullis_structures::table::{Access, Table, TableError, TableOptions};
+use portcullis_structures::{Pipeline, Turns};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
+use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What an operation that was begun has come to, under its number.
+type Numbered<S> = (u64, Result<<S as Structure>::Done, Failure>);
 
 /// A structure, and what drives it.
 #[derive(Debug)]
-pub struct Driven<S> {
-    structure: S,
+pub struct Driven<S: Structure> {
+    /// The operations that were begun. They are dropped first: each has a reference to the structure.
+    turns: Turns<Numbered<S>>,
+    /// Whether an operation that was begun is still awaited, by number. It ends early where it may when it is not.
+    awaited: HashMap<u64, Arc<AtomicBool>>,
+    ended: Vec<Numbered<S>>,
+    /// What operations have taken out of the structure that nobody awaited any more.
+    left_over: VecDeque<Vec<u8>>,
+    next: u64,
+    structure: Rc<S>,
     pipeline: Rc<Pipeline>,
 }
 
 // SAFETY: every reference count of the pipeline, and of what it and the structure share, is held inside this value: `new` is
 // private to this module, the pipeline that it makes is handed to the structure alone, and neither Table nor Queue gives it, or
-// anything else that is counted in this way, out. What `run` returns is Send, so it holds none of them. So all of them go to
-// another thread together, and a value that is not Sync is used by one thread at a time.
+// anything else that is counted in this way, out. What `run` returns is Send, so it holds none of them. The operations in `turns`
+// were made by `begin` alone: each has the structure, the pipeline, an ask, which is Send, and the futures that these make of it. The
+// trait Ask is sealed, so nothing else of another crate is in them. So all of them go to another thread together, and a value that
+// is not Sync is used by one thread at a time.
 unsafe impl Send for Driven<Table> {}
 // SAFETY: as for a table.
 unsafe impl Send for Driven<Queue> {}
 
-impl<S> Driven<S> {
+impl<S: Structure> Driven<S> {
     fn new<E>(session: Session, make: impl AsyncFnOnce(&Rc<Pipeline>) -> Result<S, E>) -> Result<Self, E> {
         let pipeline = Rc::new(Pipeline::new(session));
         let structure = pipeline.block_on(make(&pipeline))?;
-        Ok(Self { structure, pipeline })
+        Ok(Self {
+            turns: Turns::default(),
+            awaited: HashMap::new(),
+            ended: Vec::new(),
+            left_over: VecDeque::new(),
+            next: 0,
+            structure: Rc::new(structure),
+            pipeline,
+        })
     }
 
-    /// Carries one operation out.
+    /// Carries one operation out, and on with those that were begun.
     pub fn run<T: Send>(&mut self, operation: impl AsyncFnOnce(&S) -> T) -> T {
-        self.pipeline.block_on(operation(&self.structure))
+        let Self { turns, ended, structure, pipeline, .. } = self;
+        pipeline.block_on_beside(pin!(operation(structure)), turns, |result| ended.push(result))
     }
 
     /// Carries one operation out for as long as `goes_on` returns true, which is asked `every` so often. `None`: the operation was
@@ -44,12 +74,119 @@ impl<S> Driven<S> {
         every: Lifetime,
         mut goes_on: impl FnMut() -> bool,
     ) -> Option<T> {
-        self.pipeline.block_on_while(operation(&self.structure), every, async || goes_on())
+        let Self { turns, ended, structure, pipeline, .. } = self;
+        let operation = pipeline.given_up_unless(operation(structure), every, async || goes_on());
+        pipeline.block_on_beside(pin!(operation), turns, |result| ended.push(result))
     }
 
-    /// Carries out the operation that ends the structure.
+    /// Carries out an operation that is given as a value: as [`Driven::run_while`].
+    pub fn ask_while(
+        &mut self,
+        ask: impl Ask<S>,
+        every: Lifetime,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Option<Result<S::Done, Failure>> {
+        let Self { turns, ended, structure, pipeline, .. } = self;
+        let is_awaited = AtomicBool::new(true);
+        let operation = ask.carry_out(structure, pipeline, &is_awaited);
+        let operation = pipeline.given_up_unless(operation, every, async || goes_on());
+        pipeline.block_on_beside(pin!(operation), turns, |result| ended.push(result))
+    }
+
+    /// Carries out the operation that ends the structure. Operations that were begun are given up where they stand.
+    ///
+    /// # Panics
+    /// Never: nothing else refers to the structure by then.
     pub fn end<T: Send>(self, operation: impl AsyncFnOnce(S) -> T) -> T {
-        self.pipeline.block_on(operation(self.structure))
+        let Self { turns, structure, pipeline, .. } = self;
+        drop(turns);
+        let structure = Rc::into_inner(structure).expect("only operations refer to the structure");
+        pipeline.block_on(operation(structure))
+    }
+
+    /// Begins an operation without waiting. [`Driven::turn`] carries it on, and returns its result under the number that this
+    /// returns.
+    pub fn begin(&mut self, ask: impl Ask<S>) -> u64 {
+        let (number, awaited) = self.number();
+        let (structure, pipeline) = (Rc::clone(&self.structure), Rc::clone(&self.pipeline));
+        let operation = async move { (number, ask.carry_out(&structure, &pipeline, &awaited).await) };
+        self.pipeline.begin(&mut self.turns, Box::pin(operation));
+        number
+    }
+
+    /// Returns the number of an operation that has come to this without being begun.
+    pub fn begin_ended(&mut self, done: S::Done) -> u64 {
+        let (number, _) = self.number();
+        self.ended.push((number, Ok(done)));
+        number
+    }
+
+    /// A number that no other operation has, and whether its operation is awaited.
+    fn number(&mut self) -> (u64, Arc<AtomicBool>) {
+        let number = self.next;
+        self.next += 1;
+        let awaited = Arc::new(AtomicBool::new(true));
+        self.awaited.insert(number, Arc::clone(&awaited));
+        (number, awaited)
+    }
+
+    /// Notes that nobody awaits an operation any more that was begun. It goes on, and [`Driven::turn`] does not return its result;
+    /// what it takes out of the structure, [`Driven::take_left_over`] returns.
+    pub fn forget(&mut self, number: u64) {
+        if let Some(awaited) = self.awaited.get(&number) {
+            awaited.store(false, Ordering::Relaxed);
+        }
+        self.settle();
+    }
+
+    /// Carries on what was begun, as far as it goes without waiting. Returns what has ended.
+    pub fn turn(&mut self) -> Vec<Numbered<S>> {
+        let Self { turns, ended, pipeline, .. } = self;
+        pipeline.turn(turns, |result| ended.push(result));
+        self.settle();
+        for (number, _) in &self.ended {
+            self.awaited.remove(number);
+        }
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Removes the results that nobody awaits from those that have ended.
+    fn settle(&mut self) {
+        let Self { awaited, ended, left_over, .. } = self;
+        let is_awaited = |number: &u64| awaited.get(number).is_some_and(|it| it.load(Ordering::Relaxed));
+        let forgotten: Vec<_> = ended.extract_if(.., |(number, _)| !is_awaited(number)).collect();
+        for (number, result) in forgotten {
+            awaited.remove(&number);
+            left_over.extend(result.into_iter().flat_map(S::taken));
+        }
+    }
+
+    /// Adds an entry to those that [`Driven::take_left_over`] returns.
+    pub fn leave_over(&mut self, entry: Vec<u8>) {
+        self.left_over.push_back(entry);
+    }
+
+    /// The oldest entry that an operation has taken out of the structure that nobody awaited any more.
+    pub fn take_left_over(&mut self) -> Option<Vec<u8>> {
+        self.settle();
+        self.left_over.pop_front()
+    }
+
+    /// Number of operations that were begun and have not ended, also those that nobody awaits.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.turns.under_way()
+    }
+
+    /// Prepares the descriptor. Returns how long an event loop may wait for it before it calls [`Driven::turn`].
+    pub fn arm(&mut self) -> Duration {
+        if self.ended.is_empty() { self.pipeline.arm() } else { Duration::ZERO }
+    }
+
+    /// The descriptor that [`Driven::arm`] prepares.
+    #[must_use]
+    pub fn descriptor(&self) -> RawFd {
+        self.pipeline.descriptor()
     }
 
     /// Whether the session is over: nothing succeeds any more.

@@ -8,10 +8,12 @@
 //! - [`Failure`]: an error as another language sees it: number, name, text, whose fault, whether to try again.
 //! - [`Attached`]: a session with the operations that were begun on it and not waited for, each with the caller's tag.
 //! - [`Driven`]: a table or a queue with the session and the pipeline that drive it, as one value.
+//! - [`TableAsk`], [`QueueAsk`]: operations that are begun on such a value and not waited for.
 //! - [`LocalNode`]: a node inside the program, for tests.
 //!
 //! This crate knows no language. A binding translates arguments and results, and nothing else.
 
+mod asks;
 mod attached;
 mod door;
 mod driven;
@@ -19,6 +21,7 @@ mod failure;
 mod node;
 mod operations;
 
+pub use asks::{Ask, QueueAsk, QueueDone, Structure, TableAsk, TableDone, When};
 pub use attached::Attached;
 pub use door::{Door, Entered};
 pub use driven::{Driven, Place};

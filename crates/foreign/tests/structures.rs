@@ -2,7 +2,9 @@
 
 use portcullis::{Acquire, DirectoryName, Lifetime, Session, SessionOptions};
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_foreign::{Driven, LocalNode, Place};
+use portcullis_foreign::{
+    Driven, LocalNode, Place, QueueAsk, QueueDone, Structure, TableAsk, TableDone, When,
+};
 use portcullis_structures::queue::{Queue, QueueOptions};
 use portcullis_structures::table::{Access, Condition, Stored, Table, TableOptions};
 use std::sync::mpsc::channel;
@@ -116,4 +118,83 @@ fn a_wait_for_an_entry_ends_when_the_node_goes() {
     });
     assert!(matches!(popped, Some(Err(_))), "{popped:?}");
     stopper.join().expect("it stops");
+}
+
+/// Has turns until so many operations have ended. Returns what they came to, in the order of their numbers.
+fn ended<S: Structure>(driven: &mut Driven<S>, count: usize) -> Vec<S::Done> {
+    let mut ended = Vec::new();
+    while ended.len() < count {
+        ended.extend(driven.turn());
+        std::thread::yield_now();
+    }
+    ended.sort_by_key(|(number, _)| *number);
+    ended.into_iter().map(|(_, done)| done.expect("the node is there")).collect()
+}
+
+fn store(key: &[u8]) -> TableAsk<Vec<u8>> {
+    TableAsk::Store { key: key.to_vec(), value: b"value".to_vec(), when: When::Absent, live: None }
+}
+
+#[test]
+fn operations_that_were_begun_end_in_turns_and_in_another_thread() {
+    let node = node();
+    let mut table = Driven::<Table>::create(session(&node), &TableOptions::default(), None).expect("a table");
+    for key in 0..200_u8 {
+        table.begin(store(&[key]));
+    }
+    assert_eq!(table.under_way(), 200);
+    let first = table.turn().len();
+    assert!(first < 200, "they wait for the node");
+    let moved = std::thread::spawn(move || {
+        let stored = ended(&mut table, 200 - first);
+        (table, stored)
+    });
+    let (mut table, stored) = moved.join().expect("no panic");
+    assert!(stored.iter().all(|done| *done == TableDone::Stored(Stored::Inserted)));
+    table.begin(TableAsk::<Vec<u8>>::Length);
+    assert_eq!(ended(&mut table, 1), [TableDone::Count(200)]);
+    assert_eq!(table.under_way(), 0);
+}
+
+#[test]
+fn an_operation_that_a_call_waits_for_carries_on_those_that_were_begun() {
+    let node = node();
+    let mut queue = Driven::<Queue>::create(session(&node), &QueueOptions::default(), None).expect("a queue");
+    queue.begin(QueueAsk::<Vec<u8>>::Pop(None));
+    assert!(queue.turn().is_empty());
+    // It waits for what the one that was begun holds.
+    assert_eq!(queue.run(async |queue| queue.pop().await), Ok(None));
+    assert_eq!(queue.run(async |queue| queue.push(b"entry").await), Ok(()));
+    assert_eq!(ended(&mut queue, 1), [QueueDone::Popped(Some(b"entry".to_vec()))]);
+}
+
+#[test]
+fn an_entry_that_a_forgotten_pop_has_taken_is_left_over_and_one_that_still_waits_takes_none() {
+    let node = node();
+    let mut queue = Driven::<Queue>::create(session(&node), &QueueOptions::default(), None).expect("a queue");
+    let number = queue.begin(QueueAsk::<Vec<u8>>::Pop(None));
+    assert!(queue.turn().is_empty());
+    queue.forget(number);
+    while queue.under_way() > 0 {
+        assert!(queue.turn().is_empty());
+    }
+    assert_eq!(queue.run(async |queue| queue.push(b"entry").await), Ok(()));
+    assert_eq!(queue.take_left_over(), None);
+    let number = queue.begin(QueueAsk::<Vec<u8>>::Pop(None));
+    // A call carries the pop on to its end.
+    while queue.under_way() > 0 {
+        queue.run(async |queue| queue.statistics().await).expect("the node is there");
+    }
+    queue.forget(number);
+    assert!(queue.turn().is_empty());
+    assert_eq!(queue.take_left_over(), Some(b"entry".to_vec()));
+}
+
+#[test]
+fn a_structure_ends_while_operations_are_under_way() {
+    let node = node();
+    let mut queue = Driven::<Queue>::create(session(&node), &QueueOptions::default(), None).expect("a queue");
+    queue.begin(QueueAsk::<Vec<u8>>::Pop(None));
+    queue.turn();
+    assert_eq!(queue.end(async |queue| queue.destroy().await), Ok(()));
 }

@@ -1,6 +1,6 @@
 """asyncio over a session's descriptor: no thread, one doorbell for all that a turn of the event loop has asked for.
 
-The coroutines are methods of Session. What they ask for in one turn of the loop is begun together at the turn's end. The loop then
+The coroutines are methods of Session, and those of ``aio_structures`` of Table and Queue. What they ask for in one turn of the loop is begun together at the turn's end. The loop then
 waits for the session's descriptor, and for a timer where something falls due by time alone.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from portcullis_memory import _native
 from portcullis_memory.errors import Error
@@ -18,61 +19,74 @@ if TYPE_CHECKING:
     from portcullis_memory._native import Batch, ObjectRef, Permission
     from portcullis_memory.typing import Bytes, Size, WritableBytes
 
-__all__ = ["Awaiting"]
+__all__ = ["Awaiting", "Driver", "Opening"]
+
+
+class _Managed(Protocol):
+    """An asynchronous context manager that gives itself."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+Opened = TypeVar("Opened", bound=_Managed)
 
 #: Bytes of the pieces that long transfers are cut into.
 _PIECE = 256 << 10
 #: The longest wait for the descriptor, in seconds: a call on the session between two turns undoes what the loop waits for.
 _WAIT_MAX = 0.02
 #: The wait for another thread that is in a call on the session, in seconds.
-_BUSY_WAIT = 0.001
+BUSY_WAIT = 0.001
 
 
-class _Driver:
-    """The operations of one session that coroutines of one event loop wait for."""
+class Source(Protocol):
+    """What carries operations out in turns: a session, a table or a queue."""
 
-    def __init__(self, session: _native.Session, loop: asyncio.AbstractEventLoop) -> None:
-        self.session = session
+    def poll(self) -> list[tuple[int, Any]]: ...
+    def arm(self) -> float | None: ...
+    def fileno(self) -> int: ...
+    def forget(self, number: int, /) -> None: ...
+
+
+class Driver:
+    """The operations of one source that coroutines of one event loop wait for."""
+
+    def __init__(self, source: Source, loop: asyncio.AbstractEventLoop) -> None:
+        self.source = source
         self.loop = loop
-        self.batch = session.batch()
-        self.added: list[asyncio.Future[Any]] = []
         self.under_way: dict[int, asyncio.Future[Any]] = {}
-        self.in_want_of_room: list[asyncio.Future[None]] = []
-        #: How many operations have ended that may have given room back.
-        self.ends = 0
         self.next_turn: asyncio.Handle | None = None
         self.descriptor: int | None = None
 
-    async def run(self, add: Callable[[Batch], int]) -> Any:
-        """Carries one operation out."""
-        while True:
-            add(self.batch)
-            ends = self.ends
-            future = self.loop.create_future()
-            self.added.append(future)
-            self.turn_at_once()
-            try:
-                return await future
-            except asyncio.CancelledError:
-                self.forget(future)
-                raise
-            except Error as error:
-                if error.name != "arena-full" or (ends == self.ends and not self.under_way):
-                    raise
-            if ends == self.ends:
-                room: asyncio.Future[None] = self.loop.create_future()
-                self.in_want_of_room.append(room)
-                await room
+    def begin(self) -> None:
+        """Begins what waits for this turn."""
+
+    def discard(self, result: Any) -> None:
+        """Gives back what a result holds that nobody takes."""
+
+    def is_idle(self) -> bool:
+        """Whether no turn is needed."""
+        return not self.under_way
+
+    async def outcome(self, future: asyncio.Future[Any]) -> Any:
+        """The result of an operation. Where the coroutine is cancelled, what the operation brings comes to nothing."""
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.forget(future)
+            raise
 
     def forget(self, future: asyncio.Future[Any]) -> None:
         """Nobody waits for the operation any more: what it brings comes to nothing."""
-        if not future.cancelled() and future.exception() is None:
-            _discard(future.result())
+        if future.done() and not future.cancelled() and future.exception() is None:
+            self.discard(future.result())
         for number, waiting in self.under_way.items():
             if waiting is future:
                 del self.under_way[number]
                 with contextlib.suppress(Error):
-                    self.session.forget(number)
+                    self.source.forget(number)
                 break
 
     def turn_at_once(self) -> None:
@@ -92,56 +106,34 @@ class _Driver:
         self.rest()
         try:
             self.begin()
-            for number, result in self.session.poll():
+            for number, result in self.source.poll():
                 self.end(self.under_way.pop(number, None), result)
-            if not self.under_way:
+            if self.is_idle():
                 self.leave()
                 return
             self.wait()
         except Error as error:
             if error.name == "in-use":
-                self.next_turn = self.loop.call_later(_BUSY_WAIT, self.turn)
+                self.next_turn = self.loop.call_later(BUSY_WAIT, self.turn)
             else:
                 self.fail(error)
-
-    def begin(self) -> None:
-        """Begins what was added."""
-        if not self.added:
-            return
-        numbers = self.batch.submit()
-        added, self.added = self.added, []
-        for number, future in zip(numbers, added, strict=True):
-            if future.cancelled():
-                self.session.forget(number)
-            else:
-                self.under_way[number] = future
 
     def end(self, future: asyncio.Future[Any] | None, result: Any) -> None:
         """Gives a result to the coroutine that waits for it."""
         if future is None or future.done():
-            _discard(result)
+            self.discard(result)
         elif isinstance(result, BaseException):
             future.set_exception(result)
         else:
             future.set_result(result)
-        if not (isinstance(result, Error) and result.name == "arena-full"):
-            self.ends += 1
-            self.there_is_room()
-
-    def there_is_room(self) -> None:
-        """Something has ended: the arena may have room again."""
-        for room in self.in_want_of_room:
-            if not room.done():
-                room.set_result(None)
-        self.in_want_of_room.clear()
 
     def wait(self) -> None:
-        """Has the next turn when the session's descriptor says so, or time does."""
+        """Has the next turn when the source's descriptor says so, or time does."""
         if self.descriptor is None:
-            descriptor = self.session.fileno()
+            descriptor = self.source.fileno()
             self.loop.add_reader(descriptor, self.turn_at_once)
             self.descriptor = descriptor
-        within = self.session.arm()
+        within = self.source.arm()
         if within == 0:
             self.next_turn = self.loop.call_soon(self.turn)
         else:
@@ -157,13 +149,11 @@ class _Driver:
     def fail(self, error: Error) -> None:
         """Nothing ends any more."""
         self.leave()
-        waiting = [*self.under_way.values(), *self.added]
+        waiting = list(self.under_way.values())
         self.under_way.clear()
-        self.added.clear()
         for future in waiting:
             if not future.done():
                 future.set_exception(error)
-        self.there_is_room()
 
     def abandon(self) -> None:
         """The loop is over. What was under way comes to nothing."""
@@ -171,8 +161,111 @@ class _Driver:
         self.leave()
         for number in self.under_way:
             with contextlib.suppress(Error):
-                self.session.forget(number)
+                self.source.forget(number)
         self.under_way.clear()
+
+    def closed(self) -> None:
+        """The source is closed: whoever waits for it learns that."""
+        if not self.loop.is_closed():
+            self.turn()
+
+
+class _SessionDriver(Driver):
+    """The operations of one session: those of a turn are a batch."""
+
+    def __init__(self, session: _native.Session, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(session, loop)
+        self.batch = session.batch()
+        self.added: list[asyncio.Future[Any]] = []
+        self.in_want_of_room: list[asyncio.Future[None]] = []
+        #: How many operations have ended that may have given room back.
+        self.ends = 0
+
+    async def run(self, add: Callable[[Batch], int]) -> Any:
+        """Carries one operation out."""
+        while True:
+            add(self.batch)
+            ends = self.ends
+            future = self.loop.create_future()
+            self.added.append(future)
+            self.turn_at_once()
+            try:
+                return await self.outcome(future)
+            except Error as error:
+                if error.name != "arena-full" or (ends == self.ends and not self.under_way):
+                    raise
+            if ends == self.ends:
+                room: asyncio.Future[None] = self.loop.create_future()
+                self.in_want_of_room.append(room)
+                await room
+
+    def begin(self) -> None:
+        if not self.added:
+            return
+        numbers = self.batch.submit()
+        added, self.added = self.added, []
+        for number, future in zip(numbers, added, strict=True):
+            if future.cancelled():
+                self.source.forget(number)
+            else:
+                self.under_way[number] = future
+
+    def discard(self, result: Any) -> None:
+        _discard(result)
+
+    def end(self, future: asyncio.Future[Any] | None, result: Any) -> None:
+        super().end(future, result)
+        if not (isinstance(result, Error) and result.name == "arena-full"):
+            self.ends += 1
+            self.there_is_room()
+
+    def there_is_room(self) -> None:
+        """Something has ended: the arena may have room again."""
+        for room in self.in_want_of_room:
+            if not room.done():
+                room.set_result(None)
+        self.in_want_of_room.clear()
+
+    def fail(self, error: Error) -> None:
+        added, self.added = self.added, []
+        super().fail(error)
+        for future in added:
+            if not future.done():
+                future.set_exception(error)
+        self.there_is_room()
+
+
+class Opening(Generic[Opened]):
+    """Something that is being opened: ``await`` gives it, and ``async with`` closes it at the end of the block.
+
+    A thread of the event loop's pool opens it: it is the only step that has to wait for the operating system.
+    """
+
+    def __init__(self, opens: Callable[[], Opened]) -> None:
+        self._opens = opens
+        self._opened: Opened | None = None
+
+    async def _open(self) -> Opened:
+        while True:
+            try:
+                return await asyncio.to_thread(self._opens)
+            except Error as error:
+                if error.name != "in-use":
+                    raise
+            await asyncio.sleep(BUSY_WAIT)
+
+    def __await__(self) -> Generator[Any, Any, Opened]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Opened:
+        self._opened = await self._open()
+        return await self._opened.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.__aexit__(kind, error, trace)
 
 
 def _discard(result: Any) -> None:
@@ -185,15 +278,15 @@ def _discard(result: Any) -> None:
 class Awaiting:
     """The coroutines of a session."""
 
-    _driving: _Driver | None = None
+    _driving: _SessionDriver | None = None
 
-    def _driver(self) -> _Driver:
+    def _driver(self) -> _SessionDriver:
         loop = asyncio.get_running_loop()
         driver = self._driving
         if driver is None or driver.loop is not loop:
             if driver is not None:
                 driver.abandon()
-            driver = self._driving = _Driver(cast(_native.Session, self), loop)
+            driver = self._driving = _SessionDriver(cast(_native.Session, self), loop)
         return driver
 
     def close(self) -> None:
@@ -202,8 +295,17 @@ class Awaiting:
         if driver is not None:
             driver.leave()
         super().close()  # type: ignore[misc]
-        if driver is not None and not driver.loop.is_closed():
-            driver.turn()
+        if driver is not None:
+            driver.closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not cast(_native.Session, self).closed:
+            self.close()
 
     async def aread_into(self, permission: Permission, buffer: WritableBytes, offset: Size = 0) -> None:
         """As Permission.read_into.

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from portcullis_memory import _native
-from portcullis_memory.aio import Awaiting
+from portcullis_memory.aio import Awaiting, Opening
 from portcullis_memory.structures import Queue, Table
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 class Session(Awaiting, _native.Session):
     """A session with a node: connect and Node.connect open it.
 
-    As a context manager it is closed at the end of the block, and its permissions end with it. One thread uses a session at a
+    As a context manager, with ``with`` or ``async with``, it is closed at the end of the block, and its permissions end with it. One thread uses a session at a
     time; give each thread its own. A child of fork opens its own.
 
     The methods that begin with ``a`` are for asyncio: any number of them at once, without a thread.
@@ -76,6 +76,22 @@ class Session(Awaiting, _native.Session):
     def open_queue(self, at: str | ObjectRef) -> Queue:
         """Opens the queue with a name, or with a reference to its head."""
         return Queue(_native.Queue.open(self, at))
+
+    def acreate_table(self, name: str | None = None, **options: Any) -> Opening[Table]:
+        """As create_table, for asyncio: ``table = await session.acreate_table()`` or ``async with session.acreate_table() as table``."""
+        return Opening(lambda: self.create_table(name, **options))
+
+    def aopen_table(self, at: str | ObjectRef, read_only: bool = False) -> Opening[Table]:
+        """As open_table, for asyncio."""
+        return Opening(lambda: self.open_table(at, read_only))
+
+    def acreate_queue(self, name: str | None = None, **options: Any) -> Opening[Queue]:
+        """As create_queue, for asyncio: ``queue = await session.acreate_queue()`` or ``async with session.acreate_queue() as queue``."""
+        return Opening(lambda: self.create_queue(name, **options))
+
+    def aopen_queue(self, at: str | ObjectRef) -> Opening[Queue]:
+        """As open_queue, for asyncio."""
+        return Opening(lambda: self.open_queue(at))
 
     def __enter__(self) -> Session:
         return self

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from portcullis_memory import _native
+from portcullis_memory.aio_structures import AwaitingQueue, AwaitingTable
 
 if TYPE_CHECKING:
     from portcullis_memory._native import ObjectRef
@@ -44,11 +45,12 @@ class _Values(ValuesView[bytes]):
         return iter([value for _, value in self._table._native.items()])
 
 
-class Table(MutableMapping[bytes, bytes]):
+class Table(AwaitingTable, MutableMapping[bytes, bytes]):
     """A hash table in a node's memory: Session.create_table and Session.open_table make it.
 
     It is a mapping of bytes to bytes. All programs of the tenant use it at once; each operation is atomic. A program that dies in
-    the middle of one holds nobody up for longer than two leases. The table has a session of its own.
+    the middle of one holds nobody up for longer than two leases. The table has a session of its own. The methods that begin with ``a``
+    are for asyncio.
 
     >>> with session.create_table() as table:
     ...     table[b"key"] = b"value"
@@ -173,11 +175,13 @@ class Table(MutableMapping[bytes, bytes]):
 
     def close(self) -> None:
         """Closes this handle. The table stays. Closing it again does nothing."""
-        self._native.close()
+        with self._ending():
+            self._native.close()
 
     def destroy(self, name: str | None = None) -> None:
         """Frees all memory of the table, and takes its name away. Other handles on it are of no use from here on."""
-        self._native.destroy(name)
+        with self._ending():
+            self._native.destroy(name)
 
     def __enter__(self) -> Table:
         return self
@@ -191,11 +195,11 @@ class Table(MutableMapping[bytes, bytes]):
         return f"<portcullis_memory.Table {self.head}{', closed' if self.closed else ''}>"
 
 
-class Queue:
+class Queue(AwaitingQueue):
     """A queue in a node's memory, for many producers and many consumers: Session.create_queue and Session.open_queue make it.
 
     An entry is pushed once, and popped once. An entry whose consumer dies after it has popped it is gone. The queue has a session
-    of its own.
+    of its own. The methods that begin with ``a`` are for asyncio.
 
     >>> with session.create_queue() as queue:
     ...     queue.push(b"first")
@@ -246,11 +250,13 @@ class Queue:
 
     def close(self) -> None:
         """Closes this handle. The queue stays. Closing it again does nothing."""
-        self._native.close()
+        with self._ending():
+            self._native.close()
 
     def destroy(self) -> None:
         """Frees all memory of the queue, with the entries that nobody has popped, and takes its name away."""
-        self._native.destroy()
+        with self._ending():
+            self._native.destroy()
 
     def __enter__(self) -> Queue:
         return self

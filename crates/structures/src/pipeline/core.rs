@@ -1,5 +1,7 @@
 //! What a pipeline keeps: its session, what is under way on it, and which operations can go on.
 
+mod look;
+
 use super::Task;
 use super::awaited::{Asked, done_of};
 use super::buffers::Buffers;

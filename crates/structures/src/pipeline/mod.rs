@@ -4,8 +4,8 @@
 //! posts what all operations have asked for with one doorbell, waits until something has ended, and goes on with the
 //! operations that waited for it. It starts no thread and reads no clock but the session's.
 //!
-//! A future of this module makes progress only in [`Pipeline::block_on`], [`Pipeline::drive`], [`Pipeline::run`] or
-//! [`Pipeline::serve`] of its own pipeline.
+//! A future of this module makes progress only in [`Pipeline::block_on`], [`Pipeline::drive`], [`Pipeline::run`],
+//! [`Pipeline::serve`] or [`Pipeline::turn`] of its own pipeline.
 
 mod asks;
 mod awaited;
@@ -18,11 +18,13 @@ mod places;
 mod requests;
 mod timers;
 mod together;
+mod turns;
 mod work;
 
 pub use awaited::{Awaited, Yield};
 pub(crate) use bytes::{ZEROS, word_of};
 pub(crate) use together::{all, join};
+pub use turns::Turns;
 pub use work::Work;
 
 use self::core::Core;
@@ -35,6 +37,7 @@ use std::fmt;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use timers::Sleep;
+use turns::WAITED_FOR;
 
 /// The shortest time before a request that the node refused for a pause is made again: the pause may have had nothing left.
 const ASKED_AGAIN_AFTER: Lifetime = Lifetime::micros(100);
@@ -196,6 +199,16 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         &self,
         operation: impl Future<Output = T>,
         every: Lifetime,
+        goes_on: impl AsyncFnMut() -> bool,
+    ) -> Option<T> {
+        self.block_on(self.given_up_unless(operation, every, goes_on))
+    }
+
+    /// The operation that [`Pipeline::block_on_while`] carries out.
+    pub async fn given_up_unless<T>(
+        &self,
+        operation: impl Future<Output = T>,
+        every: Lifetime,
         mut goes_on: impl AsyncFnMut() -> bool,
     ) -> Option<T> {
         let mut operation = pin!(operation);
@@ -207,22 +220,34 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
                 }
             }
         });
-        self.block_on(std::future::poll_fn(|context| {
+        std::future::poll_fn(|context| {
             if let Poll::Ready(result) = operation.as_mut().poll(context) {
                 return Poll::Ready(Some(result));
             }
             given_up.as_mut().poll(context).map(|()| None)
-        }))
+        })
+        .await
     }
 
     /// Carries one operation out. `None`: the pipeline was halted, and the operation waits for what is not posted.
-    pub fn drive<T>(&self, mut operation: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    pub fn drive<T>(&self, operation: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        self.drive_among(operation, |_| true)
+    }
+
+    /// Carries one operation out, which goes on where `goes_on` returns true for a task that is ready.
+    fn drive_among<T>(
+        &self,
+        mut operation: Pin<&mut impl Future<Output = T>>,
+        mut goes_on: impl FnMut(Task) -> bool,
+    ) -> Option<T> {
         let mut context = Context::from_waker(Waker::noop());
-        self.core.borrow_mut().ready.push(0);
+        self.core.borrow_mut().ready.push(WAITED_FOR);
         self.core.borrow_mut().begin_round();
         loop {
-            while self.next_ready().is_some() {
-                if let Poll::Ready(result) = operation.as_mut().poll(&mut context) {
+            while let Some(task) = self.next_ready() {
+                if goes_on(task)
+                    && let Poll::Ready(result) = operation.as_mut().poll(&mut context)
+                {
                     self.core.borrow_mut().flush();
                     return Some(result);
                 }

@@ -1,0 +1,226 @@
+"""The coroutines of tables and queues: any number of them at once, as those of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+
+from portcullis_memory import _native
+from portcullis_memory.aio import BUSY_WAIT, Driver
+from portcullis_memory.errors import Error
+
+if TYPE_CHECKING:
+    from portcullis_memory.typing import Bytes
+
+__all__ = ["AwaitingQueue", "AwaitingTable"]
+
+Native = TypeVar("Native", _native.Table, _native.Queue)
+
+
+class _StructureDriver(Driver):
+    """The operations of one table or queue."""
+
+    def __init__(self, native: _native.Table | _native.Queue, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(native, loop)
+        self.native = native
+
+    async def run(self, begin: Callable[[], int]) -> Any:
+        """Carries one operation out."""
+        while True:
+            try:
+                number = begin()
+                break
+            except Error as error:
+                if error.name != "in-use":
+                    raise
+            await asyncio.sleep(BUSY_WAIT)
+        future = self.under_way[number] = self.loop.create_future()
+        self.turn_at_once()
+        return await self.outcome(future)
+
+    def is_idle(self) -> bool:
+        # One that was cancelled goes on: others may wait for what it holds.
+        return not self.under_way and self.native.under_way() == 0
+
+    def discard(self, result: Any) -> None:
+        if isinstance(self.native, _native.Queue):
+            entries = [result] if isinstance(result, bytes) else result if isinstance(result, list) else []
+            with contextlib.suppress(Error):
+                self.native.give_back(entries)
+
+
+class _AwaitingStructure(Generic[Native]):
+    """What the coroutines of tables and queues have in common."""
+
+    _native: Native
+    _driving: _StructureDriver | None = None
+
+    async def _run(self, begin: Callable[[], int]) -> Any:
+        loop = asyncio.get_running_loop()
+        driver = self._driving
+        if driver is None or driver.loop is not loop:
+            if driver is not None:
+                driver.abandon()
+            driver = self._driving = _StructureDriver(self._native, loop)
+        return await driver.run(begin)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """The end of the handle: nothing looks at its descriptor meanwhile, and whoever waits for it learns of it afterwards."""
+        driver, self._driving = self._driving, None
+        if driver is not None:
+            driver.rest()
+            driver.leave()
+        try:
+            yield
+        finally:
+            if driver is not None:
+                driver.closed()
+
+    async def aclose(self) -> None:
+        """As close. A thread of the event loop's pool waits for it."""
+        with self._ending():
+            await asyncio.to_thread(self._native.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.aclose()
+        except Error:
+            # The exception that ends the block says more.
+            if error is None:
+                raise
+
+
+class AwaitingTable(_AwaitingStructure[_native.Table]):
+    """The coroutines of a table.
+
+    Where one is cancelled, its operation may be carried out or not, as a whole.
+
+    >>> async def main():
+    ...     async with session.acreate_table() as table:
+    ...         await asyncio.gather(*(table.aset(b"%d" % n, b"%d" % (n * n)) for n in range(100)))
+    ...         return await table.aget(b"12"), await table.apop(b"99"), await table.alength()
+    >>> asyncio.run(main())
+    (b'144', b'9801', 99)
+    """
+
+    async def aget(self, key: Bytes, default: bytes | None = None) -> bytes | None:
+        """As Table.get."""
+        value: bytes | None = await self._run(lambda: self._native.get(key, later=True))
+        return default if value is None else value
+
+    async def aget_many(self, keys: Iterable[Bytes]) -> list[bytes | None]:
+        """As Table.get_many."""
+        listed = list(keys)
+        return cast("list[bytes | None]", await self._run(lambda: self._native.get_many(listed, later=True)))
+
+    async def _store(
+        self, key: Bytes, value: Bytes, condition: str, ttl: float | None, expected: Bytes | None = None
+    ) -> str:
+        store = self._native.store
+        return cast(str, await self._run(lambda: store(key, value, condition, expected, ttl, later=True)))
+
+    async def aset(self, key: Bytes, value: Bytes, ttl: float | None = None) -> None:
+        """As Table.set."""
+        await self._store(key, value, "always", ttl)
+
+    async def ainsert(self, key: Bytes, value: Bytes, ttl: float | None = None) -> bool:
+        """As Table.insert."""
+        return await self._store(key, value, "absent", ttl) == "inserted"
+
+    async def areplace(self, key: Bytes, value: Bytes, ttl: float | None = None) -> bool:
+        """As Table.replace."""
+        return await self._store(key, value, "present", ttl) == "replaced"
+
+    async def acompare_and_set(self, key: Bytes, expected: Bytes, value: Bytes, ttl: float | None = None) -> bool:
+        """As Table.compare_and_set."""
+        return await self._store(key, value, "equals", ttl, expected) == "replaced"
+
+    async def aremove(self, key: Bytes) -> bool:
+        """As Table.remove."""
+        return cast(bool, await self._run(lambda: self._native.remove(key, later=True)))
+
+    async def apop(self, key: Bytes, default: bytes | None = None) -> bytes | None:
+        """As Table.pop, with a default: a key that is not there is no error."""
+        value: bytes | None = await self._run(lambda: self._native.take(key, later=True))
+        return default if value is None else value
+
+    async def akeys(self) -> list[bytes]:
+        """The keys, as one look has found them."""
+        return cast("list[bytes]", await self._run(lambda: self._native.keys(later=True)))
+
+    async def aitems(self) -> list[tuple[bytes, bytes]]:
+        """The keys and their values, as one look has found them."""
+        return cast("list[tuple[bytes, bytes]]", await self._run(lambda: self._native.items(later=True)))
+
+    async def alength(self) -> int:
+        """How many keys there are. This looks at the whole table."""
+        return cast(int, await self._run(lambda: self._native.length(later=True)))
+
+    async def aremove_expired(self) -> int:
+        """As Table.remove_expired."""
+        return cast(int, await self._run(lambda: self._native.remove_expired(later=True)))
+
+    async def asweep(self) -> Mapping[str, int]:
+        """As Table.sweep."""
+        return cast("Mapping[str, int]", await self._run(lambda: self._native.sweep(later=True)))
+
+    async def astatistics(self) -> Mapping[str, int]:
+        """As Table.statistics."""
+        return cast("Mapping[str, int]", await self._run(lambda: self._native.statistics(later=True)))
+
+    async def adestroy(self, name: str | None = None) -> None:
+        """As Table.destroy. A thread of the event loop's pool waits for it."""
+        with self._ending():
+            await asyncio.to_thread(self._native.destroy, name)
+
+
+class AwaitingQueue(_AwaitingStructure[_native.Queue]):
+    """The coroutines of a queue: one handle can wait for entries and push others meanwhile.
+
+    >>> async def main():
+    ...     async with session.acreate_queue() as queue:
+    ...         popped = asyncio.gather(queue.apop(), queue.apop())
+    ...         await queue.apush(b"first")
+    ...         await queue.apush(b"second")
+    ...         return sorted(await popped), await queue.apop(timeout=0)
+    >>> asyncio.run(main())
+    ([b'first', b'second'], None)
+    """
+
+    async def apush(self, entry: Bytes) -> None:
+        """As Queue.push."""
+        await self._run(lambda: self._native.push(entry, later=True))
+
+    async def apop(self, timeout: float | None = None) -> bytes | None:
+        """As Queue.pop. Where the coroutine is cancelled while it takes an entry, the handle's next pop returns that entry."""
+        return cast("bytes | None", await self._run(lambda: self._native.pop_later(timeout)))
+
+    async def apop_many(self, most: int) -> list[bytes]:
+        """As Queue.pop_many. Where the coroutine is cancelled while it takes entries, the handle's next pops return them."""
+        return cast("list[bytes]", await self._run(lambda: self._native.pop_many_later(most)))
+
+    async def aend(self) -> None:
+        """As Queue.end."""
+        await self._run(lambda: self._native.end(later=True))
+
+    async def asweep(self) -> None:
+        """As Queue.sweep."""
+        await self._run(lambda: self._native.sweep(later=True))
+
+    async def astatistics(self) -> Mapping[str, int]:
+        """As Queue.statistics."""
+        return cast("Mapping[str, int]", await self._run(lambda: self._native.statistics(later=True)))
+
+    async def adestroy(self) -> None:
+        """As Queue.destroy. A thread of the event loop's pool waits for it."""
+        with self._ending():
+            await asyncio.to_thread(self._native.destroy)

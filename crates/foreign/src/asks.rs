@@ -1,0 +1,264 @@
+//! Operations of tables and queues as values: what a binding begins and does not wait for.
+
+use crate::Failure;
+use portcullis::Lifetime;
+use portcullis_structures::Pipeline;
+use portcullis_structures::queue::{Queue, QueueError, QueueStatistics};
+use portcullis_structures::table::{Condition, Statistics, Stored, Swept, Table, TableError};
+use std::fmt::Debug;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The first pause of a pop between two looks at an empty queue, and the longest. The event loop of the program has a turn after
+/// each.
+const PAUSE_MIN: Lifetime = Lifetime::micros(10);
+const PAUSE_MAX: Lifetime = Lifetime::millis(2);
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A structure whose operations can be begun.
+pub trait Structure: Debug + sealed::Sealed + Sized + 'static {
+    /// What its operations come to.
+    type Done: Debug + Send + 'static;
+
+    /// The entries that an operation has taken out of the structure.
+    fn taken(done: Self::Done) -> Vec<Vec<u8>>;
+}
+
+/// An operation of a structure as a value.
+pub trait Ask<S: Structure>: sealed::Sealed + Send + 'static {
+    /// Carries the operation out. It may end early, and without an effect, where it is not awaited any more.
+    fn carry_out(
+        self,
+        structure: &S,
+        pipeline: &Pipeline,
+        is_awaited: &AtomicBool,
+    ) -> impl Future<Output = Result<S::Done, Failure>>;
+}
+
+/// When [`TableAsk::Store`] stores.
+#[derive(Clone, Debug)]
+pub enum When<B> {
+    /// Always.
+    Always,
+    /// If the key is not in the table.
+    Absent,
+    /// If the key is in the table.
+    Present,
+    /// If the key has this value.
+    Equals(B),
+}
+
+impl<B: Deref<Target = [u8]>> When<B> {
+    fn condition(&self) -> Condition<'_> {
+        match self {
+            Self::Always => Condition::Always,
+            Self::Absent => Condition::Absent,
+            Self::Present => Condition::Present,
+            Self::Equals(value) => Condition::Equals(value),
+        }
+    }
+}
+
+/// An operation of a table. `B`: the bytes of keys and values.
+#[derive(Clone, Debug)]
+pub enum TableAsk<B> {
+    /// As [`Table::get`].
+    Get(B),
+    /// As [`Table::get_many`].
+    GetMany(Vec<B>),
+    /// As [`Table::store`].
+    Store {
+        /// The key.
+        key: B,
+        /// The value.
+        value: B,
+        /// The condition.
+        when: When<B>,
+        /// The time after which the key is removed.
+        live: Option<Lifetime>,
+    },
+    /// As [`Table::remove`].
+    Remove(B),
+    /// As [`Table::take`].
+    Take(B),
+    /// All keys.
+    Keys,
+    /// All keys and values.
+    Items,
+    /// As [`Table::length`].
+    Length,
+    /// As [`Table::remove_expired`].
+    RemoveExpired,
+    /// As [`Table::sweep`].
+    Sweep,
+    /// As [`Table::statistics`].
+    Statistics,
+}
+
+/// What an operation of a table comes to.
+#[derive(Clone, PartialEq, Debug)]
+pub enum TableDone {
+    /// The value of a key, if the key is in the table.
+    Value(Option<Vec<u8>>),
+    /// The values of several keys.
+    Values(Vec<Option<Vec<u8>>>),
+    /// What a store did.
+    Stored(Stored),
+    /// Whether the key was there.
+    WasThere(bool),
+    /// Keys.
+    Keys(Vec<Vec<u8>>),
+    /// Keys and values.
+    Items(Vec<(Vec<u8>, Vec<u8>)>),
+    /// A number of keys.
+    Count(u64),
+    /// What a sweep has freed.
+    Swept(Swept),
+    /// What the table takes.
+    Statistics(Statistics),
+}
+
+/// An operation of a queue. `B`: the bytes of entries.
+#[derive(Clone, Debug)]
+pub enum QueueAsk<B> {
+    /// As [`Queue::push`].
+    Push(B),
+    /// As [`Queue::pop_within`]. `None`: as long as it takes. It takes nothing where it is not awaited any more.
+    Pop(Option<Lifetime>),
+    /// As [`Queue::pop_many`].
+    PopMany(usize),
+    /// As [`Queue::close`].
+    Close,
+    /// As [`Queue::sweep`].
+    Sweep,
+    /// As [`Queue::statistics`].
+    Statistics,
+}
+
+/// What an operation of a queue comes to.
+#[derive(Clone, PartialEq, Debug)]
+pub enum QueueDone {
+    /// Nothing more than that it was carried out.
+    Done,
+    /// The first entry, if there was one.
+    Popped(Option<Vec<u8>>),
+    /// The first entries.
+    PoppedMany(Vec<Vec<u8>>),
+    /// What the queue takes.
+    Statistics(QueueStatistics),
+}
+
+impl sealed::Sealed for Table {}
+impl sealed::Sealed for Queue {}
+impl<B> sealed::Sealed for TableAsk<B> {}
+impl<B> sealed::Sealed for QueueAsk<B> {}
+
+impl Structure for Table {
+    type Done = TableDone;
+
+    fn taken(_: TableDone) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+}
+
+impl Structure for Queue {
+    type Done = QueueDone;
+
+    fn taken(done: QueueDone) -> Vec<Vec<u8>> {
+        match done {
+            QueueDone::Popped(entry) => entry.into_iter().collect(),
+            QueueDone::PoppedMany(entries) => entries,
+            QueueDone::Done | QueueDone::Statistics(_) => Vec::new(),
+        }
+    }
+}
+
+impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Table> for TableAsk<B> {
+    async fn carry_out(self, table: &Table, _: &Pipeline, _: &AtomicBool) -> Result<TableDone, Failure> {
+        let done: Result<_, TableError> = async {
+            Ok(match &self {
+                Self::Get(key) => TableDone::Value(table.get(key).await?),
+                Self::GetMany(keys) => {
+                    let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+                    TableDone::Values(table.get_many(&keys).await?)
+                }
+                Self::Store { key, value, when, live } => {
+                    TableDone::Stored(table.store(key, value, when.condition(), *live).await?)
+                }
+                Self::Remove(key) => TableDone::WasThere(table.remove(key).await?),
+                Self::Take(key) => TableDone::Value(table.take(key).await?),
+                Self::Keys => {
+                    let mut keys = Vec::new();
+                    table.for_each(|key, _| keys.push(key.to_vec())).await?;
+                    TableDone::Keys(keys)
+                }
+                Self::Items => {
+                    let mut items = Vec::new();
+                    table.for_each(|key, value| items.push((key.to_vec(), value.to_vec()))).await?;
+                    TableDone::Items(items)
+                }
+                Self::Length => TableDone::Count(table.length().await?),
+                Self::RemoveExpired => TableDone::Count(table.remove_expired(|_| ()).await?),
+                Self::Sweep => TableDone::Swept(table.sweep().await?),
+                Self::Statistics => TableDone::Statistics(table.statistics().await?),
+            })
+        }
+        .await;
+        Ok(done?)
+    }
+}
+
+impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Queue> for QueueAsk<B> {
+    async fn carry_out(
+        self,
+        queue: &Queue,
+        pipeline: &Pipeline,
+        is_awaited: &AtomicBool,
+    ) -> Result<QueueDone, Failure> {
+        let done: Result<_, QueueError> = async {
+            Ok(match &self {
+                Self::Push(entry) => {
+                    queue.push(entry).await?;
+                    QueueDone::Done
+                }
+                Self::Pop(within) => QueueDone::Popped(pop(queue, pipeline, *within, is_awaited).await?),
+                Self::PopMany(most) => QueueDone::PoppedMany(queue.pop_many(*most).await?),
+                Self::Close => {
+                    queue.close().await?;
+                    QueueDone::Done
+                }
+                Self::Sweep => {
+                    queue.sweep().await?;
+                    QueueDone::Done
+                }
+                Self::Statistics => QueueDone::Statistics(queue.statistics().await?),
+            })
+        }
+        .await;
+        Ok(done?)
+    }
+}
+
+/// Takes the first entry. Waits for one as long as it is awaited, and takes none afterwards.
+async fn pop(
+    queue: &Queue,
+    pipeline: &Pipeline,
+    within: Option<Lifetime>,
+    is_awaited: &AtomicBool,
+) -> Result<Option<Vec<u8>>, QueueError> {
+    let until = pipeline.now().after(within.unwrap_or(Lifetime(u64::MAX)));
+    let mut pause = PAUSE_MIN;
+    while is_awaited.load(Ordering::Relaxed) {
+        let popped = queue.pop().await?;
+        let left = until.since(pipeline.now());
+        if popped.is_some() || left == Lifetime(0) {
+            return Ok(popped);
+        }
+        pipeline.sleep(pause.min(left)).await?;
+        pause = Lifetime(pause.0 * 2).min(PAUSE_MAX);
+    }
+    Ok(None)
+}
