@@ -256,22 +256,20 @@ impl Error {
 
 /// The text of [`Error::ArenaFull`].
 fn arena_full(asked: u64, needed: u64, arena: u64) -> String {
-    let (wrong, first) = if needed > arena {
-        (
-            format!(
-                "{asked} bytes in one piece need a buffer arena of {needed} bytes, and the session has {arena}"
-            ),
-            "",
+    let wrong = if asked == needed {
+        format!("a session needs a buffer arena of more than {needed} bytes, and this one has {arena}:")
+    } else if needed > arena {
+        format!(
+            "{asked} bytes in one piece need a buffer arena of {needed} bytes, and the session's has {arena}:"
         )
     } else {
-        (
-            format!("the session's buffer arena of {arena} bytes has no {asked} bytes in one piece left"),
-            "drop buffers, or ",
+        format!(
+            "the session's buffer arena of {arena} bytes has no {asked} bytes in one piece left: drop buffers and views, or"
         )
     };
     format!(
-        "{wrong}: {first}connect with a larger arena (arena= in Python, arena_bytes in Rust and C), up to the --arena-max of the \
-         node, whose --ports-memory has to hold the arenas of all clients"
+        "{wrong} connect with a larger arena (arena= in Python, arena_bytes in Rust and C), up to the --arena-max of the node, whose \
+         --ports-memory has to hold the arenas of all clients"
     )
 }
 
