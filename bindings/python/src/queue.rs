@@ -8,7 +8,7 @@ use crate::object::ObjectRef;
 use crate::session::Session;
 use crate::table::{Given, no_more, option, place, small};
 use portcullis_foreign::{Door, Driven, QueueAsk, QueueDone};
-use portcullis_structures::queue::{self, QueueError, QueueOptions};
+use portcullis_structures::queue::{self, QueueOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use std::time::{Duration, Instant};
@@ -40,14 +40,10 @@ impl Queue {
     }
 
     /// Takes entries without the interpreter's lock, to the end: an entry that was taken and given up would be lost.
-    fn take<T: Send>(
-        &self,
-        py: Python<'_>,
-        operation: impl AsyncFnOnce(&queue::Queue) -> Result<T, QueueError> + Send,
-    ) -> PyResult<T> {
+    fn take(&self, py: Python<'_>, ask: QueueAsk<Given>) -> PyResult<QueueDone> {
         let mut queue = self.queue.enter().or_raise(py)?;
         let queue = &mut *queue;
-        py.detach(|| queue.run(operation)).or_raise(py)
+        py.detach(|| queue.ask(ask)).or_raise(py)
     }
 
     /// Carries another operation out and returns its result. `later`: begins it, and returns the number under which poll gives its
@@ -58,17 +54,6 @@ impl Queue {
             return Ok(number.into_pyobject(py)?.into_any());
         }
         given(py, driven::run(&self.queue, py, ask)?)
-    }
-
-    /// As `ask` with `later`, for an operation that takes entries: `left` of those that a cancelled one has taken come first.
-    fn take_later(&self, py: Python<'_>, ask: QueueAsk<Given>, left: usize) -> PyResult<u64> {
-        let mut queue = self.queue.enter().or_raise(py)?;
-        let entries: Vec<_> = std::iter::from_fn(|| queue.take_left_over()).take(left).collect();
-        Ok(match (entries.is_empty(), &ask) {
-            (true, _) => queue.begin(ask),
-            (false, QueueAsk::Pop(_)) => queue.begin_ended(QueueDone::Popped(entries.into_iter().next())),
-            (false, _) => queue.begin_ended(QueueDone::PoppedMany(entries)),
-        })
     }
 }
 
@@ -110,47 +95,29 @@ impl Queue {
     }
 
     /// Takes the first entry. Waits for one in slices, so that a signal can end the wait.
-    fn pop<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        if let Some(entry) = self.queue.enter().or_raise(py)?.take_left_over() {
-            return Ok(Some(PyBytes::new(py, &entry)));
-        }
-        let wait = wait_of(timeout);
-        let until = wait.and_then(|wait| Instant::now().checked_add(wait));
-        if wait == Some(Duration::ZERO) {
-            let popped = self.take(py, async |queue| queue.pop().await)?;
-            return Ok(popped.map(|entry| PyBytes::new(py, &entry)));
-        }
+    fn pop<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let until = wait_of(timeout).and_then(|wait| Instant::now().checked_add(wait));
         loop {
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             let slice = SLICE.min(left.into());
-            let popped = self.take(py, async |queue| queue.pop_within(slice).await)?;
-            if let Some(entry) = popped {
-                return Ok(Some(PyBytes::new(py, &entry)));
+            let done = self.take(py, QueueAsk::Pop(Some(slice)))?;
+            if done != QueueDone::Popped(None) || left <= Duration::from(slice) {
+                return given(py, done);
             }
             py.check_signals()?;
-            if left <= Duration::from(slice) {
-                return Ok(None);
-            }
         }
     }
 
-    fn pop_later(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
-        self.take_later(py, QueueAsk::Pop(wait_of(timeout).map(Into::into)), 1)
+    fn pop_later<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, QueueAsk::Pop(wait_of(timeout).map(Into::into)), true)
     }
 
     fn pop_many<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyAny>> {
-        let mut entries: Vec<_> = {
-            let mut queue = self.queue.enter().or_raise(py)?;
-            std::iter::from_fn(|| queue.take_left_over()).take(most.max(1)).collect()
-        };
-        if entries.is_empty() {
-            entries = self.take(py, async |queue| queue.pop_many(most).await)?;
-        }
-        given(py, QueueDone::PoppedMany(entries))
+        given(py, self.take(py, QueueAsk::PopMany(most))?)
     }
 
-    fn pop_many_later(&self, py: Python<'_>, most: usize) -> PyResult<u64> {
-        self.take_later(py, QueueAsk::PopMany(most), most.max(1))
+    fn pop_many_later<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, QueueAsk::PopMany(most), true)
     }
 
     #[pyo3(signature = (later = false))]

@@ -143,6 +143,24 @@ def test_no_entry_is_lost_where_pops_are_cancelled(session, turns):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("turns", range(4))
+def test_an_entry_that_a_cancelled_pop_takes_goes_to_a_pop_that_waits(session, turns):
+    async def main() -> None:
+        async with session.acreate_queue() as queue:
+            for n in range(50):
+                first, second = (asyncio.ensure_future(queue.apop()) for _ in range(2))
+                await queue.apush(b"%d" % n)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                first.cancel()
+                await asyncio.wait([first])
+                if not first.cancelled():
+                    await queue.apush(b"another")
+                assert await asyncio.wait_for(second, 5) in (b"%d" % n, b"another")
+
+    asyncio.run(main())
+
+
 def test_an_entry_that_a_cancelled_pop_has_taken_goes_to_a_call_that_waits(session):
     queue = session.create_queue()
 

@@ -5,6 +5,8 @@ use portcullis::Lifetime;
 use portcullis_structures::Pipeline;
 use portcullis_structures::queue::{Queue, QueueError, QueueStatistics};
 use portcullis_structures::table::{Condition, Statistics, Stored, Swept, Table, TableError};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The first pause of a pop between two looks at an empty queue, and the longest. The event loop of the program has a turn after
 /// each.
 const PAUSE_MIN: Lifetime = Lifetime::micros(10);
-const PAUSE_MAX: Lifetime = Lifetime::millis(2);
+const PAUSE_MAX: Lifetime = Lifetime::millis(1);
 
 mod sealed {
     pub trait Sealed {}
@@ -27,14 +29,23 @@ pub trait Structure: Debug + sealed::Sealed + Sized + 'static {
     fn taken(done: Self::Done) -> Vec<Vec<u8>>;
 }
 
+/// What an operation that is given as a value works with, beside its structure.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'d> {
+    pub(crate) pipeline: &'d Pipeline,
+    /// Whether somebody awaits the operation still.
+    pub(crate) is_awaited: &'d AtomicBool,
+    /// Entries that operations have taken out of the structure that nobody awaited any more.
+    pub(crate) left_over: &'d RefCell<VecDeque<Vec<u8>>>,
+}
+
 /// An operation of a structure as a value.
 pub trait Ask<S: Structure>: sealed::Sealed + Send + 'static {
     /// Carries the operation out. It may end early, and without an effect, where it is not awaited any more.
     fn carry_out(
         self,
         structure: &S,
-        pipeline: &Pipeline,
-        is_awaited: &AtomicBool,
+        around: Surroundings<'_>,
     ) -> impl Future<Output = Result<S::Done, Failure>>;
 }
 
@@ -177,7 +188,7 @@ impl Structure for Queue {
 }
 
 impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Table> for TableAsk<B> {
-    async fn carry_out(self, table: &Table, _: &Pipeline, _: &AtomicBool) -> Result<TableDone, Failure> {
+    async fn carry_out(self, table: &Table, _: Surroundings<'_>) -> Result<TableDone, Failure> {
         let done: Result<_, TableError> = async {
             Ok(match &self {
                 Self::Get(key) => TableDone::Value(table.get(key).await?),
@@ -212,20 +223,19 @@ impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Table> for TableAsk<B> {
 }
 
 impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Queue> for QueueAsk<B> {
-    async fn carry_out(
-        self,
-        queue: &Queue,
-        pipeline: &Pipeline,
-        is_awaited: &AtomicBool,
-    ) -> Result<QueueDone, Failure> {
+    async fn carry_out(self, queue: &Queue, around: Surroundings<'_>) -> Result<QueueDone, Failure> {
         let done: Result<_, QueueError> = async {
             Ok(match &self {
                 Self::Push(entry) => {
                     queue.push(entry).await?;
                     QueueDone::Done
                 }
-                Self::Pop(within) => QueueDone::Popped(pop(queue, pipeline, *within, is_awaited).await?),
-                Self::PopMany(most) => QueueDone::PoppedMany(queue.pop_many(*most).await?),
+                Self::Pop(within) => QueueDone::Popped(pop(queue, around, *within).await?),
+                Self::PopMany(most) => {
+                    let left = take_left_over(around, (*most).max(1));
+                    let entries = if left.is_empty() { queue.pop_many(*most).await? } else { left };
+                    QueueDone::PoppedMany(entries)
+                }
                 Self::Close => {
                     queue.close().await?;
                     QueueDone::Done
@@ -242,22 +252,39 @@ impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Queue> for QueueAsk<B> {
     }
 }
 
-/// Takes the first entry. Waits for one as long as it is awaited, and takes none afterwards.
+/// Takes entries that were left over, `most` at most.
+fn take_left_over(around: Surroundings<'_>, most: usize) -> Vec<Vec<u8>> {
+    let mut left_over = around.left_over.borrow_mut();
+    let count = most.min(left_over.len());
+    left_over.drain(..count).collect()
+}
+
+/// Takes the first entry, of those that were left over before others. Waits for one as long as it is awaited, and takes none afterwards.
 async fn pop(
     queue: &Queue,
-    pipeline: &Pipeline,
+    around: Surroundings<'_>,
     within: Option<Lifetime>,
-    is_awaited: &AtomicBool,
 ) -> Result<Option<Vec<u8>>, QueueError> {
-    let until = pipeline.now().after(within.unwrap_or(Lifetime(u64::MAX)));
+    let until = around.pipeline.now().after(within.unwrap_or(Lifetime(u64::MAX)));
     let mut pause = PAUSE_MIN;
-    while is_awaited.load(Ordering::Relaxed) {
-        let popped = queue.pop().await?;
-        let left = until.since(pipeline.now());
-        if popped.is_some() || left == Lifetime(0) {
-            return Ok(popped);
+    while around.is_awaited.load(Ordering::Relaxed) {
+        if let Some(entry) = take_left_over(around, 1).pop() {
+            return Ok(Some(entry));
         }
-        pipeline.sleep(pause.min(left)).await?;
+        let popped = queue.pop().await?;
+        if let Some(entry) = popped {
+            if around.is_awaited.load(Ordering::Relaxed) {
+                return Ok(Some(entry));
+            }
+            // Others of this handle may be waiting for it.
+            around.left_over.borrow_mut().push_back(entry);
+            break;
+        }
+        let left = until.since(around.pipeline.now());
+        if left == Lifetime(0) {
+            break;
+        }
+        around.pipeline.sleep(pause.min(left)).await?;
         pause = Lifetime(pause.0 * 2).min(PAUSE_MAX);
     }
     Ok(None)

@@ -4,11 +4,12 @@
 //! it go together, it does not matter which thread that is.
 
 use crate::Failure;
-use crate::asks::{Ask, Structure};
+use crate::asks::{Ask, Structure, Surroundings};
 use portcullis::{DirectoryName, Lifetime, ObjectRef, Session};
 use portcullis_structures::queue::{Queue, QueueError, QueueOptions};
 use portcullis_structures::table::{Access, Table, TableError, TableOptions};
 use portcullis_structures::{Pipeline, Turns};
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::pin::pin;
@@ -29,7 +30,7 @@ pub struct Driven<S: Structure> {
     awaited: HashMap<u64, Arc<AtomicBool>>,
     ended: Vec<Numbered<S>>,
     /// What operations have taken out of the structure that nobody awaited any more.
-    left_over: VecDeque<Vec<u8>>,
+    left_over: Rc<RefCell<VecDeque<Vec<u8>>>>,
     next: u64,
     structure: Rc<S>,
     pipeline: Rc<Pipeline>,
@@ -53,7 +54,7 @@ impl<S: Structure> Driven<S> {
             turns: Turns::default(),
             awaited: HashMap::new(),
             ended: Vec::new(),
-            left_over: VecDeque::new(),
+            left_over: Rc::default(),
             next: 0,
             structure: Rc::new(structure),
             pipeline,
@@ -79,6 +80,19 @@ impl<S: Structure> Driven<S> {
         pipeline.block_on_beside(pin!(operation), turns, |result| ended.push(result))
     }
 
+    /// Carries out an operation that is given as a value: as [`Driven::run`].
+    ///
+    /// # Errors
+    /// As the operation.
+    pub fn ask(&mut self, ask: impl Ask<S>) -> Result<S::Done, Failure> {
+        self.settle();
+        let Self { turns, ended, left_over, structure, pipeline, .. } = self;
+        let is_awaited = AtomicBool::new(true);
+        let around = Surroundings { pipeline, is_awaited: &is_awaited, left_over };
+        let operation = ask.carry_out(structure, around);
+        pipeline.block_on_beside(pin!(operation), turns, |result| ended.push(result))
+    }
+
     /// Carries out an operation that is given as a value: as [`Driven::run_while`].
     pub fn ask_while(
         &mut self,
@@ -86,9 +100,10 @@ impl<S: Structure> Driven<S> {
         every: Lifetime,
         mut goes_on: impl FnMut() -> bool,
     ) -> Option<Result<S::Done, Failure>> {
-        let Self { turns, ended, structure, pipeline, .. } = self;
+        let Self { turns, ended, left_over, structure, pipeline, .. } = self;
         let is_awaited = AtomicBool::new(true);
-        let operation = ask.carry_out(structure, pipeline, &is_awaited);
+        let around = Surroundings { pipeline, is_awaited: &is_awaited, left_over };
+        let operation = ask.carry_out(structure, around);
         let operation = pipeline.given_up_unless(operation, every, async || goes_on());
         pipeline.block_on_beside(pin!(operation), turns, |result| ended.push(result))
     }
@@ -107,31 +122,22 @@ impl<S: Structure> Driven<S> {
     /// Begins an operation without waiting. [`Driven::turn`] carries it on, and returns its result under the number that this
     /// returns.
     pub fn begin(&mut self, ask: impl Ask<S>) -> u64 {
-        let (number, awaited) = self.number();
+        let number = self.next;
+        self.next += 1;
+        let is_awaited = Arc::new(AtomicBool::new(true));
+        self.awaited.insert(number, Arc::clone(&is_awaited));
         let (structure, pipeline) = (Rc::clone(&self.structure), Rc::clone(&self.pipeline));
-        let operation = async move { (number, ask.carry_out(&structure, &pipeline, &awaited).await) };
+        let left_over = Rc::clone(&self.left_over);
+        let operation = async move {
+            let around = Surroundings { pipeline: &pipeline, is_awaited: &is_awaited, left_over: &left_over };
+            (number, ask.carry_out(&structure, around).await)
+        };
         self.pipeline.begin(&mut self.turns, Box::pin(operation));
         number
     }
 
-    /// Returns the number of an operation that has come to this without being begun.
-    pub fn begin_ended(&mut self, done: S::Done) -> u64 {
-        let (number, _) = self.number();
-        self.ended.push((number, Ok(done)));
-        number
-    }
-
-    /// A number that no other operation has, and whether its operation is awaited.
-    fn number(&mut self) -> (u64, Arc<AtomicBool>) {
-        let number = self.next;
-        self.next += 1;
-        let awaited = Arc::new(AtomicBool::new(true));
-        self.awaited.insert(number, Arc::clone(&awaited));
-        (number, awaited)
-    }
-
     /// Notes that nobody awaits an operation any more that was begun. It goes on, and [`Driven::turn`] does not return its result;
-    /// what it takes out of the structure, [`Driven::take_left_over`] returns.
+    /// an entry that it takes out of the structure is left over: the next pop returns it.
     pub fn forget(&mut self, number: u64) {
         if let Some(awaited) = self.awaited.get(&number) {
             awaited.store(false, Ordering::Relaxed);
@@ -157,19 +163,13 @@ impl<S: Structure> Driven<S> {
         let forgotten: Vec<_> = ended.extract_if(.., |(number, _)| !is_awaited(number)).collect();
         for (number, result) in forgotten {
             awaited.remove(&number);
-            left_over.extend(result.into_iter().flat_map(S::taken));
+            left_over.borrow_mut().extend(result.into_iter().flat_map(S::taken));
         }
     }
 
-    /// Adds an entry to those that [`Driven::take_left_over`] returns.
+    /// Leaves an entry over that was taken out of the structure and that nobody took: the next pop returns it.
     pub fn leave_over(&mut self, entry: Vec<u8>) {
-        self.left_over.push_back(entry);
-    }
-
-    /// The oldest entry that an operation has taken out of the structure that nobody awaited any more.
-    pub fn take_left_over(&mut self) -> Option<Vec<u8>> {
-        self.settle();
-        self.left_over.pop_front()
+        self.left_over.borrow_mut().push_back(entry);
     }
 
     /// Number of operations that were begun and have not ended, also those that nobody awaits.

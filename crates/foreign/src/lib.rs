@@ -21,7 +21,7 @@ mod failure;
 mod node;
 mod operations;
 
-pub use asks::{Ask, QueueAsk, QueueDone, Structure, TableAsk, TableDone, When};
+pub use asks::{Ask, QueueAsk, QueueDone, Structure, Surroundings, TableAsk, TableDone, When};
 pub use attached::Attached;
 pub use door::{Door, Entered};
 pub use driven::{Driven, Place};

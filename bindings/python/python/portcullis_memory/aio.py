@@ -1,7 +1,8 @@
 """asyncio over a session's descriptor: no thread, one doorbell for all that a turn of the event loop has asked for.
 
-The coroutines are methods of Session, and those of ``aio_structures`` of Table and Queue. What they ask for in one turn of the loop is begun together at the turn's end. The loop then
-waits for the session's descriptor, and for a timer where something falls due by time alone.
+The coroutines are methods of Session, and those of ``aio_structures`` of Table and Queue. What they ask for in one turn of the loop is
+begun together at the turn's end. The loop then waits for the session's descriptor, and for a timer where something falls due by time
+alone.
 """
 
 from __future__ import annotations

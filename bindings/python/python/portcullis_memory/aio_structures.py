@@ -149,7 +149,7 @@ class AwaitingTable(_AwaitingStructure[_native.Table]):
         return cast(bool, await self._run(lambda: self._native.remove(key, later=True)))
 
     async def apop(self, key: Bytes, default: bytes | None = None) -> bytes | None:
-        """As Table.pop, with a default: a key that is not there is no error."""
+        """As Table.pop, with a default: a key that is not there is no error. Where the coroutine is cancelled, the key may be removed."""
         value: bytes | None = await self._run(lambda: self._native.take(key, later=True))
         return default if value is None else value
 

@@ -37,8 +37,8 @@ class Entry(NamedTuple):
 class Session(Awaiting, _native.Session):
     """A session with a node: connect and Node.connect open it.
 
-    As a context manager, with ``with`` or ``async with``, it is closed at the end of the block, and its permissions end with it. One thread uses a session at a
-    time; give each thread its own. A child of fork opens its own.
+    As a context manager, with ``with`` or ``async with``, it is closed at the end of the block, and its permissions end with it. One
+    thread uses a session at a time; give each thread its own. A child of fork opens its own.
 
     The methods that begin with ``a`` are for asyncio: any number of them at once, without a thread.
     """
@@ -78,19 +78,22 @@ class Session(Awaiting, _native.Session):
         return Queue(_native.Queue.open(self, at))
 
     def acreate_table(self, name: str | None = None, **options: Any) -> Opening[Table]:
-        """As create_table, for asyncio: ``table = await session.acreate_table()`` or ``async with session.acreate_table() as table``."""
+        """As create_table, for asyncio: ``table = await session.acreate_table()``, or ``async with session.acreate_table() as table``.
+
+        A thread of the event loop's pool uses the session meanwhile. Coroutines wait for it, and calls get an error named ``in-use``.
+        """
         return Opening(lambda: self.create_table(name, **options))
 
     def aopen_table(self, at: str | ObjectRef, read_only: bool = False) -> Opening[Table]:
-        """As open_table, for asyncio."""
+        """As open_table, for asyncio: see acreate_table."""
         return Opening(lambda: self.open_table(at, read_only))
 
     def acreate_queue(self, name: str | None = None, **options: Any) -> Opening[Queue]:
-        """As create_queue, for asyncio: ``queue = await session.acreate_queue()`` or ``async with session.acreate_queue() as queue``."""
+        """As create_queue, for asyncio: see acreate_table."""
         return Opening(lambda: self.create_queue(name, **options))
 
     def aopen_queue(self, at: str | ObjectRef) -> Opening[Queue]:
-        """As open_queue, for asyncio."""
+        """As open_queue, for asyncio: see acreate_table."""
         return Opening(lambda: self.open_queue(at))
 
     def __enter__(self) -> Session:
@@ -116,9 +119,9 @@ def connect(
 
     arena: bytes of the memory that reads, writes and views go through, 4 MiB unless told. A read in place or an operation of a batch
     needs room for all its bytes in one piece there; read_into, read_bytes and write do not. The node allows arenas up to its
-    ``--arena-max``, and takes the memory of all of them from its ``--ports-memory``. certificates, tenant: a folder made by ``portcullis certificates``,
-    and the tenant to act for, for nodes of other machines. within: seconds for which the attach and each operation may wait for
-    the node; then it fails with the error ``timed-out``, and the session goes on.
+    ``--arena-max``, and takes the memory of all of them from its ``--ports-memory``. certificates, tenant: a folder made by
+    ``portcullis certificates``, and the tenant to act for, for nodes of other machines. within: seconds for which the attach and each
+    operation may wait for the node; then it fails with the error ``timed-out``, and the session goes on.
 
     >>> with portcullis_memory.connect(node.address) as session:
     ...     session.closed
