@@ -11,10 +11,12 @@ use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first pause of a pop between two looks at an empty queue, and the longest. The event loop of the program has a turn after
-/// each.
+/// The shortest pause of a pop between two looks at an empty queue. It waits for an eighth of the time that it has waited before.
 const PAUSE_MIN: Lifetime = Lifetime::micros(10);
-const PAUSE_MAX: Lifetime = Lifetime::millis(1);
+/// The longest pause of a pop that a call waits for.
+pub(crate) const PAUSE_MAX_IN_CALL: Lifetime = Lifetime::millis(1);
+/// The longest pause of a pop that was begun. The program's event loop has a turn after each, which may cost it 100 µs.
+pub(crate) const PAUSE_MAX_IN_TURNS: Lifetime = Lifetime::millis(5);
 
 mod sealed {
     pub trait Sealed {}
@@ -37,6 +39,8 @@ pub struct Surroundings<'d> {
     pub(crate) is_awaited: &'d AtomicBool,
     /// Entries that operations have taken out of the structure that nobody awaited any more.
     pub(crate) left_over: &'d RefCell<VecDeque<Vec<u8>>>,
+    /// The longest pause between two looks at what it waits for.
+    pub(crate) pause_max: Lifetime,
 }
 
 /// An operation of a structure as a value.
@@ -265,8 +269,8 @@ async fn pop(
     around: Surroundings<'_>,
     within: Option<Lifetime>,
 ) -> Result<Option<Vec<u8>>, QueueError> {
-    let until = around.pipeline.now().after(within.unwrap_or(Lifetime(u64::MAX)));
-    let mut pause = PAUSE_MIN;
+    let since = around.pipeline.now();
+    let until = since.after(within.unwrap_or(Lifetime(u64::MAX)));
     while around.is_awaited.load(Ordering::Relaxed) {
         if let Some(entry) = take_left_over(around, 1).pop() {
             return Ok(Some(entry));
@@ -280,12 +284,13 @@ async fn pop(
             around.left_over.borrow_mut().push_back(entry);
             break;
         }
-        let left = until.since(around.pipeline.now());
+        let now = around.pipeline.now();
+        let left = until.since(now);
         if left == Lifetime(0) {
             break;
         }
+        let pause = Lifetime(now.since(since).0 / 8).max(PAUSE_MIN).min(around.pause_max);
         around.pipeline.sleep(pause.min(left)).await?;
-        pause = Lifetime(pause.0 * 2).min(PAUSE_MAX);
     }
     Ok(None)
 }

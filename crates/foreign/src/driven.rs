@@ -4,7 +4,7 @@
 //! it go together, it does not matter which thread that is.
 
 use crate::Failure;
-use crate::asks::{Ask, Structure, Surroundings};
+use crate::asks::{Ask, PAUSE_MAX_IN_CALL, PAUSE_MAX_IN_TURNS, Structure, Surroundings};
 use portcullis::{DirectoryName, Lifetime, ObjectRef, Session};
 use portcullis_structures::queue::{Queue, QueueError, QueueOptions};
 use portcullis_structures::table::{Access, Table, TableError, TableOptions};
@@ -88,7 +88,8 @@ impl<S: Structure> Driven<S> {
         self.settle();
         let Self { turns, ended, left_over, structure, pipeline, .. } = self;
         let is_awaited = AtomicBool::new(true);
-        let around = Surroundings { pipeline, is_awaited: &is_awaited, left_over };
+        let around =
+            Surroundings { pipeline, is_awaited: &is_awaited, left_over, pause_max: PAUSE_MAX_IN_CALL };
         let operation = ask.carry_out(structure, around);
         pipeline.block_on_beside(pin!(operation), turns, |result| ended.push(result))
     }
@@ -102,7 +103,8 @@ impl<S: Structure> Driven<S> {
     ) -> Option<Result<S::Done, Failure>> {
         let Self { turns, ended, left_over, structure, pipeline, .. } = self;
         let is_awaited = AtomicBool::new(true);
-        let around = Surroundings { pipeline, is_awaited: &is_awaited, left_over };
+        let around =
+            Surroundings { pipeline, is_awaited: &is_awaited, left_over, pause_max: PAUSE_MAX_IN_CALL };
         let operation = ask.carry_out(structure, around);
         let operation = pipeline.given_up_unless(operation, every, async || goes_on());
         pipeline.block_on_beside(pin!(operation), turns, |result| ended.push(result))
@@ -129,7 +131,13 @@ impl<S: Structure> Driven<S> {
         let (structure, pipeline) = (Rc::clone(&self.structure), Rc::clone(&self.pipeline));
         let left_over = Rc::clone(&self.left_over);
         let operation = async move {
-            let around = Surroundings { pipeline: &pipeline, is_awaited: &is_awaited, left_over: &left_over };
+            let pause_max = PAUSE_MAX_IN_TURNS;
+            let around = Surroundings {
+                pipeline: &pipeline,
+                is_awaited: &is_awaited,
+                left_over: &left_over,
+                pause_max,
+            };
             (number, ask.carry_out(&structure, around).await)
         };
         self.pipeline.begin(&mut self.turns, Box::pin(operation));
