@@ -316,6 +316,10 @@ enum {
   PORTCULLIS_ERROR_NO_ROOM_IN_QUEUE = 745,
   // The queue's memory makes no sense.
   PORTCULLIS_ERROR_QUEUE_DAMAGED = 746,
+  // The claim's lease was over, and the entry was delivered again.
+  PORTCULLIS_ERROR_CLAIM_ENDED = 747,
+  // The queue's entries are popped and the call is about claims, or the other way round.
+  PORTCULLIS_ERROR_QUEUE_DELIVERY = 748,
   // The table of a chunk pool makes no sense.
   PORTCULLIS_ERROR_CHUNK_TABLE_DAMAGED = 751,
   // The bytes are no control message.

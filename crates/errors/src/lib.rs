@@ -205,6 +205,8 @@ error_codes! {
     QueueClosed = 744, "queue-closed", "The queue is closed: nobody pushes any more.";
     NoRoomInQueue = 745, "no-room-in-queue", "The queue has as many segments as it can have.";
     QueueDamaged = 746, "queue-damaged", "The queue's memory makes no sense.";
+    ClaimEnded = 747, "claim-ended", "The claim's lease was over, and the entry was delivered again.";
+    QueueDelivery = 748, "queue-delivery", "The queue's entries are popped and the call is about claims, or the other way round.";
     ChunkTableDamaged = 751, "chunk-table-damaged", "The table of a chunk pool makes no sense.";
 
     // Bytes that cannot be decoded.

@@ -124,6 +124,14 @@ pub enum Fault {
     DeadSlotNotAbandoned,
     /// What a client leaves that dies while it adds or retires a segment is not freed.
     SegmentLeftBehind,
+    /// A claim's word is changed without looking whether the claim is still there.
+    ClaimNotCompared,
+    /// An entry is delivered again before its claim's lease is over.
+    ClaimEndsEarly,
+    /// An entry whose claim has ended is not delivered again.
+    LapsedNotDelivered,
+    /// A segment goes back to the node although entries of it are not acknowledged.
+    SegmentGoesWithClaims,
     /// Producers go on in a queue that is closed.
     ClosedNotCompared,
     /// The NIC hands a chunk on with the bytes of its earlier holder.
@@ -220,7 +228,7 @@ pub enum Fault {
 
 impl Fault {
     /// Those of the structures that show where one user ends at some step. The tests of the structures find them.
-    pub const OF_STEPS: [Self; 12] = [
+    pub const OF_STEPS: [Self; 16] = [
         Self::VersionNotCompared,
         Self::HeaderBeforeCopy,
         Self::BucketUsedTooEarly,
@@ -233,6 +241,10 @@ impl Fault {
         Self::PiecesNotSpared,
         Self::ExpiryNotCompared,
         Self::SegmentLeftBehind,
+        Self::ClaimNotCompared,
+        Self::ClaimEndsEarly,
+        Self::LapsedNotDelivered,
+        Self::SegmentGoesWithClaims,
     ];
 
     /// Those of the hash table that show where several users race. The simulator's checkers find them.

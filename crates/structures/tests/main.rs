@@ -1,6 +1,8 @@
 //! What the structures promise, one module a subject. One program: they are compiled once for all of them.
 
 mod chunk_blocks;
+mod claim_trials;
+mod claims;
 mod concurrency;
 mod deaths;
 mod linearizability;

@@ -5,7 +5,7 @@
 #![cfg(feature = "planted")]
 
 use crate::trials::{End, at_each_step_of_a_split};
-use crate::{queue_trials, trials};
+use crate::{claim_trials, queue_trials, trials};
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_structures::table::Grain;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -69,4 +69,16 @@ faults! {
         queue_trials::Deed::Push,
         queue_trials::End::Killed,
     ) => ["objects are leaked"];
+    claim_not_compared: ClaimNotCompared
+        by claim_trials::an_entry_belongs_to_its_last_consumer() => ["acknowledged more than once"];
+    lapsed_not_delivered: LapsedNotDelivered by claim_trials::at_each_step(
+        claim_trials::Deed::Claim,
+        claim_trials::End::Killed,
+    ) => ["not delivered again"];
+    segment_goes_with_claims: SegmentGoesWithClaims by claim_trials::at_each_step(
+        claim_trials::Deed::Claim,
+        claim_trials::End::Killed,
+    ) => ["entries are lost", "not delivered again"];
+    claim_ends_early: ClaimEndsEarly
+        by claim_trials::an_entry_belongs_to_its_last_consumer() => ["before its lease"];
 }

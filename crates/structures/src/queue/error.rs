@@ -59,6 +59,17 @@ pub enum QueueError {
     /// The queue has as many segments as it can have.
     #[error("the queue is full: wait for consumers, or make one with a greater segments_max")]
     Full,
+    /// The claim's lease was over, and the entry was delivered to another consumer, or is acknowledged.
+    #[error("the claim has ended: its lease was over, and the entry was delivered again")]
+    ClaimEnded,
+    /// The caller's mistake: nothing was sent.
+    #[error(
+        "entries of this queue are popped: make a queue with the option `claims` to claim and acknowledge them"
+    )]
+    NoClaims,
+    /// The caller's mistake: nothing was sent.
+    #[error("entries of this queue are claimed and acknowledged, and not popped")]
+    OnlyClaims,
     /// The queue's memory makes no sense: another program of the tenant has written over it.
     #[error("the queue's memory is damaged at segment {segment}, slot {slot}")]
     Damaged {
@@ -78,6 +89,8 @@ impl Coded for QueueError {
             Self::EntryTooLong { .. } => ErrorCode::EntryTooLong,
             Self::Closed => ErrorCode::QueueClosed,
             Self::Full => ErrorCode::NoRoomInQueue,
+            Self::ClaimEnded => ErrorCode::ClaimEnded,
+            Self::NoClaims | Self::OnlyClaims => ErrorCode::QueueDelivery,
             Self::Damaged { .. } => ErrorCode::QueueDamaged,
         }
     }

@@ -1,7 +1,8 @@
 //! A queue in remote memory, for many producers and many consumers (Patronus §6.1, §7.3.2).
 //!
 //! All operations are one-sided. A client may die at any step: nobody waits for it longer than a lease, and what it had
-//! pushed stays in the queue. An entry whose consumer dies after it has taken it is gone.
+//! pushed stays in the queue. An entry whose consumer dies after it has popped it is gone; in a queue of claims
+//! ([`QueueOptions::claims`]) an entry is claimed and acknowledged, and comes again where its consumer dies: see [`Claim`].
 //!
 //! # How it is built
 //! - The *head* has the queue's options and, for each segment, a record. The records are changed only under an exclusive
@@ -21,20 +22,25 @@
 //! - A segment goes back to the node when all of it is consumed. The node waits with that until the last permission over
 //!   it has ended, so nobody reads or writes what has become somebody else's.
 
+mod claim;
+mod claim_word;
 mod error;
 mod head;
 mod options;
+mod outstanding;
 mod pop;
 mod pops;
 mod push;
 mod segments;
 mod words;
 
+pub use claim::Claim;
 pub use error::QueueError;
 pub use options::{ENTRY_BYTES_MAX, QueueOptions};
 
 use crate::Pipeline;
 use head::Head;
+use outstanding::Outstanding;
 use pops::Pops;
 use portcullis::{
     Acquire, Allocate, Clock, DirectoryName, Effect, Lifetime, ObjectRef, ProcessClock, Rights,
@@ -77,6 +83,8 @@ struct State {
     /// The slot that was empty at the last look, and since when.
     empty: Option<pop::Empty>,
     pops: Pops,
+    outstanding: Outstanding,
+    claims_begun: u64,
     /// An operation of this pipeline changes the records, or asks for them.
     at_the_head: bool,
     is_closed: bool,
@@ -88,8 +96,10 @@ const MADE_WITHIN: Lifetime = Lifetime::seconds(1);
 /// What a queue takes, and how full it is. Others may change it meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueStatistics {
-    /// Slots that are taken and not consumed. An entry takes one slot for each cell that it fills.
+    /// Slots that are taken by producers and not by consumers. An entry takes one slot for each cell that it fills.
     pub slots: u64,
+    /// Entries that consumers have claimed and not acknowledged.
+    pub claimed: u64,
     /// Segments.
     pub segments: u64,
     /// Bytes of the node's memory: head and segments.
@@ -197,6 +207,9 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                 found.bytes += self.options.segment_bytes();
                 found.slots += indexes.taken(&self.options).saturating_sub(indexes.head);
                 found.is_closed |= indexes.tail.is_closed();
+                if self.options.claims {
+                    found.claimed += self.claimed_in(number).await?;
+                }
             }
             Ok(found)
         };

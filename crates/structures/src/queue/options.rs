@@ -8,6 +8,8 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PCQUEUE1");
+/// The same of a queue of claims: whoever does not know of them cannot open it.
+const MAGIC_OF_CLAIMS: u64 = u64::from_le_bytes(*b"PCQUEUE2");
 /// The most bytes of an entry of any queue.
 pub const ENTRY_BYTES_MAX: usize = 64 << 10;
 /// Cells are whole words.
@@ -36,6 +38,9 @@ pub struct QueueOptions {
     /// Over UDP an operation whose packets are lost takes 60 ms. Where packets are lost often, a lease shorter than that may end
     /// before an operation has got through, and each change of the queue takes several attempts.
     pub lease: Lifetime,
+    /// Entries are claimed and acknowledged ([`Queue::claim`](super::Queue::claim)), so that none is lost with its consumer.
+    /// Otherwise they are popped. Claims take 8 bytes more for each slot.
+    pub claims: bool,
     /// How long the queue is kept when no client has a permission on it, which is so in every pause of a lease. [`Keep::No`] is
     /// refused with [`QueueError::NotKept`].
     pub keep: Keep,
@@ -48,6 +53,7 @@ impl Default for QueueOptions {
             cell_bytes: 64,
             segments_max: 1024,
             lease: Lifetime::millis(10),
+            claims: false,
             keep: Keep::Attached,
         }
     }
@@ -103,7 +109,7 @@ impl QueueOptions {
     pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
         let (keep, keep_for) = crate::record::keep_to_words(self.keep);
         let mut wire = OptionsWire {
-            magic: U64::new(MAGIC),
+            magic: U64::new(if self.claims { MAGIC_OF_CLAIMS } else { MAGIC }),
             segment_slots: U32::new(self.segment_slots),
             cell_bytes: U32::new(self.cell_bytes),
             segments_max: U32::new(self.segments_max),
@@ -123,7 +129,8 @@ impl QueueOptions {
     pub(super) fn from_bytes(bytes: [u8; Self::BYTES]) -> Result<Self, QueueError> {
         let mut wire: OptionsWire = zerocopy::transmute!(bytes);
         let check = std::mem::replace(&mut wire.check, U64::ZERO);
-        if wire.magic.get() != MAGIC || check.get() != XxHash3_64::oneshot(wire.as_bytes()) {
+        let claims = wire.magic.get() == MAGIC_OF_CLAIMS;
+        if !(claims || wire.magic.get() == MAGIC) || check.get() != XxHash3_64::oneshot(wire.as_bytes()) {
             return Err(QueueError::NotAQueue);
         }
         let keep = crate::record::keep_from_words(wire.keep.get(), wire.keep_for.get());
@@ -132,6 +139,7 @@ impl QueueOptions {
             cell_bytes: wire.cell_bytes.get(),
             segments_max: wire.segments_max.get(),
             lease: Lifetime(wire.lease.get()),
+            claims,
             keep: keep.ok_or(QueueError::NotAQueue)?,
         };
         options.check().map(|()| options)
@@ -160,9 +168,15 @@ impl QueueOptions {
         WORDS_AT + slot * 8
     }
 
+    /// Where in a segment the claim of a slot is.
+    pub(super) fn claim_at(&self, slot: u64) -> u64 {
+        Self::word_at(self.slots()) + slot * 8
+    }
+
     /// Where in a segment the cell of a slot is. Bytes before the first cell are zeroed when a segment is made.
     pub(super) fn cell_at(&self, slot: u64) -> u64 {
-        Self::word_at(self.slots()).next_multiple_of(64) + slot * u64::from(self.cell_bytes)
+        let words = if self.claims { self.claim_at(self.slots()) } else { Self::word_at(self.slots()) };
+        words.next_multiple_of(64) + slot * u64::from(self.cell_bytes)
     }
 
     pub(super) fn segment_bytes(&self) -> u64 {
@@ -184,15 +198,18 @@ mod tests {
         #[test]
         fn options_read_back_and_nothing_of_a_queue_overlaps(
             segment_slots in 64u32..=1024, cells in 1u32..=8192, segments_max in 2u32..=4096, lease in 1_000u64..=10_000_000,
+            claims: bool,
         ) {
             let cell_bytes = cells * 8;
             let options = QueueOptions {
-                segment_slots, cell_bytes, segments_max, lease: Lifetime(lease), ..QueueOptions::default()
+                segment_slots, cell_bytes, segments_max, lease: Lifetime(lease), claims,
+                ..QueueOptions::default()
             };
             prop_assert_eq!(QueueOptions::from_bytes(options.to_bytes()), Ok(options));
             prop_assert!(QueueOptions::BYTES as u64 <= STATE_AT);
             prop_assert!(options.record_at(u64::from(segments_max) - 1) + RECORD_BYTES as u64 <= options.head_bytes());
             prop_assert!(QueueOptions::word_at(options.slots()) <= options.cell_at(0));
+            prop_assert!(!claims || options.claim_at(options.slots()) <= options.cell_at(0));
             let most = options.entry_bytes_max() as u64;
             prop_assert!(options.slots_of(most) <= options.slots());
         }

@@ -46,9 +46,17 @@ struct Run {
     entries: Vec<(u64, Entry)>,
 }
 
+/// An entry that this consumer has taken.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub segment: u64,
+    pub slot: u64,
+    pub bytes: Vec<u8>,
+}
+
 /// What came of one attempt to pop.
 enum Popped {
-    Entries(Vec<Vec<u8>>),
+    Entries(Vec<Taken>),
     Empty,
     Closed,
     /// Others were quicker, or the look was in the wrong place.
@@ -67,7 +75,12 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// [`QueueError::Closed`]: the queue is closed, and all entries were taken. The node is gone or refuses; then an entry may
     /// have been taken.
     pub async fn pop(&self) -> Result<Option<Vec<u8>>, QueueError> {
+        self.check_pops()?;
         self.pipeline.limited(POP, self.pop_now()).await
+    }
+
+    fn check_pops(&self) -> Result<(), QueueError> {
+        if self.options.claims { Err(QueueError::OnlyClaims) } else { Ok(()) }
     }
 
     async fn pop_now(&self) -> Result<Option<Vec<u8>>, QueueError> {
@@ -98,10 +111,16 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// As [`Queue::pop`].
     pub async fn pop_many(&self, most: usize) -> Result<Vec<Vec<u8>>, QueueError> {
+        self.check_pops()?;
         self.pipeline.limited(POP, self.pop_many_now(most)).await
     }
 
     async fn pop_many_now(&self, most: usize) -> Result<Vec<Vec<u8>>, QueueError> {
+        Ok(self.take_many(most).await?.into_iter().map(|taken| taken.bytes).collect())
+    }
+
+    /// Takes the first entries, `most` of them at most: nobody else pops or claims one that nobody had taken before.
+    pub(super) async fn take_many(&self, most: usize) -> Result<Vec<Taken>, QueueError> {
         loop {
             let number = self.state.borrow().first;
             match self.try_to_pop(number, most.max(1)).await {
@@ -126,13 +145,22 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// As [`Queue::pop`].
     pub async fn pop_within(&self, time: Lifetime) -> Result<Option<Vec<u8>>, QueueError> {
+        self.try_within(time, async || self.pop().await).await
+    }
+
+    /// Tries until there is something, for `time` at most.
+    pub(super) async fn try_within<T>(
+        &self,
+        time: Lifetime,
+        attempt: impl AsyncFn() -> Result<Option<T>, QueueError>,
+    ) -> Result<Option<T>, QueueError> {
         let until = self.pipeline.now().after(time);
         let mut pause = PAUSE_MIN;
         loop {
-            let popped = self.pop().await?;
+            let found = attempt().await?;
             let left = until.since(self.pipeline.now());
-            if popped.is_some() || left == Lifetime(0) {
-                return Ok(popped);
+            if found.is_some() || left == Lifetime(0) {
+                return Ok(found);
             }
             self.pipeline.sleep(pause.min(left)).await?;
             pause = Lifetime(pause.0 * 2).min(PAUSE_MAX);
@@ -168,7 +196,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             let in_look = (look.from..look.from + look.words.len() as u64).contains(&head);
             return if in_look { self.later(&permission, number, &look).await } else { Ok(Popped::Again) };
         }
-        let entries = self.read_entries(&permission, &look, &run).await?;
+        let entries = self.read_entries(&permission, number, &look, &run).await?;
         if !self.take(&permission, head, run.end).await? {
             return Ok(Popped::Again);
         }
@@ -260,9 +288,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     async fn read_entries(
         &self,
         permission: &Rc<BarePermission>,
+        segment: u64,
         look: &Look,
         run: &Run,
-    ) -> Result<Vec<Vec<u8>>, QueueError> {
+    ) -> Result<Vec<Taken>, QueueError> {
         let length = |entry: &Entry| usize::try_from(entry.length()).expect("an entry is far shorter");
         let is_here = |slot: u64, entry: &Entry| {
             look.cell.as_ref().filter(|cell| slot == look.from && length(entry) <= cell.len())
@@ -280,7 +309,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             };
             // Other bytes: their write was lost, and its client was told so.
             if Entry::of(&bytes) == *entry {
-                entries.push(bytes);
+                entries.push(Taken { segment, slot: *slot, bytes });
             }
         }
         Ok(entries)

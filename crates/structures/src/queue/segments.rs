@@ -34,6 +34,11 @@ impl Segments {
         self.known.get(&number).map(|segment| segment.object)
     }
 
+    /// The first one that is known.
+    pub fn first(&self) -> Option<u64> {
+        self.known.keys().next().copied()
+    }
+
     /// Forgets segments that are consumed.
     pub fn forget_before(&mut self, first: u64) {
         self.known = self.known.split_off(&first);

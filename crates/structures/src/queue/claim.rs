@@ -1,0 +1,228 @@
+//! Claims: an entry that its consumer does not acknowledge within a lease is delivered again, at least once.
+//!
+//! # What each step rests on
+//! - An entry is taken as by a pop: its segment's head moves over it. Then its consumer writes a claim beside it.
+//! - Each change of a claim is one COMPARE_AND_SWAP of its word, and no two claims of an entry have the same word. So an entry
+//!   is acknowledged by the consumer of its last delivery, or not at all.
+//! - No clock is shared. A consumer measures a claim's lease from when it first sees the claim's word, and takes the entry over
+//!   where the word is still the same after the lease. So a claim lasts at least for its lease, and longer by the time until
+//!   the next consumer looks.
+//! - A consumer that dies between the two steps leaves an entry that is taken and has no claim. It counts as one with the queue's
+//!   own lease.
+//! - A segment goes back to the node when each entry of it is acknowledged.
+
+use super::claim_word::ClaimWord;
+use super::pop::Taken;
+use super::{Queue, QueueError};
+use portcullis::{Clock, Effect, Lifetime, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
+
+/// An entry that a consumer has claimed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Claim {
+    bytes: Vec<u8>,
+    segment: u64,
+    slot: u64,
+    word: ClaimWord,
+}
+
+impl Claim {
+    /// The entry.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How often the entry was delivered, with this time: 1 where it is the first. Beyond 1,023 it is not counted any more.
+    #[must_use]
+    pub fn deliveries(&self) -> u32 {
+        self.word.deliveries()
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
+    /// Claims an entry for `lease`: one whose last claim has ended, or the first that nobody has taken. `None`: there is none
+    /// now. Until the claim is [acknowledged](Queue::acknowledge), the entry is delivered again after the lease, to whoever
+    /// claims then. The queue has to be one [of claims](super::QueueOptions::claims).
+    ///
+    /// # Errors
+    /// [`QueueError::Closed`]: the queue is closed, and each entry was acknowledged. The lease is out of its range, or the node is
+    /// gone or refuses; then an entry may have been claimed, and is delivered again.
+    pub async fn claim(&self, lease: Lifetime) -> Result<Option<Claim>, QueueError> {
+        self.check_claims(Some(lease))?;
+        self.pipeline.limited(("a claim of a queue's entry", Effect::Perhaps), self.claim_now(lease)).await
+    }
+
+    /// Claims an entry as [`Queue::claim`] does, and waits for one for `time` at most.
+    ///
+    /// # Errors
+    /// As of [`Queue::claim`].
+    pub async fn claim_within(&self, lease: Lifetime, time: Lifetime) -> Result<Option<Claim>, QueueError> {
+        self.try_within(time, async || self.claim(lease).await).await
+    }
+
+    /// Claims an entry as [`Queue::claim`] does. Where the entry was delivered `deliveries_max` times already, it is pushed to the
+    /// queue `dead_letters` instead, and acknowledged: consumers have died of it, or have given it up. It may come twice there.
+    ///
+    /// # Errors
+    /// As of [`Queue::claim`], and as of [`Queue::push`] to `dead_letters`.
+    pub async fn claim_or_bury(
+        &self,
+        lease: Lifetime,
+        deliveries_max: u32,
+        dead_letters: &Self,
+    ) -> Result<Option<Claim>, QueueError> {
+        loop {
+            let Some(claim) = self.claim(lease).await? else { return Ok(None) };
+            if claim.deliveries() <= deliveries_max {
+                return Ok(Some(claim));
+            }
+            dead_letters.push(claim.bytes()).await?;
+            match self.acknowledge(&claim).await {
+                // Another consumer has it, and buries it once more.
+                Err(QueueError::ClaimEnded) => {}
+                done => done?,
+            }
+        }
+    }
+
+    /// Ends a claim: the entry is done, and is not delivered again.
+    ///
+    /// # Errors
+    /// [`QueueError::ClaimEnded`]: the lease was over, and another consumer has the entry or has acknowledged it. The node is gone
+    /// or refuses; then the entry may be delivered again.
+    pub async fn acknowledge(&self, claim: &Claim) -> Result<(), QueueError> {
+        self.change_claim("an acknowledgement", claim, claim.word.done()).await
+    }
+
+    /// Ends a claim without the entry being done: it is delivered again as soon as somebody claims.
+    ///
+    /// # Errors
+    /// As of [`Queue::acknowledge`].
+    pub async fn give_back(&self, claim: &Claim) -> Result<(), QueueError> {
+        self.state.borrow_mut().outstanding.look_soon();
+        self.change_claim("the return of a claim", claim, claim.word.given_back()).await
+    }
+
+    /// Has a claim last for `lease` from now on.
+    ///
+    /// # Errors
+    /// As of [`Queue::acknowledge`], or the lease is out of its range.
+    pub async fn extend_claim(&self, claim: &mut Claim, lease: Lifetime) -> Result<(), QueueError> {
+        self.check_claims(Some(lease))?;
+        let longer = claim.word.extended(lease);
+        self.change_claim("the extension of a claim", claim, longer).await?;
+        claim.word = longer;
+        Ok(())
+    }
+
+    pub(super) fn check_claims(&self, lease: Option<Lifetime>) -> Result<(), QueueError> {
+        if !self.options.claims {
+            return Err(QueueError::NoClaims);
+        }
+        let (least, most) = ClaimWord::LEASES;
+        match lease.filter(|lease| !(least..=most).contains(lease)) {
+            Some(Lifetime(value)) => {
+                let what = "the lease of a claim (in µs)";
+                Err(QueueError::Option { what, value, least: least.0, most: most.0 })
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn claim_now(&self, lease: Lifetime) -> Result<Option<Claim>, QueueError> {
+        loop {
+            if self.is_look_due(lease) {
+                self.look_at_claims().await?;
+            }
+            if let Some((taken, word)) = self.take_lapsed().await? {
+                if let Some(claim) = self.write_claim(taken, word, lease).await? {
+                    return Ok(Some(claim));
+                }
+                continue;
+            }
+            match self.take_many(1).await {
+                Ok(mut taken) => {
+                    let Some(taken) = taken.pop() else { return Ok(None) };
+                    if let Some(claim) = self.write_claim(taken, ClaimWord::UNTOLD, lease).await? {
+                        return Ok(Some(claim));
+                    }
+                }
+                Err(QueueError::Closed) => return self.closed_with_claims().await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Nobody pushes any more. Those that have claims may still die.
+    async fn closed_with_claims(&self) -> Result<Option<Claim>, QueueError> {
+        let is_empty = || self.state.borrow().outstanding.is_empty();
+        if is_empty() {
+            // Since the last look others may have claimed something.
+            self.look_at_claims().await?;
+        }
+        if is_empty() { Err(QueueError::Closed) } else { Ok(None) }
+    }
+
+    /// Writes a claim on an entry whose word was `before`. `None`: another consumer was quicker.
+    async fn write_claim(
+        &self,
+        taken: Taken,
+        before: ClaimWord,
+        lease: Lifetime,
+    ) -> Result<Option<Claim>, QueueError> {
+        let Taken { segment, slot, bytes } = taken;
+        let word = before.claimed(lease, self.nonce());
+        let claim = Claim { bytes, segment, slot, word };
+        Ok(self.swap_claim(segment, slot, (before, word)).await?.then_some(claim))
+    }
+
+    /// A number that no other claim has, as a rule.
+    fn nonce(&self) -> u64 {
+        let mut state = self.state.borrow_mut();
+        state.claims_begun += 1;
+        let parts = [self.pipeline.number(), state.claims_begun];
+        twox_hash::XxHash3_64::oneshot(&parts.map(u64::to_le_bytes).concat())
+    }
+
+    async fn change_claim(&self, what: &'static str, claim: &Claim, to: ClaimWord) -> Result<(), QueueError> {
+        self.check_claims(None)?;
+        let operation = async {
+            let is_changed = self.swap_claim(claim.segment, claim.slot, (claim.word, to)).await?;
+            // What was seen of it is older than what this handle knows of it now.
+            self.state.borrow_mut().outstanding.forget(claim.segment, claim.slot);
+            if is_changed { Ok(()) } else { Err(QueueError::ClaimEnded) }
+        };
+        self.pipeline.limited((what, Effect::Perhaps), operation).await
+    }
+
+    /// Changes the word of a claim. Returns whether it was as expected. Where an answer was lost, the change is asked for again:
+    /// it may have happened, which the word then says.
+    pub(super) async fn swap_claim(
+        &self,
+        segment: u64,
+        slot: u64,
+        (from, to): (ClaimWord, ClaimWord),
+    ) -> Result<bool, QueueError> {
+        let at = self.options.claim_at(slot);
+        loop {
+            let swap = async {
+                let permission = self.segment(segment).await?;
+                if planted::is(Fault::ClaimNotCompared) {
+                    self.pipeline.write(&permission, at, &to.0.to_le_bytes()).await?;
+                    return Ok(from.0);
+                }
+                Ok(self.pipeline.compare_and_swap(&permission, at, from.0, to.0).await?)
+            };
+            match swap.await {
+                Ok(before) => return Ok(before == from.0 || before == to.0),
+                // All of the segment is done, and so is this entry.
+                Err(error) if QueueError::is_gone(&error) => {
+                    self.find_again(segment, error).await?;
+                    return Ok(false);
+                }
+                Err(error) => self.mend(error).await?,
+            }
+        }
+    }
+}

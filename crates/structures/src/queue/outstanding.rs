@@ -1,0 +1,215 @@
+//! Which entries are taken and not acknowledged, and for how long a handle has seen that.
+
+use super::claim_word::{ClaimWord, Standing};
+use super::pop::Taken;
+use super::words::{Entry, Indexes, Slot};
+use super::{Queue, QueueError, QueueOptions};
+use crate::pipeline::word_of;
+use portcullis::{Clock, Lifetime, Moment, VerbsEndpoint};
+use portcullis_protocol::planted::{self, Fault};
+use std::collections::BTreeMap;
+
+/// How often a handle looks for claims that have ended, at the least, whatever their leases.
+const LOOKED_WITHIN: Lifetime = Lifetime::seconds(1);
+/// In how many looks a lease is divided.
+const LOOKS_A_LEASE: u64 = 4;
+
+/// An entry that is not acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    entry: Entry,
+    word: ClaimWord,
+    /// When the word was first seen.
+    since: Moment,
+}
+
+/// The entries that a handle has seen at its last look, by segment and slot.
+#[derive(Debug, Default)]
+pub(super) struct Outstanding {
+    seen: BTreeMap<(u64, u64), Seen>,
+    /// All entries of segments before this one are done.
+    first: u64,
+    looked_at: Option<Moment>,
+}
+
+/// What is in one segment.
+struct Contents {
+    entries: Vec<(u64, Entry, ClaimWord)>,
+    /// All of its slots are taken, and each entry is done.
+    is_done: bool,
+}
+
+impl Outstanding {
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
+    /// Forgets an entry until the next look.
+    pub fn forget(&mut self, segment: u64, slot: u64) {
+        self.seen.remove(&(segment, slot));
+    }
+
+    /// The next claim looks at all of them.
+    pub fn look_soon(&mut self) {
+        self.looked_at = None;
+    }
+
+    /// Takes in what a look has found in a segment.
+    fn note(&mut self, segment: u64, contents: &Contents, now: Moment) {
+        let before = self.seen.split_off(&(segment, 0));
+        let mut before = before.into_iter().peekable();
+        let mut known = BTreeMap::new();
+        while let Some(((of, slot), seen)) = before.next_if(|((of, _), _)| *of == segment) {
+            known.insert((of, slot), seen);
+        }
+        self.seen.extend(before);
+        for &(slot, entry, word) in &contents.entries {
+            let since = match known.get(&(segment, slot)) {
+                Some(seen) if seen.word == word => seen.since,
+                _ => now,
+            };
+            self.seen.insert((segment, slot), Seen { entry, word, since });
+        }
+        if contents.is_done && self.first == segment {
+            self.first = segment + 1;
+        }
+    }
+
+    /// The first entry whose claim has ended.
+    fn lapsed(&self, options: &QueueOptions, now: Moment) -> Option<((u64, u64), Seen)> {
+        let ended = |seen: &Seen| {
+            let lease = match seen.word.standing() {
+                Standing::Untold => options.lease,
+                Standing::Held(lease) => lease,
+                Standing::GivenBack => return true,
+                Standing::Done => return false,
+            };
+            now.since(seen.since) >= lease || planted::is(Fault::ClaimEndsEarly)
+        };
+        self.seen.iter().find(|(_, seen)| ended(seen)).map(|(place, seen)| (*place, *seen))
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
+    /// Whether it is time to look for claims that have ended.
+    pub(super) fn is_look_due(&self, lease: Lifetime) -> bool {
+        let every =
+            Lifetime(lease.0 / LOOKS_A_LEASE).clamp(self.options.lease.min(LOOKED_WITHIN), LOOKED_WITHIN);
+        let now = self.pipeline.now();
+        self.state.borrow().outstanding.looked_at.is_none_or(|looked| now.since(looked) >= every)
+    }
+
+    /// An entry whose claim has ended, with its word, as the last look found it. The caller claims it, which succeeds where the
+    /// word is still the same.
+    pub(super) async fn take_lapsed(&self) -> Result<Option<(Taken, ClaimWord)>, QueueError> {
+        if planted::is(Fault::LapsedNotDelivered) {
+            return Ok(None);
+        }
+        loop {
+            let now = self.pipeline.now();
+            let lapsed = self.state.borrow().outstanding.lapsed(&self.options, now);
+            let Some((place, Seen { entry, word, .. })) = lapsed else { return Ok(None) };
+            // Whoever claims it, the next look finds it again where it is not done.
+            self.state.borrow_mut().outstanding.seen.remove(&place);
+            let (segment, slot) = place;
+            match self.read_entry(segment, slot, entry).await {
+                Ok(Some(bytes)) => return Ok(Some((Taken { segment, slot, bytes }, word))),
+                // Other bytes: their write was lost, and its client was told so.
+                Ok(None) => {
+                    self.swap_claim(segment, slot, (word, word.done())).await?;
+                }
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn read_entry(&self, segment: u64, slot: u64, entry: Entry) -> Result<Option<Vec<u8>>, QueueError> {
+        let length = usize::try_from(entry.length()).expect("an entry is far shorter");
+        loop {
+            let read = async {
+                let permission = self.segment(segment).await?;
+                Ok(self.pipeline.read_bytes(&permission, self.options.cell_at(slot), length).await?)
+            };
+            match read.await {
+                Ok(bytes) => return Ok((Entry::of(&bytes) == entry).then_some(bytes)),
+                Err(error) => self.mend(error).await?,
+            }
+        }
+    }
+
+    /// Looks at all segments from which entries were taken, and gives back those that are done.
+    pub(super) async fn look_at_claims(&self) -> Result<(), QueueError> {
+        let numbers = {
+            let mut state = self.state.borrow_mut();
+            let oldest = state.segments.first().unwrap_or(0);
+            state.outstanding.looked_at = Some(self.pipeline.now());
+            state.outstanding.first = state.outstanding.first.max(oldest);
+            state.outstanding.first..=state.first
+        };
+        for number in numbers {
+            self.pipeline.note_step();
+            let contents = self.contents(number).await?;
+            let now = self.pipeline.now();
+            self.state.borrow_mut().outstanding.note(number, &contents, now);
+            if contents.is_done {
+                // Where this fails, whoever adds a segment does it.
+                let _ = self.retire_up_to(number).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether each entry of a segment is acknowledged, and all of its slots were taken.
+    pub(super) async fn is_done(&self, number: u64) -> Result<bool, QueueError> {
+        Ok(self.contents(number).await?.is_done)
+    }
+
+    /// How many entries of a segment are taken and not acknowledged.
+    pub(super) async fn claimed_in(&self, number: u64) -> Result<u64, QueueError> {
+        Ok(self.contents(number).await?.entries.len() as u64)
+    }
+
+    /// The entries of a segment that were taken and are not done.
+    async fn contents(&self, number: u64) -> Result<Contents, QueueError> {
+        let length = usize::try_from(self.options.cell_at(0)).expect("it is small");
+        loop {
+            let read = async {
+                let permission = self.segment(number).await?;
+                Ok(self.pipeline.read_bytes(&permission, 0, length).await?)
+            };
+            match read.await {
+                Ok(bytes) => return self.contents_in(number, &bytes),
+                // It is done, and has gone.
+                Err(error) if QueueError::is_gone(&error) => {
+                    return Ok(Contents { entries: Vec::new(), is_done: true });
+                }
+                Err(error) => self.mend(error).await?,
+            }
+        }
+    }
+
+    fn contents_in(&self, number: u64, bytes: &[u8]) -> Result<Contents, QueueError> {
+        let word = |at: u64| word_of(bytes, usize::try_from(at).expect("it is small"));
+        let head = word(Indexes::HEAD_AT).min(self.options.slots());
+        let mut entries = Vec::new();
+        let mut slot = 0;
+        while slot < head {
+            let damaged = QueueError::Damaged { segment: number, slot };
+            match Slot::from_word(word(Self::word_at(slot))).ok_or(damaged)? {
+                // The word is older than the head, which was moved meanwhile: the next look finds it.
+                Slot::Empty => return Ok(Contents { entries, is_done: false }),
+                Slot::Abandoned => slot += 1,
+                Slot::Filled(entry) => {
+                    let claim = ClaimWord(word(self.options.claim_at(slot)));
+                    if claim.standing() != Standing::Done {
+                        entries.push((slot, entry, claim));
+                    }
+                    slot += self.options.slots_of(entry.length());
+                }
+            }
+        }
+        let is_done = head == self.options.slots() && entries.is_empty();
+        Ok(Contents { entries, is_done })
+    }
+}
