@@ -38,6 +38,7 @@ impl QueueOptions {
             segment_slots: or(given.segment_slots, usual.segment_slots),
             cell_bytes: or(given.cell_bytes, usual.cell_bytes),
             segments_max: or(given.segments_max, usual.segments_max),
+            claims: usual.claims,
         }
     }
 }

@@ -58,9 +58,12 @@ impl ErrorCode {
             Is::Expired | Is::Revoked | Is::NotLive | Is::ObjectGone | Is::AnotherNode | Is::NoSuchName => {
                 Fault::Ended
             }
-            Is::NoSuchObject | Is::NotShared | Is::BeyondShare | Is::LeaseEnded | Is::ClaimEnded | Is::Violation => {
-                Fault::Ended
-            }
+            Is::NoSuchObject
+            | Is::NotShared
+            | Is::BeyondShare
+            | Is::LeaseEnded
+            | Is::ClaimEnded
+            | Is::Violation => Fault::Ended,
             Is::Quota | Is::Paused | Is::Barred | Is::Conflict | Is::QueueFull | Is::NoFreeChunk => {
                 Fault::Tenant
             }

@@ -30,7 +30,10 @@ pub(super) struct Offers {
 /// Why a client is not offered a port.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoOffer {
-    #[error("an arena of {asked} bytes is beyond this node's limit of {most}")]
+    #[error(
+        "an arena of {asked} bytes is beyond this node's limit of {most}: ask for a smaller one, or have the node started with a \
+         greater --arena-max"
+    )]
     ArenaTooLong { asked: u64, most: u64 },
     #[error("the node's limits make no port: {0:?}")]
     Unsound(EndpointSize),
