@@ -41,7 +41,7 @@ impl Holder for User {
 #[derive(Debug, thiserror::Error)]
 pub enum Breach {
     /// The peer was told why.
-    #[error("refused: {0}")]
+    #[error("{0}")]
     Refused(String),
     /// It sent something after its attach, and is told nothing.
     #[error("sent something after the attach was over")]
