@@ -3,10 +3,12 @@
 //!
 //! - [`key`]: one key of a map. Decided by search.
 //! - [`fifo`]: a queue whose values are pushed once each. Decided by looking for four patterns.
+//! - [`claims`]: a queue whose values are claimed and acknowledged. Decided value by value.
 //!
 //! The simulator and the tests of the structures judge by this crate. It knows none of them, and must not be used by what
 //! it judges.
 #![forbid(unsafe_code)]
 
+pub mod claims;
 pub mod fifo;
 pub mod key;

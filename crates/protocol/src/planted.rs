@@ -264,6 +264,11 @@ impl Fault {
         Self::ClosedNotCompared,
     ];
 
+    /// Those of claims that show among many consumers. The simulator's checkers find them, and the tests of the structures do as
+    /// well.
+    pub const OF_CLAIMS: [Self; 3] =
+        [Self::ClaimNotCompared, Self::LapsedNotDelivered, Self::SegmentGoesWithClaims];
+
     /// Those of the chunks that the NIC hands out. The simulator's checkers find them.
     pub const OF_CHUNKS: [Self; 4] =
         [Self::ChunkNotZeroed, Self::ChunkStaysBound, Self::ChunkUsesNotCounted, Self::DepartedKeepChunks];

@@ -286,6 +286,7 @@ impl Cluster {
             let (purpose, keeper) = match self.plan.programs {
                 Programs::Tables => (self.structure(Structure::Table, client), None),
                 Programs::Queues => (self.structure(Structure::Queue, client), None),
+                Programs::Claims => (self.structure(Structure::Claims, client), None),
                 Programs::Chunks => (Purpose::Chunks, None),
                 Programs::Workers | Programs::Sessions | Programs::Calls => {
                     (Purpose::Permissions(longest), self.enter(client, node))

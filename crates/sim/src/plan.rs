@@ -115,6 +115,8 @@ pub enum Programs {
     Tables,
     /// Programs that push to one queue and pop from it, and die in the middle of it.
     Queues,
+    /// Programs that push to one queue and claim and acknowledge its entries, and die in the middle of it.
+    Claims,
     /// Programs that allocate chunks, which the nodes' NICs hand out, and die in the middle of it.
     Chunks,
     /// Processes that call each other through shared memory, and die in the middle of it. The nodes are their servers, and there is
@@ -125,8 +127,8 @@ pub enum Programs {
 
 impl Programs {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Workers, Self::Sessions, Self::Tables, Self::Queues, Self::Chunks, Self::Calls];
+    pub const ALL: [Self; 7] =
+        [Self::Workers, Self::Sessions, Self::Tables, Self::Queues, Self::Claims, Self::Chunks, Self::Calls];
 
     /// The name on the command line.
     #[must_use]
@@ -136,6 +138,7 @@ impl Programs {
             Self::Sessions => "sessions",
             Self::Tables => "tables",
             Self::Queues => "queues",
+            Self::Claims => "claims",
             Self::Chunks => "chunks",
             Self::Calls => "calls",
         }
@@ -143,7 +146,7 @@ impl Programs {
 
     /// Whether the programs share a structure in the node's memory.
     pub(crate) fn share_a_structure(self) -> bool {
-        matches!(self, Self::Tables | Self::Queues)
+        matches!(self, Self::Tables | Self::Queues | Self::Claims)
     }
 }
 

@@ -3,6 +3,7 @@
 mod calls;
 mod chains;
 mod chunks;
+mod claims;
 mod connectx5;
 mod explore;
 mod limits;

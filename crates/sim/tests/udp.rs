@@ -63,7 +63,7 @@ fn somebody_on_the_path_breaks_no_promise() {
 fn a_path_that_becomes_narrow_ends_no_operation() {
     let (accesses, _) = hold(|seed| Plan { udp: 100, faults: vec![FaultKind::Mtu], ..Plan::draw(seed) });
     assert!(accesses > 40 * seeds(), "{accesses}");
-    for programs in [Programs::Sessions, Programs::Tables, Programs::Queues] {
+    for programs in [Programs::Sessions, Programs::Tables, Programs::Queues, Programs::Claims] {
         hold_for(SEEDS_OF_STRUCTURES / 3, |seed| Plan {
             udp: 100,
             faults: vec![FaultKind::Mtu],
@@ -106,7 +106,7 @@ fn sessions_and_their_keepers_break_no_promise() {
 
 #[test]
 fn what_the_users_of_a_structure_are_told_fits_one_order() {
-    for programs in [Programs::Tables, Programs::Queues] {
+    for programs in [Programs::Tables, Programs::Queues, Programs::Claims] {
         for udp in [50, 100] {
             let seeds = asked_for().unwrap_or(SEEDS_OF_STRUCTURES);
             let (accesses, _) = hold_for(seeds, |seed| with(programs, seed, udp));

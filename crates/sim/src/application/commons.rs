@@ -3,7 +3,7 @@
 //! Strands take turns, so a count of what was noted is a clock for all of them.
 
 use crate::oracle::Promise;
-use portcullis_histories::{fifo, key};
+use portcullis_histories::{claims, fifo, key};
 use portcullis_protocol::ObjectRef;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +26,10 @@ struct Shared {
     of_queue: Vec<Option<fifo::Operation>>,
     /// When a user was told that the queue is closed.
     closed: Option<u64>,
+    /// What was asked of the queue of claims and told. `None`: it turned out to do nothing.
+    of_claims: Vec<Option<claims::Operation>>,
+    /// Nothing is left in that queue.
+    is_drained: bool,
 }
 
 /// A program that may begin operations, as long as this lives.
@@ -108,6 +112,27 @@ impl Commons {
         }
     }
 
+    /// Notes that an operation on the queue of claims begins. Returns its place.
+    pub(super) fn begin_on_claims(&self, event: claims::Event) -> usize {
+        let mut shared = self.shared();
+        let start = shared.tick();
+        shared.of_claims.push(Some(claims::Operation { event, start, end: None }));
+        shared.of_claims.len() - 1
+    }
+
+    /// Notes what the operation at a place was told. `None`: it did nothing.
+    pub(super) fn end_on_claims(&self, place: usize, told: Option<claims::Event>) {
+        let mut shared = self.shared();
+        let end = Some(shared.tick());
+        let operation = &mut shared.of_claims[place];
+        *operation = operation.zip(told).map(|(begun, event)| claims::Operation { event, end, ..begun });
+    }
+
+    /// Notes that nothing is left in the queue of claims.
+    pub(super) fn note_drained(&self) {
+        self.shared().is_drained = true;
+    }
+
     /// Notes that a user was told that the queue is closed.
     pub(super) fn note_closed(&self) {
         let mut shared = self.shared();
@@ -117,7 +142,15 @@ impl Commons {
 
     /// The first thing that no order of the operations explains.
     pub fn first_wrong(&self) -> Option<(Promise, String)> {
-        self.first_wrong_of_queue().or_else(|| self.first_wrong_of_keys())
+        let of_queues = self.first_wrong_of_queue().or_else(|| self.first_wrong_of_claims());
+        of_queues.or_else(|| self.first_wrong_of_keys())
+    }
+
+    fn first_wrong_of_claims(&self) -> Option<(Promise, String)> {
+        let mut shared = self.shared();
+        let history: Vec<_> = std::mem::take(&mut shared.of_claims).into_iter().flatten().collect();
+        let wrong = claims::first_wrong(&history, shared.is_drained)?;
+        Some((Promise::Order, format!("{wrong}: {history:?}")))
     }
 
     fn first_wrong_of_queue(&self) -> Option<(Promise, String)> {

@@ -1,6 +1,7 @@
 //! An honest program with a [`Session`], whose calls wait. It runs on its own strand, and so does its keeper, if it has one.
 
 mod chunks;
+mod claims;
 mod commons;
 mod permissions;
 mod queue;
@@ -18,6 +19,7 @@ use crate::scene::Scene;
 use crate::strand::{Said, Strand, StrandClock};
 use crate::worker::{TOLERANCE, check_error};
 use chunks::ChunkUser;
+use claims::ClaimUser;
 use permissions::PermissionUser;
 use portcullis::{Kept, Session, Tending};
 use portcullis_client::{ClientConfig, Error, Lease};
@@ -78,6 +80,7 @@ impl Board {
 pub(crate) enum Structure {
     Table,
     Queue,
+    Claims,
 }
 
 /// What a program does.
@@ -137,6 +140,7 @@ impl Application {
                 match kind {
                     Structure::Table => TableUser(user).run(session),
                     Structure::Queue => QueueUser(user).run(session),
+                    Structure::Claims => ClaimUser(user).run(session),
                 }
             }
         })?;

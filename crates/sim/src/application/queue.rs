@@ -12,14 +12,14 @@ use portcullis_structures::queue::{QueueError, QueueOptions};
 use std::pin::Pin;
 use std::rc::Rc;
 
-type SimQueue = portcullis_structures::queue::Queue<SimEndpoint, StrandClock>;
+pub(super) type SimQueue = portcullis_structures::queue::Queue<SimEndpoint, StrandClock>;
 
 /// The most operations that a program has in flight.
 const LANES: usize = 4;
 /// The most entries that a pop of several takes.
 const POPPED_MAX: usize = 5;
 /// Bytes of a cell. Some entries take several.
-const CELL_BYTES: u32 = 16;
+pub(super) const CELL_BYTES: u32 = 16;
 /// In so many of a thousand steps of the founder the queue is closed, in runs in which it is.
 const CLOSES_PER_MILLE: u64 = 2;
 
@@ -27,13 +27,13 @@ const CLOSES_PER_MILLE: u64 = 2;
 pub(super) struct QueueUser(pub User);
 
 /// The bytes of an entry. A torn one shows.
-fn bytes_of(number: u64) -> Vec<u8> {
+pub(super) fn bytes_of(number: u64) -> Vec<u8> {
     let length = 8 + usize::try_from(number % 5).expect("it is small") * 11;
     number.to_le_bytes().into_iter().cycle().take(length).collect()
 }
 
 /// The number of an entry. An entry that nobody has pushed has one that nobody has pushed.
-fn number_of(entry: &[u8]) -> u64 {
+pub(super) fn number_of(entry: &[u8]) -> u64 {
     let number = entry.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
     if bytes_of(number) == entry { number } else { u64::MAX }
 }

@@ -22,7 +22,7 @@ const SEEDS_OF_UDP: u64 = 300;
 const SEEDS_OF_STRUCTURES: u64 = 80;
 
 fn is_of_a_structure(fault: Fault) -> bool {
-    Fault::OF_RACES.contains(&fault) || Fault::OF_QUEUES.contains(&fault)
+    [&Fault::OF_RACES[..], &Fault::OF_QUEUES, &Fault::OF_CLAIMS].iter().any(|faults| faults.contains(&fault))
 }
 
 fn is_of_udp(fault: Fault) -> bool {
@@ -53,8 +53,11 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
         }
         _ if is_of_a_structure(fault) => {
             let faults = vec![FaultKind::ClientPause, FaultKind::ClientStop, FaultKind::LateCompletions];
-            let programs =
-                if Fault::OF_QUEUES.contains(&fault) { Programs::Queues } else { Programs::Tables };
+            let programs = match fault {
+                _ if Fault::OF_QUEUES.contains(&fault) => Programs::Queues,
+                _ if Fault::OF_CLAIMS.contains(&fault) => Programs::Claims,
+                _ => Programs::Tables,
+            };
             Plan { faults, ..drawn }.with(programs)
         }
         // Windows and regions over the same objects, of one tenant in a hurry.
@@ -119,7 +122,7 @@ macro_rules! faults {
 
         #[test]
         fn every_fault_has_its_test() {
-            let faults = Fault::ALL.iter().chain(&Fault::OF_RACES).chain(&Fault::OF_QUEUES).chain(&Fault::OF_CHUNKS);
+            let faults = Fault::ALL.iter().chain(&Fault::OF_RACES).chain(&Fault::OF_QUEUES).chain(&Fault::OF_CLAIMS).chain(&Fault::OF_CHUNKS);
             let faults = faults.chain(&Fault::OF_UDP).chain(&Fault::OF_LIMITS);
             let missing: Vec<_> = faults.filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
             assert!(missing.is_empty(), "no test plants {missing:?}");
@@ -179,6 +182,9 @@ faults! {
     head_not_compared: HeadNotCompared by Order;
     dead_slot_not_abandoned: DeadSlotNotAbandoned by Progress;
     closed_not_compared: ClosedNotCompared by Order;
+    claim_not_compared: ClaimNotCompared by Order;
+    lapsed_not_delivered: LapsedNotDelivered by Order | Progress;
+    segment_goes_with_claims: SegmentGoesWithClaims by Order;
     chunk_not_zeroed: ChunkNotZeroed by Scrub;
     chunk_stays_bound: ChunkStaysBound by Access | Service | Isolation;
     chunk_uses_not_counted: ChunkUsesNotCounted by Reference | Access;

@@ -17,27 +17,41 @@ use super::{Queue, QueueError};
 use portcullis::{Clock, Effect, Lifetime, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 
-/// An entry that a consumer has claimed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Claim {
-    bytes: Vec<u8>,
+/// Which claim it is. It says nothing outside its queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClaimId {
     segment: u64,
     slot: u64,
     word: ClaimWord,
 }
 
-impl Claim {
-    /// The entry.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
+impl ClaimId {
     /// How often the entry was delivered, with this time: 1 where it is the first. Beyond 1,023 it is not counted any more.
     #[must_use]
-    pub fn deliveries(&self) -> u32 {
+    pub fn deliveries(self) -> u32 {
         self.word.deliveries()
     }
+
+    /// The same in words, for bindings.
+    #[must_use]
+    pub fn to_words(self) -> [u64; 3] {
+        [self.segment, self.slot, self.word.0]
+    }
+
+    /// What [`ClaimId::to_words`] gave. Of other words there is no claim.
+    #[must_use]
+    pub fn from_words([segment, slot, word]: [u64; 3]) -> Self {
+        Self { segment, slot, word: ClaimWord(word) }
+    }
+}
+
+/// An entry that a consumer has claimed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Claim {
+    /// The entry.
+    pub entry: Vec<u8>,
+    /// What its acknowledgement names.
+    pub id: ClaimId,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
@@ -74,11 +88,11 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     ) -> Result<Option<Claim>, QueueError> {
         loop {
             let Some(claim) = self.claim(lease).await? else { return Ok(None) };
-            if claim.deliveries() <= deliveries_max {
+            if claim.id.deliveries() <= deliveries_max {
                 return Ok(Some(claim));
             }
-            dead_letters.push(claim.bytes()).await?;
-            match self.acknowledge(&claim).await {
+            dead_letters.push(&claim.entry).await?;
+            match self.acknowledge(claim.id).await {
                 // Another consumer has it, and buries it once more.
                 Err(QueueError::ClaimEnded) => {}
                 done => done?,
@@ -91,7 +105,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// [`QueueError::ClaimEnded`]: the lease was over, and another consumer has the entry or has acknowledged it. The node is gone
     /// or refuses; then the entry may be delivered again.
-    pub async fn acknowledge(&self, claim: &Claim) -> Result<(), QueueError> {
+    pub async fn acknowledge(&self, claim: ClaimId) -> Result<(), QueueError> {
         self.change_claim("an acknowledgement", claim, claim.word.done()).await
     }
 
@@ -99,21 +113,20 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     ///
     /// # Errors
     /// As of [`Queue::acknowledge`].
-    pub async fn give_back(&self, claim: &Claim) -> Result<(), QueueError> {
+    pub async fn give_back(&self, claim: ClaimId) -> Result<(), QueueError> {
         self.state.borrow_mut().outstanding.look_soon();
         self.change_claim("the return of a claim", claim, claim.word.given_back()).await
     }
 
-    /// Has a claim last for `lease` from now on.
+    /// Has a claim last for `lease` from now on. Returns what names it from here on.
     ///
     /// # Errors
     /// As of [`Queue::acknowledge`], or the lease is out of its range.
-    pub async fn extend_claim(&self, claim: &mut Claim, lease: Lifetime) -> Result<(), QueueError> {
+    pub async fn extend_claim(&self, claim: ClaimId, lease: Lifetime) -> Result<ClaimId, QueueError> {
         self.check_claims(Some(lease))?;
-        let longer = claim.word.extended(lease);
-        self.change_claim("the extension of a claim", claim, longer).await?;
-        claim.word = longer;
-        Ok(())
+        let word = claim.word.extended(lease);
+        self.change_claim("the extension of a claim", claim, word).await?;
+        Ok(ClaimId { word, ..claim })
     }
 
     pub(super) fn check_claims(&self, lease: Option<Lifetime>) -> Result<(), QueueError> {
@@ -171,9 +184,9 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         before: ClaimWord,
         lease: Lifetime,
     ) -> Result<Option<Claim>, QueueError> {
-        let Taken { segment, slot, bytes } = taken;
+        let Taken { segment, slot, bytes: entry } = taken;
         let word = before.claimed(lease, self.nonce());
-        let claim = Claim { bytes, segment, slot, word };
+        let claim = Claim { entry, id: ClaimId { segment, slot, word } };
         Ok(self.swap_claim(segment, slot, (before, word)).await?.then_some(claim))
     }
 
@@ -185,8 +198,16 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         twox_hash::XxHash3_64::oneshot(&parts.map(u64::to_le_bytes).concat())
     }
 
-    async fn change_claim(&self, what: &'static str, claim: &Claim, to: ClaimWord) -> Result<(), QueueError> {
+    async fn change_claim(
+        &self,
+        what: &'static str,
+        claim: ClaimId,
+        to: ClaimWord,
+    ) -> Result<(), QueueError> {
         self.check_claims(None)?;
+        if claim.slot >= self.options.slots() {
+            return Err(QueueError::ClaimEnded);
+        }
         let operation = async {
             let is_changed = self.swap_claim(claim.segment, claim.slot, (claim.word, to)).await?;
             // What was seen of it is older than what this handle knows of it now.

@@ -34,7 +34,7 @@ mod push;
 mod segments;
 mod words;
 
-pub use claim::Claim;
+pub use claim::{Claim, ClaimId};
 pub use error::QueueError;
 pub use options::{ENTRY_BYTES_MAX, QueueOptions};
 

@@ -52,7 +52,7 @@ type Done = BTreeMap<Vec<u8>, u32>;
 async fn perform(queue: &Queue, deed: Deed, claim: Option<&Claim>) -> Result<Option<Claim>, QueueError> {
     match deed {
         Deed::Claim | Deed::ClaimAgain => queue.claim(LEASE).await,
-        Deed::Acknowledge => queue.acknowledge(claim.expect("it has one")).await.map(|()| None),
+        Deed::Acknowledge => queue.acknowledge(claim.expect("it has one").id).await.map(|()| None),
     }
 }
 
@@ -69,8 +69,8 @@ fn others_finish(other: &User, done: &mut Done, what: &str) {
 }
 
 fn acknowledge(user: &User, claim: &Claim, done: &mut Done) {
-    match run(&user.pipeline, user.queue.acknowledge(claim)) {
-        Ok(()) => *done.entry(claim.bytes().to_vec()).or_default() += 1,
+    match run(&user.pipeline, user.queue.acknowledge(claim.id)) {
+        Ok(()) => *done.entry(claim.entry.clone()).or_default() += 1,
         Err(QueueError::ClaimEnded) => {}
         Err(error) => panic!("{error}"),
     }
@@ -119,7 +119,7 @@ fn trial(node: &Host, deed: Deed, end: End, posts: u64) -> bool {
     its.pipeline.halt_after(None);
     match (deed, told) {
         (Deed::Acknowledge, Some(Ok(_))) => {
-            *done.entry(claim.as_ref().expect("it has one").bytes().to_vec()).or_default() += 1;
+            *done.entry(claim.as_ref().expect("it has one").entry.clone()).or_default() += 1;
         }
         (_, Some(Ok(Some(claim)))) if end == End::Late => acknowledge(&its, &claim, &mut done),
         (_, Some(Ok(_)) | None) => {}
@@ -168,14 +168,14 @@ pub fn an_entry_belongs_to_its_last_consumer() {
     let lease = Lifetime::millis(100);
     let claimed = Instant::now();
     let first = run(&one, queue.claim(lease)).expect("the node serves it").expect("an entry");
-    assert_eq!((first.bytes(), first.deliveries()), (&b"job"[..], 1));
+    assert_eq!((&first.entry[..], first.id.deliveries()), (&b"job"[..], 1));
     let again = run(&two, others.claim_within(lease, Lifetime::seconds(10))).expect("the node serves it");
     let again = again.expect("it is delivered again");
     assert!(claimed.elapsed() >= Duration::from(lease), "it is delivered before its lease is over");
-    assert_eq!((again.bytes(), again.deliveries()), (&b"job"[..], 2));
-    let late = run(&one, queue.acknowledge(&first));
+    assert_eq!((&again.entry[..], again.id.deliveries()), (&b"job"[..], 2));
+    let late = run(&one, queue.acknowledge(first.id));
     assert_eq!(late, Err(QueueError::ClaimEnded), "acknowledged more than once");
-    assert_eq!(run(&two, others.acknowledge(&again)), Ok(()));
+    assert_eq!(run(&two, others.acknowledge(again.id)), Ok(()));
     let waits = Lifetime(lease.0 * 2);
     assert_eq!(run(&one, queue.claim_within(lease, waits)), Ok(None), "it is done");
     let found = run(&one, queue.statistics()).expect("the node serves it");

@@ -1,0 +1,174 @@
+//! A program that pushes to a queue of claims, claims its entries and acknowledges them. All programs of its run share the queue.
+
+use super::SimSession;
+use super::queue::{CELL_BYTES, SimQueue, bytes_of, number_of};
+use super::structure::{SimPipeline, User};
+use crate::oracle::Promise;
+use portcullis_histories::claims::Event;
+use portcullis_protocol::Lifetime;
+use portcullis_structures::Pipeline;
+use portcullis_structures::queue::{Claim, QueueError, QueueOptions};
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// The most operations that a program has in flight.
+const LANES: usize = 3;
+/// Leases of claims, in µs.
+const LEASES: std::ops::Range<u64> = 1_000..6_000;
+/// How many leases, of claims and of the queue, the founder waits at the end for what others have claimed.
+const LAST_WAIT_LEASES: u64 = 4;
+
+/// What runs on the program's strand.
+pub(super) struct ClaimUser(pub User);
+
+impl ClaimUser {
+    pub fn run(self, session: SimSession) {
+        let pipeline = Rc::new(Pipeline::new(session));
+        let at_work = self.0.commons.go_to_work();
+        let Some(queue) = self.open(&pipeline) else { return };
+        let lanes = self.0.dice.borrow_mut().index(LANES) + 1;
+        let under_way: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> =
+            (0..lanes).map(|_| Box::pin(self.work(&pipeline, &queue)) as _).collect();
+        pipeline.run(lanes, under_way, |()| ());
+        drop(at_work);
+        if self.0.is_founder {
+            self.0.look_at_the_end(&pipeline, async || self.look(&queue).await);
+        }
+    }
+
+    fn open(&self, pipeline: &SimPipeline) -> Option<SimQueue> {
+        let options = {
+            let mut dice = self.0.dice.borrow_mut();
+            QueueOptions {
+                segment_slots: 64,
+                cell_bytes: CELL_BYTES,
+                segments_max: 4,
+                lease: Lifetime(dice.of(1_000..4_000)).max(self.0.lease_min),
+                claims: true,
+                ..QueueOptions::default()
+            }
+        };
+        let make = || {
+            let queue = pipeline.block_on(SimQueue::create(pipeline, &options))?;
+            let head = queue.head();
+            Ok((queue, head))
+        };
+        self.0.open(pipeline, make, |head| pipeline.block_on(SimQueue::open(pipeline, head)))
+    }
+
+    /// One operation after another, until the run winds down. What is claimed then comes again.
+    async fn work(&self, pipeline: &SimPipeline, queue: &SimQueue) {
+        while self.0.goes_on(pipeline) {
+            if self.0.dice.borrow_mut().per_mille(450) {
+                self.push(queue).await;
+            } else if let Some(Some(claim)) = self.0.note("a claim", self.claim(queue).await) {
+                self.use_claim(pipeline, queue, claim).await;
+            }
+            let pause = self.0.dice.borrow_mut().magnitude(1..40);
+            // Where the session is over the loop ends.
+            let _ = pipeline.sleep(Lifetime(pause)).await;
+        }
+    }
+
+    /// Some are quick, some are late, some extend their claims, some give them back and some forget them.
+    async fn use_claim(&self, pipeline: &SimPipeline, queue: &SimQueue, mut claim: Claim) {
+        let (way, pause, lease) = {
+            let mut dice = self.0.dice.borrow_mut();
+            (dice.of(0..10), dice.magnitude(1..8_000), Lifetime(dice.of(LEASES)))
+        };
+        match way {
+            0 => return,
+            1 => {
+                let back = queue.give_back(claim.id).await;
+                self.note_of_claim("the return of a claim", back);
+                return;
+            }
+            2 => match queue.extend_claim(claim.id, lease).await {
+                Ok(id) => claim.id = id,
+                other => return self.note_of_claim("the extension of a claim", other.map(|_| ())),
+            },
+            3 | 4 => {
+                let _ = pipeline.sleep(Lifetime(pause)).await;
+            }
+            _ => {}
+        }
+        self.acknowledge(queue, &claim).await;
+    }
+
+    fn note_of_claim(&self, what: &str, done: Result<(), QueueError>) {
+        if done != Err(QueueError::ClaimEnded) {
+            self.0.note(what, done);
+        }
+    }
+
+    async fn push(&self, queue: &SimQueue) {
+        let number = self.0.commons.new_value();
+        let place = self.0.commons.begin_on_claims(Event::Push(number));
+        match queue.push(&bytes_of(number)).await {
+            Ok(()) => self.0.commons.end_on_claims(place, Some(Event::Push(number))),
+            // It was not pushed.
+            Err(QueueError::Full | QueueError::Closed) => self.0.commons.end_on_claims(place, None),
+            Err(error) => {
+                self.0.note("a push", Err::<(), _>(error));
+            }
+        }
+    }
+
+    async fn claim(&self, queue: &SimQueue) -> Result<Option<Claim>, QueueError> {
+        let lease = Lifetime(self.0.dice.borrow_mut().of(LEASES));
+        let place = self.0.commons.begin_on_claims(Event::Claim(None));
+        let claimed = match queue.claim(lease).await {
+            // Each entry of a queue that is closed was acknowledged.
+            Err(QueueError::Closed) => None,
+            claimed => claimed?,
+        };
+        let told = claimed.as_ref().map(|claim| (number_of(&claim.entry), claim.id.deliveries()));
+        self.0.commons.end_on_claims(place, Some(Event::Claim(told)));
+        Ok(claimed)
+    }
+
+    async fn acknowledge(&self, queue: &SimQueue, claim: &Claim) {
+        let event = Event::Acknowledge(number_of(&claim.entry), claim.id.deliveries());
+        let place = self.0.commons.begin_on_claims(event);
+        match queue.acknowledge(claim.id).await {
+            Ok(()) => self.0.commons.end_on_claims(place, Some(event)),
+            Err(QueueError::ClaimEnded) => self.0.commons.end_on_claims(place, None),
+            Err(error) => {
+                self.0.note("an acknowledgement", Err::<(), _>(error));
+            }
+        }
+    }
+
+    /// Each entry comes, again where its consumer is gone, until it is acknowledged. Then one segment is left.
+    async fn look(&self, queue: &SimQueue) -> Result<(), QueueError> {
+        queue.close().await?;
+        self.0.commons.note_closed();
+        let wait = Lifetime(LAST_WAIT_LEASES * (LEASES.end + queue.options().lease.0));
+        loop {
+            let lease = Lifetime(LEASES.end);
+            let place = self.0.commons.begin_on_claims(Event::Claim(None));
+            let claim = match queue.claim_within(lease, wait).await {
+                Ok(Some(claim)) => claim,
+                Ok(None) => {
+                    self.0.wrong(
+                        Promise::Order,
+                        "an entry whose claim has ended is not delivered again".to_owned(),
+                    );
+                    return Ok(());
+                }
+                Err(QueueError::Closed) => break,
+                Err(error) => return Err(error),
+            };
+            let told = Some((number_of(&claim.entry), claim.id.deliveries()));
+            self.0.commons.end_on_claims(place, Some(Event::Claim(told)));
+            self.acknowledge(queue, &claim).await;
+        }
+        self.0.commons.note_drained();
+        queue.sweep().await?;
+        let found = queue.statistics().await?;
+        if (found.slots, found.claimed, found.segments) != (0, 0, 1) {
+            self.0.wrong(Promise::Rest, format!("slots, claims or segments are leaked: {found:?}"));
+        }
+        Ok(())
+    }
+}
