@@ -7,8 +7,9 @@ use crate::failure::OrRaise;
 use crate::object::ObjectRef;
 use crate::session::Session;
 use crate::table::{Given, no_more, option, place, small};
+use portcullis::Lifetime;
 use portcullis_foreign::{Door, Driven, QueueAsk, QueueDone};
-use portcullis_structures::queue::{self, QueueOptions};
+use portcullis_structures::queue::{self, ClaimId, QueueOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use std::time::{Duration, Instant};
@@ -20,9 +21,10 @@ fn options(given: &Bound<'_, PyDict>) -> PyResult<QueueOptions> {
         options.cell_bytes = small(py, "cell_bytes", cell)?;
     }
     options.segments_max = option(given, "segments_max")?.unwrap_or(options.segments_max);
+    options.claims = option(given, "claims")?.unwrap_or(options.claims);
     options.lease = option::<Seconds>(given, "lease")?.map_or(options.lease, |lease| lease.0);
     options.keep = option::<KeptFor>(given, "keep")?.map_or(options.keep, |keep| keep.0);
-    no_more(given, "segment_slots, cell_bytes, segments_max, lease and keep")?;
+    no_more(given, "segment_slots, cell_bytes, segments_max, claims, lease and keep")?;
     Ok(options)
 }
 
@@ -44,6 +46,26 @@ impl Queue {
         let mut queue = self.queue.enter().or_raise(py)?;
         let queue = &mut *queue;
         py.detach(|| queue.ask(ask)).or_raise(py)
+    }
+
+    /// Takes an entry. Waits for one in slices, so that a signal can end the wait.
+    fn take_within<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+        ask: impl Fn(Lifetime) -> QueueAsk<Given>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let until = wait_of(timeout).and_then(|wait| Instant::now().checked_add(wait));
+        loop {
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            let slice = SLICE.min(left.into());
+            let done = self.take(py, ask(slice))?;
+            let is_nothing = matches!(done, QueueDone::Popped(None) | QueueDone::Claimed(None));
+            if !is_nothing || left <= Duration::from(slice) {
+                return given(py, done);
+            }
+            py.check_signals()?;
+        }
     }
 
     /// Carries another operation out and returns its result. `later`: begins it, and returns the number under which poll gives its
@@ -94,18 +116,54 @@ impl Queue {
         self.ask(py, QueueAsk::Push(entry), later)
     }
 
-    /// Takes the first entry. Waits for one in slices, so that a signal can end the wait.
     fn pop<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        let until = wait_of(timeout).and_then(|wait| Instant::now().checked_add(wait));
-        loop {
-            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-            let slice = SLICE.min(left.into());
-            let done = self.take(py, QueueAsk::Pop(Some(slice)))?;
-            if done != QueueDone::Popped(None) || left <= Duration::from(slice) {
-                return given(py, done);
-            }
-            py.check_signals()?;
-        }
+        self.take_within(py, timeout, |slice| QueueAsk::Pop(Some(slice)))
+    }
+
+    /// Claims an entry. Returns the entry, how often it was delivered, and what names the claim.
+    fn claim<'py>(
+        &self,
+        py: Python<'py>,
+        lease: Seconds,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.take_within(py, timeout, |slice| QueueAsk::Claim { lease: lease.0, within: Some(slice) })
+    }
+
+    fn claim_later<'py>(
+        &self,
+        py: Python<'py>,
+        lease: Seconds,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let within = wait_of(timeout).map(Into::into);
+        self.ask(py, QueueAsk::Claim { lease: lease.0, within }, true)
+    }
+
+    #[pyo3(signature = (claim, later = false))]
+    fn acknowledge<'py>(&self, py: Python<'py>, claim: [u64; 3], later: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, QueueAsk::Acknowledge(ClaimId::from_words(claim)), later)
+    }
+
+    #[pyo3(signature = (claim, later = false))]
+    fn give_claim_back<'py>(
+        &self,
+        py: Python<'py>,
+        claim: [u64; 3],
+        later: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, QueueAsk::GiveBack(ClaimId::from_words(claim)), later)
+    }
+
+    #[pyo3(signature = (claim, lease, later = false))]
+    fn extend_claim<'py>(
+        &self,
+        py: Python<'py>,
+        claim: [u64; 3],
+        lease: Seconds,
+        later: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.ask(py, QueueAsk::ExtendClaim(ClaimId::from_words(claim), lease.0), later)
     }
 
     fn pop_later<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
@@ -189,9 +247,16 @@ fn given(py: Python<'_>, done: QueueDone) -> PyResult<Bound<'_, PyAny>> {
         QueueDone::Done => py.None().into_bound(py),
         QueueDone::Popped(entry) => entry.map(bytes).into_pyobject(py)?.into_any(),
         QueueDone::PoppedMany(entries) => PyList::new(py, entries.into_iter().map(bytes))?.into_any(),
+        QueueDone::Claimed(None) => py.None().into_bound(py),
+        QueueDone::Claimed(Some(claim)) => {
+            let (deliveries, words) = (claim.id.deliveries(), claim.id.to_words());
+            (bytes(claim.entry), deliveries, words).into_pyobject(py)?.into_any()
+        }
+        QueueDone::Extended(claim) => claim.to_words().into_pyobject(py)?.into_any(),
         QueueDone::Statistics(statistics) => {
             let found = PyDict::new(py);
             found.set_item("slots", statistics.slots)?;
+            found.set_item("claimed", statistics.claimed)?;
             found.set_item("segments", statistics.segments)?;
             found.set_item("bytes", statistics.bytes)?;
             found.set_item("is_ended", statistics.is_closed)?;

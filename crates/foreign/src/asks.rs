@@ -3,7 +3,7 @@
 use crate::Failure;
 use portcullis::Lifetime;
 use portcullis_structures::Pipeline;
-use portcullis_structures::queue::{Queue, QueueError, QueueStatistics};
+use portcullis_structures::queue::{Claim, ClaimId, Queue, QueueError, QueueStatistics};
 use portcullis_structures::table::{Condition, Statistics, Stored, Swept, Table, TableError};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -145,6 +145,20 @@ pub enum QueueAsk<B> {
     Pop(Option<Lifetime>),
     /// As [`Queue::pop_many`].
     PopMany(usize),
+    /// As [`Queue::claim_within`]. Without `within`: as long as it takes. What it claims is given back where it is not awaited any
+    /// more.
+    Claim {
+        /// The claim's lease.
+        lease: Lifetime,
+        /// How long it waits for an entry.
+        within: Option<Lifetime>,
+    },
+    /// As [`Queue::acknowledge`].
+    Acknowledge(ClaimId),
+    /// As [`Queue::give_back`].
+    GiveBack(ClaimId),
+    /// As [`Queue::extend_claim`].
+    ExtendClaim(ClaimId, Lifetime),
     /// As [`Queue::close`].
     Close,
     /// As [`Queue::sweep`].
@@ -162,6 +176,10 @@ pub enum QueueDone {
     Popped(Option<Vec<u8>>),
     /// The first entries.
     PoppedMany(Vec<Vec<u8>>),
+    /// An entry with its claim, if there was one.
+    Claimed(Option<Claim>),
+    /// What names an extended claim.
+    Extended(ClaimId),
     /// What the queue takes.
     Statistics(QueueStatistics),
 }
@@ -186,7 +204,9 @@ impl Structure for Queue {
         match done {
             QueueDone::Popped(entry) => entry.into_iter().collect(),
             QueueDone::PoppedMany(entries) => entries,
-            QueueDone::Done | QueueDone::Statistics(_) => Vec::new(),
+            // What was claimed comes again by itself.
+            QueueDone::Claimed(_) => Vec::new(),
+            QueueDone::Done | QueueDone::Extended(_) | QueueDone::Statistics(_) => Vec::new(),
         }
     }
 }
@@ -240,6 +260,20 @@ impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Queue> for QueueAsk<B> {
                     let entries = if left.is_empty() { queue.pop_many(*most).await? } else { left };
                     QueueDone::PoppedMany(entries)
                 }
+                Self::Claim { lease, within } => {
+                    QueueDone::Claimed(claim(queue, around, (*lease, *within)).await?)
+                }
+                Self::Acknowledge(claim) => {
+                    queue.acknowledge(*claim).await?;
+                    QueueDone::Done
+                }
+                Self::GiveBack(claim) => {
+                    queue.give_back(*claim).await?;
+                    QueueDone::Done
+                }
+                Self::ExtendClaim(claim, lease) => {
+                    QueueDone::Extended(queue.extend_claim(*claim, *lease).await?)
+                }
                 Self::Close => {
                     queue.close().await?;
                     QueueDone::Done
@@ -269,25 +303,47 @@ async fn pop(
     around: Surroundings<'_>,
     within: Option<Lifetime>,
 ) -> Result<Option<Vec<u8>>, QueueError> {
+    let attempt = async || match take_left_over(around, 1).pop() {
+        Some(entry) => Ok(Some(entry)),
+        None => queue.pop().await,
+    };
+    let popped = wait_for(around, within, attempt).await?;
+    if !around.is_awaited.load(Ordering::Relaxed) {
+        // Others of this handle may be waiting for it.
+        around.left_over.borrow_mut().extend(popped);
+        return Ok(None);
+    }
+    Ok(popped)
+}
+
+/// Claims an entry. Waits for one as long as it is awaited, and keeps none afterwards.
+async fn claim(
+    queue: &Queue,
+    around: Surroundings<'_>,
+    (lease, within): (Lifetime, Option<Lifetime>),
+) -> Result<Option<Claim>, QueueError> {
+    let claimed = wait_for(around, within, async || queue.claim(lease).await).await?;
+    if let Some(claim) = claimed.as_ref().filter(|_| !around.is_awaited.load(Ordering::Relaxed)) {
+        queue.give_back(claim.id).await?;
+        return Ok(None);
+    }
+    Ok(claimed)
+}
+
+/// Tries until there is something, for `within` at most and as long as the operation is awaited.
+async fn wait_for<T>(
+    around: Surroundings<'_>,
+    within: Option<Lifetime>,
+    attempt: impl AsyncFn() -> Result<Option<T>, QueueError>,
+) -> Result<Option<T>, QueueError> {
     let since = around.pipeline.now();
     let until = since.after(within.unwrap_or(Lifetime(u64::MAX)));
     while around.is_awaited.load(Ordering::Relaxed) {
-        if let Some(entry) = take_left_over(around, 1).pop() {
-            return Ok(Some(entry));
-        }
-        let popped = queue.pop().await?;
-        if let Some(entry) = popped {
-            if around.is_awaited.load(Ordering::Relaxed) {
-                return Ok(Some(entry));
-            }
-            // Others of this handle may be waiting for it.
-            around.left_over.borrow_mut().push_back(entry);
-            break;
-        }
+        let found = attempt().await?;
         let now = around.pipeline.now();
         let left = until.since(now);
-        if left == Lifetime(0) {
-            break;
+        if found.is_some() || left == Lifetime(0) {
+            return Ok(found);
         }
         let pause = Lifetime(now.since(since).0 / 8).max(PAUSE_MIN).min(around.pause_max);
         around.pipeline.sleep(pause.min(left)).await?;

@@ -16,7 +16,7 @@ b'hello, remote memory'
 - connect: a session with a node. Node: a node inside the process, for tests.
 - Session: memory, permissions, names, batches, tables and queues; coroutines for asyncio.
 - Permission: reads, writes and atomics. View: bytes that were read, in place.
-- Table, Queue: a mapping and a queue that many programs share.
+- Table, Queue: a mapping and a queue that many programs share. Claim: an entry that comes again unless it is acknowledged.
 - Error: what all exceptions have in common.
 
 Times are seconds. Sizes are bytes, or texts such as "64MiB". Any buffer can be read into or written from: bytes, bytearray,
@@ -26,6 +26,7 @@ memoryview, array.array, mmap, numpy arrays.
 from __future__ import annotations
 
 from portcullis_memory._native import Batch, Keeper, ObjectRef, Permission, View, __version__
+from portcullis_memory.claims import Claim
 from portcullis_memory.errors import (
     BarredError,
     CallerError,
@@ -51,6 +52,7 @@ __all__ = [
     "BarredError",
     "Batch",
     "CallerError",
+    "Claim",
     "ConflictError",
     "EndedError",
     "Entry",

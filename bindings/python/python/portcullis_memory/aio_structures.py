@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from portcullis_memory import _native
 from portcullis_memory.aio import BUSY_WAIT, Driver
+from portcullis_memory.claims import Claim
 from portcullis_memory.errors import Error
 
 if TYPE_CHECKING:
+    from portcullis_memory.structures import Queue
     from portcullis_memory.typing import Bytes
 
 __all__ = ["AwaitingQueue", "AwaitingTable"]
@@ -50,6 +52,8 @@ class _StructureDriver(Driver):
             entries = [result] if isinstance(result, bytes) else result if isinstance(result, list) else []
             with contextlib.suppress(Error):
                 self.native.give_back(entries)
+                if isinstance(result, tuple):
+                    self.native.give_claim_back(result[2])
 
 
 class _AwaitingStructure(Generic[Native]):
@@ -207,6 +211,27 @@ class AwaitingQueue(_AwaitingStructure[_native.Queue]):
     async def apop_many(self, most: int) -> list[bytes]:
         """As Queue.pop_many. Where the coroutine is cancelled while it takes entries, the handle's next pops return them."""
         return cast("list[bytes]", await self._run(lambda: self._native.pop_many_later(most)))
+
+    async def aclaim(
+        self,
+        lease: float,
+        timeout: float | None = None,
+        *,
+        deliveries_max: int | None = None,
+        dead_letters: Queue | None = None,
+    ) -> Claim | None:
+        """As Queue.claim. Where the coroutine is cancelled while it claims an entry, the entry is given back."""
+        if (deliveries_max is None) != (dead_letters is None):
+            raise TypeError("deliveries_max and dead_letters go together")
+        while True:
+            found = await self._run(lambda: self._native.claim_later(lease, timeout))
+            if found is None:
+                return None
+            claim = Claim(cast("Queue", self), found)
+            if deliveries_max is None or dead_letters is None or claim.deliveries <= deliveries_max:
+                return claim
+            await dead_letters.apush(claim.entry)
+            await claim.aacknowledge()
 
     async def aend(self) -> None:
         """As Queue.end."""

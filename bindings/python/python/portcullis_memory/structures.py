@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from portcullis_memory import _native
 from portcullis_memory.aio_structures import AwaitingQueue, AwaitingTable
+from portcullis_memory.claims import Claim
 
 if TYPE_CHECKING:
     from portcullis_memory._native import ObjectRef
@@ -198,8 +199,8 @@ class Table(AwaitingTable, MutableMapping[bytes, bytes]):
 class Queue(AwaitingQueue):
     """A queue in a node's memory, for many producers and many consumers: Session.create_queue and Session.open_queue make it.
 
-    An entry is pushed once, and popped once. An entry whose consumer dies after it has popped it is gone. The queue has a session
-    of its own. The methods that begin with ``a`` are for asyncio.
+    An entry is pushed once, and popped once. An entry whose consumer dies after it has popped it is gone. In a queue of claims
+    (``create_queue(claims=True)``) entries are claimed and acknowledged, and come again. The queue has a session of its own. The methods that begin with ``a`` are for asyncio.
 
     >>> with session.create_queue() as queue:
     ...     queue.push(b"first")
@@ -236,6 +237,37 @@ class Queue(AwaitingQueue):
         """Takes the first entries, `most` of them at most, at one moment. Does not wait: none of them, the queue is empty."""
         return self._native.pop_many(most)
 
+    def claim(
+        self,
+        lease: float,
+        timeout: float | None = None,
+        *,
+        deliveries_max: int | None = None,
+        dead_letters: Queue | None = None,
+    ) -> Claim | None:
+        """Claims an entry for `lease` seconds. The queue has to be made with ``claims=True``, and its entries are not popped.
+
+        Waits for an entry as pop does. Until the claim is acknowledged, the entry comes again after the lease, at least once. An entry
+        that was delivered `deliveries_max` times is pushed to `dead_letters` instead; it may come twice there.
+
+        >>> with session.create_queue(claims=True) as jobs:
+        ...     jobs.push(b"job")
+        ...     with jobs.claim(30) as claim:
+        ...         print(claim.entry, claim.deliveries)
+        ...     jobs.claim(30, timeout=0)
+        b'job' 1
+        """
+        _check_dead_letters(deliveries_max, dead_letters)
+        while True:
+            found = self._native.claim(lease, timeout)
+            if found is None:
+                return None
+            claim = Claim(self, found)
+            if deliveries_max is None or dead_letters is None or claim.deliveries <= deliveries_max:
+                return claim
+            dead_letters.push(claim.entry)
+            claim.acknowledge()
+
     def end(self) -> None:
         """Ends the queue: nobody pushes any more, and consumers take what is left."""
         self._native.end()
@@ -268,6 +300,11 @@ class Queue(AwaitingQueue):
 
     def __repr__(self) -> str:
         return f"<portcullis_memory.Queue {self.head}{', closed' if self.closed else ''}>"
+
+
+def _check_dead_letters(deliveries_max: int | None, dead_letters: object) -> None:
+    if (deliveries_max is None) != (dead_letters is None):
+        raise TypeError("deliveries_max and dead_letters go together")
 
 
 def _close(structure: Any, error: BaseException | None) -> None:

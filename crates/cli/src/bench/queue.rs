@@ -7,7 +7,7 @@ use super::{BenchError, pingpong, processors};
 use crate::output::say;
 use crate::samples::Samples;
 use clap::Args;
-use portcullis::{ObjectRef, Session, SessionOptions, connect_with};
+use portcullis::{Lifetime, ObjectRef, Session, SessionOptions, connect_with};
 use portcullis_structures::Pipeline;
 use portcullis_structures::queue::{ENTRY_BYTES_MAX, Queue, QueueOptions};
 use serde::Serialize;
@@ -22,9 +22,11 @@ Examples:
   portcullis bench queue --clients 4 --depth 16
   portcullis bench queue --entry-bytes 64,4KiB -D 10 --json
   portcullis bench queue --depth 1             # latency, one at a time
+  portcullis bench queue --claims              # claims beside pops
 
-Each client pushes an entry and pops one, again and again. Each mechanism has a
-node of its own and takes turns with the others. Rates, times and ratios are
+Each client pushes an entry and pops one, again and again. With --claims there
+are rows for a queue whose entries are claimed and acknowledged, both of which
+count as one operation, as a pop does. Each mechanism has a node of its own and takes turns with the others. Rates, times and ratios are
 medians of the rounds; ratios are to the first mechanism in the same round.";
 
 /// The session's arena: room for the buffers of whatever is under way.
@@ -35,8 +37,8 @@ const NODE_MEMORY: u64 = 2 << 30;
 const WARM_UP: u64 = 50_000;
 /// Of operations that overlap, one in so many is timed: two looks at the clock take a while.
 const TIMED_ONE_IN: u64 = 16;
-/// What the one workload is called.
-const WORKLOAD: &str = "push-pop";
+/// The lease of a claim: no claim of a benchmark ends by itself.
+const CLAIMED_FOR: Lifetime = Lifetime::seconds(60);
 /// What readers and writers hold permissions over.
 const GRAIN: &str = "segment";
 
@@ -53,8 +55,27 @@ pub struct Options {
     /// Operations that a client has under way at once.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     depth: u32,
+    /// Measure a queue of claims, too.
+    #[arg(long)]
+    claims: bool,
     #[command(flatten)]
     comparison: Comparison,
+}
+
+/// How entries are consumed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Workload {
+    PushPop,
+    PushClaim,
+}
+
+impl Workload {
+    fn name(self) -> &'static str {
+        match self {
+            Self::PushPop => "push-pop",
+            Self::PushClaim => "push-claim",
+        }
+    }
 }
 
 fn entry_bytes(text: &str) -> Result<u32, String> {
@@ -88,6 +109,7 @@ struct Report {
 struct Made {
     head: ObjectRef,
     entry_bytes: u32,
+    workload: Workload,
     _keeper: Session,
 }
 
@@ -102,15 +124,18 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         pingpong_rtt: pingpong::round_trip(),
         rows: Vec::new(),
     };
-    for &value_bytes in &options.entry_bytes {
-        let make = |address: &str, _| options.make(address, value_bytes);
+    let workloads = [Workload::PushPop].into_iter().chain(options.claims.then_some(Workload::PushClaim));
+    for (&value_bytes, workload) in
+        options.entry_bytes.iter().flat_map(|bytes| workloads.clone().map(move |workload| (bytes, workload)))
+    {
+        let make = |address: &str, _| options.make(address, value_bytes, workload);
         let mut rivals = comparison.rivals(NODE_MEMORY, make)?;
         let figures = compare(&mut rivals, comparison.rounds, |rival: &mut Rival<Made>, round| {
-            let name = format!("{round}: {value_bytes} B, {}", rival.mechanism);
+            let name = format!("{round}: {}, {value_bytes} B, {}", workload.name(), rival.mechanism);
             options.measure(rival, &name)
         })?;
         report.rows.extend(figures.into_iter().map(|figures| Row {
-            workload: WORKLOAD,
+            workload: workload.name(),
             value_bytes,
             grain: GRAIN,
             clients: *clients,
@@ -138,11 +163,12 @@ impl Options {
         Ok(connect_with(address, wanted)?)
     }
 
-    fn make(&self, address: &str, entry_bytes: u32) -> Result<Made, BenchError> {
+    fn make(&self, address: &str, entry_bytes: u32, workload: Workload) -> Result<Made, BenchError> {
         let pipeline = Rc::new(Pipeline::new(self.session(address)?));
         let wanted = QueueOptions {
             segment_slots: 1024,
             cell_bytes: entry_bytes.next_multiple_of(8),
+            claims: workload == Workload::PushClaim,
             ..QueueOptions::default()
         };
         let queue = pipeline.block_on(Queue::create(&pipeline, &wanted))?;
@@ -150,7 +176,7 @@ impl Options {
         drop(queue);
         let keeper = Rc::into_inner(pipeline).map(Pipeline::into_session);
         let keeper = keeper.expect("the queue was the only other user of the pipeline");
-        Ok(Made { head, entry_bytes, _keeper: keeper })
+        Ok(Made { head, entry_bytes, workload, _keeper: keeper })
     }
 
     /// Has all clients work side by side.
@@ -162,7 +188,8 @@ impl Options {
         let measured: Result<Vec<Measured>, BenchError> = std::thread::scope(|scope| {
             let mut threads = Vec::with_capacity(clients);
             for number in 0..clients {
-                let client = Client { options: self, address, head, bytes, length, number };
+                let workload = rival.state.workload;
+                let client = Client { options: self, address, head, bytes, workload, length, number };
                 threads.push(scope.spawn(move || client.run(name, together)));
             }
             threads.into_iter().map(|thread| thread.join().expect("a client returns its errors")).collect()
@@ -178,6 +205,7 @@ struct Client<'a> {
     address: &'a str,
     head: ObjectRef,
     bytes: usize,
+    workload: Workload,
     length: Length,
     number: usize,
 }
@@ -239,7 +267,10 @@ impl<'a> Work<'a> {
             self.timed(number, async || Ok(self.queue.push(&entry).await?)).await?;
             let Some(number) = self.next() else { return Ok(()) };
             self.timed(number, async || {
-                let popped = self.queue.pop().await?;
+                let popped = match self.client.workload {
+                    Workload::PushPop => self.queue.pop().await?,
+                    Workload::PushClaim => self.claimed().await?,
+                };
                 let wrong =
                     popped.is_some_and(|popped| popped.len() != entry.len() || popped[8..] != entry[8..]);
                 if wrong { Err(BenchError::WrongEntry) } else { Ok(()) }
@@ -247,6 +278,13 @@ impl<'a> Work<'a> {
             .await?;
         }
         Ok(())
+    }
+
+    /// An entry that was claimed and acknowledged.
+    async fn claimed(&self) -> Result<Option<Vec<u8>>, BenchError> {
+        let Some(claim) = self.queue.claim(CLAIMED_FOR).await? else { return Ok(None) };
+        self.queue.acknowledge(claim.id).await?;
+        Ok(Some(claim.entry))
     }
 
     fn next(&self) -> Option<u64> {
