@@ -45,7 +45,8 @@ otherwise. A Unix socket is open to the gateway's own user, unless
 
 A gateway that starts before its node waits for it, and says so. When the node
 goes, clients get SERVER_ERROR until it is back; the items are gone with it.
-Both are logged (RUST_LOG=error: not even that). SIGINT and SIGTERM stop the gateway. SIGHUP changes nothing.
+Both are logged to standard error, unless RUST_LOG says otherwise. SIGINT and
+SIGTERM stop the gateway. SIGHUP changes nothing.
 
 Exit codes: 0 stopped by a signal; 2 the call was wrong; 3 the node or this
 machine refuses.";

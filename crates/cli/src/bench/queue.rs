@@ -26,8 +26,9 @@ Examples:
 
 Each client pushes an entry and pops one, again and again. With --claims there
 are rows for a queue whose entries are claimed and acknowledged, both of which
-count as one operation, as a pop does. Each mechanism has a node of its own and takes turns with the others. Rates, times and ratios are
-medians of the rounds; ratios are to the first mechanism in the same round.";
+count as one operation, as a pop does. Each mechanism has a node of its own and
+takes turns with the others. Rates, times and ratios are medians of the rounds;
+ratios are to the first mechanism in the same round.";
 
 /// The session's arena: room for the buffers of whatever is under way.
 const ARENA_BYTES: u64 = 64 << 20;

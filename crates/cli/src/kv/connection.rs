@@ -13,14 +13,29 @@ pub const ARENA_BYTES: u64 = 4 << 20;
 /// The arena of a client that has many under way.
 pub const LARGE_ARENA_BYTES: u64 = 32 << 20;
 
-/// A table on a node.
+/// A node, and who comes to it.
 #[derive(Args, Clone, Debug)]
-pub struct Target {
+pub struct Place {
     /// The node, for example shm:/run/portcullis.sock, rdma:node1:7471 or name:bank/node1.
     #[arg(long, value_name = "ADDRESS")]
     node: String,
     #[command(flatten)]
     client: ClientOptions,
+}
+
+impl Place {
+    /// A session with the node, and a pipeline on it.
+    pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, Trouble> {
+        let options = SessionOptions { arena_bytes, ..self.client.session()? };
+        Ok(Rc::new(Pipeline::new(connect_with(&self.node, options)?)))
+    }
+}
+
+/// A table on a node.
+#[derive(Args, Clone, Debug)]
+pub struct Target {
+    #[command(flatten)]
+    place: Place,
     /// The table's name: 1 to 48 bytes of text.
     #[arg(value_name = "TABLE")]
     pub table: DirectoryName,
@@ -29,8 +44,7 @@ pub struct Target {
 impl Target {
     /// A session with the node, and a pipeline on it.
     pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, Trouble> {
-        let options = SessionOptions { arena_bytes, ..self.client.session()? };
-        Ok(Rc::new(Pipeline::new(connect_with(&self.node, options)?)))
+        self.place.connect(arena_bytes)
     }
 
     /// The table, which has to be there.

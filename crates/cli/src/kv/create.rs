@@ -2,7 +2,8 @@
 
 use super::Outcome;
 use super::connection::{ARENA_BYTES, Target};
-use super::making::{Kept, Made, Making, make};
+use super::keeping::Kept;
+use super::making::{Made, Making, make};
 use super::trouble::Trouble;
 use crate::output::{complain, print_json, say};
 use clap::Args;

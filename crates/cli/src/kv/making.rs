@@ -1,13 +1,13 @@
-//! Making a table: how it is made, for how long it is kept, and what happens when two clients make it at once.
+//! Making a table: how it is made, and what happens when two clients make it at once.
 
 use super::connection::Target;
+use super::keeping::{Kept, Wish, allowed, wish};
 use super::trouble::Trouble;
 use crate::output::complain;
 use clap::{Args, ValueEnum};
-use portcullis::{Allocate, DirectoryName, Error, Keep, Lifetime, Refusal};
+use portcullis::{DirectoryName, Error, Keep, Lifetime, Refusal};
 use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Access, BlockMemory, Grain, Table, TableError, TableOptions};
-use std::fmt;
 use std::rc::Rc;
 
 /// How a table is made.
@@ -43,24 +43,6 @@ enum GrainName {
     Extent,
 }
 
-/// For how long a table is to be kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
-    Longest,
-    Exactly(Keep),
-}
-
-fn wish(text: &str) -> Result<Wish, String> {
-    Ok(match text {
-        "longest" => Wish::Longest,
-        "forever" => Wish::Exactly(Keep::Pinned),
-        "attached" => Wish::Exactly(Keep::Attached),
-        time => Wish::Exactly(Keep::For(time.parse().map_err(|error: portcullis::NoLifetime| {
-            format!("{error}; or write longest, forever or attached")
-        })?)),
-    })
-}
-
 impl Default for Making {
     fn default() -> Self {
         let TableOptions { lease, groups, depth_max, seed, .. } = TableOptions::default();
@@ -77,21 +59,6 @@ impl Making {
         let Self { lease, groups, depth_max, seed, .. } = *self;
         // A command's session is over when the command is, so its chunks could keep no value.
         TableOptions { blocks: BlockMemory::Objects, grain, lease, groups, depth_max, seed, keep }
-    }
-}
-
-/// How long a table is kept, in words.
-pub struct Kept(pub Keep);
-
-impl fmt::Display for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Keep::No | Keep::Attached => f.write_str("it goes with the last client of its tenant"),
-            Keep::For(time) => {
-                write!(f, "it stays for {time} after the last client of its tenant has gone")
-            }
-            Keep::Pinned => f.write_str("it stays for as long as the node runs"),
-        }
     }
 }
 
@@ -135,25 +102,6 @@ pub async fn make(pipeline: &Rc<Pipeline>, name: DirectoryName, making: &Making)
             Err(TableError::Session(Error::Refused(Refusal::NoSuchName))) => {}
             Err(error) => return Err(error),
         }
-    }
-}
-
-/// For how long the node keeps a table that is to be kept so long. The node is asked with an object of its own, before
-/// anything of the table is there.
-async fn allowed(pipeline: &Rc<Pipeline>, wish: Wish) -> Result<Keep, TableError> {
-    let keep = match wish {
-        Wish::Longest => Keep::Pinned,
-        Wish::Exactly(keep) => keep,
-    };
-    match pipeline.allocate(Allocate { keep, ..Allocate::bytes(8) }).await {
-        Ok(permission) => {
-            pipeline.revoke(permission, true).await?;
-            Ok(keep)
-        }
-        Err(Error::Refused(Refusal::KeptTooLong { longest })) if wish == Wish::Longest && longest.0 > 0 => {
-            Ok(Keep::For(longest))
-        }
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -206,13 +154,5 @@ mod tests {
         assert!(Trouble::of(name)(error).to_string().contains("--longest-keep"));
         let attached = Making { keep: Wish::Exactly(Keep::Attached), ..Making::default() };
         assert!(pipeline.block_on(make(&pipeline, name, &attached)).is_ok());
-    }
-
-    #[test]
-    fn how_long_to_keep_is_a_time_or_one_of_three_words() {
-        assert_eq!(wish("longest"), Ok(Wish::Longest));
-        assert_eq!(wish("forever"), Ok(Wish::Exactly(Keep::Pinned)));
-        assert_eq!(wish("90s"), Ok(Wish::Exactly(Keep::For(Lifetime::seconds(90)))));
-        assert!(wish("soon").is_err_and(|error| error.contains("forever")));
     }
 }

@@ -10,10 +10,12 @@ mod del;
 mod discard;
 mod dump;
 mod get;
+mod keeping;
 mod list;
 mod load;
 mod making;
 mod put;
+mod queue;
 mod share;
 mod stat;
 mod sweep;
@@ -85,6 +87,8 @@ enum Command {
     Unshare(share::Options),
     /// Remove a table with all its keys.
     Drop(discard::Options),
+    /// Push entries to queues, pop them, or claim them for commands.
+    Queue(queue::Options),
 }
 
 /// What came of a command that found its table.
@@ -111,6 +115,7 @@ pub fn run(options: &Options) -> ExitCode {
         Command::Share(options) => share::share(options),
         Command::Unshare(options) => share::unshare(options),
         Command::Drop(options) => discard::run(options),
+        Command::Queue(options) => queue::run(options),
     };
     match done {
         Ok(Outcome::AsAsked) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! Why a command of `portcullis kv` failed, whose fault it was, and what mends it.
 
 use portcullis::{ConnectError, DirectoryName, Error, IdentityError, Refusal, TenantName};
+use portcullis_structures::queue::QueueError;
 use portcullis_structures::table::TableError;
 use std::io;
 
@@ -18,6 +19,10 @@ pub enum Trouble {
     NotShared { table: DirectoryName, owner: TenantName },
     #[error("table {table}: {error}{}", advice(.error))]
     Table { table: DirectoryName, error: TableError },
+    #[error("there is no queue {queue}: `portcullis kv queue create` makes one")]
+    NoQueue { queue: DirectoryName },
+    #[error("queue {queue}: {error}{}", advice_on_queue(.error))]
+    Queue { queue: DirectoryName, error: QueueError },
     /// The caller's mistake.
     #[error("{0}")]
     Call(String),
@@ -45,6 +50,14 @@ impl Trouble {
         }
     }
 
+    /// An error of a queue with this name.
+    pub fn of_queue(queue: DirectoryName) -> impl Fn(QueueError) -> Self + Copy {
+        move |error| match error {
+            QueueError::Session(Error::Refused(Refusal::NoSuchName)) => Self::NoQueue { queue },
+            error => Self::Queue { queue, error },
+        }
+    }
+
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Call(_) | Self::Input { .. } | Self::Identity(_) => 2,
@@ -56,7 +69,16 @@ impl Trouble {
             },
             Self::Connect(ConnectError::Address(_)) => 2,
             Self::Connect(ConnectError::Find(error)) if error.is_callers() => 2,
+            Self::Queue { error, .. } => match error {
+                QueueError::Option { .. }
+                | QueueError::Step { .. }
+                | QueueError::EntryTooLong { .. }
+                | QueueError::NoClaims
+                | QueueError::OnlyClaims => 2,
+                _ => 3,
+            },
             Self::Connect(_) | Self::NoTable { .. } | Self::NotShared { .. } | Self::File { .. } => 3,
+            Self::NoQueue { .. } => 3,
         }
     }
 }
@@ -73,6 +95,14 @@ fn advice(error: &TableError) -> &'static str {
         TableError::Damaged { .. } => {
             ": `kv dump` saves what is whole; `kv drop` removes the table if nothing else of the tenant uses it"
         }
+        _ => "",
+    }
+}
+
+fn advice_on_queue(error: &QueueError) -> &'static str {
+    match error {
+        QueueError::Session(error) => advice_on_session(*error),
+        QueueError::NotAQueue => ": another program of this tenant has given an object of its own that name",
         _ => "",
     }
 }

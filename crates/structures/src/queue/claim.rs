@@ -100,6 +100,19 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
+    /// Claims an entry as [`Queue::claim_or_bury`] does, and waits for one for `time` at most.
+    ///
+    /// # Errors
+    /// As of [`Queue::claim_or_bury`].
+    pub async fn claim_or_bury_within(
+        &self,
+        lease: Lifetime,
+        time: Lifetime,
+        (deliveries_max, dead_letters): (u32, &Self),
+    ) -> Result<Option<Claim>, QueueError> {
+        self.try_within(time, async || self.claim_or_bury(lease, deliveries_max, dead_letters).await).await
+    }
+
     /// Ends a claim: the entry is done, and is not delivered again.
     ///
     /// # Errors

@@ -1,0 +1,73 @@
+//! For how long a table or a queue is kept.
+
+use portcullis::{Allocate, Error, Keep, Refusal};
+use portcullis_structures::Pipeline;
+use std::fmt;
+use std::rc::Rc;
+
+/// For how long a structure is to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Longest,
+    Exactly(Keep),
+}
+
+/// Reads what the command line says.
+pub fn wish(text: &str) -> Result<Wish, String> {
+    Ok(match text {
+        "longest" => Wish::Longest,
+        "forever" => Wish::Exactly(Keep::Pinned),
+        "attached" => Wish::Exactly(Keep::Attached),
+        time => Wish::Exactly(Keep::For(time.parse().map_err(|error: portcullis::NoLifetime| {
+            format!("{error}; or write longest, forever or attached")
+        })?)),
+    })
+}
+
+/// How long a structure is kept, in words.
+pub struct Kept(pub Keep);
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Keep::No | Keep::Attached => f.write_str("it goes with the last client of its tenant"),
+            Keep::For(time) => {
+                write!(f, "it stays for {time} after the last client of its tenant has gone")
+            }
+            Keep::Pinned => f.write_str("it stays for as long as the node runs"),
+        }
+    }
+}
+
+/// For how long the node keeps a structure that is to be kept so long. The node is asked with an object of its own, before
+/// anything of the structure is there.
+pub async fn allowed(pipeline: &Rc<Pipeline>, wish: Wish) -> Result<Keep, Error> {
+    let keep = match wish {
+        Wish::Longest => Keep::Pinned,
+        Wish::Exactly(keep) => keep,
+    };
+    match pipeline.allocate(Allocate { keep, ..Allocate::bytes(8) }).await {
+        Ok(permission) => {
+            pipeline.revoke(permission, true).await?;
+            Ok(keep)
+        }
+        Err(Error::Refused(Refusal::KeptTooLong { longest })) if wish == Wish::Longest && longest.0 > 0 => {
+            Ok(Keep::For(longest))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis::Lifetime;
+
+    #[test]
+    fn how_long_to_keep_is_a_time_or_one_of_three_words() {
+        assert_eq!(wish("longest"), Ok(Wish::Longest));
+        assert_eq!(wish("forever"), Ok(Wish::Exactly(Keep::Pinned)));
+        assert_eq!(wish("90s"), Ok(Wish::Exactly(Keep::For(Lifetime::seconds(90)))));
+        assert!(wish("soon").is_err_and(|error| error.contains("forever")));
+    }
+}

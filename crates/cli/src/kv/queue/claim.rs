@@ -1,0 +1,186 @@
+//! `portcullis kv queue claim`: a command for each entry, which is acknowledged when the command has done with it.
+
+use super::super::bytes::beginning;
+use super::{Outcome, Target, Trouble, open};
+use crate::output::complain;
+use clap::Args;
+use portcullis::{DirectoryName, Lifetime};
+use portcullis_structures::Pipeline;
+use portcullis_structures::queue::{Claim, Queue, QueueError};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+
+const EXAMPLES: &str = "\
+Examples:
+  # One entry, on the command's standard input.
+  portcullis kv queue claim --node shm:/run/p.sock jobs -- wc -c
+  # One after another, until none comes for a minute or the queue is ended.
+  portcullis kv queue claim --node shm:/run/p.sock jobs --each --wait 60s \\
+      -- ./work
+  # What has failed five times goes to another queue.
+  portcullis kv queue claim --node shm:/run/p.sock jobs --each \\
+      --deliveries-max 5 --dead-letters failed -- ./work
+
+The command reads the entry from its standard input, and
+PORTCULLIS_DELIVERIES says how often the entry was delivered. The claim is
+extended while the command runs. The entry is acknowledged where the command
+ends with 0, and given back otherwise: it comes again at once, to anybody. Where
+this program or its machine dies, the entry comes again after the lease.
+
+Exit codes: 0 each command has ended with 0; 1 one has not, or there was no
+entry; 2 the call was wrong; 3 there is no such queue, or the node refuses or is
+gone.";
+
+/// In how many parts a lease is divided: after each of them the claim is extended.
+const EXTENSIONS_A_LEASE: u64 = 3;
+
+/// Options of `portcullis kv queue claim`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// How soon the entry comes again where this program dies.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    lease: Lifetime,
+    /// Wait so long for an entry.
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    wait: Lifetime,
+    /// Go on with the next entry, until none comes within --wait or the queue is ended.
+    #[arg(long)]
+    each: bool,
+    /// Put an entry that was delivered so often into --dead-letters instead.
+    #[arg(long, value_name = "N", requires = "dead_letters")]
+    deliveries_max: Option<u32>,
+    /// The queue for what was delivered too often.
+    #[arg(long, value_name = "QUEUE", requires = "deliveries_max")]
+    dead_letters: Option<DirectoryName>,
+    /// The command, with its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Claims entries and runs the command for them.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, each, dead_letters, .. } = options;
+    let pipeline = target.connect()?;
+    let queue = target.open(&pipeline)?;
+    let dead_letters = dead_letters.map(|name| open(&pipeline, name)).transpose()?;
+    let mut outcome = Outcome::AsAsked;
+    let mut done = 0u64;
+    loop {
+        let Some(claim) = options.claim(&pipeline, &queue, dead_letters.as_ref())? else { break };
+        done += 1;
+        if !options.work(&pipeline, &queue, claim)? {
+            outcome = Outcome::NotAll;
+        }
+        if !each {
+            return Ok(outcome);
+        }
+    }
+    if done == 0 {
+        complain(format_args!("portcullis kv: queue {} has no entry to claim", target.queue));
+        return Ok(Outcome::NotAll);
+    }
+    Ok(outcome)
+}
+
+impl Options {
+    /// `None`: none came, or the queue is ended and each entry was acknowledged.
+    fn claim(
+        &self,
+        pipeline: &Pipeline,
+        queue: &Queue,
+        dead_letters: Option<&Queue>,
+    ) -> Result<Option<Claim>, Trouble> {
+        let claimed = match (self.deliveries_max, dead_letters) {
+            (Some(most), Some(dead)) => {
+                pipeline.block_on(queue.claim_or_bury_within(self.lease, self.wait, (most, dead)))
+            }
+            _ => pipeline.block_on(queue.claim_within(self.lease, self.wait)),
+        };
+        match claimed {
+            Err(QueueError::Closed) => Ok(None),
+            claimed => claimed.map_err(self.target.trouble()),
+        }
+    }
+
+    /// Runs the command for an entry. Returns whether the entry is done.
+    fn work(&self, pipeline: &Pipeline, queue: &Queue, mut claim: Claim) -> Result<bool, Trouble> {
+        let status = match self.start(&claim) {
+            Ok(child) => self.wait_for(pipeline, queue, child, &mut claim)?,
+            Err(trouble) => {
+                self.settle(pipeline.block_on(queue.give_back(claim.id)), &claim)?;
+                return Err(trouble);
+            }
+        };
+        if status.success() {
+            return self.settle(pipeline.block_on(queue.acknowledge(claim.id)), &claim);
+        }
+        let what = beginning(&claim.entry);
+        complain(format_args!(
+            "portcullis kv: the command for {what} ended with {status}: the entry comes again"
+        ));
+        self.settle(pipeline.block_on(queue.give_back(claim.id)), &claim)?;
+        Ok(false)
+    }
+
+    fn start(&self, claim: &Claim) -> Result<Child, Trouble> {
+        let program = &self.command[0];
+        let mut command = std::process::Command::new(program);
+        command.args(&self.command[1..]).env("PORTCULLIS_DELIVERIES", claim.id.deliveries().to_string());
+        let failed = |error| Trouble::File { what: format!("{} cannot be run", program.display()), error };
+        let mut child = command.stdin(Stdio::piped()).spawn().map_err(failed)?;
+        let mut input = child.stdin.take().expect("it is piped");
+        let entry = claim.entry.clone();
+        // A command that reads nothing, and one that ends before it has read all, are as good as others.
+        std::thread::spawn(move || input.write_all(&entry));
+        Ok(child)
+    }
+
+    /// Waits for the command, and extends the claim meanwhile.
+    fn wait_for(
+        &self,
+        pipeline: &Pipeline,
+        queue: &Queue,
+        mut child: Child,
+        claim: &mut Claim,
+    ) -> Result<ExitStatus, Trouble> {
+        let (ended, ends) = sync_channel(1);
+        std::thread::spawn(move || ended.send(child.wait()));
+        let mut is_held = true;
+        loop {
+            match ends.recv_timeout(Lifetime(self.lease.0 / EXTENSIONS_A_LEASE).into()) {
+                Ok(status) => {
+                    let what = || "the command cannot be waited for".to_owned();
+                    return status.map_err(|error| Trouble::File { what: what(), error });
+                }
+                Err(RecvTimeoutError::Timeout) if is_held => {
+                    match pipeline.block_on(queue.extend_claim(claim.id, self.lease)) {
+                        Ok(id) => claim.id = id,
+                        extended => is_held = self.settle(extended.map(|_| ()), claim)?,
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the thread sends how the command ended"),
+            }
+        }
+    }
+
+    /// Whether the claim was still there.
+    fn settle(&self, done: Result<(), QueueError>, claim: &Claim) -> Result<bool, Trouble> {
+        match done {
+            Ok(()) => Ok(true),
+            Err(QueueError::ClaimEnded) => {
+                let what = beginning(&claim.entry);
+                complain(format_args!(
+                    "portcullis kv: the claim of {what} has ended, and others may do the work again: give a longer --lease"
+                ));
+                Ok(false)
+            }
+            Err(error) => Err(self.target.trouble()(error)),
+        }
+    }
+}

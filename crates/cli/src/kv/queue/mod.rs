@@ -1,0 +1,140 @@
+//! `portcullis kv queue`: queues in a node's memory, for people and scripts.
+
+mod claim;
+mod create;
+mod pop;
+mod push;
+mod stat;
+
+use super::Outcome;
+use super::connection::{ARENA_BYTES, Place};
+use super::trouble::Trouble;
+use crate::output::{print_json, say};
+use clap::{Args, Subcommand};
+use portcullis::DirectoryName;
+use portcullis_structures::Pipeline;
+use portcullis_structures::queue::{Queue, QueueError};
+use serde_json::json;
+use std::rc::Rc;
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis serve --listen shm:/run/p.sock --longest-keep forever
+  portcullis kv queue create --node shm:/run/p.sock jobs --claims
+  portcullis kv queue push --node shm:/run/p.sock jobs one two three
+  ls *.png | portcullis kv queue push --node shm:/run/p.sock jobs
+  # Runs the command for one entry after another; what fails comes again.
+  portcullis kv queue claim --node shm:/run/p.sock jobs --lease 30s --each \\
+      -- sh -c 'read file && optipng \"$file\"'
+  portcullis kv queue stat --node shm:/run/p.sock jobs
+
+A queue is found by its name, and belongs to the tenant that the client acts
+for. An entry of a plain queue is popped, and is gone where its consumer dies.
+An entry of a queue with --claims is claimed for a lease, and comes again until
+it is acknowledged.
+
+Exit codes: 0 done as asked; 1 there was no entry, or the command for it has
+failed; 2 the call was wrong; 3 there is no such queue, or the node refuses or
+is gone.";
+
+/// Options of `portcullis kv queue`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Make an empty queue.
+    Create(create::Options),
+    /// Add entries at the end.
+    Push(push::Options),
+    /// Take the first entries and print them.
+    Pop(pop::Options),
+    /// Run a command for an entry that is claimed meanwhile.
+    Claim(claim::Options),
+    /// Show how full a queue is, and what it takes.
+    Stat(stat::Options),
+    /// Let nobody push any more: consumers take what is left.
+    End(Alone),
+    /// Free what is consumed, and what clients that have died have left.
+    Sweep(Alone),
+    /// Remove a queue with all its entries.
+    Drop(Alone),
+}
+
+/// A queue on a node.
+#[derive(Args, Clone, Debug)]
+pub struct Target {
+    #[command(flatten)]
+    place: Place,
+    /// The queue's name: 1 to 48 bytes of text.
+    #[arg(value_name = "QUEUE")]
+    queue: DirectoryName,
+}
+
+impl Target {
+    /// A session with the node, and a pipeline on it.
+    fn connect(&self) -> Result<Rc<Pipeline>, Trouble> {
+        self.place.connect(ARENA_BYTES)
+    }
+
+    /// The queue, which has to be there.
+    fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Queue, Trouble> {
+        open(pipeline, self.queue)
+    }
+
+    fn trouble(&self) -> impl Fn(QueueError) -> Trouble + Copy + use<> {
+        Trouble::of_queue(self.queue)
+    }
+}
+
+fn open(pipeline: &Rc<Pipeline>, name: DirectoryName) -> Result<Queue, Trouble> {
+    pipeline.block_on(Queue::open_named(pipeline, name)).map_err(Trouble::of_queue(name))
+}
+
+/// A command that says nothing but which queue.
+#[derive(Args, Debug)]
+pub struct Alone {
+    #[command(flatten)]
+    target: Target,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Alone {
+    /// Does something with the queue, and says what was done.
+    fn run(
+        &self,
+        done: &'static str,
+        act: impl AsyncFnOnce(Queue) -> Result<(), QueueError>,
+    ) -> Result<Outcome, Trouble> {
+        let Self { target, json } = self;
+        let pipeline = target.connect()?;
+        let queue = target.open(&pipeline)?;
+        pipeline.block_on(act(queue)).map_err(target.trouble())?;
+        if *json {
+            print_json(&json!({ done: target.queue.as_str() }));
+        } else {
+            say(format_args!("queue {} is {done}", target.queue));
+        }
+        Ok(Outcome::AsAsked)
+    }
+}
+
+/// Carries the command out.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    match &options.command {
+        Command::Create(options) => create::run(options),
+        Command::Push(options) => push::run(options),
+        Command::Pop(options) => pop::run(options),
+        Command::Claim(options) => claim::run(options),
+        Command::Stat(options) => stat::run(options),
+        Command::End(options) => options.run("ended", async |queue| queue.close().await),
+        Command::Sweep(options) => options.run("swept", async |queue| queue.sweep().await),
+        Command::Drop(options) => options.run("dropped", async |queue| queue.destroy().await),
+    }
+}

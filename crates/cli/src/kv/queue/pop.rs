@@ -1,0 +1,66 @@
+//! `portcullis kv queue pop`.
+
+use super::super::bytes::{enter, readable};
+use super::{Outcome, Target, Trouble};
+use crate::output::{Reader, complain, print_json, tell};
+use clap::Args;
+use portcullis::Lifetime;
+use portcullis_structures::queue::QueueError;
+use serde_json::{Map, Value};
+
+const EXAMPLES: &str = "\
+Examples:
+  portcullis kv queue pop --node shm:/run/p.sock jobs
+  portcullis kv queue pop --node shm:/run/p.sock jobs --count 10 --wait 5s
+  portcullis kv queue pop --node shm:/run/p.sock jobs --json
+
+Each entry is a line; with --json an object with `entry`, or `entry_base64` for
+what is no UTF-8. An entry that was popped is gone with this command.
+
+Exit codes: 0 all entries that were asked for; 1 there were fewer; 2 the call
+was wrong; 3 there is no such queue, or the node refuses or is gone.";
+
+/// Options of `portcullis kv queue pop`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// Take so many entries.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    count: u64,
+    /// Wait so long for each entry.
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    wait: Lifetime,
+    /// Print one JSON object for each entry.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Takes entries and prints them.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, count, wait, json } = options;
+    let pipeline = target.connect()?;
+    let queue = target.open(&pipeline)?;
+    for number in 0..*count {
+        let entry = match pipeline.block_on(queue.pop_within(*wait)) {
+            Err(QueueError::Closed) => None,
+            popped => popped.map_err(target.trouble())?,
+        };
+        let Some(entry) = entry else {
+            complain(format_args!("portcullis kv: queue {} had {number} entries", target.queue));
+            return Ok(Outcome::NotAll);
+        };
+        let reader = if *json {
+            let mut object = Map::new();
+            enter(&mut object, "entry", &entry);
+            print_json(&Value::Object(object))
+        } else {
+            tell(readable(&entry))
+        };
+        if reader == Reader::Gone {
+            break;
+        }
+    }
+    Ok(Outcome::AsAsked)
+}

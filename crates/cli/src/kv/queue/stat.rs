@@ -1,0 +1,39 @@
+//! `portcullis kv queue stat`.
+
+use super::{Outcome, Target, Trouble};
+use crate::output::{print_json, say};
+use clap::Args;
+use serde_json::json;
+
+/// Options of `portcullis kv queue stat`.
+#[derive(Args, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    target: Target,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows what a queue takes, and how full it is.
+pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+    let Options { target, json } = options;
+    let pipeline = target.connect()?;
+    let queue = target.open(&pipeline)?;
+    let found = pipeline.block_on(queue.statistics()).map_err(target.trouble())?;
+    let claims = queue.options().claims;
+    if *json {
+        print_json(&json!({
+            "queue": target.queue.as_str(), "slots": found.slots, "claims": claims, "claimed": found.claimed,
+            "segments": found.segments, "bytes": found.bytes, "is_ended": found.is_closed,
+        }));
+        return Ok(Outcome::AsAsked);
+    }
+    let ended = if found.is_closed { ", ended" } else { "" };
+    let claimed = if claims { format!("\n  {} entries are claimed", found.claimed) } else { String::new() };
+    say(format_args!(
+        "queue {}{ended}\n  {} slots wait for consumers{claimed}\n  {} bytes in {} segments",
+        target.queue, found.slots, found.bytes, found.segments
+    ));
+    Ok(Outcome::AsAsked)
+}
