@@ -14,8 +14,20 @@
 use super::claim_word::ClaimWord;
 use super::pop::Taken;
 use super::{Queue, QueueError};
-use portcullis::{Clock, Effect, Lifetime, VerbsEndpoint};
+use crate::held::AtEnd;
+use portcullis::{Clock, Effect, Lifetime, PermissionId, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
+use std::collections::VecDeque;
+
+/// The entries that one claim of a handle takes for others.
+#[derive(Debug, Default)]
+pub(super) struct Takes {
+    /// Claims of the handle that want an entry now.
+    wanted: usize,
+    /// Taken, and nobody has claimed it yet.
+    ready: VecDeque<Taken>,
+    under_way: bool,
+}
 
 /// Which claim it is. It says nothing outside its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,9 +179,9 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                 }
                 continue;
             }
-            match self.take_many(1).await {
-                Ok(mut taken) => {
-                    let Some(taken) = taken.pop() else { return Ok(None) };
+            match self.take_in_turn().await {
+                Ok(taken) => {
+                    let Some(taken) = taken else { return Ok(None) };
                     if let Some(claim) = self.write_claim(taken, ClaimWord::UNTOLD, lease).await? {
                         return Ok(Some(claim));
                     }
@@ -177,6 +189,28 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                 Err(QueueError::Closed) => return self.closed_with_claims().await,
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Takes an entry that nobody had taken. One claim of a handle takes for all that wait: otherwise each of them would be in the
+    /// way of the others. An entry that is taken for a claim which is given up has no claim, and so it comes again.
+    async fn take_in_turn(&self) -> Result<Option<Taken>, QueueError> {
+        self.state.borrow_mut().takes.wanted += 1;
+        let _wanted = AtEnd::new(&self.pipeline, || self.state.borrow_mut().takes.wanted -= 1);
+        loop {
+            if let Some(taken) = self.state.borrow_mut().takes.ready.pop_front() {
+                return Ok(Some(taken));
+            }
+            if !std::mem::replace(&mut self.state.borrow_mut().takes.under_way, true) {
+                let _under_way =
+                    AtEnd::new(&self.pipeline, || self.state.borrow_mut().takes.under_way = false);
+                let most = self.state.borrow().takes.wanted;
+                let mut taken = self.take_many(most).await?.into_iter();
+                let own = taken.next();
+                self.state.borrow_mut().takes.ready.extend(taken);
+                return Ok(own);
+            }
+            self.pipeline.anything().await?;
         }
     }
 
@@ -200,14 +234,17 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let Taken { segment, slot, bytes: entry } = taken;
         let word = before.claimed(lease, self.nonce());
         let claim = Claim { entry, id: ClaimId { segment, slot, word } };
-        Ok(self.swap_claim(segment, slot, (before, word)).await?.then_some(claim))
+        let found = self.swap_claim(segment, slot, (before, word)).await?;
+        Ok((found == Some(before)).then_some(claim))
     }
 
-    /// A number that no other claim has, as a rule.
+    /// A number that no other claim has, as a rule: of another handle with the same count, of this program or of another one, less
+    /// than any.
     fn nonce(&self) -> u64 {
         let mut state = self.state.borrow_mut();
         state.claims_begun += 1;
-        let parts = [self.pipeline.number(), state.claims_begun];
+        let PermissionId { header, start } = self.opened_with;
+        let parts = [header.0, start.0, state.claims_begun];
         twox_hash::XxHash3_64::oneshot(&parts.map(u64::to_le_bytes).concat())
     }
 
@@ -222,7 +259,9 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             return Err(QueueError::ClaimEnded);
         }
         let operation = async {
-            let is_changed = self.swap_claim(claim.segment, claim.slot, (claim.word, to)).await?;
+            let found = self.swap_claim(claim.segment, claim.slot, (claim.word, to)).await?;
+            // To do the same twice is no mistake.
+            let is_changed = found == Some(claim.word) || found == Some(to);
             // What was seen of it is older than what this handle knows of it now.
             self.state.borrow_mut().outstanding.forget(claim.segment, claim.slot);
             if is_changed { Ok(()) } else { Err(QueueError::ClaimEnded) }
@@ -230,14 +269,13 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         self.pipeline.limited((what, Effect::Perhaps), operation).await
     }
 
-    /// Changes the word of a claim. Returns whether it was as expected. Where an answer was lost, the change is asked for again:
-    /// it may have happened, which the word then says.
+    /// Changes the word of a claim, where it is as expected. Returns what it was. `None`: all of the segment is done.
     pub(super) async fn swap_claim(
         &self,
         segment: u64,
         slot: u64,
         (from, to): (ClaimWord, ClaimWord),
-    ) -> Result<bool, QueueError> {
+    ) -> Result<Option<ClaimWord>, QueueError> {
         let at = self.options.claim_at(slot);
         loop {
             let swap = async {
@@ -249,11 +287,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                 Ok(self.pipeline.compare_and_swap(&permission, at, from.0, to.0).await?)
             };
             match swap.await {
-                Ok(before) => return Ok(before == from.0 || before == to.0),
-                // All of the segment is done, and so is this entry.
+                Ok(before) => return Ok(Some(ClaimWord(before))),
                 Err(error) if QueueError::is_gone(&error) => {
                     self.find_again(segment, error).await?;
-                    return Ok(false);
+                    return Ok(None);
                 }
                 Err(error) => self.mend(error).await?,
             }

@@ -43,7 +43,7 @@ use head::Head;
 use outstanding::Outstanding;
 use pops::Pops;
 use portcullis::{
-    Acquire, Allocate, Clock, DirectoryName, Effect, Lifetime, ObjectRef, ProcessClock, Rights,
+    Acquire, Allocate, Clock, DirectoryName, Effect, Lifetime, ObjectRef, PermissionId, ProcessClock, Rights,
     SessionEndpoint, VerbsEndpoint,
 };
 use segments::Segments;
@@ -58,6 +58,8 @@ pub struct Queue<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     pipeline: Rc<Pipeline<E, C>>,
     head: ObjectRef,
     options: QueueOptions,
+    /// The permission with which this handle was opened: no other handle had it.
+    opened_with: PermissionId,
     state: RefCell<State>,
 }
 
@@ -84,6 +86,7 @@ struct State {
     empty: Option<pop::Empty>,
     pops: Pops,
     outstanding: Outstanding,
+    takes: claim::Takes,
     claims_begun: u64,
     /// An operation of this pipeline changes the records, or asks for them.
     at_the_head: bool,
@@ -119,7 +122,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             let ask = Allocate::bytes(options.head_bytes());
             let lifetime = options.lease.max(MADE_WITHIN);
             let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
-            let queue = Self::new(pipeline, head.object(), *options);
+            let queue = Self::new(pipeline, head.object(), *options, head.id());
             pipeline.zero(&head, options.head_bytes()).await?;
             let (first, made) = queue.make_segment(lifetime).await?;
             pipeline.write(&head, options.record_at(0), &first.to_bytes()).await?;
@@ -146,8 +149,9 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             let permission = Rc::new(pipeline.acquire(ask.lifetime(MADE_WITHIN)).await?);
             let bytes = pipeline.read_bytes(&permission, 0, QueueOptions::BYTES).await?;
             let options = QueueOptions::from_bytes(bytes.try_into().expect("as many as were read"))?;
+            let opened_with = permission.id();
             pipeline.end(permission);
-            let queue = Self::new(pipeline, head, options);
+            let queue = Self::new(pipeline, head, options, opened_with);
             queue.ask_the_head().await?;
             Ok(queue)
         };
@@ -175,8 +179,13 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         self.pipeline.limited(("the publication of a queue", Effect::Perhaps), operation).await
     }
 
-    fn new(pipeline: &Rc<Pipeline<E, C>>, head: ObjectRef, options: QueueOptions) -> Self {
-        Self { pipeline: Rc::clone(pipeline), head, options, state: RefCell::default() }
+    fn new(
+        pipeline: &Rc<Pipeline<E, C>>,
+        head: ObjectRef,
+        options: QueueOptions,
+        opened_with: PermissionId,
+    ) -> Self {
+        Self { pipeline: Rc::clone(pipeline), head, options, opened_with, state: RefCell::default() }
     }
 
     /// The object that names the queue.
