@@ -70,7 +70,7 @@ impl Floods {
         let left_out = std::mem::take(&mut self.seen).into_iter().filter(|(_, seen)| seen.left_out > 0);
         let summed = left_out.map(|((tenant, _), seen)| AuditRecord {
             tenant,
-            reason: Some(self.limits.reason.into()),
+            reason: Some(self.limits.reason),
             count: Some(seen.left_out),
             ..AuditRecord::new(at, seen.event)
         });

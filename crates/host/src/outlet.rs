@@ -170,12 +170,14 @@ fn tell_all(heard: &Receiver<AuditRecord>) {
 fn tell(record: &AuditRecord) {
     let tenant = record.tenant.as_deref().unwrap_or_default();
     let client = record.client.map(|client| client.0);
-    let (process, reason) = (record.process, record.reason.as_deref());
+    let refusal = record.refusal.as_deref();
+    let reason = record.reason.or(refusal.map(|refusal| &*refusal.reason));
+    let process = record.process;
     match record.event {
         AuditEvent::Attach => tracing::info!(target: TARGET, tenant, client, process, "a client attached"),
         AuditEvent::Detach => tracing::info!(target: TARGET, tenant, client, process, "a client is gone"),
         AuditEvent::Refuse => {
-            let (peer, further) = (record.peer.as_deref(), record.count);
+            let (peer, further) = (refusal.and_then(|refusal| refusal.peer.as_deref()), record.count);
             tracing::warn!(target: TARGET, peer, reason, further, "a client was refused")
         }
         AuditEvent::Quota => {

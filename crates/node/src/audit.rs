@@ -14,7 +14,6 @@ use portcullis_protocol::{
     TenantName,
 };
 use serde::{Serialize, Serializer};
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -226,6 +225,16 @@ pub struct AuditedChunk {
     pub number_of_use: u64,
 }
 
+/// A peer or a request that was refused, as the audit log shows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct AuditedRefusal {
+    /// The peer that is no client: its address, or its user and process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
 impl AuditedName {
     /// A name of which nothing else is to be said.
     #[must_use]
@@ -270,12 +279,12 @@ pub struct AuditRecord {
     /// The access that was refused, if the NIC reports it.
     #[serde(flatten)]
     pub access: Option<AuditedAccess>,
-    /// The peer that is no client: its address, or its user and process.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer: Option<Box<str>>,
+    /// What was refused before it concerned a permission. Beside the other fields, which most records use.
+    #[serde(flatten)]
+    pub refusal: Option<Box<AuditedRefusal>>,
     /// Why, in a few words.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Cow<'static, str>>,
+    pub reason: Option<&'static str>,
     /// When a pause or a bar ends, in µs of the node's time.
     #[serde(rename = "until_us", skip_serializing_if = "Option::is_none", serialize_with = "until_us")]
     pub until: Option<Moment>,
@@ -303,7 +312,7 @@ impl AuditRecord {
             chunk: None,
             permission: None,
             access: None,
-            peer: None,
+            refusal: None,
             reason: None,
             until: None,
             count: None,
@@ -471,7 +480,7 @@ mod tests {
                 sharing: Sharing::Shared,
                 lifetime: Lifetime::millis(2),
             }),
-            reason: Some("asked for".into()),
+            reason: Some("asked for"),
             ..AuditRecord::new(Moment(7), AuditEvent::Grant)
         };
         let expected = concat!(
@@ -491,8 +500,7 @@ mod tests {
             rkey: Rkey(0x205),
             fault: portcullis_nic::AccessFault::StaleKey,
         };
-        let record =
-            AuditRecord { access: Some(refused.into()), reason: Some("late access".into()), ..event(9) };
+        let record = AuditRecord { access: Some(refused.into()), reason: Some("late access"), ..event(9) };
         let expected = concat!(
             r#"{"at_us":9,"event":"violation","operation":"write","address":"0x1040","length":8,"rkey":"0x205","#,
             r#""fault":"stale key","reason":"late access"}"#

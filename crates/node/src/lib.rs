@@ -19,7 +19,7 @@ mod node;
 
 pub use audit::{
     AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedChunk, AuditedMember, AuditedName,
-    AuditedPermission, UnknownAuditEvent,
+    AuditedPermission, AuditedRefusal, UnknownAuditEvent,
 };
 pub use books::{Bar, Charge, ClientReport, POOL_BASE, Standing, Violations};
 pub use chunks::ChunkEnds;

@@ -106,7 +106,7 @@ fn a_client_that_strays_is_shown_out_alone_and_its_siblings_work_on() {
     }
     let (id, bars) = (rig.seat(client).id, audited(&mut rig, AuditEvent::Bar));
     let [bar] = &bars[..] else { panic!("one bar: {bars:?}") };
-    assert_eq!((bar.client, bar.reason.as_deref()), (Some(id), Some(Charge::Stray.reason())));
+    assert_eq!((bar.client, bar.reason), (Some(id), Some(Charge::Stray.reason())));
     assert_eq!(rig.node.poll_evicted(), Some(id));
     assert_eq!(refused(rig.ask(client, allocate(64, false))), Refusal::Barred);
     assert!(matches!(rig.node.clients(rig.now)[0].standing, Standing::Barred { .. }));
@@ -211,7 +211,7 @@ fn the_audit_says_what_was_refused_and_how_it_looked() {
         .into_iter()
         .map(|record| (record.reason.expect("a reason"), record.access.expect("the NIC tells")))
         .collect();
-    let reasons: Vec<_> = told.iter().map(|it| &*it.0).collect();
+    let reasons: Vec<_> = told.iter().map(|it| it.0).collect();
     assert_eq!(reasons, [Charge::Late, Charge::Stray, Charge::Guess].map(Charge::reason));
     let access = told[1].1;
     assert_eq!((access.operation, access.fault), ("read", "outside range"));
@@ -282,8 +282,7 @@ fn the_operator_ends_the_pause_of_a_client_and_the_log_says_so() {
     assert_eq!(bars, [(Some(id), false)], "it is paused");
     assert!(rig.node.unbar("a", rig.now));
     assert_eq!(rig.node.bars(rig.now), []);
-    let unbarred = audited(&mut rig, AuditEvent::Unbar);
-    let told: Vec<_> = unbarred.iter().map(|it| (it.client, it.reason.as_deref())).collect();
+    let told: Vec<_> = audited(&mut rig, AuditEvent::Unbar).iter().map(|it| (it.client, it.reason)).collect();
     assert_eq!(told, [(Some(id), Some("by the operator"))]);
     rig.end();
 }

@@ -226,7 +226,7 @@ impl Writer {
 
     fn note_torn(&mut self) {
         if self.log.take_torn() {
-            let reason = Some("an earlier run left a line half: it is cut off".into());
+            let reason = Some("an earlier run left a line half: it is cut off");
             let lost = AuditRecord { reason, count: Some(1), ..self.own(AuditEvent::Lost) };
             self.line(&lost);
         }

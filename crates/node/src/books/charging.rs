@@ -51,7 +51,7 @@ impl<M: Memory> Books<M> {
         let reason = if control { "a broken control queue pair" } else { charge.reason() };
         self.audit_of_client(now, AuditEvent::Violation, client, |record| AuditRecord {
             access: refused.map(Into::into),
-            reason: Some(reason.into()),
+            reason: Some(reason),
             ..record
         });
         match charge {
@@ -194,7 +194,7 @@ impl<M: Memory> Books<M> {
         now: Moment,
     ) {
         self.audit_of_client(now, event, client, |record| AuditRecord {
-            reason: Some(charge.reason().into()),
+            reason: Some(charge.reason()),
             until: Some(until),
             ..record
         });
@@ -205,7 +205,7 @@ impl<M: Memory> Books<M> {
         let name = Arc::clone(&self.tenants.get(tenant).name);
         self.audit.push(now, AuditEvent::Bar, |record| AuditRecord {
             tenant: Some(name),
-            reason: Some(Charge::Guess.reason().into()),
+            reason: Some(Charge::Guess.reason()),
             until: Some(until),
             ..record
         });

@@ -44,7 +44,7 @@ pub(crate) use permissions::PermissionSlot;
 pub(crate) use pool::{ObjectId, Slabs, offset};
 pub(crate) use requests::RequestOrigin;
 
-use crate::audit::{AuditEvent, AuditQueue, AuditRecord, AuditedChunk, AuditedPermission};
+use crate::audit::{AuditEvent, AuditQueue, AuditRecord, AuditedChunk, AuditedPermission, AuditedRefusal};
 use crate::chunks::{Adopted, client_of};
 use crate::config::NodeConfig;
 use crate::counters::Counters;
@@ -321,14 +321,13 @@ impl<M: Memory> Books<M> {
         client: ClientId,
         reason: Option<&'static str>,
     ) {
-        let reason = reason.map(Into::into);
         self.audit_of_client(at, event, client, |record| AuditRecord { reason, ..record });
     }
 
     /// Audits that a quota of a client's tenant is used up.
     fn audit_quota(&mut self, client: ClientId, refusal: &Refusal, at: Moment) {
         self.audit_of_client(at, AuditEvent::Quota, client, |record| AuditRecord {
-            reason: Some(refusal.to_string().into()),
+            refusal: Some(Box::new(AuditedRefusal { peer: None, reason: refusal.to_string() })),
             ..record
         });
     }
@@ -336,8 +335,7 @@ impl<M: Memory> Books<M> {
     /// Audits that a peer was refused before it was a client, and how many others since the last record.
     pub fn audit_refused(&mut self, at: Moment, (peer, reason): (String, String), further: u64) {
         self.audit.push(at, AuditEvent::Refuse, |record| AuditRecord {
-            peer: Some(peer.into()),
-            reason: Some(reason.into()),
+            refusal: Some(Box::new(AuditedRefusal { peer: Some(peer), reason })),
             count: (further > 0).then_some(further),
             ..record
         });
@@ -418,7 +416,7 @@ impl<M: Memory> Books<M> {
                     sharing: permission.claim.sharing,
                     lifetime: permission.lifetime,
                 }),
-                reason: reason.map(Into::into),
+                reason,
                 ..record
             }
         });

@@ -87,7 +87,7 @@ impl<M: Memory> Books<M> {
         self.audit.push(now, AuditEvent::Unpublish, |record| AuditRecord {
             tenant: Some(owner),
             name: Some(Box::new(AuditedName::new(name))),
-            reason: Some("its object goes".into()),
+            reason: Some("its object goes"),
             ..record
         });
         self.strike_name(object, None);
