@@ -272,7 +272,7 @@ pub struct AuditRecord {
     pub member: Option<Box<AuditedMember>>,
     /// The chunk.
     #[serde(flatten)]
-    pub chunk: Option<AuditedChunk>,
+    pub chunk: Option<Box<AuditedChunk>>,
     /// The permission.
     #[serde(flatten)]
     pub permission: Option<AuditedPermission>,

@@ -72,7 +72,8 @@ fn what_the_nic_has_done_is_in_counters_reports_and_the_audit_log_afterwards() {
     }
     assert_eq!(held(&rig), (0, 3));
     let records = std::iter::from_fn(|| rig.node.poll_audit());
-    let records: Vec<_> = records.filter_map(|it| Some((it.event, it.client, it.count, it.chunk?))).collect();
+    let records: Vec<_> =
+        records.filter_map(|it| Some((it.event, it.client, it.count, *it.chunk?))).collect();
     let events: Vec<_> = records.iter().map(|&(event, client, count, _)| (event, client, count)).collect();
     let (allocated, freed) = (AuditEvent::AllocateChunk, AuditEvent::FreeChunk);
     let wanted = [[(allocated, Some(report.id), None); 3], [(freed, Some(report.id), Some(1)); 3]].concat();

@@ -350,7 +350,7 @@ impl<M: Memory> Books<M> {
             // Who held it in between, and for how long, nobody knows any more.
             self.audit.push(at, AuditEvent::FreeChunk, |record| AuditRecord {
                 client,
-                chunk: Some(ended),
+                chunk: Some(Box::new(ended)),
                 count: Some(frees),
                 ..record
             });
@@ -359,7 +359,7 @@ impl<M: Memory> Books<M> {
             let begun = AuditedChunk { chunk, number_of_use };
             self.audit_of_client(at, AuditEvent::AllocateChunk, holder, |record| AuditRecord {
                 client: Some(holder),
-                chunk: Some(begun),
+                chunk: Some(Box::new(begun)),
                 ..record
             });
         }
