@@ -57,7 +57,7 @@ planted: setup
 # built, and the native part of the Python package.
 examples: setup
 	@scripts/setup c++ pkg-config python-venv || echo 'SKIPPED: see above for what is missing'
-	$(CARGO) build --locked -p portcullis-python --features planted
+	$(CARGO) build --workspace --features $(PLANTED) --locked
 	@if command -v python3 >/dev/null; then scripts/examples || [ $$? -eq 77 ]; else echo 'SKIPPED the examples: no python3'; fi
 
 # The Python package, as users install it, on the oldest and the newest Python here. It uses what `unit` has built.
