@@ -154,7 +154,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(ClaimId { word, ..claim })
     }
 
-    pub(super) fn check_claims(&self, lease: Option<Lifetime>) -> Result<(), QueueError> {
+    fn check_claims(&self, lease: Option<Lifetime>) -> Result<(), QueueError> {
         if !self.options.claims {
             return Err(QueueError::NoClaims);
         }
@@ -277,23 +277,19 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         (from, to): (ClaimWord, ClaimWord),
     ) -> Result<Option<ClaimWord>, QueueError> {
         let at = self.options.claim_at(slot);
-        loop {
-            let swap = async {
-                let permission = self.segment(segment).await?;
-                if planted::is(Fault::ClaimNotCompared) {
-                    self.pipeline.write(&permission, at, &to.0.to_le_bytes()).await?;
-                    return Ok(from.0);
-                }
-                Ok(self.pipeline.compare_and_swap(&permission, at, from.0, to.0).await?)
-            };
-            match swap.await {
-                Ok(before) => return Ok(Some(ClaimWord(before))),
-                Err(error) if QueueError::is_gone(&error) => {
-                    self.find_again(segment, error).await?;
-                    return Ok(None);
-                }
-                Err(error) => self.mend(error).await?,
+        let swap = self.on_segment(segment, async |permission| {
+            if planted::is(Fault::ClaimNotCompared) {
+                self.pipeline.write(permission, at, &to.0.to_le_bytes()).await?;
+                return Ok(from.0);
             }
+            Ok(self.pipeline.compare_and_swap(permission, at, from.0, to.0).await?)
+        });
+        match swap.await {
+            Err(error) if error.is_gone() => {
+                self.find_again(segment, error).await?;
+                Ok(None)
+            }
+            swapped => swapped.map(|before| Some(ClaimWord(before))),
         }
     }
 }

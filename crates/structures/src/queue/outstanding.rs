@@ -56,20 +56,17 @@ impl Outstanding {
 
     /// Takes in what a look has found in a segment.
     fn note(&mut self, segment: u64, contents: &Contents, now: Moment) {
-        let before = self.seen.split_off(&(segment, 0));
-        let mut before = before.into_iter().peekable();
-        let mut known = BTreeMap::new();
-        while let Some(((of, slot), seen)) = before.next_if(|((of, _), _)| *of == segment) {
-            known.insert((of, slot), seen);
-        }
-        self.seen.extend(before);
-        for &(slot, entry, word) in &contents.entries {
-            let since = match known.get(&(segment, slot)) {
-                Some(seen) if seen.word == word => seen.since,
-                _ => now,
-            };
-            self.seen.insert((segment, slot), Seen { entry, word, since });
-        }
+        let since = |slot, word| {
+            let known = self.seen.get(&(segment, slot)).filter(|seen| seen.word == word);
+            known.map_or(now, |seen| seen.since)
+        };
+        let found: Vec<_> = contents
+            .entries
+            .iter()
+            .map(|&(slot, entry, word)| ((segment, slot), Seen { entry, word, since: since(slot, word) }))
+            .collect();
+        self.seen.retain(|(of, _), _| *of != segment);
+        self.seen.extend(found);
         if contents.is_done && self.first == segment {
             self.first = segment + 1;
         }
@@ -126,16 +123,11 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
 
     async fn read_entry(&self, segment: u64, slot: u64, entry: Entry) -> Result<Option<Vec<u8>>, QueueError> {
         let length = usize::try_from(entry.length()).expect("an entry is far shorter");
-        loop {
-            let read = async {
-                let permission = self.segment(segment).await?;
-                Ok(self.pipeline.read_bytes(&permission, self.options.cell_at(slot), length).await?)
-            };
-            match read.await {
-                Ok(bytes) => return Ok((Entry::of(&bytes) == entry).then_some(bytes)),
-                Err(error) => self.mend(error).await?,
-            }
-        }
+        let read = self.on_segment(segment, async |permission| {
+            Ok(self.pipeline.read_bytes(permission, self.options.cell_at(slot), length).await?)
+        });
+        let bytes = read.await?;
+        Ok((Entry::of(&bytes) == entry).then_some(bytes))
     }
 
     /// Looks at all segments from which entries were taken, and gives back those that are done.
@@ -173,19 +165,13 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// The entries of a segment that were taken and are not done.
     async fn contents(&self, number: u64) -> Result<Contents, QueueError> {
         let length = usize::try_from(self.options.cell_at(0)).expect("it is small");
-        loop {
-            let read = async {
-                let permission = self.segment(number).await?;
-                Ok(self.pipeline.read_bytes(&permission, 0, length).await?)
-            };
-            match read.await {
-                Ok(bytes) => return self.contents_in(number, &bytes),
-                // It is done, and has gone.
-                Err(error) if QueueError::is_gone(&error) => {
-                    return Ok(Contents { entries: Vec::new(), is_done: true });
-                }
-                Err(error) => self.mend(error).await?,
-            }
+        let read = self.on_segment(number, async |permission| {
+            Ok(self.pipeline.read_bytes(permission, 0, length).await?)
+        });
+        match read.await {
+            // It is done, and has gone.
+            Err(error) if error.is_gone() => Ok(Contents { entries: Vec::new(), is_done: true }),
+            read => self.contents_in(number, &read?),
         }
     }
 

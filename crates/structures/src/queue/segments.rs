@@ -94,6 +94,27 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         self.acquire_segment(number).await
     }
 
+    /// Does something with a permission over a segment, and again with a new one where it has ended meanwhile.
+    ///
+    /// # Errors
+    /// The segment is gone, among others.
+    pub(super) async fn on_segment<T>(
+        &self,
+        number: u64,
+        act: impl AsyncFn(&Rc<BarePermission>) -> Result<T, QueueError>,
+    ) -> Result<T, QueueError> {
+        loop {
+            let done = async {
+                let permission = self.segment(number).await?;
+                act(&permission).await
+            };
+            match done.await {
+                Err(error) => self.mend(error).await?,
+                done => return done,
+            }
+        }
+    }
+
     async fn acquire_segment(&self, number: u64) -> Result<Rc<BarePermission>, QueueError> {
         let done = AtEnd::new(&self.pipeline, || {
             if let Some(held) = self.state.borrow_mut().segments.held(number) {
@@ -149,17 +170,13 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
 
     /// Both indexes of a segment. `None`: the segment is consumed and gone.
     pub(super) async fn indexes(&self, number: u64) -> Result<Option<Indexes>, QueueError> {
-        loop {
-            let read = async {
-                let permission = self.segment(number).await?;
-                let bytes = self.pipeline.read_bytes(&permission, 0, Indexes::BYTES).await?;
-                Ok(Indexes { head: word_of(&bytes, 0), tail: Tail(word_of(&bytes, 8)) })
-            };
-            match read.await {
-                Ok(indexes) => return Ok(Some(indexes)),
-                Err(error) if QueueError::is_gone(&error) => return Ok(None),
-                Err(error) => self.mend(error).await?,
-            }
+        let read = self.on_segment(number, async |permission| {
+            let bytes = self.pipeline.read_bytes(permission, 0, Indexes::BYTES).await?;
+            Ok(Indexes { head: word_of(&bytes, 0), tail: Tail(word_of(&bytes, 8)) })
+        });
+        match read.await {
+            Err(error) if error.is_gone() => Ok(None),
+            read => read.map(Some),
         }
     }
 
