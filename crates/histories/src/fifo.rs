@@ -20,17 +20,8 @@ pub enum Event {
     Pop(Option<u64>),
 }
 
-/// One operation, with its times on one clock. An operation without an end may have happened at any time after its
-/// start, or not at all.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Operation {
-    /// What was asked for and told.
-    pub event: Event,
-    /// When it was asked for.
-    pub start: u64,
-    /// When its user was told.
-    pub end: Option<u64>,
-}
+/// One operation on a queue.
+pub type Operation = crate::Operation<Event>;
 
 /// What no order of the operations explains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -21,17 +21,8 @@ pub enum Event {
     Exchange(u64, u64, bool),
 }
 
-/// One operation on a key, with its times on one clock. An operation without an end may have happened at any time after
-/// its start, or not at all, and nobody knows what it would have returned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Operation {
-    /// What was asked for and, where there is an end, what was told.
-    pub event: Event,
-    /// When it was asked for.
-    pub start: u64,
-    /// When its user was told.
-    pub end: Option<u64>,
-}
+/// One operation on a key. Of one without an end nobody knows what it would have returned.
+pub type Operation = crate::Operation<Event>;
 
 impl Operation {
     /// The key's value after this operation. `None`: it cannot have returned what it returned.

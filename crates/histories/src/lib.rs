@@ -12,3 +12,17 @@
 pub mod claims;
 pub mod fifo;
 pub mod key;
+
+use serde::{Deserialize, Serialize};
+
+/// One operation, with its times on one clock. An operation without an end may have happened at any time after its start, or not
+/// at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Operation<E> {
+    /// What was asked for and, where there is an end, what was told.
+    pub event: E,
+    /// When it was asked for.
+    pub start: u64,
+    /// When its user was told.
+    pub end: Option<u64>,
+}
