@@ -13,5 +13,6 @@ mod queues;
 mod replay;
 mod seeds;
 mod sessions;
+mod structures;
 mod tables;
 mod udp;

@@ -1,35 +1,20 @@
 //! A queue under the checkers: its users die, stand still and hear late, and what they are told fits one order.
 
-use portcullis_sim::{FaultKind, Plan, Programs, run};
-
-fn plan_for(seed: u64) -> Plan {
-    Plan::draw(seed).with(Programs::Queues)
-}
+use crate::structures::{break_nothing, can_be_had_again, outlive_their_users};
+use portcullis_sim::Programs;
 
 #[test]
 fn what_the_users_of_a_queue_are_told_fits_one_order() {
-    let mut accesses = 0;
-    for seed in 0..60 {
-        let report = run(&plan_for(seed));
-        assert!(report.ok, "{:?}: {}", report.failures, plan_for(seed).command());
-        accesses += report.accesses;
-    }
+    let accesses: u64 = break_nothing(Programs::Queues, 60).iter().map(|report| report.accesses).sum();
     assert!(accesses > 100_000, "they do their work: {accesses} accesses");
 }
 
 #[test]
 fn a_run_with_a_queue_can_be_had_again() {
-    for seed in [1, 2, 3] {
-        assert_eq!(run(&plan_for(seed)), run(&plan_for(seed)), "{}", plan_for(seed).command());
-    }
+    can_be_had_again(Programs::Queues);
 }
 
 #[test]
 fn users_of_a_queue_die_and_stand_still() {
-    for seed in 0..30 {
-        let faults = vec![FaultKind::ClientPause, FaultKind::ClientStop];
-        let plan = Plan { faults, ..Plan::draw(seed) }.with(Programs::Queues);
-        let report = run(&plan);
-        assert!(report.ok, "{:?}: {}", report.failures, plan.command());
-    }
+    outlive_their_users(Programs::Queues, 30);
 }

@@ -1,6 +1,7 @@
 //! A hash table under the checkers: its users die, stand still and hear late, and what they are told fits one order.
 
-use portcullis_sim::{FaultKind, Plan, Programs, run};
+use crate::structures::{break_nothing, can_be_had_again, outlive_their_users};
+use portcullis_sim::{Plan, Programs, run};
 
 fn plan_for(seed: u64) -> Plan {
     Plan::draw(seed).with(Programs::Tables)
@@ -8,30 +9,18 @@ fn plan_for(seed: u64) -> Plan {
 
 #[test]
 fn what_the_users_of_a_table_are_told_fits_one_order() {
-    let mut grants = 0;
-    for seed in 0..20 {
-        let report = run(&plan_for(seed));
-        assert!(report.ok, "{:?}: {}", report.failures, plan_for(seed).command());
-        grants += report.grants;
-    }
+    let grants: u64 = break_nothing(Programs::Tables, 20).iter().map(|report| report.grants).sum();
     assert!(grants > 1_000, "they do their work: {grants} grants");
 }
 
 #[test]
 fn a_run_with_a_table_can_be_had_again() {
-    for seed in [1, 2, 3] {
-        assert_eq!(run(&plan_for(seed)), run(&plan_for(seed)), "{}", plan_for(seed).command());
-    }
+    can_be_had_again(Programs::Tables);
 }
 
 #[test]
 fn users_of_a_table_die_and_stand_still() {
-    for seed in 0..12 {
-        let faults = vec![FaultKind::ClientPause, FaultKind::ClientStop];
-        let plan = Plan { faults, ..Plan::draw(seed) }.with(Programs::Tables);
-        let report = run(&plan);
-        assert!(report.ok, "{:?}: {}", report.failures, plan.command());
-    }
+    outlive_their_users(Programs::Tables, 12);
 }
 
 #[test]

@@ -1,15 +1,12 @@
 //! A program that pushes to a queue of claims, claims its entries and acknowledges them. All programs of its run share the queue.
 
 use super::SimSession;
-use super::queue::{CELL_BYTES, SimQueue, bytes_of, number_of};
+use super::queue::{SimQueue, bytes_of, number_of, work_on_queue};
 use super::structure::{SimPipeline, User};
 use crate::oracle::Promise;
 use portcullis_histories::claims::Event;
 use portcullis_protocol::Lifetime;
-use portcullis_structures::Pipeline;
-use portcullis_structures::queue::{Claim, QueueError, QueueOptions};
-use std::pin::Pin;
-use std::rc::Rc;
+use portcullis_structures::queue::{Claim, QueueError};
 
 /// The most operations that a program has in flight.
 const LANES: usize = 3;
@@ -23,37 +20,13 @@ pub(super) struct ClaimUser(pub User);
 
 impl ClaimUser {
     pub fn run(self, session: SimSession) {
-        let pipeline = Rc::new(Pipeline::new(session));
-        let at_work = self.0.commons.go_to_work();
-        let Some(queue) = self.open(&pipeline) else { return };
-        let lanes = self.0.dice.borrow_mut().index(LANES) + 1;
-        let under_way: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> =
-            (0..lanes).map(|_| Box::pin(self.work(&pipeline, &queue)) as _).collect();
-        pipeline.run(lanes, under_way, |()| ());
-        drop(at_work);
-        if self.0.is_founder {
-            self.0.look_at_the_end(&pipeline, async || self.look(&queue).await);
-        }
-    }
-
-    fn open(&self, pipeline: &SimPipeline) -> Option<SimQueue> {
-        let options = {
-            let mut dice = self.0.dice.borrow_mut();
-            QueueOptions {
-                segment_slots: 64,
-                cell_bytes: CELL_BYTES,
-                segments_max: 4,
-                lease: Lifetime(dice.of(1_000..4_000)).max(self.0.lease_min),
-                claims: true,
-                ..QueueOptions::default()
-            }
-        };
-        let make = || {
-            let queue = pipeline.block_on(SimQueue::create(pipeline, &options))?;
-            let head = queue.head();
-            Ok((queue, head))
-        };
-        self.0.open(pipeline, make, |head| pipeline.block_on(SimQueue::open(pipeline, head)))
+        work_on_queue(
+            &self.0,
+            session,
+            (LANES, true),
+            async |pipeline, queue| self.work(pipeline, queue).await,
+            async |queue| self.look(queue).await,
+        );
     }
 
     /// One operation after another, until the run winds down. What is claimed then comes again.

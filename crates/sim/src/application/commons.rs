@@ -3,7 +3,7 @@
 //! Strands take turns, so a count of what was noted is a clock for all of them.
 
 use crate::oracle::Promise;
-use portcullis_histories::{claims, fifo, key};
+use portcullis_histories::{Operation, claims, fifo, key};
 use portcullis_protocol::ObjectRef;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,14 +22,42 @@ struct Shared {
     at_work: usize,
     /// What was asked of the table and told, by key.
     of_keys: Vec<(u64, key::Operation)>,
-    /// What was asked of the queue and told. `None`: it turned out to do nothing.
-    of_queue: Vec<Option<fifo::Operation>>,
+    /// What was asked of the queue and told.
+    of_queue: History<fifo::Event>,
     /// When a user was told that the queue is closed.
     closed: Option<u64>,
-    /// What was asked of the queue of claims and told. `None`: it turned out to do nothing.
-    of_claims: Vec<Option<claims::Operation>>,
+    /// What was asked of the queue of claims and told.
+    of_claims: History<claims::Event>,
     /// Nothing is left in that queue.
     is_drained: bool,
+}
+
+/// What was asked of a structure and told. `None`: it turned out to do nothing.
+#[derive(Debug)]
+struct History<E>(Vec<Option<Operation<E>>>);
+
+impl<E> Default for History<E> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<E: Copy> History<E> {
+    /// Notes that an operation begins. Returns its place.
+    fn begin(&mut self, event: E, start: u64) -> usize {
+        self.0.push(Some(Operation { event, start, end: None }));
+        self.0.len() - 1
+    }
+
+    /// Notes what the operation at a place was told.
+    fn end(&mut self, place: usize, told: Option<E>, end: u64) {
+        let operation = &mut self.0[place];
+        *operation = operation.zip(told).map(|(begun, event)| Operation { event, end: Some(end), ..begun });
+    }
+
+    fn take(&mut self) -> Vec<Operation<E>> {
+        std::mem::take(&mut self.0).into_iter().flatten().collect()
+    }
 }
 
 /// A program that may begin operations, as long as this lives.
@@ -96,36 +124,33 @@ impl Commons {
     /// Notes that operations on the queue begin. Returns their places.
     pub(super) fn begin_on_queue(&self, events: &[fifo::Event]) -> Range<usize> {
         let mut shared = self.shared();
-        let (start, first) = (shared.tick(), shared.of_queue.len());
-        let begun = events.iter().map(|&event| Some(fifo::Operation { event, start, end: None }));
-        shared.of_queue.extend(begun);
-        first..shared.of_queue.len()
+        let (start, first) = (shared.tick(), shared.of_queue.0.len());
+        events.iter().for_each(|&event| {
+            shared.of_queue.begin(event, start);
+        });
+        first..shared.of_queue.0.len()
     }
 
     /// Notes what the operations at these places were told. Those of which nothing was told did nothing.
     pub(super) fn end_on_queue(&self, places: Range<usize>, told: &[fifo::Event]) {
         let mut shared = self.shared();
-        let end = Some(shared.tick());
+        let end = shared.tick();
         let told = told.iter().map(|&event| Some(event)).chain(std::iter::repeat(None));
-        for (operation, told) in shared.of_queue[places].iter_mut().zip(told) {
-            *operation = operation.zip(told).map(|(begun, event)| fifo::Operation { event, end, ..begun });
-        }
+        places.zip(told).for_each(|(place, told)| shared.of_queue.end(place, told, end));
     }
 
     /// Notes that an operation on the queue of claims begins. Returns its place.
     pub(super) fn begin_on_claims(&self, event: claims::Event) -> usize {
         let mut shared = self.shared();
         let start = shared.tick();
-        shared.of_claims.push(Some(claims::Operation { event, start, end: None }));
-        shared.of_claims.len() - 1
+        shared.of_claims.begin(event, start)
     }
 
     /// Notes what the operation at a place was told. `None`: it did nothing.
     pub(super) fn end_on_claims(&self, place: usize, told: Option<claims::Event>) {
         let mut shared = self.shared();
-        let end = Some(shared.tick());
-        let operation = &mut shared.of_claims[place];
-        *operation = operation.zip(told).map(|(begun, event)| claims::Operation { event, end, ..begun });
+        let end = shared.tick();
+        shared.of_claims.end(place, told, end);
     }
 
     /// Notes that nothing is left in the queue of claims.
@@ -148,15 +173,14 @@ impl Commons {
 
     fn first_wrong_of_claims(&self) -> Option<(Promise, String)> {
         let mut shared = self.shared();
-        let history: Vec<_> = std::mem::take(&mut shared.of_claims).into_iter().flatten().collect();
+        let history = shared.of_claims.take();
         let wrong = claims::first_wrong(&history, shared.is_drained)?;
         Some((Promise::Order, format!("{wrong}: {history:?}")))
     }
 
     fn first_wrong_of_queue(&self) -> Option<(Promise, String)> {
         let mut shared = self.shared();
-        let history: Vec<fifo::Operation> =
-            std::mem::take(&mut shared.of_queue).into_iter().flatten().collect();
+        let history = shared.of_queue.take();
         let is_push = |it: &&fifo::Operation| matches!(it.event, fifo::Event::Push(_)) && it.end.is_some();
         let late =
             history.iter().filter(is_push).find(|it| shared.closed.is_some_and(|closed| it.start > closed));

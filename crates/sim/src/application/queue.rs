@@ -19,12 +19,50 @@ const LANES: usize = 4;
 /// The most entries that a pop of several takes.
 const POPPED_MAX: usize = 5;
 /// Bytes of a cell. Some entries take several.
-pub(super) const CELL_BYTES: u32 = 16;
+const CELL_BYTES: u32 = 16;
 /// In so many of a thousand steps of the founder the queue is closed, in runs in which it is.
 const CLOSES_PER_MILLE: u64 = 2;
 
 /// What runs on the program's strand.
 pub(super) struct QueueUser(pub User);
+
+/// A program's life with a queue, of claims or not: it opens the queue, or makes it, works in several lanes, and looks at the end.
+pub(super) fn work_on_queue(
+    user: &User,
+    session: SimSession,
+    (lanes_max, claims): (usize, bool),
+    work: impl AsyncFn(&SimPipeline, &SimQueue),
+    look: impl AsyncFn(&SimQueue) -> Result<(), QueueError>,
+) {
+    let pipeline = Rc::new(Pipeline::new(session));
+    let at_work = user.commons.go_to_work();
+    let make = || {
+        let queue = pipeline.block_on(SimQueue::create(&pipeline, &options(user, claims)))?;
+        let head = queue.head();
+        Ok((queue, head))
+    };
+    let opened = user.open(&pipeline, make, |head| pipeline.block_on(SimQueue::open(&pipeline, head)));
+    let Some(queue) = opened else { return };
+    let lanes = user.dice.borrow_mut().index(lanes_max) + 1;
+    let under_way: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> =
+        (0..lanes).map(|_| Box::pin(work(&pipeline, &queue)) as _).collect();
+    pipeline.run(lanes, under_way, |()| ());
+    drop(at_work);
+    if user.is_founder {
+        user.look_at_the_end(&pipeline, async || look(&queue).await);
+    }
+}
+
+fn options(user: &User, claims: bool) -> QueueOptions {
+    QueueOptions {
+        segment_slots: 64,
+        cell_bytes: CELL_BYTES,
+        segments_max: 4,
+        lease: Lifetime(user.dice.borrow_mut().of(1_000..4_000)).max(user.lease_min),
+        claims,
+        ..QueueOptions::default()
+    }
+}
 
 /// The bytes of an entry. A torn one shows.
 pub(super) fn bytes_of(number: u64) -> Vec<u8> {
@@ -40,37 +78,13 @@ pub(super) fn number_of(entry: &[u8]) -> u64 {
 
 impl QueueUser {
     pub fn run(self, session: SimSession) {
-        let pipeline = Rc::new(Pipeline::new(session));
-        let at_work = self.0.commons.go_to_work();
-        let Some(queue) = self.open(&pipeline) else { return };
-        let lanes = self.0.dice.borrow_mut().index(LANES) + 1;
-        let under_way: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> =
-            (0..lanes).map(|_| Box::pin(self.work(&pipeline, &queue)) as _).collect();
-        pipeline.run(lanes, under_way, |()| ());
-        drop(at_work);
-        if self.0.is_founder {
-            self.0.look_at_the_end(&pipeline, async || self.look(&queue).await);
-        }
-    }
-
-    fn open(&self, pipeline: &SimPipeline) -> Option<SimQueue> {
-        let make = || {
-            let queue = pipeline.block_on(SimQueue::create(pipeline, &self.options()))?;
-            let head = queue.head();
-            Ok((queue, head))
-        };
-        self.0.open(pipeline, make, |head| pipeline.block_on(SimQueue::open(pipeline, head)))
-    }
-
-    fn options(&self) -> QueueOptions {
-        let mut dice = self.0.dice.borrow_mut();
-        QueueOptions {
-            segment_slots: 64,
-            cell_bytes: CELL_BYTES,
-            segments_max: 4,
-            lease: Lifetime(dice.of(1_000..4_000)).max(self.0.lease_min),
-            ..QueueOptions::default()
-        }
+        work_on_queue(
+            &self.0,
+            session,
+            (LANES, false),
+            async |pipeline, queue| self.work(pipeline, queue).await,
+            async |queue| self.look(queue).await,
+        );
     }
 
     /// One operation after another, until the run winds down.
