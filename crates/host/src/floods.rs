@@ -50,7 +50,8 @@ impl Floods {
             seen.passed += 1;
             return true;
         }
-        seen.left_out += 1;
+        // One that stands for others counts them too.
+        seen.left_out += 1 + record.count.unwrap_or(0);
         false
     }
 
@@ -127,7 +128,9 @@ mod tests {
     fn peers_without_a_tenant_are_one_flood() {
         let mut floods = Floods::new(LIMITS);
         let refused = |at| AuditRecord::new(Moment(at), AuditEvent::Refuse);
-        assert_eq!((0..130).filter(|&at| floods.passes(&refused(at))).count(), 100);
+        assert_eq!((0..120).filter(|&at| floods.passes(&refused(at))).count(), 100);
+        let of_ten = AuditRecord { count: Some(9), ..refused(120) };
+        assert!(!floods.passes(&of_ten));
         let told = floods.settle(Moment(SECOND_US));
         let [summed] = &told[..] else { panic!("one flood: {told:?}") };
         assert_eq!(
