@@ -2,13 +2,11 @@
 
 use super::Outcome;
 use super::connection::{ARENA_BYTES, Target};
-use super::keeping::Kept;
+use super::keeping::say_made;
 use super::making::{Made, Making, make};
 use super::trouble::Trouble;
-use crate::output::{complain, print_json, say};
 use clap::Args;
 use portcullis_structures::table::Access;
-use serde_json::json;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,14 +56,5 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         Made::Ours(_, keep) => Some(*keep),
         Made::Theirs(_) => None,
     };
-    match keep {
-        _ if *json => {
-            print_json(&json!({"table": name.as_str(), "made": keep.is_some(), "keep": keep}));
-        }
-        Some(keep) => say(format_args!("made table {name}: {}", Kept(keep))),
-        None => complain(format_args!(
-            "portcullis kv: there is a table {name} already, and it stays as it is: `portcullis kv drop` removes it"
-        )),
-    }
-    Ok(if keep.is_some() { Outcome::AsAsked } else { Outcome::NotAll })
+    Ok(say_made("table", name, keep, (*json, "kv drop")))
 }

@@ -1,7 +1,10 @@
 //! For how long a table or a queue is kept.
 
-use portcullis::{Allocate, Error, Keep, Refusal};
+use super::Outcome;
+use crate::output::{complain, print_json, say};
+use portcullis::{Allocate, DirectoryName, Error, Keep, Refusal};
 use portcullis_structures::Pipeline;
+use serde_json::json;
 use std::fmt;
 use std::rc::Rc;
 
@@ -37,6 +40,26 @@ impl fmt::Display for Kept {
             Keep::Pinned => f.write_str("it stays for as long as the node runs"),
         }
     }
+}
+
+/// Says whether a structure was made, and for how long it is kept then. `kind`: `table` or `queue`; `remove`: the command that
+/// removes one.
+pub fn say_made(
+    kind: &str,
+    name: DirectoryName,
+    keep: Option<Keep>,
+    (json, remove): (bool, &str),
+) -> Outcome {
+    match keep {
+        _ if json => {
+            print_json(&json!({kind: name.as_str(), "made": keep.is_some(), "keep": keep}));
+        }
+        Some(keep) => say(format_args!("made {kind} {name}: {}", Kept(keep))),
+        None => complain(format_args!(
+            "portcullis kv: there is a {kind} {name} already, and it stays as it is: `portcullis {remove}` removes it"
+        )),
+    }
+    if keep.is_some() { Outcome::AsAsked } else { Outcome::NotAll }
 }
 
 /// For how long the node keeps a structure that is to be kept so long. The node is asked with an object of its own, before

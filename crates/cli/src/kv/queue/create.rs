@@ -1,13 +1,11 @@
 //! `portcullis kv queue create`.
 
-use super::super::keeping::{Kept, Wish, allowed, wish};
+use super::super::keeping::{Wish, allowed, say_made, wish};
 use super::{Outcome, Target, Trouble, open};
-use crate::output::{complain, print_json, say};
 use clap::Args;
 use portcullis::{Error, Keep, Lifetime, Refusal};
 use portcullis_structures::Pipeline;
 use portcullis_structures::queue::{ENTRY_BYTES_MAX, Queue, QueueError, QueueOptions};
-use serde_json::json;
 use std::rc::Rc;
 
 const EXAMPLES: &str = "\
@@ -63,16 +61,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         }
         Err(trouble) => return Err(trouble),
     };
-    match keep {
-        _ if *json => {
-            print_json(&json!({"queue": name.as_str(), "made": keep.is_some(), "keep": keep}));
-        }
-        Some(keep) => say(format_args!("made queue {name}: {}", Kept(keep))),
-        None => complain(format_args!(
-            "portcullis kv: there is a queue {name} already, and it stays as it is: `portcullis kv queue drop` removes it"
-        )),
-    }
-    Ok(if keep.is_some() { Outcome::AsAsked } else { Outcome::NotAll })
+    Ok(say_made("queue", name, keep, (*json, "kv queue drop")))
 }
 
 /// `None`: another client was quicker, and nothing of this one's stays.

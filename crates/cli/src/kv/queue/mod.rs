@@ -56,7 +56,7 @@ enum Command {
     /// Run a command for an entry that is claimed meanwhile.
     Claim(claim::Options),
     /// Show how full a queue is, and what it takes.
-    Stat(stat::Options),
+    Stat(Alone),
     /// Let nobody push any more: consumers take what is left.
     End(Alone),
     /// Free what is consumed, and what clients that have died have left.

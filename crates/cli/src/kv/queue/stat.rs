@@ -1,23 +1,12 @@
 //! `portcullis kv queue stat`.
 
-use super::{Outcome, Target, Trouble};
+use super::{Alone, Outcome, Trouble};
 use crate::output::{print_json, say};
-use clap::Args;
 use serde_json::json;
 
-/// Options of `portcullis kv queue stat`.
-#[derive(Args, Debug)]
-pub struct Options {
-    #[command(flatten)]
-    target: Target,
-    /// Print one JSON object instead of text.
-    #[arg(long)]
-    json: bool,
-}
-
 /// Shows what a queue takes, and how full it is.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, json } = options;
+pub fn run(options: &Alone) -> Result<Outcome, Trouble> {
+    let Alone { target, json } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
     let found = pipeline.block_on(queue.statistics()).map_err(target.trouble())?;
