@@ -58,6 +58,23 @@ def test_what_was_delivered_too_often_is_a_dead_letter(session):
             jobs.claim(LONG, deliveries_max=3)
 
 
+def test_a_dead_letter_whose_claim_is_over_meanwhile_is_no_error(session, node):
+    with session.create_queue(claims=True) as jobs, node.connect() as other, other.open_queue(jobs.head) as thief:
+        jobs.push(b"poison")
+        jobs.claim(LONG).give_back()
+
+        class Slow:
+            """A queue that takes so long that another consumer gets the entry."""
+
+            def push(self, entry: bytes) -> None:
+                self.stolen = thief.claim(LONG, timeout=LONG)
+
+        slow = Slow()
+        assert jobs.claim(LEASE, timeout=0.1, deliveries_max=1, dead_letters=slow) is None
+        assert slow.stolen.deliveries == 3
+        slow.stolen.acknowledge()
+
+
 def test_each_queue_has_one_kind_of_delivery(session):
     with session.create_queue(claims=True) as jobs, session.create_queue() as plain:
         for call in (lambda: jobs.pop(timeout=0), lambda: jobs.pop_many(2), lambda: plain.claim(LEASE, timeout=0)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from portcullis_memory import _native
 from portcullis_memory.aio import BUSY_WAIT, Driver
-from portcullis_memory.claims import Claim
+from portcullis_memory.claims import Claim, check_dead_letters, unless_ended
 from portcullis_memory.errors import Error
 
 if TYPE_CHECKING:
@@ -221,8 +221,7 @@ class AwaitingQueue(_AwaitingStructure[_native.Queue]):
         dead_letters: Queue | None = None,
     ) -> Claim | None:
         """As Queue.claim. Where the coroutine is cancelled while it claims an entry, the entry is given back."""
-        if (deliveries_max is None) != (dead_letters is None):
-            raise TypeError("deliveries_max and dead_letters go together")
+        check_dead_letters(deliveries_max, dead_letters)
         while True:
             found = await self._run(lambda: self._native.claim_later(lease, timeout))
             if found is None:
@@ -231,7 +230,8 @@ class AwaitingQueue(_AwaitingStructure[_native.Queue]):
             if deliveries_max is None or dead_letters is None or claim.deliveries <= deliveries_max:
                 return claim
             await dead_letters.apush(claim.entry)
-            await claim.aacknowledge()
+            with unless_ended():
+                await claim.aacknowledge()
 
     async def aend(self) -> None:
         """As Queue.end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,22 @@ if TYPE_CHECKING:
     from portcullis_memory.structures import Queue
 
 __all__ = ["Claim"]
+
+
+def check_dead_letters(deliveries_max: int | None, dead_letters: Queue | None) -> None:
+    """Checks what a call says of entries that are delivered too often."""
+    if (deliveries_max is None) != (dead_letters is None):
+        raise TypeError("deliveries_max and dead_letters go together")
+
+
+@contextlib.contextmanager
+def unless_ended() -> Iterator[None]:
+    """Lets a claim be over: another consumer has the entry then."""
+    try:
+        yield
+    except Error as error:
+        if error.name != "claim-ended":
+            raise
 
 
 class Claim:

@@ -69,7 +69,8 @@ class Session(Awaiting, _native.Session):
         """Makes an empty queue, with a name if it is to have one.
 
         Options: segment_slots (64 to 1024), cell_bytes (of a slot; a longer entry takes several), segments_max, claims (True: entries
-        are claimed and acknowledged, not popped), lease (seconds: for how long one who has died can hold up others), keep (as Session.allocate, but not False: True unless told).
+        are claimed and acknowledged, not popped), lease (seconds: for how long one who has died can hold up others), keep (as
+        Session.allocate, but not False: True unless told).
         """
         return Queue(_native.Queue.create(self, name, options))
 

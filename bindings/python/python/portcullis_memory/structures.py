@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from portcullis_memory import _native
 from portcullis_memory.aio_structures import AwaitingQueue, AwaitingTable
-from portcullis_memory.claims import Claim
+from portcullis_memory.claims import Claim, check_dead_letters, unless_ended
 
 if TYPE_CHECKING:
     from portcullis_memory._native import ObjectRef
@@ -200,7 +200,8 @@ class Queue(AwaitingQueue):
     """A queue in a node's memory, for many producers and many consumers: Session.create_queue and Session.open_queue make it.
 
     An entry is pushed once, and popped once. An entry whose consumer dies after it has popped it is gone. In a queue of claims
-    (``create_queue(claims=True)``) entries are claimed and acknowledged, and come again. The queue has a session of its own. The methods that begin with ``a`` are for asyncio.
+    (``create_queue(claims=True)``) entries are claimed and acknowledged, and come again. The queue has a session of its own. The
+    methods that begin with ``a`` are for asyncio.
 
     >>> with session.create_queue() as queue:
     ...     queue.push(b"first")
@@ -257,7 +258,7 @@ class Queue(AwaitingQueue):
         ...     jobs.claim(30, timeout=0)
         b'job' 1
         """
-        _check_dead_letters(deliveries_max, dead_letters)
+        check_dead_letters(deliveries_max, dead_letters)
         while True:
             found = self._native.claim(lease, timeout)
             if found is None:
@@ -266,7 +267,8 @@ class Queue(AwaitingQueue):
             if deliveries_max is None or dead_letters is None or claim.deliveries <= deliveries_max:
                 return claim
             dead_letters.push(claim.entry)
-            claim.acknowledge()
+            with unless_ended():
+                claim.acknowledge()
 
     def end(self) -> None:
         """Ends the queue: nobody pushes any more, and consumers take what is left."""
@@ -300,11 +302,6 @@ class Queue(AwaitingQueue):
 
     def __repr__(self) -> str:
         return f"<portcullis_memory.Queue {self.head}{', closed' if self.closed else ''}>"
-
-
-def _check_dead_letters(deliveries_max: int | None, dead_letters: object) -> None:
-    if (deliveries_max is None) != (dead_letters is None):
-        raise TypeError("deliveries_max and dead_letters go together")
 
 
 def _close(structure: Any, error: BaseException | None) -> None:
