@@ -561,6 +561,36 @@ typedef struct portcullis_buffer {
   uint64_t id;
 } portcullis_buffer;
 
+// A queue. One thread uses the handle at a time.
+typedef struct portcullis_queue {
+  // Zero: none.
+  uint64_t id;
+} portcullis_queue;
+
+// How an entry is claimed. All zeros: for 30 s, if there is one now, however often it was delivered.
+typedef struct portcullis_claim_options {
+  // How soon the entry comes again unless it is acknowledged, in microseconds: 1 ms to 4,194 s. Zero: 30 s.
+  uint64_t lease;
+  // How long the call waits for an entry, in microseconds. Zero: not at all.
+  uint64_t wait;
+  // The queue that takes entries which were delivered `deliveries_max` times. Zeros: none does, and all are delivered.
+  struct portcullis_queue dead_letters;
+  // How often an entry is delivered before it is a dead letter: 1 or more. Zero without `dead_letters`.
+  uint32_t deliveries_max;
+  // Zero.
+  uint32_t reserved;
+} portcullis_claim_options;
+
+// An entry's claim.
+typedef struct portcullis_claim {
+  // Which claim it is. Other words lead to an error.
+  uint64_t words[3];
+  // How often the entry was delivered, with this time. Beyond 1,023 it is not counted any more.
+  uint32_t deliveries;
+  // Zero.
+  uint32_t reserved;
+} portcullis_claim;
+
 // The failure of the last call on this thread that failed. Later calls that succeed leave it.
 typedef struct portcullis_error {
   // Its number, as in docs/errors.md. Zero: no call has failed on this thread.
@@ -694,15 +724,11 @@ typedef struct portcullis_queue_options {
   uint32_t cell_bytes;
   // The most segments that the queue may have at a time. Zero: 1024.
   uint32_t segments_max;
-  // Zero.
-  uint32_t reserved;
+  // Whether entries are claimed and acknowledged (`portcullis_queue_claim`), and not popped.
+  bool claims;
+  // Zeros.
+  uint8_t reserved[3];
 } portcullis_queue_options;
-
-// A queue. One thread uses the handle at a time.
-typedef struct portcullis_queue {
-  // Zero: none.
-  uint64_t id;
-} portcullis_queue;
 
 // One operation. What its kind does not need is zero.
 typedef struct portcullis_operation {
@@ -844,6 +870,33 @@ int portcullis_read_buffer(struct portcullis_permission permission,
 int portcullis_write_buffer(struct portcullis_permission permission,
                             uint64_t offset,
                             struct portcullis_buffer buffer);
+
+// Claims an entry: the first that no consumer has taken, or one whose last claim has ended. `is_found` says whether there was one.
+// The queue has to be made with `claims`. Until the claim is acknowledged, the entry comes again after the lease, to any consumer.
+// `options` may be null. If `room` is too short for the entry, which is an error, `length` says how long it is, and the handle keeps
+// the claim for the next call.
+int portcullis_queue_claim(struct portcullis_queue queue,
+                           const struct portcullis_claim_options *options,
+                           void *entry,
+                           size_t room,
+                           size_t *length,
+                           struct portcullis_claim *claim,
+                           bool *is_found);
+
+// Ends a claim: the entry is done, and does not come again. The error `PORTCULLIS_ERROR_CLAIM_ENDED`: the lease was over, and another
+// consumer got the entry.
+int portcullis_queue_acknowledge(struct portcullis_queue queue,
+                                 const struct portcullis_claim *claim);
+
+// Ends a claim without the entry being done: it comes again at once. Errors as of `portcullis_queue_acknowledge`.
+int portcullis_queue_give_back(struct portcullis_queue queue,
+                               const struct portcullis_claim *claim);
+
+// Makes a claim last for `lease` microseconds from now on. `claim` names the extended one afterwards. Errors as of
+// `portcullis_queue_acknowledge`.
+int portcullis_queue_extend_claim(struct portcullis_queue queue,
+                                  struct portcullis_claim *claim,
+                                  uint64_t lease);
 
 // What is known of the failure of the last call on this thread that failed.
 void portcullis_last_error(struct portcullis_error *error);

@@ -617,6 +617,49 @@ private:
   detail::owned<portcullis_table, portcullis_table_close> handle_;
 };
 
+/// An entry that this consumer has claimed. One that goes without an acknowledgement is given back. Its queue has to be open still.
+class claim {
+public:
+  claim(portcullis_queue queue, const portcullis_claim &claimed, std::vector<std::byte> entry) noexcept
+      : queue_(queue), claim_(claimed), entry_(std::move(entry)) {}
+  claim(claim &&other) noexcept
+      : queue_(std::exchange(other.queue_, {})), claim_(other.claim_), entry_(std::move(other.entry_)) {}
+  claim &operator=(claim &&other) noexcept {
+    if (this != &other) {
+      reset();
+      queue_ = std::exchange(other.queue_, {});
+      claim_ = other.claim_;
+      entry_ = std::move(other.entry_);
+    }
+    return *this;
+  }
+  claim(const claim &) = delete;
+  claim &operator=(const claim &) = delete;
+  ~claim() { reset(); }
+
+  [[nodiscard]] span<const std::byte> entry() const noexcept { return {entry_.data(), entry_.size()}; }
+  /// How often the entry was delivered, with this time. Beyond 1,023 it is not counted any more.
+  [[nodiscard]] std::uint32_t deliveries() const noexcept { return claim_.deliveries; }
+  /// Ends the claim: the entry is done, and does not come again. It throws an ended_error named `claim-ended` if the lease was over
+  /// and another consumer got the entry.
+  void acknowledge() { detail::check(portcullis_queue_acknowledge(std::exchange(queue_, {}), &claim_)); }
+  /// Ends the claim without the entry being done: it comes again at once. It throws as acknowledge does.
+  void give_back() { detail::check(portcullis_queue_give_back(std::exchange(queue_, {}), &claim_)); }
+  /// Makes the claim last for `lease` from now on. It throws as acknowledge does.
+  void extend(microseconds lease) {
+    detail::check(portcullis_queue_extend_claim(queue_, &claim_, detail::lifetime(lease)));
+  }
+
+private:
+  // An entry that cannot be given back comes again after the lease.
+  void reset() noexcept {
+    if (queue_.id != 0) static_cast<void>(portcullis_queue_give_back(std::exchange(queue_, {}), &claim_));
+  }
+  portcullis_queue queue_{};
+  portcullis_claim claim_{};
+  std::vector<std::byte> entry_;
+};
+
 /// A queue.
 class queue {
 public:
@@ -628,21 +671,27 @@ public:
   }
   /// The first entry. It waits for one for `time` at most.
   [[nodiscard]] std::optional<std::vector<std::byte>> pop(microseconds time = {}) const {
-    std::vector<std::byte> entry(256);
-    for (;;) {
-      std::size_t length = 0;
-      bool is_found = false;
-      int result = portcullis_queue_pop(handle_.get(), detail::micros(time), entry.data(),
-                                        entry.size(), &length, &is_found);
-      if (result != 0 && is_found && length > entry.size()) {
-        entry.resize(length);
-        continue;
-      }
-      detail::check(result);
-      if (!is_found) return std::nullopt;
-      entry.resize(length);
-      return entry;
-    }
+    return taken([&](void *entry, std::size_t room, std::size_t *length, bool *is_found) {
+      return portcullis_queue_pop(handle_.get(), detail::micros(time), entry, room, length, is_found);
+    });
+  }
+  /// Claims an entry for `lease`. The queue has to be made with `claims`. The call waits for an entry for `time` at most. Until the
+  /// claim is acknowledged, the entry comes again after the lease, to any consumer.
+  [[nodiscard]] std::optional<portcullis::claim> claim(microseconds lease, microseconds time = {}) const {
+    portcullis_claim_options how{};
+    how.lease = detail::lifetime(lease);
+    how.wait = detail::micros(time);
+    return claim_as(how);
+  }
+  /// The same; an entry that was delivered `deliveries_max` times is pushed to `dead_letters` instead. It may come twice there.
+  [[nodiscard]] std::optional<portcullis::claim> claim(microseconds lease, microseconds time,
+                                                       std::uint32_t deliveries_max, const queue &dead_letters) const {
+    portcullis_claim_options how{};
+    how.lease = detail::lifetime(lease);
+    how.wait = detail::micros(time);
+    how.deliveries_max = deliveries_max;
+    how.dead_letters = dead_letters.handle_.get();
+    return claim_as(how);
   }
   /// Nobody pushes any more.
   void end() const { detail::check(portcullis_queue_end(handle_.get())); }
@@ -653,6 +702,31 @@ public:
   }
 
 private:
+  /// What a call takes, whose buffer grows until the entry has room.
+  template <class Take> static std::optional<std::vector<std::byte>> taken(Take &&take) {
+    std::vector<std::byte> entry(256);
+    for (;;) {
+      std::size_t length = 0;
+      bool is_found = false;
+      int result = take(entry.data(), entry.size(), &length, &is_found);
+      if (result != 0 && is_found && length > entry.size()) {
+        entry.resize(length);
+        continue;
+      }
+      detail::check(result);
+      if (!is_found) return std::nullopt;
+      entry.resize(length);
+      return entry;
+    }
+  }
+  std::optional<portcullis::claim> claim_as(const portcullis_claim_options &how) const {
+    portcullis_claim claimed{};
+    auto entry = taken([&](void *into, std::size_t room, std::size_t *length, bool *is_found) {
+      return portcullis_queue_claim(handle_.get(), &how, into, room, length, &claimed, is_found);
+    });
+    if (!entry) return std::nullopt;
+    return std::optional<portcullis::claim>(std::in_place, handle_.get(), claimed, std::move(*entry));
+  }
   detail::owned<portcullis_queue, portcullis_queue_close> handle_;
 };
 

@@ -6,7 +6,7 @@
 use portcullis::{Kept, Permission};
 use portcullis_foreign::{ArenaBuffer, Attached, Door, Driven, Entered, LocalNode, Misuse};
 use portcullis_slots::{Reuse, Slots};
-use portcullis_structures::queue::Queue;
+use portcullis_structures::queue::{Claim, Queue};
 use portcullis_structures::table::Table;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -103,10 +103,17 @@ impl SessionState {
     }
 }
 
-/// A queue, and an entry that was popped and had no room at its caller.
+/// A queue, and an entry that was popped or claimed and had no room at its caller.
 pub(crate) struct QueueState {
     pub queue: Driven<Queue>,
     pub left: Option<Vec<u8>>,
+    pub left_claim: Option<Claim>,
+}
+
+impl QueueState {
+    pub fn new(queue: Driven<Queue>) -> Self {
+        Self { queue, left: None, left_claim: None }
+    }
 }
 
 /// What a handle can stand for.

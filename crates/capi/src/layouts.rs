@@ -1,5 +1,6 @@
 //! The layouts that C and Rust agree on. `tests/programs/layouts.c` asserts the same numbers on its side.
 
+use crate::claims::{Claim, ClaimOptions};
 use crate::errors::Error;
 use crate::handles::{BufferHandle, KeeperHandle, Node, PermissionHandle, QueueHandle, Session, TableHandle};
 use crate::names::NameEntry;
@@ -38,4 +39,8 @@ const _: () = {
     assert!(size_of::<Bytes>() == 16);
     assert!(size_of::<StoreOptions>() == 32);
     assert!(size_of::<QueueOptions>() == 32);
+    assert!(offset_of!(QueueOptions, claims) == 28);
+    assert!(size_of::<ClaimOptions>() == 32);
+    assert!(offset_of!(ClaimOptions, dead_letters) == 16);
+    assert!(size_of::<Claim>() == 32);
 };

@@ -14,6 +14,7 @@
 pub mod access;
 pub mod border;
 pub mod buffers;
+pub mod claims;
 pub mod errors;
 pub mod handles;
 mod layouts;

@@ -24,8 +24,10 @@ pub struct QueueOptions {
     pub cell_bytes: u32,
     /// The most segments that the queue may have at a time. Zero: 1024.
     pub segments_max: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Whether entries are claimed and acknowledged (`portcullis_queue_claim`), and not popped.
+    pub claims: bool,
+    /// Zeros.
+    pub reserved: [u8; 3],
 }
 
 impl QueueOptions {
@@ -38,7 +40,7 @@ impl QueueOptions {
             segment_slots: or(given.segment_slots, usual.segment_slots),
             cell_bytes: or(given.cell_bytes, usual.cell_bytes),
             segments_max: or(given.segments_max, usual.segments_max),
-            claims: usual.claims,
+            claims: given.claims,
         }
     }
 }
@@ -57,7 +59,7 @@ pub unsafe extern "C" fn portcullis_queue_create(
         let (name, options) = (name_of(name)?, QueueOptions::options(options));
         let another = handles::enter::<SessionState>(session.id)?.attached.session.another()?;
         let queue = Driven::<Queue>::create(another, &options, name)?;
-        handle.id = handles::open(QueueState { queue, left: None })?;
+        handle.id = handles::open(QueueState::new(queue))?;
         Ok(())
     })
 }
@@ -77,7 +79,7 @@ pub unsafe extern "C" fn portcullis_queue_open(
         let place = place_of(name, head)?;
         let another = handles::enter::<SessionState>(session.id)?.attached.session.another()?;
         let queue = Driven::<Queue>::open(another, place)?;
-        handle.id = handles::open(QueueState { queue, left: None })?;
+        handle.id = handles::open(QueueState::new(queue))?;
         Ok(())
     })
 }

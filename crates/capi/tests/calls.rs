@@ -8,6 +8,10 @@ use portcullis_capi::border::Text;
 use portcullis_capi::buffers::{
     portcullis_buffer_release, portcullis_buffer_take, portcullis_read_buffer, portcullis_write_buffer,
 };
+use portcullis_capi::claims::{
+    Claim, ClaimOptions, portcullis_queue_acknowledge, portcullis_queue_claim, portcullis_queue_extend_claim,
+    portcullis_queue_give_back,
+};
 use portcullis_capi::errors::portcullis_last_error;
 use portcullis_capi::handles::{
     BufferHandle, KeeperHandle, Node, PermissionHandle, QueueHandle, Session, TableHandle,
@@ -24,8 +28,8 @@ use portcullis_capi::permissions::{
     portcullis_object_to_text, portcullis_revoke,
 };
 use portcullis_capi::queue::{
-    portcullis_queue_close, portcullis_queue_create, portcullis_queue_end, portcullis_queue_head,
-    portcullis_queue_open, portcullis_queue_pop, portcullis_queue_push,
+    QueueOptions, portcullis_queue_close, portcullis_queue_create, portcullis_queue_end,
+    portcullis_queue_head, portcullis_queue_open, portcullis_queue_pop, portcullis_queue_push,
 };
 use portcullis_capi::session::{
     portcullis_arm, portcullis_descriptor, portcullis_poll, portcullis_session_close,
@@ -86,7 +90,7 @@ impl Known {
 
 pub const TENANT: Text = Text(c"hostile".as_ptr());
 /// How many different calls [`step`] makes.
-pub const CALLS: u64 = 31;
+pub const CALLS: u64 = 32;
 
 #[expect(clippy::too_many_lines, reason = "a few lines for each call of the library")]
 /// Makes one call with handles by chance. What it opens becomes known.
@@ -196,7 +200,8 @@ pub fn step(known: &mut Known, call: u64, one: u64, two: u64) -> c_int {
             24 => {
                 let (mut table, mut queue) = (TableHandle::default(), QueueHandle::default());
                 let result = portcullis_table_create(session, Text(null()), None, Some(&mut table));
-                portcullis_queue_create(session, Text(null()), None, Some(&mut queue));
+                let options = QueueOptions { claims: two.is_multiple_of(2), ..Default::default() };
+                portcullis_queue_create(session, Text(null()), Some(&options), Some(&mut queue));
                 known.ids.extend([table.id, queue.id]);
                 result
             }
@@ -210,7 +215,8 @@ pub fn step(known: &mut Known, call: u64, one: u64, two: u64) -> c_int {
             27 => names_and_objects(known, session, one, two),
             28 => structures(known, session, one, two),
             // A made up handle seldom is the node's: otherwise most calls would find it gone.
-            29 => portcullis_node_stop(Node { id: known.id(one & !0b111 | two & 0b111) }),
+            29 => claims(known, one, two),
+            30 => portcullis_node_stop(Node { id: known.id(one & !0b111 | two & 0b111) }),
             _ => {
                 portcullis_table_close(TableHandle { id: known.id(one) });
                 portcullis_queue_close(QueueHandle { id: known.id(two) })
@@ -296,6 +302,44 @@ unsafe fn structures(known: &mut Known, session: Session, one: u64, two: u64) ->
         known.ids.extend([another_table.id, another_queue.id]);
         known.objects.push(object);
         result
+    }
+}
+
+/// What queues of claims have, with claims that were given out or changed afterwards.
+unsafe fn claims(known: &Known, one: u64, two: u64) -> c_int {
+    let mut memory = [0_u8; 64];
+    let data = memory.as_mut_ptr().cast::<c_void>();
+    let queue = QueueHandle { id: known.id(one) };
+    let (mut claim, mut length, mut found) = (Claim::default(), 0, false);
+    let options = ClaimOptions {
+        lease: two % 3000,
+        wait: two % 2 * 100,
+        dead_letters: QueueHandle { id: if two.is_multiple_of(3) { known.id(two >> 2) } else { 0 } },
+        deliveries_max: u32::try_from(two % 3).unwrap_or(0),
+        reserved: 0,
+    };
+    // SAFETY: as in `step`.
+    unsafe {
+        portcullis_queue_push(queue, data, 8);
+        let room = if two.is_multiple_of(5) { 4 } else { 64 };
+        let result = portcullis_queue_claim(
+            queue,
+            Some(&options),
+            data,
+            room,
+            Some(&mut length),
+            Some(&mut claim),
+            Some(&mut found),
+        );
+        if two.is_multiple_of(7) {
+            claim.words[usize::try_from(two % 3).unwrap_or(0)] ^= one;
+        }
+        match two % 4 {
+            0 => portcullis_queue_acknowledge(queue, Some(&claim)),
+            1 => portcullis_queue_give_back(queue, Some(&claim)),
+            2 => portcullis_queue_extend_claim(queue, Some(&mut claim), two % 9000),
+            _ => result,
+        }
     }
 }
 

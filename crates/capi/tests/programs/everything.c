@@ -336,6 +336,88 @@ static void queues(void) {
   OK(portcullis_session_close(session));
 }
 
+// Whether a claim finds an entry.
+static bool claims_one(portcullis_queue queue, const portcullis_claim_options *options, portcullis_claim *claim) {
+  char entry[8];
+  size_t length;
+  bool is_found;
+  OK(portcullis_queue_claim(queue, options, entry, sizeof entry, &length, claim, &is_found));
+  EXPECT(!is_found || (length == 3 && memcmp(entry, "job", 3) == 0));
+  return is_found;
+}
+
+static void claims(void) {
+  portcullis_session session = connected("red");
+  portcullis_queue jobs, again, dead_letters;
+  portcullis_queue_options options = {.claims = true};
+  OK(portcullis_queue_create(session, "jobs", &options, &jobs));
+  OK(portcullis_queue_open(session, "jobs", NULL, &again));
+  OK(portcullis_queue_create(session, NULL, NULL, &dead_letters));
+  portcullis_claim claim, other;
+  EXPECT(!claims_one(jobs, NULL, &claim));
+  OK(portcullis_queue_push(jobs, "job", 3));
+
+  // A claim whose entry had no room stays with the handle.
+  char entry[8];
+  size_t length;
+  bool is_found;
+  FAILS(portcullis_queue_claim(jobs, NULL, entry, 2, &length, &claim, &is_found), "buffer-too-short");
+  EXPECT(is_found && length == 3);
+  EXPECT(!claims_one(again, NULL, &other));
+  EXPECT(claims_one(jobs, NULL, &claim) && claim.deliveries == 1);
+  OK(portcullis_queue_give_back(jobs, &claim));
+  FAILS(portcullis_queue_extend_claim(jobs, &claim, 1000000), "claim-ended");
+
+  // A claim whose lease is over goes to another consumer.
+  portcullis_claim_options soon = {.lease = 1000};
+  portcullis_claim_options patient = {.wait = 10000000};
+  EXPECT(claims_one(jobs, &soon, &claim) && claim.deliveries == 2);
+  EXPECT(claims_one(again, &patient, &other) && other.deliveries == 3);
+  FAILS(portcullis_queue_acknowledge(jobs, &claim), "claim-ended");
+  portcullis_claim old = other;
+  OK(portcullis_queue_extend_claim(again, &other, 20000000));
+  FAILS(portcullis_queue_acknowledge(again, &old), "claim-ended");
+  OK(portcullis_queue_give_back(again, &other));
+
+  // What was delivered too often is a dead letter.
+  portcullis_claim_options careful = {.deliveries_max = 3, .dead_letters = dead_letters, .wait = 10000};
+  // This handle sees within milliseconds that the other one has given it back.
+  for (is_found = false; !is_found;) {
+    EXPECT(!claims_one(jobs, &careful, &claim) && claim.deliveries == 0);
+    OK(portcullis_queue_pop(dead_letters, 0, entry, sizeof entry, &length, &is_found));
+  }
+  EXPECT(length == 3);
+  OK(portcullis_queue_push(jobs, "job", 3));
+  EXPECT(claims_one(jobs, &careful, &claim) && claim.deliveries == 1);
+  OK(portcullis_queue_acknowledge(jobs, &claim));
+  OK(portcullis_queue_acknowledge(jobs, &claim));
+
+  // Claims that nobody has given out.
+  uint64_t numbers[] = {0, 1, UINT32_MAX, INT64_MAX, UINT64_MAX};
+  for (size_t at = 0; at < 125; at++) {
+    portcullis_claim forged = {.words = {numbers[at % 5], numbers[at / 5 % 5], numbers[at / 25]}};
+    if (forged.words[0] == 0 && forged.words[1] <= 1) continue;  // Those are there.
+    FAILS(portcullis_queue_acknowledge(jobs, &forged), "claim-ended");
+    FAILS(portcullis_queue_give_back(jobs, &forged), "claim-ended");
+    FAILS(portcullis_queue_extend_claim(jobs, &forged, 1000000), "claim-ended");
+  }
+  FAILS(portcullis_queue_extend_claim(jobs, &claim, 1), "queue-option");
+  FAILS(portcullis_queue_pop(jobs, 0, entry, sizeof entry, &length, &is_found), "queue-delivery");
+  FAILS(portcullis_queue_claim(dead_letters, NULL, entry, sizeof entry, &length, &claim, &is_found), "queue-delivery");
+  FAILS(portcullis_queue_acknowledge(jobs, NULL), "null-argument");
+  FAILS(portcullis_queue_claim(jobs, NULL, NULL, 0, NULL, NULL, NULL), "null-argument");
+  portcullis_claim_options wrong[] = {
+      {.deliveries_max = 3}, {.dead_letters = dead_letters}, {.deliveries_max = 3, .dead_letters = jobs}};
+  for (size_t at = 0; at < 3; at++)
+    FAILS(portcullis_queue_claim(jobs, &wrong[at], entry, sizeof entry, &length, &claim, &is_found), "bad-argument");
+  OK(portcullis_queue_end(jobs));
+  FAILS(portcullis_queue_claim(jobs, NULL, entry, sizeof entry, &length, &claim, &is_found), "queue-closed");
+  OK(portcullis_queue_close(jobs));
+  OK(portcullis_queue_close(again));
+  OK(portcullis_queue_close(dead_letters));
+  OK(portcullis_session_close(session));
+}
+
 int main(void) {
   EXPECT(strlen(portcullis_version()) > 0);
   EXPECT(portcullis_error_name(4711) == NULL && portcullis_error_meaning(-1) == NULL);
@@ -348,6 +430,7 @@ int main(void) {
   names_and_shares();
   tables();
   queues();
+  claims();
   OK(portcullis_node_stop(node));
   return 0;
 }

@@ -70,6 +70,46 @@ static void permissions_in_batches(const pc::session &session) {
   EXPECT(last.size() == 0);
 }
 
+static void claims(const pc::session &session) {
+  pc::queue::options claimed{};
+  claimed.claims = true;
+  auto jobs = session.create_queue("jobs", claimed);
+  auto dead_letters = session.create_queue();
+  std::vector<char> job(1000, 'j');
+  jobs.push(pc::bytes_of(job));
+  {
+    auto failed = jobs.claim(30s);
+    EXPECT(failed && failed->deliveries() == 1 && failed->entry().size() == 1000);
+    EXPECT(!jobs.claim(30s, 1ms));
+  }  // It is given back here.
+  auto again = jobs.claim(30s);
+  EXPECT(again && again->deliveries() == 2);
+  auto moved = std::move(*again);
+  throws<pc::caller_error>("closed", [&] { again->acknowledge(); });
+  moved.extend(1ms);
+  // Another consumer gets it after the lease.
+  auto other = session.open_queue("jobs");
+  auto third = other.claim(30s, 10s);
+  EXPECT(third && third->deliveries() == 3);
+  throws<pc::ended_error>("claim-ended", [&] { moved.acknowledge(); });
+  third->give_back();
+  // This handle sees within milliseconds that the other one has given it back.
+  std::optional<std::vector<std::byte>> dead;
+  while (!dead) {
+    EXPECT(!jobs.claim(30s, 1ms, 3, dead_letters));
+    dead = dead_letters.pop();
+  }
+  EXPECT(dead->size() == 1000);
+  jobs.push(pc::bytes_of(job));
+  auto last = jobs.claim(30s, 10s, 3, dead_letters);
+  EXPECT(last && last->deliveries() == 1);
+  last->acknowledge();
+  jobs.end();
+  throws<pc::tenant_error>("queue-closed", [&] { static_cast<void>(jobs.claim(30s)); });
+  throws<pc::caller_error>("queue-delivery", [&] { static_cast<void>(jobs.pop()); });
+  throws<pc::caller_error>("bad-argument", [&] { static_cast<void>(jobs.claim(30s, 0s, 0, dead_letters)); });
+}
+
 int main() {
   pc::node node(64 << 20);
   auto session = node.connect("red");
@@ -163,6 +203,7 @@ int main() {
   EXPECT(consumer.pop()->size() == 1000);
   EXPECT(!consumer.pop(1ms));
   EXPECT(!consumer.pop(-1us));  // A time that is past is not endless.
+  claims(session);
   queue.end();
   throws<pc::tenant_error>("queue-closed", [&] { queue.push(pc::bytes_of(key)); });
   throws<pc::node_error>("no-node", [] { pc::session("shm:/nowhere"); });

@@ -34,5 +34,9 @@ SAME(sizeof(portcullis_table_options) == 24);
 SAME(sizeof(portcullis_bytes) == 16);
 SAME(sizeof(portcullis_store_options) == 32);
 SAME(sizeof(portcullis_queue_options) == 32);
+SAME(offsetof(portcullis_queue_options, claims) == 28);
+SAME(sizeof(portcullis_claim_options) == 32);
+SAME(offsetof(portcullis_claim_options, dead_letters) == 16);
+SAME(sizeof(portcullis_claim) == 32);
 
 int main(void) { return 0; }
