@@ -1042,7 +1042,11 @@ int portcullis_queue_pop(struct portcullis_queue queue,
 // Ends the queue: nobody pushes any more, and consumers take what is left. It cannot be undone.
 int portcullis_queue_end(struct portcullis_queue queue);
 
-// Closes the handle. The queue stays. `portcullis_free_object` frees it, by its head.
+// Frees the queue with the entries that it still has, and removes its name. The handle is closed. `portcullis_queue_end` is for
+// consumers that are to take what is left.
+int portcullis_queue_destroy(struct portcullis_queue queue);
+
+// Closes the handle. The queue stays.
 int portcullis_queue_close(struct portcullis_queue queue);
 
 // Connects to the node at an address: `shm:/run/portcullis.sock`, `rdma:HOST:PORT`, `udp:HOST:PORT`, or `name:TENANT/NODE`.

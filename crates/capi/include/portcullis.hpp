@@ -695,6 +695,8 @@ public:
   }
   /// Nobody pushes any more.
   void end() const { detail::check(portcullis_queue_end(handle_.get())); }
+  /// Frees the queue with the entries that it still has.
+  void destroy() { detail::check(portcullis_queue_destroy(handle_.release())); }
   [[nodiscard]] object_ref head() const {
     portcullis_object head{};
     detail::check(portcullis_queue_head(handle_.get(), &head));

@@ -147,7 +147,18 @@ pub extern "C" fn portcullis_queue_end(queue: QueueHandle) -> c_int {
     })
 }
 
-/// Closes the handle. The queue stays. `portcullis_free_object` frees it, by its head.
+/// Frees the queue with the entries that it still has, and removes its name. The handle is closed. `portcullis_queue_end` is for
+/// consumers that are to take what is left.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_queue_destroy(queue: QueueHandle) -> c_int {
+    call(|| {
+        let open = handles::close::<QueueState>(queue.id)?;
+        open.queue.end(async |queue| queue.destroy().await)?;
+        Ok(())
+    })
+}
+
+/// Closes the handle. The queue stays.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_queue_close(queue: QueueHandle) -> c_int {
     call(|| {

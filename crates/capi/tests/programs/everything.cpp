@@ -108,6 +108,9 @@ static void claims(const pc::session &session) {
   throws<pc::tenant_error>("queue-closed", [&] { static_cast<void>(jobs.claim(30s)); });
   throws<pc::caller_error>("queue-delivery", [&] { static_cast<void>(jobs.pop()); });
   throws<pc::caller_error>("bad-argument", [&] { static_cast<void>(jobs.claim(30s, 0s, 0, dead_letters)); });
+  jobs.destroy();
+  throws<pc::caller_error>("closed", [&] { jobs.end(); });
+  dead_letters.destroy();
 }
 
 int main() {
