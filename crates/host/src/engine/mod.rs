@@ -6,6 +6,8 @@
 
 mod driver;
 mod idle;
+#[cfg(test)]
+mod tests;
 mod turn_times;
 
 pub(crate) use driver::{Bell, Driver};
@@ -265,14 +267,18 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
         ran
     }
 
-    /// Announces the sleep, looks everywhere once more, and only then sleeps: what was posted before the look is seen,
-    /// what is posted after it rings.
+    /// Sleeps until there was something to do, or the engine is to stop. Each sleep is announced first, and then the thread looks
+    /// everywhere once more: what was posted before the look is seen, what is posted after it rings. A thread that wakes for nothing
+    /// sleeps again at once, without the time of spinning in which more may come: an idle node costs nothing.
     fn sleep(&mut self) {
-        self.driver.announce();
-        let now = self.now();
-        let worked =
-            self.driver.turn_all() | self.resident.turn(self.driver.nic(), now) | self.run_commands(now);
-        if !worked && !self.signals.stop.load(Ordering::Acquire) {
+        loop {
+            self.driver.announce();
+            let now = self.now();
+            let worked =
+                self.driver.turn_all() | self.resident.turn(self.driver.nic(), now) | self.run_commands(now);
+            if worked || self.signals.stop.load(Ordering::Acquire) {
+                break;
+            }
             let at_most = idle::sleep_for(now, self.resident.next_wake(), self.driver.waits_for_time());
             self.driver.sleep(at_most);
         }
