@@ -121,7 +121,7 @@ pub fn run(bytes: &[u8]) {
     let hall = Hall::default();
     let start = Instant::now();
     let mut conversation = Conversation::new(hall.clone(), start + WITHIN);
-    let (mut told, mut pending, mut farewells, mut heard) = (Told::default(), Vec::new(), 0, 0);
+    let (mut told, mut pending, mut half_closes, mut heard) = (Told::default(), Vec::new(), 0, 0);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
@@ -151,8 +151,8 @@ pub fn run(bytes: &[u8]) {
                 }
             }
         }
-        farewells += u32::from(conversation.take_farewell());
-        assert!(farewells <= 1, "the own half is closed once");
+        half_closes += u32::from(conversation.take_half_close());
+        assert!(half_closes <= 1, "the own half is closed once");
         assert!(!conversation.is_late(start), "its time is not up");
         assert_eq!(conversation.is_late(start + WITHIN), !conversation.is_attached());
     }

@@ -184,7 +184,7 @@ pub trait Handshake: Sized + Send + 'static {
     fn sent(&mut self, bytes: usize);
 
     /// Whether to close this end's half of the connection now. `true` only once.
-    fn take_farewell(&mut self) -> bool {
+    fn take_half_close(&mut self) -> bool {
         false
     }
 

@@ -22,8 +22,8 @@ pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
     type Reply: Send + 'static;
     /// What the fabric has for a client beside the node's queue pairs.
     type End: Debug + Send + 'static;
-    /// What remains of a destroyed end. Another thread frees it, since that may take long.
-    type Remains: Debug + Send + 'static;
+    /// The rest of a destroyed end. Another thread frees it, since that may take long.
+    type Leftovers: Debug + Send + 'static;
 
     /// Makes the node's end of a client, connected to the client's own.
     ///
@@ -36,7 +36,7 @@ pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
     ) -> Result<Made<Self>, VerbsError>;
 
     /// Destroys what the fabric has for a client. The client is detached from the node already.
-    fn destroy(nic: &mut Self::Nic, end: Self::End) -> Option<Self::Remains>;
+    fn destroy(nic: &mut Self::Nic, end: Self::End) -> Option<Self::Leftovers>;
 }
 
 /// The node's end of a client that is not attached yet.

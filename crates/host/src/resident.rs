@@ -47,10 +47,10 @@ pub(crate) struct NodeResident<F: Fabric> {
     node: Node<F::Nic>,
     ends: HashMap<ClientId, F::End>,
     /// Dropped when the node evicts a client of this process, which has no connection to close.
-    farewells: HashMap<ClientId, OwnedFd>,
-    /// What is left of the ends of evicted clients that have not hung up yet: freeing it may take milliseconds, for
+    eviction_alarms: HashMap<ClientId, OwnedFd>,
+    /// The rest of the ends of evicted clients that have not hung up yet: freeing it may take milliseconds, for
     /// which others' operations would wait here.
-    remains: HashMap<ClientId, F::Remains>,
+    leftovers: HashMap<ClientId, F::Leftovers>,
     /// Evicted, and the acceptors are not told yet.
     evicted: Vec<ClientId>,
     /// Messages to clients without queue pairs that the acceptors do not have yet.
@@ -76,8 +76,8 @@ impl<F: Fabric> NodeResident<F> {
         Ok(Self {
             node: Node::new(nic, run.config, run.incarnation, run.secret)?,
             ends: HashMap::new(),
-            farewells: HashMap::new(),
-            remains: HashMap::new(),
+            eviction_alarms: HashMap::new(),
+            leftovers: HashMap::new(),
             evicted: Vec::new(),
             replies: Vec::new(),
             #[cfg(feature = "udp")]
@@ -126,23 +126,23 @@ impl<F: Fabric> NodeResident<F> {
     }
 
     /// A client has left, or an evicted one has hung up. Returns what is left of its end, for the caller to free.
-    fn depart(&mut self, nic: &mut F::Nic, client: ClientId, now: Moment) -> Option<F::Remains> {
+    fn depart(&mut self, nic: &mut F::Nic, client: ClientId, now: Moment) -> Option<F::Leftovers> {
         self.take_down(nic, client, now);
-        self.remains.remove(&client)
+        self.leftovers.remove(&client)
     }
 
     fn take_down(&mut self, nic: &mut F::Nic, client: ClientId, now: Moment) {
         self.node.detach(nic, client, now);
         if let Some(end) = self.ends.remove(&client) {
-            self.remains.extend(F::destroy(nic, end).map(|remains| (client, remains)));
+            self.leftovers.extend(F::destroy(nic, end).map(|leftovers| (client, leftovers)));
         }
-        self.farewells.remove(&client);
+        self.eviction_alarms.remove(&client);
     }
 
-    fn on_farewell(&mut self, client: ClientId, alarm: OwnedFd) {
+    fn keep_eviction_alarm(&mut self, client: ClientId, alarm: OwnedFd) {
         // Of a client that has been evicted already the alarm goes at once.
         if self.ends.contains_key(&client) {
-            self.farewells.insert(client, alarm);
+            self.eviction_alarms.insert(client, alarm);
         }
     }
 
@@ -235,7 +235,7 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
     }
 
     /// The clients' connections are closed: otherwise they would wait for a node that is not there.
-    fn last_will(&self) -> Box<dyn FnOnce() + Send> {
+    fn on_panic(&self) -> Box<dyn FnOnce() + Send> {
         let acceptors = self.acceptors.clone();
         Box::new(move || acceptors.clear())
     }
@@ -305,15 +305,15 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
         self.post(move |_, resident, _| resident.node.hear(client, message))
     }
 
-    /// What is over when the node evicts this client of its own process, or has done so already, and when the engine ends.
+    /// A descriptor that closes when the node evicts this client of its own process, or has done so already, and when the engine ends.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(dead_code, reason = "clients of the software NIC have alarms of their port")
     )]
-    pub fn farewell(&self, client: ClientId) -> std::io::Result<Watched> {
+    pub fn eviction_alarm(&self, client: ClientId) -> std::io::Result<Watched> {
         let (alarm, watched) = ends()?;
         // When the engine is gone, the alarm goes with this call.
-        let _ = self.call(move |_, resident, _| resident.on_farewell(client, alarm));
+        let _ = self.call(move |_, resident, _| resident.keep_eviction_alarm(client, alarm));
         Ok(Watched::new(watched))
     }
 

@@ -432,7 +432,7 @@ impl<N: Nic> Node<N> {
 
     /// Sets up the permissions that start in this turn, and takes down those that ended.
     fn carry_out(&mut self, nic: &mut N, now: Moment) -> bool {
-        self.enforcement.hurry(self.books.wants_memory_back(), now);
+        self.enforcement.release_lingering(self.books.wants_memory_back(), now);
         let busy = self.enforcement.take_busy();
         let worked = !busy.is_empty();
         for &tenant in &busy {
@@ -569,8 +569,8 @@ impl<N: Nic> Node<N> {
 
     /// Removes a tenant without clients from the NIC.
     fn take_off(&mut self, nic: &mut N, tenant: TenantId, now: Moment) {
-        let remains = self.enforcement.end_tenant(nic, &self.ends, tenant, now);
-        self.books.handle_tenant_off(tenant, remains.unborn, remains.residues, now);
+        let leftovers = self.enforcement.end_tenant(nic, &self.ends, tenant, now);
+        self.books.handle_tenant_off(tenant, leftovers.unexposed, leftovers.residues, now);
     }
 
     /// Removes the node from the NIC: clients, tenants, queues.

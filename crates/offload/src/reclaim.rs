@@ -170,7 +170,7 @@ impl<M: Memory, const GROUP: usize> Hired<M, GROUP> {
         left: Vec<u64>,
     ) -> Result<Self, VerbsError> {
         let asker = Asker::new(nic, pool.domains.edge)?;
-        let worker = match pool.furnish_reclaimer(nic, number, group) {
+        let worker = match pool.make_reclaimer(nic, number, group) {
             Ok(worker) => worker,
             Err(error) => {
                 let _ = asker.end(nic);

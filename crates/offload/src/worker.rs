@@ -171,9 +171,9 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
                 "a group has a queue pair, and no more than the pool's chunks have windows",
             ));
         }
-        let alloc = self.furnish(nic, Kind::Alloc { quota }, number, group)?;
+        let alloc = self.make_worker(nic, Kind::Alloc { quota }, number, group)?;
         let credits = (alloc.wiring.messages, alloc.wiring.credits_at);
-        match self.furnish(nic, Kind::Free(Some(credits)), number, group) {
+        match self.make_worker(nic, Kind::Free(Some(credits)), number, group) {
             Ok(free) => Ok(Workers { number, group: group.to_vec(), alloc, free }),
             Err(error) => {
                 let _ = self.dismiss(nic, alloc);
@@ -183,16 +183,16 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     }
 
     /// Makes a worker that frees the chunks of a client that is gone.
-    pub(crate) fn furnish_reclaimer<N: Nic<Memory = M>>(
+    pub(crate) fn make_reclaimer<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
         number: ClientNumber,
         group: &[QpId],
     ) -> Result<Worker, VerbsError> {
-        self.furnish(nic, Kind::Free(None), number, group)
+        self.make_worker(nic, Kind::Free(None), number, group)
     }
 
-    fn furnish<N: Nic<Memory = M>>(
+    fn make_worker<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
         kind: Kind,

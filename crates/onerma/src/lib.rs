@@ -48,7 +48,7 @@ pub use packet::HEADER_BYTES;
 pub use path_mtu::{Direction, PathMtu};
 pub use probe::{Path, PathError, find_path};
 pub use regions::{Allowed, NoRoom, Region, RegionId, RegionTable};
-pub use responder::{Refused, Reproach, Responder, ResponderCounters, ResponderLimits};
+pub use responder::{RefusalCause, Refused, Responder, ResponderCounters, ResponderLimits};
 pub use status::Status;
 pub use udp::{NotSent, UdpSocket};
 

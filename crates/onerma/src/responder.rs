@@ -89,12 +89,12 @@ pub struct Refused {
     /// Its bytes.
     pub length: u32,
     /// Why it was refused.
-    pub reproach: Reproach,
+    pub cause: RefusalCause,
 }
 
-/// Why an access was refused.
+/// The cause of a refusal, which decides whether the node may charge the client for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Reproach {
+pub enum RefusalCause {
     /// No key that the node knows has sealed it: anybody may have sent it.
     Unproven,
     /// Its client's key was right, until the region ended. Somebody on the path may have sent a copy.
@@ -111,12 +111,12 @@ impl Refused {
     /// Whom the node may charge, with which packet, and for what. `None`: no key has sealed it, so anybody may have sent it.
     #[must_use]
     pub fn to_charge(&self) -> Option<(ClientId, SealedPacket, RefusedAccess)> {
-        let fault = match self.reproach {
-            Reproach::Unproven if !planted::is(Fault::UnprovenCharged) => return None,
-            Reproach::Ended => AccessFault::StaleKey,
-            Reproach::Unproven | Reproach::Right => AccessFault::MissingRight,
-            Reproach::Range => AccessFault::OutsideRange,
-            Reproach::Alignment => AccessFault::Misaligned,
+        let fault = match self.cause {
+            RefusalCause::Unproven if !planted::is(Fault::UnprovenCharged) => return None,
+            RefusalCause::Ended => AccessFault::StaleKey,
+            RefusalCause::Unproven | RefusalCause::Right => AccessFault::MissingRight,
+            RefusalCause::Range => AccessFault::OutsideRange,
+            RefusalCause::Alignment => AccessFault::Misaligned,
         };
         let needs = match self.operation {
             OperationType::Read => Access::REMOTE_READ,
@@ -221,7 +221,7 @@ impl<M: Memory> Responder<M> {
         };
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
         let Some(body) = cipher.open(Sender::Initiator, header.counter, head, body) else {
-            self.turn_away(from, &header, Reproach::Unproven);
+            self.turn_away(from, &header, RefusalCause::Unproven);
             return false;
         };
         match header.kind {
@@ -278,14 +278,14 @@ impl<M: Memory> Responder<M> {
     fn reject(&mut self, from: SocketAddr, header: &Header, packet: &mut [u8]) -> bool {
         let ended = self.regions.derive_ended(header.region, from.ip().into(), header.client);
         let Some(cipher) = ended.map(|key| key.cipher()) else {
-            self.turn_away(from, header, Reproach::Unproven);
+            self.turn_away(from, header, RefusalCause::Unproven);
             return false;
         };
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
         let is_late = cipher.open(Sender::Initiator, header.counter, head, body).is_some();
         match (is_late, header.kind) {
-            (false, _) => self.turn_away(from, header, Reproach::Unproven),
-            (true, Kind::Request) => self.refuse(from, header, Reproach::Ended),
+            (false, _) => self.turn_away(from, header, RefusalCause::Unproven),
+            (true, Kind::Request) => self.refuse(from, header, RefusalCause::Ended),
             // Its client need not wait for its time-outs.
             (true, _) => self.tell(from, header, &cipher),
         }
@@ -293,30 +293,30 @@ impl<M: Memory> Responder<M> {
     }
 
     /// A packet is not to be acted upon.
-    fn turn_away(&mut self, from: SocketAddr, header: &Header, reproach: Reproach) {
+    fn turn_away(&mut self, from: SocketAddr, header: &Header, cause: RefusalCause) {
         if header.kind == Kind::Request {
-            self.refuse(from, header, reproach);
+            self.refuse(from, header, cause);
         } else {
             // Who may have made up the packet is told nothing about changes of others.
             self.counters.unwanted += 1;
         }
     }
 
-    fn refuse(&mut self, to: SocketAddr, header: &Header, reproach: Reproach) {
-        self.note_refusal(to, header, reproach);
+    fn refuse(&mut self, to: SocketAddr, header: &Header, cause: RefusalCause) {
+        self.note_refusal(to, header, cause);
         // Not sealed, so its counter means nothing.
         let answer = Header { kind: Kind::Unknown, salt: 0, offset: 0, ..*header };
         self.out.add_bare(to, &answer);
     }
 
-    fn note_refusal(&mut self, to: SocketAddr, header: &Header, reproach: Reproach) {
+    fn note_refusal(&mut self, to: SocketAddr, header: &Header, cause: RefusalCause) {
         self.counters.refused += 1;
         if self.refusals.len() == REFUSALS_MAX {
             self.refusals.pop_front();
         }
         let Header { client, region, counter, of: operation, address, length, .. } = *header;
         let from = to.ip().into();
-        let refused = Refused { from, client, region, counter, operation, address, length, reproach };
+        let refused = Refused { from, client, region, counter, operation, address, length, cause };
         self.refusals.push_back(refused);
     }
 
@@ -324,8 +324,8 @@ impl<M: Memory> Responder<M> {
     fn admit_read(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher) -> Option<(u64, u64)> {
         let place = match place(&self.regions, header) {
             Ok(place) => place,
-            Err(reproach) => {
-                self.refuse(from, header, reproach);
+            Err(cause) => {
+                self.refuse(from, header, cause);
                 return None;
             }
         };
@@ -376,15 +376,15 @@ impl<M: Memory> Responder<M> {
         } else {
             // The permission has ended while the read waited.
             let (to, header) = (*to, *header);
-            self.refuse(to, &header, Reproach::Ended);
+            self.refuse(to, &header, RefusalCause::Ended);
         }
         self.reads.pop_front();
         Some(())
     }
 
     fn begin_change(&mut self, from: SocketAddr, header: Header, cipher: &Cipher, now: Duration) {
-        if let Err(reproach) = place(&self.regions, &header) {
-            self.refuse(from, &header, reproach);
+        if let Err(cause) = place(&self.regions, &header) {
+            self.refuse(from, &header, cause);
             return;
         }
         let version = self.regions.version(header.region).expect("what has a place is there");
@@ -413,8 +413,8 @@ impl<M: Memory> Responder<M> {
         match done {
             Some(before) => self.say_done(from, header, cipher, before),
             None => {
-                let reproach = if is_live { Reproach::Range } else { Reproach::Ended };
-                self.note_refusal(from, header, reproach);
+                let cause = if is_live { RefusalCause::Range } else { RefusalCause::Ended };
+                self.note_refusal(from, header, cause);
                 self.answer(from, &Header { kind: Kind::NotDone, offset: 0, ..*header }, cipher, &[]);
             }
         }
@@ -474,26 +474,29 @@ impl<M: Memory> Responder<M> {
 ///
 /// # Errors
 /// The region does not open this to its holder.
-fn place(regions: &RegionTable, header: &Header) -> Result<u64, Reproach> {
-    let region = regions.get(header.region).ok_or(Reproach::Ended)?;
+fn place(regions: &RegionTable, header: &Header) -> Result<u64, RefusalCause> {
+    let region = regions.get(header.region).ok_or(RefusalCause::Ended)?;
     if header.of == OperationType::Atomic
         && let Some(place) = region.place_of_lifetime_word(header.address)
     {
         return aligned(place);
     }
     if !region.allowed.has(header.of) && !planted::is(Fault::OperationRightNotChecked) {
-        return Err(Reproach::Right);
+        return Err(RefusalCause::Right);
     }
     match header.of {
-        OperationType::Read | OperationType::Write => {
-            region.place(header.address, header.length).filter(|_| header.length > 0).ok_or(Reproach::Range)
+        OperationType::Read | OperationType::Write => region
+            .place(header.address, header.length)
+            .filter(|_| header.length > 0)
+            .ok_or(RefusalCause::Range),
+        OperationType::Atomic => {
+            aligned(region.place(header.address, WORD_BYTES).ok_or(RefusalCause::Range)?)
         }
-        OperationType::Atomic => aligned(region.place(header.address, WORD_BYTES).ok_or(Reproach::Range)?),
         OperationType::Rekey if header.address == 0 => Ok(region.offset),
-        OperationType::Rekey => Err(Reproach::Range),
+        OperationType::Rekey => Err(RefusalCause::Range),
     }
 }
 
-fn aligned(place: u64) -> Result<u64, Reproach> {
-    if place.is_multiple_of(WORD_BYTES.into()) { Ok(place) } else { Err(Reproach::Alignment) }
+fn aligned(place: u64) -> Result<u64, RefusalCause> {
+    if place.is_multiple_of(WORD_BYTES.into()) { Ok(place) } else { Err(RefusalCause::Alignment) }
 }

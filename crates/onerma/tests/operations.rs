@@ -4,8 +4,8 @@ mod rig;
 
 use portcullis_memory::Memory;
 use portcullis_onerma::{
-    Action, Atomic, Command, HEADER_BYTES, InitiatorLimits, NotIssued, OperationType, RegionKey, Reproach,
-    ResponderLimits, ServiceClass, Status, TAG_BYTES,
+    Action, Atomic, Command, HEADER_BYTES, InitiatorLimits, NotIssued, OperationType, RefusalCause,
+    RegionKey, ResponderLimits, ServiceClass, Status, TAG_BYTES,
 };
 use rig::{Client, INITIATOR, LIFETIME_WORD, Node, RESPONDER, at, exchange, next};
 
@@ -72,11 +72,11 @@ fn a_key_opens_its_own_bytes_for_its_own_client_on_its_own_host_and_nothing_else
     let refusals: Vec<_> = std::iter::from_fn(|| node.responder.poll_refusal()).collect();
     assert_eq!(refusals.len(), 18);
     assert_eq!(
-        refusals.iter().filter(|it| it.reproach != Reproach::Unproven).count(),
+        refusals.iter().filter(|it| it.cause != RefusalCause::Unproven).count(),
         12,
         "these can be charged to the client"
     );
-    assert_eq!(refusals.iter().filter(|it| it.reproach == Reproach::Right).count(), 2);
+    assert_eq!(refusals.iter().filter(|it| it.cause == RefusalCause::Right).count(), 2);
 }
 
 #[test]
@@ -109,17 +109,17 @@ fn an_operation_on_a_region_that_has_ended_is_proven_to_be_late_as_long_as_its_p
     let region = node.region(4096, 64);
     let to = node.grant(region, &client);
     assert!(node.responder.regions().remove(region));
-    let reproach = |node: &mut Node, client: &mut Client| {
+    let cause = |node: &mut Node, client: &mut Client| {
         client.read(&to, 0, 8, at(0));
         exchange(node, client, at(1));
         let ended = client.completed().expect("it ended");
         assert_eq!(ended.status, Status::RemoteAuthenticationFailure);
-        node.responder.poll_refusal().expect("it was refused").reproach
+        node.responder.poll_refusal().expect("it was refused").cause
     };
-    assert_eq!(reproach(&mut node, &mut client), Reproach::Ended);
-    assert_eq!(reproach(&mut node, &mut thief), Reproach::Unproven);
+    assert_eq!(cause(&mut node, &mut client), RefusalCause::Ended);
+    assert_eq!(cause(&mut node, &mut thief), RefusalCause::Unproven);
     while node.region(0, 64).index != region.index {}
-    assert_eq!(reproach(&mut node, &mut client), Reproach::Unproven);
+    assert_eq!(cause(&mut node, &mut client), RefusalCause::Unproven);
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub(crate) struct Cluster {
     pub fault_counts: BTreeMap<FaultKind, u64>,
     pub winding_down: bool,
     /// When a node last detached a client.
-    pub last_farewell: Nanos,
+    pub last_let_go: Nanos,
     /// The most permissions that the nodes held at any look.
     pub permissions_peak: u64,
 }
@@ -146,7 +146,7 @@ impl Cluster {
             faults: drawn,
             fault_counts: BTreeMap::new(),
             winding_down: false,
-            last_farewell: 0,
+            last_let_go: 0,
             permissions_peak: 0,
             node_plan,
             plan,
@@ -190,7 +190,7 @@ impl Cluster {
         let gone = self.clients.iter().all(|client| client.stay.is_none());
         let let_go = self.sessions.iter().all(|session| session.id.is_none());
         let freed = self.node_plan.config.chunks.map_or(0, |limits| REBUILT_AFTER + FREED * limits.chunks);
-        gone && let_go && self.now >= self.last_farewell.max(self.plan.duration_ns) + QUIET + KEPT + freed
+        gone && let_go && self.now >= self.last_let_go.max(self.plan.duration_ns) + QUIET + KEPT + freed
             || self.now > self.plan.duration_ns + self.wind_down_takes()
     }
 
@@ -220,7 +220,7 @@ impl Cluster {
             Event::ClientTurn(client) => self.client_turn(client),
             Event::ClientNic(client) => self.client_nic_turn(client),
             Event::Fault(index) => self.apply_fault(index),
-            Event::Farewell(session) => self.let_go(session),
+            Event::LetGo(session) => self.let_go(session),
             Event::Attach(client) => self.attach(client),
             Event::NodeStart(node) => self.start_node(node),
             Event::ShownOut(session) => self.tell_shown_out(session),

@@ -1,9 +1,9 @@
 //! A client's end on a simulated machine: the queues of the machine's own NIC, connected to a node's.
 
+use crate::fiber::FiberClock;
 use crate::memory::SimMemory;
 use crate::nic::SimNic;
 use crate::over_udp::OneShotEnd;
-use crate::strand::StrandClock;
 use portcullis_conformance::{Around, Hook};
 use portcullis_nic::{
     ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Memory, Nic, OneShotRequest, QpAddress, QpId,
@@ -86,8 +86,8 @@ pub(crate) struct SimEndpoint {
     late: Switch,
     node_gone: Switch,
     is_gone: Switch,
-    /// The clock of its strand, if any: waits hand the turn over.
-    clock: Option<StrandClock>,
+    /// The clock of its fiber, if any: waits hand the turn over.
+    clock: Option<FiberClock>,
 }
 
 impl SimEndpoint {
@@ -141,7 +141,7 @@ impl SimEndpoint {
     }
 
     /// Makes waits hand the turn over to this clock.
-    pub fn waits_on(&mut self, clock: StrandClock) {
+    pub fn waits_on(&mut self, clock: FiberClock) {
         self.clock = Some(clock);
     }
 

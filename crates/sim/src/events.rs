@@ -21,7 +21,7 @@ pub(crate) enum Event {
     /// A fault of the list happens.
     Fault(usize),
     /// A node learns that the client process of a session has ended.
-    Farewell(usize),
+    LetGo(usize),
     Attach(usize),
     NodeStart(usize),
     /// A client learns that its session was shown out, or that its node is gone.

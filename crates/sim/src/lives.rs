@@ -169,7 +169,7 @@ impl Cluster {
     pub fn let_go(&mut self, session: SessionId) {
         let SessionRecord { node, .. } = self.sessions[session];
         let Some(id) = self.sessions[session].id.take() else { return };
-        self.last_farewell = self.now;
+        self.last_let_go = self.now;
         let node_now = self.nodes[node].clock.read(self.now);
         if let Some(running) = &mut self.nodes[node].running {
             running.node.detach(&mut running.nic, id, node_now);
@@ -431,7 +431,7 @@ impl Cluster {
         let Some(stay) = self.clients[client].stay.take() else { return };
         for session in stay.work.keeper().into_iter().chain([stay.session]) {
             self.oracle.client_ended(session);
-            self.events.put(self.now + heard, Event::Farewell(session));
+            self.events.put(self.now + heard, Event::LetGo(session));
         }
         drop(stay);
         let mut out = Vec::new();

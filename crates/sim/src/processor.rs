@@ -1,4 +1,4 @@
-//! Which processor a run with strands uses. It decides nothing that happens in the run, only how long the run takes.
+//! Which processor a run with fibers uses. It decides nothing that happens in the run, only how long the run takes.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 /// How many runs use each processor.
 static RUNS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// Keeps a thread and the strands that it starts on one processor while this lives: handing a turn over to a thread on
+/// Keeps a thread and the fibers that it starts on one processor while this lives: handing a turn over to a thread on
 /// another processor takes several times as long.
 #[derive(Debug)]
 pub(crate) struct OneProcessor {

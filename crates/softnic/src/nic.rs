@@ -260,7 +260,7 @@ impl<M: NicMemory> SoftNic<M> {
             asking: Vec::new(),
         };
         self.ports.insert(id, port);
-        let made = self.furnish_port(id, size, place);
+        let made = self.build_port(id, size, place);
         if made.is_err() {
             self.destroy_port(id);
         }
@@ -275,7 +275,7 @@ impl<M: NicMemory> SoftNic<M> {
         self.ports.get_mut(&port).expect("a port that is there").alarm = Some(alarm);
     }
 
-    fn furnish_port(
+    fn build_port(
         &mut self,
         id: PortId,
         size: EndpointSize,
@@ -344,7 +344,7 @@ impl<M: NicMemory> SoftNic<M> {
         let mut peers: Vec<_> = peers.collect::<Result<_, _>>()?;
         let ordinary = size.data_queue_pairs as usize;
         let chunks = data.split_off(ordinary).into_iter().zip(peers.split_off(ordinary)).collect();
-        let asking = self.furnish_asking(id, size, completions, client_pd)?;
+        let asking = self.create_chunk_requests(id, size, completions, client_pd)?;
         if let Some(port) = self.ports.get_mut(&id) {
             // From here on the node's ends are the caller's: windows may be bound to them for longer than the port is there.
             port.queue_pairs.iter_mut().for_each(|(ours, _)| *ours = None);
@@ -353,7 +353,7 @@ impl<M: NicMemory> SoftNic<M> {
     }
 
     /// Makes the client's queue pairs on which it asks for chunks.
-    fn furnish_asking(
+    fn create_chunk_requests(
         &mut self,
         id: PortId,
         size: EndpointSize,

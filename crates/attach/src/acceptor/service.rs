@@ -366,7 +366,7 @@ impl<H: Handshake> Service<H> {
                 Err(_) => return self.close(token),
             }
         }
-        if connection.handshake.take_farewell() {
+        if connection.handshake.take_half_close() {
             let _ = rustix::net::shutdown(&connection.socket, Shutdown::Write);
         }
         if connection.handshake.is_attached() {

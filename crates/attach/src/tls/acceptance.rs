@@ -162,8 +162,8 @@ impl Handshake for TlsHandshake {
         self.0.sent(bytes);
     }
 
-    fn take_farewell(&mut self) -> bool {
-        self.0.take_farewell()
+    fn take_half_close(&mut self) -> bool {
+        self.0.take_half_close()
     }
 
     fn deadline(&self) -> Option<Instant> {

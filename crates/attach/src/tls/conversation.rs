@@ -42,8 +42,8 @@ impl<A: AdmissionPolicy> Conversation<A> {
     }
 
     /// Whether to close this end's half of the connection now. `true` only once.
-    pub fn take_farewell(&mut self) -> bool {
-        self.visit.take_farewell()
+    pub fn take_half_close(&mut self) -> bool {
+        self.visit.take_half_close()
     }
 
     /// Whether the peer's time is up.

@@ -249,7 +249,7 @@ impl ServerSide {
     }
 
     /// Whether to close this end's half of the connection now. `true` only once.
-    pub fn take_farewell(&mut self) -> bool {
+    pub fn take_half_close(&mut self) -> bool {
         match &mut self.step {
             Step::Leaving { told } if !*told && self.channel.outgoing().is_empty() => {
                 *told = true;

@@ -1,7 +1,7 @@
 //! Part 8: compares the audit log with what the demo did.
 
 use super::figures::{Audit, Offender};
-use super::mischief::Offence;
+use super::offences::Offence;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

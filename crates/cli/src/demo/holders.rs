@@ -2,7 +2,7 @@
 
 use super::cast::{ClientProcess, Node, Trouble};
 use super::figures::{LostHolder, LostHolders};
-use super::mischief::{Offence, done, granted};
+use super::offences::{Offence, done, granted};
 use super::orders::{Order, OrderReply, Raw};
 use std::time::{Duration, Instant};
 

@@ -30,9 +30,9 @@ pub(crate) trait Resident<N>: Send + 'static {
     /// Does what there is to do. Returns whether anything was done.
     fn turn(&mut self, nic: &mut N, now: Moment) -> bool;
 
-    /// What has to be done if the thread dies of a panic, when nothing of the resident is there any more and every call is
-    /// answered with [`EngineGone`].
-    fn last_will(&self) -> Box<dyn FnOnce() + Send>;
+    /// The action that the thread carries out if it dies of a panic, when the resident is gone and every call returns
+    /// [`EngineGone`].
+    fn on_panic(&self) -> Box<dyn FnOnce() + Send>;
 
     /// The next moment at which it needs a turn without being called.
     fn next_wake(&self) -> Option<Moment>;
@@ -137,14 +137,14 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
             // A thread that is pinned has its processor for itself. Here, so that a node that has started opens no more files.
             crowd: options.processor.map_or_else(Crowd::new, |_| Crowd::none()),
         };
-        let last_will = thread.resident.last_will();
+        let on_panic = thread.resident.on_panic();
         let thread = std::thread::Builder::new().name("portcullis-node".to_owned()).spawn(move || {
             if let Some(processor) = options.processor {
                 pin(processor);
             }
             // What a panic leaves half done is dropped before anybody sees it.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| thread.run())) {
-                last_will();
+                on_panic();
                 resume_unwind(panic);
             }
         })?;

@@ -68,7 +68,7 @@ impl Resident<()> for NoResident {
         false
     }
 
-    fn last_will(&self) -> Box<dyn FnOnce() + Send> {
+    fn on_panic(&self) -> Box<dyn FnOnce() + Send> {
         Box::new(|| {})
     }
 

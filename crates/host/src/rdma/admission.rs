@@ -1,7 +1,7 @@
 //! Admitting clients, and on what terms.
 
 use super::Rdma;
-use super::scout::Scout;
+use super::peer_probe::PeerProbe;
 use crate::PortLimits;
 use crate::fabric::NodeEngine;
 use portcullis_attach::tls::{AdmissionPolicy, Admitted, Ends, Offer, Peer, Terms};
@@ -22,7 +22,7 @@ pub(super) fn terms(config: &NodeConfig, limits: PortLimits, unenforced: &[Guara
 #[derive(Debug)]
 pub(super) struct Entry {
     pub engine: NodeEngine<Rdma>,
-    pub scout: Scout,
+    pub probe: PeerProbe,
     pub terms: Terms,
 }
 
@@ -34,7 +34,7 @@ impl Entry {
         process: Option<u32>,
         theirs: Ends,
     ) -> Result<(ClientId, Ends), Reason> {
-        self.scout.look(&theirs)?;
+        self.probe.look(&theirs)?;
         // Its buffers are its own and do not count.
         let size = self.terms.size(0);
         Ok(self.engine.admit(tenant, process, (theirs, size))?)

@@ -3,7 +3,7 @@
 mod admission;
 mod choice;
 mod driver;
-mod scout;
+mod peer_probe;
 
 pub use choice::Unenforced;
 pub use portcullis_ibverbs::{MemlockTooLow, NoLibrary, OpenError};
@@ -21,6 +21,7 @@ use crate::{
 use admission::{Entry, TcpPolicy};
 use choice::choose;
 use driver::DeviceDriver;
+use peer_probe::PeerProbe;
 use portcullis_attach::tls::{Ends, Listener, Terms, TlsHandshake};
 use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
 use portcullis_errors::{Coded, ErrorCode};
@@ -31,7 +32,6 @@ use portcullis_memory::Watched;
 use portcullis_nic::{EndpointSize, Guarantee, VerbsError};
 use portcullis_node::{Admission, ClientEnds};
 use rustix::fd::{AsFd, BorrowedFd};
-use scout::Scout;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Fabric for Rdma {
     /// Where the node's queue pairs are.
     type Reply = Ends;
     type End = ();
-    type Remains = ();
+    type Leftovers = ();
 
     fn make(
         nic: &mut IbNic,
@@ -118,8 +118,8 @@ pub(crate) fn start(
     }
     let engine: NodeEngine<Rdma> = Engine::start(driver, resident, options)
         .map_err(machine("cannot start the node's thread".to_owned()))?;
-    let scout = Scout::new(IbNic::open(&rdma.device, WorkRequests::default())?)?;
-    let entry = Arc::new(Entry { engine: engine.clone(), scout, terms });
+    let probe = PeerProbe::new(IbNic::open(&rdma.device, WorkRequests::default())?)?;
+    let entry = Arc::new(Entry { engine: engine.clone(), probe, terms });
     if !listeners.is_empty() {
         let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
         let policy = TcpPolicy { entry: Arc::clone(&entry), tenants };
@@ -197,7 +197,7 @@ impl LocalDoor for LocalQueuePairs {
         let admitted = self.entry.admit(tenant, Some(std::process::id()), ends);
         let (client, node) = admitted.map_err(refused)?;
         let departure = Departure::<Rdma>::new(engine.clone(), client);
-        let life = Local(engine.farewell(client).map_err(refused)?);
+        let life = Local(engine.eviction_alarm(client).map_err(refused)?);
         endpoint.connect(node.control, node.data, Box::new(life))?;
         Ok(LocalClient {
             end: SessionEndpoint::Rdma(endpoint),

@@ -40,7 +40,7 @@ impl Fabric for Software {
     type Reply = Lkey;
     type End = PortId;
     /// The port's memory: unmapping it takes milliseconds.
-    type Remains = Mapping;
+    type Leftovers = Mapping;
 
     fn make(
         nic: &mut SoftNic,

@@ -145,7 +145,7 @@ impl Clients {
 
     /// Takes in the connections that were accepted.
     fn welcome(&mut self, now: Instant) {
-        self.wake.hush();
+        self.wake.clear();
         while let Ok(stream) = self.streams.try_recv() {
             let limits = Limits {
                 item_bytes: self.common.options.item_bytes_max,

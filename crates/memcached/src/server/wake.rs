@@ -19,8 +19,8 @@ impl Wake {
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// The thread has seen it.
-    pub fn hush(&self) {
+    /// Clears the rings that the thread has seen.
+    pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

@@ -253,17 +253,17 @@ impl<M: Memory> Books<M> {
         self.tenants.get(tenant).objects.len()
     }
 
-    /// A tenant is off the NIC. `unborn` were never set up, and `residues` are exposed no more.
+    /// A tenant is off the NIC. The permissions `unexposed` never were exposed, and `residues` are exposed no more.
     pub fn handle_tenant_off(
         &mut self,
         id: TenantId,
-        mut unborn: Vec<PermissionSlot>,
+        mut unexposed: Vec<PermissionSlot>,
         residues: Vec<Residue>,
         now: Moment,
     ) {
         let permissions = &self.permissions;
-        unborn.extend(self.scrubs.take(|slot| permissions.get(slot).tenant == id));
-        for permission in unborn {
+        unexposed.extend(self.scrubs.take(|slot| permissions.get(slot).tenant == id));
+        for permission in unexposed {
             self.handle_not_exposed(permission, Refusal::NicFailed, now);
         }
         for residue in residues {

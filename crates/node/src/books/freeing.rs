@@ -5,7 +5,7 @@
 
 use super::Books;
 use super::effects::OwedReply;
-use super::farewells::{FarewellKey, Farewells};
+use super::pending_frees::{PendingFreeKey, PendingFrees};
 use super::permissions::Chain;
 use super::pool::ObjectId;
 use super::requests::RequestOrigin;
@@ -20,9 +20,9 @@ pub(super) const FREED: &str = "its object was freed";
 /// What was freed and is there still, as far as something is to be done for it.
 #[derive(Debug, Default)]
 pub(crate) struct Freeing {
-    farewells: Farewells,
+    pending_frees: PendingFrees,
     /// What goes together: a head and its members, or one object alone. The head is there until all members are known here.
-    together: HashMap<ObjectId, FarewellKey>,
+    together: HashMap<ObjectId, PendingFreeKey>,
     /// Objects whose members are to be freed or whose holders are to be ended, with the objects' births.
     under_way: VecDeque<(ObjectId, u64)>,
 }
@@ -34,15 +34,15 @@ impl Freeing {
     }
 
     /// What an object goes together with: only itself, unless more is known.
-    fn farewell(&mut self, object: ObjectId) -> FarewellKey {
-        *self.together.entry(object).or_insert_with(|| self.farewells.begin(1))
+    fn pending_free(&mut self, object: ObjectId) -> PendingFreeKey {
+        *self.together.entry(object).or_insert_with(|| self.pending_frees.begin(1))
     }
 
     /// A member goes together with its head.
     fn join(&mut self, member: ObjectId, head: ObjectId) {
-        let farewell = self.farewell(head);
-        if self.together.insert(member, farewell).is_none() {
-            self.farewells.add(farewell);
+        let pending_free = self.pending_free(head);
+        if self.together.insert(member, pending_free).is_none() {
+            self.pending_frees.add(pending_free);
         }
     }
 
@@ -52,8 +52,8 @@ impl Freeing {
         if self.together.is_empty() {
             return Vec::new();
         }
-        let farewell = self.together.remove(&object);
-        farewell.map_or_else(Vec::new, |farewell| self.farewells.one_gone(farewell))
+        let pending_free = self.together.remove(&object);
+        pending_free.map_or_else(Vec::new, |pending_free| self.pending_frees.one_gone(pending_free))
     }
 }
 
@@ -74,9 +74,9 @@ impl<M: Memory> Books<M> {
         }
         let answers_at_once = holders == Holders::Stay || planted::is(Fault::FreeAnsweredEarly);
         if !answers_at_once {
-            let farewell = self.freeing.farewell(object);
+            let pending_free = self.freeing.pending_free(object);
             let owed = OwedReply { client: from.client, sequence: from.sequence };
-            self.freeing.farewells.owe(farewell, owed);
+            self.freeing.pending_frees.owe(pending_free, owed);
         }
         self.begin_to_free(object, holders, now);
         self.go_on_freeing(now);
@@ -90,7 +90,7 @@ impl<M: Memory> Books<M> {
     /// holders. Ends no permission yet: see [`Books::go_on_freeing`].
     pub(super) fn begin_to_free(&mut self, object: ObjectId, holders: Holders, now: Moment) {
         if !planted::is(Fault::MembersNotFreed) && !self.pool.slabs.get(object).members().is_empty() {
-            self.freeing.farewell(object);
+            self.freeing.pending_free(object);
         }
         self.strike_as_freed(object, holders, now);
     }

@@ -3,7 +3,7 @@
 
 use super::Books;
 use super::effects::OwedReply;
-use super::farewells::{FarewellKey, Farewells};
+use super::pending_frees::{PendingFreeKey, PendingFrees};
 use super::permissions::{Chain, Permission, PermissionSlot};
 use super::pool::ObjectId;
 use crate::audit::AuditEvent;
@@ -50,7 +50,7 @@ pub(crate) struct Guest {
     /// How many of its requests wait for the object.
     pub waits: u32,
     /// The reply that waits until nothing of this is left.
-    farewell: Option<FarewellKey>,
+    pending_free: Option<PendingFreeKey>,
 }
 
 impl Guest {
@@ -63,7 +63,7 @@ impl Guest {
 #[derive(Debug)]
 pub(crate) struct Guests {
     all: Slots<GuestKey, Guest>,
-    farewells: Farewells,
+    pending_frees: PendingFrees,
     /// Those that must not hold anything any more. Some may have gone by now.
     leaving: VecDeque<GuestKey>,
 }
@@ -72,7 +72,7 @@ impl Default for Guests {
     fn default() -> Self {
         Self {
             all: Slots::new(Reuse::LatestFirst, u32::MAX),
-            farewells: Farewells::default(),
+            pending_frees: PendingFrees::default(),
             leaving: VecDeque::new(),
         }
     }
@@ -104,7 +104,7 @@ impl<M: Memory> Books<M> {
             return guest;
         }
         let (owner, first) = (record.tenant, PermissionSlot::NONE);
-        let guest = Guest { object, owner, tenant, first, held: 0, exposed: 0, waits: 0, farewell: None };
+        let guest = Guest { object, owner, tenant, first, held: 0, exposed: 0, waits: 0, pending_free: None };
         let guest = self.guests.all.insert(guest);
         record.named().guests.push(guest);
         self.tenants.get_mut(owner).guests += 1;
@@ -161,8 +161,8 @@ impl<M: Memory> Books<M> {
         }
         let it = self.guests.all.remove(guest).expect("it was just there");
         self.pool.slabs.get_mut(it.object).named().guests.retain(|&other| other != guest);
-        if let Some(farewell) = it.farewell {
-            for owed in self.guests.farewells.one_gone(farewell) {
+        if let Some(pending_free) = it.pending_free {
+            for owed in self.guests.pending_frees.one_gone(pending_free) {
                 self.handle_settled(owed);
             }
         }
@@ -176,18 +176,18 @@ impl<M: Memory> Books<M> {
     /// Has guests leave: from now on they hold what they hold only until it can be taken from them. The reply that is
     /// `owed` goes out when nothing of that is left.
     pub(super) fn show_out(&mut self, guests: &[GuestKey], owed: Option<OwedReply>) {
-        let farewell = match owed {
+        let pending_free = match owed {
             Some(owed) if guests.is_empty() => return self.handle_settled(owed),
             Some(owed) => {
-                let farewell = self.guests.farewells.begin(guests.len());
-                self.guests.farewells.owe(farewell, owed);
-                Some(farewell)
+                let pending_free = self.guests.pending_frees.begin(guests.len());
+                self.guests.pending_frees.owe(pending_free, owed);
+                Some(pending_free)
             }
             None => None,
         };
         for &guest in guests {
             let it = self.guests.get_mut(guest);
-            it.farewell = farewell;
+            it.pending_free = pending_free;
             let object = it.object;
             self.pool.slabs.get_mut(object).named().guests.retain(|other| *other != guest);
             self.guests.leaving.push_back(guest);

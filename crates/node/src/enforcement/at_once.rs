@@ -1,6 +1,6 @@
 //! Mechanisms that set up and take down each permission by itself, and are done when the call returns.
 
-use super::{Domain, Ended, Enforcer, Outcome, Remains, Surroundings, destroy_all};
+use super::{Domain, Ended, Enforcer, Leftovers, Outcome, Surroundings, destroy_all};
 use crate::books::Exposure;
 use portcullis_nic::{Access, Nic, QpId};
 use portcullis_protocol::{ClientId, Credential, Refusal, Rkey};
@@ -45,11 +45,11 @@ impl<N: Nic, I: Immediate<N>> Enforcer<N> for AtOnce<I> {
         I::shared_key(domain)
     }
 
-    fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, ending: &[Ended]) -> Remains {
+    fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, ending: &[Ended]) -> Leftovers {
         for ended in ending {
             self.0.withdraw(around, ended);
         }
-        Remains::default()
+        Leftovers::default()
     }
 
     fn forget_client(&mut self, nic: &mut N, client: ClientId, data: Vec<QpId>) {

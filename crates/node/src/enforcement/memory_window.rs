@@ -164,7 +164,7 @@ impl Scheme for MemoryWindow {
         overdue.into_iter().map(|(_, residue)| residue).collect()
     }
 
-    fn hurry(
+    fn release_lingering(
         &mut self,
         tenants: &mut [Option<Box<Tenant<Self>>>],
         wanted: bool,

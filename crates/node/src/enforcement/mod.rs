@@ -109,11 +109,11 @@ impl<N: Nic> Surroundings<'_, N> {
     }
 }
 
-/// What a tenant leaves when it ends. None of it is exposed any more.
+/// The permissions and ranges that a tenant leaves when the node takes it off the NIC. None of them is exposed any more.
 #[derive(Debug, Default)]
-pub(crate) struct Remains {
-    /// Permissions that were never set up.
-    pub unborn: Vec<PermissionSlot>,
+pub(crate) struct Leftovers {
+    /// Permissions that were never exposed.
+    pub unexposed: Vec<PermissionSlot>,
     pub residues: Vec<Residue>,
 }
 
@@ -151,7 +151,7 @@ pub(crate) trait Enforcer<N: Nic> {
     }
 
     /// Removes a tenant from the NIC, except for its domain: nothing of the tenant is exposed after this.
-    fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, ending: &[Ended]) -> Remains;
+    fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, ending: &[Ended]) -> Leftovers;
 
     /// The send queues that the node's ends of data queue pairs must have. `None`: nothing is posted on them.
     fn data_sends(&self) -> Option<SendQueue> {
@@ -204,9 +204,9 @@ pub(crate) trait Enforcer<N: Nic> {
     /// A queue pair of the node's own broke.
     fn handle_broken(&mut self, _nic: &mut N, _qp: QpId, _outcomes: &mut Vec<Outcome>) {}
 
-    /// Has what has lingered for long enough, or all that lingers if the memory is `wanted`, go with the next batch of
-    /// its tenant. Puts that tenant into `busy`.
-    fn hurry(&mut self, _wanted: bool, _now: Moment, _busy: &mut Vec<TenantId>) {}
+    /// Puts exposures that have lingered for long enough, or all that linger if the memory is `wanted`, into the next batch of
+    /// their tenant. Adds that tenant to `busy`.
+    fn release_lingering(&mut self, _wanted: bool, _now: Moment, _busy: &mut Vec<TenantId>) {}
 
     /// Does work that can wait until nothing else is to be done. Returns whether there is more.
     fn tend(&mut self, _nic: &mut N, _now: Moment) -> bool {
@@ -342,7 +342,7 @@ impl<N: Nic> Enforcement<N> {
     }
 
     /// Removes a tenant from the NIC. Its domain goes when no queue pair of a client is in it any more.
-    pub fn end_tenant(&mut self, nic: &mut N, ends: &Ends, tenant: TenantId, now: Moment) -> Remains {
+    pub fn end_tenant(&mut self, nic: &mut N, ends: &Ends, tenant: TenantId, now: Moment) -> Leftovers {
         let Work { domain, starting, ending } =
             self.tenants[tenant.0 as usize].take().expect("a tenant ends once");
         self.busy.retain(|&other| other != tenant);
@@ -358,19 +358,22 @@ impl<N: Nic> Enforcement<N> {
             outcomes: &mut self.outcomes,
             exposing: &mut self.exposing,
         };
-        let mut remains = self.mechanism.end_tenant(&mut around, &ending);
+        let mut leftovers = self.mechanism.end_tenant(&mut around, &ending);
         domain.deregister(nic);
         self.empty_domains.push(domain.pd);
         self.drop_domains(nic);
-        remains.unborn.splice(..0, starting.iter().map(|exposure| exposure.permission));
-        remains.residues.extend(ending.iter().map(|ended| ended.withdrawal.residue()));
+        leftovers.unexposed.splice(..0, starting.iter().map(|exposure| exposure.permission));
+        leftovers.residues.extend(ending.iter().map(|ended| ended.withdrawal.residue()));
         if let Some(region_keys) = &mut self.region_keys {
-            remains.residues.iter().for_each(|residue| region_keys.take_note(&Outcome::Withdrawn(*residue)));
-            let (unborn, residues) = region_keys.end_tenant(tenant);
-            remains.unborn.extend(unborn);
-            remains.residues.extend(residues);
+            leftovers
+                .residues
+                .iter()
+                .for_each(|residue| region_keys.take_note(&Outcome::Withdrawn(*residue)));
+            let (unexposed, residues) = region_keys.end_tenant(tenant);
+            leftovers.unexposed.extend(unexposed);
+            leftovers.residues.extend(residues);
         }
-        remains
+        leftovers
     }
 
     /// Lets the domains go in which there are no queue pairs any more.
@@ -420,9 +423,9 @@ impl<N: Nic> Enforcement<N> {
         }
     }
 
-    /// See [`Enforcer::hurry`].
-    pub fn hurry(&mut self, wanted: bool, now: Moment) {
-        self.mechanism.hurry(wanted, now, &mut self.busy);
+    /// See [`Enforcer::release_lingering`].
+    pub fn release_lingering(&mut self, wanted: bool, now: Moment) {
+        self.mechanism.release_lingering(wanted, now, &mut self.busy);
     }
 
     /// The tenants with something to set up or take down in this turn. [`return_busy`](Self::return_busy) takes their

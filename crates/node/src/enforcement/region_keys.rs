@@ -192,8 +192,8 @@ impl RegionKeys {
     pub fn end_tenant(&mut self, tenant: TenantId) -> (Vec<PermissionSlot>, Vec<Residue>) {
         self.clients.retain(|_, guest| guest.tenant != tenant);
         let waiting = self.waiting.extract_if(.., |it| it.tenant == tenant);
-        let unborn = waiting.map(|it| it.permission).collect();
+        let unexposed = waiting.map(|it| it.permission).collect();
         let ended = self.ended.extract_if(.., |it| it.tenant == tenant);
-        (unborn, ended.map(|it| it.residue()).collect())
+        (unexposed, ended.map(|it| it.residue()).collect())
     }
 }

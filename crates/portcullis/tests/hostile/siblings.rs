@@ -118,7 +118,7 @@ fn reads_that_come_late_pause_no_sibling_and_bar_nobody() {
 
 /// The kind of rule that an attacker breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mischief {
+enum Offence {
     Late,
     Stray,
 }
@@ -145,10 +145,10 @@ impl<'a> Loader<'a> {
         self.read_a_round();
     }
 
-    fn break_a_rule(&mut self, mischief: Mischief) {
-        match mischief {
-            Mischief::Late => come_late(&mut self.attacker),
-            Mischief::Stray => {
+    fn break_a_rule(&mut self, offence: Offence) {
+        match offence {
+            Offence::Late => come_late(&mut self.attacker),
+            Offence::Stray => {
                 let brief = self.attacker.allocate(64, Sharing::Exclusive);
                 let behind = brief.address().0 + brief.length;
                 let status = self.attacker.try_read(0, behind, key(brief.credential), 8);
@@ -166,7 +166,7 @@ impl<'a> Loader<'a> {
                         self.read_a_round();
                     }
                 }
-                Err(refusal) => panic!("{mischief:?}: {refusal}"),
+                Err(refusal) => panic!("{offence:?}: {refusal}"),
             }
         }
     }
@@ -191,7 +191,7 @@ impl Drop for SetAtEnd<'_> {
 
 /// How much of its rate an honest client keeps while a sibling breaks rules. The rate is compared with the rate while
 /// the same sibling keeps the rules and is as busy. Returns the median over pairs of alternating slices.
-fn kept_rate(mischief: Mischief) -> f64 {
+fn kept_rate(offence: Offence) -> f64 {
     let rig = Rig::with(by_default(), &[RED]);
     let (breaks, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let (rounds, violations) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -200,11 +200,11 @@ fn kept_rate(mischief: Mischief) -> f64 {
             let mut loader = Loader::new(&rig);
             while !over.load(Ordering::Relaxed) {
                 if breaks.load(Ordering::Relaxed) {
-                    loader.break_a_rule(mischief);
+                    loader.break_a_rule(offence);
                     let so_far = violations.fetch_add(1, Ordering::Relaxed) + 1;
                     // The client attaches anew before its pauses grow longer than a slice, and before it would be shown
                     // out.
-                    if mischief == Mischief::Stray && so_far % 20 == 0 {
+                    if offence == Offence::Stray && so_far % 20 == 0 {
                         loader.come_anew();
                     }
                 } else {
@@ -237,21 +237,21 @@ fn kept_rate(mischief: Mischief) -> f64 {
     rig.clear();
     kept.sort_by(f64::total_cmp);
     let (median, quarters) = (kept[PAIRS / 2], [kept[PAIRS / 4], kept[3 * PAIRS / 4]]);
-    println!("{mischief:?}: {broken} violations; the sibling kept {median:.2} {quarters:.2?} of its rate");
+    println!("{offence:?}: {broken} violations; the sibling kept {median:.2} {quarters:.2?} of its rate");
     median
 }
 
-fn keeps_its_rate(mischief: Mischief) {
-    let best = (0..ATTEMPTS).map(|_| kept_rate(mischief)).find(|&kept| kept >= KEPT_MIN);
-    assert!(best.is_some(), "the sibling of a client with {mischief:?} accesses lost its rate each time");
+fn keeps_its_rate(offence: Offence) {
+    let best = (0..ATTEMPTS).map(|_| kept_rate(offence)).find(|&kept| kept >= KEPT_MIN);
+    assert!(best.is_some(), "the sibling of a client with {offence:?} accesses lost its rate each time");
 }
 
 #[test]
 fn a_sibling_keeps_its_rate_beside_a_client_that_comes_late() {
-    keeps_its_rate(Mischief::Late);
+    keeps_its_rate(Offence::Late);
 }
 
 #[test]
 fn a_sibling_keeps_its_rate_beside_a_client_that_strays() {
-    keeps_its_rate(Mischief::Stray);
+    keeps_its_rate(Offence::Stray);
 }

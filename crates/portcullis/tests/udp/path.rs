@@ -15,7 +15,7 @@ use std::time::Duration;
 const SECRET: &[u8; 32] = b"what nobody on the path may read";
 
 /// Loses, repeats, cuts, alters, reflects, holds back and makes up.
-fn mischief(seed: u64) -> impl FnMut(Way, Vec<u8>) -> Vec<Sent> + Send {
+fn offence(seed: u64) -> impl FnMut(Way, Vec<u8>) -> Vec<Sent> + Send {
     let (mut random, mut old) = (StdRng::seed_from_u64(seed), Vec::new());
     move |way, bytes| {
         let mut sent = pass(way, bytes.clone());
@@ -64,7 +64,7 @@ fn whoever_is_on_the_path_reads_nothing_and_has_nothing_carried_out_twice() {
     let object = block.object();
     let (mut done, mut uncertain) = (0, 0);
     for seed in 0..4 {
-        proxy.behave(mischief(seed));
+        proxy.behave(offence(seed));
         for round in 0..30u64 {
             // A copy with another tag, refused before the request comes, ends an operation with an error.
             match session.fetch_and_add(&block, 0, 1) {

@@ -3,8 +3,8 @@
 use super::{Board, SimSession};
 use crate::clock::MICROSECOND;
 use crate::dice::Dice;
+use crate::fiber::FiberClock;
 use crate::oracle::Promise;
-use crate::strand::StrandClock;
 use portcullis::{Chunk, ChunkAllocator, ChunkOptions, NotAllAllocated, NotAllFreed};
 use portcullis_client::{Error, NotFreed, Permission as Bare, SmallObject};
 use portcullis_protocol::{Credential, HandedOutBy, Refusal, RemoteAddress};
@@ -23,10 +23,10 @@ struct Held<T> {
     bytes: Option<Vec<u8>>,
 }
 
-/// What runs on a program's strand.
+/// What runs on a program's fiber.
 pub(super) struct ChunkUser {
     session: SimSession,
-    clock: StrandClock,
+    clock: FiberClock,
     dice: Dice,
     board: Board,
     /// What tells its bytes from those of all others.
@@ -39,7 +39,7 @@ pub(super) struct ChunkUser {
 }
 
 impl ChunkUser {
-    pub fn new(session: SimSession, clock: StrandClock, mut dice: Dice, board: Board) -> Self {
+    pub fn new(session: SimSession, clock: FiberClock, mut dice: Dice, board: Board) -> Self {
         let mark = u32::try_from(dice.any() >> 32).unwrap_or(0) | 1;
         let (chunks, objects) = (Vec::new(), Vec::new());
         Self { session, clock, dice, board, mark, writes: 0, chunks, objects, past: None }

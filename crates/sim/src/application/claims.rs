@@ -15,7 +15,7 @@ const LEASES: std::ops::Range<u64> = 1_000..6_000;
 /// How many leases, of claims and of the queue, the founder waits at the end for what others have claimed.
 const LAST_WAIT_LEASES: u64 = 4;
 
-/// What runs on the program's strand.
+/// What runs on the program's fiber.
 pub(super) struct ClaimUser(pub User);
 
 impl ClaimUser {

@@ -1,6 +1,6 @@
 //! What the programs of a run have in common: a structure, and all that each of them was told of it.
 //!
-//! Strands take turns, so a count of what was noted is a clock for all of them.
+//! Fibers take turns, so a count of what was noted is a clock for all of them.
 
 use crate::oracle::Promise;
 use portcullis_histories::{Operation, claims, fifo, key};

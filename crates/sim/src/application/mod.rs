@@ -1,4 +1,4 @@
-//! An honest program with a [`Session`], whose calls wait. It runs on its own strand, and so does its keeper, if it has one.
+//! An honest program with a [`Session`], whose calls wait. It runs on its own fiber, and so does its keeper, if it has one.
 
 mod chunks;
 mod claims;
@@ -14,9 +14,9 @@ pub(crate) use structure::{LAST_LOOKS, LEASES_OF_A_LOOK, WORDS_OF_LOOKS};
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::{SimEndpoint, Switch};
+use crate::fiber::{Fiber, FiberClock, Said};
 use crate::oracle::{Promise, SessionId};
 use crate::scene::Scene;
-use crate::strand::{Said, Strand, StrandClock};
 use crate::worker::{TOLERANCE, check_error};
 use chunks::ChunkUser;
 use claims::ClaimUser;
@@ -30,12 +30,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use structure::User;
 use table::TableUser;
 
-type SimSession = Session<SimEndpoint, StrandClock>;
+type SimSession = Session<SimEndpoint, FiberClock>;
 
 /// How often a keeper looks for a lease to keep.
 const KEEPER_LOOKS_EVERY: Nanos = 50 * MICROSECOND;
 
-/// What a program's strands tell the cluster and each other.
+/// What a program's fibers tell the cluster and each other.
 #[derive(Debug, Default)]
 struct Told {
     /// Errors of calls, each with what failed.
@@ -98,8 +98,8 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 pub(crate) struct Application {
     board: Board,
-    work: Strand,
-    keeper: Option<(SessionId, Strand)>,
+    work: Fiber,
+    keeper: Option<(SessionId, Fiber)>,
     /// The switches that tell the two ends that the node is gone.
     node_gone: Vec<(SessionId, Switch)>,
     /// Faults have touched the program.
@@ -130,7 +130,7 @@ impl Application {
         let mut node_gone = vec![(session, endpoint.switches().1)];
         node_gone.extend(keeper.as_ref().map(|(session, endpoint)| (*session, endpoint.switches().1)));
         let (own, its) = (Dice::new(dice.any(), 1), board.clone());
-        let work = strand(&mut dice, config, endpoint, move |session, clock| match purpose {
+        let work = fiber(&mut dice, config, endpoint, move |session, clock| match purpose {
             Purpose::Permissions(longest) => {
                 PermissionUser { session, clock, dice: own, longest, board: its }.run();
             }
@@ -147,8 +147,8 @@ impl Application {
         let keeper = match keeper {
             Some((session, endpoint)) => {
                 let its = board.clone();
-                let keep = move |session, clock: StrandClock| keep(session, &clock, &its);
-                Some((session, strand(&mut dice, config, endpoint, keep)?))
+                let keep = move |session, clock: FiberClock| keep(session, &clock, &its);
+                Some((session, fiber(&mut dice, config, endpoint, keep)?))
             }
             None => None,
         };
@@ -166,7 +166,7 @@ impl Application {
         its.inspect(|(_, gone)| gone.set(true)).is_some()
     }
 
-    /// Gives each strand its turn, and passes what the strands report on to the checkers.
+    /// Gives each fiber its turn, and passes what the fibers report on to the checkers.
     pub fn turn(&mut self, scene: &mut Scene<'_>) -> Turn {
         self.excused |= scene.excused;
         self.board.winding_down.store(scene.winding_down, Ordering::Relaxed);
@@ -218,14 +218,14 @@ impl Application {
     }
 }
 
-/// Starts a strand with a session over `endpoint`.
-fn strand(
+/// Starts a fiber with a session over `endpoint`.
+fn fiber(
     dice: &mut Dice,
     (config, within): (ClientConfig, Option<Lifetime>),
     mut endpoint: SimEndpoint,
-    script: impl FnOnce(SimSession, StrandClock) + Send + 'static,
-) -> std::io::Result<Strand> {
-    Strand::start(Dice::new(dice.any(), 2), move |clock| {
+    script: impl FnOnce(SimSession, FiberClock) + Send + 'static,
+) -> std::io::Result<Fiber> {
+    Fiber::start(Dice::new(dice.any(), 2), move |clock| {
         endpoint.waits_on(clock.clone());
         if let Ok(session) = Session::over(endpoint, 0, config, clock.clone()) {
             let session = match within {
@@ -238,7 +238,7 @@ fn strand(
 }
 
 /// The real keeper's turns, without its thread and its channel.
-fn keep(session: SimSession, clock: &StrandClock, board: &Board) {
+fn keep(session: SimSession, clock: &FiberClock, board: &Board) {
     let mut tending = Tending::new(session);
     while !board.winds_down() {
         let next = board.told().to_keep.take();

@@ -3,8 +3,8 @@
 use super::{Board, SimSession};
 use crate::clock::MICROSECOND;
 use crate::dice::Dice;
+use crate::fiber::FiberClock;
 use crate::oracle::Promise;
-use crate::strand::StrandClock;
 use portcullis::{Clock, Permission};
 use portcullis_client::{Acquire, Allocate, Error};
 use portcullis_protocol::{Lifetime, Moment, Rights};
@@ -19,10 +19,10 @@ const WAIT_MAX: Lifetime = Lifetime::millis(5);
 /// What an operation may take beside its limit: turns of its own machine, and messages that are on their way.
 const LIMIT_BOUND: Lifetime = Lifetime::millis(1);
 
-/// What runs on a program's strand.
+/// What runs on a program's fiber.
 pub(super) struct PermissionUser {
     pub session: SimSession,
-    pub clock: StrandClock,
+    pub clock: FiberClock,
     pub dice: Dice,
     pub longest: Lifetime,
     pub board: Board,

@@ -3,8 +3,8 @@
 use super::SimSession;
 use super::structure::{SimPipeline, User};
 use crate::endpoint::SimEndpoint;
+use crate::fiber::FiberClock;
 use crate::oracle::Promise;
-use crate::strand::StrandClock;
 use portcullis_histories::fifo::Event;
 use portcullis_protocol::Lifetime;
 use portcullis_structures::Pipeline;
@@ -12,7 +12,7 @@ use portcullis_structures::queue::{QueueError, QueueOptions};
 use std::pin::Pin;
 use std::rc::Rc;
 
-pub(super) type SimQueue = portcullis_structures::queue::Queue<SimEndpoint, StrandClock>;
+pub(super) type SimQueue = portcullis_structures::queue::Queue<SimEndpoint, FiberClock>;
 
 /// The most operations that a program has in flight.
 const LANES: usize = 4;
@@ -23,7 +23,7 @@ const CELL_BYTES: u32 = 16;
 /// In so many of a thousand steps of the founder the queue is closed, in runs in which it is.
 const CLOSES_PER_MILLE: u64 = 2;
 
-/// What runs on the program's strand.
+/// What runs on the program's fiber.
 pub(super) struct QueueUser(pub User);
 
 /// A program's life with a queue, of claims or not: it opens the queue, or makes it, works in several lanes, and looks at the end.

@@ -5,8 +5,8 @@ use super::{Board, Commons};
 use crate::clock::MICROSECOND;
 use crate::dice::Dice;
 use crate::endpoint::SimEndpoint;
+use crate::fiber::FiberClock;
 use crate::oracle::Promise;
-use crate::strand::StrandClock;
 use portcullis_client::Error;
 use portcullis_protocol::{Lifetime, ObjectRef};
 use portcullis_structures::Pipeline;
@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::fmt::Display;
 use std::rc::Rc;
 
-pub(super) type SimPipeline = Rc<Pipeline<SimEndpoint, StrandClock>>;
+pub(super) type SimPipeline = Rc<Pipeline<SimEndpoint, FiberClock>>;
 
 /// How often the founder tries a last look at the structure.
 pub(crate) const LAST_LOOKS: u32 = 8;
@@ -27,9 +27,9 @@ pub(crate) const LEASES_OF_A_LOOK: u64 = 6;
 /// smallest blocks, of which each has some four thousand.
 pub(crate) const WORDS_OF_LOOKS: u32 = 4 << 12;
 
-/// A user of the structure, on its strand.
+/// A user of the structure, on its fiber.
 pub(super) struct User {
-    pub clock: StrandClock,
+    pub clock: FiberClock,
     pub dice: RefCell<Dice>,
     pub commons: Commons,
     pub board: Board,

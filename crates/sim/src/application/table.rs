@@ -3,8 +3,8 @@
 use super::SimSession;
 use super::structure::{SimPipeline, User};
 use crate::endpoint::SimEndpoint;
+use crate::fiber::FiberClock;
 use crate::oracle::Promise;
-use crate::strand::StrandClock;
 use portcullis_histories::key::Event;
 use portcullis_protocol::Lifetime;
 use portcullis_structures::Pipeline;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::rc::Rc;
 
-type SimTable = portcullis_structures::table::Table<SimEndpoint, StrandClock>;
+type SimTable = portcullis_structures::table::Table<SimEndpoint, FiberClock>;
 
 /// Keys that all programs change. Others come only to make the table grow.
 const HOT: u64 = 4;
@@ -24,7 +24,7 @@ const STEP_BYTES: usize = 10 << 10;
 /// The most operations that a program has in flight.
 const LANES: usize = 4;
 
-/// What runs on the program's strand.
+/// What runs on the program's fiber.
 pub(super) struct TableUser(pub User);
 
 fn number(value: &[u8]) -> u64 {

@@ -6,12 +6,12 @@ use super::shared::{Job, ModelPipeline, SharedRun};
 use super::{Effort, Progress};
 use crate::dice::Dice;
 use crate::endpoint::SimEndpoint;
-use crate::strand::StrandClock;
+use crate::fiber::FiberClock;
 use portcullis_protocol::{Lifetime, Mechanism, ObjectRef};
 use portcullis_structures::queue::QueueOptions;
 use std::cell::RefCell;
 
-type ModelQueue = portcullis_structures::queue::Queue<SimEndpoint, StrandClock>;
+type ModelQueue = portcullis_structures::queue::Queue<SimEndpoint, FiberClock>;
 
 const FIGURE: &str = "Figure 10";
 /// Slots of a segment in the paper's comparison, and the fewest that it names.

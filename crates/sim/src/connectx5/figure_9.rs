@@ -6,13 +6,13 @@ use super::shared::{Job, Measured, ModelPipeline, SharedRun};
 use super::{Effort, Progress};
 use crate::dice::Dice;
 use crate::endpoint::SimEndpoint;
-use crate::strand::StrandClock;
+use crate::fiber::FiberClock;
 use portcullis_protocol::{Lifetime, Mechanism, ObjectRef};
 use portcullis_structures::table::{Access, Grain, TableOptions};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-type ModelTable = portcullis_structures::table::Table<SimEndpoint, StrandClock>;
+type ModelTable = portcullis_structures::table::Table<SimEndpoint, FiberClock>;
 
 const FIGURE: &str = "Figure 9";
 /// §7.3.1.

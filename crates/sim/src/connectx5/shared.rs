@@ -1,6 +1,6 @@
 //! Runs whose clients share structures: one structure on each core's node, and real sessions that work on it.
 //!
-//! Each client runs on a strand, since sessions wait. Its CPU takes no virtual time, as everywhere in the model.
+//! Each client runs on a fiber, since sessions wait. Its CPU takes no virtual time, as everywhere in the model.
 
 use super::bench::{Bench, LONG};
 use super::inputs::Inputs;
@@ -8,8 +8,8 @@ use super::rig::{Program, Rig, SEED, Work};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::SimEndpoint;
+use crate::fiber::{Fiber, FiberClock, Said};
 use crate::processor::OneProcessor;
-use crate::strand::{Said, Strand, StrandClock};
 use portcullis::Session;
 use portcullis_client::ClientConfig;
 use portcullis_nic::EndpointSize;
@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(super) type ModelPipeline = Rc<Pipeline<SimEndpoint, StrandClock>>;
+pub(super) type ModelPipeline = Rc<Pipeline<SimEndpoint, FiberClock>>;
 
 /// The latest virtual time at which all structures must be filled.
 const FILLED_BY: Nanos = 100_000 * MILLISECOND;
@@ -91,7 +91,7 @@ impl Measured {
     }
 }
 
-/// What the strands of a run tell the rig, and the rig tells them.
+/// What the fibers of a run tell the rig, and the rig tells them.
 #[derive(Debug, Default)]
 struct Stage {
     /// The virtual time, in ns.
@@ -126,17 +126,17 @@ impl Stage {
     }
 }
 
-/// A client on its strand.
+/// A client on its fiber.
 #[derive(Debug)]
 struct Performer {
-    strand: Strand,
+    fiber: Fiber,
     stage: Arc<Stage>,
 }
 
 impl Program for Performer {
     fn turn(&mut self, now: Nanos) -> Option<Nanos> {
         self.stage.now.store(now, Ordering::Relaxed);
-        match self.strand.turn(Moment(now / 1000)) {
+        match self.fiber.turn(Moment(now / 1000)) {
             Said::Waits(time) => Some(now + time.max(1)),
             Said::Ended => None,
             Said::Panicked(words) => panic!("a client of the model panicked: {words}"),
@@ -144,7 +144,7 @@ impl Program for Performer {
     }
 }
 
-/// What a client does on its strand.
+/// What a client does on its fiber.
 struct Part<J> {
     job: J,
     stage: Arc<Stage>,
@@ -155,7 +155,7 @@ struct Part<J> {
 }
 
 impl<J: Job> Part<J> {
-    fn run(self, endpoint: SimEndpoint, clock: &StrandClock) {
+    fn run(self, endpoint: SimEndpoint, clock: &FiberClock) {
         let config = ClientConfig { operations_max: 64, backlog_max: 64, ..ClientConfig::default() };
         let session = Session::over(endpoint, 0, config, clock.clone()).expect("the arena is large enough");
         let pipeline = Rc::new(Pipeline::new(session));
@@ -272,12 +272,12 @@ impl<J: Job> SharedRun<J> {
             dice: dice(200_000),
         };
         rig.attach_program(client % machines, core, self.size(), |mut endpoint| {
-            let strand = Strand::start(dice(300_000), move |clock| {
+            let fiber = Fiber::start(dice(300_000), move |clock| {
                 endpoint.waits_on(clock.clone());
                 part.run(endpoint, &clock);
             });
-            let strand = strand.expect("this machine can start a thread");
-            Box::new(Performer { strand, stage: Arc::clone(stage) })
+            let fiber = fiber.expect("this machine can start a thread");
+            Box::new(Performer { fiber, stage: Arc::clone(stage) })
         });
     }
 }

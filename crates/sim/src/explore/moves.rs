@@ -19,7 +19,7 @@ pub(super) enum Move {
     /// The node's NIC carries out what was posted to it.
     NodeNic,
     /// The node learns that a client's process has ended.
-    Farewell { client: usize },
+    LetGo { client: usize },
     /// Time goes on to the next moment that matters.
     Clock,
 }
@@ -34,7 +34,7 @@ enum Place {
 impl Move {
     fn place(self) -> Place {
         match self {
-            Self::ToNode { .. } | Self::NodeTurn | Self::NodeNic | Self::Farewell { .. } => Place::Node,
+            Self::ToNode { .. } | Self::NodeTurn | Self::NodeNic | Self::LetGo { .. } => Place::Node,
             Self::ToClient { client, .. } | Self::Act { client } => Place::Client(client),
             Self::Clock => Place::Everywhere,
         }
@@ -45,7 +45,7 @@ impl Move {
         match self {
             Self::ToNode { .. } => true,
             Self::ToClient { timeless, .. } => timeless,
-            Self::Act { .. } | Self::NodeTurn | Self::NodeNic | Self::Farewell { .. } | Self::Clock => false,
+            Self::Act { .. } | Self::NodeTurn | Self::NodeNic | Self::LetGo { .. } | Self::Clock => false,
         }
     }
 

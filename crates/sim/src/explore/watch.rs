@@ -146,7 +146,7 @@ pub(super) fn describe(it: Move) -> String {
         Move::Act { client } => format!("client {client} acts"),
         Move::NodeTurn => "the node has a turn".to_owned(),
         Move::NodeNic => "the node's NIC has a turn".to_owned(),
-        Move::Farewell { client } => format!("the node lets client {client} go"),
+        Move::LetGo { client } => format!("the node lets client {client} go"),
         Move::Clock => "time passes".to_owned(),
     }
 }

@@ -218,7 +218,7 @@ impl World {
                 moves.push(Move::Act { client });
             }
             if actor.library.is_none() && actor.id.is_some() {
-                moves.push(Move::Farewell { client });
+                moves.push(Move::LetGo { client });
             }
         }
         if !self.instants.is_empty() {
@@ -251,7 +251,7 @@ impl World {
             Move::Act { client } => self.act(client),
             Move::NodeTurn => self.turn_node(),
             Move::NodeNic => self.turn_nic(),
-            Move::Farewell { client } => self.let_go(client),
+            Move::LetGo { client } => self.let_go(client),
             Move::Clock => {
                 if let Some(at) = self.instants.pop_front() {
                     self.now = BEGINNING + at * MICROSECOND;

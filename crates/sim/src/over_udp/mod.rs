@@ -20,11 +20,11 @@ pub(crate) use socket::SharedSocket;
 
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
+use crate::fiber::LOOK_MAX;
 use crate::network::MachineId;
 use crate::one_shot::network::{Faults, LinkTerms};
 use crate::oracle::SessionId;
 use crate::plan::{FaultKind, Plan, Programs};
-use crate::strand::LOOK_MAX;
 use portcullis_onerma::{
     ExecutorLimits, InitiatorLimits, OPERATION_MAX, REPEAT_TIMEOUTS_MAX, ResponderLimits,
 };

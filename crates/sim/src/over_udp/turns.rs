@@ -17,7 +17,7 @@ use crate::oracle::{Arrival, ONE_SHOT, Promise, SessionId, key_of};
 use crate::plan::FaultKind;
 use portcullis_nic::{OneShotRequest, OneShotVerb, RemoteAddress, RemoteSpan};
 use portcullis_node::{Admission, POOL_BASE};
-use portcullis_onerma::{OperationType, Refused, Reproach};
+use portcullis_onerma::{OperationType, RefusalCause, Refused};
 use portcullis_protocol::{Moment, RegionName, Rights, message_in};
 use portcullis_softnic::core::{Response, WireRequest};
 use std::net::SocketAddr;
@@ -399,7 +399,7 @@ impl Cluster {
                 let length = if right == Rights::ATOMIC { 8 } else { refused.length.into() };
                 // A hostile client seals with keys of others, or with none.
                 let is_mistaken = self.clients[self.sessions[session].client].hostile
-                    && refused.reproach == Reproach::Unproven;
+                    && refused.cause == RefusalCause::Unproven;
                 let is_charged = charge.is_some() && self.sessions[session].id.is_some();
                 let wanted = (key_of(region), refused.address, length, right);
                 if !is_mistaken {

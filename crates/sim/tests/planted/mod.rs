@@ -60,12 +60,12 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
             };
             Plan { faults, ..drawn }.with(programs)
         }
-        // Windows and regions over the same objects, of one tenant in a hurry.
+        // Windows and regions over the same objects, of one tenant whose clients think for 2 µs only.
         Fault::OpenedWhileBound => {
             let (clients, hostile, tenants, think_ns, faults) = (10, 5, 1, 2_000, Vec::new());
             Plan { udp: 50, clients, hostile, tenants, think_ns, faults, ..drawn }
         }
-        // Clients that are in a hurry, so that reads wait.
+        // Clients that think for 2 µs only, so that reads wait.
         Fault::WaitingReadServedLate => Plan { udp: 100, clients: 12, hostile: 2, think_ns: 2_000, ..drawn },
         // Nothing else makes time-outs.
         Fault::WindowNotRefunded => Plan { udp: 100, faults: Vec::new(), ..drawn },

@@ -59,7 +59,7 @@ fn table_of(node: &Host, tenant: &str, grain: Grain, keys: u32) -> (User, Map) {
 
 /// How many keys fit into a table before a subtable is split.
 fn keys_before_a_split(node: &Host, grain: Grain) -> u32 {
-    let (user, _) = table_of(node, "scout", grain, 0);
+    let (user, _) = table_of(node, "observer", grain, 0);
     let mut keys = 0;
     while user.run(user.table.statistics()).subtables == 1 {
         assert!(user.run(user.table.insert(&key(keys), b"old")));

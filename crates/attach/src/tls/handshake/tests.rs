@@ -107,10 +107,10 @@ fn who_is_refused_is_told_and_then_hung_up_on_once() {
     visit.hear(&hello(), &hall).expect("a hello");
     drain(&mut visit);
     visit.hear(&bring(5), &hall).expect("ends that are not let in");
-    assert!(!visit.take_farewell(), "it has not been told yet");
+    assert!(!visit.take_half_close(), "it has not been told yet");
     let told = drain(&mut visit);
     assert_eq!(NodeSays::parse(&told[2..]), Some(NodeSays::Refused("odd".to_owned())));
-    assert!(visit.take_farewell() && !visit.take_farewell());
+    assert!(visit.take_half_close() && !visit.take_half_close());
     visit.hear(b"but why", &hall).expect("nobody listens");
     assert!(visit.outgoing().is_empty() && visit.client().is_none());
     assert!(matches!(visit.hear(&vec![0; HEARD_MAX], &hall), Err(Breach::Volume)));
@@ -125,7 +125,7 @@ fn live_through(visit: &mut ServerSide, pieces: &[Vec<u8>], hall: &Hall) {
             break;
         }
         drain(visit);
-        visit.take_farewell();
+        visit.take_half_close();
     }
     if let Some(client) = visit.client() {
         hall.depart(client);

@@ -12,7 +12,7 @@ mod windows;
 pub(super) use binder::{Batch, Binder, Release};
 pub(super) use windows::{GoneWindows, WindowIndex, Windows};
 
-use super::{Domain, Ended, Enforcer, Outcome, Remains, Shrunk, Surroundings, destroy_all};
+use super::{Domain, Ended, Enforcer, Leftovers, Outcome, Shrunk, Surroundings, destroy_all};
 use crate::books::{Exposure, PermissionSlot, Residue};
 use crate::config::NodeConfig;
 use lanes::{Completed, Lanes};
@@ -109,8 +109,8 @@ pub(super) trait Scheme: Sized + Send + 'static {
         Vec::new()
     }
 
-    /// See [`Enforcer::hurry`].
-    fn hurry(
+    /// See [`Enforcer::release_lingering`].
+    fn release_lingering(
         &mut self,
         _tenants: &mut [Option<Box<Tenant<Self>>>],
         _wanted: bool,
@@ -310,21 +310,22 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         Ok(())
     }
 
-    fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, _ending: &[Ended]) -> Remains {
+    fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, _ending: &[Ended]) -> Leftovers {
         let slot = around.tenant.0 as usize;
         let tenant = *self.tenants[slot].take().expect("each tenant has windows until it ends");
         let Tenant { binder, mut windows, own, .. } = tenant;
         if let Some(qp) = binder.own_queue_pair() {
             self.binders.remove(&qp);
         }
-        let mut remains = Remains { unborn: Vec::new(), residues: windows.end(around.nic, &mut self.gone) };
+        let mut leftovers =
+            Leftovers { unexposed: Vec::new(), residues: windows.end(around.nic, &mut self.gone) };
         for batch in binder.end(around.nic) {
-            remains.residues.extend(batch.releases.iter().map(|release| release.residue));
-            remains.unborn.extend(batch.starts.iter().map(|&(permission, _)| permission));
+            leftovers.residues.extend(batch.releases.iter().map(|release| release.residue));
+            leftovers.unexposed.extend(batch.starts.iter().map(|&(permission, _)| permission));
         }
-        remains.residues.extend(self.scheme.end_tenant(own));
+        leftovers.residues.extend(self.scheme.end_tenant(own));
         self.destroy_left(around.nic);
-        remains
+        leftovers
     }
 
     fn data_sends(&self) -> Option<SendQueue> {
@@ -414,8 +415,8 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         }
     }
 
-    fn hurry(&mut self, wanted: bool, now: Moment, busy: &mut Vec<TenantId>) {
-        self.scheme.hurry(&mut self.tenants, wanted, now, busy);
+    fn release_lingering(&mut self, wanted: bool, now: Moment, busy: &mut Vec<TenantId>) {
+        self.scheme.release_lingering(&mut self.tenants, wanted, now, busy);
     }
 
     /// Fills pools and ends worn windows.

@@ -13,14 +13,14 @@ use super::objects::{Held, InsertsAndDeletes};
 use crate::clock::Nanos;
 use crate::dice::Dice;
 use crate::endpoint::SimEndpoint;
-use crate::strand::StrandClock;
+use crate::fiber::FiberClock;
 use portcullis_protocol::{Lifetime, Mechanism, ObjectRef};
 use portcullis_structures::table::{Access, Grain, TableOptions};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type ModelTable = portcullis_structures::table::Table<SimEndpoint, StrandClock>;
+type ModelTable = portcullis_structures::table::Table<SimEndpoint, FiberClock>;
 
 const MEMORY: &str = "OneSidedMW: memory";
 const INSERTS: &str = "OneSidedMW: inserts";

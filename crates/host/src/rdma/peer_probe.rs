@@ -17,13 +17,13 @@ pub(super) struct Unreachable(VerbsError);
 
 /// A second NIC on the node's device.
 #[derive(Debug)]
-pub(super) struct Scout {
+pub(super) struct PeerProbe {
     nic: Mutex<IbNic>,
     pd: PdId,
     cq: CqId,
 }
 
-impl Scout {
+impl PeerProbe {
     pub fn new(mut nic: IbNic) -> Result<Self, VerbsError> {
         let (pd, cq) = (nic.allocate_pd()?, nic.create_cq(16)?);
         Ok(Self { nic: Mutex::new(nic), pd, cq })

@@ -1,7 +1,7 @@
-//! Strands: threads that take turns with the cluster, for code that waits, such as a session.
+//! Fibers: threads that take turns with the cluster, for code that waits, such as a session.
 //!
-//! A strand runs only while it has been handed the turn, and the cluster waits meanwhile. So a run behaves as if it had
-//! one thread, and repeats exactly. Virtual time stands still during a turn. It passes only where the strand says that
+//! A fiber runs only while it has been handed the turn, and the cluster waits meanwhile. So a run behaves as if it had
+//! one thread, and repeats exactly. Virtual time stands still during a turn. It passes only where the fiber says that
 //! it waits.
 
 use crate::clock::{MICROSECOND, Nanos};
@@ -20,17 +20,17 @@ pub(crate) const LOOK_MAX: Nanos = 20 * MICROSECOND;
 /// The longest time that a yield takes.
 const OTHERS_MAX: Nanos = 100 * MICROSECOND;
 
-/// How a strand's turn ended.
+/// How a fiber's turn ended.
 #[derive(Debug)]
 pub(crate) enum Said {
-    /// The strand wants its next turn after this time at the latest.
+    /// The fiber wants its next turn after this time at the latest.
     Waits(Nanos),
     Ended,
     /// It panicked, with this message.
     Panicked(String),
 }
 
-/// The payload that unwinds a strand when its cluster stops it.
+/// The payload that unwinds a fiber when its cluster stops it.
 struct Stopped;
 
 #[derive(Debug)]
@@ -42,11 +42,11 @@ struct Handover {
     dice: Mutex<Dice>,
 }
 
-/// A strand's clock. It lets time pass by handing the turn over.
+/// A fiber's clock. It lets time pass by handing the turn over.
 #[derive(Clone, Debug)]
-pub(crate) struct StrandClock(Arc<Handover>);
+pub(crate) struct FiberClock(Arc<Handover>);
 
-impl StrandClock {
+impl FiberClock {
     /// Waits for this time, or less.
     pub fn pass(&self, time: Nanos) {
         let go = self.0.go.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ impl StrandClock {
     }
 }
 
-impl Clock for StrandClock {
+impl Clock for FiberClock {
     const SPINS: u32 = 24;
 
     fn now(&self) -> Moment {
@@ -77,27 +77,27 @@ impl Clock for StrandClock {
     }
 }
 
-/// The cluster's view of a strand, which ends with it.
+/// The cluster's view of a fiber, which ends with it.
 #[derive(Debug)]
-pub(crate) struct Strand {
+pub(crate) struct Fiber {
     handover: Arc<Handover>,
     go: Option<Sender<()>>,
     said: Receiver<Said>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Strand {
-    /// A strand that runs `script` from its first turn on.
+impl Fiber {
+    /// A fiber that runs `script` from its first turn on.
     ///
     /// # Errors
     /// The machine cannot start a thread.
-    pub fn start(dice: Dice, script: impl FnOnce(StrandClock) + Send + 'static) -> std::io::Result<Self> {
+    pub fn start(dice: Dice, script: impl FnOnce(FiberClock) + Send + 'static) -> std::io::Result<Self> {
         let ((go, gone), (say, said)) = (channel(), channel());
         let (now, dice) = (AtomicU64::new(0), Mutex::new(dice));
         let handover = Arc::new(Handover { now, go: Mutex::new(gone), said: say.clone(), dice });
-        let clock = StrandClock(Arc::clone(&handover));
+        let clock = FiberClock(Arc::clone(&handover));
         let plant = planted::for_another_thread();
-        let thread = std::thread::Builder::new().name("strand".to_owned()).spawn(move || {
+        let thread = std::thread::Builder::new().name("fiber".to_owned()).spawn(move || {
             plant();
             let first = clock.0.go.lock().unwrap_or_else(PoisonError::into_inner).recv();
             if first.is_err() {
@@ -108,18 +108,18 @@ impl Strand {
                 Err(panic) if panic.is::<Stopped>() => Said::Ended,
                 Err(panic) => Said::Panicked(words(&*panic)),
             };
-            // Nobody receives this if the strand was stopped.
+            // Nobody receives this if the fiber was stopped.
             let _ = say.send(last);
         })?;
         Ok(Self { handover, go: Some(go), said, thread: Some(thread) })
     }
 
-    /// Hands it the turn, at its machine's time. An ended strand says so again.
+    /// Hands it the turn, at its machine's time. An ended fiber says so again.
     pub fn turn(&mut self, now: Moment) -> Said {
         let Some(go) = &self.go else { return Said::Ended };
         self.handover.now.store(now.0, Ordering::Relaxed);
-        go.send(()).expect("a strand that has not ended listens");
-        let said = self.said.recv().expect("a strand says how its turn ended");
+        go.send(()).expect("a fiber that has not ended listens");
+        let said = self.said.recv().expect("a fiber says how its turn ended");
         if !matches!(said, Said::Waits(_)) {
             self.go = None;
         }
@@ -132,7 +132,7 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
     said.or_else(|| panic.downcast_ref::<&str>().map(|said| (*said).to_owned())).unwrap_or_default()
 }
 
-impl Drop for Strand {
+impl Drop for Fiber {
     fn drop(&mut self) {
         self.go = None;
         if let Some(thread) = self.thread.take() {
