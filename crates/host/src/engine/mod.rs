@@ -238,9 +238,10 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
             if worked {
                 idle.reset();
             } else if idle.spin_or_yield(|| Duration::from_micros(now.0)) {
-                self.sleep();
+                // What was done since the sleep counts as a turn.
+                now = self.sleep();
+                (busy, nic_worked) = (true, true);
                 idle.reset();
-                now = self.now();
             } else if !idle.is_spinning() {
                 // Time in which other threads ran does not count as a turn.
                 now = self.now();
@@ -269,19 +270,20 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
 
     /// Sleeps until there was something to do, or the engine is to stop. Each sleep is announced first, and then the thread looks
     /// everywhere once more: what was posted before the look is seen, what is posted after it rings. A thread that wakes for nothing
-    /// sleeps again at once, without the time of spinning in which more may come: an idle node costs nothing.
-    fn sleep(&mut self) {
+    /// sleeps again at once, without the time of spinning in which more may come: an idle node costs nothing. Returns the moment
+    /// at which the last look began.
+    fn sleep(&mut self) -> Moment {
         loop {
             self.driver.announce();
             let now = self.now();
             let worked =
                 self.driver.turn_all() | self.resident.turn(self.driver.nic(), now) | self.run_commands(now);
             if worked || self.signals.stop.load(Ordering::Acquire) {
-                break;
+                self.driver.awake();
+                return now;
             }
             let at_most = idle::sleep_for(now, self.resident.next_wake(), self.driver.waits_for_time());
             self.driver.sleep(at_most);
         }
-        self.driver.awake();
     }
 }
