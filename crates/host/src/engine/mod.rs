@@ -273,17 +273,18 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
     /// sleeps again at once, without the time of spinning in which more may come: an idle node costs nothing. Returns the moment
     /// at which the last look began.
     fn sleep(&mut self) -> Moment {
-        loop {
+        let looked = loop {
             self.driver.announce();
             let now = self.now();
             let worked =
                 self.driver.turn_all() | self.resident.turn(self.driver.nic(), now) | self.run_commands(now);
             if worked || self.signals.stop.load(Ordering::Acquire) {
-                self.driver.awake();
-                return now;
+                break now;
             }
             let at_most = idle::sleep_for(now, self.resident.next_wake(), self.driver.waits_for_time());
             self.driver.sleep(at_most);
-        }
+        };
+        self.driver.awake();
+        looked
     }
 }

@@ -80,7 +80,7 @@ pub const ANNOUNCE_STEPS: &[&str] = &["store Relaxed", "fence SeqCst"];
 pub const AWAKE_STEPS: &[&str] = &["store Relaxed"];
 /// `Doorbell::ring`, and `Waker::wake` by it.
 pub const RING_STEPS: &[&str] = &["fence SeqCst", "load Relaxed", "write"];
-/// `EngineThread::sleep`: the engine looks at all possible work after it has announced its sleep.
+/// `EngineThread::sleep`: the engine looks at all possible work after it has announced its sleep, and again after each sleep.
 pub const SLEEP_STEPS: &[&str] =
     &["announce", "turn_all", "turn", "run_commands", "load Acquire", "sleep", "awake"];
 
@@ -101,9 +101,12 @@ impl Engine {
         }
     }
 
-    fn sleep(&self, turn_all: impl FnOnce() -> bool) {
-        self.announce();
-        if !turn_all() {
+    fn sleep(&self, mut turn_all: impl FnMut() -> bool) {
+        loop {
+            self.announce();
+            if turn_all() {
+                break;
+            }
             self.event.wait();
         }
         self.awake();
