@@ -575,7 +575,7 @@ typedef struct portcullis_claim_options {
   uint64_t wait;
   // The queue that takes entries which were delivered `deliveries_max` times. Zeros: none does, and all are delivered.
   struct portcullis_queue dead_letters;
-  // How often an entry is delivered before it is a dead letter: 1 or more. Zero without `dead_letters`.
+  // How often an entry is delivered before it is a dead letter: 1 to 1,022. Zero without `dead_letters`.
   uint32_t deliveries_max;
   // Zero.
   uint32_t reserved;
@@ -874,7 +874,7 @@ int portcullis_write_buffer(struct portcullis_permission permission,
 // Claims an entry: the first that no consumer has taken, or one whose last claim has ended. `is_found` says whether there was one.
 // The queue has to be made with `claims`. Until the claim is acknowledged, the entry comes again after the lease, to any consumer.
 // `options` may be null. If `room` is too short for the entry, which is an error, `length` says how long it is, and the handle keeps
-// the claim for the next call.
+// the claim for the next call, which extends it.
 int portcullis_queue_claim(struct portcullis_queue queue,
                            const struct portcullis_claim_options *options,
                            void *entry,

@@ -596,7 +596,8 @@ public:
   }
   /// Frees the table with all its keys, and removes its name, if it is given.
   void destroy(const std::optional<std::string> &name = std::nullopt) {
-    detail::check(portcullis_table_destroy(handle_.release(), detail::text_or_null(name)));
+    detail::check(portcullis_table_destroy(handle_.get(), detail::text_or_null(name)));
+    static_cast<void>(handle_.release());
   }
 
 private:
@@ -642,9 +643,15 @@ public:
   [[nodiscard]] std::uint32_t deliveries() const noexcept { return claim_.deliveries; }
   /// Ends the claim: the entry is done, and does not come again. It throws an ended_error named `claim-ended` if the lease was over
   /// and another consumer got the entry.
-  void acknowledge() { detail::check(portcullis_queue_acknowledge(std::exchange(queue_, {}), &claim_)); }
+  void acknowledge() {
+    detail::check(portcullis_queue_acknowledge(queue_, &claim_));
+    queue_ = {};
+  }
   /// Ends the claim without the entry being done: it comes again at once. It throws as acknowledge does.
-  void give_back() { detail::check(portcullis_queue_give_back(std::exchange(queue_, {}), &claim_)); }
+  void give_back() {
+    detail::check(portcullis_queue_give_back(queue_, &claim_));
+    queue_ = {};
+  }
   /// Makes the claim last for `lease` from now on. It throws as acknowledge does.
   void extend(microseconds lease) {
     detail::check(portcullis_queue_extend_claim(queue_, &claim_, detail::lifetime(lease)));
@@ -696,7 +703,10 @@ public:
   /// Nobody pushes any more.
   void end() const { detail::check(portcullis_queue_end(handle_.get())); }
   /// Frees the queue with the entries that it still has.
-  void destroy() { detail::check(portcullis_queue_destroy(handle_.release())); }
+  void destroy() {
+    detail::check(portcullis_queue_destroy(handle_.get()));
+    static_cast<void>(handle_.release());
+  }
   [[nodiscard]] object_ref head() const {
     portcullis_object head{};
     detail::check(portcullis_queue_head(handle_.get(), &head));
@@ -706,7 +716,7 @@ public:
 private:
   /// What a call takes, whose buffer grows until the entry has room.
   template <class Take> static std::optional<std::vector<std::byte>> taken(Take &&take) {
-    std::vector<std::byte> entry(256);
+    std::vector<std::byte> entry(1024);
     for (;;) {
       std::size_t length = 0;
       bool is_found = false;

@@ -6,6 +6,7 @@ use portcullis::Lifetime;
 use portcullis_foreign::{Failure, Misuse};
 use portcullis_structures::queue::{Claim as Claimed, ClaimId, QueueError};
 use std::ffi::{c_int, c_void};
+use std::time::{Duration, Instant};
 
 /// How an entry is claimed. All zeros: for 30 s, if there is one now, however often it was delivered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,7 +18,7 @@ pub struct ClaimOptions {
     pub wait: u64,
     /// The queue that takes entries which were delivered `deliveries_max` times. Zeros: none does, and all are delivered.
     pub dead_letters: QueueHandle,
-    /// How often an entry is delivered before it is a dead letter: 1 or more. Zero without `dead_letters`.
+    /// How often an entry is delivered before it is a dead letter: 1 to 1,022. Zero without `dead_letters`.
     pub deliveries_max: u32,
     /// Zero.
     pub reserved: u32,
@@ -48,19 +49,29 @@ impl Claim {
 }
 
 const USUAL_LEASE: Lifetime = Lifetime::seconds(30);
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl ClaimOptions {
     fn lease(&self) -> Lifetime {
         if self.lease == 0 { USUAL_LEASE } else { Lifetime(self.lease) }
     }
 
-    /// Goes in to the queue of dead letters, if there is one.
+    /// When the call has waited for long enough.
+    fn until(&self) -> Instant {
+        let now = Instant::now();
+        // What is out of a clock's range is as good as for ever.
+        now.checked_add(Duration::from_micros(self.wait)).unwrap_or(now + FOREVER)
+    }
+
+    /// Enters the queue of dead letters, if there is one.
     fn dead_letters(&self, queue: QueueHandle) -> Result<Option<Inside<'static, QueueState>>, Misuse> {
         let wrong = |argument, wrong| Err(Misuse::Argument { argument, wrong });
         match (self.dead_letters.id, self.deliveries_max) {
             (0, 0) => Ok(None),
             (0, _) => wrong("dead_letters", "is no queue, although deliveries_max is given"),
-            (_, 0) => wrong("deliveries_max", "is zero, although dead_letters is given"),
+            (_, most) if !ClaimId::DELIVERIES_MAX.contains(&most) => {
+                wrong("deliveries_max", "is not 1 to 1022, although dead_letters is given")
+            }
             (id, _) if id == queue.id => wrong("dead_letters", "is the queue itself: open another one"),
             (id, _) => handles::enter::<QueueState>(id).map(Some),
         }
@@ -68,13 +79,22 @@ impl ClaimOptions {
 }
 
 impl QueueState {
-    /// Claims an entry, or returns the claimed one that had no room at its caller.
-    fn claim(&mut self, options: &ClaimOptions) -> Result<Option<Claimed>, QueueError> {
-        let (lease, wait) = (options.lease(), Lifetime(options.wait));
-        match self.left_claim.take() {
-            Some(left) => Ok(Some(left)),
-            None if wait == Lifetime(0) => self.queue.run(async |queue| queue.claim(lease).await),
-            None => self.queue.run(async |queue| queue.claim_within(lease, wait).await),
+    /// Claims an entry, or returns the claimed one that had no room at its caller, if no other consumer has it meanwhile.
+    fn claim(&mut self, lease: Lifetime, until: Instant) -> Result<Option<Claimed>, QueueError> {
+        if let Some(left) = self.left_claim.take() {
+            match self.queue.run(async |queue| queue.extend_claim(left.id, lease).await) {
+                Ok(id) => return Ok(Some(Claimed { id, ..left })),
+                Err(QueueError::ClaimEnded) => {}
+                Err(error) => {
+                    self.left_claim = Some(left);
+                    return Err(error);
+                }
+            }
+        }
+        let wait = until.saturating_duration_since(Instant::now());
+        match u64::try_from(wait.as_micros()).unwrap_or(u64::MAX) {
+            0 => self.queue.run(async |queue| queue.claim(lease).await),
+            wait => self.queue.run(async |queue| queue.claim_within(lease, Lifetime(wait)).await),
         }
     }
 
@@ -92,7 +112,7 @@ impl QueueState {
 /// Claims an entry: the first that no consumer has taken, or one whose last claim has ended. `is_found` says whether there was one.
 /// The queue has to be made with `claims`. Until the claim is acknowledged, the entry comes again after the lease, to any consumer.
 /// `options` may be null. If `room` is too short for the entry, which is an error, `length` says how long it is, and the handle keeps
-/// the claim for the next call.
+/// the claim for the next call, which extends it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_queue_claim(
     queue: QueueHandle,
@@ -110,7 +130,8 @@ pub unsafe extern "C" fn portcullis_queue_claim(
         let options = options.copied().unwrap_or_default();
         let mut dead_letters = options.dead_letters(queue)?;
         let mut state = handles::enter::<QueueState>(queue.id)?;
-        while let Some(claimed) = state.claim(&options)? {
+        let until = options.until();
+        while let Some(claimed) = state.claim(options.lease(), until)? {
             if let Some(dead_letters) =
                 dead_letters.as_mut().filter(|_| claimed.id.deliveries() > options.deliveries_max)
             {

@@ -253,7 +253,7 @@ impl Driven<Queue> {
     /// Makes an empty queue with a name, if it is to have one.
     ///
     /// # Errors
-    /// As [`Queue::create`] and [`Queue::publish`]. A queue that got no name goes with its tenant's last client at the latest.
+    /// As [`Queue::create`] and [`Queue::publish`]. A queue that gets no name is freed.
     pub fn create(
         session: Session,
         options: &QueueOptions,
@@ -261,10 +261,15 @@ impl Driven<Queue> {
     ) -> Result<Self, QueueError> {
         Self::new(session, async |pipeline| {
             let queue = Queue::create(pipeline, options).await?;
-            if let Some(name) = name {
-                queue.publish(name).await?;
+            let Some(name) = name else { return Ok(queue) };
+            match queue.publish(name).await {
+                Ok(()) => Ok(queue),
+                Err(error) => {
+                    // Where this fails, the queue stays as long as it is kept.
+                    let _ = queue.destroy().await;
+                    Err(error)
+                }
             }
-            Ok(queue)
         })
     }
 

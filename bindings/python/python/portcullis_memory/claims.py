@@ -15,10 +15,16 @@ if TYPE_CHECKING:
 __all__ = ["Claim"]
 
 
+DELIVERIES_MAX = 1022
+"""The most deliveries after which an entry can be a dead letter."""
+
+
 def check_dead_letters(deliveries_max: int | None, dead_letters: Queue | None) -> None:
     """Checks what a call says of entries that are delivered too often."""
     if (deliveries_max is None) != (dead_letters is None):
         raise TypeError("deliveries_max and dead_letters go together")
+    if deliveries_max is not None and not 1 <= deliveries_max <= DELIVERIES_MAX:
+        raise ValueError(f"deliveries_max is 1 to {DELIVERIES_MAX}, not {deliveries_max}: more deliveries are not counted")
 
 
 @contextlib.contextmanager

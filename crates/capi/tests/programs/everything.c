@@ -355,6 +355,8 @@ static void claims(void) {
   OK(portcullis_queue_create(session, NULL, NULL, &dead_letters));
   portcullis_claim claim, other;
   EXPECT(!claims_one(jobs, NULL, &claim));
+  // A claim of zeros, which a call that finds nothing leaves, acknowledges nothing that comes later.
+  FAILS(portcullis_queue_acknowledge(jobs, &claim), "claim-ended");
   OK(portcullis_queue_push(jobs, "job", 3));
 
   // A claim whose entry had no room stays with the handle.
@@ -396,7 +398,6 @@ static void claims(void) {
   uint64_t numbers[] = {0, 1, UINT32_MAX, INT64_MAX, UINT64_MAX};
   for (size_t at = 0; at < 125; at++) {
     portcullis_claim forged = {.words = {numbers[at % 5], numbers[at / 5 % 5], numbers[at / 25]}};
-    if (forged.words[0] == 0 && forged.words[1] <= 1) continue;  // Those are there.
     FAILS(portcullis_queue_acknowledge(jobs, &forged), "claim-ended");
     FAILS(portcullis_queue_give_back(jobs, &forged), "claim-ended");
     FAILS(portcullis_queue_extend_claim(jobs, &forged, 1000000), "claim-ended");
@@ -407,8 +408,8 @@ static void claims(void) {
   FAILS(portcullis_queue_acknowledge(jobs, NULL), "null-argument");
   FAILS(portcullis_queue_claim(jobs, NULL, NULL, 0, NULL, NULL, NULL), "null-argument");
   portcullis_claim_options wrong[] = {
-      {.deliveries_max = 3}, {.dead_letters = dead_letters}, {.deliveries_max = 3, .dead_letters = jobs}};
-  for (size_t at = 0; at < 3; at++)
+      {.deliveries_max = 3}, {.deliveries_max = 1023, .dead_letters = dead_letters}, {.dead_letters = dead_letters}, {.deliveries_max = 3, .dead_letters = jobs}};
+  for (size_t at = 0; at < 4; at++)
     FAILS(portcullis_queue_claim(jobs, &wrong[at], entry, sizeof entry, &length, &claim, &is_found), "bad-argument");
   OK(portcullis_queue_end(jobs));
   FAILS(portcullis_queue_claim(jobs, NULL, entry, sizeof entry, &length, &claim, &is_found), "queue-closed");

@@ -208,7 +208,8 @@ impl Scheme for MemoryWindow {
 
     fn next_wake(&self, tenants: &[Option<Box<Tenant<Self>>>]) -> Option<Moment> {
         let lingering = tenants.iter().flatten().filter_map(|tenant| tenant.windows.lingering_since());
-        lingering.map(|since| since.after(self.config.linger_max)).min()
+        // Not before the next check: until then nothing is released.
+        lingering.map(|since| since.after(self.config.linger_max).max(self.linger_check)).min()
     }
 }
 

@@ -11,13 +11,14 @@
 //!   own lease.
 //! - A segment goes back to the node when each entry of it is acknowledged.
 
-use super::claim_word::ClaimWord;
+use super::claim_word::{ClaimWord, Standing};
 use super::pop::Taken;
 use super::{Queue, QueueError};
 use crate::held::AtEnd;
 use portcullis::{Clock, Effect, Lifetime, PermissionId, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 /// The entries that one claim of a handle takes for others.
 #[derive(Debug, Default)]
@@ -38,6 +39,9 @@ pub struct ClaimId {
 }
 
 impl ClaimId {
+    /// The deliveries after which an entry can be a dead letter: more are not counted.
+    pub const DELIVERIES_MAX: RangeInclusive<u32> = 1..=ClaimWord::DELIVERIES_MAX - 1;
+
     /// How often the entry was delivered, with this time: 1 where it is the first. Beyond 1,023 it is not counted any more.
     #[must_use]
     pub fn deliveries(self) -> u32 {
@@ -91,13 +95,20 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// queue `dead_letters` instead, and acknowledged: consumers have died of it, or have given it up. It may come twice there.
     ///
     /// # Errors
-    /// As of [`Queue::claim`], and as of [`Queue::push`] to `dead_letters`.
+    /// As of [`Queue::claim`], and as of [`Queue::push`] to `dead_letters`. `deliveries_max` is not in
+    /// [`ClaimId::DELIVERIES_MAX`].
     pub async fn claim_or_bury(
         &self,
         lease: Lifetime,
         deliveries_max: u32,
         dead_letters: &Self,
     ) -> Result<Option<Claim>, QueueError> {
+        if !ClaimId::DELIVERIES_MAX.contains(&deliveries_max) {
+            let (least, most) = (*ClaimId::DELIVERIES_MAX.start(), *ClaimId::DELIVERIES_MAX.end());
+            let what = "the most deliveries of an entry";
+            let [value, least, most] = [deliveries_max, least, most].map(u64::from);
+            return Err(QueueError::Option { what, value, least, most });
+        }
         loop {
             let Some(claim) = self.claim(lease).await? else { return Ok(None) };
             if claim.id.deliveries() <= deliveries_max {
@@ -139,8 +150,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// # Errors
     /// As of [`Queue::acknowledge`].
     pub async fn give_back(&self, claim: ClaimId) -> Result<(), QueueError> {
+        self.change_claim("the return of a claim", claim, claim.word.given_back()).await?;
+        // Afterwards: a look that another operation begins meanwhile may still find the claim.
         self.state.borrow_mut().outstanding.look_soon();
-        self.change_claim("the return of a claim", claim, claim.word.given_back()).await
+        Ok(())
     }
 
     /// Has a claim last for `lease` from now on. Returns what names it from here on.
@@ -216,12 +229,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
 
     /// Nobody pushes any more. Those that have claims may still die.
     async fn closed_with_claims(&self) -> Result<Option<Claim>, QueueError> {
-        let is_empty = || self.state.borrow().outstanding.is_empty();
-        if is_empty() {
-            // Since the last look others may have claimed something.
-            self.look_at_claims().await?;
-        }
-        if is_empty() { Err(QueueError::Closed) } else { Ok(None) }
+        let is_empty = self.state.borrow().outstanding.is_empty();
+        // Since the last look others may have claimed something. What counts is what the look finds: other operations of the handle
+        // change what is known meanwhile.
+        if is_empty && !self.look_at_claims().await? { Err(QueueError::Closed) } else { Ok(None) }
     }
 
     /// Writes a claim on an entry whose word was `before`. `None`: another consumer was quicker.
@@ -255,7 +266,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         to: ClaimWord,
     ) -> Result<(), QueueError> {
         self.check_claims(None)?;
-        if claim.slot >= self.options.slots() {
+        // Of other words nobody has a claim: a slot without an entry would be acknowledged before its entry comes.
+        if claim.slot >= self.options.slots() || !matches!(claim.word.standing(), Standing::Held(_)) {
             return Err(QueueError::ClaimEnded);
         }
         let operation = async {

@@ -41,6 +41,9 @@ impl ClaimWord {
     /// The shortest lease, and the longest.
     pub const LEASES: (Lifetime, Lifetime) = (Lifetime::millis(1), Lifetime(ones(LEASE_BITS) * MILLISECOND));
 
+    /// As far as deliveries are counted.
+    pub const DELIVERIES_MAX: u32 = (1 << DELIVERIES_BITS) - 1;
+
     /// The claim on an entry of which this is the word. `nonce` tells claims apart.
     pub fn claimed(self, lease: Lifetime, nonce: u64) -> Self {
         let deliveries = u64::from(self.deliveries()).saturating_add(1).min(ones(DELIVERIES_BITS));

@@ -265,6 +265,11 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         if number == head.last {
             return Ok(false);
         }
+        let record = self.record(&right.permission, number).await?;
+        if let Some(record) = &record {
+            // Otherwise the look at it would ask the head, for which it would wait until this right has ended.
+            self.state.borrow_mut().segments.know(number, record.object);
+        }
         let consumed = if self.options.claims && !planted::is(Fault::SegmentGoesWithClaims) {
             self.is_done(number).await?
         } else {
@@ -273,11 +278,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         if !consumed {
             return Ok(false);
         }
-        let object = self.record(&right.permission, number).await?.map(|record| record.object);
         self.write_state(right, FIRST_AT, number + 1).await?;
         head.first = number + 1;
-        if let Some(object) = object {
-            match self.pipeline.free(object).await.map_err(QueueError::from) {
+        if let Some(record) = record {
+            match self.pipeline.free(record.object).await.map_err(QueueError::from) {
                 Err(error) if !error.is_gone() => return Err(error),
                 _ => {}
             }

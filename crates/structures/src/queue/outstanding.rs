@@ -54,6 +54,12 @@ impl Outstanding {
         self.looked_at = None;
     }
 
+    /// Begins at a segment: those before it are gone, and so are their entries.
+    fn begin_at(&mut self, first: u64) {
+        self.first = first;
+        self.seen = self.seen.split_off(&(first, 0));
+    }
+
     /// Takes in what a look has found in a segment.
     fn note(&mut self, segment: u64, contents: &Contents, now: Moment) {
         let since = |slot, word| {
@@ -130,26 +136,32 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok((Entry::of(&bytes) == entry).then_some(bytes))
     }
 
-    /// Looks at all segments from which entries were taken, and gives back those that are done.
-    pub(super) async fn look_at_claims(&self) -> Result<(), QueueError> {
-        let numbers = {
+    /// Looks at all segments from which entries were taken, and gives back those that are done. Returns whether an entry is taken and
+    /// not done.
+    pub(super) async fn look_at_claims(&self) -> Result<bool, QueueError> {
+        let (oldest, numbers) = {
             let mut state = self.state.borrow_mut();
             let oldest = state.segments.first().unwrap_or(0);
             state.outstanding.looked_at = Some(self.pipeline.now());
-            state.outstanding.first = state.outstanding.first.max(oldest);
-            state.outstanding.first..=state.first
+            let first = state.outstanding.first.max(oldest);
+            state.outstanding.begin_at(first);
+            (oldest, first..=state.first)
         };
+        let mut is_any_left = false;
         for number in numbers {
             self.pipeline.note_step();
             let contents = self.contents(number).await?;
+            is_any_left |= !contents.entries.is_empty();
             let now = self.pipeline.now();
             self.state.borrow_mut().outstanding.note(number, &contents, now);
-            if contents.is_done {
-                // Where this fails, whoever adds a segment does it.
-                let _ = self.retire_up_to(number).await;
-            }
         }
-        Ok(())
+        // Segments behind one that is not done stay.
+        let first = self.state.borrow().outstanding.first;
+        if first > oldest {
+            // Where this fails, whoever adds a segment does it.
+            let _ = self.retire_up_to(first - 1).await;
+        }
+        Ok(is_any_left)
     }
 
     /// Whether each entry of a segment is acknowledged, and all of its slots were taken.
