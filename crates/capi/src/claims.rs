@@ -48,19 +48,13 @@ impl Claim {
     }
 }
 
+// The message below and the header name the number.
+const _: () = assert!(*ClaimId::DELIVERIES_MAX.end() == 1022);
 const USUAL_LEASE: Lifetime = Lifetime::seconds(30);
-const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl ClaimOptions {
     fn lease(&self) -> Lifetime {
         if self.lease == 0 { USUAL_LEASE } else { Lifetime(self.lease) }
-    }
-
-    /// When the call has waited for long enough.
-    fn until(&self) -> Instant {
-        let now = Instant::now();
-        // What is out of a clock's range is as good as for ever.
-        now.checked_add(Duration::from_micros(self.wait)).unwrap_or(now + FOREVER)
     }
 
     /// Enters the queue of dead letters, if there is one.
@@ -91,11 +85,9 @@ impl QueueState {
                 }
             }
         }
-        let wait = until.saturating_duration_since(Instant::now());
-        match u64::try_from(wait.as_micros()).unwrap_or(u64::MAX) {
-            0 => self.queue.run(async |queue| queue.claim(lease).await),
-            wait => self.queue.run(async |queue| queue.claim_within(lease, Lifetime(wait)).await),
-        }
+        let wait = until.saturating_duration_since(Instant::now()).as_micros();
+        let wait = Lifetime(u64::try_from(wait).unwrap_or(u64::MAX));
+        self.queue.run(async |queue| queue.claim_within(lease, wait).await)
     }
 
     /// Pushes an entry to the queue of dead letters, and acknowledges it.
@@ -130,7 +122,8 @@ pub unsafe extern "C" fn portcullis_queue_claim(
         let options = options.copied().unwrap_or_default();
         let mut dead_letters = options.dead_letters(queue)?;
         let mut state = handles::enter::<QueueState>(queue.id)?;
-        let until = options.until();
+        // The clock counts seconds in 64 bits, so the longest time that can be asked for is in its range.
+        let until = Instant::now() + Duration::from_micros(options.wait);
         while let Some(claimed) = state.claim(options.lease(), until)? {
             if let Some(dead_letters) =
                 dead_letters.as_mut().filter(|_| claimed.id.deliveries() > options.deliveries_max)

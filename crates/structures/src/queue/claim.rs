@@ -92,7 +92,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     }
 
     /// Claims an entry as [`Queue::claim`] does. Where the entry was delivered `deliveries_max` times already, it is pushed to the
-    /// queue `dead_letters` instead, and acknowledged: consumers have died of it, or have given it up. It may come twice there.
+    /// queue `dead_letters` instead, and acknowledged: consumers have died of it, or have given it up. It may come twice there. Both queues are
+    /// driven by one pipeline.
     ///
     /// # Errors
     /// As of [`Queue::claim`], and as of [`Queue::push`] to `dead_letters`. `deliveries_max` is not in

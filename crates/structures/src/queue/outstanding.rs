@@ -139,25 +139,25 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// Looks at all segments from which entries were taken, and gives back those that are done. Returns whether an entry is taken and
     /// not done.
     pub(super) async fn look_at_claims(&self) -> Result<bool, QueueError> {
-        let (oldest, numbers) = {
+        let (begun_at, last) = {
             let mut state = self.state.borrow_mut();
             let oldest = state.segments.first().unwrap_or(0);
             state.outstanding.looked_at = Some(self.pipeline.now());
             let first = state.outstanding.first.max(oldest);
             state.outstanding.begin_at(first);
-            (oldest, first..=state.first)
+            (first, state.first)
         };
         let mut is_any_left = false;
-        for number in numbers {
+        for number in begun_at..=last {
             self.pipeline.note_step();
             let contents = self.contents(number).await?;
             is_any_left |= !contents.entries.is_empty();
             let now = self.pipeline.now();
             self.state.borrow_mut().outstanding.note(number, &contents, now);
         }
-        // Segments behind one that is not done stay.
+        // Segments behind one that is not done stay. Those that were done at an earlier look were tried then.
         let first = self.state.borrow().outstanding.first;
-        if first > oldest {
+        if first > begun_at {
             // Where this fails, whoever adds a segment does it.
             let _ = self.retire_up_to(first - 1).await;
         }
