@@ -618,52 +618,52 @@ private:
   detail::owned<portcullis_table, portcullis_table_close> handle_;
 };
 
+namespace detail {
+
+/// A claim with the queue that it belongs to. The claim is over where the queue's number is zero.
+struct claim_of_queue {
+  std::uint64_t id;
+  portcullis_claim claim;
+  [[nodiscard]] portcullis_queue queue() const noexcept { return {id}; }
+};
+
+/// An entry that cannot be given back comes again after the lease.
+inline int give_back(claim_of_queue of) { return portcullis_queue_give_back(of.queue(), &of.claim); }
+
+} // namespace detail
+
 /// An entry that this consumer has claimed. One that goes without an acknowledgement is given back. Its queue has to be open still.
 class claim {
 public:
   claim(portcullis_queue queue, const portcullis_claim &claimed, std::vector<std::byte> entry) noexcept
-      : queue_(queue), claim_(claimed), entry_(std::move(entry)) {}
-  claim(claim &&other) noexcept
-      : queue_(std::exchange(other.queue_, {})), claim_(other.claim_), entry_(std::move(other.entry_)) {}
-  claim &operator=(claim &&other) noexcept {
-    if (this != &other) {
-      reset();
-      queue_ = std::exchange(other.queue_, {});
-      claim_ = other.claim_;
-      entry_ = std::move(other.entry_);
-    }
-    return *this;
-  }
-  claim(const claim &) = delete;
-  claim &operator=(const claim &) = delete;
-  ~claim() { reset(); }
+      : handle_({queue.id, claimed}), deliveries_(claimed.deliveries), entry_(std::move(entry)) {}
 
   [[nodiscard]] span<const std::byte> entry() const noexcept { return {entry_.data(), entry_.size()}; }
   /// How often the entry was delivered, with this time. Beyond 1,023 it is not counted any more.
-  [[nodiscard]] std::uint32_t deliveries() const noexcept { return claim_.deliveries; }
+  [[nodiscard]] std::uint32_t deliveries() const noexcept { return deliveries_; }
   /// Ends the claim: the entry is done, and does not come again. It throws an ended_error named `claim-ended` if the lease was over
   /// and another consumer got the entry.
   void acknowledge() {
-    detail::check(portcullis_queue_acknowledge(queue_, &claim_));
-    queue_ = {};
+    auto held = handle_.get();
+    detail::check(portcullis_queue_acknowledge(held.queue(), &held.claim));
+    static_cast<void>(handle_.release());
   }
   /// Ends the claim without the entry being done: it comes again at once. It throws as acknowledge does.
   void give_back() {
-    detail::check(portcullis_queue_give_back(queue_, &claim_));
-    queue_ = {};
+    detail::check(detail::give_back(handle_.get()));
+    static_cast<void>(handle_.release());
   }
   /// Makes the claim last for `lease` from now on. It throws as acknowledge does.
   void extend(microseconds lease) {
-    detail::check(portcullis_queue_extend_claim(queue_, &claim_, detail::lifetime(lease)));
+    auto held = handle_.get();
+    detail::check(portcullis_queue_extend_claim(held.queue(), &held.claim, detail::lifetime(lease)));
+    static_cast<void>(handle_.release());
+    handle_ = detail::owned<detail::claim_of_queue, detail::give_back>(held);
   }
 
 private:
-  // An entry that cannot be given back comes again after the lease.
-  void reset() noexcept {
-    if (queue_.id != 0) static_cast<void>(portcullis_queue_give_back(std::exchange(queue_, {}), &claim_));
-  }
-  portcullis_queue queue_{};
-  portcullis_claim claim_{};
+  detail::owned<detail::claim_of_queue, detail::give_back> handle_;
+  std::uint32_t deliveries_;
   std::vector<std::byte> entry_;
 };
 
