@@ -24,6 +24,7 @@ mod table;
 mod transfers;
 mod view;
 
+use portcullis_structures::queue::ClaimId;
 use pyo3::prelude::*;
 
 /// The native part of the package `portcullis_memory`: import from there.
@@ -31,6 +32,7 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::require_main(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("DELIVERIES_MAX", ClaimId::DELIVERIES_MAX.end())?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<node::Node>()?;
     module.add_class::<object::ObjectRef>()?;

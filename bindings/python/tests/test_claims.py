@@ -75,6 +75,14 @@ def test_a_dead_letter_whose_claim_is_over_meanwhile_is_no_error(session, node):
         slow.stolen.acknowledge()
 
 
+def test_only_deliveries_that_are_counted_can_be_a_limit(session):
+    with session.create_queue(claims=True) as jobs, session.create_queue() as dead:
+        for wrong in (0, 1023):
+            with pytest.raises(ValueError, match="1 to 1022"):
+                jobs.claim(LEASE, timeout=0, deliveries_max=wrong, dead_letters=dead)
+        assert jobs.claim(LEASE, timeout=0, deliveries_max=1022, dead_letters=dead) is None
+
+
 def test_each_queue_has_one_kind_of_delivery(session):
     with session.create_queue(claims=True) as jobs, session.create_queue() as plain:
         for call in (lambda: jobs.pop(timeout=0), lambda: jobs.pop_many(2), lambda: plain.claim(LEASE, timeout=0)):

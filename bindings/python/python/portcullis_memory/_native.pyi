@@ -11,6 +11,7 @@ from typing_extensions import disjoint_base
 from portcullis_memory.typing import Bytes, Size, WritableBytes
 
 __all__ = [
+    "DELIVERIES_MAX",
     "Batch",
     "Keeper",
     "Node",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 __version__: str
+DELIVERIES_MAX: int
+"""The most deliveries after which an entry can be a dead letter."""
 
 def errors() -> list[tuple[int, str, str, str]]: ...
 @final

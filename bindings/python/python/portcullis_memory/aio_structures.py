@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from portcullis_memory import _native
 from portcullis_memory.aio import BUSY_WAIT, Driver
-from portcullis_memory.claims import Claim, check_dead_letters, unless_ended
+from portcullis_memory.claims import Claim, check_dead_letters, time_left, unless_ended
 from portcullis_memory.errors import Error
 
 if TYPE_CHECKING:
@@ -222,8 +222,9 @@ class AwaitingQueue(_AwaitingStructure[_native.Queue]):
     ) -> Claim | None:
         """As Queue.claim. Where the coroutine is cancelled while it claims an entry, the entry is given back."""
         check_dead_letters(deliveries_max, dead_letters)
+        left = time_left(timeout)
         while True:
-            found = await self._run(lambda: self._native.claim_later(lease, timeout))
+            found = await self._run(lambda: self._native.claim_later(lease, left()))
             if found is None:
                 return None
             claim = Claim(cast("Queue", self), found)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from portcullis_memory._native import DELIVERIES_MAX
 from portcullis_memory.errors import Error
 
 if TYPE_CHECKING:
@@ -15,16 +17,20 @@ if TYPE_CHECKING:
 __all__ = ["Claim"]
 
 
-DELIVERIES_MAX = 1022
-"""The most deliveries after which an entry can be a dead letter."""
-
-
 def check_dead_letters(deliveries_max: int | None, dead_letters: Queue | None) -> None:
     """Checks what a call says of entries that are delivered too often."""
     if (deliveries_max is None) != (dead_letters is None):
         raise TypeError("deliveries_max and dead_letters go together")
     if deliveries_max is not None and not 1 <= deliveries_max <= DELIVERIES_MAX:
         raise ValueError(f"deliveries_max is 1 to {DELIVERIES_MAX}, not {deliveries_max}: more deliveries are not counted")
+
+
+def time_left(timeout: float | None) -> Callable[[], float | None]:
+    """Returns what tells how much of a time is left: a call that claims several entries waits for all of them together."""
+    if timeout is None:
+        return lambda: None
+    until = time.monotonic() + timeout
+    return lambda: max(0.0, until - time.monotonic())
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from portcullis_memory import _native
 from portcullis_memory.aio_structures import AwaitingQueue, AwaitingTable
-from portcullis_memory.claims import Claim, check_dead_letters, unless_ended
+from portcullis_memory.claims import Claim, check_dead_letters, time_left, unless_ended
 
 if TYPE_CHECKING:
     from portcullis_memory._native import ObjectRef
@@ -259,8 +259,9 @@ class Queue(AwaitingQueue):
         b'job' 1
         """
         check_dead_letters(deliveries_max, dead_letters)
+        left = time_left(timeout)
         while True:
-            found = self._native.claim(lease, timeout)
+            found = self._native.claim(lease, left())
             if found is None:
                 return None
             claim = Claim(self, found)
