@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis_protocol::Lifetime;
 use portcullis_sim::{FaultKind, Plan, Programs, Report, campaign, run, shrink};
+use portcullis_structures::table::VALUE_BYTES_MAX;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use summary::Summary;
@@ -21,6 +22,7 @@ Examples:
   portcullis sim --seed 7 --clients 40 --nodes 4 --minutes 0.01
   portcullis sim --udp 100                 # all clients over UDP
   portcullis sim --programs tables         # users of a hash table that die
+  portcullis sim --programs tables --values-max 96KiB   # … that lie in pieces
   portcullis sim --programs queues         # users of a queue that die
   portcullis sim --programs chunks         # clients of chunks that die
   portcullis sim --programs calls          # callers and servers that die
@@ -94,6 +96,9 @@ pub struct Options {
     /// With --faults node-freeze, nodes stand still for longer.
     #[arg(long, value_name = "TIME")]
     within: Option<Lifetime>,
+    /// The most bytes of values, with --programs tables: `96KiB`. Values beyond 32 KiB lie in pieces [default: 30 KiB].
+    #[arg(long, value_name = "SIZE", value_parser = values_max)]
+    values_max: Option<usize>,
     /// Kinds of faults that may happen, separated by commas, or `none`.
     #[arg(long, value_delimiter = ',')]
     faults: Option<Vec<String>>,
@@ -203,6 +208,7 @@ impl Options {
             udp: self.udp.unwrap_or(drawn.udp),
             think_ns: self.think.unwrap_or(drawn.think_ns),
             within: self.within,
+            values_max: self.values_max.unwrap_or(drawn.values_max),
             ..drawn
         }
     }
@@ -218,6 +224,17 @@ fn programs(name: &str) -> Result<Programs, String> {
     let names = Programs::ALL.map(Programs::name).join(", ");
     let known = Programs::ALL.into_iter().find(|programs| programs.name() == name);
     known.ok_or_else(|| format!("there are {names}"))
+}
+
+fn values_max(text: &str) -> Result<usize, String> {
+    let bytes = crate::size::parse(text)?;
+    let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
+    if bytes + 8 > VALUE_BYTES_MAX {
+        return Err(format!(
+            "a table takes values of up to {VALUE_BYTES_MAX} bytes, of which 8 are the value's number"
+        ));
+    }
+    Ok(bytes)
 }
 
 /// Nanoseconds, from a text in microseconds with up to three decimals.
@@ -348,21 +365,23 @@ mod tests {
         let times = (any::<u64>(), proptest::option::of(any::<u64>()));
         let programs = proptest::sample::select(Programs::ALL.to_vec());
         let programs = (programs, 0u32..101);
-        (any::<u64>(), sizes, 0u32..100, faults, times, any::<bool>(), programs).prop_map(
+        let last = (any::<bool>(), proptest::option::of(0usize..=1 << 19));
+        (any::<u64>(), sizes, 0u32..100, faults, times, last, programs).prop_map(
             |(
                 seed,
                 (nodes, clients, tenants, held),
                 hostile,
                 faults,
                 (duration_ns, think),
-                fill,
+                (fill, values_max),
                 (programs, udp),
             )| {
                 let drawn = Plan::draw(seed).with(programs);
                 let hostile = clients * hostile as usize / 100;
                 let think_ns = think.unwrap_or(drawn.think_ns);
+                let values_max = values_max.unwrap_or(drawn.values_max);
                 let sizes = Plan { nodes, clients, tenants, held, hostile, ..drawn };
-                Plan { duration_ns, faults, think_ns, fill, udp, ..sizes }
+                Plan { duration_ns, faults, think_ns, fill, udp, values_max, ..sizes }
             },
         )
     }

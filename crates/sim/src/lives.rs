@@ -263,7 +263,13 @@ impl Cluster {
     /// What a client does that works on the run's structure.
     fn structure(&self, kind: Structure, client: usize) -> Purpose {
         let lease_min = if self.has_clients_over_udp() { self.terms.lease_min() } else { Lifetime(0) };
-        Purpose::Structure { kind, commons: self.commons.clone(), is_founder: client == FOUNDER, lease_min }
+        Purpose::Structure {
+            kind,
+            commons: self.commons.clone(),
+            is_founder: client == FOUNDER,
+            lease_min,
+            values_max: self.plan.values_max,
+        }
     }
 
     fn settle_in(

@@ -183,6 +183,8 @@ pub struct Plan {
     pub sharing: bool,
     /// For how long operations of sessions may wait for their node. `None`, as seeds draw it: as long as it takes.
     pub within: Option<Lifetime>,
+    /// The most bytes of a table's values. A value has none of them beyond its first eight, a third, two thirds or all.
+    pub values_max: usize,
     /// Whether the run keeps a readable trace.
     pub readable: bool,
 }
@@ -227,10 +229,15 @@ impl Plan {
             // A stream of its own, so that all else of the plan is as it would be without.
             sharing: Dice::new(seed, SHARING).per_mille(350),
             within: None,
+            values_max: VALUES_MAX,
             readable: false,
         }
     }
 }
+
+/// The most bytes of a table's values, unless a run is asked for others. An extent has few blocks for the longer ones, so they are
+/// soon used again. Beyond 32 KiB values lie in pieces.
+const VALUES_MAX: usize = 30 << 10;
 
 /// More violations than any run has.
 const FORGIVING: u32 = 1 << 20;
@@ -239,6 +246,9 @@ const FORGIVING: u32 = 1 << 20;
 const CLIENTS_OF_A_STRUCTURE: usize = 4;
 /// How much longer a run with a structure takes: one of its operations takes many accesses.
 const DURATION_OF_STRUCTURES: u64 = 2;
+
+/// For so many of a table's longest values its node has room, at least: more than all of its keys have, as half of them are long.
+const KEYS_AND_MORE: u64 = 128;
 
 /// How much longer a run with calls takes.
 const DURATION_OF_CALLS: u64 = 1_000;
@@ -273,7 +283,7 @@ impl NodePlan {
             drawn.depths = (16, 16);
         }
         if plan.programs.share_a_structure() {
-            drawn.config = spacious(drawn.config);
+            drawn.config = spacious(plan, drawn.config);
         }
         if plan.programs == Programs::Chunks {
             drawn.config = with_chunks(plan, drawn.config);
@@ -376,9 +386,9 @@ fn roomy(plan: &Plan, config: NodeConfig) -> NodeConfig {
 }
 
 /// Makes room for a structure, and allows the leases with which its users make it.
-fn spacious(config: NodeConfig) -> NodeConfig {
+fn spacious(plan: &Plan, config: NodeConfig) -> NodeConfig {
     NodeConfig {
-        pool_bytes: 24 << 20,
+        pool_bytes: (plan.values_max as u64 * KEYS_AND_MORE).next_multiple_of(1 << 20).max(24 << 20),
         headers: 1 << 14,
         longest_lifetime: Lifetime::seconds(2),
         quota: Quota { permissions_max: 1 << 30, objects_max: 1 << 30, ..Quota::default() },
@@ -471,8 +481,12 @@ impl Plan {
         let own = self.think_ns == Self::draw(self.seed).think_ns;
         let think = if own { String::new() } else { format!(" --think {}", micros(self.think_ns)) };
         let within = self.within.map_or(String::new(), |within| format!(" --within {}us", within.0));
+        let values = match self.values_max {
+            VALUES_MAX => String::new(),
+            others => format!(" --values-max {others}"),
+        };
         format!(
-            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{programs}{udp}{think}{within} --trace",
+            "portcullis sim --seed {} --nodes {} --clients {} --hostile {} --tenants {} --held {} --microseconds {} --faults {faults}{fill}{programs}{udp}{think}{within}{values} --trace",
             self.seed,
             self.nodes,
             self.clients,

@@ -14,6 +14,18 @@ fn what_the_users_of_a_table_are_told_fits_one_order() {
 }
 
 #[test]
+fn values_that_lie_in_pieces_are_found_whole_or_not_at_all() {
+    let long = |seed| Plan { values_max: 96 << 10, ..plan_for(seed) };
+    let mut grants = 0;
+    for plan in (0..8).map(long).chain((8..14).map(|seed| Plan { udp: 70, ..long(seed) })) {
+        let report = run(&plan);
+        assert!(report.ok, "{:?}: {}", report.failures, plan.command());
+        grants += report.grants;
+    }
+    assert!(grants > 1_000, "they do their work: {grants} grants");
+}
+
+#[test]
 fn a_run_with_a_table_can_be_had_again() {
     can_be_had_again(Programs::Tables);
 }

@@ -91,7 +91,7 @@ pub(crate) enum Purpose {
     /// It allocates chunks, and uses them.
     Chunks,
     /// It works on the structure of its run. One program makes that, and looks at it at the end.
-    Structure { kind: Structure, commons: Commons, is_founder: bool, lease_min: Lifetime },
+    Structure { kind: Structure, commons: Commons, is_founder: bool, lease_min: Lifetime, values_max: usize },
 }
 
 /// A program with sessions, as the cluster sees it.
@@ -135,10 +135,10 @@ impl Application {
                 PermissionUser { session, clock, dice: own, longest, board: its }.run();
             }
             Purpose::Chunks => ChunkUser::new(session, clock, own, its).run(),
-            Purpose::Structure { kind, commons, is_founder, lease_min } => {
+            Purpose::Structure { kind, commons, is_founder, lease_min, values_max } => {
                 let user = User { clock, dice: own.into(), commons, board: its, is_founder, lease_min };
                 match kind {
-                    Structure::Table => TableUser(user).run(session),
+                    Structure::Table => TableUser { user, values_max }.run(session),
                     Structure::Queue => QueueUser(user).run(session),
                     Structure::Claims => ClaimUser(user).run(session),
                 }

@@ -18,64 +18,68 @@ type SimTable = portcullis_structures::table::Table<SimEndpoint, FiberClock>;
 /// Keys that all programs change. Others come only to make the table grow.
 const HOT: u64 = 4;
 const KEYS: u64 = 90;
-/// A value's length goes up in steps of so many bytes. An extent has few blocks of the longer ones, so they are soon used
-/// again.
-const STEP_BYTES: usize = 10 << 10;
+/// The lengths of values beyond their first eight bytes go up in so many equal steps.
+const STEPS: usize = 3;
 /// The most operations that a program has in flight.
 const LANES: usize = 4;
 
 /// What runs on the program's fiber.
-pub(super) struct TableUser(pub User);
+pub(super) struct TableUser {
+    pub user: User,
+    /// The most bytes of a value beyond its first eight.
+    pub values_max: usize,
+}
 
 fn number(value: &[u8]) -> u64 {
     value.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The bytes of a value. A torn one shows.
-fn bytes_of(number: u64) -> Vec<u8> {
-    let steps = usize::try_from(number % 4).expect("it is small");
-    number.to_le_bytes().into_iter().cycle().take(8 + steps * STEP_BYTES).collect()
-}
-
-async fn perform(table: &SimTable, key: u64, event: Event) -> Result<Event, TableError> {
-    let key = &key.to_le_bytes();
-    Ok(match event {
-        Event::Get(_) => {
-            let found = table.get(key).await?;
-            let whole = found.as_ref().filter(|it| **it == bytes_of(number(it)));
-            // A torn value is one that nobody has stored.
-            Event::Get(found.as_ref().map(|_| whole.map_or(u64::MAX, |it| number(it))))
-        }
-        Event::Insert(new, _) => Event::Insert(new, table.insert(key, &bytes_of(new)).await?),
-        Event::Update(new, _) => Event::Update(new, table.update(key, &bytes_of(new)).await?),
-        Event::Upsert(new) => {
-            let stored = table.upsert(key, &bytes_of(new)).await?;
-            assert_ne!(stored, Stored::Unchanged, "an upsert has no condition");
-            Event::Upsert(new)
-        }
-        Event::Remove(_) => Event::Remove(table.remove(key).await?),
-        Event::Exchange(old, new, _) => {
-            Event::Exchange(old, new, table.compare_and_set(key, &bytes_of(old), &bytes_of(new)).await?)
-        }
-    })
-}
-
 impl TableUser {
     pub fn run(self, session: SimSession) {
         let pipeline = Rc::new(Pipeline::new(session));
-        let at_work = self.0.commons.go_to_work();
+        let at_work = self.user.commons.go_to_work();
         let Some(table) = self.open(&pipeline) else { return };
-        let lanes = self.0.dice.borrow_mut().index(LANES) + 1;
+        let lanes = self.user.dice.borrow_mut().index(LANES) + 1;
         let mut under_way: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
         under_way.extend((0..lanes).map(|_| Box::pin(self.work(&pipeline, &table)) as _));
-        if self.0.is_founder {
+        if self.user.is_founder {
             under_way.push(Box::pin(self.sweep(&pipeline, &table)));
         }
         pipeline.run(under_way.len(), under_way, |()| ());
         drop(at_work);
-        if self.0.is_founder {
-            self.0.look_at_the_end(&pipeline, async || self.look(&table).await);
+        if self.user.is_founder {
+            self.user.look_at_the_end(&pipeline, async || self.look(&table).await);
         }
+    }
+
+    /// The bytes of a value. A torn one shows.
+    fn bytes_of(&self, number: u64) -> Vec<u8> {
+        let steps = usize::try_from(number % (STEPS as u64 + 1)).expect("it is small");
+        number.to_le_bytes().into_iter().cycle().take(8 + steps * self.values_max / STEPS).collect()
+    }
+
+    async fn perform(&self, table: &SimTable, key: u64, event: Event) -> Result<Event, TableError> {
+        let key = &key.to_le_bytes();
+        let bytes_of = |number| self.bytes_of(number);
+        Ok(match event {
+            Event::Get(_) => {
+                let found = table.get(key).await?;
+                let whole = found.as_ref().filter(|it| **it == bytes_of(number(it)));
+                // A torn value is one that nobody has stored.
+                Event::Get(found.as_ref().map(|_| whole.map_or(u64::MAX, |it| number(it))))
+            }
+            Event::Insert(new, _) => Event::Insert(new, table.insert(key, &bytes_of(new)).await?),
+            Event::Update(new, _) => Event::Update(new, table.update(key, &bytes_of(new)).await?),
+            Event::Upsert(new) => {
+                let stored = table.upsert(key, &bytes_of(new)).await?;
+                assert_ne!(stored, Stored::Unchanged, "an upsert has no condition");
+                Event::Upsert(new)
+            }
+            Event::Remove(_) => Event::Remove(table.remove(key).await?),
+            Event::Exchange(old, new, _) => {
+                Event::Exchange(old, new, table.compare_and_set(key, &bytes_of(old), &bytes_of(new)).await?)
+            }
+        })
     }
 
     fn open(&self, pipeline: &SimPipeline) -> Option<SimTable> {
@@ -84,14 +88,15 @@ impl TableUser {
             let head = table.head();
             Ok((table, head))
         };
-        self.0.open(pipeline, make, |head| pipeline.block_on(SimTable::open(pipeline, head, Access::Write)))
+        self.user
+            .open(pipeline, make, |head| pipeline.block_on(SimTable::open(pipeline, head, Access::Write)))
     }
 
     fn options(&self) -> TableOptions {
-        let mut dice = self.0.dice.borrow_mut();
+        let mut dice = self.user.dice.borrow_mut();
         TableOptions {
             grain: if dice.per_mille(700) { Grain::Extent } else { Grain::Block },
-            lease: Lifetime(dice.of(1_000..4_000)).max(self.0.lease_min),
+            lease: Lifetime(dice.of(1_000..4_000)).max(self.user.lease_min),
             groups: 1,
             depth_max: 8,
             seed: Some(dice.any()),
@@ -102,12 +107,12 @@ impl TableUser {
     /// One operation after another, until the run winds down.
     async fn work(&self, pipeline: &SimPipeline, table: &SimTable) {
         let mut seen = 0;
-        while self.0.goes_on(pipeline) {
+        while self.user.goes_on(pipeline) {
             let (key, event) = self.draw(seen);
             if let Some(Event::Get(Some(value))) = self.tell(table, key, event).await {
                 seen = value;
             }
-            let pause = self.0.dice.borrow_mut().magnitude(1..60);
+            let pause = self.user.dice.borrow_mut().magnitude(1..60);
             // Where the session is over the loop ends.
             let _ = pipeline.sleep(Lifetime(pause)).await;
         }
@@ -115,16 +120,16 @@ impl TableUser {
 
     /// Frees what others have left, again and again.
     async fn sweep(&self, pipeline: &SimPipeline, table: &SimTable) {
-        while self.0.goes_on(pipeline) {
-            self.0.note("a sweep", table.sweep().await);
+        while self.user.goes_on(pipeline) {
+            self.user.note("a sweep", table.sweep().await);
             let _ = pipeline.sleep(Lifetime::micros(100)).await;
         }
     }
 
     fn draw(&self, seen: u64) -> (u64, Event) {
-        let mut dice = self.0.dice.borrow_mut();
+        let mut dice = self.user.dice.borrow_mut();
         let key = if dice.per_mille(700) { dice.of(0..HOT) } else { dice.of(HOT..KEYS) };
-        let new = self.0.commons.new_value();
+        let new = self.user.commons.new_value();
         let event = match dice.of(0..10) {
             0..3 => Event::Get(None),
             3 | 4 => Event::Insert(new, false),
@@ -138,9 +143,9 @@ impl TableUser {
 
     /// Carries an operation out, and notes what it was told.
     async fn tell(&self, table: &SimTable, key: u64, event: Event) -> Option<Event> {
-        let place = self.0.commons.begin_on_key(key, event);
-        let told = self.0.note("an operation on a key", perform(table, key, event).await)?;
-        self.0.commons.end_on_key(place, told);
+        let place = self.user.commons.begin_on_key(key, event);
+        let told = self.user.note("an operation on a key", self.perform(table, key, event).await)?;
+        self.user.commons.end_on_key(place, told);
         Some(told)
     }
 
@@ -159,12 +164,12 @@ impl TableUser {
             })
             .await?;
         if let Some(key) = twice {
-            self.0.wrong(Promise::Order, format!("key {key} is there twice"));
+            self.user.wrong(Promise::Order, format!("key {key} is there twice"));
         }
         for key in 0..KEYS {
             let told = self.tell(table, key, Event::Get(None)).await;
             if told.is_some_and(|told| told != Event::Get(found.get(&key).copied())) {
-                self.0.wrong(
+                self.user.wrong(
                     Promise::Order,
                     format!("key {key}: {told:?}, but a scan finds {:?}", found.get(&key)),
                 );
@@ -172,7 +177,7 @@ impl TableUser {
         }
         let statistics = table.statistics().await?;
         if (statistics.unlinked, statistics.dangling, statistics.keys) != (0, 0, found.len() as u64) {
-            self.0.wrong(
+            self.user.wrong(
                 Promise::Rest,
                 format!("blocks are leaked or lost: {statistics:?}, {} keys", found.len()),
             );

@@ -210,6 +210,16 @@ faults! {
 }
 
 #[test]
+fn pieces_that_a_sweep_takes_for_orphans_are_missed() {
+    let plan = |seed| Plan { values_max: 96 << 10, ..Plan::draw(seed).with(Programs::Tables) };
+    planted::plant(Some(Fault::PiecesNotSpared));
+    let found = (0..SEEDS_OF_STRUCTURES).find_map(|seed| run(&plan(seed)).failures.into_iter().next());
+    planted::plant(None);
+    let found = found.expect("it is found");
+    assert!(matches!(found.promise, Promise::Order | Promise::Rest), "{found}");
+}
+
+#[test]
 fn a_failing_run_is_cut_down_to_one_that_breaks_the_same_promise() {
     planted::plant(Some(Fault::ScrubSkipped));
     let failing = (0..SEEDS).map(|seed| (Plan::draw(seed), run(&Plan::draw(seed))));
