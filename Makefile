@@ -26,10 +26,10 @@ help:
 	@echo 'make soak   clusters in virtual time, seed after seed, for SOAK_HOURS (8)'
 
 build: setup
-	$(CARGO) build --release --locked -p portcullis-cli -p portcullis-preload
+	$(CARGO) build --release --locked -p portcullis-cli -p portcullis-lab -p portcullis-preload
 
 demo: setup
-	$(CARGO) run --quiet --profile demo --locked -p portcullis-cli -- demo .
+	$(CARGO) run --quiet --profile demo --locked -p portcullis-lab --no-default-features -- demo .
 
 test: setup lint fresh-setup unit examples python memcached verbs fuzz instructions
 	@echo 'All of make test passed.'
@@ -90,7 +90,7 @@ fresh-setup:
 
 # Seeds that no run before this one had: they begin where the clock says.
 soak: build
-	$(CARGO) run --quiet --release --locked -p portcullis-cli -- sim --hours $(SOAK_HOURS) --seed $$(date +%s)000000
+	$(CARGO) run --quiet --release --locked -p portcullis-lab -- sim --hours $(SOAK_HOURS) --seed $$(date +%s)000000
 
 # Mistakes that are made in the sources, one after another: does a test find each? Takes hours; docs/mutants.md has what
 # came of it.

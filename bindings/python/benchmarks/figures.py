@@ -1,9 +1,9 @@
 """What Python costs: median times beside Rust's own, in turns.
 
-    python benchmarks/figures.py [--portcullis target/release/portcullis] [--rounds 5]
+    python benchmarks/figures.py [--portcullis target/release/portcullis] [--lab target/release/portcullis-lab] [--rounds 5]
 
-The node is a process of its own on processor 0, this program runs on processor 1, as in `portcullis bench`. Rust's figures come
-from `portcullis bench` with the same node. Build both for release first: `cargo build --release`, and the wheel by `pip install`.
+The node is a process of its own on processor 0, this program runs on processor 1, as in `portcullis-lab bench`. Rust's figures come
+from `portcullis-lab bench` with the same node. Build all for release first: `make build`, and the wheel by `pip install`.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ def told(name: str, values: list[float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--portcullis", default="target/release/portcullis")
+    parser.add_argument("--lab", default="target/release/portcullis-lab")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     os.sched_setaffinity(0, {1})
@@ -135,7 +136,7 @@ def main() -> None:
     with node(options.portcullis) as address, portcullis_memory.connect(address, arena="16MiB") as session:
         for _ in range(options.rounds):
             for name, arguments in rusts:
-                took = rust(options.portcullis, address, *arguments)["t_typical"]
+                took = rust(options.lab, address, *arguments)["t_typical"]
                 measured.setdefault(name, []).append(float(str(took)))
             for name, measure in pythons:
                 measured.setdefault(name, []).append(measure(session))

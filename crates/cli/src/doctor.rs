@@ -4,13 +4,13 @@ mod device;
 mod told;
 mod udp;
 
+use crate::network::{DeviceOptions, NicKind};
 use crate::output::complain;
-use crate::rdma::{DeviceOptions, NicKind};
 use clap::Args;
 use device::{Chosen, Device, NoDevice};
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::Mechanism;
-use portcullis_conformance::examination::{Examination, Verdict, names, rests_on};
+use portcullis_examination::{Examination, Verdict, names, rests_on};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\

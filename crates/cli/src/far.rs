@@ -1,7 +1,7 @@
 //! `portcullis far`: a program that knows nothing of it runs with most of its memory on a node.
 
+use crate::network::ClientOptions;
 use crate::output::{complain, complain_lines};
-use crate::rdma::ClientOptions;
 use clap::Args;
 use portcullis::host::{Host, HostConfig, HostError};
 use portcullis::{

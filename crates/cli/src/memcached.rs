@@ -1,11 +1,11 @@
 //! `portcullis memcached`: clients of memcached use a table in a node's memory.
 
 use crate::expiry;
+use crate::network::ClientOptions;
 use crate::output::{complain, print_json, say};
-use crate::rdma::ClientOptions;
-use crate::serve::sockets;
 use crate::signals::{self, Request};
 use crate::size;
+use crate::sockets;
 use clap::Args;
 use portcullis::host::SocketAccess;
 use portcullis::{

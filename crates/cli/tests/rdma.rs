@@ -107,10 +107,10 @@ fn certificate(directory: &Path, arguments: &[&str]) {
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
 }
 
-fn read_with(address: &str, directory: &Path, tenant: &str) -> Output {
+fn table_with(address: &str, directory: &Path, tenant: &str) -> Output {
     let directory = directory.to_str().expect("text");
     let credentials = ["--certificates", directory, "--tenant", tenant];
-    run(&[&["bench", "read_lat", "-n", "16", "--node", address], &credentials[..]].concat())
+    run(&[&["kv", "create", "--node", address, "cities"], &credentials[..]].concat())
 }
 
 #[test]
@@ -129,31 +129,15 @@ fn certificates_let_a_tenant_in_and_nobody_else() {
     let node = Node::start(&[&listen[..], &audit[..]].concat());
     let address = node.address();
 
-    let good = read_with(&address, &ours, "orange");
+    let good = table_with(&address, &ours, "orange");
     assert_eq!(good.status.code(), Some(0), "{}", errors(&good));
-    let bad = read_with(&address, &foreign, "orange");
+    let bad = table_with(&address, &foreign, "orange");
     assert_eq!(bad.status.code(), Some(3), "{}", errors(&bad));
-    let without = run(&["bench", "read_lat", "-n", "16", "--node", &address]);
+    let without = run(&["kv", "create", "--node", &address, "cities"]);
     assert_eq!(without.status.code(), Some(3), "{}", errors(&without));
     drop(node);
     let mut lines = String::new();
     std::fs::File::open(log).expect("a log").read_to_string(&mut lines).expect("text");
     assert!(lines.contains("\"tenant\":\"orange\""), "the certificate names the tenant: {lines}");
     assert_eq!(lines.matches("\"event\":\"attach\"").count(), 1, "{lines}");
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn everything_that_the_demo_shows_holds_on_a_device() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for (name, length) in [("short", 5), ("long", 700_000)] {
-        std::fs::write(folder.path().join(name), vec![7; length]).expect("a file");
-    }
-    let folder = folder.path().to_str().expect("text");
-    let output = run(&["demo", "--json", "--nic", "ibverbs", folder]);
-    let report: Value = serde_json::from_slice(&output.stdout).expect("one object");
-    assert_eq!(report["problems"], serde_json::json!([]), "{report:#}");
-    assert_eq!(report["late_reader"]["protected"]["protection"], "memory-region");
-    assert_eq!(report["late_reader"]["unprotected"]["got"], report["late_reader"]["secret"]);
-    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
 }

@@ -146,7 +146,7 @@ fn another_user_gets_in_where_every_user_is_said_to_and_nowhere_else() {
     let node = Node::start(&["--listen", &listen(&path), "--listen", &named]);
     let (address, _) = named.split_once('?').expect("an address");
     for (address, gets_in) in [(listen(&path), true), (address.to_owned(), false)] {
-        let mut client = portcullis(&["bench", "read_lat", "-n", "1", "--node", &address]);
+        let mut client = portcullis(&["kv", "create", "--node", &address, "cities"]);
         match client.uid(SOMEBODY).gid(SOMEBODY).current_dir("/").output() {
             Ok(output) => {
                 let said = String::from_utf8_lossy(&output.stderr);

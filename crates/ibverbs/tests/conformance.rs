@@ -2,7 +2,7 @@
 //! PORTCULLIS_DEVICE names. Ignored where cargo is not told that there is one, since a run without a device would
 //! prove nothing: `cargo test -p portcullis-ibverbs -- --ignored`.
 
-use portcullis_conformance::suite::{self, Outcome};
+use portcullis_conformance::{self as suite, Outcome};
 use portcullis_ibverbs::{DeviceChoice, IbNic, WorkRequests};
 
 fn keeps_its_promises(requests: WorkRequests) {

@@ -4,7 +4,7 @@
 mod cache;
 #[path = "../examples/cache/client.rs"]
 mod client;
-#[path = "../../cli/src/bench/ycsb/workload.rs"]
+#[path = "../../../lab/program/src/bench/ycsb/workload.rs"]
 mod workload;
 #[path = "../examples/cache/ycsb.rs"]
 mod ycsb;

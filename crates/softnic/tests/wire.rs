@@ -1,6 +1,6 @@
 //! The conformance suite with a network: the NIC's packets leave it and come back in.
 
-use portcullis_conformance::{Around, Hook};
+use portcullis_examination::{Around, Hook};
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, Capabilities, Completion, CqId, Event, Lkey, LocalSpan, Memory, Nic, Operation, QpAttributes,

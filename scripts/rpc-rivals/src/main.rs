@@ -29,7 +29,7 @@ mod servers;
 mod store;
 #[path = "../../../crates/rpc/examples/documents/value.rs"]
 mod value;
-#[path = "../../../crates/cli/src/bench/ycsb/workload.rs"]
+#[path = "../../../lab/program/src/bench/ycsb/workload.rs"]
 mod workload;
 #[path = "../../../crates/rpc/examples/cache/ycsb.rs"]
 #[allow(dead_code, reason = "the example also deletes")]

@@ -1,7 +1,7 @@
 //! The choice of the device to examine.
 
-use crate::rdma::{DeviceOptions, NicKind};
-use portcullis_conformance::examination::{Examination, Finding, examine};
+use crate::network::{DeviceOptions, NicKind};
+use portcullis_examination::{Examination, Finding, examine};
 use portcullis_ibverbs::{DeviceChoice, DeviceSummary, IbNic, WorkRequests, devices};
 use portcullis_nic::VerbsError;
 use portcullis_softnic::SoftNic;

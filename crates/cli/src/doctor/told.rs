@@ -5,7 +5,7 @@ use crate::output::{print_json, print_styled, say};
 use anstyle::{AnsiColor, Style};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use portcullis_conformance::examination::{Examination, Finding, Verdict, names};
+use portcullis_examination::{Examination, Finding, Verdict, names};
 use serde::Serialize;
 
 /// Prints what is examined, and why that device.

@@ -1,7 +1,7 @@
 //! Which table on which node a command is about, and the way there.
 
 use super::trouble::Trouble;
-use crate::rdma::ClientOptions;
+use crate::network::ClientOptions;
 use clap::Args;
 use portcullis::{DirectoryName, SessionOptions, TenantName, connect_with};
 use portcullis_structures::Pipeline;

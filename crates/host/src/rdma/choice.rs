@@ -2,8 +2,8 @@
 
 use super::RdmaConfig;
 use crate::HostError;
-use portcullis_conformance::examination::{mechanism_for, mechanisms_that_hold, rests_on, unenforced};
 use portcullis_errors::{Coded, ErrorCode};
+use portcullis_examination::{mechanism_for, mechanisms_that_hold, rests_on, unenforced};
 use portcullis_ibverbs::{IbNic, WorkRequests};
 use portcullis_nic::{Capabilities, Guarantee, Nic};
 use portcullis_protocol::Mechanism;

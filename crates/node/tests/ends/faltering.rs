@@ -1,6 +1,6 @@
 //! A NIC that fails at one chosen call.
 
-use portcullis_conformance::{Around, Hook};
+use portcullis_examination::{Around, Hook};
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, Completion, CqId, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId, Region, RemoteAddress,

@@ -4,7 +4,7 @@
 
 #![allow(dead_code, reason = "an example uses a part of the rig")]
 
-use portcullis_conformance::{Around, Hook};
+use portcullis_examination::{Around, Hook};
 use portcullis_memory::{Doorbell, Mapping, Watched};
 use portcullis_nic::{
     Capabilities, ChainVerb, Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory,

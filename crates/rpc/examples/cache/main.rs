@@ -8,7 +8,7 @@
 
 mod cache;
 mod client;
-#[path = "../../../cli/src/bench/ycsb/workload.rs"]
+#[path = "../../../../lab/program/src/bench/ycsb/workload.rs"]
 mod workload;
 mod ycsb;
 

@@ -2,7 +2,7 @@
 //! skipped.
 
 use super::spoilt::{Spoiler, Spoilt};
-use portcullis_conformance::suite::{Outcome, Report, run};
+use portcullis_conformance::{Outcome, Report, run};
 
 /// The promises that a device breaks if its FETCH_AND_ADD adds twice.
 const ADDS_TWICE: [&str; 12] = [

@@ -4,7 +4,7 @@
 mod known;
 mod spoilt;
 
-use portcullis_conformance::examination::{
+use portcullis_examination::{
     Examination, Limits, Verdict, examine, examine_within, mechanism_for, mechanisms_that_hold, names,
     unenforced,
 };

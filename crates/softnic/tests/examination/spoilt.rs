@@ -1,6 +1,6 @@
 //! The software NIC with one defect, like a device with a fault of its hardware, firmware or driver.
 
-use portcullis_conformance::{Around, Hook};
+use portcullis_examination::{Around, Hook};
 use portcullis_memory::Mapping;
 use portcullis_nic::{
     Access, Capabilities, ChainVerb, Completion, CqId, Misuse, Nic, Operation, PdId, QpAttributes, QpChange,

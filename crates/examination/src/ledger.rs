@@ -1,0 +1,143 @@
+//! A record of what is on a NIC, so that it can be destroyed: windows, queue pairs, completion queues, regions,
+//! domains, in that order. On a real device nothing is destroyed in time by itself, and some devices do not survive
+//! another order.
+
+use crate::Hook;
+use portcullis_nic::{
+    Access, ChainRole, CqId, Nic, PdId, QpAttributes, QpId, Region, RegionId, RemoteAddress, VerbsError,
+    Window, WindowId, WindowKind,
+};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Knows what is on a NIC. What is left is destroyed before the NIC is dropped, on every path.
+#[derive(Default, Debug)]
+pub struct Ledger {
+    windows: Vec<WindowId>,
+    queue_pairs: Vec<QpId>,
+    completion_queues: Vec<CqId>,
+    regions: Vec<RegionId>,
+    domains: Vec<PdId>,
+}
+
+impl Ledger {
+    /// Destroys everything, as far as the device allows, newest first within each kind.
+    ///
+    /// # Errors
+    /// The first refusal. The object in question stays.
+    pub(crate) fn clear<N: Nic>(&mut self, nic: &mut N) -> Result<(), VerbsError> {
+        let Self { windows, queue_pairs, completion_queues, regions, domains } = self;
+        let mut first = Ok(());
+        let mut note = |said: Result<(), VerbsError>| {
+            if first.is_ok() {
+                first = said;
+            }
+        };
+        windows.drain(..).rev().for_each(|window| note(nic.deallocate_window(window)));
+        queue_pairs.drain(..).rev().for_each(|qp| note(nic.destroy_qp(qp)));
+        completion_queues.drain(..).rev().for_each(|cq| note(nic.destroy_cq(cq)));
+        regions.drain(..).rev().for_each(|region| note(nic.deregister_region(region)));
+        domains.drain(..).rev().for_each(|pd| note(nic.deallocate_pd(pd)));
+        first
+    }
+}
+
+fn made<T: Copy, U>(
+    said: Result<U, VerbsError>,
+    list: &mut Vec<T>,
+    id: impl Fn(&U) -> T,
+) -> Result<U, VerbsError> {
+    said.inspect(|object| list.push(id(object)))
+}
+
+fn gone<T: PartialEq>(said: Result<(), VerbsError>, list: &mut Vec<T>, id: &T) -> Result<(), VerbsError> {
+    // The newest object mostly goes first.
+    said.inspect(|()| {
+        if let Some(at) = list.iter().rposition(|there| there == id) {
+            list.remove(at);
+        }
+    })
+}
+
+impl<N: Nic> Hook<N> for Ledger {
+    fn allocate_pd(&mut self, nic: &mut N) -> Result<PdId, VerbsError> {
+        made(nic.allocate_pd(), &mut self.domains, |pd| *pd)
+    }
+
+    fn deallocate_pd(&mut self, nic: &mut N, pd: PdId) -> Result<(), VerbsError> {
+        gone(nic.deallocate_pd(pd), &mut self.domains, &pd)
+    }
+
+    fn register_region(
+        &mut self,
+        nic: &mut N,
+        pd: PdId,
+        memory: &N::Memory,
+        span: Range<u64>,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        let said = nic.register_region(pd, memory, span, base, access);
+        made(said, &mut self.regions, |region| region.id)
+    }
+
+    fn deregister_region(&mut self, nic: &mut N, region: RegionId) -> Result<(), VerbsError> {
+        gone(nic.deregister_region(region), &mut self.regions, &region)
+    }
+
+    fn allocate_window(&mut self, nic: &mut N, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError> {
+        made(nic.allocate_window(pd, kind), &mut self.windows, |window| window.id)
+    }
+
+    fn deallocate_window(&mut self, nic: &mut N, window: WindowId) -> Result<(), VerbsError> {
+        gone(nic.deallocate_window(window), &mut self.windows, &window)
+    }
+
+    fn create_cq(&mut self, nic: &mut N, depth: u32) -> Result<CqId, VerbsError> {
+        made(nic.create_cq(depth), &mut self.completion_queues, |cq| *cq)
+    }
+
+    fn create_counting_cq(&mut self, nic: &mut N) -> Result<CqId, VerbsError> {
+        made(nic.create_counting_cq(), &mut self.completion_queues, |cq| *cq)
+    }
+
+    fn destroy_cq(&mut self, nic: &mut N, cq: CqId) -> Result<(), VerbsError> {
+        gone(nic.destroy_cq(cq), &mut self.completion_queues, &cq)
+    }
+
+    fn create_qp(&mut self, nic: &mut N, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
+        made(nic.create_qp(pd, attributes), &mut self.queue_pairs, |qp| *qp)
+    }
+
+    fn create_chain_qp(
+        &mut self,
+        nic: &mut N,
+        pd: PdId,
+        attributes: QpAttributes,
+        role: ChainRole,
+    ) -> Result<QpId, VerbsError> {
+        made(nic.create_chain_qp(pd, attributes, role), &mut self.queue_pairs, |qp| *qp)
+    }
+
+    fn register_queue_memory(
+        &mut self,
+        nic: &mut N,
+        pd: PdId,
+        qp: QpId,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        let said = nic.register_queue_memory(pd, qp, base, access);
+        made(said, &mut self.regions, |region| region.id)
+    }
+
+    fn destroy_qp(&mut self, nic: &mut N, qp: QpId) -> Result<(), VerbsError> {
+        gone(nic.destroy_qp(qp), &mut self.queue_pairs, &qp)
+    }
+
+    fn end(&mut self, nic: &mut N) {
+        // A device that panicked may do so again, and a panic during a panic ends the process. What is refused here has
+        // been reported already, or its check has failed for another reason.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.clear(nic)));
+    }
+}

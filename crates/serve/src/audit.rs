@@ -1,0 +1,42 @@
+//! The audit log: the options of `portcullis serve` for it.
+
+use clap::Args;
+use portcullis::host::{AuditStatus, Host};
+use portcullis::{AuditEvent, AuditEvents, NodeConfig};
+use std::path::PathBuf;
+
+/// Options about the audit log.
+#[derive(Args, Clone, Debug)]
+pub struct AuditOptions {
+    /// Append what happens to permissions to this file, as one JSON object per line. A symbolic link is not followed, so
+    /// it cannot be /dev/stdout; a named pipe needs a reader already.
+    #[arg(long, value_name = "FILE", value_parser = portcullis_program::files::path())]
+    pub audit: Option<PathBuf>,
+    /// Write only these events: grant, extension, revoke, expiry, violation, pause, bar, unbar, attach, detach,
+    /// recovery, publish, unpublish, share, unshare, include [default: all]. Start and stop of the node and lost
+    /// records are always written.
+    #[arg(long, value_name = "EVENTS", value_delimiter = ',')]
+    pub audit_events: Option<Vec<AuditEvent>>,
+}
+
+impl AuditOptions {
+    /// The node's configuration with the chosen events.
+    pub fn applied_to(&self, node: NodeConfig) -> NodeConfig {
+        let chosen = self.audit_events.as_ref().map(|events| events.iter().copied().collect::<AuditEvents>());
+        NodeConfig { audit_events: chosen.unwrap_or(node.audit_events), ..node }
+    }
+
+    /// A contradiction in the options.
+    pub fn wrong(&self) -> Option<&'static str> {
+        let nowhere = self.audit_events.is_some() && self.audit.is_none();
+        nowhere.then_some("--audit-events needs --audit: the file that they are written to")
+    }
+
+    /// What is missing in the log at the end, as a message for its reader.
+    pub fn missing(&self, host: &Host) -> Option<String> {
+        let AuditStatus { lost, failing, .. } = host.audit_status().filter(|status| status.lost > 0)?;
+        let path = self.audit.as_ref()?.display();
+        let why = failing.unwrap_or_default();
+        Some(format!("the last {lost} audit records could not be written to {path}: {why}"))
+    }
+}

@@ -1,0 +1,583 @@
+//! `portcullis serve`: runs a node until it is told to stop.
+#![forbid(unsafe_code)]
+// Output goes through `output`: the macros panic when the reader is gone.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod admin;
+mod announcement;
+mod audit;
+mod limits;
+mod listen;
+mod name;
+mod refusal;
+mod settings;
+
+use admin::AdminOptions;
+use announcement::announce;
+use audit::AuditOptions;
+use clap::{ArgMatches, Args};
+use limits::LimitOptions;
+use listen::Place;
+use name::DirectoryOptions;
+use portcullis::host::{Host, HostConfig, HostError, NetworkListen, RdmaConfig, UdpConfig};
+use portcullis::size;
+use portcullis::{
+    Address, ChunkLimits, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, NodeSecurity, Quota,
+    Reductions, Validity, ViolationLimits,
+};
+use portcullis_node::StartError;
+use portcullis_program::expiry;
+use portcullis_program::files::Input;
+use portcullis_program::network::{DeviceOptions, node_security};
+use portcullis_program::output::{complain, say};
+use portcullis_program::signals::{self, Request};
+use portcullis_program::sockets::SocketOptions;
+use refusal::NotServed;
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use settings::Settings;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender};
+
+const EXAMPLES: &str = "\
+Examples:
+  # Clients act for the user that they run as: tenants uid:0, uid:1000, ...
+  portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
+  # Who may open a socket acts for its tenant: here members of a group.
+  portcullis serve --listen 'shm:/run/a.sock?tenant=orange' \\
+      --listen 'shm:/run/b.sock?tenant=blue' --socket-group users
+  # Every grant, end and violation is a line of JSON; no tenant gets more than
+  # 64 MiB.
+  portcullis serve --listen shm:/run/portcullis.sock --quota-bytes 64MiB \\
+      --audit /var/log/portcullis.jsonl
+  # Only what goes wrong is written down: costs a node next to nothing.
+  portcullis serve --listen shm:/run/portcullis.sock \\
+      --audit /var/log/portcullis.jsonl --audit-events violation,pause,bar,unbar
+  # On the RDMA device of this machine, for clients of others. Certificates come
+  # from `portcullis certificates`, and a client's names its tenant.
+  portcullis serve --listen rdma:0.0.0.0:7471 --memory 4GiB \\
+      --certificates /etc/portcullis --name node1
+  # Without certificates, for clients of this machine: tenants are called
+  # address:127.0.0.1.
+  portcullis serve --listen rdma:127.0.0.1:7471
+  # Over UDP, for any machine: each access is encrypted for its holder. Without
+  # certificates for this machine only, as above. udp: goes with shm: or rdma:.
+  portcullis serve --listen udp:0.0.0.0:7472 --listen shm:/run/portcullis.sock \\
+      --certificates /etc/portcullis --name node1
+  # Found as name:bank/node1 by clients with PORTCULLIS_DIRECTORY set
+  # to the same directory. Others see the node as 10.0.0.7.
+  portcullis serve --listen udp:0.0.0.0:7472 --advertise udp:10.0.0.7:7472 \\
+      --certificates /etc/portcullis --name bank/node1 \\
+      --directory etcd:http://127.0.0.1:2379
+  # A directory for this machine alone, at /run/portcullis.directory: others say
+  # PORTCULLIS_DIRECTORY=unix:/run/portcullis.directory.
+  portcullis serve --listen shm:/run/portcullis.sock --name bank/node1 \\
+      --directory embedded
+  # What a file and the options say together, and what is default.
+  portcullis serve --config /etc/portcullis.toml --print-config
+
+A client then writes connect(\"shm:/run/portcullis.sock\"). SIGTERM and SIGINT
+stop the node: its sockets go, its audit log is complete, and the exit code is
+0. SIGUSR1 makes it say its counters, as one JSON object. SIGHUP, once the audit
+log was renamed, makes it go on in a new file; without an audit log it changes
+nothing.
+RUST_LOG=info tells on standard error who comes, goes, is paused or barred, and
+what is rebuilt.
+
+A socket of --listen that nobody listens on any more is replaced; any other file
+at its path is not touched.
+
+A --config file has the names of these options as keys; an option on the command
+line goes before the file:
+  memory = \"1GiB\"
+  listen = [\"shm:/run/portcullis.sock\"]
+  longest-lifetime = \"5s\"
+  clients-max = 64";
+
+/// Options of `portcullis serve`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// Read settings from this TOML file: its keys are the names of these options. `-` is standard input.
+    #[arg(long, value_name = "FILE", value_parser = portcullis_program::files::input())]
+    config: Option<Input>,
+    /// Print the settings in force as TOML that --config reads, and exit.
+    #[arg(long)]
+    print_config: bool,
+    /// Memory for clients' objects, for example 64MiB or 1GiB.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
+    memory: u64,
+    /// Start also if less memory is available now: pages are taken as clients use them, and if none are left the kernel
+    /// kills a process.
+    #[arg(long)]
+    overcommit: bool,
+    /// Take all the memory now, so that no operation waits for the kernel to find a page.
+    #[arg(long, conflicts_with = "overcommit")]
+    fill_memory: bool,
+    /// An address for clients: shm:PATH for processes of this machine, udp:HOST:PORT for any machine, with every access
+    /// encrypted, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME all its clients act for one tenant; may be given
+    /// several times, and udp: beside shm: or rdma:.
+    #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
+    listen: Vec<Place>,
+    #[command(flatten)]
+    sockets: SocketOptions,
+    #[command(flatten)]
+    device: DeviceOptions,
+    /// A directory made by `portcullis certificates`: node and clients prove their identity with it.
+    #[arg(long, value_name = "DIR", value_parser = portcullis_program::files::path())]
+    certificates: Option<PathBuf>,
+    /// The node's name: with --certificates its certificate is node-NAME.pem there, and with --directory it is TENANT/NODE, and
+    /// the certificate node-NODE.pem.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    #[command(flatten)]
+    directory: DirectoryOptions,
+    /// Admit clients of other machines without certificates: anyone who reaches the port can act as any tenant, and
+    /// anyone who sees the packets can read along.
+    #[arg(long)]
+    dangerous_no_certificates: bool,
+    /// The mechanism that enforces permissions: memory-window, window-group, memory-region, queue-pair, node-copy or
+    /// none [default: memory-window; on an RDMA device the best it supports, see `portcullis doctor`].
+    #[arg(long, value_name = "MECHANISM", value_parser = portcullis_program::protection::mechanism)]
+    protection: Option<Mechanism>,
+    /// Accept that the device lacks these guarantees, although the protection needs them: permissions are then not
+    /// enforced as promised. Only for experiments.
+    #[arg(long, value_name = "GUARANTEES", value_delimiter = ',', value_parser = guarantee)]
+    allow_unenforced: Vec<Guarantee>,
+    #[command(flatten)]
+    audit: AuditOptions,
+    #[command(flatten)]
+    admin: AdminOptions,
+    /// The longest lifetime of a permission, extensions included.
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    longest_lifetime: Lifetime,
+    /// The longest that a request waits for other clients to release an object.
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    longest_wait: Lifetime,
+    /// Bytes of the memory that a tenant may hold. Each object counts with its header of 32 bytes, rounded up to its
+    /// size class (96 bytes at least) [default: all of the memory].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    quota_bytes: Option<u64>,
+    /// Objects that a tenant may have.
+    #[arg(long, value_name = "N", default_value_t = Quota::default().objects_max)]
+    quota_objects: u64,
+    /// Permissions that a tenant may hold.
+    #[arg(long, value_name = "N", default_value_t = Quota::default().permissions_max)]
+    quota_permissions: u64,
+    /// Names that a tenant may have in the directory; none: 0.
+    #[arg(long, value_name = "N", default_value_t = Quota::default().names_max)]
+    quota_names: u64,
+    /// Other tenants with which a tenant may share one of its names; none: 0.
+    #[arg(long, value_name = "N", default_value_t = Quota::default().shares_max)]
+    quota_shares: u64,
+    /// Chunks that clients allocate and free, in addition to --memory; none: 0. The NIC hands them out while the node's
+    /// processor does nothing. On a device without chains the processor does it (`portcullis doctor` says which).
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    chunks: u64,
+    /// Bytes of a chunk: a multiple of 8.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4KiB")]
+    chunk_bytes: u64,
+    /// Free chunks that are kept ready, and at most twice as many. The memory of the others goes back to the machine, and
+    /// comes again when few are ready [default: all].
+    #[arg(long, value_name = "N")]
+    chunks_ready: Option<u64>,
+    /// Chunks that one client can hold [default: all].
+    #[arg(long, value_name = "N")]
+    chunks_per_client: Option<u64>,
+    /// Chunks that the clients of a tenant may hold together [default: all].
+    #[arg(long, value_name = "N")]
+    quota_chunks: Option<u64>,
+    /// Clients that may be attached at a time.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().clients_max)]
+    clients_max: u32,
+    /// The largest buffer arena of a client.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64MiB")]
+    arena_max: u64,
+    /// Memory for the ports of all clients, arenas and queues, in addition to --memory. The node locks what is used of
+    /// it; no tenant gets more than it leaves to other tenants.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "512MiB")]
+    ports_memory: u64,
+    /// Violations of each kind that cost nothing; every 100 ms one is forgiven. Beyond them a client that comes late is
+    /// slowed, a client that reaches beyond its permissions is shown out in the end, and a tenant whose clients guess
+    /// keys is barred.
+    #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().free_max)]
+    violations_free: u32,
+    /// How long after a permission's end an access with its key counts only as late.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    late_grace: Lifetime,
+    /// How long a tenant is barred after its clients have guessed keys.
+    #[arg(long, value_name = "TIME", default_value = "600s")]
+    bar_for: Lifetime,
+    /// Places in the table of regions: permissions that clients over UDP may hold together.
+    #[arg(long, value_name = "N", default_value_t = UdpConfig::REGIONS_MAX)]
+    regions: u32,
+    /// Places of that table that a tenant may have [default: 16384].
+    #[arg(long, value_name = "N")]
+    quota_regions: Option<u32>,
+    /// Bytes of the largest UDP datagram to send and take. Clients find out what their path carries; say less where large
+    /// ones are lost.
+    #[arg(long, value_name = "BYTES", default_value_t = UdpConfig::default().datagram_max,
+          value_parser = clap::value_parser!(u32).range(1232..=65507))]
+    datagram_max: u32,
+    /// Spare queue pairs of a client: one takes over when a refused access breaks the queue pair in use.
+    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().spare_queue_pairs)]
+    spare_queue_pairs: u32,
+    /// Keep the node's thread on this processor [default: the kernel chooses].
+    #[arg(long, value_name = "N")]
+    processor: Option<usize>,
+    /// Do not use these techniques, to measure their effect: delayed-unbinding, contiguity and handover, which save window
+    /// operations, and chains, by which the NIC hands chunks out.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    without: Vec<Technique>,
+    /// Print the addresses as one JSON object: {"listening":[...],"process":...}.
+    #[arg(long)]
+    json: bool,
+    /// Stop also when standard input ends, for programs that start a node and may die.
+    #[arg(long)]
+    stop_at_end_of_input: bool,
+    #[command(flatten)]
+    limits: LimitOptions,
+}
+
+/// A technique of [`Reductions`], or [`NodeConfig::chains`], by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Technique {
+    DelayedUnbinding,
+    Contiguity,
+    Handover,
+    Chains,
+}
+
+fn guarantee(text: &str) -> Result<Guarantee, String> {
+    let names = || Guarantee::ALL.map(Guarantee::name).join(", ");
+    let found = Guarantee::ALL.into_iter().find(|it| it.name() == text);
+    found.ok_or_else(|| format!("{text:?} is no guarantee: there are {}", names()))
+}
+
+impl Options {
+    fn config(&self) -> Result<HostConfig, IdentityError> {
+        let with = |technique| !self.without.contains(&technique);
+        let node = NodeConfig {
+            mechanism: self.protection.unwrap_or_default(),
+            reductions: Reductions {
+                delayed_unbinding: with(Technique::DelayedUnbinding),
+                contiguity: with(Technique::Contiguity),
+                handover: with(Technique::Handover),
+            },
+            pool_bytes: self.memory,
+            fill_memory: self.fill_memory,
+            longest_lifetime: self.longest_lifetime,
+            longest_wait: self.longest_wait,
+            quota: Quota {
+                bytes_max: self.quota_bytes.unwrap_or(Quota::default().bytes_max),
+                objects_max: self.quota_objects,
+                permissions_max: self.quota_permissions,
+                names_max: self.quota_names,
+                shares_max: self.quota_shares,
+                chunks_max: self.quota_chunks.unwrap_or(Quota::default().chunks_max),
+            },
+            violations: ViolationLimits {
+                free_max: self.violations_free,
+                late_grace: self.late_grace,
+                bar_for: self.bar_for,
+                ..ViolationLimits::default()
+            },
+            chunks: (self.chunks > 0).then(|| ChunkLimits {
+                chunks: self.chunks,
+                chunk_bytes: self.chunk_bytes,
+                client_max: self.chunks_per_client.unwrap_or(self.chunks),
+            }),
+            chains: with(Technique::Chains),
+            chunks_ready: self.chunks_ready,
+            clients_max: self.clients_max,
+            spare_queue_pairs: self.spare_queue_pairs,
+            tenant_regions_max: self.quota_regions.unwrap_or(NodeConfig::default().tenant_regions_max),
+            ..NodeConfig::default()
+        };
+        Ok(HostConfig {
+            node: self.audit.applied_to(self.limits.node(node)),
+            listen: self.listen.iter().filter_map(Place::socket).collect(),
+            sockets: self.sockets.sockets(),
+            overcommit: self.overcommit,
+            rdma: self.rdma()?,
+            udp: self.udp()?,
+            audit: self.audit.audit.clone(),
+            admin: self.admin.admin.clone(),
+            processor: self.processor,
+            port: self.limits.port(self.arena_max, self.ports_memory),
+        })
+    }
+
+    /// The RDMA part, if the node listens there.
+    fn rdma(&self) -> Result<Option<RdmaConfig>, IdentityError> {
+        let places = self.listen.iter().filter_map(|place| match &place.address {
+            Address::Rdma(address) => Some((address.clone(), place.tenant.clone())),
+            Address::Shm(_) | Address::Udp(_) => None,
+        });
+        let listen = self.network(places)?;
+        Ok((!listen.is_empty()).then(|| RdmaConfig {
+            device: self.device.choice(),
+            listen,
+            pick_mechanism: self.protection.is_none(),
+            allow_unenforced: self.allow_unenforced.clone(),
+        }))
+    }
+
+    /// The UDP part, if clients come over UDP.
+    fn udp(&self) -> Result<Option<UdpConfig>, IdentityError> {
+        let places = self.listen.iter().filter_map(|place| match &place.address {
+            Address::Udp(address) => Some((address.clone(), place.tenant.clone())),
+            Address::Shm(_) | Address::Rdma(_) => None,
+        });
+        let listen = self.network(places)?;
+        let (regions_max, datagram_max) = (self.regions, self.datagram_max);
+        Ok((!listen.is_empty()).then_some(UdpConfig { listen, regions_max, datagram_max }))
+    }
+
+    /// Places at which clients attach over TCP.
+    fn network(
+        &self,
+        places: impl Iterator<Item = (String, Option<String>)>,
+    ) -> Result<Vec<NetworkListen>, IdentityError> {
+        let papers = self.certificates.as_deref().zip(self.name_of_certificate());
+        let security = node_security(papers)?;
+        let listen = |(address, tenant)| NetworkListen {
+            address,
+            security: security.clone(),
+            plain_anywhere: self.dangerous_no_certificates,
+            tenant,
+        };
+        Ok(places.map(listen).collect())
+    }
+
+    /// What the library would not check, or too late.
+    fn check(&self) -> Result<(), NotServed> {
+        let wrong = |text: &str| Err(NotServed::Call(text.to_owned()));
+        if self.listen.is_empty() {
+            return wrong(
+                "nobody could come: say --listen shm:PATH, --listen rdma:HOST:PORT or --listen udp:HOST:PORT",
+            );
+        }
+        match (&self.certificates, &self.name) {
+            (Some(_), None) => {
+                return wrong("--certificates needs --name: the node's certificate is node-NAME.pem there");
+            }
+            (None, Some(_)) if !self.has_directory() => {
+                return wrong(
+                    "--name needs --certificates, the directory with node-NAME.pem, or --directory, where it is registered",
+                );
+            }
+            _ => {}
+        }
+        if let Some(text) = self.audit.wrong() {
+            return wrong(text);
+        }
+        self.check_places()?;
+        self.check_name()?;
+        match self.processor {
+            Some(processor) if !may_run_on(processor) => Err(NotServed::Machine(format!(
+                "--processor {processor}: this process may not run there: see `taskset -p $$` for where it may"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_places(&self) -> Result<(), NotServed> {
+        let is_any = |test: fn(&Address) -> bool| self.listen.iter().any(|place| test(&place.address));
+        if is_any(|it| matches!(it, Address::Rdma(_))) && is_any(|it| matches!(it, Address::Shm(_))) {
+            return Err(NotServed::Call(
+                "--listen: a node is on one NIC: at shm:PATH it is the software NIC, at rdma:HOST:PORT a device. Both \
+                 go together with udp:HOST:PORT"
+                    .to_owned(),
+            ));
+        }
+        for (position, listen) in self.listen.iter().enumerate() {
+            if self.listen[..position].iter().any(|earlier| earlier.address == listen.address)
+                && !listen.is_any_port()
+            {
+                let address = &listen.address;
+                return Err(NotServed::Call(format!(
+                    "--listen names {address} twice: give each address one tenant"
+                )));
+            }
+            if self.certificates.is_some() && listen.is_on_network() && listen.tenant.is_some() {
+                return Err(NotServed::Call(
+                    "with certificates it is these that name the tenant: leave ?tenant= out".to_owned(),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn may_run_on(processor: usize) -> bool {
+    processor < rustix::thread::CpuSet::MAX_CPU
+        && rustix::thread::sched_getaffinity(None).is_ok_and(|set| set.is_set(processor))
+}
+
+/// Runs a node until it is told to stop.
+pub fn run(line: &ArgMatches) -> ExitCode {
+    match Settings::of(line).and_then(|settings| serve(&settings)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(format_args!("portcullis serve: {error}"));
+            ExitCode::from(if matches!(error, NotServed::Call(_)) { 2 } else { 3 })
+        }
+    }
+}
+
+fn serve(settings: &Settings) -> Result<(), NotServed> {
+    let options = &settings.options;
+    options.check()?;
+    let config = options.config()?;
+    if options.print_config {
+        config.node.validate().map_err(|error| HostError::from(StartError::from(error)))?;
+        say(settings.in_force().trim_end());
+        return Ok(());
+    }
+    keep_to_itself()?;
+    if let Some(processor) = options.processor {
+        leave_to_the_node(processor);
+    }
+    // Each client needs descriptors. If the kernel refuses, the limit stays, and fewer clients are admitted.
+    let _ =
+        rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
+    // Before the sockets: a signal from now on stops the node and leaves no socket.
+    let (request, requests) = requests(options.stop_at_end_of_input)
+        .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
+    let expires = validity_of(&config);
+    let mut host = Host::start(config)?;
+    // A node whose thread has panicked serves nobody: whoever started it is to hear of it.
+    host.when_ended(move || {
+        let _ = request.send(Request::Stop);
+    });
+    expires
+        .map_or(Ok(()), expiry::watch)
+        .map_err(|error| NotServed::Machine(format!("cannot watch the certificate: {error}")))?;
+    let registration = options.register(&host)?;
+    announce(options, &host);
+    // The loop also ends when no sender is left. Otherwise only SIGKILL could end the node.
+    while let Ok(request) = requests.recv() {
+        match request {
+            Request::Count => admin::print_counters(&host),
+            // A node without a log has nothing to reopen.
+            Request::Reopen => host.reopen_audit(),
+            Request::Stop => break,
+        }
+    }
+    // Nobody is to be led here any more.
+    drop(registration);
+    host.stop();
+    options.audit.missing(&host).map_or(Ok(()), |missing| Err(NotServed::Machine(missing)))
+}
+
+/// How long the certificate lasts that the node shows to clients, if it has one.
+fn validity_of(config: &HostConfig) -> Option<Validity> {
+    let over_rdma = config.rdma.iter().flat_map(|rdma| &rdma.listen);
+    let over_udp = config.udp.iter().flat_map(|udp| &udp.listen);
+    over_rdma.chain(over_udp).find_map(|listen| match &listen.security {
+        NodeSecurity::Tls(identity) => Some(identity.validity()),
+        NodeSecurity::Plain => None,
+    })
+}
+
+/// Keeps other processes of the node's user from reading its memory, and keeps clients' data out of core dumps.
+fn keep_to_itself() -> Result<(), NotServed> {
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| {
+        NotServed::Machine(format!("cannot keep others from looking into this process: {error}"))
+    })
+}
+
+/// Keeps this thread, and the threads that it starts, off the node's processor if there is another one. The threads
+/// that admit clients fill megabytes for each client, and all operations would wait meanwhile.
+fn leave_to_the_node(processor: usize) {
+    let Ok(mut others) = rustix::thread::sched_getaffinity(None) else { return };
+    others.unset(processor);
+    if others.count() > 0 {
+        // If the kernel refuses, they share it.
+        let _ = rustix::thread::sched_setaffinity(None, &others);
+    }
+}
+
+/// The highest limit that a process may give itself.
+fn all_of(limit: Rlimit) -> Rlimit {
+    Rlimit { current: limit.maximum, ..limit }
+}
+
+/// Where requests to the node arrive.
+fn requests(end_of_input_stops: bool) -> std::io::Result<(Sender<Request>, Receiver<Request>)> {
+    let (sender, receiver) = signals::requests()?;
+    if end_of_input_stops {
+        let sender = sender.clone();
+        std::thread::Builder::new().name("portcullis-input".to_owned()).spawn(move || {
+            let mut rest = [0; 256];
+            while std::io::stdin().lock().read(&mut rest).is_ok_and(|bytes| bytes > 0) {}
+            let _ = sender.send(Request::Stop);
+        })?;
+    }
+    Ok((sender, receiver))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use portcullis::AuditEvent;
+    use portcullis::host::PortLimits;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parsed(words: &[&str]) -> Options {
+        let line = ["serve", "--listen", "shm:/a"].iter().chain(words);
+        Line::try_parse_from(line).expect("a call").options
+    }
+
+    #[test]
+    fn without_options_a_node_has_the_librarys_defaults() {
+        let config = parsed(&[]).config().expect("no certificates");
+        assert!(config.rdma.is_none());
+        assert_eq!(config.node, NodeConfig::default());
+        assert_eq!(config.port, PortLimits::default());
+    }
+
+    #[test]
+    fn options_reach_the_node() {
+        let words =
+            ["--protection", "node-copy", "--quota-bytes", "1MiB", "--without", "contiguity,handover"];
+        let node = parsed(&words).config().expect("no certificates").node;
+        assert_eq!(node.mechanism, Mechanism::NodeCopy);
+        assert_eq!(node.quota.bytes_max, 1 << 20);
+        let left = Reductions { delayed_unbinding: true, contiguity: false, handover: false };
+        assert_eq!(node.reductions, left);
+    }
+
+    #[test]
+    fn a_node_has_chunks_if_it_is_told_how_many() {
+        let node = parsed(&["--chunks", "100", "--quota-chunks", "50"]).config().expect("a node").node;
+        let limits = ChunkLimits { chunks: 100, chunk_bytes: 4096, client_max: 100 };
+        assert_eq!((node.chunks, node.quota.chunks_max), (Some(limits), 50));
+        assert_eq!(parsed(&["--chunk-bytes", "64"]).config().expect("a node").node.chunks, None);
+    }
+
+    #[test]
+    fn the_events_that_are_written_are_chosen_by_name() {
+        let node =
+            parsed(&["--audit", "/a", "--audit-events", "violation,bar"]).config().expect("a node").node;
+        let chosen = [AuditEvent::Violation, AuditEvent::Bar].into_iter().collect();
+        assert_eq!(node.audit_events, chosen);
+        let unknown = ["serve", "--listen", "shm:/a", "--audit", "/a", "--audit-events", "grants"];
+        assert!(Line::try_parse_from(unknown).is_err());
+        assert!(matches!(parsed(&["--audit-events", "grant"]).check(), Err(NotServed::Call(_))));
+    }
+
+    #[test]
+    fn a_socket_has_one_tenant() {
+        let options = parsed(&["--listen", "shm:/a?tenant=orange"]);
+        assert!(matches!(options.check(), Err(NotServed::Call(_))));
+    }
+}

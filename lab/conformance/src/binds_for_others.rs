@@ -1,0 +1,123 @@
+//! Windows that a chain binds to, and frees from, another queue pair than its own.
+
+use super::engine::{Engine, engine, require};
+use portcullis_examination::bench::{Bench, HELD, Pair, remote};
+use portcullis_examination::check::{Check, Stop};
+use portcullis_nic::{
+    Access, ChainFeatures, ChainVerb, Nic, Operation, QpId, Rkey, Status, Window, WindowKind,
+};
+
+const READ: Access = Access::REMOTE_READ;
+const NEEDED: ChainFeatures = ChainFeatures::BIND_FOR_OTHERS;
+
+fn bind<N: Nic>(bench: &Bench<N>, window: Window, queue_pair: QpId) -> (Operation, Rkey) {
+    let binding = bench.binding(window.id, window.rkey.advanced(), READ);
+    (Operation::Chain(ChainVerb::BindWindow { binding, queue_pair }), binding.rkey)
+}
+
+/// An engine, a pair, and a window that the engine has bound to the pair's owner's end.
+fn bound<N: Nic>(bench: &mut Bench<N>) -> Result<(Engine, Pair, Window), Stop> {
+    let (engine, pair) = (engine(bench)?, bench.pair()?);
+    let window = bench.window(WindowKind::Two)?;
+    let (operation, rkey) = bind(bench, window, pair.owner.qp);
+    bench.succeed(engine.end, operation)?;
+    Ok((engine, pair, Window { rkey, ..window }))
+}
+
+pub(super) fn are_refused_to_ordinary_queue_pairs<N: Nic>(bench: &mut Bench<N>) -> Check {
+    require(bench, NEEDED)?;
+    let (victim, culprit) = (bench.pair()?, bench.pair()?);
+    let window = bench.window(WindowKind::Two)?;
+    let (operation, rkey) = bind(bench, window, victim.owner.qp);
+    bench.fails(culprit.owner, operation, &[Status::LocalQpOperationError])?;
+    let read = bench.read(HELD, 8, rkey);
+    bench.refused(victim, read)
+}
+
+pub(super) fn name_a_queue_pair_of_their_own_domain<N: Nic>(bench: &mut Bench<N>) -> Check {
+    require(bench, NEEDED)?;
+    let (engine, stranger) = (engine(bench)?, bench.stranger()?);
+    let window = bench.window(WindowKind::Two)?;
+    for nobody in [stranger.owner.qp, QpId(u32::MAX - 1)] {
+        let (operation, _) = bind(bench, window, nobody);
+        bench.fails(engine.end, operation, &[Status::WindowBindError])?;
+        engine.recover(bench)?;
+    }
+    Ok(())
+}
+
+pub(super) fn are_of_type_2<N: Nic>(bench: &mut Bench<N>) -> Check {
+    require(bench, NEEDED)?;
+    let (engine, pair) = (engine(bench)?, bench.pair()?);
+    let window = bench.window(WindowKind::One)?;
+    let (operation, rkey) = bind(bench, window, pair.owner.qp);
+    bench.fails(engine.end, operation, &[Status::WindowBindError])?;
+    let read = bench.read(HELD, 8, rkey);
+    bench.refused(pair, read)
+}
+
+pub(super) fn do_not_take_a_window_that_is_bound<N: Nic>(bench: &mut Bench<N>) -> Check {
+    require(bench, NEEDED)?;
+    let (engine, pair, window) = bound(bench)?;
+    let thief = bench.pair()?;
+    let (operation, rkey) = bind(bench, window, thief.owner.qp);
+    bench.fails(engine.end, operation, &[Status::WindowBindError])?;
+    let (stolen, good) = (bench.read(HELD, 8, rkey), bench.read(HELD, 8, window.rkey));
+    bench.refused(thief, stolen)?;
+    bench.succeed(pair.client, good)
+}
+
+pub(super) fn work_on_the_named_queue_pair_only<N: Nic>(bench: &mut Bench<N>) -> Check {
+    require(bench, NEEDED)?;
+    let (_, pair, window) = bound(bench)?;
+    let sibling = bench.pair()?;
+    let read = bench.read(HELD, 8, window.rkey);
+    bench.refused(sibling, read)?;
+    bench.succeed(pair.client, read)
+}
+
+pub(super) fn end_for_the_named_queue_pair_only<N: Nic>(bench: &mut Bench<N>) -> Check {
+    require(bench, NEEDED)?;
+    let (engine, pair, window) = bound(bench)?;
+    let sibling = bench.pair()?;
+    let free = |queue_pair| Operation::Chain(ChainVerb::LocalInvalidate { rkey: window.rkey, queue_pair });
+    // Also not for the engine itself, by naming nobody.
+    for wrong in [free(sibling.owner.qp), Operation::LocalInvalidate { rkey: window.rkey }] {
+        bench.fails(engine.end, wrong, &[Status::LocalQpOperationError])?;
+        engine.recover(bench)?;
+    }
+    let read = bench.read(HELD, 8, window.rkey);
+    bench.succeed(pair.client, read)?;
+    bench.succeed(engine.end, free(pair.owner.qp))?;
+    bench.refused(pair, read)
+}
+
+/// Who posts an invalidation for another queue pair does not free a window of its own by it.
+pub(super) fn do_not_end_for_the_one_that_posts<N: Nic>(bench: &mut Bench<N>) -> Check {
+    require(bench, NEEDED)?;
+    let (engine, sibling) = (engine(bench)?, bench.pair()?);
+    let window = bench.window(WindowKind::Two)?;
+    let (operation, rkey) = bind(bench, window, engine.end.qp);
+    bench.succeed(engine.end, operation)?;
+    let wrong = Operation::Chain(ChainVerb::LocalInvalidate { rkey, queue_pair: sibling.owner.qp });
+    bench.fails(engine.end, wrong, &[Status::LocalQpOperationError])?;
+    engine.recover(bench)?;
+    let read = Operation::Read { local: bench.pool(0, 8), remote: remote(HELD, rkey) };
+    bench.succeed(engine.end, read)
+}
+
+/// A window that is freed can be bound for another queue pair, and its old key opens nothing.
+pub(super) fn move_to_another_queue_pair_once_they_are_free<N: Nic>(bench: &mut Bench<N>) -> Check {
+    require(bench, NEEDED)?;
+    let (engine, first, window) = bound(bench)?;
+    let queue_pair = first.owner.qp;
+    let free = Operation::Chain(ChainVerb::LocalInvalidate { rkey: window.rkey, queue_pair });
+    bench.succeed(engine.end, free)?;
+    let second = bench.pair()?;
+    let (operation, rkey) = bind(bench, window, second.owner.qp);
+    bench.succeed(engine.end, operation)?;
+    let (new, old) = (bench.read(HELD, 8, rkey), bench.read(HELD, 8, window.rkey));
+    bench.succeed(second.client, new)?;
+    bench.refused(second, old)?;
+    bench.refused(first, new)
+}

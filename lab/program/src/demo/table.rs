@@ -1,0 +1,83 @@
+//! Part 7: three processes load one table, and one of them is killed in the middle of a split.
+
+use super::cast::{ClientProcess, Ground, Node, Trouble};
+use super::figures::SharedTable;
+use super::orders::{Load, Order, OrderReply};
+use crate::network::NicKind;
+use portcullis::ObjectRef;
+use std::time::Duration;
+
+/// The table's lease. A sweep takes two of them.
+const LEASE: Duration = Duration::from_millis(200);
+/// The lease on a device: a device in software, as Soft-RoCE, takes milliseconds for each grant.
+const LEASE_ON_DEVICE: Duration = Duration::from_secs(1);
+/// How long loaders may take. They take milliseconds, but half a minute on a device in software that shares its processors.
+const LOADED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Part 7, on a node of its own: what is left there in the end is the table's.
+pub fn show(ground: &Ground<'_>) -> Result<SharedTable, Trouble> {
+    let node = Node::start(ground, "table", &["--memory", "256MiB"])?;
+    let mut examiner = node.client("orange", "examiner")?;
+    let lease = match ground.nic {
+        NicKind::Software | NicKind::Udp => LEASE,
+        NicKind::Ibverbs => LEASE_ON_DEVICE,
+    };
+    let lease_us = u64::try_from(lease.as_micros()).unwrap_or(u64::MAX);
+    let table = match examiner.ask(&Order::MakeTable { lease_us })? {
+        OrderReply::Table { table } => table,
+        other => return Err(examiner.strange(&other)),
+    };
+    let mut others = [begin(&node, table, 0)?, begin(&node, table, 1)?];
+    let mut doomed = node.client("orange", "loader that will be killed")?;
+    doomed.order(&Order::LoadIntoSplit { table, loader: others.len() })?;
+    let (load, moved, buckets) = match patient_answer(&mut doomed)? {
+        OrderReply::Stands { told, moved, buckets } => (Load { told, begun: told + 1 }, moved, buckets),
+        other => return Err(doomed.strange(&other)),
+    };
+    doomed.kill()?;
+    let (mut loads, longest_ms) = end(&mut others)?;
+    loads.push(load);
+    let content = match examiner.ask(&Order::Examine { table, loads })? {
+        OrderReply::Examined(content) => content,
+        other => return Err(examiner.strange(&other)),
+    };
+    drop((others, doomed));
+    let objects_left = node.objects(content.objects)?.abs_diff(content.objects);
+    drop(examiner);
+    node.stop()?;
+    let lease_ms = lease.as_secs_f64() * 1e3;
+    Ok(SharedTable { loaders: 3, moved, buckets, lease_ms, longest_ms, content, objects_left })
+}
+
+/// Starts a loader that goes on until it is told to come to its end.
+fn begin(node: &Node, table: ObjectRef, loader: usize) -> Result<ClientProcess, Trouble> {
+    let mut process = node.client("orange", "loader")?;
+    match process.ask(&Order::Load { table, loader })? {
+        OrderReply::Started => Ok(process),
+        other => Err(process.strange(&other)),
+    }
+}
+
+/// The answer of a loader, which has a few hundred keys to store before.
+fn patient_answer(loader: &mut ClientProcess) -> Result<OrderReply, Trouble> {
+    let answer = loader.answer_within(LOADED_WITHIN)?;
+    answer.ok_or_else(|| Trouble::Slow { who: format!("a loader of tenant {}", loader.tenant()) })
+}
+
+/// Has loaders come to their ends. Returns what they have loaded, and how long their longest operation took, in ms.
+fn end(loaders: &mut [ClientProcess]) -> Result<(Vec<Load>, f64), Trouble> {
+    for loader in loaders.iter_mut() {
+        loader.order(&Order::Halt)?;
+    }
+    let (mut loads, mut longest) = (Vec::new(), 0f64);
+    for loader in loaders {
+        match patient_answer(loader)? {
+            OrderReply::Loaded { told, longest_us } => {
+                loads.push(Load { told, begun: told });
+                longest = longest.max(longest_us / 1e3);
+            }
+            other => return Err(loader.strange(&other)),
+        }
+    }
+    Ok((loads, longest))
+}

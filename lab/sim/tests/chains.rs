@@ -1,0 +1,45 @@
+//! The chains that allocate and free chunks, in every state of small systems: the design that is built holds, and the search finds
+//! what is wrong with each of those that were not built.
+
+use portcullis_sim::{Case, Design, SearchLimits, search_chains};
+
+/// Searches that `make test` makes to their ends. `portcullis-lab sim --explore chains` makes the others too.
+const SEARCHED: usize = 6;
+/// The same of those in which the node takes part.
+const SEARCHED_WITH_NODE: usize = 7;
+
+#[test]
+fn nothing_that_clients_do_breaks_the_chains_that_are_built() {
+    for (name, case) in &Case::SOUND[..SEARCHED] {
+        let seen = search_chains(*case, SearchLimits::default(), |_| {});
+        eprintln!("{name}: {seen}");
+        assert!(seen.exhausted && seen.broken.is_none(), "{name}: {seen}");
+        assert!(seen.quiet > 0, "{name}: somebody is always at work");
+    }
+}
+
+#[test]
+fn nothing_breaks_while_the_node_rebuilds_the_pool_and_changes_its_size() {
+    for (name, case) in &Case::WITH_NODE[..SEARCHED_WITH_NODE] {
+        let seen = search_chains(*case, SearchLimits::default(), |_| {});
+        eprintln!("{name}: {seen}");
+        assert!(seen.exhausted && seen.broken.is_none(), "{name}: {seen}");
+        assert!(seen.quiet > 0, "{name}: somebody is always at work");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_each_other_design_is_found() {
+    for design in Design::FAULTY {
+        let seen = search_chains(Case::breaking(design), SearchLimits::default(), |_| {});
+        eprintln!("{design:?}: {seen}");
+        assert!(seen.broken.is_some(), "{design:?}: {seen}");
+    }
+}
+
+#[test]
+fn a_search_that_gives_up_says_so() {
+    let (_, case) = Case::SOUND[1];
+    let seen = search_chains(case, SearchLimits { states_max: 100 }, |_| {});
+    assert!(!seen.exhausted && seen.broken.is_none());
+}
