@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A session's end: a port of the software NIC, an end on an RDMA device, or an end over UDP.
 #[derive(Debug)]
 #[cfg_attr(
-    feature = "rdma",
+    any(feature = "rdma", feature = "udp"),
     expect(
         clippy::large_enum_variant,
         reason = "there is one a session, and it is on the path of each operation"

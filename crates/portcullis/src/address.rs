@@ -20,6 +20,43 @@ pub enum Address {
     Udp(String),
 }
 
+impl Address {
+    /// The `HOST:PORT` of an address over a network. `None`: a socket of this machine.
+    #[must_use]
+    pub fn network_place(&self) -> Option<&str> {
+        match self {
+            Self::Shm(_) => None,
+            #[cfg(feature = "rdma")]
+            Self::Rdma(place) => Some(place),
+            #[cfg(feature = "udp")]
+            Self::Udp(place) => Some(place),
+        }
+    }
+
+    /// The same kind of address at another `HOST:PORT`. A socket stays as it is.
+    #[must_use]
+    pub fn at_network_place(&self, place: String) -> Self {
+        let _ = &place;
+        match self {
+            Self::Shm(path) => Self::Shm(path.clone()),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => Self::Rdma(place),
+            #[cfg(feature = "udp")]
+            Self::Udp(_) => Self::Udp(place),
+        }
+    }
+
+    /// Whether a node is reached over RDMA there. A program that was built without RDMA reads no such address.
+    #[must_use]
+    pub fn is_over_rdma(&self) -> bool {
+        match self {
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => true,
+            _ => false,
+        }
+    }
+}
+
 /// Why a text is no address that a session can be opened at.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

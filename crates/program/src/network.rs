@@ -2,9 +2,11 @@
 
 use clap::{Args, ValueEnum};
 use portcullis::{
-    ClientIdentity, ClientSecurity, DeviceChoice, IdentityError, Lifetime, NodeIdentity, NodeSecurity,
-    RdmaOptions, SessionOptions, UdpOptions,
+    ClientIdentity, ClientSecurity, IdentityError, Lifetime, NodeIdentity, NodeSecurity, SessionOptions,
+    UdpOptions,
 };
+#[cfg(feature = "rdma")]
+use portcullis::{DeviceChoice, RdmaOptions};
 use std::path::{Path, PathBuf};
 
 /// The NIC that a command uses.
@@ -64,8 +66,19 @@ pub struct DeviceOptions {
 
 impl DeviceOptions {
     /// The choice in the library's type.
+    #[cfg(feature = "rdma")]
     pub fn choice(&self) -> DeviceChoice {
         DeviceChoice { device: self.device.clone(), port: self.device_port, gid_index: self.gid_index }
+    }
+
+    /// Options of a session over this device, without certificates.
+    #[must_use]
+    pub fn session(&self) -> SessionOptions {
+        SessionOptions {
+            #[cfg(feature = "rdma")]
+            rdma: RdmaOptions { device: self.choice(), ..RdmaOptions::default() },
+            ..SessionOptions::default()
+        }
     }
 
     /// The same options for another process of this program.
@@ -127,8 +140,12 @@ impl ClientOptions {
     pub fn session(&self) -> Result<SessionOptions, IdentityError> {
         let security = self.security()?;
         let udp = UdpOptions { security: security.clone(), datagram_max: self.datagram_max };
-        let rdma = RdmaOptions { device: self.device.choice(), security };
-        let options = SessionOptions { rdma, udp, ..SessionOptions::default() };
+        let options = SessionOptions {
+            #[cfg(feature = "rdma")]
+            rdma: RdmaOptions { device: self.device.choice(), security },
+            udp,
+            ..SessionOptions::default()
+        };
         Ok(SessionOptions { within: self.within.unwrap_or(options.within), ..options })
     }
 

@@ -19,7 +19,9 @@ use clap::{ArgMatches, Args};
 use limits::LimitOptions;
 use listen::Place;
 use name::DirectoryOptions;
-use portcullis::host::{Host, HostConfig, HostError, NetworkListen, RdmaConfig, UdpConfig};
+#[cfg(feature = "rdma")]
+use portcullis::host::RdmaConfig;
+use portcullis::host::{Host, HostConfig, HostError, NetworkListen, UdpConfig};
 use portcullis::size;
 use portcullis::{
     Address, ChunkLimits, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, NodeSecurity, Quota,
@@ -300,6 +302,7 @@ impl Options {
             listen: self.listen.iter().filter_map(Place::socket).collect(),
             sockets: self.sockets.sockets(),
             overcommit: self.overcommit,
+            #[cfg(feature = "rdma")]
             rdma: self.rdma()?,
             udp: self.udp()?,
             audit: self.audit.audit.clone(),
@@ -310,6 +313,7 @@ impl Options {
     }
 
     /// The RDMA part, if the node listens there.
+    #[cfg(feature = "rdma")]
     fn rdma(&self) -> Result<Option<RdmaConfig>, IdentityError> {
         let places = self.listen.iter().filter_map(|place| match &place.address {
             Address::Rdma(address) => Some((address.clone(), place.tenant.clone())),
@@ -328,7 +332,7 @@ impl Options {
     fn udp(&self) -> Result<Option<UdpConfig>, IdentityError> {
         let places = self.listen.iter().filter_map(|place| match &place.address {
             Address::Udp(address) => Some((address.clone(), place.tenant.clone())),
-            Address::Shm(_) | Address::Rdma(_) => None,
+            _ => None,
         });
         let listen = self.network(places)?;
         let (regions_max, datagram_max) = (self.regions, self.datagram_max);
@@ -385,7 +389,7 @@ impl Options {
 
     fn check_places(&self) -> Result<(), NotServed> {
         let is_any = |test: fn(&Address) -> bool| self.listen.iter().any(|place| test(&place.address));
-        if is_any(|it| matches!(it, Address::Rdma(_))) && is_any(|it| matches!(it, Address::Shm(_))) {
+        if is_any(Address::is_over_rdma) && is_any(|it| matches!(it, Address::Shm(_))) {
             return Err(NotServed::Call(
                 "--listen: a node is on one NIC: at shm:PATH it is the software NIC, at rdma:HOST:PORT a device. Both \
                  go together with udp:HOST:PORT"
@@ -474,7 +478,10 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
 
 /// How long the certificate lasts that the node shows to clients, if it has one.
 fn validity_of(config: &HostConfig) -> Option<Validity> {
+    #[cfg(feature = "rdma")]
     let over_rdma = config.rdma.iter().flat_map(|rdma| &rdma.listen);
+    #[cfg(not(feature = "rdma"))]
+    let over_rdma = std::iter::empty();
     let over_udp = config.udp.iter().flat_map(|udp| &udp.listen);
     over_rdma.chain(over_udp).find_map(|listen| match &listen.security {
         NodeSecurity::Tls(identity) => Some(identity.validity()),
@@ -540,6 +547,7 @@ mod tests {
     #[test]
     fn without_options_a_node_has_the_librarys_defaults() {
         let config = parsed(&[]).config().expect("no certificates");
+        #[cfg(feature = "rdma")]
         assert!(config.rdma.is_none());
         assert_eq!(config.node, NodeConfig::default());
         assert_eq!(config.port, PortLimits::default());

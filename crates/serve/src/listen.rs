@@ -50,13 +50,13 @@ impl Place {
     pub fn socket(&self) -> Option<Listen> {
         match &self.address {
             Address::Shm(path) => Some(Listen { path: path.clone(), tenant: self.tenant.clone() }),
-            Address::Rdma(_) | Address::Udp(_) => None,
+            _ => None,
         }
     }
 
     /// Whether clients attach there over TCP, from this machine or others.
     pub fn is_on_network(&self) -> bool {
-        matches!(self.address, Address::Rdma(_) | Address::Udp(_))
+        self.address.network_place().is_some()
     }
 
     /// Whether clients come there over UDP.
@@ -66,16 +66,15 @@ impl Place {
 
     /// Whether the kernel is to choose the port.
     pub fn is_any_port(&self) -> bool {
-        matches!(&self.address, Address::Rdma(place) | Address::Udp(place) if place.ends_with(":0"))
+        self.address.network_place().is_some_and(|place| place.ends_with(":0"))
     }
 
     /// The place as text, with the port that was assigned, if any.
     pub fn written(&self, got: Option<std::net::SocketAddr>) -> String {
         let tenant = self.tenant.as_ref().map(|name| format!("{TENANT}{name}")).unwrap_or_default();
-        let address = match (&self.address, got) {
-            (Address::Rdma(_), Some(got)) if self.is_any_port() => Address::Rdma(got.to_string()),
-            (Address::Udp(_), Some(got)) if self.is_any_port() => Address::Udp(got.to_string()),
-            (address, _) => address.clone(),
+        let address = match got.filter(|_| self.is_any_port()) {
+            Some(got) => self.address.at_network_place(got.to_string()),
+            None => self.address.clone(),
         };
         format!("{address}{tenant}")
     }

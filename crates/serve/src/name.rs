@@ -263,13 +263,9 @@ fn scoped(place: &Place, address: &str) -> Result<ScopedAddress, NotServed> {
 
 /// The host of an address over a network, without brackets.
 fn host_of(address: &Address) -> Option<&str> {
-    match address {
-        Address::Shm(_) => None,
-        Address::Rdma(place) | Address::Udp(place) => {
-            let host = place.rsplit_once(':').map_or(&**place, |(host, _)| host);
-            Some(host.trim_start_matches('[').trim_end_matches(']'))
-        }
-    }
+    let place = address.network_place()?;
+    let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
+    Some(host.trim_start_matches('[').trim_end_matches(']'))
 }
 
 fn is_wildcard(host: &str) -> bool {
@@ -285,7 +281,7 @@ fn is_same_kind(one: &Address, other: &Address) -> bool {
 }
 
 fn has_any_port(address: &Address) -> bool {
-    matches!(address, Address::Rdma(place) | Address::Udp(place) if place.ends_with(":0"))
+    address.network_place().is_some_and(|place| place.ends_with(":0"))
 }
 
 /// The address with the port that was assigned, if it was to be.
@@ -295,16 +291,11 @@ fn with_port(address: &Address, got: Option<SocketAddr>) -> String {
 }
 
 fn with_host(address: &Address, host: &str, port: Option<u16>) -> String {
+    let Some(place) = address.network_place() else { return address.to_string() };
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let port = |place: &str| {
-        let said = place.rsplit_once(':').map(|(_, port)| port.to_owned()).unwrap_or_default();
-        port.map_or(said, |port| port.to_string())
-    };
-    match address {
-        Address::Shm(_) => address.to_string(),
-        Address::Rdma(place) => format!("rdma:{host}:{}", port(place)),
-        Address::Udp(place) => format!("udp:{host}:{}", port(place)),
-    }
+    let said = || place.rsplit_once(':').map(|(_, port)| port.to_owned()).unwrap_or_default();
+    let port = port.map_or_else(said, |port| port.to_string());
+    address.at_network_place(format!("{host}:{port}")).to_string()
 }
 
 /// Says what becomes of the registration.

@@ -30,15 +30,17 @@ impl From<HostError> for NotServed {
             HostError::Node(StartError::Config(error)) => Self::Call(error.renamed(option_of).to_string()),
             HostError::Config(text) => Self::Call(with_options(text)),
             HostError::Memory(error) => Self::Machine(told(error)),
+            #[cfg(feature = "rdma")]
             HostError::Memlock(error) => Self::Machine(format!("--memory: {error}; or lower --memory")),
             HostError::Node(error @ StartError::Nic(VerbsError::Machine(_))) => {
                 Self::Machine(format!("--memory: {error}"))
             }
             error @ HostError::Audit { .. } => Self::Machine(format!("--audit: {error}")),
             error @ HostError::Socket { .. } => Self::Machine(format!("--listen: {error}")),
-            error @ (HostError::Unenforced(_)
-            | HostError::Listen(ListenError::Address(_) | ListenError::PlainBeyondLoopback(_))) => {
-                Self::Call(format!("{error}"))
+            #[cfg(feature = "rdma")]
+            error @ HostError::Unenforced(_) => Self::Call(error.to_string()),
+            error @ HostError::Listen(ListenError::Address(_) | ListenError::PlainBeyondLoopback(_)) => {
+                Self::Call(error.to_string())
             }
             error => Self::Machine(error.to_string()),
         }

@@ -8,7 +8,7 @@ use super::processors;
 use crate::network::DeviceOptions;
 use portcullis::{
     Acquire, Allocate, ConnectError, Credential, Error, Lifetime, ObjectRef, Operation, Permission,
-    RdmaOptions, RemoteAddress, Rights, Session, SessionOptions, connect_with,
+    RemoteAddress, Rights, Session, connect_with,
 };
 use portcullis_structures::table::TableError;
 use sha2::{Digest, Sha256};
@@ -90,8 +90,7 @@ fn hear() -> Result<Receiver<Order>, Failure> {
 impl Actor {
     fn start(address: &str, device: &DeviceOptions) -> Result<Self, Failure> {
         let orders = hear()?;
-        let rdma = RdmaOptions { device: device.choice(), ..RdmaOptions::default() };
-        let session = connect_with(address, SessionOptions { rdma, ..SessionOptions::default() })?;
+        let session = connect_with(address, device.session())?;
         say(&OrderReply::Ready { client: session.number() })?;
         Ok(Self { session, blocks: Vec::new(), credentials: Vec::new(), orders })
     }
