@@ -9,7 +9,7 @@
 //! within a time limit, and what goes wrong there affects only that finding. What a device does not survive
 //! ([`Misuse`](portcullis_nic::Misuse)) is not done to it.
 //!
-//! The suite sets up the same [`bench`] on a NIC. Both use the NIC only through its trait, [`Nic`].
+//! The suite sets up the same [bench](mod@bench) on a NIC. Both use the NIC only through its trait, [`Nic`].
 #![forbid(unsafe_code)]
 
 mod around;

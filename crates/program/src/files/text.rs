@@ -52,7 +52,7 @@ impl NoText {
 /// The text of an input, without a byte order mark at its beginning.
 ///
 /// # Errors
-/// Reading fails, or the input is something else: a [`NoText`], within an error of the kind
+/// Reading fails, or the input is something else: a `NoText`, within an error of the kind
 /// [`InvalidData`](io::ErrorKind::InvalidData).
 pub fn text<R: Read>(mut input: R) -> io::Result<impl BufRead + use<R>> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
