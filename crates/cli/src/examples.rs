@@ -78,6 +78,18 @@ fn every_call_in_the_documents_can_be_run_as_it_is_written() {
         ("README.md", include_str!("../../../README.md")),
         ("docs/hardware.md", include_str!("../../../docs/hardware.md")),
         ("docs/figures.md", include_str!("../../../docs/figures.md")),
+        ("docs/guide/c.md", include_str!("../../../docs/guide/c.md")),
+        ("docs/guide/calls.md", include_str!("../../../docs/guide/calls.md")),
+        ("docs/guide/far.md", include_str!("../../../docs/guide/far.md")),
+        ("docs/guide/kv.md", include_str!("../../../docs/guide/kv.md")),
+        ("docs/guide/memcached.md", include_str!("../../../docs/guide/memcached.md")),
+        ("docs/guide/names.md", include_str!("../../../docs/guide/names.md")),
+        ("docs/guide/node.md", include_str!("../../../docs/guide/node.md")),
+        ("docs/guide/rdma.md", include_str!("../../../docs/guide/rdma.md")),
+        ("docs/guide/recycling.md", include_str!("../../../docs/guide/recycling.md")),
+        ("docs/guide/rust.md", include_str!("../../../docs/guide/rust.md")),
+        ("docs/guide/simulator.md", include_str!("../../../docs/guide/simulator.md")),
+        ("docs/guide/udp.md", include_str!("../../../docs/guide/udp.md")),
     ];
     let mut found = 0;
     for (name, text) in documents {
