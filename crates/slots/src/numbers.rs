@@ -1,16 +1,16 @@
-//! Which numbers are in use, and which is given next.
+//! The numbers in use, and the choice of the next one.
 
 use std::collections::VecDeque;
 
-/// In which order freed numbers are given again.
+/// Order in which freed numbers are given again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reuse {
-    /// The number freed last comes first, before unused numbers: its place is still in the cache.
+    /// The number freed last is given first, before unused numbers: its place is still in the cache.
     LatestFirst,
-    /// The number freed first comes first and, while there are unused numbers, only when so many are free: a number
-    /// comes back as late as possible, so that a stale one stays stale for long.
+    /// The number freed first is given first. While there are unused numbers, a freed number is given only if `resting`
+    /// numbers are free. So a number is given again as late as possible, and a stale number stays stale for long.
     OldestFirst {
-        /// At least 1.
+        /// Number of free numbers at which the first of them is given again: at least 1.
         resting: u32,
     },
 }
@@ -32,7 +32,7 @@ impl Numbers {
         Self { reuse, limit, fresh: 0, free: VecDeque::new() }
     }
 
-    /// The number that [`take`](Self::take) would give. `None`: all are given.
+    /// Returns the number that [`take`](Self::take) would give. `None`: all are given.
     #[must_use]
     pub fn next(&self) -> Option<u32> {
         let (freed, resting) = match self.reuse {
@@ -55,25 +55,25 @@ impl Numbers {
         Some(number)
     }
 
-    /// Frees a number. Its holder does so once: this type does not know which are given.
+    /// Frees a number. The holder must free it only once: this type does not know which numbers are given.
     pub fn give_back(&mut self, number: u32) {
         debug_assert!(number < self.fresh, "number {number} was never given");
         self.free.push_back(number);
     }
 
-    /// How many are given.
+    /// Number of numbers that are given.
     #[must_use]
     pub fn given(&self) -> usize {
         self.fresh as usize - self.free.len()
     }
 
-    /// All numbers ever given are below this.
+    /// Upper bound, exclusive, of all numbers ever given.
     #[must_use]
     pub fn reach(&self) -> u32 {
         self.fresh
     }
 
-    /// Starts again: no number was ever given.
+    /// Starts again, as if no number had ever been given.
     pub fn forget(&mut self) {
         self.fresh = 0;
         self.free.clear();

@@ -9,11 +9,11 @@ use std::ops::{Index, IndexMut};
 /// A `u32` names whatever is in a place now. A `u64` has the place's generation in its high half. After its value was
 /// removed, such a key names nothing until the place has had 2^32 other values.
 pub trait Key: Copy {
-    /// The key of a place in its present generation.
+    /// Returns the key of a place in its present generation.
     fn new(number: u32, generation: u32) -> Self;
-    /// The place.
+    /// Returns the number of the place.
     fn number(self) -> u32;
-    /// The generation that the place must have. `None`: any.
+    /// Returns the generation that the place must have. `None`: any.
     fn generation(self) -> Option<u32>;
 }
 
@@ -51,7 +51,7 @@ impl Key for u64 {
     }
 }
 
-/// Makes a [`Key`] without generations of a type that wraps a `u32`.
+/// Implements [`Key`], without generations, for a type that wraps a `u32`.
 #[macro_export]
 macro_rules! number_key {
     ($key:ident) => {
@@ -73,9 +73,9 @@ macro_rules! number_key {
 
 #[derive(Clone, Debug)]
 struct Slot<T> {
-    /// Values removed from here, modulo 2^32.
+    /// Number of values removed from this place, modulo 2^32.
     generation: u32,
-    /// `None`: free, or lent.
+    /// `None`: the place is free, or its value is lent.
     value: Option<T>,
 }
 
@@ -88,13 +88,13 @@ pub struct Slots<K, T> {
 }
 
 impl<K: Key, T> Slots<K, T> {
-    /// A table of at most `limit` values at a time.
+    /// Creates a table of at most `limit` values at a time.
     #[must_use]
     pub fn new(reuse: Reuse, limit: u32) -> Self {
         Self { slots: Table::default(), numbers: Numbers::new(reuse, limit), keys: PhantomData }
     }
 
-    /// The key that the next value gets. `None`: the table is full.
+    /// Returns the key that the next value gets. `None`: the table is full.
     #[must_use]
     pub fn next_key(&self) -> Option<K> {
         let number = self.numbers.next()?;
@@ -104,7 +104,7 @@ impl<K: Key, T> Slots<K, T> {
     /// Keeps a value and returns its key.
     ///
     /// # Errors
-    /// The table is full: the value is returned.
+    /// The table is full. The value is returned.
     #[inline]
     pub fn try_insert(&mut self, value: T) -> Result<K, T> {
         let Some(number) = self.numbers.take() else { return Err(value) };
@@ -119,7 +119,7 @@ impl<K: Key, T> Slots<K, T> {
     /// Keeps a value and returns its key.
     ///
     /// # Panics
-    /// The table is full: where that can happen, use [`try_insert`](Self::try_insert).
+    /// The table is full. If that can happen, use [`try_insert`](Self::try_insert).
     pub fn insert(&mut self, value: T) -> K {
         self.try_insert(value).ok().expect("the table has room for one more")
     }
@@ -134,17 +134,17 @@ impl<K: Key, T> Slots<K, T> {
         Some(value)
     }
 
-    /// Takes a value out and keeps its place for it, until it is put back by [`give_back`](Self::give_back). Meanwhile
-    /// the key names nothing. `None`: there is no value under this key.
+    /// Takes a value out and keeps its place for it, until [`give_back`](Self::give_back) puts the value back. Until
+    /// then the key names nothing. `None`: there is no value under this key.
     #[inline]
     pub fn lend(&mut self, key: K) -> Option<T> {
         self.slot_mut(key)?.value.take()
     }
 
-    /// Puts a value back that was lent under this key.
+    /// Puts back a value that was lent under this key.
     ///
     /// # Panics
-    /// None was lent.
+    /// No value was lent under this key.
     #[inline]
     pub fn give_back(&mut self, key: K, value: T) {
         let slot = self.slot_mut(key).expect("a lent value's place is kept");
@@ -169,14 +169,14 @@ impl<K: Key, T> Slots<K, T> {
         slot.value.as_ref()
     }
 
-    /// The value under a key, to be changed, if there is one.
+    /// The value under a key, mutable, if there is one.
     #[must_use]
     #[inline]
     pub fn get_mut(&mut self, key: K) -> Option<&mut T> {
         self.slot_mut(key)?.value.as_mut()
     }
 
-    /// How many values there are, lent ones included.
+    /// Number of values, including those lent.
     #[must_use]
     pub fn len(&self) -> usize {
         self.numbers.given()
@@ -188,25 +188,26 @@ impl<K: Key, T> Slots<K, T> {
         self.len() == 0
     }
 
-    /// The numbers of all keys are below this.
+    /// Upper bound, exclusive, of the numbers of all keys.
     #[must_use]
     pub fn reach(&self) -> u32 {
         self.numbers.reach()
     }
 
-    /// All values with their keys, by number.
+    /// Iterates over all values with their keys, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (K, &T)> {
         let numbered = (0..self.numbers.reach()).zip(self.slots.iter());
         numbered.filter_map(|(number, slot)| Some((K::new(number, slot.generation), slot.value.as_ref()?)))
     }
 
-    /// All values with their keys, by number, to be changed.
+    /// Iterates over all values, mutable, with their keys, in the order of their numbers.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut T)> {
         let numbered = (0..self.numbers.reach()).zip(self.slots.iter_mut());
         numbered.filter_map(|(number, slot)| Some((K::new(number, slot.generation), slot.value.as_mut()?)))
     }
 
-    /// Takes all values out, by number, and makes the table as new: numbers and generations begin again.
+    /// Takes all values out, in the order of their numbers. The table is then as new: numbers and generations begin
+    /// again.
     pub fn take_all(&mut self) -> impl Iterator<Item = T> + use<K, T> {
         self.numbers.forget();
         self.slots.take_all().filter_map(|slot| slot.value)
@@ -238,7 +239,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Insert,
-        /// Counted among all values ever inserted.
+        /// Index of the key, modulo their number, among the keys of all values ever inserted.
         Remove(usize),
         Lend(usize),
     }
@@ -256,7 +257,7 @@ mod tests {
         prop_oneof![Just(Reuse::LatestFirst), (1u32..20).prop_map(|resting| Reuse::OldestFirst { resting }),]
     }
 
-    /// The number that the rules of `reuse` name, from what was freed, oldest first.
+    /// Returns the number that the rules of `reuse` name. `freed` lists the freed numbers, the oldest first.
     fn expected_number(reuse: Reuse, limit: u32, fresh: u32, freed: &[u32]) -> Option<u32> {
         match reuse {
             Reuse::LatestFirst => freed.last().copied().or((fresh < limit).then_some(fresh)),

@@ -1,14 +1,14 @@
-//! A table that grows without moving its entries: a new one costs the same however many there are.
+//! A table that grows without moving its entries: adding an entry costs the same however many there are.
 
 use std::ops::{Index, IndexMut};
 
-/// Entries that room is made for at once.
+/// Number of entries for which memory is allocated at once.
 const CHUNK: usize = 1024;
 
 /// Entries by number, from zero on. An entry keeps its number and its place in memory.
 #[derive(Clone, Debug)]
 pub struct Table<T> {
-    // Found without an indirection: most tables need no more.
+    // Found without an indirection. Most tables need no more.
     first: Vec<T>,
     further: Vec<Vec<T>>,
 }
@@ -20,7 +20,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// How many there are.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.first.len() + self.further.last().map_or(0, |last| (self.further.len() - 1) * CHUNK + last.len())
@@ -70,7 +70,7 @@ impl<T> Table<T> {
         self.further.get((number / CHUNK).checked_sub(1)?)?.get(number % CHUNK)
     }
 
-    /// The entry with this number, to be changed, if there is one.
+    /// The entry with this number, mutable, if there is one.
     #[must_use]
     #[inline]
     pub fn get_mut(&mut self, number: usize) -> Option<&mut T> {
@@ -85,12 +85,12 @@ impl<T> Table<T> {
         further.get_mut((number / CHUNK).checked_sub(1)?)?.get_mut(number % CHUNK)
     }
 
-    /// All entries, by number.
+    /// Iterates over all entries, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().chain(self.further.iter().flatten())
     }
 
-    /// All entries, by number, to be changed.
+    /// Iterates over all entries, mutable, in the order of their numbers.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.first.iter_mut().chain(self.further.iter_mut().flatten())
     }
