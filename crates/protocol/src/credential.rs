@@ -1,48 +1,49 @@
-//! What the holder of a permission shows with each access.
+//! The credential that the holder of a permission shows with each access.
 
 use crate::Rkey;
 
-/// How many bytes a grant has for a credential of any kind. A NIC's keys take eight of them, a [`HolderKey`] all.
+/// Bytes that a grant has for a credential of any kind. A NIC's keys take eight of them, a [`HolderKey`] takes all.
 pub const CREDENTIAL_BYTES: usize = 32;
 
-/// Queue pairs of a client for accesses to chunks, the one in use and a spare. Each chunk has a window for each of them.
+/// Number of a client's queue pairs for accesses to chunks: the one in use and a spare. Each chunk has a window for
+/// each of them.
 pub const CHUNK_QUEUE_PAIRS: usize = 2;
 
-/// The most data queue pairs of a client whose permissions have a window for each of them.
+/// The most data queue pairs of a client whose permissions have a window for each queue pair.
 pub const GROUP_QUEUE_PAIRS_MAX: usize = CREDENTIAL_BYTES / size_of::<Rkey>();
 
-/// The most for which a permission can have windows over its lifetime word as well, where those over its bytes do not
-/// cover it. With more, the lifetime is extended by message.
+/// The most data queue pairs for which a permission can have windows over its lifetime word as well, if the windows
+/// over its bytes do not cover the word. If the client has more, the lifetime is extended by message.
 pub const GROUP_WORD_QUEUE_PAIRS_MAX: usize = GROUP_QUEUE_PAIRS_MAX / 2;
 
-/// Which keys of a window group open the permission's lifetime word.
+/// The keys of a window group that open the permission's lifetime word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WordKeys {
-    /// Those of the buffer: each window covers both (Patronus §5.4, contiguity).
+    /// The keys of the buffer: each window covers both (Patronus §5.4, contiguity).
     Same,
-    /// Keys of their own, behind those of the buffer.
+    /// Separate keys, stored behind those of the buffer.
     Own,
-    /// None: only the node's CPU changes the word.
+    /// No key: only the node's CPU changes the word.
     None,
 }
 
 /// The keys of a window group: a type-2 window for each data queue pair of the holder.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct KeyGroup {
-    /// The buffer's keys by queue pair, from the first place on. With [`WordKeys::Own`] those of the lifetime word follow
-    /// from place [`GROUP_WORD_QUEUE_PAIRS_MAX`] on. Zero: no window.
+    /// The buffer's keys by queue pair, from the first place on. With [`WordKeys::Own`] the keys of the lifetime word
+    /// follow from place [`GROUP_WORD_QUEUE_PAIRS_MAX`] on. Zero: no window.
     keys: [Rkey; GROUP_QUEUE_PAIRS_MAX],
     word: WordKeys,
 }
 
 impl KeyGroup {
-    /// The keys of a buffer, one for each queue pair, which open the lifetime word as well.
+    /// Returns the group with the keys of a buffer, one for each queue pair, which open the lifetime word as well.
     #[must_use]
     pub fn of_both(buffer: impl IntoIterator<Item = Rkey>) -> Self {
         Self::with(buffer, WordKeys::Same)
     }
 
-    /// The keys of a buffer, and nothing that opens the lifetime word.
+    /// Returns the group with the keys of a buffer, and no key for the lifetime word.
     #[must_use]
     pub fn of_buffer(buffer: impl IntoIterator<Item = Rkey>) -> Self {
         Self::with(buffer, WordKeys::None)
@@ -54,7 +55,7 @@ impl KeyGroup {
         Self { keys, word }
     }
 
-    /// The same with keys for the lifetime word, for [`GROUP_WORD_QUEUE_PAIRS_MAX`] queue pairs at most.
+    /// Adds keys for the lifetime word, for [`GROUP_WORD_QUEUE_PAIRS_MAX`] queue pairs at most.
     #[must_use]
     pub fn with_word(mut self, lifetime: impl IntoIterator<Item = Rkey>) -> Self {
         let places = self.keys[GROUP_WORD_QUEUE_PAIRS_MAX..].iter_mut();
@@ -63,20 +64,20 @@ impl KeyGroup {
         self
     }
 
-    /// The keys as they are sent.
+    /// Returns the group with these keys, given in the form in which they are sent.
     #[must_use]
     pub fn from_parts(keys: [Rkey; GROUP_QUEUE_PAIRS_MAX], word: WordKeys) -> Self {
         Self { keys, word }
     }
 
-    /// The keys by place, as they are sent.
+    /// The keys by place, in the form in which they are sent.
     #[inline]
     #[must_use]
     pub fn keys(&self) -> &[Rkey; GROUP_QUEUE_PAIRS_MAX] {
         &self.keys
     }
 
-    /// Which keys open the lifetime word.
+    /// The keys that open the lifetime word.
     #[must_use]
     pub fn word(&self) -> WordKeys {
         self.word
@@ -96,7 +97,7 @@ impl KeyGroup {
         key != Rkey(0) && self.keys.contains(&key)
     }
 
-    /// The keys of the lifetime word, by queue pair, as keys of a buffer. `None`: nothing opens it.
+    /// The keys of the lifetime word, by queue pair, as a group of their own. `None`: no key opens the word.
     #[must_use]
     pub fn of_word(&self) -> Option<Self> {
         match self.word {
@@ -107,13 +108,13 @@ impl KeyGroup {
     }
 }
 
-/// A place in a node's table of regions, and how often that place had been used before (1RMA §4.3). No two regions of one
-/// run of a node have the same.
+/// A place in a node's table of regions, and the number of times that the place had been used before (1RMA §4.3). No
+/// two regions of one run of a node have the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RegionName {
-    /// The place.
+    /// The index of the place.
     pub index: u32,
-    /// How often the place had been used before.
+    /// Number of earlier uses of the place.
     pub generation: u32,
 }
 
@@ -121,9 +122,9 @@ pub struct RegionName {
 /// the same counter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SealedPacket {
-    /// The region that it is for.
+    /// The region that the packet is for.
     pub region: RegionName,
-    /// Its holder's counter: its nonce.
+    /// The holder's counter: the packet's nonce.
     pub counter: u64,
 }
 
@@ -132,7 +133,7 @@ pub struct SealedPacket {
 #[derive(Clone, Copy)]
 pub struct HolderKey(pub [u8; CREDENTIAL_BYTES]);
 
-/// Takes as long whichever bytes differ.
+/// Compares in constant time: which bytes differ does not matter.
 impl PartialEq for HolderKey {
     fn eq(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).fold(0, |differ, (one, other)| differ | (one ^ other)) == 0
@@ -141,17 +142,17 @@ impl PartialEq for HolderKey {
 
 impl Eq for HolderKey {}
 
-/// The bytes are a secret.
+/// Prints no bytes: they are a secret.
 impl std::fmt::Debug for HolderKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("HolderKey(…)")
     }
 }
 
-/// What the holder of a permission shows with each access.
+/// The credential that the holder of a permission shows with each access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Credential {
-    /// Keys that the NIC checks: one for the buffer, one for the permission's lifetime word. They are equal where one
+    /// Keys that the NIC checks: one for the buffer, one for the permission's lifetime word. They are equal if one
     /// window covers both (Patronus §5.4, contiguity).
     Keys {
         /// The key of the buffer.
@@ -173,12 +174,12 @@ pub enum Credential {
         /// The holder's key.
         key: HolderKey,
     },
-    /// Nothing: accesses are messages, and the node looks the permission up.
+    /// No credential: accesses are messages, and the node looks the permission up.
     Node,
 }
 
 impl From<Rkey> for Credential {
-    /// One key for everything.
+    /// Uses one key for the buffer and the lifetime word.
     fn from(key: Rkey) -> Self {
         Self::Keys { buffer: key, lifetime: key }
     }
@@ -191,7 +192,8 @@ fn array(keys: &[Rkey]) -> [Rkey; GROUP_QUEUE_PAIRS_MAX] {
 }
 
 impl Credential {
-    /// The key of the buffer: on the holder's first queue pair, where each has its own. `None`: accesses show no key.
+    /// The key of the buffer; if each queue pair has its own key, the one for the holder's first queue pair. `None`:
+    /// accesses show no key.
     #[must_use]
     pub fn buffer_key(&self) -> Option<Rkey> {
         match self {
@@ -202,7 +204,8 @@ impl Credential {
         }
     }
 
-    /// The key of the lifetime word in the same way. `None`: no key opens it.
+    /// The key of the lifetime word; if each queue pair has its own key, the one for the holder's first queue pair.
+    /// `None`: no key opens the word.
     #[must_use]
     pub fn lifetime_key(&self) -> Option<Rkey> {
         match self {
@@ -212,7 +215,7 @@ impl Credential {
         }
     }
 
-    /// The keys that it has, some of them perhaps twice.
+    /// Iterates over the keys of the credential. A key may appear twice.
     pub fn keys(&self) -> impl Iterator<Item = Rkey> + use<> {
         let (keys, count) = match *self {
             Self::Keys { buffer, lifetime } => (array(&[buffer, lifetime]), 2),
@@ -223,7 +226,7 @@ impl Credential {
         keys.into_iter().take(count).filter(|key| *key != Rkey(0))
     }
 
-    /// Whether one of its keys is this one.
+    /// Whether `key` is one of the credential's keys.
     #[must_use]
     pub fn has_key(&self, key: Rkey) -> bool {
         match self {

@@ -5,8 +5,8 @@ use portcullis_errors::{Coded, ErrorCode};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Where the lifetime word lies in a header: at its end. So it is contiguous with a buffer that follows the header, and
-/// one window can expose both (Patronus §5.4, Fig. 3).
+/// The offset of the lifetime word in a header: at its end. So the word is contiguous with a buffer that follows the
+/// header, and one window can expose both (Patronus §5.4, Fig. 3).
 pub const LIFETIME_OFFSET: u64 = 24;
 
 /// Bits of a tagged pointer that carry the address.
@@ -15,8 +15,8 @@ const ADDRESS_BITS: u32 = 48;
 /// The metadata of one permission, as it lies in remote memory (Patronus §5.2, Fig. 3).
 ///
 /// The node writes the header and never trusts it: a mechanism without byte ranges leaves it open to clients, so the
-/// node acts on its own table. The header is for the one field that clients change, the lifetime word, and for reading
-/// memory after a crash.
+/// node acts on its own table. The header has two uses: clients change its lifetime word, and it makes memory readable
+/// after a crash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Header {
@@ -34,8 +34,8 @@ impl Header {
     /// Bytes of a header.
     pub const BYTES: u64 = 32;
 
-    /// A header for the buffer of `length` bytes at `address`, with the indexes of the windows that expose the header
-    /// and the buffer.
+    /// Makes a header for the buffer of `length` bytes at `address`, with the indexes of the windows that expose the
+    /// header and the buffer.
     ///
     /// `scale` is the unit of the 16-bit length (Patronus §5.6): a power of two. The length is rounded up to it.
     ///
@@ -62,14 +62,14 @@ impl Header {
         })
     }
 
-    /// The header as the four words of memory that it takes, the lifetime last.
+    /// The header as the four words of memory that it takes, with the lifetime last.
     #[must_use]
     pub fn words(&self) -> [u64; 4] {
         let words: [U64; 4] = zerocopy::transmute!(*self);
         words.map(|word| u64::from_ne_bytes(word.to_bytes()))
     }
 
-    /// Where the permission's buffer starts.
+    /// The address at which the permission's buffer starts.
     #[must_use]
     pub fn address(&self) -> RemoteAddress {
         RemoteAddress(self.tagged_address.get() & ((1 << ADDRESS_BITS) - 1))
@@ -87,13 +87,13 @@ impl Header {
         (self.header_window.get(), self.buffer_window.get())
     }
 
-    /// When the permission started.
+    /// The moment at which the permission started.
     #[must_use]
     pub fn start(&self) -> Moment {
         Moment(self.start.get())
     }
 
-    /// The lifetime word: how long the permission lives from its start. Clients extend it.
+    /// The lifetime word: the time that the permission lives from its start. Clients extend it.
     #[must_use]
     pub fn lifetime(&self) -> Lifetime {
         Lifetime(self.lifetime.get())
@@ -104,7 +104,7 @@ impl Header {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a buffer of {length} bytes does not fit a header's 16-bit length in units of {scale} bytes")]
 pub struct LengthTooLarge {
-    /// The length asked for, in bytes.
+    /// The requested length, in bytes.
     pub length: u64,
     /// Bytes per unit.
     pub scale: u64,
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(make(64).map(|header| header.length(64)), Ok(1 << 20));
     }
 
-    /// The paper says «< 0.02 % with 128 GB» (§5.6). A million headers of 32 bytes are 0.0233 % of 128 GiB: the
+    /// The paper states «< 0.02 % with 128 GB» (§5.6). A million headers of 32 bytes are 0.0233 % of 128 GiB: the
     /// paper's figure is that, rounded to two places.
     #[test]
     fn a_million_headers_are_two_hundredths_of_a_percent_of_128_gib() {

@@ -1,4 +1,4 @@
-//! The names of things: one type for each meaning.
+//! The types of names and quantities: one type for each meaning.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct RemoteAddress(pub u64);
 
 impl RemoteAddress {
-    /// The address `bytes` further on, or `None` where that would wrap.
+    /// The address `bytes` further on, or `None` if that would wrap.
     #[must_use]
     pub fn checked_add(self, bytes: u64) -> Option<Self> {
         self.0.checked_add(bytes).map(Self)
@@ -38,7 +38,7 @@ impl Rkey {
         Self(index << 8 | u32::from(key))
     }
 
-    /// Which region or window of the NIC this names: 24 bits.
+    /// The index of the region or window of the NIC that this key names: 24 bits.
     #[must_use]
     pub fn index(self) -> u32 {
         self.0 >> 8
@@ -68,38 +68,38 @@ impl fmt::Debug for Rkey {
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// The moment `lifetime` later. Saturates: a moment that far away never comes.
+    /// The moment `lifetime` later. Saturates: a moment that far away is never reached.
     #[must_use]
     pub fn after(self, lifetime: Lifetime) -> Self {
         Self(self.0.saturating_add(lifetime.0))
     }
 
-    /// How long ago `earlier` was; zero if it is still to come.
+    /// The time since `earlier`; zero if `earlier` is still in the future.
     #[must_use]
     pub fn since(self, earlier: Moment) -> Lifetime {
         Lifetime(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// How long something lives, in microseconds. In a permission's lifetime word, zero is the node's notice that the
-/// permission cannot be extended any more (Patronus §5.3).
+/// A duration, in microseconds. In a permission's lifetime word, zero is the node's notice that the permission cannot
+/// be extended any more (Patronus §5.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct Lifetime(pub u64);
 
 impl Lifetime {
-    /// So many microseconds.
+    /// The duration of `micros` microseconds.
     #[must_use]
     pub const fn micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// So many milliseconds.
+    /// The duration of `millis` milliseconds.
     #[must_use]
     pub const fn millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000))
     }
 
-    /// So many seconds.
+    /// The duration of `seconds` seconds.
     #[must_use]
     pub const fn seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000_000))
@@ -136,12 +136,11 @@ impl fmt::Display for Lifetime {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TenantId(pub u32);
 
-/// One attached client of a node. Numbers are not used again while the node runs.
+/// An attached client of a node. Numbers are not used again while the node runs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ClientId(pub u64);
 
-/// One run of a node, from its start to its end: a random number that distinguishes it from every other run of any
-/// node.
+/// A run of a node, from its start to its end: a random number that distinguishes it from every other run of any node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Incarnation(pub u64);
 
@@ -151,12 +150,12 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// Names one permission on its node by the address of its header and the time when it started. The start time keeps an
+/// Names a permission on its node by the address of its header and the time when it started. The start time keeps an
 /// obsolete request from ending a permission that took over the header (Patronus §5.6, double invalidation).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PermissionId {
-    /// Where the permission's 32-byte header lies.
+    /// The address of the permission's 32-byte header.
     pub header: RemoteAddress,
-    /// When the node granted it.
+    /// The moment at which the node granted the permission.
     pub start: Moment,
 }

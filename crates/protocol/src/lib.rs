@@ -1,9 +1,9 @@
-//! What a Portcullis node and its clients say to each other: ids, rights, the permission header in remote
-//! memory, the control messages and the errors.
+//! The data that a Portcullis node and its clients exchange: ids, rights, the permission header in remote memory, the
+//! control messages and the errors.
 //!
-//! Only types, layouts and codecs: nothing here reads a clock, uses a socket or allocates shared memory. A peer's bytes
-//! become a value of one of its types, or an error, in exactly one place ([`Request::decode`], [`Reply::decode`]). Code
-//! behind that never sees unchecked bytes.
+//! This crate has only types, layouts and codecs: it reads no clock, uses no socket and allocates no shared memory. A
+//! peer's bytes become a value of one of its types, or an error, in exactly one place ([`Request::decode`],
+//! [`Reply::decode`]). Code behind that place never sees unchecked bytes.
 #![forbid(unsafe_code)]
 
 mod credential;

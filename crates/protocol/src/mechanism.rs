@@ -3,15 +3,15 @@
 use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 
-/// What enforces a permission. For clients that have queue pairs it is chosen when the node starts, among the systems that
-/// Patronus §7 compares, on one code base. For clients over UDP it is always [`Mechanism::RegionKey`].
+/// The mechanism that enforces a permission. For clients that have queue pairs it is chosen when the node starts, among
+/// the systems that Patronus §7 compares, on one code base. For clients over UDP it is always [`Mechanism::RegionKey`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mechanism {
     /// A type-1 memory window is bound per permission. Range, rights and time are enforced by the NIC.
     #[default]
     MemoryWindow,
-    /// A type-2 memory window is bound per permission and data queue pair of its holder (OneSidedMW). Range, rights and
-    /// time are enforced by the NIC, and who the holder is as well: a key opens nothing on any other queue pair.
+    /// A type-2 memory window is bound per permission and data queue pair of its holder (OneSidedMW). Range, rights,
+    /// time and the identity of the holder are enforced by the NIC: a key opens nothing on any other queue pair.
     WindowGroup,
     /// A memory region is registered per permission. This is as strong, and slower.
     MemoryRegion,
@@ -22,13 +22,14 @@ pub enum Mechanism {
     NodeCopy,
     /// Nothing is enforced: the permission is an address and a key that works for the whole pool.
     None,
-    /// A region table entry is taken per permission, and the holder gets a key that is derived for it (1RMA). Range, rights,
-    /// time and holder are enforced by the node's end of encrypted operations: what another key has sealed is refused.
+    /// A region table entry is taken per permission, and the holder gets a key that is derived for it (1RMA). Range,
+    /// rights, time and holder are enforced by the node's end of encrypted operations: a packet that another key has
+    /// sealed is refused.
     RegionKey,
 }
 
 impl Mechanism {
-    /// All between which a node can choose for clients with queue pairs.
+    /// All mechanisms among which a node can choose for clients with queue pairs.
     pub const ALL: [Self; 6] = [
         Self::MemoryWindow,
         Self::WindowGroup,
@@ -98,7 +99,7 @@ impl std::str::FromStr for Mechanism {
     }
 }
 
-/// The name is not that of a protection mechanism.
+/// The name is not the name of a protection mechanism.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "no protection mechanism is called {0:?}: use memory-window, window-group, memory-region, queue-pair, node-copy or \

@@ -1,10 +1,10 @@
-//! Names in the directory: of objects in their tenant, and of tenants. A name fits into a control message.
+//! Names in the directory: names of objects in their tenant, and names of tenants. A name fits into a control message.
 
 use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 use std::str::FromStr;
 
-/// What a name is the name of.
+/// The kind of thing that a name names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Named {
     /// An object.
@@ -22,26 +22,26 @@ impl fmt::Display for Named {
     }
 }
 
-/// The text is no name.
+/// The text is not a valid name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadName {
-    /// It is empty or too long.
+    /// The text is empty or too long.
     #[error("{of} in the directory has 1 to {most} bytes of UTF-8, not {bytes}: choose another")]
     Length {
-        /// What it was to name.
+        /// The kind of thing that the text was to name.
         of: Named,
-        /// How many bytes it has.
+        /// The number of bytes of the text.
         bytes: usize,
-        /// The most that such a name may have.
+        /// The most bytes that a name of this kind may have.
         most: usize,
     },
-    /// It has a control character, such as a line break.
+    /// The text has a control character, such as a line break.
     #[error("byte {at} of the text is a control character, which {of} in the directory must not have")]
     Control {
-        /// What it was to name.
+        /// The kind of thing that the text was to name.
         of: Named,
-        /// The first such byte.
+        /// The position of the first such byte.
         at: usize,
     },
 }
@@ -91,10 +91,10 @@ macro_rules! name {
         pub struct $name(Letters<$most>);
 
         impl $name {
-            /// The most bytes of such a name.
+            /// The most bytes that such a name may have.
             pub const BYTES_MAX: usize = $most;
 
-            /// The name with this text.
+            /// Makes the name with this text.
             ///
             /// # Errors
             /// The text is empty or too long, or has a control character.
@@ -102,13 +102,13 @@ macro_rules! name {
                 Letters::new(text, $of).map(Self)
             }
 
-            /// The text.
+            /// The text of the name.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 self.0.as_str()
             }
 
-            /// The text's bytes behind each other and then zeros, and how many bytes the text has.
+            /// Returns the text's bytes, padded with zeros, and the number of bytes of the text.
             pub(crate) fn padded(&self) -> ([u8; $most], u8) {
                 (self.0.bytes, self.0.length)
             }

@@ -11,17 +11,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Names one object for ever.
 ///
 /// An address names only a place: after the object there was freed, or the node has started again, another object can
-/// lie there. A reference also says which run of the node it is from, and which object of that run it names. The node
-/// refuses a reference to an object that is gone, and never opens another object for it.
+/// lie there. A reference also names the run of the node that it is from, and the object of that run. The node refuses
+/// a reference to an object that has ended, and never opens another object for it.
 ///
-/// As text: three hexadecimal numbers with hyphens between them. As bytes: 24, little-endian.
+/// As text, it is three hexadecimal numbers with hyphens between them. As bytes, it is 24 bytes, little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ObjectRef {
     /// The run of the node.
     pub incarnation: Incarnation,
-    /// Where the object's bytes start.
+    /// The address at which the object's bytes start.
     pub address: RemoteAddress,
-    /// Which object of that run: the node numbers its objects from 1 and never uses a number twice.
+    /// The number of the object in that run: the node numbers its objects from 1 and never uses a number twice.
     pub birth: u64,
 }
 
@@ -34,10 +34,10 @@ struct Wire {
 }
 
 impl ObjectRef {
-    /// How many bytes a reference has.
+    /// Number of bytes of a reference.
     pub const BYTES: usize = size_of::<Wire>();
 
-    /// The reference as bytes.
+    /// Returns the reference as bytes.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let Self { incarnation, address, birth } = self;
@@ -49,7 +49,7 @@ impl ObjectRef {
         zerocopy::transmute!(wire)
     }
 
-    /// The reference in `bytes`. Any bytes are a reference; the node knows whether it names an object.
+    /// Returns the reference in `bytes`. Any bytes are a reference; the node knows whether it names an object.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let Wire { incarnation, address, birth } = zerocopy::transmute!(bytes);
@@ -100,7 +100,7 @@ mod as_serde {
     use super::ObjectRef;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-    /// Text in formats that people read, 24 bytes in others.
+    /// Serialized as text in formats that people read, as 24 bytes in others.
     impl Serialize for ObjectRef {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             if serializer.is_human_readable() {

@@ -1,36 +1,36 @@
 //! Faults that a test plants to make sure that a checker finds them.
 //!
 //! Without the feature `planted`, which only the simulator's own test turns on, [`is`] is always false and the code
-//! that asks it is compiled out. With it, a thread has at most one fault at a time.
+//! that calls it is compiled out. With it, a thread has at most one fault at a time.
 
 /// A mistake that the real code does not make.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fault {
-    /// A window is bound again under the key it had.
+    /// A window is bound again under its old key.
     KeyNotAdvanced,
     /// Memory is reused before its window is known to be unbound.
     ReusedBeforeUnbind,
-    /// Leases are never checked for their end.
+    /// The expiry of leases is never checked.
     ExpiryNotScanned,
     /// Windows that linger stay bound for ever.
     LingerForever,
     /// Windows are handed from tenant to tenant, so that a key opens in every tenant's domain.
     HandoverAcrossTenants,
-    /// A permission's start is not compared: a late revoke ends its successor.
+    /// A permission's start is not compared: a late revoke ends the permission's successor.
     StartNotChecked,
     /// A request that may have been executed is posted again.
     ExecutedReplayed,
-    /// A permission that was revoked continues while its lifetime word says so.
+    /// A permission that was revoked continues as long as its lifetime word allows.
     WordTrustedOverUnbind,
     /// Memory is given to another tenant with the last tenant's bytes in it.
     ScrubSkipped,
     /// An exclusive permission is granted beside shared ones.
     ExclusiveBesideShared,
-    /// A violation is charged to the tenant that came first.
+    /// A violation is charged to the first tenant that attached.
     ViolationToWrongTenant,
     /// A client's queue pairs are put into another tenant's domain.
     QueuePairInWrongDomain,
-    /// A header goes to another permission while its window is still bound.
+    /// A header is given to another permission while its window is still bound.
     HeaderReusedWhileBound,
     /// The holder of one right gets all rights.
     RightsNotNarrowed,
@@ -38,7 +38,7 @@ pub enum Fault {
     RangeOneByteLong,
     /// The NIC does not compare the key's low byte.
     KeyNotCompared,
-    /// A queue pair serves on after a refusal: what should be flushed is executed.
+    /// A queue pair continues to serve after a refusal: requests that should be flushed are executed.
     ServesInError,
     /// A request that waits is never granted.
     WaiterForgotten,
@@ -52,17 +52,17 @@ pub enum Fault {
     LateExtensionBelieved,
     /// A reference is accepted for any object that lies at its address.
     BirthNotCompared,
-    /// An access that came too late is charged to its tenant, as a guess is.
+    /// An access that arrived too late is charged to its tenant, as a guess is.
     LatenessChargedToTenant,
     /// After a request without an answer, later requests use a spare while the first may still arrive.
     DoubtNotAwaited,
-    /// A waiting session judges what arrives by a time up to 64 looks old.
+    /// A waiting session judges completions by a time that is up to 64 polls old.
     WaitJudgesByOldTime,
-    /// The client gives nothing up that takes longer than its limit.
+    /// The client gives up no operation that takes longer than its limit.
     LimitNotKept,
-    /// What other tenants hold of an object is not ended when it is shared with them no more.
+    /// When an object is no longer shared, the permissions of other tenants over it are not ended.
     UnshareEndsNothing,
-    /// What other tenants hold of a head's members stays when the head is not shared any more.
+    /// When a head is no longer shared, the permissions of other tenants over its members are not ended.
     MembersStayShared,
     /// Permissions over an object are granted after it was freed.
     FreedStillGranted,
@@ -74,65 +74,65 @@ pub enum Fault {
     ShareNotCompared,
     /// A permission over another tenant's object is set up in that tenant's domain.
     GuestInOwnersDomain,
-    /// What another tenant wrote into a shared object is not scrubbed for the object's own tenant.
+    /// Bytes that another tenant wrote into a shared object are not scrubbed for the object's own tenant.
     GuestsBytesNotNoted,
     /// A key of a window group opens on any queue pair of its domain.
     QueuePairNotCompared,
     /// When a permission ends, the windows of its holder's spare queue pairs stay bound.
     SpareStaysBound,
-    /// A window stays bound whose invalidation was flushed because its holder has broken the queue pair.
+    /// If a window's invalidation was flushed, because its holder has broken the queue pair, the window stays bound.
     FlushedInvalidationForgotten,
     /// A window whose bind was postponed, because its queue pair was broken, is never bound.
     PostponedBindForgotten,
-    /// A key whose fingerprint equals another's is taken for that one.
+    /// A key is taken for another key with the same fingerprint.
     FingerprintTrusted,
-    /// A block that was used again is taken for what it was before.
+    /// A block that is in use again is taken for its earlier use.
     VersionNotCompared,
     /// A block has the same version each time it is used.
     VersionNotAdvanced,
-    /// A split gives a bucket's keys away before their copy is in place.
+    /// A split releases a bucket's keys before their copy is in place.
     HeaderBeforeCopy,
-    /// A new bucket is used while the old one still counts.
+    /// A new bucket is used while the old one is still valid.
     BucketUsedTooEarly,
     /// A split copies slots that other clients still change.
     SlotsNotFrozen,
     /// A split that a dead client has begun stays as it is.
     SplitNotTakenOver,
-    /// A new key counts before its client has looked for another of the same name.
+    /// A new key becomes valid before its client has looked for another entry with the same key.
     AloneNotChecked,
     /// A key is found before its insertion is decided.
     PendingSeen,
-    /// A block goes into a slot however long ago it was claimed.
+    /// A block is put into a slot even if it was claimed too long ago.
     LateClaimUsed,
-    /// A sweep frees what is in no slot at its first look.
+    /// A sweep frees a block as soon as it finds the block in no slot for the first time.
     SweptAtOnce,
     /// The block of a value that was replaced stays claimed.
     OldBlockNotFreed,
     /// An extent is given back although clients have claimed blocks of it.
     ClaimedNotCompared,
-    /// The versions of an extent's blocks begin again where another extent had its number.
+    /// If another extent had the same number before, the versions of an extent's blocks begin again.
     VersionsBeginAgain,
     /// A sweep takes the pieces of values for orphans.
     PiecesNotSpared,
-    /// A key whose time had come is removed although it was stored again meanwhile.
+    /// A key whose time has expired is removed although it was stored again meanwhile.
     ExpiryNotCompared,
-    /// A slot of a queue says that it is filled before its bytes are there.
+    /// A slot of a queue is marked as filled before its bytes are there.
     SlotFilledBeforeBytes,
-    /// A consumer takes entries without looking whether another one was quicker.
+    /// A consumer takes entries without checking whether another consumer was quicker.
     HeadNotCompared,
     /// A slot whose producer has died stays as it is.
     DeadSlotNotAbandoned,
-    /// What a client leaves that dies while it adds or retires a segment is not freed.
+    /// If a client dies while it adds or retires a segment, the segment that it leaves is not freed.
     SegmentLeftBehind,
-    /// A claim's word is changed without looking whether the claim is still there.
+    /// A claim's word is changed without checking whether the claim still exists.
     ClaimNotCompared,
     /// An entry is delivered again before its claim's lease is over.
     ClaimEndsEarly,
     /// An entry whose claim has ended is not delivered again.
     LapsedNotDelivered,
-    /// A segment goes back to the node although entries of it are not acknowledged.
+    /// A segment is returned to the node although entries of it are not acknowledged.
     SegmentGoesWithClaims,
-    /// Producers go on in a queue that is closed.
+    /// Producers continue in a queue that is closed.
     ClosedNotCompared,
     /// The NIC hands a chunk on with the bytes of its earlier holder.
     ChunkNotZeroed,
@@ -140,7 +140,7 @@ pub enum Fault {
     ChunkStaysBound,
     /// All uses of a chunk have the same number and the same keys.
     ChunkUsesNotCounted,
-    /// The chunks of a client that is gone are not freed.
+    /// The chunks of a client that has left are not freed.
     DepartedKeepChunks,
     /// A region stays open when its permission ends.
     RegionStaysOpen,
@@ -152,11 +152,11 @@ pub enum Fault {
     ChangeCarriedOutAgain,
     /// A change's data counts for any salt of its operation.
     SaltNotCompared,
-    /// A change that has happened is forgotten at once, and said not to have happened.
+    /// A change that has happened is forgotten at once, and reported as not having happened.
     FinishedForgotten,
     /// The packets of one read are sealed under one counter.
     PartsShareCounter,
-    /// A write of which nobody knows whether it has happened is repeated although others may write there.
+    /// A write is repeated, although it may have happened already and others may write there.
     UncertainWriteRepeated,
     /// The key of a region works for every client.
     HolderNotAmongTerms,
@@ -164,9 +164,9 @@ pub enum Fault {
     WaitingReadServedLate,
     /// A region is opened while the NIC still exposes an ended permission over its object.
     OpenedWhileBound,
-    /// An operation that nobody has sealed is charged to the client whose name it bears.
+    /// An operation that no key has sealed is charged to the client whose name it bears.
     UnprovenCharged,
-    /// What an operation has taken of the solicitation window does not come back.
+    /// The share of the solicitation window that an operation took is not returned.
     WindowNotRefunded,
     /// A probe is answered twice.
     ProbeAnsweredTwice,
@@ -174,60 +174,60 @@ pub enum Fault {
     DeadlineForgotten,
     /// A refusal ends a change although its data is on its way.
     CopysRefusalBelieved,
-    /// A transfer that may have happened in part is said to have been refused.
+    /// A transfer that may have happened in part is reported as refused.
     RefusedAfterEffect,
     /// A name stays in the directory when the lease that has registered it ends.
     NamesOutliveLease,
-    /// The bytes of heaps that an ended lease held stay in its tenant's use.
+    /// The bytes of heaps that an ended lease held are still charged to its tenant.
     EndedBytesStayUsed,
-    /// A heap's addresses are taken back when one of its holders has gone.
+    /// A heap's addresses are reclaimed when one of its holders has ended.
     HeldHeapReclaimed,
-    /// Addresses are given to a heap without a look at the other heaps.
+    /// A heap is given addresses without checking the addresses of the other heaps.
     PlaceGivenTwice,
-    /// A lease ends when its first time is over, however often it is kept alive.
+    /// A lease ends when its first period is over, however often it is kept alive.
     LeaseNotExtended,
     /// Any tenant may hold a heap.
     AccessNotAsked,
-    /// What a tenant's processes hold together is not compared with its quota.
+    /// The sum that a tenant's processes hold is not compared with the tenant's quota.
     TenantsBytesNotCompared,
     /// An ended lease stays a holder of its heaps.
     EndedStayHolders,
-    /// A server does not look whether a call was cancelled.
+    /// A server does not check whether a call was cancelled.
     CancelNotLookedAt,
     /// A cancelled call's reply bears no number.
     CancelledNotNumbered,
-    /// A server does not look at deadlines.
+    /// A server does not check deadlines.
     DeadlineNotLookedAt,
-    /// A server looks at a deadline before it copies the arguments, and not afterwards.
+    /// A server checks a deadline before it copies the arguments, but not afterwards.
     DeadlineLookedAtOnce,
-    /// A client does not look at deadlines.
+    /// A client does not check deadlines.
     LateNotTold,
-    /// Of the arguments only the first page is copied.
+    /// Only the first page of the arguments is copied.
     OnePageCopied,
     /// Arguments are looked for in the connection's own heap alone.
     OwnHeapAlone,
     /// A result's scope is not freed with its answer.
     ResultKept,
-    /// The result of a call whose caller waits no more is not freed.
+    /// The result of a call whose caller has stopped waiting is not freed.
     LateResultKept,
-    /// What a method had for its result stays when it panics.
+    /// The memory that a method had for its result is not freed when the method panics.
     PanickedResultKept,
-    /// A line that was read is new again when the ring comes round to it.
+    /// A line that was read counts as new again when the ring reaches it the next time.
     TurnNotCompared,
     /// The slot of a call that has ended is never free again.
     SlotNotFreed,
-    /// A call of a client that has given its server up stays under way.
+    /// A call stays under way although its client has given up the server.
     GoneNotTold,
-    /// What a dead process was about to take is not taken back.
+    /// The pages that a dead process was about to take are not reclaimed.
     TakingNotReclaimed,
-    /// The pages of a run are freed from the first one on.
+    /// The pages of a run are freed from the first page on.
     FreedFromTheFirst,
-    /// What a dead process had is taken back from everybody.
+    /// When the pages of a dead process are reclaimed, those of all other processes are reclaimed too.
     AllReclaimed,
 }
 
 impl Fault {
-    /// Those of the structures that show where one user ends at some step. The tests of the structures find them.
+    /// Faults of the structures that show if one user ends at some step. The tests of the structures find them.
     pub const OF_STEPS: [Self; 16] = [
         Self::VersionNotCompared,
         Self::HeaderBeforeCopy,
@@ -247,7 +247,7 @@ impl Fault {
         Self::SegmentGoesWithClaims,
     ];
 
-    /// Those of the hash table that show where several users race. The simulator's checkers find them.
+    /// Faults of the hash table that show if several users race. The simulator's checkers find them.
     pub const OF_RACES: [Self; 5] = [
         Self::FingerprintTrusted,
         Self::VersionNotAdvanced,
@@ -256,7 +256,7 @@ impl Fault {
         Self::SweptAtOnce,
     ];
 
-    /// Those of the queue that show where several users race. The simulator's checkers find them.
+    /// Faults of the queue that show if several users race. The simulator's checkers find them.
     pub const OF_QUEUES: [Self; 4] = [
         Self::SlotFilledBeforeBytes,
         Self::HeadNotCompared,
@@ -264,23 +264,24 @@ impl Fault {
         Self::ClosedNotCompared,
     ];
 
-    /// Those of claims that show among many consumers. The simulator's checkers find them, and the tests of the structures do as
-    /// well.
+    /// Faults of claims that show among many consumers. The simulator's checkers and the tests of the structures find
+    /// them.
     pub const OF_CLAIMS: [Self; 3] =
         [Self::ClaimNotCompared, Self::LapsedNotDelivered, Self::SegmentGoesWithClaims];
 
-    /// Those of the chunks that the NIC hands out. The simulator's checkers find them.
+    /// Faults of the chunks that the NIC hands out. The simulator's checkers find them.
     pub const OF_CHUNKS: [Self; 4] =
         [Self::ChunkNotZeroed, Self::ChunkStaysBound, Self::ChunkUsesNotCounted, Self::DepartedKeepChunks];
 
-    /// Those of the directory's ledger. Its own tests find them.
+    /// Faults of the directory's ledger. The directory's own tests find them.
     pub const OF_DIRECTORY: [Self; 4] =
         [Self::NamesOutliveLease, Self::EndedBytesStayUsed, Self::HeldHeapReclaimed, Self::PlaceGivenTwice];
 
-    /// Those of the limits of sessions. The simulator's checkers find them, where nodes freeze.
+    /// Faults of the limits of sessions. The simulator's checkers find them if nodes freeze.
     pub const OF_LIMITS: [Self; 1] = [Self::LimitNotKept];
 
-    /// Those of calls through shared memory, and of the leases that their heaps have. The simulator's checkers find them.
+    /// Faults of calls through shared memory, and of the leases that their heaps have. The simulator's checkers find
+    /// them.
     pub const OF_CALLS: [Self; 20] = [
         Self::LeaseNotExtended,
         Self::AccessNotAsked,
@@ -304,7 +305,7 @@ impl Fault {
         Self::AllReclaimed,
     ];
 
-    /// Those of clients over UDP. The simulator's checkers find them.
+    /// Faults of clients over UDP. The simulator's checkers find them.
     pub const OF_UDP: [Self; 17] = [
         Self::RegionStaysOpen,
         Self::OperationRightNotChecked,
@@ -325,7 +326,7 @@ impl Fault {
         Self::ProbeAnsweredTwice,
     ];
 
-    /// Those of the node, the client and the NIC. The simulator's checkers find them.
+    /// Faults of the node, the client and the NIC. The simulator's checkers find them.
     pub const ALL: [Self; 38] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
@@ -382,7 +383,7 @@ mod switch {
         PLANTED.set(fault);
     }
 
-    /// Returns what plants the same fault on another thread.
+    /// Returns a function that plants the same fault on another thread.
     pub fn for_another_thread() -> impl FnOnce() + Send + 'static {
         let planted = PLANTED.get();
         move || PLANTED.set(planted)
@@ -404,7 +405,7 @@ mod switch {
         || ()
     }
 
-    /// Whether this fault is planted: never.
+    /// Returns `false`: no fault is planted.
     #[must_use]
     #[inline]
     pub const fn is(_: Fault) -> bool {

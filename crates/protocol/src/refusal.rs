@@ -1,51 +1,52 @@
-//! Why a node refuses. Each refusal says whose fault it is and what to do.
+//! The refusals of a node. Each names the side at fault and the remedy.
 
 use crate::{Lifetime, Rights};
 use portcullis_errors::{Coded, ErrorCode};
 
-/// A node's answer to a control message that it will not carry out. Nothing was changed.
+/// A node's answer to a control message that it does not carry out. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The message could not be read as a request.
     #[error("the node could not read the message: the client is of another version, or broken")]
     Malformed,
-    /// No live permission of this client has this id: it expired, was revoked, or is another client's.
+    /// No live permission of this client has this id: the permission expired, was revoked, or belongs to another
+    /// client.
     #[error("the permission is not live any more: acquire it again")]
     NotLive,
     /// No object of this tenant starts at the address.
     #[error("no object of this tenant starts at that address")]
     NoSuchObject,
-    /// The size or the rights asked for are empty.
+    /// The requested size is zero, or the requested rights are empty.
     #[error("the request asks for nothing: give a size above zero and at least one right")]
     Nothing,
     /// The permission's longest lifetime is reached, or another request waits for its object.
     #[error("the permission cannot be extended any more: let it end and acquire it again")]
     NotExtendable,
-    /// The lifetime asked for is beyond the node's limit.
+    /// The requested lifetime is beyond the node's limit.
     #[error("the lifetime is beyond this node's longest, {longest}")]
     LifetimeTooLong {
         /// The node's limit.
         longest: Lifetime,
     },
-    /// Others hold the object, and the wait that the request allowed is over.
+    /// Other holders have the object, and the wait that the request allowed is over.
     #[error("others held the object for longer than the request was ready to wait")]
     Conflict,
-    /// A quota of the tenant's is used up: of bytes, objects, permissions or names, or of the tenants that share a name.
+    /// A quota of the tenant is used up: of bytes, objects, permissions or names, or of the tenants that share a name.
     #[error("the tenant's quota is used up: {used} of {limit}")]
     Quota {
-        /// What the tenant holds, in the unit of the limit.
+        /// The amount that the tenant holds, in the unit of the limit.
         used: u64,
-        /// The most it may hold.
+        /// The most that the tenant may hold.
         limit: u64,
     },
     /// The pool has no run of free bytes of this size.
     #[error("the pool has no {size} bytes free in one piece")]
     OutOfMemory {
-        /// The size asked for, in bytes.
+        /// The requested size, in bytes.
         size: u64,
     },
-    /// The node has no header, window or slot for a waiting request left.
+    /// The node has no free header, window or slot for a waiting request.
     #[error("the node has reached a limit of its own ({limit}): try again when other permissions have ended")]
     NodeFull {
         /// The limit.
@@ -54,30 +55,30 @@ pub enum Refusal {
     /// The client or its tenant broke the rules too often, and is paused.
     #[error("the client or its tenant is paused for {wait} after too many violations")]
     Paused {
-        /// How long from now.
+        /// The remaining time of the pause.
         wait: Lifetime,
     },
     /// The client or its tenant broke the rules so often that the node does not serve it for a long time.
     #[error("the client or its tenant is barred from this node: its operator can say why, and until when")]
     Barred,
-    /// The operation reaches outside the permission (only where the node itself checks: mechanism `node-copy`).
+    /// The operation reaches outside the permission (only if the node itself checks: mechanism `node-copy`).
     #[error("the access reaches outside the permission's bytes")]
     OutsideRange,
-    /// The permission lacks the right (only where the node itself checks: mechanism `node-copy`).
+    /// The permission lacks the right (only if the node itself checks: mechanism `node-copy`).
     #[error("the permission does not hold the right that the access needs")]
     WrongRight,
     /// The node's NIC failed to carry out the request.
     #[error("the node's NIC failed: nothing was granted")]
     NicFailed,
-    /// The reference names an object that was freed, or that never was this tenant's.
+    /// The reference names an object that was freed, or that never belonged to this tenant.
     #[error("the object is gone, or was never this tenant's: get a reference to one that is there")]
     Gone,
-    /// The reference is from another run of a node: this node was restarted since, or is a different one.
+    /// The reference is from another run of a node: this node was restarted since, or it is a different node.
     #[error(
         "the reference is from another node, or from before this node's last start: its object is not here"
     )]
     AnotherNode,
-    /// The bytes asked for do not lie within the object.
+    /// The requested bytes do not lie within the object.
     #[error("the part asked for reaches outside the object's {size} bytes")]
     OutsideObject {
         /// The object's size, in bytes.
@@ -92,7 +93,7 @@ pub enum Refusal {
     /// The object was to be kept for longer than the node allows.
     #[error("the node keeps objects for {longest} at the most after their tenant's last client has gone")]
     KeptTooLong {
-        /// The node's limit; zero: it keeps no objects.
+        /// The node's limit; zero: the node keeps no objects.
         longest: Lifetime,
     },
     /// The tenant has no such name. Another tenant's name is refused in this way too, unless it is shared with the client's
@@ -105,20 +106,20 @@ pub enum Refusal {
     /// The object has another name already. It can have only one.
     #[error("the object has a name already: unpublish that name first")]
     AlreadyNamed,
-    /// The name is shared with that tenant already, with a right that this request would take away.
+    /// The name is shared with that tenant already, with a right that this request would remove.
     #[error("the name is shared with that tenant already, with other rights: unshare it first")]
     AlreadyShared,
     /// The name is not shared with that tenant.
     #[error("the name is not shared with that tenant")]
     NotShared,
-    /// The object is shared with this tenant, but with fewer rights than were asked for.
+    /// The object is shared with this tenant, but with fewer rights than the request requires.
     #[error(
         "the object is shared with this tenant for {} only: ask for no other right, and for exclusive use \
          only with the right to write",
         rights.letters()
     )]
     BeyondShare {
-        /// What it is shared for.
+        /// The rights with which the object is shared.
         rights: Rights,
     },
     /// An object was to be shared with its own tenant.
@@ -183,7 +184,7 @@ impl Refusal {
         )
     }
 
-    /// The number on the wire, and its two operands.
+    /// Returns the number of the refusal in a message, and its two operands.
     pub(crate) fn wire(self) -> (u8, u64, u64) {
         match self {
             Self::Malformed => (1, 0, 0),

@@ -1,11 +1,11 @@
-//! What a permission allows, and beside which others.
+//! The accesses that a permission allows, and the other permissions that may exist beside it.
 
 use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 use std::str::FromStr;
 
 bitflags::bitflags! {
-    /// What the holder of a permission may do with its bytes.
+    /// The accesses that the holder of a permission may make to its bytes.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct Rights: u8 {
         /// READ.
@@ -18,7 +18,7 @@ bitflags::bitflags! {
 }
 
 impl Rights {
-    /// `r`, `w` and `a` for the rights held, as the audit log and the error texts spell them.
+    /// The letters `r`, `w` and `a` of the rights in the set, as the audit log and the error texts spell them.
     #[must_use]
     pub fn letters(self) -> String {
         [(Self::READ, 'r'), (Self::WRITE, 'w'), (Self::ATOMIC, 'a')]
@@ -70,15 +70,15 @@ impl FromStr for Rights {
 /// Whether others may hold a permission over the same object at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Sharing {
-    /// No other holder.
+    /// No other holder is allowed.
     #[default]
     Exclusive,
-    /// Any number of holders, all of them shared.
+    /// Any number of holders is allowed, all of them shared.
     Shared,
 }
 
 impl Sharing {
-    /// `exclusive` or `shared`.
+    /// The name: `exclusive` or `shared`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl fmt::Display for Sharing {
     }
 }
 
-/// The text does not say whether others may hold a permission.
+/// The text is neither `exclusive` nor `shared`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no kind of sharing: use exclusive or shared")]
 pub struct UnknownSharing(String);

@@ -8,19 +8,19 @@ use std::str::FromStr;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoLifetime {
-    /// It is not a number with a unit.
+    /// The text is not a number with a unit.
     #[error("{0:?} is no time: write for example 500us, 50ms or 10s")]
     Malformed(String),
-    /// It is a number without a unit.
+    /// The text is a number without a unit.
     #[error("{0:?} has no unit: write for example 500us, 50ms or 10s")]
     NoUnit(String),
     /// The unit is unknown.
     #[error("{0:?} is no unit of time: use us, ms, s, min, h or d")]
     UnknownUnit(String),
-    /// It has a fraction finer than a microsecond.
+    /// The time has a fraction finer than a microsecond.
     #[error("{0} is finer than a microsecond: give a whole number of them")]
     TooFine(String),
-    /// It is beyond what can be counted in microseconds.
+    /// The time is too long to be counted in microseconds.
     #[error("{0} is too long")]
     TooLong(String),
 }
@@ -69,7 +69,7 @@ impl FromStr for Lifetime {
     }
 }
 
-/// The digits behind the point, in microseconds. The unit has `micros` of them.
+/// Returns the digits behind the point, in microseconds. The unit has `micros` of them.
 fn decimals(digits: &str, micros: u64, text: &str) -> Result<u64, NoLifetime> {
     if digits.is_empty() {
         return Err(NoLifetime::Malformed(text.to_owned()));
@@ -117,7 +117,7 @@ mod as_serde {
     use crate::{DirectoryName, Incarnation, Lifetime, Mechanism, Rights, Sharing, TenantName};
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-    /// Text in formats that people read, a number in others.
+    /// Serializes as text in formats that people read, as a number in others.
     macro_rules! text_or_number {
         ($type:ty, $number:ty, $to:expr, $from:expr) => {
             impl Serialize for $type {
@@ -145,7 +145,7 @@ mod as_serde {
         };
     }
 
-    /// Text in every format.
+    /// Serializes as text in every format.
     macro_rules! text {
         ($type:ty) => {
             impl Serialize for $type {

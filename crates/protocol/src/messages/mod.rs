@@ -1,8 +1,8 @@
-//! The control messages: what a client SENDs to its node, and the node's replies.
+//! The control messages: the requests that a client SENDs to its node, and the node's replies.
 //!
-//! Each message is 128 bytes, little-endian, with fields at fixed places; data of `node-copy` follows it. Where the second
-//! half is zero and nothing follows, only the first half is sent. This is a codec, not a transport: the same bytes travel
-//! through a software NIC's queues and over real verbs.
+//! Each message is 128 bytes, little-endian, with fields at fixed places; data of `node-copy` follows it. If the second
+//! half is zero and nothing follows, only the first half is sent. This is a codec, not a transport: the same bytes
+//! travel through a software NIC's queues and over real verbs.
 
 mod named;
 mod short;
@@ -22,102 +22,103 @@ pub const MESSAGE_BYTES: usize = 128;
 /// The most data one message of the `node-copy` mechanism carries behind its 128 bytes; longer accesses are split.
 pub const DATA_BYTES_MAX: usize = 8192;
 
-/// A client's request. `sequence` comes back in the reply.
+/// A client's request. The reply carries the same `sequence`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Chosen by the client, echoed by the node.
+    /// A number chosen by the client; the node returns it in the reply.
     pub sequence: u32,
-    /// What is asked for.
+    /// The content of the request.
     pub body: RequestBody,
 }
 
-/// What a client asks of its node (Patronus §5.1, Table 2).
+/// The content of a client's request to its node (Patronus §5.1, Table 2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestBody {
-    /// Memory, and a permission over it.
+    /// Allocates memory, and grants a permission over it.
     Allocate {
-        /// Bytes.
+        /// Size of the memory, in bytes.
         size: u64,
-        /// The object's address is to be a multiple of this: a power of two. Zero and one ask for nothing.
+        /// The object's address is to be a multiple of this: a power of two. Zero and one request no alignment.
         alignment: u64,
-        /// How long the permission lives, from its grant.
+        /// The permission's lifetime, from its grant.
         lifetime: Lifetime,
-        /// What the permission allows.
+        /// The accesses that the permission allows.
         rights: Rights,
         /// Whether others may hold a permission at the same time.
         sharing: Sharing,
-        /// How long the object is kept.
+        /// The time for which the object is kept.
         keep: Keep,
     },
-    /// A permission over an object that exists, or over a part of it.
+    /// Acquires a permission over an object that exists, or over a part of it.
     Acquire {
-        /// Which object.
+        /// The object.
         object: ObjectName,
-        /// Which bytes of it.
+        /// The bytes of the object.
         part: Part,
-        /// How long the permission lives, from its grant.
+        /// The permission's lifetime, from its grant.
         lifetime: Lifetime,
-        /// What the permission allows.
+        /// The accesses that the permission allows.
         rights: Rights,
         /// Whether others may hold a permission at the same time.
         sharing: Sharing,
-        /// How long the request may wait for conflicting holders.
+        /// The longest time that the request may wait for conflicting holders.
         wait: Lifetime,
     },
-    /// A longer life for a permission, by message: the naive way of Patronus §5.3.
+    /// Extends a permission's lifetime by message: the naive way of Patronus §5.3.
     Extend {
-        /// Which permission.
+        /// The permission.
         permission: PermissionId,
-        /// Its new lifetime, from its start.
+        /// The permission's new lifetime, from its start.
         lifetime: Lifetime,
     },
-    /// The end of a permission.
+    /// Ends a permission.
     Revoke {
-        /// Which permission.
+        /// The permission.
         permission: PermissionId,
-        /// Frees the object as well, as [`Free`](Self::Free) with [`Holders::Stay`] does. Does nothing to an object of
-        /// another tenant.
+        /// Whether the object is freed as well, as [`Free`](Self::Free) with [`Holders::Stay`] does. Has no effect on
+        /// an object of another tenant.
         free: bool,
     },
-    /// The end of an object, and of its members: from the answer on nothing of them is granted to anybody. The memory goes
-    /// with the last permission.
+    /// Ends an object and its members: from the answer on, no client is granted a permission over them. The memory is
+    /// freed with the last permission.
     Free {
-        /// Which object. One that was freed and is still there may be named again.
+        /// The object. It may be named again if it was freed and still exists.
         object: ObjectName,
-        /// What becomes of the permissions over it.
+        /// The treatment of the permissions over the object.
         holders: Holders,
     },
-    /// Another time for which an object is kept. Without one, the object goes once its last permission has ended.
+    /// Changes the time for which an object is kept. Without such a time, the object ends once its last permission has
+    /// ended.
     Keep {
-        /// Which object.
+        /// The object.
         object: ObjectName,
-        /// How long it is kept from here on.
+        /// The time for which the object is kept from here on.
         keep: Keep,
     },
-    /// A name for an object, in the directory of its tenant.
+    /// Gives an object a name in the directory of its tenant.
     Publish {
         /// The name, which no other object of the tenant has.
         name: DirectoryName,
-        /// Which object: one of the tenant's own, without a name.
+        /// The object: one of the tenant's own, without a name.
         object: ObjectRef,
     },
-    /// The end of a name, and of what other tenants hold of its object.
+    /// Removes a name, and ends the permissions that other tenants hold over its object.
     Unpublish {
-        /// Which name.
+        /// The name.
         name: DirectoryName,
     },
-    /// The object with a name.
+    /// Looks up the object with a name.
     Lookup {
         /// The tenant that the object belongs to. `None`: the client's own.
         owner: Option<TenantName>,
         /// The name.
         name: DirectoryName,
     },
-    /// The next object in the order of names.
+    /// Returns the next object in the order of names.
     List {
-        /// The tenant whose names are asked for. `None`: the client's own.
+        /// The tenant whose names are listed. `None`: the client's own.
         owner: Option<TenantName>,
-        /// The name before it. `None`: the first is asked for.
+        /// The name before the requested one. `None`: the first name is requested.
         after: Option<DirectoryName>,
     },
     /// Lets another tenant acquire permissions over a named object of the client's tenant.
@@ -129,67 +130,68 @@ pub enum RequestBody {
         /// The most that the other tenant's permissions may allow.
         rights: Rights,
     },
-    /// Takes that back. The other tenant's permissions over the object end.
+    /// Ends the sharing of a named object with another tenant. The other tenant's permissions over the object end.
     Unshare {
         /// The object's name.
         name: DirectoryName,
         /// The other tenant.
         tenant: TenantName,
     },
-    /// Has an object belong to another one, its head. Whatever the head is shared with may have the same rights over it.
+    /// Makes an object a member of another one, its head. Each tenant that the head is shared with may have the same
+    /// rights over the member.
     Include {
         /// The new member: one of the tenant's own objects, without a name, a head or members.
         member: ObjectRef,
         /// The head: one of the tenant's own objects, which is no member.
         head: ObjectRef,
     },
-    /// Has the node make workers that allocate and free chunks for the client (OneSidedMW), or learns that it makes none:
-    /// its CPU hands them out.
+    /// Requests that the node make workers that allocate and free chunks for the client (OneSidedMW). If the node makes
+    /// none, the reply reports that its CPU hands chunks out.
     JoinChunks,
-    /// Allocates a chunk, where the node's CPU hands them out: an exclusive permission over zeros, without a deadline. It is
-    /// freed by `Revoke`.
+    /// Allocates a chunk, if the node's CPU hands chunks out: grants an exclusive permission over zeros, without a
+    /// deadline. It is freed by `Revoke`.
     AllocateChunk,
-    /// Rebuilds a queue pair that went to ERR. The client has taken all completions off it.
+    /// Rebuilds a queue pair that went to ERR. The client has polled all its completions before.
     Recover {
-        /// Its number among the client's data queue pairs.
+        /// The queue pair's number among the client's data queue pairs.
         queue_pair: u32,
     },
-    /// `node-copy` mechanism: bytes from the node.
+    /// `node-copy` mechanism: requests bytes from the node.
     Read {
         /// The permission that covers them.
         permission: PermissionId,
-        /// Where in the permission's buffer.
+        /// The offset of the bytes in the permission's buffer.
         offset: u64,
-        /// How many, at most [`DATA_BYTES_MAX`].
+        /// The number of bytes, at most [`DATA_BYTES_MAX`].
         length: u64,
     },
-    /// `node-copy` mechanism: the bytes behind this message go to the node.
+    /// `node-copy` mechanism: writes the bytes behind this message to the node's memory.
     Write {
         /// The permission that covers them.
         permission: PermissionId,
-        /// Where in the permission's buffer.
+        /// The offset of the bytes in the permission's buffer.
         offset: u64,
-        /// How many, at most [`DATA_BYTES_MAX`].
+        /// The number of bytes, at most [`DATA_BYTES_MAX`].
         length: u64,
     },
-    /// `node-copy` mechanism: compare and swap of an aligned 8-byte word.
+    /// `node-copy` mechanism: does a compare and swap of an aligned 8-byte word.
     CompareAndSwap {
-        /// The permission that covers it.
+        /// The permission that covers the word.
         permission: PermissionId,
-        /// Where in the permission's buffer.
+        /// The offset of the word in the permission's buffer.
         offset: u64,
-        /// The value that must be there.
+        /// The value that the word must have.
         compare: u64,
-        /// The value to put there.
+        /// The value to store.
         swap: u64,
     },
-    /// `node-copy` mechanism: fetch and add on an aligned 8-byte word.
+    /// `node-copy` mechanism: does a fetch and add on an aligned 8-byte word.
     FetchAndAdd {
-        /// The permission that covers it.
+        /// The permission that covers the word.
         permission: PermissionId,
-        /// Where in the permission's buffer.
+        /// The offset of the word in the permission's buffer.
         offset: u64,
-        /// What to add, wrapping.
+        /// The number to add, wrapping.
         add: u64,
     },
 }
@@ -199,22 +201,23 @@ pub enum RequestBody {
 pub struct Reply {
     /// The number of the request.
     pub sequence: u32,
-    /// What came of it.
+    /// The result of the request.
     pub body: ReplyBody,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplyBody {
-    /// A permission (to `Allocate`, `Acquire` and `AllocateChunk`).
+    /// A permission was granted (to `Allocate`, `Acquire` and `AllocateChunk`).
     Granted(Granted),
     /// The new lifetime, from the permission's start (to `Extend`).
     Extended(Lifetime),
-    /// Done (to `Revoke`, `Free`, `Keep`, `Publish`, `Unpublish`, `Share`, `Unshare`, `Include`, `Recover` and `Write`).
+    /// The request was carried out (to `Revoke`, `Free`, `Keep`, `Publish`, `Unpublish`, `Share`, `Unshare`, `Include`,
+    /// `Recover` and `Write`).
     Done,
     /// An entry of the directory (to `Lookup` and `List`).
     Entry(Entry),
-    /// The workers are there (to `JoinChunks`).
+    /// The client can request chunks on these terms (to `JoinChunks`).
     Chunks(ChunkTerms),
     /// There is no further entry (to `List`).
     EndOfList,
@@ -222,19 +225,19 @@ pub enum ReplyBody {
     Data(u64),
     /// The word's value before the operation (to the atomics).
     Value(u64),
-    /// Refused, and why.
+    /// The request is refused, for this reason.
     Refused(Refusal),
 }
 
 impl Granted {
-    /// Where the permission's bytes start.
+    /// The address at which the permission's bytes start.
     #[must_use]
     pub fn address(&self) -> RemoteAddress {
         RemoteAddress(self.object.address.0.wrapping_add(self.offset))
     }
 }
 
-/// An entry of a tenant's directory, as far as the asking tenant may see it.
+/// An entry of a tenant's directory, as far as the requesting tenant may see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The name.
@@ -243,43 +246,44 @@ pub struct Entry {
     pub object: ObjectRef,
     /// The object's size, in bytes.
     pub size: u64,
-    /// What the asking tenant's permissions over the object may allow. Of its own objects: everything.
+    /// The rights that the requesting tenant's permissions over the object may have. For its own objects: all rights.
     pub rights: Rights,
 }
 
-/// What a client has to know to ask for chunks.
+/// The data that a client needs to request chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkTerms {
-    /// Where the first chunk of the pool begins.
+    /// The address at which the first chunk of the pool begins.
     pub base: RemoteAddress,
-    /// How many chunks the pool has.
+    /// Number of chunks in the pool.
     pub chunks: u64,
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
-    /// How many chunks the client can hold at a time.
+    /// Number of chunks that the client can hold at a time.
     pub quota: u64,
-    /// How many it holds already: it asks for workers again after the pool was rebuilt.
+    /// Number of chunks that the client holds already. A client that requests workers again, after the pool was
+    /// rebuilt, may hold some.
     pub held: u64,
-    /// Whom it asks for them.
+    /// The unit that hands the chunks out.
     pub by: HandedOutBy,
 }
 
-/// Who hands a node's chunks out.
+/// The unit that hands a node's chunks out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HandedOutBy {
-    /// Workers on the node's NIC, which the client asks by short messages: the node's CPU has no part in it (OneSidedMW).
+    /// Workers on the node's NIC, to which the client sends short messages: the node's CPU has no part in it (OneSidedMW).
     Nic,
-    /// The node's CPU, which the client asks by control messages: the NIC has no chains. The keys are those of any
-    /// permission, and so is what they open to others of the tenant.
+    /// The node's CPU, to which the client sends control messages: the NIC has no chains. The keys are those of any
+    /// permission, and give other clients of the tenant the same access as those.
     Cpu,
 }
 
-/// How a request names an object.
+/// The way in which a request names an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ObjectName {
-    /// This object and no other, ever.
+    /// This object and no other, for ever.
     Reference(ObjectRef),
-    /// The object of the tenant that starts here now.
+    /// The tenant's object that starts at this address now.
     Address(RemoteAddress),
 }
 
@@ -290,7 +294,7 @@ impl From<ObjectRef> for ObjectName {
 }
 
 impl ObjectName {
-    /// The object's address, also if the object is gone.
+    /// The object's address, even if the object has ended.
     #[must_use]
     pub fn address(self) -> RemoteAddress {
         match self {
@@ -299,7 +303,7 @@ impl ObjectName {
         }
     }
 
-    /// The refusal of a request that names no object which is there.
+    /// The refusal of a request whose name matches no existing object.
     #[must_use]
     pub fn missing(self) -> Refusal {
         match self {
@@ -309,41 +313,41 @@ impl ObjectName {
     }
 }
 
-/// Some of an object's bytes.
+/// A range of an object's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// Where in the object they start.
+    /// The offset of the range in the object.
     pub offset: u64,
-    /// How many; zero: all from there to the object's end.
+    /// The number of bytes; zero: all bytes from the offset to the object's end.
     pub length: u64,
 }
 
 impl Part {
-    /// All of the object.
+    /// The whole object.
     pub const WHOLE: Self = Self { offset: 0, length: 0 };
 }
 
 /// A permission as its holder gets it: the paper's `Perm` (Patronus §5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Granted {
-    /// Its id.
+    /// The permission's id.
     pub permission: PermissionId,
-    /// The object that it is over.
+    /// The object that the permission is over.
     pub object: ObjectRef,
-    /// Where in the object the permission's bytes start.
+    /// The offset of the permission's bytes in the object.
     pub offset: u64,
-    /// How many bytes it covers.
+    /// The number of bytes that the permission covers.
     pub length: u64,
-    /// How long it lives, from its start.
+    /// The permission's lifetime, from its start.
     pub lifetime: Lifetime,
-    /// How long the request waited on the node before the permission started. The holder's clock may count from that
-    /// much after the request was sent.
+    /// The time that the request waited on the node before the permission started. The holder's clock may count from
+    /// that much after the request was sent.
     pub waited: Lifetime,
-    /// The longest that it can live, extensions included.
+    /// The longest lifetime that the permission can have, extensions included.
     pub longest: Lifetime,
-    /// What its holder shows with each access.
+    /// The credential that the permission's holder shows with each access.
     pub credential: Credential,
-    /// What enforces it.
+    /// The mechanism that enforces the permission.
     pub mechanism: Mechanism,
 }
 
@@ -351,9 +355,9 @@ pub struct Granted {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what} in byte {at} of a control message means nothing")]
 pub struct MalformedMessage {
-    /// What was found there.
+    /// The unexpected value.
     pub what: u8,
-    /// Where in the message.
+    /// The offset of that value in the message.
     pub at: usize,
 }
 

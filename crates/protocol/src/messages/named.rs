@@ -1,4 +1,4 @@
-//! The layout of messages that carry a name: those about the directory.
+//! The layout of messages that carry a name: the messages about the directory.
 
 use super::wire::kind;
 use super::{Entry, MESSAGE_BYTES, MalformedMessage, Reply, ReplyBody, Request, RequestBody};
@@ -6,18 +6,18 @@ use crate::{DirectoryName, Incarnation, ObjectRef, RemoteAddress, Rights, Tenant
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The layout of both directions. What `subject` holds depends on `kind`.
+/// The layout of both directions. The content of `subject` depends on `kind`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct NamedWire {
     kind: u8,
     rights: u8,
-    /// None are in use.
+    /// Flags, of which none is in use.
     flags: u8,
-    /// Bytes of the name. Zero: there is none.
+    /// Bytes of the name. Zero: the message has no name.
     name_bytes: u8,
     sequence: U32,
-    /// Bytes of the tenant's name. Zero: there is none.
+    /// Bytes of the tenant's name. Zero: the message names no tenant.
     tenant_bytes: u8,
     unused: [u8; 7],
     name: [u8; DirectoryName::BYTES_MAX],
@@ -27,9 +27,9 @@ struct NamedWire {
 
 const _: () = assert!(size_of::<NamedWire>() == MESSAGE_BYTES);
 
-/// Where in the message the name starts.
+/// The offset of the name in the message.
 const NAME_AT: usize = 16;
-/// Where in the message the tenant's name starts.
+/// The offset of the tenant's name in the message.
 const SUBJECT_AT: usize = NAME_AT + DirectoryName::BYTES_MAX;
 
 /// An object in a message.
@@ -39,7 +39,7 @@ struct ObjectFields {
     incarnation: U64,
     address: U64,
     birth: U64,
-    /// In an entry: the object's size, in bytes.
+    /// The object's size, in bytes. Used only in an entry.
     size: U64,
     unused: [u8; 32],
 }
@@ -132,7 +132,8 @@ impl NamedWire {
     }
 }
 
-/// The first `count` bytes as text. `count_at` and `at`: where in the message the count and the bytes are.
+/// Returns the first `count` bytes as text. `count_at` and `at` are the offsets of the count and of the bytes in the
+/// message.
 fn text(bytes: &[u8], count: u8, (count_at, at): (usize, usize)) -> Result<&str, MalformedMessage> {
     let text = bytes.get(..count.into()).ok_or(MalformedMessage { what: count, at: count_at })?;
     std::str::from_utf8(text).map_err(|error| {
@@ -142,7 +143,7 @@ fn text(bytes: &[u8], count: u8, (count_at, at): (usize, usize)) -> Result<&str,
 }
 
 impl Request {
-    /// The request as bytes, if it is one about the directory.
+    /// Returns the request as bytes, if it is one about the directory.
     pub(super) fn encode_named(&self) -> Option<[u8; MESSAGE_BYTES]> {
         let new = |kind| NamedWire::new(kind, self.sequence);
         let wire = match self.body {
@@ -163,7 +164,7 @@ impl Request {
         Some(zerocopy::transmute!(wire))
     }
 
-    /// The request about the directory in `bytes`.
+    /// Decodes the request about the directory in `bytes`.
     ///
     /// # Errors
     /// A field holds a value that no client of this version writes.
@@ -186,14 +187,14 @@ impl Request {
 }
 
 impl Reply {
-    /// A reply with an entry of the directory, as bytes.
+    /// Returns a reply with an entry of the directory, as bytes.
     pub(super) fn encode_entry(sequence: u32, entry: &Entry) -> [u8; MESSAGE_BYTES] {
         let wire = NamedWire::new(kind::ENTRY, sequence).with_name(Some(entry.name));
         let wire = wire.with_rights(entry.rights).with_object(entry.object, entry.size);
         zerocopy::transmute!(wire)
     }
 
-    /// The reply with an entry of the directory in `bytes`.
+    /// Decodes the reply with an entry of the directory in `bytes`.
     ///
     /// # Errors
     /// A field holds a value that no node of this version writes.

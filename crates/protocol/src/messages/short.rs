@@ -1,36 +1,37 @@
-//! What of a message is sent: the first half is enough where the second is zero.
+//! The part of a message that is sent: if the second half is zero, only the first half is sent.
 //!
-//! Each line of a message that is sent comes from another processor's cache, and the most frequent messages need one.
+//! Each cache line of a message is fetched from another processor's cache, and the most frequent messages need only
+//! one.
 
 use super::MESSAGE_BYTES;
 
 /// Bytes of a message whose second half is not sent.
 const SHORT_BYTES: usize = MESSAGE_BYTES / 2;
 
-/// The bytes of a message that have to be sent, if nothing follows it.
+/// Returns the bytes of a message that have to be sent, if nothing follows it.
 #[must_use]
 pub fn sent_part(message: &[u8; MESSAGE_BYTES]) -> &[u8] {
     let (first, second) = message.split_at(SHORT_BYTES);
-    // Word by word, as it was written: a wide load waits until what it covers is in the cache.
+    // The words are read one by one, as they were written: a wide load waits until all its bytes are in the cache.
     let (words, _) = second.as_chunks::<8>();
     if words.iter().all(|word| u64::from_ne_bytes(*word) == 0) { first } else { message }
 }
 
-/// The message at the beginning of what came, of which there are `length` bytes. `read` copies as many bytes of it as it
-/// is given room for. `None`: it is cut.
+/// Returns the message at the beginning of `length` received bytes. `read` fills the buffer that it gets with the first
+/// of these bytes. `None`: the message is cut.
 pub fn received_message(length: u64, read: impl FnOnce(&mut [u8])) -> Option<[u8; MESSAGE_BYTES]> {
     let came = match usize::try_from(length) {
         Ok(SHORT_BYTES) => SHORT_BYTES,
         Ok(length) if length < MESSAGE_BYTES => return None,
         _ => MESSAGE_BYTES,
     };
-    // What lies behind a short message is of another one.
+    // The bytes behind a short message belong to another message, and are not read.
     let mut message = [0; MESSAGE_BYTES];
     read(&mut message[..came]);
     Some(message)
 }
 
-/// The same of bytes that are at hand.
+/// Returns the message at the beginning of `bytes`, as [`received_message`] does.
 #[must_use]
 pub fn message_in(bytes: &[u8]) -> Option<[u8; MESSAGE_BYTES]> {
     received_message(bytes.len() as u64, |message| message.copy_from_slice(&bytes[..message.len()]))
@@ -40,7 +41,7 @@ pub fn message_in(bytes: &[u8]) -> Option<[u8; MESSAGE_BYTES]> {
 mod tests {
     use super::*;
 
-    /// What is received of a message that is sent into memory with other bytes.
+    /// Returns what is received of a message that is sent into memory with other bytes.
     fn received(message: &[u8; MESSAGE_BYTES]) -> Option<[u8; MESSAGE_BYTES]> {
         let mut memory = [0xaa; 2 * MESSAGE_BYTES];
         let sent = sent_part(message);

@@ -1,4 +1,4 @@
-//! Messages survive the wire, and bytes that mean nothing are an error.
+//! Tests that messages survive encoding and decoding, and that meaningless bytes are an error.
 
 use super::*;
 use crate::{
@@ -220,7 +220,7 @@ proptest! {
     }
 }
 
-/// The bytes of a request to share, with one byte changed.
+/// Decodes the bytes of a request to share, with one byte changed.
 fn spoilt(at: usize, byte: u8) -> Result<Request, MalformedMessage> {
     let (name, tenant) = ("table".parse().expect("a name"), "blue".parse().expect("a name"));
     let body = RequestBody::Share { name, tenant, rights: Rights::READ };

@@ -1,4 +1,5 @@
-//! The layout of control messages, except for those with a name. Only here and there a peer's bytes become values.
+//! The layout of control messages, except for those with a name. Only this module and `named` turn a peer's bytes into
+//! values.
 
 use super::{
     ChunkTerms, Granted, HandedOutBy, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody,
@@ -12,7 +13,7 @@ use crate::{
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The layout of both directions. What a field means depends on `kind`.
+/// The layout of both directions. The meaning of a field depends on `kind`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Wire {
@@ -26,20 +27,20 @@ struct Wire {
     length: U64,
     lifetime: U64,
     first: U64,
-    /// Of a named object: the node's incarnation, the object's birth.
+    /// The incarnation of the node, and below it the object's birth. Used in a message that names an object.
     incarnation: U64,
     birth: U64,
-    // Up to here the most frequent requests are whole: the other half is not sent where it is zero.
+    // The most frequent requests are complete up to here: the other half is not sent if it is zero.
     second: U64,
-    /// In a grant: how long the request waited, in µs.
+    /// The time that the request waited, in µs. Used in a grant.
     waited: U32,
-    /// In a grant: the longest lifetime, in µs.
+    /// The longest lifetime, in µs. Used in a grant.
     longest: U32,
-    /// Of a part of an object: where in the object it starts.
+    /// The offset of a part in its object.
     offset: U64,
-    /// In an allocation: the alignment. In a grant with a region key: the region's place and generation.
+    /// The alignment, in an allocation. The region's place and generation, in a grant with a region key.
     alignment: U64,
-    /// In a grant: the credential. Its meaning depends on `kind`.
+    /// The credential, in a grant. Its meaning depends on `kind`.
     credential: [U64; CREDENTIAL_BYTES / 8],
 }
 
@@ -48,10 +49,10 @@ const _: () = assert!(size_of::<Wire>() == MESSAGE_BYTES);
 const FLAG_SHARED: u8 = 1;
 /// The object is named only by its address.
 const FLAG_ADDRESS: u8 = 2;
-/// How long an object is kept, in two bits.
+/// Position of the two bits for the time that an object is kept.
 const KEEP_SHIFT: u32 = 2;
 const KEEP_BITS: u8 = 3 << KEEP_SHIFT;
-/// What becomes of the permissions over a freed object, in two bits.
+/// Position of the two bits for the treatment of the permissions over a freed object.
 const HOLDERS_SHIFT: u32 = 4;
 const HOLDERS_BITS: u8 = 3 << HOLDERS_SHIFT;
 
@@ -235,7 +236,7 @@ impl Wire {
 }
 
 impl Request {
-    /// The request as bytes.
+    /// Returns the request as bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         if let Some(bytes) = self.encode_named() {
@@ -305,7 +306,7 @@ impl Request {
         zerocopy::transmute!(wire)
     }
 
-    /// The request in `bytes`.
+    /// Decodes the request in `bytes`.
     ///
     /// # Errors
     /// A field holds a value that no client of this version writes.
@@ -370,7 +371,7 @@ impl Request {
 }
 
 impl Reply {
-    /// The reply as bytes.
+    /// Returns the reply as bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let new = |kind| Wire::new(kind, self.sequence);
@@ -416,7 +417,7 @@ impl Reply {
         zerocopy::transmute!(wire)
     }
 
-    /// The reply in `bytes`.
+    /// Decodes the reply in `bytes`.
     ///
     /// # Errors
     /// A field holds a value that no node of this version writes.
@@ -480,7 +481,7 @@ impl Granted {
                 wire.credential = zerocopy::transmute!(key.0);
                 wire
             }
-            // A chunk's keys come from the worker that binds its windows, never from the node's CPU.
+            // The worker that binds a chunk's windows sends the chunk's keys, never the node's CPU.
             Credential::Chunk(_) | Credential::Node => new(kind::GRANTED_NODE),
         };
         wire.detail = self.mechanism.wire();
@@ -488,7 +489,7 @@ impl Granted {
         wire.lifetime = U64::new(self.lifetime.0);
         wire.first = U64::new(self.object.address.0);
         wire.offset = U64::new(self.offset);
-        // A time that does not fit is sent shorter, which is the safe side.
+        // A time that does not fit is shortened, which is the safe side.
         wire.waited = U32::new(u32::try_from(self.waited.0).unwrap_or(u32::MAX));
         wire.longest = U32::new(u32::try_from(self.longest.0).unwrap_or(u32::MAX));
         wire
@@ -526,7 +527,7 @@ impl Granted {
     }
 }
 
-/// Which keys open the lifetime word, as a byte.
+/// Returns a byte for the keys that open the lifetime word.
 fn word_byte(word: WordKeys) -> u64 {
     match word {
         WordKeys::None => 0,
