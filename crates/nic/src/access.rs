@@ -1,4 +1,4 @@
-//! What a region, a window or a queue pair allows.
+//! The access that a region, a window or a queue pair allows.
 
 use portcullis_protocol::Rights;
 

@@ -1,16 +1,16 @@
-//! What a device can do, and which guarantees it keeps.
+//! The features of a device, and the guarantees that it keeps.
 
 use crate::ChainFeatures;
 use std::fmt;
 
-/// With what a NIC's atomics are atomic.
+/// The accesses with respect to which a NIC's atomics are atomic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicScope {
     /// The NIC has no atomics.
     None,
-    /// With other atomics of the same NIC, not with the CPU's (`IBV_ATOMIC_HCA`).
+    /// Atomic with respect to other atomics of the same NIC, but not to the CPU's (`IBV_ATOMIC_HCA`).
     Nic,
-    /// With the CPU's as well (`IBV_ATOMIC_GLOB`).
+    /// Atomic with respect to the CPU's atomics as well (`IBV_ATOMIC_GLOB`).
     System,
 }
 
@@ -36,16 +36,17 @@ pub enum Guarantee {
     RegionEnd,
     /// A queue pair refuses what its access flags do not allow, also when they change while it is in service.
     QueuePairRights,
-    /// As [`Guarantee::WindowRange`], for windows of type 2. A device may keep to the bounds of one type alone.
+    /// A window of type 2 refuses accesses outside its byte range, as in [`Guarantee::WindowRange`]. A device may keep
+    /// to the bounds of one type alone.
     Type2Range,
-    /// As [`Guarantee::WindowRights`], for windows of type 2.
+    /// A window of type 2 refuses accesses without its rights, as in [`Guarantee::WindowRights`].
     Type2Rights,
     /// The key of a type-2 window that was invalidated is refused.
     Type2StaleKey,
 }
 
 impl Guarantee {
-    /// All of them.
+    /// All guarantees.
     pub const ALL: [Self; 12] = [
         Self::WindowRange,
         Self::WindowRights,
@@ -61,7 +62,7 @@ impl Guarantee {
         Self::Type2StaleKey,
     ];
 
-    /// The same guarantee for windows of type 2, where there is one for each type.
+    /// The corresponding guarantee for windows of type 2, if there is one; otherwise the guarantee itself.
     #[must_use]
     pub fn of_type_2(self) -> Self {
         match self {
@@ -92,15 +93,15 @@ impl Guarantee {
     }
 }
 
-/// Some of the guarantees.
+/// A set of guarantees.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct GuaranteeSet(u16);
 
 impl GuaranteeSet {
-    /// None of them.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// As a number: a bit for each of [`Guarantee::ALL`], in that order.
+    /// The set as a number: a bit for each of [`Guarantee::ALL`], in that order.
     #[must_use]
     pub fn bits(self) -> u16 {
         self.0
@@ -112,7 +113,7 @@ impl GuaranteeSet {
         (bits >> Guarantee::ALL.len() == 0).then_some(Self(bits))
     }
 
-    /// The guarantees.
+    /// Iterates over the guarantees in the set.
     pub fn iter(self) -> impl Iterator<Item = Guarantee> {
         (0..)
             .zip(Guarantee::ALL)
@@ -134,8 +135,8 @@ impl fmt::Debug for GuaranteeSet {
     }
 }
 
-/// An owner's mistake that crashes some devices, or the kernel under them. On a device known for it, it is never made
-/// on purpose.
+/// An owner's mistake that crashes some devices, or the kernel under them. On a device known to crash, no code makes
+/// the mistake on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Misuse {
     /// Invalidating a type-2 window that is free already, by the owner's request or by a peer's message.
@@ -145,7 +146,7 @@ pub enum Misuse {
 }
 
 impl Misuse {
-    /// Why a test of this mistake is left out.
+    /// The reason for which a test of this mistake is left out.
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
@@ -160,19 +161,19 @@ impl Misuse {
     }
 }
 
-/// What a device is able to do.
+/// The features and limits of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// The device's name, for reports.
     pub name: String,
-    /// It has windows of type 1.
+    /// Whether the device has windows of type 1.
     pub window_type_1: bool,
-    /// It has windows of type 2 (2B: tied to a queue pair).
+    /// Whether the device has windows of type 2 (2B: tied to a queue pair).
     pub window_type_2: bool,
-    /// A bind of a type-1 window takes any low byte for its key. Other devices take only the next one, since
-    /// `ibv_bind_mw` has no more.
+    /// Whether a bind of a type-1 window accepts any low byte for the window's key. Other devices accept only the next
+    /// one, since `ibv_bind_mw` has no more.
     pub chosen_keys: bool,
-    /// The scope of its atomics.
+    /// The scope of the device's atomics.
     pub atomics: AtomicScope,
     /// The most windows that can be allocated at once.
     pub windows_max: u32,
@@ -180,17 +181,17 @@ pub struct Capabilities {
     pub send_depth_max: u32,
     /// The most entries a completion queue can hold.
     pub completion_depth_max: u32,
-    /// A queue pair's state also tells when its peer's end broke, because both ends are on this NIC. On other devices
-    /// the node has to believe a client that says, after too long without an answer, that its end is broken.
+    /// Whether a queue pair's state also shows that its peer's end broke, because both ends are on this NIC. On other
+    /// devices the node has to trust a client that reports, after too long without an answer, that its end is broken.
     pub sees_peer_ends: bool,
-    /// What it has for chains.
+    /// The device's features for chains.
     pub chains: ChainFeatures,
-    /// Guarantees that the device is known not to keep: the suite expects exactly those to fail.
+    /// Guarantees that the device is known not to keep: the suite expects exactly these to fail.
     pub unenforced: Vec<Guarantee>,
     /// Mistakes that crash the device or its kernel: neither the suite nor an examination makes them on purpose.
     pub crashes_on: Vec<Misuse>,
     /// Names of promises of the conformance suite that the device is known to break, beside those that `unenforced`
-    /// stands for. They have to fail: it is an error when they do not.
+    /// stands for. They have to fail: if one holds, that is an error.
     pub deviations: Vec<&'static str>,
 }
 

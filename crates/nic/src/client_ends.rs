@@ -1,4 +1,4 @@
-//! A client's ends over the verbs of its own NIC: for an [`Endpoint`](crate::Endpoint) whose queues the client makes.
+//! A client's ends over the verbs of its own NIC, for an [`Endpoint`](crate::Endpoint) whose queues the client makes.
 
 use crate::endpoint::{ASKING, CONTROL};
 use crate::{
@@ -18,14 +18,14 @@ pub fn connect_qp(nic: &mut impl Nic, qp: QpId, peer: QpAddress) -> Result<(), V
 }
 
 /// A client's objects on its own NIC: a protection domain, an arena and its region, a completion queue, the control
-/// queue pair and the data queue pairs, behind which those for accesses to chunks are numbered. It also knows the
-/// addresses of the node's ends.
+/// queue pair and the data queue pairs. The queue pairs for accesses to chunks are numbered behind the data queue
+/// pairs. This value also holds the addresses of the node's ends.
 ///
-/// Where there are queue pairs for chunks, it has the two on which the client asks for chunks as well
-/// ([`ClientQueues::asking`]). It connects those to nobody: the node does, each time it makes workers.
+/// If there are queue pairs for chunks, there are also the two on which the client requests chunks
+/// ([`ClientQueues::asking`]). This code does not connect those two: the node does, each time it makes workers.
 ///
-/// The NIC is not part of it, so that others can use the NIC too: every method is given the NIC that
-/// [`ClientQueues::new`] was given. Only [`ClientQueues::end`] destroys the objects again.
+/// The NIC is not part of this value, so that others can use the NIC too: every method gets the NIC that
+/// [`ClientQueues::new`] got. Only [`ClientQueues::end`] destroys the objects again.
 #[derive(Debug)]
 pub struct ClientQueues<M> {
     size: EndpointSize,
@@ -74,7 +74,7 @@ impl Objects {
         Ok((arena, region.lkey))
     }
 
-    /// Each goes before what it uses. One that is gone already is no error.
+    /// Destroys each object before the ones that it uses. An object that is destroyed already is no error.
     fn destroy(&mut self, nic: &mut impl Nic) {
         for qp in self.data.drain(..).chain(self.asking.drain(..)).chain(self.control.take()) {
             let _ = nic.destroy_qp(qp);
@@ -91,12 +91,12 @@ impl Objects {
     }
 }
 
-/// Making, connecting and ending the queues.
+/// Methods that make, connect and end the queues.
 impl<M: Memory> ClientQueues<M> {
     /// Makes all objects. [`ClientQueues::connect`] connects the queue pairs.
     ///
     /// # Errors
-    /// The NIC refuses, or no NIC could. Nothing is left behind on it.
+    /// The NIC refuses, or the size is beyond any NIC. No object is left behind on the NIC.
     pub fn new<N: Nic<Memory = M>>(nic: &mut N, size: EndpointSize) -> Result<Self, VerbsError> {
         let mut objects = Objects::default();
         let (arena, key) = objects.make(nic, &size).inspect_err(|_| objects.destroy(nic))?;
@@ -105,24 +105,25 @@ impl<M: Memory> ClientQueues<M> {
         Ok(Self { size, objects, numbers, peers: Vec::new(), arena, key })
     }
 
-    /// The addresses of its queue pairs: the control queue pair, and the data queue pairs with those for chunks.
+    /// The addresses of the client's queue pairs: the control queue pair, and the data queue pairs with those for
+    /// chunks.
     ///
     /// # Errors
-    /// The NIC does not say, or they have ended.
+    /// The NIC does not know an address, or the queue pairs have ended.
     pub fn addresses(&self, nic: &impl Nic) -> Result<(QpAddress, Vec<QpAddress>), VerbsError> {
         let data = self.objects.data.iter().map(|&qp| nic.qp_address(qp)).collect::<Result<_, _>>()?;
         Ok((nic.qp_address(self.control()?)?, data))
     }
 
-    /// The queue pairs on which the client asks for chunks: to have one allocated, and to have one freed.
+    /// The queue pairs on which the client requests chunks: one to allocate a chunk, one to free a chunk.
     pub fn asking(&self) -> &[QpId] {
         &self.objects.asking
     }
 
-    /// Connects the queue pairs to the node's ends at these addresses. All are in RTS then.
+    /// Connects the queue pairs to the node's ends at these addresses. Afterwards all are in RTS.
     ///
     /// # Errors
-    /// There are too many or too few addresses, or a step is refused: the caller must end the queues then.
+    /// There are too many or too few addresses, or a step is refused: then the caller must end the queues.
     pub fn connect(
         &mut self,
         nic: &mut impl Nic,
@@ -140,11 +141,11 @@ impl<M: Memory> ClientQueues<M> {
         Ok(())
     }
 
-    /// The node has rebuilt data queue pair `number`: rebuilds this end, which starts empty. To be called once for each
-    /// rebuild, since both ends count ([`QpAddress::first_packet`]).
+    /// Rebuilds this end of data queue pair `number`, after the node has rebuilt its own. This end starts empty. To be
+    /// called once for each rebuild, since both ends count ([`QpAddress::first_packet`]).
     ///
     /// # Errors
-    /// There is no such queue pair, it was never connected, or a step is refused. It is of no more use then.
+    /// There is no such queue pair, it was never connected, or a step is refused. The queue pair is of no use then.
     pub fn rebuilt(&mut self, nic: &mut impl Nic, number: u32) -> Result<(), VerbsError> {
         let qp = self.data(number)?;
         let peer = self.peers.get_mut(number as usize);
@@ -174,9 +175,9 @@ impl<M: Memory> ClientQueues<M> {
     }
 }
 
-/// Using them. Data queue pairs, and those for chunks behind them, go by number, from zero.
+/// Methods that use the queues. Data queue pairs, and those for chunks behind them, are named by number, from zero.
 impl<M: Memory> ClientQueues<M> {
-    /// What it is made of.
+    /// The sizes of these queues and of the arena.
     pub fn size(&self) -> &EndpointSize {
         &self.size
     }
@@ -194,7 +195,7 @@ impl<M: Memory> ClientQueues<M> {
     /// Posts requests to data queue pair `number`, as [`Nic::post_send`] does.
     ///
     /// # Errors
-    /// There is no such queue pair, or it does not take requests in its state.
+    /// There is no such queue pair, or it does not accept requests in its state.
     pub fn post(
         &self,
         nic: &mut impl Nic,
@@ -207,7 +208,7 @@ impl<M: Memory> ClientQueues<M> {
     /// Posts requests to the control queue pair, as [`Nic::post_send`] does.
     ///
     /// # Errors
-    /// It does not take requests in its state.
+    /// The queue pair does not accept requests in its state.
     pub fn post_control(&self, nic: &mut impl Nic, requests: &[WorkRequest]) -> Result<usize, VerbsError> {
         nic.post_send(self.control()?, requests)
     }
@@ -215,7 +216,7 @@ impl<M: Memory> ClientQueues<M> {
     /// Posts receives to the control queue pair, as [`Nic::post_receive`] does.
     ///
     /// # Errors
-    /// It does not take receives in its state.
+    /// The queue pair does not accept receives in its state.
     pub fn post_control_receive(
         &self,
         nic: &mut impl Nic,
@@ -227,7 +228,7 @@ impl<M: Memory> ClientQueues<M> {
     /// Posts requests to the queue pair of this place in [`ClientQueues::asking`], as [`Nic::post_send`] does.
     ///
     /// # Errors
-    /// There is no such queue pair, or it does not take requests in its state.
+    /// There is no such queue pair, or it does not accept requests in its state.
     pub fn post_asking(
         &self,
         nic: &mut impl Nic,
@@ -237,10 +238,10 @@ impl<M: Memory> ClientQueues<M> {
         nic.post_send(self.asked_on(place)?, requests)
     }
 
-    /// Posts receives to it, as [`Nic::post_receive`] does.
+    /// Posts receives to the queue pair of this place in [`ClientQueues::asking`], as [`Nic::post_receive`] does.
     ///
     /// # Errors
-    /// There is no such queue pair, or it does not take receives in its state.
+    /// There is no such queue pair, or it does not accept receives in its state.
     pub fn post_asking_receive(
         &self,
         nic: &mut impl Nic,
@@ -250,12 +251,12 @@ impl<M: Memory> ClientQueues<M> {
         nic.post_receive(self.asked_on(place)?, requests)
     }
 
-    /// Appends at most `most` completions to `into` and returns how many. They carry the numbers of queue pairs that
-    /// [`Endpoint`](crate::Endpoint) promises. It stops after a completion that says that a queue pair broke, so that
-    /// the client can act on that before it reads the flushes.
+    /// Appends at most `most` completions to `into` and returns their number. They carry the numbers of queue pairs
+    /// that [`Endpoint`](crate::Endpoint) promises. Polling stops after a completion that reports a broken queue pair,
+    /// so that the client can act on that before it reads the flushes.
     ///
     /// # Errors
-    /// The completion queue has failed. What came before is returned first.
+    /// The completion queue has failed. Earlier completions are returned first.
     pub fn poll(
         &self,
         nic: &mut impl Nic,
@@ -290,9 +291,10 @@ impl<M: Memory> ClientQueues<M> {
     }
 }
 
-/// The depth of a completion queue that has room for everything posted at a time. The numbers may come from a peer.
+/// Returns the depth of a completion queue that has room for every request that may be posted at a time. The numbers
+/// may come from a peer.
 fn completions(size: &EndpointSize) -> Result<u32, VerbsError> {
-    // One more for each: a device may keep a receive of its own there.
+    // One more for each queue pair: a device may keep a receive of its own there.
     let pairs = size.data_queue_pairs.checked_add(size.chunk_queue_pairs);
     let data = size.send_depth.checked_add(1).zip(pairs).and_then(|(each, pairs)| pairs.checked_mul(each));
     let asking = size.asking_queue_pairs() * 2 * ASKING_DEPTH;

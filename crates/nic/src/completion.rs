@@ -1,22 +1,22 @@
-//! What a NIC reports when a request has ended.
+//! The reports of a NIC about requests that have ended.
 
 use crate::QpId;
 use portcullis_protocol::Rkey;
 use std::fmt;
 
-/// How a request ended, with the names of `ibv_wc_status`.
+/// The outcome of a request, with the names of `ibv_wc_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Status {
-    /// Done.
+    /// The request succeeded.
     Success = 0,
-    /// A local buffer is too short for what arrived.
+    /// A local buffer is too short for the bytes that arrived.
     LocalLengthError = 1,
     /// The work request itself makes no sense.
     LocalQpOperationError = 2,
     /// A local buffer's key or range is wrong.
     LocalProtectionError = 4,
-    /// Flushed without being executed: the queue pair went to ERR before it came to this request.
+    /// The request was flushed without being executed: the queue pair went to ERR before it reached this request.
     FlushError = 5,
     /// A bind failed: the window, the region or the range is wrong.
     WindowBindError = 6,
@@ -28,7 +28,7 @@ pub enum Status {
     RemoteOperationError = 11,
     /// The peer's NIC did not answer.
     RetryExceededError = 12,
-    /// The peer had no receive posted, for too long.
+    /// The peer had no receive posted for too long.
     RnrRetryExceededError = 13,
 }
 
@@ -83,12 +83,12 @@ impl fmt::Display for Status {
     }
 }
 
-/// Which kind of request ended.
+/// The kind of request that ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CompletionKind {
     /// A request of the send queue.
     Send,
-    /// A receive: `length` bytes arrived. If the peer asked for it, the window key `invalidated` was invalidated.
+    /// A receive: `length` bytes arrived. If the peer requested it, the window key `invalidated` was invalidated.
     Receive {
         /// Bytes that arrived.
         length: u32,
@@ -102,10 +102,10 @@ pub enum CompletionKind {
 pub struct Completion {
     /// The request's number.
     pub request: u64,
-    /// The queue pair that it was posted to.
+    /// The queue pair that the request was posted to.
     pub queue_pair: QpId,
-    /// How it ended.
+    /// The outcome of the request.
     pub status: Status,
-    /// Of which queue the request was.
+    /// The kind of queue that the request was in.
     pub kind: CompletionKind,
 }

@@ -1,4 +1,4 @@
-//! A NIC as its owner sees it.
+//! A NIC from its owner's point of view.
 
 use crate::{
     Access, Capabilities, ChainRole, Completion, CqId, Memory, PdId, QpAddress, QpAttributes, QpChange, QpId,
@@ -7,18 +7,18 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Something that happened to a queue pair without a request of its owner (see `ibv_get_async_event`).
+/// An event on a queue pair that is not the completion of its owner's request (see `ibv_get_async_event`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A peer's access through this queue pair was refused: the queue pair is in ERR now (`IBV_EVENT_QP_ACCESS_ERR`).
-    /// With it comes what the NIC says of the access: a NIC in software can, no RDMA device does.
+    /// A peer's access through this queue pair was refused: the queue pair is in ERR now (`IBV_EVENT_QP_ACCESS_ERR`). A
+    /// software NIC adds its report about the access; no RDMA device does.
     AccessError(QpId, Option<RefusedAccess>),
     /// The queue pair went to ERR for another reason (`IBV_EVENT_QP_FATAL`).
     Fatal(QpId),
 }
 
 impl Event {
-    /// The queue pair that it happened to.
+    /// The queue pair of the event.
     #[must_use]
     pub const fn queue_pair(&self) -> QpId {
         match *self {
@@ -27,7 +27,7 @@ impl Event {
     }
 }
 
-/// A NIC, as its node uses it. Objects are named by id. One that is still in use cannot be destroyed
+/// A NIC, as its node uses it. Objects are named by id. An object that is still in use cannot be destroyed
 /// ([`VerbsError::Busy`]).
 ///
 /// No call waits: requests are posted, completions are polled. A device that needs its owner's thread to make progress
@@ -36,31 +36,31 @@ pub trait Nic {
     /// Memory that this NIC can register.
     type Memory: Memory;
 
-    /// What the device can do.
+    /// The features and limits of the device.
     fn capabilities(&self) -> Capabilities;
 
-    /// Zeroed memory that can be registered, on huge pages where the machine has some.
+    /// Allocates zeroed memory that can be registered, on huge pages if the machine has some.
     ///
     /// # Errors
-    /// The machine does not have enough.
+    /// The machine does not have enough memory.
     fn allocate_memory(&mut self, length: u64) -> Result<Self::Memory, VerbsError>;
 
-    /// A new protection domain.
+    /// Creates a protection domain.
     ///
     /// # Errors
-    /// The device has no more.
+    /// The device has no more protection domains.
     fn allocate_pd(&mut self) -> Result<PdId, VerbsError>;
 
-    /// Ends a protection domain.
+    /// Destroys a protection domain.
     ///
     /// # Errors
-    /// A region, window or queue pair is left in it.
+    /// A region, window or queue pair is left in the domain.
     fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError>;
 
     /// Registers `span` of `memory`. Peers and local spans name its first byte `base`.
     ///
     /// # Errors
-    /// The span is empty or outside the memory, or remote write or atomic rights are asked for without local write.
+    /// The span is empty or outside the memory, or remote write or atomic rights are requested without local write.
     fn register_region(
         &mut self,
         pd: PdId,
@@ -70,47 +70,47 @@ pub trait Nic {
         access: Access,
     ) -> Result<Region, VerbsError>;
 
-    /// Ends a region. Its keys are refused from here on.
+    /// Deregisters a region. Its keys are refused from here on.
     ///
     /// # Errors
-    /// A window is bound over it.
+    /// A window is bound over the region.
     fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError>;
 
-    /// A new window, bound to nothing.
+    /// Allocates a window, which is bound to nothing.
     ///
     /// # Errors
-    /// The device has no windows of this kind, or no more.
+    /// The device has no windows of this kind, or no more of them.
     fn allocate_window(&mut self, pd: PdId, kind: WindowKind) -> Result<Window, VerbsError>;
 
-    /// Ends a window, bound or not. Its key is refused from here on.
+    /// Deallocates a window, bound or not. Its key is refused from here on.
     ///
     /// # Errors
     /// There is no such window.
     fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError>;
 
-    /// A new completion queue that holds `depth` entries, a power of two.
+    /// Creates a completion queue that holds `depth` entries, a power of two.
     ///
     /// # Errors
-    /// The device cannot make one so deep, or cannot make more.
+    /// The device cannot create one so deep, or cannot create more.
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError>;
 
-    /// Ends a completion queue.
+    /// Destroys a completion queue.
     ///
     /// # Errors
-    /// A queue pair uses it.
+    /// A queue pair uses the completion queue.
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError>;
 
-    /// A new RC queue pair, in RESET.
+    /// Creates an RC queue pair, in RESET.
     ///
     /// # Errors
-    /// A completion queue or the domain is unknown, or a depth is beyond the device.
+    /// A completion queue or the domain is unknown, or a depth is beyond the device's limit.
     fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError>;
 
-    /// A new RC queue pair that is part of chains, in RESET. Requests and receives of a managed queue are posted as to any
-    /// other, once: its ring then holds them for ever.
+    /// Creates an RC queue pair that is part of chains, in RESET. Requests and receives of a managed queue are posted
+    /// as to any other queue, but only once: its ring then holds them for ever.
     ///
     /// # Errors
-    /// As [`create_qp`](Self::create_qp), and the device has none of this.
+    /// The errors of [`create_qp`](Self::create_qp); also, the device has no such queue pairs.
     fn create_chain_qp(
         &mut self,
         pd: PdId,
@@ -121,19 +121,19 @@ pub trait Nic {
         Err(VerbsError::Unsupported("queue pairs for chains"))
     }
 
-    /// A new completion queue that holds no entries and only counts successful completions. It is never full. What fails
-    /// shows as [`Event::Fatal`].
+    /// Creates a completion queue that holds no entries and only counts successful completions. It is never full. A
+    /// failed request is reported as [`Event::Fatal`].
     ///
     /// # Errors
-    /// The device has none of this, or cannot make more.
+    /// The device has no such completion queues, or cannot create more.
     fn create_counting_cq(&mut self) -> Result<CqId, VerbsError> {
         Err(VerbsError::Unsupported("counting completion queues"))
     }
 
-    /// How many completions a counting completion queue has counted, modulo 2^32.
+    /// Number of completions that a counting completion queue has counted, modulo 2^32.
     ///
     /// # Errors
-    /// There is no such completion queue, or it does not count.
+    /// There is no such completion queue, or it is not a counting one.
     fn completions_counted(&self, cq: CqId) -> Result<u32, VerbsError> {
         let _ = cq;
         Err(VerbsError::Unsupported("counting completion queues"))
@@ -143,7 +143,7 @@ pub trait Nic {
     /// bytes for each request, as the NIC reads them. Peers and local spans name its first byte `base`.
     ///
     /// # Errors
-    /// The device has none of this, the queue is not managed, or the access flags make no sense.
+    /// The device cannot do this, the queue is not managed, or the access flags make no sense.
     fn register_queue_memory(
         &mut self,
         pd: PdId,
@@ -155,29 +155,29 @@ pub trait Nic {
         Err(VerbsError::Unsupported("queue memory that can be registered"))
     }
 
-    /// A request as it stands in the memory of a managed queue ([`entry`](crate::entry)): what a chain copies into a queue
-    /// to have it executed there.
+    /// Returns a request as it is stored in the memory of a managed queue ([`entry`](crate::entry)). A chain copies
+    /// these bytes into a queue so that the request is executed there.
     ///
     /// # Errors
-    /// The device has none of this.
+    /// The device has no such memory.
     fn queue_entry(&self, request: &WorkRequest) -> Result<[u64; 8], VerbsError> {
         let _ = request;
         Err(VerbsError::Unsupported("queue memory that can be registered"))
     }
 
-    /// Ends a queue pair, in any state.
+    /// Destroys a queue pair, in any state.
     ///
     /// # Errors
-    /// A type-2 window is bound to it.
+    /// A type-2 window is bound to the queue pair.
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError>;
 
-    /// Where a peer reaches this queue pair.
+    /// The address at which a peer reaches this queue pair.
     ///
     /// # Errors
     /// There is no such queue pair.
     fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError>;
 
-    /// The state a queue pair is in.
+    /// The state of a queue pair.
     ///
     /// # Errors
     /// There is no such queue pair.
@@ -186,29 +186,29 @@ pub trait Nic {
     /// Takes a queue pair to another state.
     ///
     /// # Errors
-    /// Its state does not allow the step.
+    /// The queue pair's state does not allow the step.
     fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError>;
 
-    /// Posts requests with one doorbell, as many as the queue has room for, and returns how many. A full queue is an
-    /// answer, not an error. A slot is free again when the completion of its request, or of a later one of the same
-    /// queue, was polled.
+    /// Posts requests with one doorbell, as many as the queue has room for, and returns their number. A full queue is
+    /// not an error: the number is smaller then. A slot is free again when the completion of its request, or of a later
+    /// one of the same queue, was polled.
     ///
     /// # Errors
-    /// The queue pair does not take requests in its state.
+    /// The queue pair does not accept requests in its state.
     fn post_send(&mut self, qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError>;
 
-    /// Posts receives, as many as the queue has room for, and returns how many.
+    /// Posts receives, as many as the queue has room for, and returns their number.
     ///
     /// # Errors
-    /// The queue pair does not take receives in its state.
+    /// The queue pair does not accept receives in its state.
     fn post_receive(&mut self, qp: QpId, requests: &[ReceiveRequest]) -> Result<usize, VerbsError>;
 
-    /// Appends at most `most` completions to `into` and returns how many.
+    /// Appends at most `most` completions to `into` and returns their number.
     ///
     /// # Errors
     /// There is no such completion queue.
     fn poll(&mut self, cq: CqId, most: usize, into: &mut Vec<Completion>) -> Result<usize, VerbsError>;
 
-    /// The next event, if one happened.
+    /// Returns the next event, if one happened.
     fn poll_event(&mut self) -> Option<Event>;
 }

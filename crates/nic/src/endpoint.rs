@@ -1,15 +1,15 @@
-//! A client's end: on every fabric, and where it has queue pairs.
+//! A client's end: the part that it has on every fabric, and the part with queue pairs.
 
 use crate::{Completion, EndpointSize, Lkey, Memory, OneShotRequest, QpId, ReceiveRequest, WorkRequest};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// See [`VerbsEndpoint::CONTROL`].
+/// The value of [`VerbsEndpoint::CONTROL`].
 pub(crate) const CONTROL: QpId = QpId(u32::MAX);
-/// See [`VerbsEndpoint::ASKING`].
+/// The value of [`VerbsEndpoint::ASKING`].
 pub(crate) const ASKING: [QpId; 2] = [QpId(u32::MAX - 1), QpId(u32::MAX - 2)];
 
-/// See [`VerbsEndpoint::ONE_SHOT`].
+/// The value of [`VerbsEndpoint::ONE_SHOT`].
 pub(crate) const ONE_SHOT: QpId = QpId(u32::MAX - 3);
 
 /// A client's end on any fabric: an arena that accesses move bytes from and to, a way to wait, and a check of the node.
@@ -23,18 +23,18 @@ pub trait Endpoint {
     /// Sleeps until something may have arrived, the node has ended, or `at_most` is over.
     fn wait(&mut self, at_most: Duration);
 
-    /// Whether the node still runs, as far as this end can tell without waiting.
+    /// Whether the node still runs, as far as this end can determine without waiting.
     fn node_alive(&mut self) -> bool;
 }
 
 /// An end whose waits can be left to a program's own event loop.
 pub trait Pollable: Endpoint {
-    /// Becomes readable, after [`arm`](Self::arm), when something may have arrived or the node has ended. Only `arm`
-    /// reads it.
+    /// A descriptor that becomes readable, after [`arm`](Self::arm), when something may have arrived or the node has
+    /// ended. Only `arm` reads it.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Makes the descriptor become readable on what arrives from now on. Returns `false` if something has arrived
-    /// already, or the node has ended.
+    /// Makes the descriptor become readable when something arrives from now on. Returns `false` if something has
+    /// arrived already, or the node has ended.
     fn arm(&mut self) -> bool;
 }
 
@@ -43,45 +43,47 @@ pub trait Pollable: Endpoint {
 /// The client names its data queue pairs by their numbers, from zero, and chooses which of them it uses (Patronus §5.5,
 /// virtual queue pair numbers). The control queue pair carries only SEND and RECV.
 pub trait VerbsEndpoint: Endpoint {
-    /// The number that completions of the control queue pair carry as [`Completion::queue_pair`].
+    /// The number of the control queue pair in completions ([`Completion::queue_pair`]).
     const CONTROL: QpId = CONTROL;
 
-    /// The numbers that completions of the queue pairs carry on which the client asks for chunks: to have one allocated,
-    /// and to have one freed.
+    /// The numbers, in completions, of the queue pairs on which the client requests chunks: one to allocate a chunk,
+    /// one to free a chunk.
     const ASKING: [QpId; 2] = ASKING;
 
-    /// The number that completions of operations carry that went to no queue pair ([`VerbsEndpoint::post_one_shot`]).
+    /// The number, in completions, of operations that used no queue pair ([`VerbsEndpoint::post_one_shot`]).
     const ONE_SHOT: QpId = ONE_SHOT;
 
-    /// What it is made of.
+    /// The sizes of this end.
     fn size(&self) -> EndpointSize;
 
     /// The key that names the registered arena in local spans.
     fn arena_key(&self) -> Lkey;
 
-    /// Posts requests to a data queue pair with one doorbell, as many as it has room for, and returns how many.
+    /// Posts requests to a data queue pair with one doorbell, as many as it has room for, and returns their number.
     fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize;
 
-    /// Posts requests to the control queue pair, as many as it has room for, and returns how many.
+    /// Posts requests to the control queue pair, as many as it has room for, and returns their number.
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize;
 
-    /// Posts receives to the control queue pair, as many as it has room for, and returns how many.
+    /// Posts receives to the control queue pair, as many as it has room for, and returns their number.
     fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize;
 
     /// Posts requests to the queue pair of this place in [`VerbsEndpoint::ASKING`], as many as it has room for, and
-    /// returns how many. An end without such queue pairs has room for none.
+    /// returns their number. An end without such queue pairs has room for none.
     fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
         let _ = (place, requests);
         0
     }
 
-    /// Posts receives to it, as many as it has room for, and returns how many.
+    /// Posts receives to the queue pair of this place in [`VerbsEndpoint::ASKING`], as many as it has room for, and
+    /// returns their number.
     fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
         let _ = (place, requests);
         0
     }
 
-    /// Called when the node has connected that queue pair anew: it starts empty.
+    /// Notifies this end that the node has connected the queue pair of this place in [`VerbsEndpoint::ASKING`] anew:
+    /// the queue pair starts empty.
     fn asking_rebuilt(&mut self, place: usize) {
         let _ = place;
     }
@@ -91,20 +93,23 @@ pub trait VerbsEndpoint: Endpoint {
         false
     }
 
-    /// Begins operations without queue pairs, as many as there is room for, and returns how many. They have no order among
-    /// each other. [`Status::RetryExceededError`](crate::Status) means that one of them may have been carried out or not, and
-    /// will not be any more; [`Status::RnrRetryExceededError`](crate::Status) that the node has not answered in time or was too busy,
-    /// and nothing of it has been or will be carried out; [`Status::RemoteAccessError`](crate::Status) that it has not, since the node
-    /// does not know its key or the key does not open this.
+    /// Begins operations without queue pairs, as many as there is room for, and returns their number. They have no
+    /// order among each other. Three statuses have a special meaning:
+    /// - [`Status::RetryExceededError`](crate::Status): the operation may have been carried out or not, and will not be
+    ///   carried out any more.
+    /// - [`Status::RnrRetryExceededError`](crate::Status): the node has not answered in time or was too busy, and no part
+    ///   of the operation has been or will be carried out.
+    /// - [`Status::RemoteAccessError`](crate::Status): the operation has not been carried out, since the node does not
+    ///   know its key or the key does not open this memory.
     fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
         let _ = requests;
         0
     }
 
-    /// Appends at most `most` completions to `into` and returns how many. It may stop early, for example after a
-    /// completion that says that a queue pair broke, so that the client can act on that first.
+    /// Appends at most `most` completions to `into` and returns their number. It may stop early, for example after a
+    /// completion that reports a broken queue pair, so that the client can act on that first.
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize;
 
-    /// Called when the node has rebuilt a data queue pair: it starts empty.
+    /// Notifies this end that the node has rebuilt a data queue pair: the queue pair starts empty.
     fn rebuilt(&mut self, queue_pair: u32);
 }

@@ -1,30 +1,30 @@
-//! How large a client's end is, and which sizes node and client accept from each other.
+//! The sizes of a client's end, and which sizes node and client accept from each other.
 
-/// Data queue pairs that a client may have.
+/// The most data queue pairs that a client may have.
 pub const DATA_QUEUE_PAIRS_MAX: u32 = 16;
-/// Queue pairs that an end may have for accesses to chunks.
+/// The most queue pairs that an end may have for accesses to chunks.
 pub const CHUNK_QUEUE_PAIRS_MAX: u32 = 8;
-/// Requests, and receives, that a queue pair holds on which a client asks for chunks.
+/// Requests, and receives, that each queue pair holds on which a client requests chunks.
 pub const ASKING_DEPTH: u32 = 16;
-/// Requests that a queue may hold.
+/// The most requests that a queue may hold.
 pub const DEPTH_MAX: u32 = 4096;
-/// Bytes of the smallest control message. All sizes are multiples of it.
+/// Bytes of the smallest control message. All message sizes are multiples of it.
 pub const MESSAGE_BYTES_MIN: u32 = 64;
 /// Bytes of the largest control message.
 pub const MESSAGE_BYTES_MAX: u32 = 64 << 10;
 /// Bytes of the largest arena that a node makes.
 pub const ARENA_BYTES_MAX: u64 = 1 << 30;
 
-/// Arenas are whole pages.
+/// Bytes of a page. Arenas are whole pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// What a client's end is made of.
+/// The sizes of a client's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointSize {
     /// Data queue pairs, the one in use and the spares: 1 to [`DATA_QUEUE_PAIRS_MAX`]. Completions carry their numbers.
     pub data_queue_pairs: u32,
-    /// Queue pairs for accesses to chunks, numbered behind the data queue pairs: 0 to [`CHUNK_QUEUE_PAIRS_MAX`]. Where
-    /// there are any, the end has two more, of [`ASKING_DEPTH`], on which the client asks for chunks.
+    /// Queue pairs for accesses to chunks, numbered behind the data queue pairs: 0 to [`CHUNK_QUEUE_PAIRS_MAX`]. If
+    /// there are any, the end has two more, of [`ASKING_DEPTH`], on which the client requests chunks.
     pub chunk_queue_pairs: u32,
     /// Requests that each data queue pair holds: a power of two, at most [`DEPTH_MAX`].
     pub send_depth: u32,
@@ -38,7 +38,7 @@ pub struct EndpointSize {
 }
 
 impl EndpointSize {
-    /// The same size, with an arena for so many bytes of buffers. Room for messages is added.
+    /// The same size, with an arena for `bytes` of buffers. Room for messages is added.
     #[must_use]
     pub fn with_buffers(self, bytes: u64) -> Self {
         let pages = bytes.saturating_add(self.messages()).div_ceil(PAGE_BYTES);
@@ -50,7 +50,7 @@ impl EndpointSize {
         (2 * u64::from(self.control_depth)).saturating_mul(self.message_bytes.into())
     }
 
-    /// Queue pairs on which the client asks for chunks.
+    /// Number of queue pairs on which the client requests chunks.
     #[must_use]
     pub fn asking_queue_pairs(&self) -> u32 {
         if self.chunk_queue_pairs == 0 { 0 } else { 2 }

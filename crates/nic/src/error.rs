@@ -1,4 +1,4 @@
-//! Why verbs calls that are not work requests fail.
+//! The errors of verbs calls that are not work requests.
 
 use crate::QpState;
 use portcullis_errors::{Coded, ErrorCode};
@@ -10,35 +10,35 @@ pub enum VerbsError {
     /// The caller's fault: no object has this id.
     #[error("no such {what}")]
     NoSuch {
-        /// What kind of object.
+        /// The kind of object.
         what: &'static str,
     },
-    /// The caller's fault: other objects still use it. Windows go first, then queue pairs, regions, domains.
+    /// The caller's fault: other objects still use it. Windows are destroyed first, then queue pairs, regions, domains.
     #[error("the {what} is still in use by a {by}: tear that down first")]
     Busy {
-        /// What was to be destroyed.
+        /// The object that was to be destroyed.
         what: &'static str,
-        /// What uses it.
+        /// The kind of object that uses it.
         by: &'static str,
     },
     /// The caller's fault: the arguments contradict each other or the object.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The caller's fault: the queue pair is in the wrong state for this.
+    /// The caller's fault: the queue pair is in the wrong state for this call.
     #[error("a queue pair in state {from} cannot do that")]
     State {
-        /// The state it is in.
+        /// The state of the queue pair.
         from: QpState,
     },
-    /// The device cannot make more of them.
+    /// The device cannot make more objects of this kind.
     #[error("the device's limit of {limit} {what} is reached")]
     Exhausted {
-        /// What ran out.
+        /// The kind of object that ran out.
         what: &'static str,
-        /// How many there are.
+        /// The number of such objects that exist.
         limit: u64,
     },
-    /// The device cannot do this at all.
+    /// The device does not support this call at all.
     #[error("this device has no {0}")]
     Unsupported(&'static str),
     /// The machine refused (memory, descriptors, permissions).

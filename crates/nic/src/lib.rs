@@ -1,9 +1,9 @@
-//! The verbs vocabulary: what Portcullis asks of a NIC, as traits and plain values, in the field's own words.
+//! The verbs vocabulary: the interface of Portcullis to a NIC, as traits and plain values, in the field's own words.
 //!
-//! [`Nic`] is the owner's view, the memory node's: protection domains, memory regions, windows, queue pairs and
-//! completion queues, by id. [`VerbsEndpoint`] is a client's view: a few queue pairs, one completion queue and an arena
-//! for its buffers, handed to it ready. [`Endpoint`] is the part that a client has on every fabric. This crate does not
-//! know how a NIC works, and nothing above it names one.
+//! [`Nic`] is the view of the NIC's owner, the memory node: protection domains, memory regions, windows, queue pairs
+//! and completion queues, by id. [`VerbsEndpoint`] is a client's view: a few queue pairs, one completion queue and an
+//! arena for its buffers, which the client gets ready for use. [`Endpoint`] is the part that a client has on every
+//! fabric. This crate does not know how a NIC works, and no crate above it names a particular NIC.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -30,9 +30,9 @@ pub struct CqId(pub u32);
 pub struct Region {
     /// The region.
     pub id: RegionId,
-    /// Names the region in local spans and in binds.
+    /// The key that names the region in local spans and in binds.
     pub lkey: Lkey,
-    /// Names the region to peers, as far as its access flags allow.
+    /// The key that names the region to peers, as far as its access flags allow.
     pub rkey: Rkey,
 }
 
@@ -41,7 +41,7 @@ pub struct Region {
 pub struct Window {
     /// The window.
     pub id: WindowId,
-    /// Its key as allocated: it opens nothing before a bind.
+    /// The window's key as allocated: it opens nothing before a bind.
     pub rkey: Rkey,
 }
 
@@ -58,7 +58,7 @@ pub enum WindowKind {
 /// The states of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QpState {
-    /// Just made, or reset: nothing can be posted.
+    /// Just created, or reset: nothing can be posted.
     Reset,
     /// Receives can be posted.
     Init,
@@ -66,7 +66,7 @@ pub enum QpState {
     ReadyToReceive,
     /// Requests can be sent as well.
     ReadyToSend,
-    /// Everything posted is flushed.
+    /// Every posted request is flushed.
     Error,
 }
 
@@ -82,47 +82,47 @@ impl fmt::Display for QpState {
     }
 }
 
-/// Where a queue pair can be reached by its peer: number, port address and first packet number.
+/// The address at which a peer reaches a queue pair: number, port address and first packet number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct QpAddress {
     /// The queue pair's number on its NIC.
     pub number: u32,
-    /// The port's address (a GID); zero where all ends are on one NIC.
+    /// The port's address (a GID); zero if all ends are on one NIC.
     pub port: [u8; 16],
     /// The port's number in its InfiniBand subnet (a LID); zero on Ethernet.
     pub lid: u16,
-    /// What the first packet sequence number of this queue pair's requests is made from: in its present connection, or,
-    /// in RESET and INIT, in the next one.
+    /// The base of the first packet sequence number of this queue pair's requests: in its present connection, or, in
+    /// RESET and INIT, in the next one.
     ///
-    /// The peer is told it once, when the two ends are connected for the first time. After that each end counts for
-    /// both:
+    /// The peer receives this number once, when the two ends are connected for the first time. After that each end
+    /// counts for both:
     /// - A NIC adds one to its own queue pair's number with every [`QpChange::Reset`] that it carries out, whatever the
     ///   state before, and at no other time.
     /// - The side that rebuilds a queue pair adds one to the peer's number ([`QpAddress::after_reset`]), since the
     ///   peer's end is reset too.
     ///
-    /// So both agree while each end is reset once a rebuild. If that fails at one end, the queue pair cannot be rebuilt
-    /// again. Counting wraps at 2³². A wire whose numbers are shorter, such as InfiniBand's of 24 bits, makes them from
-    /// the low bits, in the same way at both ends: `rq_psn` from the peer's in the step to RTR, `sq_psn` from the queue
-    /// pair's own in the step to RTS. Where packets of an old connection may still arrive, neighbours should lie far
-    /// apart.
+    /// So both ends agree as long as each end is reset once per rebuild. If that fails at one end, the queue pair
+    /// cannot be rebuilt again. Counting wraps at 2³². A wire with shorter numbers, such as InfiniBand's of 24 bits,
+    /// makes them from the low bits, in the same way at both ends: `rq_psn` from the peer's number in the step to RTR,
+    /// `sq_psn` from the queue pair's own number in the step to RTS. If packets of an old connection may still arrive,
+    /// consecutive numbers should be mapped far apart.
     pub first_packet: u32,
 }
 
 impl QpAddress {
-    /// Where the queue pair is after one more [`QpChange::Reset`].
+    /// The address of the queue pair after one more [`QpChange::Reset`].
     #[must_use]
     pub fn after_reset(self) -> Self {
         Self { first_packet: self.first_packet.wrapping_add(1), ..self }
     }
 }
 
-/// What a queue pair is made with.
+/// The attributes with which a queue pair is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpAttributes {
-    /// Where completions of its send queue go.
+    /// The completion queue of its send queue.
     pub send_cq: CqId,
-    /// Where completions of its receive queue go.
+    /// The completion queue of its receive queue.
     pub receive_cq: CqId,
     /// Requests that its send queue holds: a power of two.
     pub send_depth: u32,
@@ -133,36 +133,36 @@ pub struct QpAttributes {
 /// A queue pair's send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendQueue {
-    /// Where its completions go.
+    /// The completion queue of the send queue.
     pub cq: CqId,
-    /// Requests that it holds: a power of two.
+    /// Requests that the queue holds: a power of two.
     pub depth: u32,
 }
 
 /// A step of `ibv_modify_qp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpChange {
-    /// Any state to RESET: what was posted is discarded without a completion. The queue pair's own
+    /// Any state to RESET: posted requests are discarded without a completion. The queue pair's own
     /// [`QpAddress::first_packet`] is one greater from here on.
     Reset,
-    /// RESET to INIT, with what peers may do through this queue pair.
+    /// RESET to INIT, with the accesses that peers may make through this queue pair.
     Init {
-        /// Of [`Access::REMOTE`].
+        /// Flags of [`Access::REMOTE`].
         access: Access,
     },
-    /// INIT to RTR, with the peer.
+    /// INIT to RTR, with the address of the peer.
     ReadyToReceive {
-        /// Where the peer is.
+        /// The address of the peer.
         peer: QpAddress,
     },
     /// RTR to RTS.
     ReadyToSend {
-        /// How often a SEND is tried again while the peer has no receive posted; 7 means for ever.
+        /// Number of times that a SEND is tried again while the peer has no receive posted; 7 means for ever.
         rnr_retries: u8,
     },
-    /// In RTR or RTS: other rights for peers.
+    /// Changes the rights of peers, in RTR or RTS.
     Access {
-        /// Of [`Access::REMOTE`].
+        /// Flags of [`Access::REMOTE`].
         access: Access,
     },
     /// Any state but RESET to ERR.

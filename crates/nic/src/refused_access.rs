@@ -1,28 +1,28 @@
-//! What a NIC can tell its owner about an access that it refused.
+//! The report of a NIC to its owner about an access that it refused.
 
 use crate::{Access, RemoteAddress, Rkey};
 
-/// An access of a peer's that was refused.
+/// A peer's access that was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RefusedAccess {
-    /// The first byte that it was for.
+    /// The first byte of the access.
     pub address: RemoteAddress,
-    /// How many bytes it was for.
+    /// The number of bytes of the access.
     pub length: u64,
-    /// The right that it needed: one of those in [`Access::REMOTE`].
+    /// The right that the access needed: one of those in [`Access::REMOTE`].
     pub needs: Access,
-    /// The key that it showed.
+    /// The key that the access showed.
     pub rkey: Rkey,
-    /// The first reason against it.
+    /// The first reason against the access.
     pub fault: AccessFault,
 }
 
-/// Why an access was refused. Where several reasons hold, the first in this order is given.
+/// The reason for which an access was refused. If several reasons hold, the first in this order is given.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AccessFault {
     /// The upper bits of the key name no region and no window.
     UnknownKey,
-    /// They name something in another protection domain.
+    /// The upper bits of the key name a region or window in another protection domain.
     WrongDomain,
     /// The low byte is not that of the present key.
     StaleKey,
@@ -32,9 +32,9 @@ pub enum AccessFault {
     WrongQueuePair,
     /// The key, or the queue pair, lacks the right.
     MissingRight,
-    /// Some byte lies outside what the key is for.
+    /// Some byte lies outside the bytes that the key opens.
     OutsideRange,
-    /// An atomic is not for eight bytes that lie on a multiple of eight.
+    /// An atomic is not for eight bytes at a multiple of eight.
     Misaligned,
 }
 

@@ -12,13 +12,13 @@ pub struct Lkey(pub u32);
 pub struct LocalSpan {
     /// The first byte, as the region was registered.
     pub address: u64,
-    /// How many.
+    /// The number of bytes.
     pub length: u32,
     /// The region.
     pub lkey: Lkey,
 }
 
-/// Where a one-sided request goes.
+/// The remote bytes of a one-sided request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteSpan {
     /// The first byte.
@@ -27,70 +27,70 @@ pub struct RemoteSpan {
     pub rkey: Rkey,
 }
 
-/// A bind: what a window is to expose.
+/// A bind: the bytes that a window is to expose, and the accesses that it is to allow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WindowBinding {
     /// The window.
     pub window: WindowId,
-    /// Its key from now on. The index stays; the caller advances the low byte ([`Rkey::advanced`]).
+    /// The window's key from now on. The index stays; the caller advances the low byte ([`Rkey::advanced`]).
     pub rkey: Rkey,
-    /// The region that it lies over.
+    /// The region that the window lies over.
     pub region: RegionId,
     /// The first byte.
     pub address: RemoteAddress,
-    /// How many. Zero unbinds a window of type 1.
+    /// The number of bytes. Zero unbinds a window of type 1.
     pub length: u64,
-    /// What peers may do, of [`Access::REMOTE`].
+    /// The accesses that peers may make: flags of [`Access::REMOTE`].
     pub access: Access,
 }
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
-    /// A message to the peer's next receive.
+    /// Sends a message to the peer's next receive.
     Send {
         /// The message.
         local: LocalSpan,
     },
-    /// The same, and the peer's NIC invalidates a type-2 window of its own.
+    /// Sends a message as `Send` does; the peer's NIC also invalidates a type-2 window of its own.
     SendWithInvalidate {
         /// The message.
         local: LocalSpan,
         /// The peer's window.
         rkey: Rkey,
     },
-    /// Remote bytes to local.
+    /// Reads remote bytes into local memory.
     Read {
-        /// Where they go.
+        /// The local bytes, which are written.
         local: LocalSpan,
-        /// Where they come from.
+        /// The remote bytes, which are read.
         remote: RemoteSpan,
     },
-    /// Local bytes to remote.
+    /// Writes local bytes to remote memory.
     Write {
-        /// Where they come from.
+        /// The local bytes, which are read.
         local: LocalSpan,
-        /// Where they go.
+        /// The remote bytes, which are written.
         remote: RemoteSpan,
     },
-    /// Stores `swap` in the remote word if it holds `compare`. Its value before goes to the local 8 bytes.
+    /// Stores `swap` in the remote word if it holds `compare`. The word's old value goes to the local 8 bytes.
     CompareAndSwap {
         /// 8 bytes.
         local: LocalSpan,
         /// 8 bytes, aligned.
         remote: RemoteSpan,
-        /// What must be there.
+        /// The value that the word must have.
         compare: u64,
-        /// What goes there.
+        /// The value to store.
         swap: u64,
     },
-    /// Adds `add` to the remote word, wrapping. Its value before goes to the local 8 bytes.
+    /// Adds `add` to the remote word, wrapping. The word's old value goes to the local 8 bytes.
     FetchAndAdd {
         /// 8 bytes.
         local: LocalSpan,
         /// 8 bytes, aligned.
         remote: RemoteSpan,
-        /// What is added.
+        /// The number to add.
         add: u64,
     },
     /// Binds a window of this NIC.
@@ -100,34 +100,34 @@ pub enum Operation {
         /// The window's present key.
         rkey: Rkey,
     },
-    /// A request of a chain.
+    /// Executes a request of a chain.
     Chain(ChainVerb),
 }
 
 /// A request for a send queue. Requests of one queue are executed in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WorkRequest {
-    /// Comes back in the completion.
+    /// The caller's number for the request, which the completion carries.
     pub id: u64,
-    /// Whether success is completed too. Failure always is.
+    /// Whether a success produces a completion too. A failure always does.
     pub signalled: bool,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
 }
 
 /// A request for a receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReceiveRequest {
-    /// Comes back in the completion.
+    /// The caller's number for the request, which the completion carries.
     pub id: u64,
-    /// Where the message goes.
+    /// The buffer for the message.
     pub local: LocalSpan,
 }
 
 /// An encrypted operation without a queue pair, on a region of the node (1RMA).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OneShotRequest {
-    /// The poster's number for it, which its completion carries.
+    /// The poster's number for the operation, which the completion carries.
     pub id: u64,
     /// The region.
     pub region: RegionName,
@@ -135,32 +135,33 @@ pub struct OneShotRequest {
     pub key: HolderKey,
     /// The first byte at the node.
     pub address: RemoteAddress,
-    /// The bytes at this end. An atomic stores here, as a native word, what was there before.
+    /// The bytes at this end. An atomic stores the word's old value here, as a native word.
     pub local: LocalSpan,
-    /// What is to be done.
+    /// The operation.
     pub verb: OneShotVerb,
 }
 
-/// What an operation without a queue pair does.
+/// The action of an operation without a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OneShotVerb {
-    /// Reads.
+    /// Reads bytes.
     Read,
-    /// Writes.
+    /// Writes bytes.
     Write {
-        /// Whether bytes may be written again if no answer comes. Otherwise somebody else's later bytes could be overwritten.
+        /// Whether the bytes may be written again if no answer arrives. If another client can write there, a repeated
+        /// write could overwrite that client's later bytes.
         may_repeat: bool,
     },
     /// Compares and swaps an aligned word.
     CompareAndSwap {
-        /// What has to be there.
+        /// The value that the word must have.
         compare: u64,
-        /// What is to be there then.
+        /// The value to store.
         swap: u64,
     },
     /// Adds to an aligned word, wrapping.
     FetchAndAdd {
-        /// How much.
+        /// The number to add.
         add: u64,
     },
 }
