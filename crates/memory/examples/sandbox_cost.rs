@@ -1,4 +1,5 @@
-//! What sandboxes cost: to enter and leave one, to set a trap in it, and to get a protection key that another sandbox has.
+//! Costs of sandboxes: to enter and leave one, to set a trap in it, and to get a protection key that another sandbox
+//! has.
 //!
 //! `cargo run --release -p portcullis-memory --example sandbox_cost`
 
@@ -6,12 +7,12 @@ use portcullis_memory::sandbox::{Sandbox, SandboxOptions};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Rounds of each, in turns with the others.
+/// Number of rounds of each measurement, in turns with the others.
 const ROUNDS: usize = 9;
-/// More sandboxes than the processor has keys.
+/// Number of sandboxes: more than the processor has keys.
 const MANY: usize = 20;
 
-/// A sandbox entered and left so many times, with a trap each time. Returns nanoseconds for each.
+/// Calls `once` this many times. Returns the nanoseconds of one call.
 fn nanoseconds(times: u32, mut once: impl FnMut()) -> f64 {
     let began = Instant::now();
     (0..times).for_each(|_| once());
@@ -24,7 +25,7 @@ fn enter(sandbox: &mut Sandbox) {
 }
 
 fn set_trap(sandbox: &mut Sandbox) {
-    // SAFETY: the code owns nothing, touches nothing and comes to its end.
+    // SAFETY: the code owns nothing, touches nothing and runs to its end.
     let done = sandbox.run(|inside| unsafe { inside.trap(None, || black_box(7)) });
     assert!(done.is_ok_and(|trapped| trapped == Ok(7)));
 }

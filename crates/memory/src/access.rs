@@ -1,20 +1,21 @@
-//! Access to mapped memory: by atomics, and by copies that the compiler cannot see into.
+//! Access to mapped memory by atomics and by copies that are opaque to the compiler.
 
 use crate::mapping::PAGE_BYTES;
 use crate::{Bytes, Mapping, Memory};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Copies at least this long go through the string instruction.
+/// Length from which a copy uses the string instruction.
 const STRING_COPY_BYTES: u64 = 512;
 
 /// Bytes of a line of the processor's cache.
 pub const LINE_BYTES: usize = 64;
 
-/// Announces that a value will be read soon: the processor fetches its lines, and nothing waits for them.
+/// Hints to the processor that a value will be read soon. The processor fetches the value's cache lines, and the caller
+/// does not wait for them.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();
-    // A value may begin in the middle of a line, and then it ends in one line more.
+    // A value may begin in the middle of a line. Then its end lies in one line more.
     for offset in (0..size_of::<T>()).step_by(LINE_BYTES).chain([size_of::<T>().saturating_sub(1)]) {
         prefetch_line(start.wrapping_add(offset));
     }
@@ -33,7 +34,7 @@ fn prefetch_line(address: *const u8) {
 }
 
 impl Mapping {
-    /// Panics unless `length` bytes from `offset` on lie in the mapping. Returns the offset as a count.
+    /// Returns the offset as a `usize`. Panics unless `length` bytes from `offset` on lie in the mapping.
     #[inline]
     fn check(&self, offset: u64, length: u64) -> usize {
         let inside = offset <= self.length && length <= self.length - offset;
@@ -59,7 +60,7 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(pointer) }
     }
 
-    /// The aligned half word at `offset`, as an atomic: futexes have this width.
+    /// The aligned half word at `offset`, as an atomic. Futexes have this width.
     #[inline]
     #[must_use]
     pub fn half_word(&self, offset: u64) -> &AtomicU32 {
@@ -83,7 +84,8 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(pointer, count) }
     }
 
-    /// The words of an aligned span that is too short for the string instruction, and where the bytes after them begin.
+    /// The words of an aligned span that is too short for the string instruction, and the offset of the bytes after
+    /// them.
     #[inline]
     fn short_span(&self, offset: u64, length: usize) -> Option<(&[AtomicU64], u64)> {
         if !offset.is_multiple_of(8) || length as u64 >= STRING_COPY_BYTES {
@@ -93,15 +95,15 @@ impl Mapping {
         Some((words, offset + words.len() as u64 * 8))
     }
 
-    /// Copies bytes between places that others may write at the same time.
+    /// Copies bytes between places that other threads and processes may write at the same time.
     ///
     /// # Safety
     /// Both spans lie inside live memory.
     unsafe fn string_copy(from: *const u8, to: *mut u8, length: usize) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: both spans lie inside live memory, says the caller. The processor makes the copy, not the language: a
-        // byte that a peer changes meanwhile arrives old or new. The direction flag is clear at every function entry
-        // (System V ABI).
+        // SAFETY: the caller guarantees that both spans lie inside live memory. The processor makes the copy, not the
+        // language: a byte that a peer changes meanwhile arrives old or new. The direction flag is clear at every
+        // function entry (System V ABI).
         unsafe {
             std::arch::asm!(
                 "rep movsb",
@@ -113,7 +115,7 @@ impl Mapping {
         }
         #[cfg(not(target_arch = "x86_64"))]
         for index in 0..length {
-            // SAFETY: index < length, and both spans lie inside live memory, says the caller.
+            // SAFETY: index < length, and the caller guarantees that both spans lie inside live memory.
             let source = unsafe { from.add(index) };
             // SAFETY: as above.
             let target = unsafe { to.add(index) };

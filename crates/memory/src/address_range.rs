@@ -1,5 +1,5 @@
-//! Ranges of addresses that this process keeps free, so that files can be mapped there later: both ends of a connection have agreed
-//! on the addresses, and nothing else may come to lie at them in between.
+//! Ranges of addresses that this process keeps free, so that files can be mapped there later. Both ends of a connection
+//! have agreed on the addresses, and no other mapping may take them in between.
 
 use crate::mapping::{PAGE_BYTES, round_up};
 use crate::residency::unmap;
@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Addresses at which this process maps nothing but what [`Claim`]s of them are mapped to. Clones are the same range.
+/// Addresses at which this process maps only the contents of [`Claim`]s. Clones share one range.
 #[derive(Clone, Debug)]
 pub struct AddressRange(Arc<Inner>);
 
@@ -37,7 +37,7 @@ impl Drop for Inner {
 }
 
 impl AddressRange {
-    /// Keeps the agreed addresses, rounded up to whole pages. They take no memory.
+    /// Reserves the agreed addresses, rounded up to whole pages. They take no memory.
     ///
     /// # Errors
     /// Something is mapped there already, if only in part; the address is not on a page boundary; or the machine refuses.
@@ -51,7 +51,7 @@ impl AddressRange {
         Ok(range)
     }
 
-    /// Keeps addresses that the kernel chooses.
+    /// Reserves addresses that the kernel chooses.
     ///
     /// # Errors
     /// The machine refuses.
@@ -70,13 +70,13 @@ impl AddressRange {
         Ok(Self(Arc::new(Inner { start, length, claims: Mutex::default() })))
     }
 
-    /// Its length in bytes.
+    /// Length of the range in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.0.length
     }
 
-    /// The first piece of the range that is large enough and that nobody has. `None`: there is none.
+    /// Claims the first free piece of the range that is large enough. Returns `None` if the range has no such piece.
     #[must_use]
     pub fn claim(&self, length: u64) -> Option<Claim> {
         let length = whole_pages(length)?;
@@ -95,7 +95,8 @@ impl AddressRange {
         Some(Claim { range: self.clone(), offset, length, is_mapped: false, is_lost: false })
     }
 
-    /// The piece at an offset. `None`: it does not all lie in the range, is no whole pages, or somebody has some of it.
+    /// Claims the piece at an offset. Returns `None` if the piece is not entirely in the range, is not whole pages, or
+    /// overlaps another claim.
     #[must_use]
     pub fn claim_at(&self, offset: u64, length: u64) -> Option<Claim> {
         let end = offset.checked_add(length).filter(|&end| end <= self.0.length)?;
@@ -116,32 +117,33 @@ fn whole_pages(length: u64) -> Option<u64> {
     length.max(1).checked_next_multiple_of(PAGE_BYTES)
 }
 
-/// A piece of an [`AddressRange`] that nobody else has until this is dropped. Then whatever is mapped there is unmapped.
+/// A piece of an [`AddressRange`] that no other claim has until this claim is dropped. Dropping the claim unmaps the
+/// memory that is mapped there.
 #[derive(Debug)]
 pub struct Claim {
     range: AddressRange,
     offset: u64,
     length: u64,
     is_mapped: bool,
-    /// Nobody may have these addresses again.
+    /// No later claim may have these addresses.
     is_lost: bool,
 }
 
 impl Claim {
-    /// Where it is in the range.
+    /// Offset of the claim in the range.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Its length in bytes: whole pages.
+    /// Length of the claim in bytes: whole pages.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Maps a file of the claim's length there, to write it. Children that this process forks do not get the mapping: one that
-    /// kept it could keep the file from being sealed.
+    /// Maps a file of the claim's length there, for writing. Children that this process forks do not get the mapping: a
+    /// child that kept it could keep the file from being sealed.
     ///
     /// # Errors
     /// The file has another length, or the machine refuses.
@@ -150,14 +152,14 @@ impl Claim {
         Ok(Mapping::claimed(start, self))
     }
 
-    /// Maps a file of the claim's length there that nobody can write any more.
+    /// Maps a file of the claim's length there that no process can write any more.
     ///
     /// # Errors
     /// The file is not sealed against writes and changes of its length, has another length, or the machine refuses.
     pub fn map_sealed(mut self, file: &SealedFile) -> Result<SealedBytes, crate::SealError> {
         file.check_sealed()?;
-        // Private, because kernels before 6.7 take every shared mapping for one that could be made writable, and refuse it.
-        // Nothing is written here, so nothing is copied.
+        // The mapping is private, because kernels before 6.7 regard every shared mapping as one that could be made
+        // writable, and refuse it. Nothing is written here, so nothing is copied.
         let start = self.map(file, ProtFlags::READ, MapFlags::PRIVATE)?;
         Ok(SealedBytes::claimed(start, self))
     }
@@ -174,10 +176,11 @@ impl Claim {
         }
         let (at, bytes) = self.span();
         let flags = flags | MapFlags::FIXED;
-        // SAFETY: the span lies in the range's reserved addresses, and no other claim has any of it, so nothing is replaced that
-        // is in use: self has mapped nothing there, since it is given away with its mapping. The file cannot shrink.
+        // SAFETY: the span lies in the range's reserved addresses, and no other claim overlaps it. So no mapping in use
+        // is replaced: self has mapped nothing there, since `map_writable` and `map_sealed` move the claim into its
+        // mapping. The file cannot shrink.
         let start = unsafe { rustix::mm::mmap(at, bytes, access, flags, file.descriptor(), 0) };
-        // A kernel that fails half-way has let go of the addresses, and may have given them to somebody else.
+        // A kernel that fails half-way has released the addresses, and may have given them to another mapping.
         self.is_lost = start.is_err();
         let start = NonNull::new(start.map_err(&error)?.cast()).ok_or(error(Errno::NOMEM))?;
         self.is_mapped = true;
@@ -197,7 +200,8 @@ impl Drop for Claim {
         if self.is_mapped {
             let (at, bytes) = self.span();
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-            // SAFETY: what is replaced is what this claim had mapped, and nobody uses it any more: whoever does holds the claim.
+            // SAFETY: this replaces only this claim's own mapping. That mapping is no longer in use: each user of the
+            // mapping holds the claim.
             let kept = unsafe { rustix::mm::mmap_anonymous(at, bytes, ProtFlags::empty(), flags) };
             self.is_lost = kept.is_err();
         }
@@ -259,7 +263,7 @@ mod tests {
         assert!(Mapping::of_file_at(place(1), file(1), true).is_ok());
     }
 
-    /// A child of this process that has its mappings, until its end of the pipe is closed. It only reads.
+    /// Forks a child that has this process's mappings, until the other end of its pipe is closed. The child only reads.
     fn fork() -> (rustix::process::Pid, rustix::fd::OwnedFd) {
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         // SAFETY: the child makes only system calls, with what is on its stack.
@@ -281,7 +285,7 @@ mod tests {
         rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).expect("it ends");
     }
 
-    /// One test, because a child has what all other tests have as well.
+    /// A single test, because the child also has the mappings of all other tests.
     #[test]
     fn a_child_that_keeps_a_writable_mapping_keeps_the_file_from_being_sealed_and_claims_have_no_such_child()
     {
@@ -308,7 +312,7 @@ mod tests {
     fn a_page_that_something_holds_keeps_the_file_from_being_sealed() {
         let made = file(1);
         Mapping::of_file(again(&made), true).expect("a mapping").store(0, 5);
-        // A pipe holds the page itself, as an operation that is under way would.
+        // A pipe holds the page itself, as an operation in progress would.
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let flags = rustix::pipe::SpliceFlags::NONBLOCK;
         rustix::pipe::splice(made.descriptor(), Some(&mut 0), &writer, None, 1, flags).expect("a page");

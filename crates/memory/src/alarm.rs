@@ -1,4 +1,4 @@
-//! Waking a client whose program waits for a descriptor in an event loop of its own.
+//! Wake-up of a client whose program waits for a descriptor in an event loop of its own.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
-/// Makes a client's descriptor ([`Watched`]) readable: when it rings, and for good when it is dropped.
+/// Makes a client's descriptor ([`Watched`]) readable: when the alarm rings, and for good when the alarm is dropped.
 ///
 /// The two ends are a pair of sockets, and the client holds only one of them. No flag that the client sets there can
 /// make the node wait, and nothing that the client sends there is kept. An event descriptor would be one open file for
 /// both ends.
 ///
-/// Whoever writes to a socket, or closes it, wakes everything that waits for the other end, and a client can have
-/// hundreds of thousands of epolls wait there. So a [`Ringer`] does both.
+/// A process that writes to a socket, or closes it, wakes every waiter at the other end, and a client can have hundreds
+/// of thousands of epolls wait there. So a [`Ringer`] does both.
 #[derive(Debug)]
 pub struct Alarm {
-    /// `None` only while the alarm is dropped.
+    /// `None` only during the drop of the alarm.
     end: Option<Arc<End>>,
     ringer: Arc<Ringer>,
 }
@@ -27,17 +27,17 @@ pub struct Alarm {
 #[derive(Debug)]
 struct End {
     socket: OwnedFd,
-    /// The ringer has been told to ring, and has not begun to.
+    /// A ring was requested from the ringer, and the ringer has not begun it.
     is_pending: AtomicBool,
 }
 
-/// A thread that rings and closes alarms, which may take as long as the clients like. Clients that distrust each other
-/// have ringers of their own.
+/// A thread that rings and closes alarms. The clients may delay it for any time. Clients that distrust each other have
+/// ringers of their own.
 #[derive(Debug)]
 pub struct Ringer(Sender<Arc<End>>);
 
 impl Ringer {
-    /// Starts the thread. It ends after the last alarm.
+    /// Starts the thread. The thread ends after the last alarm is dropped.
     ///
     /// # Errors
     /// The machine refuses a thread.
@@ -45,10 +45,10 @@ impl Ringer {
         let (ringer, ends) = channel::<Arc<End>>();
         std::thread::Builder::new().name("portcullis-ringer".to_owned()).spawn(move || {
             for end in ends {
-                // Taken back before it rings: what comes from now on rings once more.
+                // Cleared before the ring: a request from now on rings once more.
                 if end.is_pending.swap(false, Ordering::SeqCst) {
-                    // No room: the client has not read the last wake-up, so its end is readable already. No peer: there
-                    // is no client to wake.
+                    // If there is no room, the client has not read the last wake-up, so its end is readable already. If
+                    // there is no peer, there is no client to wake.
                     let _ = rustix::net::send(&end.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 }
             }
@@ -57,12 +57,12 @@ impl Ringer {
     }
 }
 
-/// The client's end. It is readable after the [`Alarm`] has rung, and after it was dropped.
+/// The client's end of an alarm. It is readable after the [`Alarm`] has rung, and after the alarm was dropped.
 #[derive(Debug)]
 pub struct Watched(OwnedFd);
 
 impl Alarm {
-    /// The two ends.
+    /// Creates the alarm and the client's end.
     ///
     /// # Errors
     /// The machine has no more descriptors.
@@ -72,11 +72,11 @@ impl Alarm {
         Ok((Self { end, ringer: Arc::clone(ringer) }, theirs))
     }
 
-    /// Has the client's end made readable. Never waits.
+    /// Requests that the ringer make the client's end readable. Never waits.
     pub fn ring(&self) {
         let end = self.end.as_ref().expect("it is there until it is dropped");
         if !end.is_pending.swap(true, Ordering::SeqCst) {
-            // The thread takes orders for as long as there is an alarm.
+            // The thread accepts requests for as long as an alarm exists.
             let _ = self.ringer.0.send(Arc::clone(end));
         }
     }
@@ -84,12 +84,12 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // The thread has the last hold on the socket, and closes it.
+        // The thread holds the last reference to the socket, and closes it.
         let _ = self.end.take().map(|end| self.ringer.0.send(end));
     }
 }
 
-/// The node's end, and a client's: the client's is readable for good once the node's is closed.
+/// Creates the node's end and the client's end. The client's end is readable for good once the node's end is closed.
 ///
 /// # Errors
 /// The machine has no more descriptors.
@@ -97,13 +97,13 @@ pub fn ends() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // This end never reads. Once it cannot receive, the client cannot leave anything here, such as descriptors.
     shutdown(&ours, Shutdown::Read)?;
-    // The kernel's smallest buffer: a client that does not read takes up only a few wake-ups of the node's memory.
+    // The kernel's smallest buffer: a client that does not read occupies only a few wake-ups of the node's memory.
     rustix::net::sockopt::set_socket_send_buffer_size(&ours, 0)?;
     Ok((ours, theirs))
 }
 
 impl Watched {
-    /// The client's end of a pair.
+    /// Wraps the client's end of a pair.
     #[must_use]
     pub fn new(theirs: OwnedFd) -> Self {
         Self(theirs)

@@ -1,14 +1,14 @@
-//! A client's arena: the part of a mapping that its buffers lie in, and loans of bytes in it.
+//! A client's arena: the part of a mapping that holds the client's buffers, and loans of bytes in it.
 //!
 //! Lent bytes are plain bytes to the borrower. Nothing else in this process touches them through the arena meanwhile:
-//! each access holds a lock and looks at what is lent. The other end of the NIC writes to an arena only where an
-//! operation of its client says, and only while that operation is under way.
+//! each access holds a lock and checks the list of loans. The other end of the NIC writes to an arena only at the place
+//! that an operation of its client names, and only while that operation is in progress.
 
 use crate::{Lend, Mapping, Memory};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-/// The arena's part of a port's memory, at offsets from zero.
+/// The arena's part of a port's memory. Offsets count from the arena's start.
 #[derive(Clone, Debug)]
 pub struct ArenaMemory {
     memory: Mapping,
@@ -17,7 +17,7 @@ pub struct ArenaMemory {
     loans: Arc<Loans>,
 }
 
-/// The spans of an arena that are lent. Every access to the arena holds the lock for as long as it takes.
+/// The spans of an arena that are lent. Every access to the arena holds the lock for its whole duration.
 #[derive(Debug, Default)]
 struct Loans(RwLock<Vec<Span>>);
 
@@ -28,7 +28,7 @@ struct Span {
 }
 
 impl Loans {
-    /// Enters a loan. It waits for accesses that are under way.
+    /// Enters a loan. It waits for accesses in progress.
     ///
     /// # Panics
     /// Some of its bytes are lent already, and one of the two loans is exclusive.
@@ -44,7 +44,7 @@ impl Loans {
         spans.swap_remove(found.expect("a loan is entered until it ends"));
     }
 
-    /// Nothing is lent until the guard is dropped.
+    /// Checks an access against the loans. No loan can begin until the guard is dropped.
     ///
     /// # Panics
     /// The access would change lent bytes, or read exclusively lent ones.
@@ -69,7 +69,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl ArenaMemory {
-    /// The `length` bytes of a mapping from `start` on.
+    /// An arena of the `length` bytes of a mapping from `start` on.
     ///
     /// # Panics
     /// The mapping is shorter.
@@ -80,7 +80,7 @@ impl ArenaMemory {
         Self { memory, start, length, loans: Arc::default() }
     }
 
-    /// An arena over all of a mapping, without what its length was rounded up by.
+    /// An arena over a whole mapping, without the bytes that were added to round up the mapping's length.
     ///
     /// # Panics
     /// The mapping is shorter.
@@ -89,7 +89,7 @@ impl ArenaMemory {
         Self::part(memory, 0, length)
     }
 
-    /// Where in the mapping the `length` bytes from `offset` on lie.
+    /// Offset in the mapping of the `length` bytes from `offset` on.
     #[inline]
     fn at(&self, offset: u64, length: u64) -> u64 {
         let inside = offset <= self.length && length <= self.length - offset;
@@ -167,11 +167,11 @@ impl Lend for ArenaMemory {
     }
 }
 
-/// Entered for as long as it lives.
+/// A loan in the arena's list. Dropping it removes it from the list.
 #[derive(Debug)]
 struct Loan<'a> {
     arena: &'a ArenaMemory,
-    /// Where in the mapping.
+    /// Offset in the mapping.
     at: u64,
     bytes: Range<u64>,
     exclusive: bool,
@@ -188,9 +188,9 @@ impl Loan<'_> {
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: pointer() checked that the span lies in the mapping, which lives as long as the arena that the loan
-        // borrows. The loan is entered, so every access to these bytes in this process refuses to change them until it
-        // ends. The other end of the NIC, which the client trusts, writes here only while an operation on these bytes
-        // is under way. An operation keeps its buffer, so that the bytes cannot be borrowed then.
+        // borrows. The loan is entered, so every access to these bytes in this process refuses to change them until the
+        // loan ends. The other end of the NIC, which the client trusts, writes here only while an operation on these
+        // bytes is in progress. An operation keeps its buffer, so the bytes cannot be borrowed then.
         unsafe { std::slice::from_raw_parts(self.pointer().cast_const(), self.length()) }
     }
 }

@@ -1,18 +1,19 @@
-//! The accesses to memory that a NIC in software makes.
+//! The accesses to memory that a software NIC makes.
 
 use crate::Memory;
 
-/// What a NIC in software needs of memory, beyond what its owner needs. The rules of [`Memory`] hold: offsets were
-/// checked, bytes are copied, and there are no references to them.
+/// Accesses that a software NIC needs in addition to those of the memory's owner. The rules of [`Memory`] hold: offsets
+/// were checked, bytes are copied, and there are no references to them.
 pub trait Bytes: Memory {
     /// Copies `length` bytes from `from` here to `at` in `to`. The spans may overlap: a NIC promises nothing about the
     /// result of a transfer onto itself.
     fn copy(&self, from: u64, to: &Self, at: u64, length: u64);
 
-    /// Stores `new` in the aligned word at `offset` if it holds `old`; returns what it held.
+    /// Stores `new` in the aligned word at `offset` if the word holds `old` (compare and swap). Returns the previous
+    /// value.
     fn compare_exchange(&self, offset: u64, old: u64, new: u64) -> u64;
 
-    /// Adds to the aligned word at `offset`, wrapping; returns what it held.
+    /// Adds to the aligned word at `offset`, wrapping. Returns the previous value.
     fn fetch_add(&self, offset: u64, add: u64) -> u64;
 
     /// Reads `N` words from an aligned offset on: each word once, in no particular order.

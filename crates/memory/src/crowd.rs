@@ -1,4 +1,4 @@
-//! Whether more threads want to run than the machine has processors.
+//! Whether more threads are runnable than the machine has processors.
 //!
 //! A thread that spins alone on a processor does not notice that others share one: its yields return at once.
 
@@ -6,30 +6,30 @@ use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The kernel's count of threads that run or want to.
+/// File with the kernel's count of runnable threads.
 const COUNTED_AT: &str = "/proc/loadavg";
-/// The processors that are there.
+/// File with the list of processors that are online.
 const PROCESSORS_AT: &str = "/sys/devices/system/cpu/online";
 /// Bytes of the kernel's line: five short words.
 const LINE_BYTES: usize = 128;
 
-/// Where the kernel says it. A thread has one for as long as it polls.
+/// The kernel's count of runnable threads. A polling thread keeps one of these for as long as it polls.
 #[derive(Debug)]
 pub struct Crowd {
     counted: Option<File>,
     processors: u32,
-    /// The kernel has said nothing that can be read: it is not asked again.
+    /// The kernel's count could not be read or parsed, and is not read again.
     is_silent: Cell<bool>,
 }
 
 impl Crowd {
-    /// For a thread that has a processor for itself, whatever others do.
+    /// Creates a crowd that is never there ([`Self::is_there`]), for a thread that has a processor to itself.
     #[must_use]
     pub fn none() -> Self {
         Self { counted: None, processors: u32::MAX, is_silent: Cell::new(true) }
     }
 
-    /// Opens what the kernel says. Where it says nothing, there is no crowd.
+    /// Opens the kernel's count. If the kernel reports none, [`Self::is_there`] is always false.
     #[must_use]
     pub fn new() -> Self {
         let online = std::fs::read_to_string(PROCESSORS_AT).ok();
@@ -38,7 +38,7 @@ impl Crowd {
         Self { is_silent: Cell::new(counted.is_none()), counted, processors: processors.unwrap_or(u32::MAX) }
     }
 
-    /// Whether more threads run or want to than there are processors, with the caller's own. It takes some microseconds.
+    /// Whether more threads are runnable, the caller included, than there are processors. It takes some microseconds.
     #[must_use]
     pub fn is_there(&self) -> bool {
         let Some(counted) = self.counted.as_ref().filter(|_| !self.is_silent.get()) else { return false };
@@ -55,13 +55,13 @@ impl Default for Crowd {
     }
 }
 
-/// The threads that run or want to, in a line such as `0.20 0.18 0.12 1/80 11206`.
+/// The number of runnable threads, from a line such as `0.20 0.18 0.12 1/80 11206`.
 fn threads_in(line: &[u8]) -> Option<u32> {
     let word = std::str::from_utf8(line).ok()?.split_whitespace().nth(3)?;
     word.split_once('/')?.0.parse().ok()
 }
 
-/// How many processors there are in a list such as `0-3,8`.
+/// The number of processors in a list such as `0-3,8`.
 fn processors_in(list: &str) -> Option<u32> {
     list.trim().split(',').try_fold(0, |count, part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,19 +1,19 @@
-//! How deep code is on its stack: whoever follows what a peer has linked looks before each step, and ends with an error where the
-//! stack's end would end the process.
+//! Depth of code on its stack. Code that follows links made by a peer checks the depth before each step, and returns an
+//! error instead of overflowing the stack, which would end the process.
 
 use std::cell::Cell;
 use std::ptr::null_mut;
 
-/// What a stack has left for code that looks where it is and for what that calls until it looks again: an allocator, formatting, a
-/// panic with its message.
+/// Stack that is kept for code between two checks, and for all that it calls: an allocator, formatting, a panic with
+/// its message.
 const RESERVE_BYTES: usize = 128 << 10;
 /// The kernel does not let the first thread's stack grow closer than this to what is mapped below it: 256 pages, unless an
 /// administrator chose otherwise (`stack_guard_gap`).
 const GROWTH_GAP_BYTES: usize = 1 << 20;
-/// What a stack is taken to have below the place where it was first asked about, if the machine does not say where it ends.
+/// Bytes that a stack is assumed to have below the place of the first check, if the machine does not report its end.
 const UNKNOWN_BYTES: usize = 2 * RESERVE_BYTES;
 
-/// The part of a stack that is not to be used.
+/// The part of a stack that must not be used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reserve {
     low: usize,
@@ -21,12 +21,13 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    /// All addresses: nobody has asked yet which they are.
+    /// All addresses: this thread has not looked up its stack yet.
     const UNKNOWN: Self = Self { low: 0, bytes: usize::MAX };
 
-    /// That of a stack whose lowest address is `low` and which has so many bytes. Below it are `guard` bytes that nothing may be in.
+    /// The reserve of a stack whose lowest address is `low` and whose length is `bytes`. Below it are `guard` bytes
+    /// that must stay unused.
     pub const fn of_stack(low: usize, bytes: usize, guard: usize) -> Self {
-        // Of a small stack half can be used.
+        // At most half of a small stack is kept.
         let kept = if RESERVE_BYTES < bytes / 2 { RESERVE_BYTES } else { bytes / 2 };
         Self { low: low - guard, bytes: guard + kept }
     }
@@ -40,11 +41,11 @@ thread_local! {
     static RESERVE: Cell<Reserve> = const { Cell::new(Reserve::UNKNOWN) };
 }
 
-/// Whether the caller has so little left of its stack that nothing deeper should be called: that of the thread, or of the sandbox that
-/// it is in. On a stack that the program has brought itself, it never has.
+/// Whether the caller has so little stack left that it should call nothing deeper. The stack is that of the thread, or
+/// of the sandbox that the thread is in. On a stack that the program has brought itself, the answer is always no.
 ///
-/// Code that asks this at each step downwards does not overflow its stack, if its frames and what it calls between two steps
-/// take less than 128 KiB together.
+/// Code that checks this at each step downwards does not overflow its stack, if its frames and its calls between two
+/// steps take less than 128 KiB together.
 #[inline]
 #[must_use]
 pub fn is_stack_used_up() -> bool {
@@ -60,19 +61,19 @@ fn is_used_up(here: usize) -> bool {
     RESERVE.get().holds(here)
 }
 
-/// Says on which stack the thread is from here on. Returns what was said before.
+/// Records the stack that the thread is on from now on. Returns the previous record.
 #[inline]
 pub(crate) fn replace(reserve: Reserve) -> Reserve {
     RESERVE.replace(reserve)
 }
 
-/// Takes back what was said.
+/// Restores the previous record.
 #[inline]
 pub(crate) fn restore(reserve: Reserve) {
     RESERVE.set(reserve);
 }
 
-/// Where on its stack the caller is, within a few bytes.
+/// The caller's place on its stack, within a few bytes.
 #[inline(always)]
 pub(crate) fn here() -> usize {
     let mark = 0_u8;
@@ -86,18 +87,18 @@ fn of_this_thread(here: usize) -> Reserve {
     if rustix::thread::gettid() != rustix::process::getpid() {
         return Reserve::of_stack(low, bytes, 0);
     }
-    // The first thread's stack grows as it is used, down to its limit or to the gap above what is mapped below it.
+    // The first thread's stack grows as it is used, down to its limit or to the gap above the next mapping below it.
     let gap = GROWTH_GAP_BYTES.min(bytes / 4);
     Reserve::of_stack(low + gap, bytes - gap, gap)
 }
 
-/// The lowest address and the length of this thread's stack. `None`: the machine does not say.
+/// The lowest address and the length of this thread's stack. `None`: the machine does not report them.
 pub(crate) fn bounds() -> Option<(usize, usize)> {
     // SAFETY: the structure is numbers and pointers that may be null.
     let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
-    // SAFETY: it takes nothing, and names the calling thread.
+    // SAFETY: the function takes no arguments, and names the calling thread.
     let this = unsafe { libc::pthread_self() };
-    // SAFETY: it is told about this thread, which lives, into a structure of this function's own.
+    // SAFETY: the call describes this thread, which lives, in a structure of this function's own.
     if unsafe { libc::pthread_getattr_np(this, &raw mut attributes) } != 0 {
         return None;
     }
@@ -113,7 +114,7 @@ pub(crate) fn bounds() -> Option<(usize, usize)> {
 mod tests {
     use super::*;
 
-    /// How deep it gets until the stack is used up.
+    /// Depth at which the stack is used up.
     fn dive(depth: u64) -> u64 {
         let frame = std::hint::black_box([depth; 16]);
         if is_stack_used_up() { frame[3] } else { dive(depth + 1).max(frame[5]) }
@@ -124,7 +125,7 @@ mod tests {
         for stack_bytes in [32 << 10, 256 << 10, 2 << 20, 16 << 20] {
             let depth = std::thread::Builder::new().stack_size(stack_bytes).spawn(|| {
                 let deepest = dive(0);
-                // Once more, and with what an allocator, formatting and a panic need.
+                // The stack suffices for a second dive, and for an allocator, formatting and a panic.
                 assert_eq!(dive(0), deepest);
                 assert!(!is_stack_used_up());
                 deepest

@@ -1,17 +1,17 @@
 //! Whether this process is a copy of another one.
 //!
-//! A child of `fork` has its parent's mappings and descriptors. What its copies of the parent's values would write there
-//! would be the parent's own.
+//! A child of `fork` has its parent's mappings and descriptors. If its copies of the parent's values wrote there, they
+//! would write to the parent's memory and files.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How often an ancestor of this process has forked on the way to it, since somebody first asked.
+/// How often the ancestors of this process have forked on the way to it, since the first call of [`forks`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static COUNTED: Once = Once::new();
 
-/// A number that is another one in a child that was made by `fork` since. The first call makes sure of that, later ones take
-/// a nanosecond.
+/// Returns a number that differs in every child that was made by `fork` since. The first call installs the counter, and
+/// later ones take a nanosecond.
 #[must_use]
 pub fn forks() -> u32 {
     COUNTED.call_once(|| {
@@ -39,7 +39,7 @@ mod tests {
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
                 let ended = i32::from(forks() == mine);
-                // SAFETY: it ends this process at once, without running anything of the test program.
+                // SAFETY: this ends the process at once, and runs no other code of the test program.
                 unsafe { libc::_exit(ended) }
             }
             ForkResult::Parent { child } => {

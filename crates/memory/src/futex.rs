@@ -1,4 +1,4 @@
-//! Sleeping and waking on a half word of shared memory: how a client waits for the NIC.
+//! Sleep and wake-up on a half word of shared memory: how a client waits for the NIC.
 
 use crate::{Alarm, Mapping};
 use rustix::event::Timespec;
@@ -6,23 +6,23 @@ use rustix::thread::futex;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// What the half word says: the client is awake, a thread sleeps on the half word, or an event loop waits for an
+/// Values of the half word: the client is awake, a thread sleeps on the half word, or an event loop waits for an
 /// [`Alarm`].
 const AWAKE: u32 = 0;
 const SLEEPS: u32 = 1;
 const WATCHES: u32 = 2;
 
 impl Mapping {
-    /// Writes into the half word at `offset` that this thread sleeps. Then it sleeps until it is woken there, for
-    /// `at_most` at the most, unless something is `waiting` for it already.
+    /// Writes into the half word at `offset` that this thread sleeps. Then the thread sleeps until it is woken there,
+    /// for `at_most` at the most, unless something is `waiting` for it already.
     pub fn sleep(&self, offset: u64, at_most: Duration, waiting: impl FnOnce() -> bool) {
         let sleeping = self.half_word(offset);
         sleeping.store(SLEEPS, Ordering::Relaxed);
-        // The protocol of Doorbell::ring, with the roles changed.
+        // The protocol of Doorbell::ring, with the roles exchanged.
         fence(Ordering::SeqCst);
         if !waiting() {
             let timeout = Timespec::try_from(at_most).ok();
-            // Woken, timed out or interrupted: the caller looks again in any case.
+            // Woken, timed out or interrupted: the caller checks again in any case.
             let _ = futex::wait(sleeping, futex::Flags::empty(), SLEEPS, timeout.as_ref());
         }
         sleeping.store(AWAKE, Ordering::Relaxed);
@@ -41,8 +41,8 @@ impl Mapping {
         true
     }
 
-    /// Wakes the client if the half word at `offset` says that it sleeps, or waits for `alarm`. The caller's fence
-    /// stands between what it is woken for and this call.
+    /// Wakes the client if the half word at `offset` shows that the client sleeps, or waits for `alarm`. The caller
+    /// needs a fence between the change that it announces and this call.
     pub fn wake_sleeper(&self, offset: u64, alarm: Option<&Alarm>) {
         let sleeping = self.half_word(offset);
         let how = sleeping.load(Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Mapping {
         if let (WATCHES, Some(alarm)) = (how, alarm) {
             alarm.ring();
         } else {
-            // If the client has gone, there is no thread to wake.
+            // If the client's process has ended, there is no thread to wake.
             let _ = futex::wake(sleeping, futex::Flags::empty(), 1);
         }
     }
@@ -91,7 +91,7 @@ mod tests {
         assert!(start.elapsed() < LONG);
     }
 
-    /// How often an alarm rings in all. `run` is told how to wait until it has.
+    /// How often an alarm rings in all. `run` gets a function that waits until the alarm has rung.
     fn rings(run: impl FnOnce(&Mapping, &Alarm, &dyn Fn())) -> usize {
         let mapping = Mapping::private(4096).unwrap();
         let (alarm, theirs) = Alarm::pair(&crate::Ringer::start().unwrap()).unwrap();

@@ -1,52 +1,55 @@
-//! What a thread that polls does while there is nothing to do: spin, then yield, then sleep (RPCool §5.8).
+//! Waiting of a thread that polls while there is no work: it spins, then yields, then sleeps (RPCool §5.8).
 
 use crate::Crowd;
 use std::time::Duration;
 
 /// Turns without work before the thread begins to yield.
 const SPIN_TURNS: u32 = 2_000;
-/// The same where others want the processor: whoever has spun for less has more of it left when it is woken.
+/// Turns without work before the thread sleeps, if other threads want the processor. A thread that has spun for less
+/// has more of the processor left when it is woken.
 const SPIN_TURNS_BUSY: u32 = 200;
-/// After so many turns it looks whether others want a processor, and again after as many.
+/// Turns between two checks whether other threads want a processor.
 const LOOK_TURNS: u32 = 256;
 const _: () = assert!(LOOK_TURNS > SPIN_TURNS_BUSY, "who has found others sleeps in the same turn");
-/// How long it yields before it sleeps.
+/// Time that the thread yields before it sleeps.
 const YIELD_FOR: Duration = Duration::from_millis(1);
-/// A yield that takes longer has given the processor away: whoever has it keeps it for the scheduler's whole slice, some milliseconds,
-/// and what the thread waits for is there long before. One who sleeps is woken for it at once.
+/// Time above which a yield counts as slow: it has given the processor away. The other thread keeps the processor for
+/// the scheduler's whole slice, some milliseconds, and the awaited event happens long before that. A thread that sleeps
+/// is woken for it at once.
 const YIELD_SLOW: Duration = Duration::from_micros(200);
-/// How often the thread sleeps at once after a slow yield before it tries another one: twice as often with each, up to the most.
+/// How often the thread sleeps at once after a slow yield before it tries another one. The number doubles with each
+/// slow yield, up to the maximum.
 const SLEEPS_FIRST: u32 = 64;
 const SLEEPS_MOST: u32 = 1 << 14;
 
-/// How long there has been nothing to do, and what became of former yields. A thread has one for as long as it polls.
+/// Time without work, and the experience with former yields. A thread has one for as long as it polls.
 #[derive(Debug, Default)]
 pub struct Idle {
     turns: u32,
     since: Option<Duration>,
-    /// Sleeps that are left before a yield is tried again, and how many there were to be.
+    /// Sleeps that are left before the thread tries a yield again, and their number at the start.
     sleeps_left: u32,
     sleeps: u32,
 }
 
 impl Idle {
-    /// Called when there was work.
+    /// Records that there was work.
     #[inline]
     pub fn reset(&mut self) {
         self.turns = 0;
         self.since = None;
     }
 
-    /// Whether the thread keeps the processor from others.
+    /// Whether the thread occupies the processor.
     #[inline]
     #[must_use]
     pub fn is_spinning(&self) -> bool {
         self.turns < if self.sleeps_left > 0 { SPIN_TURNS_BUSY } else { SPIN_TURNS }
     }
 
-    /// Looks now and then whether more threads want to run than there are processors, of which `crowd` knows. If so, the thread
-    /// is to sleep soon, this time and the next ones: it would keep others from a processor, perhaps the very ones whose work it
-    /// waits for. A look costs more than a turn, so there are few.
+    /// Checks now and then by `crowd` whether more threads are runnable than there are processors. If so, the thread is
+    /// to sleep soon, this time and the next ones: it would keep others from a processor, perhaps the very threads
+    /// whose work it waits for. A check costs more than a turn, so there are few.
     #[inline]
     pub fn look_for(&mut self, crowd: &Crowd) {
         if self.turns % LOOK_TURNS == LOOK_TURNS - 1 && self.sleeps_left == 0 && crowd.is_there() {
@@ -54,8 +57,8 @@ impl Idle {
         }
     }
 
-    /// Passes some time. `now` is any clock's; from one that stands still meanwhile nothing is learnt of slow yields. Returns whether the
-    /// thread should sleep.
+    /// Passes some time. Returns whether the thread should sleep. `now` may be any clock; a clock that stands still
+    /// meanwhile shows no slow yields.
     #[inline]
     pub fn spin_or_yield(&mut self, now: impl FnMut() -> Duration) -> bool {
         if self.is_spinning() {
@@ -78,7 +81,7 @@ impl Idle {
         if after.saturating_sub(before) > YIELD_SLOW {
             self.sleeps = (2 * self.sleeps).clamp(SLEEPS_FIRST, SLEEPS_MOST);
             self.sleeps_left = self.sleeps;
-            // What the thread waits for has probably come.
+            // The awaited event has probably happened.
             return false;
         }
         self.sleeps = 0;
@@ -90,7 +93,7 @@ impl Idle {
 mod tests {
     use super::*;
 
-    /// Turns and yields until it is to sleep: a yield takes so long.
+    /// Spins and yields until the thread is to sleep. Each yield takes `each`. Returns the number of yields.
     fn wait(idle: &mut Idle, each: Duration) -> u32 {
         let (mut clock, mut yields) = (Duration::from_secs(5), 0);
         while idle.is_spinning() {
@@ -128,7 +131,7 @@ mod tests {
             assert_eq!(wait(&mut idle, slow), 1);
             assert!((1..most).all(|_| wait(&mut idle, slow) == 0), "no yield is tried");
         }
-        // It finds out that they do not want it any more.
+        // The thread finds out that the others do not want the processor any more.
         while wait(&mut idle, Duration::ZERO.max(YIELD_FOR / 10)) == 0 {}
         assert_eq!(wait(&mut idle, slow), 1, "one slow yield is the first one again");
         assert!((1..64).all(|_| wait(&mut idle, slow) == 0));

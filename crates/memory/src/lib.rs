@@ -1,23 +1,24 @@
-//! Memory that other processes, threads and NICs write while this one reads it: the only unsafe code outside the calls
-//! of an RDMA library.
+//! Memory that other processes, threads and NICs write while this one reads it. Apart from the calls of an RDMA
+//! library, this is the only unsafe code.
 //!
-//! - [`SealedFile`]: a file that memory is shared through.
-//! - [`Loan`]: a file that a peer was given, until it is the machine's again.
+//! - [`SealedFile`]: a file whose memory processes share.
+//! - [`Loan`]: a file that was lent to a peer, until the peer has returned it.
 //! - [`Mapping`]: mapped memory. It allows only atomic accesses and bounds-checked copies.
 //! - [`PrivateView`]: copies of what peers wrote, at the address where the peers have it.
-//! - [`AddressRange`] and [`SealedBytes`]: addresses that are kept for files, and files that nobody can write any more.
-//! - [`FaultLabel`] and [`explain_faults`]: what a program is told that writes where it may not.
+//! - [`AddressRange`] and [`SealedBytes`]: addresses that are kept for files, and files that no process can write any
+//!   more.
+//! - [`FaultLabel`] and [`explain_faults`]: the message for a program that writes to memory that it must not write.
 //! - [`ArenaMemory`]: the memory of a client's buffers. It lends bytes while no operation is under way on them.
 //! - [`Waker`] and [`Doorbell`], [`Mapping::sleep`] and [`Mapping::wake_sleeper`], [`Alarm`] and [`Watched`]: sleep and
-//!   wake-up between ends that share memory. [`Idle`]: when a thread that polls yields and
-//!   sleeps. [`pin`]: where it runs.
-//! - [`sandbox`]: code on a stack of its own, whose faults become errors. [`is_stack_used_up`]: whether code is as deep as its stack
-//!   allows.
+//!   wake-up between ends that share memory. [`Idle`]: when a thread that polls yields and sleeps. [`pin`]: the
+//!   processor that it runs on.
+//! - [`sandbox`]: code on a stack of its own, whose faults become errors. [`is_stack_used_up`]: whether code is as deep
+//!   as its stack allows.
 //! - [`userfault`]: memory whose missing pages another thread or process fills.
-//! - [`forks`]: whether this process is a copy of the one that made something.
-//! - The traits [`Memory`], [`Lend`] and [`Bytes`]: what other crates need of any memory.
+//! - [`forks`]: whether this process is a forked copy of the process that made a value.
+//! - The traits [`Memory`], [`Lend`] and [`Bytes`]: the interface of memory for other crates.
 //!
-//! It may not know what lies in the memory. Of the house it uses only `errors`.
+//! This crate must not know what lies in the memory. Of the workspace's crates it uses only `errors`.
 
 mod access;
 mod address_range;

@@ -1,9 +1,10 @@
-//! Files that peers are given, and that are the machine's again only when no peer has them any more.
+//! Files that are lent to peers, and that return to the machine only when no peer has them any more.
 //!
-//! The memory of a page is counted for whoever touched it first, and stays for as long as anybody has the file. So a process that
-//! gives files away has to learn when it is rid of them. The kernel tells it by a lease (`F_SETLEASE`): it gives one for writing only
-//! where the file is open nowhere else, and mapped nowhere else. Who has an `O_PATH` descriptor keeps the pages without having the file
-//! open. Therefore they are given back as well, while the lease keeps everybody from opening the file: nobody can hold that up.
+//! The memory of a page is charged to the process that touched it first, and stays for as long as any process has the
+//! file. So a process that lends files has to learn when no peer has them any more. The kernel reports it by a lease
+//! (`F_SETLEASE`): it grants a lease for writing only if the file is neither open nor mapped anywhere else. A process
+//! with an `O_PATH` descriptor keeps the pages without having the file open. Therefore the pages are freed as well,
+//! while the lease prevents every process from opening the file. No peer can delay that.
 
 use crate::{Mapping, MappingError};
 use linux_raw_sys::general::{F_SETLEASE, F_SETSIG};
@@ -11,7 +12,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
-/// A file that a peer was given.
+/// A file that was lent to a peer.
 #[derive(Debug)]
 pub struct Loan {
     file: OwnedFd,
@@ -19,26 +20,26 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// Lends the file of shareable memory. Returns the descriptor for the peer too: copies of other descriptors are not noticed. From
-    /// here on nobody seals the file.
+    /// Lends the file of shareable memory. Returns also the descriptor for the peer: copies of other descriptors are
+    /// not noticed. From here on no process can seal the file.
     ///
     /// # Errors
     /// The memory has no file, or the machine refuses. It needs `/proc`.
     pub fn of(memory: &Mapping) -> Result<(Self, OwnedFd), MappingError> {
         let error = |what| MappingError::to(what, memory.length);
         let made = memory.file().ok_or_else(|| error("lend a file of")(Errno::BADF))?;
-        // A seal could keep its pages from being given back.
+        // A seal could keep its pages from being freed.
         rustix::fs::fcntl_add_seals(made, SealFlags::SEAL).map_err(error("seal a file of"))?;
         let open = || open_again(made).map_err(error("open a file of"));
         let file = open()?;
         Ok((Self { file, length: memory.length }, open()?))
     }
 
-    /// Takes the file's pages back, if nobody but this process has it any more. Returns whether that was so. This process must not use
-    /// it any more either. It never waits for a peer.
+    /// Frees the file's pages if only this process still has the file. Returns whether that was so. This process must
+    /// not use the file any more either. The call never waits for a peer.
     ///
     /// # Errors
-    /// The machine does not say who has it.
+    /// The machine does not report which processes have the file.
     pub fn take_back(&self) -> Result<bool, MappingError> {
         let error = |what| MappingError::to(what, self.length);
         match self.lease() {
@@ -54,14 +55,14 @@ impl Loan {
     }
 
     fn lease(&self) -> Result<(), Errno> {
-        // If somebody opens the file while it is leased, the kernel says so by a signal: SIGIO would end the process, and this one
-        // does nothing. It forgets which one was chosen with each lease.
+        // If another process opens the file while it is leased, the kernel sends a signal: SIGIO would end the process,
+        // and SIGURG does nothing. The kernel forgets the chosen signal with each lease.
         control(self.file.as_fd(), F_SETSIG, libc::SIGURG)?;
         control(self.file.as_fd(), F_SETLEASE, libc::F_WRLCK)
     }
 }
 
-/// The same file, as something else that is open.
+/// Opens the same file again, as a separate open file.
 fn open_again(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -131,7 +132,7 @@ mod tests {
         drop(file);
         assert!(is_back(&loan));
         assert_eq!(blocks(&path), 0);
-        // Somebody opens it while it is leased.
+        // Another process opens the file while it is leased.
         loan.lease().expect("a lease");
         let opened = rustix::fs::open(
             format!("/proc/self/fd/{}", path.as_raw_fd()),

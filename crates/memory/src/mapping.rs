@@ -1,4 +1,4 @@
-//! A mapping: memory that others may write at any moment.
+//! A mapping: memory that other processes and threads may write at any moment.
 
 use crate::SealedFile;
 use crate::address_range::Claim;
@@ -12,13 +12,13 @@ use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of a page that mappings are rounded up to.
+/// Bytes of a page. Mappings are rounded up to whole pages.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// Private memory of at most this many bytes is on the heap.
+/// Length up to which private memory is allocated on the heap.
 const HEAP_BYTES_MAX: u64 = 64 << 10;
 
-/// The machine refused memory.
+/// Error: the machine refused memory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {length} bytes of memory: {source}")]
 pub struct MappingError {
@@ -34,13 +34,14 @@ impl Coded for MappingError {
 }
 
 impl MappingError {
-    /// What could not be done to how many bytes, with the kernel's reason.
+    /// Returns a function that converts the kernel's reason into an error. The error names the failed operation and the
+    /// number of bytes.
     pub(crate) fn to(what: &'static str, length: u64) -> impl Fn(Errno) -> Self {
         move |source| Self { what, length, source }
     }
 }
 
-/// Mapped memory that others may write at any moment: other processes, the NIC's engine, other threads.
+/// Mapped memory that other processes, the NIC's engine and other threads may write at any moment.
 ///
 /// No reference to plain bytes in it exists. Every access is an atomic, or a copy that the compiler cannot see into: a
 /// peer that writes meanwhile makes values wrong, not behaviour undefined.
@@ -51,7 +52,7 @@ pub struct Mapping {
     pub(crate) owner: Arc<Owner>,
 }
 
-/// What the clones of a mapping share. Dropping it frees the memory.
+/// The part that the clones of a mapping share. Dropping it frees the memory.
 #[derive(Debug)]
 pub(crate) struct Owner {
     start: NonNull<u8>,
@@ -59,7 +60,7 @@ pub(crate) struct Owner {
     pub source: Source,
 }
 
-/// Where a mapping's memory comes from.
+/// Origin of a mapping's memory.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// A piece of the heap.
@@ -71,17 +72,18 @@ pub(crate) enum Source {
         /// A pipe that holds a page of each huge page that the file could become.
         hold: OnceLock<OwnedFd>,
     },
-    /// Pages in a range of addresses that was kept for them. The claim unmaps them.
+    /// Pages in a range of addresses that was reserved for them. The claim unmaps them.
     Claimed { _claim: Claim },
 }
 
-// SAFETY: the mapping stays valid for as long as any clone lives, wherever that is, and all accesses are atomic.
+// SAFETY: the mapping stays valid for as long as any clone lives, in whichever thread that is, and all accesses are
+// atomic.
 unsafe impl Send for Mapping {}
 // SAFETY: as above: all methods take &self and access the memory atomically.
 unsafe impl Sync for Mapping {}
 // SAFETY: an owner only frees its memory, once, when the last clone of its mapping is gone; that works on any thread.
 unsafe impl Send for Owner {}
-// SAFETY: nothing is done through a shared reference to an owner but reading its fields.
+// SAFETY: a shared reference to an owner only allows reading its fields.
 unsafe impl Sync for Owner {}
 
 impl Drop for Owner {
@@ -101,7 +103,7 @@ impl Mapping {
         Self { start, length: bytes as u64, owner: Arc::new(Owner { start, length: bytes, source }) }
     }
 
-    /// Zeroed memory of this process alone, on huge pages where the machine has spare ones.
+    /// Zeroed memory of this process alone, on huge pages if the machine has spare ones.
     ///
     /// # Errors
     /// The machine does not have enough.
@@ -115,7 +117,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// A piece of the heap. Mapping and unmapping small pieces would take the lock of the whole address space.
+    /// Allocates the memory on the heap. Mapping and unmapping small pieces would take the lock of the whole address
+    /// space.
     fn on_heap(length: u64) -> Result<Self, MappingError> {
         let length = round_up(length, PAGE_BYTES);
         let error = MappingError::to("allocate", length);
@@ -153,7 +156,8 @@ impl Mapping {
         Self::anonymous_at(null_mut(), length, flags)
     }
 
-    /// Zeros of this process alone that the machine need not have yet, where the kernel chooses or at an address that is free.
+    /// Zeroed memory of this process alone that takes no memory of the machine until it is used. Its address is a free
+    /// address that the caller names, or the kernel's choice.
     pub(crate) fn reserved(address: Option<NonZeroUsize>, length: u64) -> Result<Self, MappingError> {
         let wanted = address.map_or(null_mut(), |address| without_provenance_mut(address.get()));
         let mut flags = MapFlags::NORESERVE;
@@ -182,10 +186,10 @@ impl Mapping {
         Self::of_file(SealedFile::new(name, length)?, true)
     }
 
-    /// The memory of a file that a peer passed (see [`SealedFile::of_peer`]).
+    /// The memory of a file that a peer has sent (see [`SealedFile::of_peer`]).
     ///
     /// # Errors
-    /// The length is another, the file can shrink, or the machine refuses.
+    /// The file has another length, the file can shrink, or the machine refuses.
     pub fn of_peer(file: OwnedFd, length: u64, writable: bool) -> Result<Self, MappingError> {
         Self::of_file(SealedFile::of_peer(file, length)?, writable)
     }
@@ -198,8 +202,8 @@ impl Mapping {
         Self::shared(file, writable, null_mut(), MapFlags::empty())
     }
 
-    /// The memory of a file at an agreed address, so that addresses in it mean the same to all who map it there. It
-    /// never replaces another mapping.
+    /// The memory of a file at an agreed address, so that addresses in it mean the same in each process that maps it
+    /// there. It never replaces another mapping.
     ///
     /// # Errors
     /// Something is mapped there already, if only in part; the address is not on a page boundary; or the machine
@@ -240,7 +244,7 @@ impl Mapping {
         Ok(Self::new(start, bytes, Source::Pages { file, is_writable, hold: OnceLock::new() }))
     }
 
-    /// What its pages may be accessed for. `None`: it is a piece of the heap.
+    /// Access rights of the mapping's pages. `None`: the mapping is a piece of the heap.
     pub(crate) fn access_of_pages(&self) -> Option<libc::c_int> {
         match self.owner.source {
             Source::Heap(_) => None,
@@ -249,7 +253,7 @@ impl Mapping {
         }
     }
 
-    /// A file that is mapped over the whole of a claim, from its start on.
+    /// A file that is mapped over the whole of a claim, from the claim's start on.
     pub(crate) fn claimed(start: NonNull<u8>, claim: Claim) -> Self {
         let bytes = usize::try_from(claim.length()).unwrap_or(usize::MAX);
         let mapping = Self::new(start, bytes, Source::Claimed { _claim: claim });
@@ -257,14 +261,14 @@ impl Mapping {
         mapping
     }
 
-    /// Takes the right to write whole pages from this process, or gives it back. It is this mapping's alone: the same memory can
-    /// be mapped elsewhere. Whoever writes there without it gets SIGSEGV.
+    /// Forbids or allows this process to write whole pages. It affects only this mapping: the same memory can be mapped
+    /// elsewhere. A write to a forbidden page raises SIGSEGV.
     ///
     /// # Errors
     /// The machine refuses, or the memory is a piece of the heap.
     ///
     /// # Panics
-    /// The bytes do not all lie in this, or are no whole pages.
+    /// The bytes are not entirely in this mapping, or are not whole pages.
     pub fn allow_writes(&self, offset: u64, length: u64, allowed: bool) -> Result<(), MappingError> {
         assert!(
             (offset | length).is_multiple_of(PAGE_BYTES),
@@ -278,13 +282,14 @@ impl Mapping {
         let mut access = MprotectFlags::READ;
         access.set(MprotectFlags::WRITE, allowed);
         let bytes = usize::try_from(length).unwrap_or(usize::MAX);
-        // SAFETY: the span was checked to lie in this mapping, which is live. Nobody has a reference to its bytes. A write to a page
-        // that may not be written is a fault, and changes nothing.
+        // SAFETY: the span was checked to lie in this mapping, which is live. No reference to its bytes exists. A write
+        // to a page that may not be written is a fault, and changes nothing.
         unsafe { rustix::mm::mprotect(start.cast(), bytes, access) }.map_err(error)
     }
 
-    /// Some bytes of it as memory of their own: offsets count from there, and nothing outside is reached. Pages and rights stay
-    /// those of the whole. `None`: they do not all lie in this, or do not begin at a word.
+    /// Some bytes of the mapping as memory of their own: offsets count from there, and nothing outside is reached.
+    /// Pages and access rights stay those of the whole. Returns `None` if the bytes are not entirely in this mapping,
+    /// or do not begin at a word.
     #[must_use]
     pub fn part(&self, offset: u64, length: u64) -> Option<Self> {
         let is_inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
@@ -294,7 +299,7 @@ impl Mapping {
         })
     }
 
-    /// Where it lies in this process, for a device. It stays there while any clone lives.
+    /// The mapping's address in this process, for a device. The memory stays there while any clone lives.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
@@ -316,7 +321,7 @@ impl Mapping {
     /// Seals the file behind shareable memory (see [`SealedFile::seal_future_writes`]).
     ///
     /// # Errors
-    /// There is no file, or the kernel refuses.
+    /// The memory has no file, or the kernel refuses.
     pub fn seal_future_writes(&self) -> Result<(), MappingError> {
         let file =
             self.sealed_file().ok_or_else(|| MappingError::to("seal a file of", self.length)(Errno::BADF))?;
@@ -420,7 +425,7 @@ mod tests {
             assert_eq!(kind(Mapping::of_file_at(address, file(4), true)), Some(Errno::EXIST), "{address:#x}");
         }
         assert_eq!((there.load(0), there.load(3 * PAGE_BYTES)), (5, 6));
-        // There is room beside it, and in its place once its last clone is dropped.
+        // There is room beside the mapping, and in its place once its last clone is dropped.
         let beside = Mapping::of_file_at(at(4), file(1), false).unwrap();
         let clone = there.clone();
         drop(there);

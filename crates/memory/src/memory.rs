@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 /// Offsets count from the memory's start. Like slices, every method panics when its span lies outside the memory: the
 /// code that takes an offset from a peer has to check it.
 pub trait Memory: Clone {
-    /// Its size in bytes.
+    /// Length of the memory in bytes.
     fn length(&self) -> u64;
 
     /// Copies bytes out, from `offset` on.
@@ -20,8 +20,8 @@ pub trait Memory: Clone {
     /// Overwrites a span with zeros.
     fn zero(&self, offset: u64, length: u64);
 
-    /// Overwrites a span with zeros, and gives its whole pages back to the machine where that can be done: they come
-    /// again with their next use. It may wait for as long as another thread maps or unmaps something. The default
+    /// Overwrites a span with zeros, and returns its whole pages to the machine if that is possible: they are allocated
+    /// again at their next use. It may wait for as long as another thread maps or unmaps memory. The default only
     /// overwrites.
     fn give_back(&self, offset: u64, length: u64) {
         self.zero(offset, length);
@@ -33,8 +33,8 @@ pub trait Memory: Clone {
     /// Stores an aligned 8-byte word, with release ordering.
     fn store(&self, offset: u64, value: u64);
 
-    /// Announces that the line at `offset` will be read soon. Any offset inside the memory is allowed. The
-    /// default does nothing.
+    /// Hints that the line at `offset` will be read soon. Any offset inside the memory is allowed. The default does
+    /// nothing.
     fn prefetch(&self, offset: u64) {
         let _ = offset;
     }
@@ -43,8 +43,8 @@ pub trait Memory: Clone {
 /// Memory that lends its bytes, to be read or filled in place.
 ///
 /// While bytes are lent, an access through the memory or its clones panics if it would break the loan: any access to
-/// bytes of an exclusive loan, a change to bytes of a shared one. This is for memory that a NIC writes only where, and
-/// while, an operation of its owner says so: a client's arena.
+/// bytes of an exclusive loan, a change to bytes of a shared one. This is for memory that a NIC writes only at the
+/// place and during the time that an operation of its owner specifies: a client's arena.
 pub trait Lend: Memory {
     /// Bytes that do not change.
     type Bytes<'a>: Deref<Target = [u8]>

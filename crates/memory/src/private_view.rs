@@ -1,21 +1,22 @@
-//! Memory of this process alone, at an agreed address: copies of what peers wrote, which do not change any more.
+//! Private memory at an agreed address: copies of bytes that peers wrote, which do not change any more.
 
 use crate::mapping::{PAGE_BYTES, round_up};
 use crate::{Bytes, Mapping, MappingError, Memory};
 use rustix::io::Errno;
 use std::num::NonZeroUsize;
 
-/// Memory of this process alone that stands in place of a shared mapping: bytes are copied out of the shared one, each to the
-/// same offset, and looked at here. Nobody changes them while they are looked at.
+/// Memory of this process alone that stands in place of a shared mapping: bytes are copied out of the shared mapping,
+/// each to the same offset, and read here. No peer can change them while they are read.
 ///
-/// At the agreed address, native pointers among the bytes mean what they mean to their writer.
+/// At the agreed address, native pointers among the bytes have the same meaning as for their writer.
 #[derive(Debug)]
 pub struct PrivateView {
     memory: Mapping,
 }
 
 impl PrivateView {
-    /// Zeros at an agreed address. It never replaces another mapping, and takes memory only where bytes are copied to.
+    /// Zeroed memory at an agreed address. It never replaces another mapping, and takes memory only for the pages that
+    /// bytes are copied to.
     ///
     /// # Errors
     /// Something is mapped there already, if only in part; the address is not on a page boundary; or the machine refuses.
@@ -23,7 +24,7 @@ impl PrivateView {
         Ok(Self { memory: Mapping::private_at(Some(address), round_up(length, PAGE_BYTES))? })
     }
 
-    /// Zeros at an address that the kernel chooses.
+    /// Zeroed memory at an address that the kernel chooses.
     ///
     /// # Errors
     /// The machine refuses.
@@ -31,20 +32,20 @@ impl PrivateView {
         Ok(Self { memory: Mapping::private_at(None, round_up(length, PAGE_BYTES))? })
     }
 
-    /// Copies bytes of a mapping to the same offset here, and returns them. Whatever happens to the mapping now, they stay as
-    /// they are.
+    /// Copies bytes of a mapping to the same offset here, and returns them. Later changes of the mapping do not affect
+    /// them.
     ///
     /// # Panics
-    /// The bytes do not all lie in both.
+    /// The bytes are not entirely in both memories.
     pub fn take(&mut self, from: &Mapping, offset: u64, length: u64) -> &[u8] {
         from.copy(offset, &self.memory, offset, length);
         self.bytes(offset, length)
     }
 
-    /// Bytes that were taken before.
+    /// Returns bytes that were taken before.
     ///
     /// # Panics
-    /// They do not all lie in this.
+    /// The bytes are not entirely in this view.
     #[must_use]
     pub fn bytes(&self, offset: u64, length: u64) -> &[u8] {
         let start = self.memory.pointer(offset, length, 1);
@@ -54,15 +55,15 @@ impl PrivateView {
         unsafe { std::slice::from_raw_parts(start, length) }
     }
 
-    /// Gives the memory of whole pages back to the machine.
+    /// Returns the memory of whole pages to the machine. The bytes read as zeros from here on.
     ///
     /// # Panics
-    /// The bytes do not all lie in this.
+    /// The bytes are not entirely in this view.
     pub fn give_back(&mut self, offset: u64, length: u64) {
         self.memory.give_back(offset, length);
     }
 
-    /// Its length in bytes.
+    /// Length of the view in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.memory.length()
@@ -70,7 +71,8 @@ impl PrivateView {
 }
 
 impl Mapping {
-    /// Zeros of this process alone, at an agreed address or anywhere, which take memory only where they are used.
+    /// Zeroed memory of this process alone, at an agreed address or at the kernel's choice, which takes memory only for
+    /// the pages that are used.
     fn private_at(address: Option<NonZeroUsize>, length: u64) -> Result<Self, MappingError> {
         let mapping = Self::reserved(address, length)?;
         if address.is_some_and(|address| mapping.start.addr() != address) {

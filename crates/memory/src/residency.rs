@@ -17,7 +17,7 @@ const UNMAPPED_AT_ONCE: usize = 2 << 20;
 
 impl Mapping {
     /// Fills all pages and keeps them in place: this process does not fault on them any more, as long as holes cannot
-    /// be punched into the file. Where the limit on locked memory is too low, the kernel may still swap them out.
+    /// be punched into the file. If the limit on locked memory is too low, the kernel may still swap them out.
     ///
     /// # Errors
     /// The machine does not have enough.
@@ -60,9 +60,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// Keeps peers from having the file's pages moved into huge ones (MADV_COLLAPSE). A thread of the peer's does that,
+    /// Prevents peers from moving the file's pages into huge ones (MADV_COLLAPSE). A thread of the peer would do that,
     /// at the lowest priority if it likes, while accesses to the page wait. The kernel leaves a huge page's range alone
-    /// while one page of it is held, as by a pipe.
+    /// while one page of it is held, for example by a pipe.
     fn hold_together(&self) -> rustix::io::Result<()> {
         let Source::Pages { file: Some(file), hold, .. } = &self.owner.source else { return Ok(()) };
         if self.length < HUGE_PAGE_BYTES {
@@ -81,8 +81,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// Gives whole pages back. They read as zeros from here on. Returns whether that was done: not with memory that has
-    /// a file, or that lies on the heap, or where the kernel refuses, as it does inside of huge pages.
+    /// Returns whole pages to the machine. They read as zeros from here on. Returns whether that was done: it is not
+    /// possible with memory that has a file or lies on the heap, or if the kernel refuses, as it does inside of huge
+    /// pages.
     pub(crate) fn drop_pages(&self, offset: u64, bytes: u64) -> bool {
         let is_private = matches!(self.owner.source, Source::Pages { file: None, .. });
         if !is_private || bytes == 0 {
@@ -110,10 +111,10 @@ pub(crate) unsafe fn unmap(start: NonNull<u8>, length: usize) {
     let mut left = length;
     while left > 0 {
         let from = (left - 1) / UNMAPPED_AT_ONCE * UNMAPPED_AT_ONCE;
-        // SAFETY: from is below the length of the mapping, says the caller.
+        // SAFETY: the caller guarantees that from is below the length of the mapping.
         let start = unsafe { start.as_ptr().add(from) };
-        // SAFETY: the span is the rest of what mmap returned and was asked for, and it is not used any more, says the
-        // caller.
+        // SAFETY: the span is the rest of what mmap returned for the requested length, and the caller guarantees that
+        // it is not used any more.
         let _ = unsafe { rustix::mm::munmap(start.cast(), left - from) };
         left = from;
     }
@@ -125,7 +126,7 @@ mod tests {
 
     const BYTES: u64 = 64 << 20;
 
-    /// Bytes of this process that are in memory.
+    /// Resident memory of this process in bytes.
     fn resident() -> u64 {
         let text = std::fs::read_to_string("/proc/self/statm").expect("the kernel says it");
         text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number") * 4096

@@ -1,4 +1,4 @@
-//! Bytes of a file that nobody can write any more: references into them are sound.
+//! Bytes of a file that no process can write any more, so that references into them are sound.
 
 use crate::MappingError;
 use crate::address_range::Claim;
@@ -6,21 +6,22 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 use std::ptr::NonNull;
 
-/// The bytes of a file that is sealed for good, at an agreed address. They never change, whoever has the file.
+/// The bytes of a file that is sealed for good, at an agreed address. They never change, whichever processes have the
+/// file.
 #[derive(Debug)]
 pub struct SealedBytes {
     start: NonNull<u8>,
     claim: Claim,
 }
 
-// SAFETY: the bytes are only read, and stay mapped for as long as self lives, wherever that is.
+// SAFETY: the bytes are only read, and stay mapped for as long as self lives, in whichever thread that is.
 unsafe impl Send for SealedBytes {}
 // SAFETY: as above.
 unsafe impl Sync for SealedBytes {}
 
 impl SealedBytes {
-    /// The whole of a claim, at whose start a file is mapped that [`SealedFile::check_sealed`](crate::SealedFile::check_sealed)
-    /// has found sealed.
+    /// The bytes of a whole claim. A file is mapped at the claim's start that
+    /// [`SealedFile::check_sealed`](crate::SealedFile::check_sealed) has found sealed.
     pub(crate) fn claimed(start: NonNull<u8>, claim: Claim) -> Self {
         Self { start, claim }
     }
@@ -29,19 +30,20 @@ impl SealedBytes {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let length = usize::try_from(self.claim.length()).unwrap_or(usize::MAX);
-        // SAFETY: the claim's length is mapped from start on for as long as self lives, and readable. The file has all of
-        // F_SEAL_WRITE, F_SEAL_SHRINK and F_SEAL_GROW, which nobody can take away: the kernel gave the first only when no writable
-        // mapping and no pinned page was left, and nobody gets one afterwards. So the bytes do not change.
+        // SAFETY: the claim's length is mapped from start on for as long as self lives, and readable. The file has all
+        // of F_SEAL_WRITE, F_SEAL_SHRINK and F_SEAL_GROW, which no process can remove: the kernel set the first only
+        // when no writable mapping and no pinned page was left, and it allows none afterwards. So the bytes do not
+        // change.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), length) }
     }
 
-    /// Where they are in their range of addresses.
+    /// Offset of the bytes in their range of addresses.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.claim.offset()
     }
 
-    /// Maps all pages: a later look does not fault on them. It takes time by the length.
+    /// Maps all pages, so that later reads do not fault on them. The time depends on the length.
     ///
     /// # Errors
     /// The machine refuses.
@@ -49,7 +51,7 @@ impl SealedBytes {
         let length = usize::try_from(self.claim.length()).unwrap_or(usize::MAX);
         // SAFETY: the span is this mapping, which is live; the advice changes no bytes.
         match unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), length, Advice::LinuxPopulateRead) } {
-            // Kernels before Linux 5.14 do not have this advice: there the pages come with their first use.
+            // Kernels before Linux 5.14 do not have this advice. There each page is mapped at its first use.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(error) => Err(MappingError::to("fill", self.claim.length())(error)),
         }

@@ -1,4 +1,4 @@
-//! A file that memory is shared through.
+//! A file whose memory processes share.
 
 use crate::MappingError;
 use crate::mapping::{PAGE_BYTES, round_up};
@@ -7,18 +7,18 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
-/// What a file has that nobody can change any more: neither its bytes, nor its length, nor its seals.
+/// Seals of a file that no process can change any more: neither its bytes, nor its length, nor its seals.
 const FINAL: SealFlags =
     SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// What the kernel counts a file's memory in.
+/// Unit in bytes in which the kernel counts a file's memory.
 const BLOCK_BYTES: u64 = 512;
 
-/// A file is not sealed for good.
+/// Error: a file is not sealed for good.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealError {
-    /// The kernel does not seal it while somebody could still write.
+    /// The kernel does not seal the file while a process could still write to it.
     #[error("something can still write to the file: a mapping, or an operation that is under way")]
     Busy,
     /// Seals are missing.
@@ -50,8 +50,8 @@ pub struct SealedFile {
 }
 
 impl SealedFile {
-    /// A file of zeros, `length` bytes rounded up to whole pages. It can neither shrink nor grow. The name only shows
-    /// in `/proc`.
+    /// Creates a file of zeros, `length` bytes rounded up to whole pages. It can neither shrink nor grow. The name only
+    /// appears in `/proc`.
     ///
     /// # Errors
     /// The machine does not have enough.
@@ -66,7 +66,8 @@ impl SealedFile {
         Ok(Self { descriptor, length })
     }
 
-    /// A file that a peer passed. It is refused unless it is `length` bytes long and sealed against shrinking.
+    /// Wraps a file that a peer has sent. The file is rejected unless it is `length` bytes long and sealed against
+    /// shrinking.
     ///
     /// # Errors
     /// The file is not such a file.
@@ -81,8 +82,8 @@ impl SealedFile {
         Ok(Self { descriptor, length })
     }
 
-    /// From here on the file cannot be mapped writable, written to or punched. Existing mappings can be written as
-    /// before.
+    /// Seals the file so that from here on it cannot be mapped writable, written to or punched. Existing mappings can
+    /// be written as before.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -91,13 +92,13 @@ impl SealedFile {
             .map_err(MappingError::to("seal a file of", self.length))
     }
 
-    /// Seals the file for good: from here on nobody writes to it, maps it writable, or changes its length.
+    /// Seals the file for good: from here on no process can write to it, map it writable, or change its length.
     ///
-    /// The kernel can take up to 0.2 s for it, by what others do with the file's pages. So whoever receives a file never calls this:
-    /// its sender does.
+    /// The kernel can take up to 0.2 s for it, depending on what other processes do with the file's pages. So the
+    /// receiver of a file never calls this: its sender does.
     ///
     /// # Errors
-    /// [`SealError::Busy`]: a writable mapping is left, in whatever process, or an operation that may write.
+    /// [`SealError::Busy`]: some process still has a writable mapping, or an operation that may write is in progress.
     pub fn seal(&self) -> Result<(), SealError> {
         match rustix::fs::fcntl_add_seals(&self.descriptor, FINAL) {
             Ok(()) => Ok(()),
@@ -108,7 +109,7 @@ impl SealedFile {
         }
     }
 
-    /// Has the machine find memory for all pages that nobody has written yet.
+    /// Makes the machine allocate memory for all pages that were not written yet.
     ///
     /// # Errors
     /// The machine has not enough memory.
@@ -117,13 +118,14 @@ impl SealedFile {
             .map_err(MappingError::to("allocate", self.length))
     }
 
-    /// Whether the file is sealed for good, has its length still, and all its pages. The kernel is asked, and nobody else.
+    /// Checks that the file is sealed for good, still has its length, and has all its pages. The answer comes from the
+    /// kernel alone.
     ///
-    /// The memory of a page that is missing would be the reader's: a peer that keeps the file's descriptor could have it take memory
-    /// without end.
+    /// The memory of a missing page would be charged to the reader: a peer that keeps the file's descriptor could make
+    /// the reader take memory without end.
     ///
     /// # Errors
-    /// It is not.
+    /// The file fails one of the checks.
     pub fn check_sealed(&self) -> Result<(), SealError> {
         self.check_seals()?;
         let error = |what| MappingError::to(what, self.length);
@@ -148,13 +150,13 @@ impl SealedFile {
         Err(SealError::Missing(names.join(", ")))
     }
 
-    /// Its size in bytes.
+    /// Length of the file in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The file's descriptor, to be passed on.
+    /// The file's descriptor, for sending it to a peer.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()

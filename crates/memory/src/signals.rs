@@ -1,13 +1,14 @@
-//! Signals that this process handles beside others: a handler takes what it knows, and passes everything else on.
+//! Signals that this process shares with other handlers: a handler takes the signals that it knows, and passes all
+//! others on.
 //!
-//! It knows nothing of what the signals are about.
+//! This module does not know what the signals are for.
 
 use libc::{c_int, c_void, siginfo_t};
 use rustix::io::Errno;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
-/// A signal that is listened to, and who listened to it before.
+/// A signal with a handler of this crate, and the handler that was installed before.
 pub(crate) struct Listened {
     signal: c_int,
     former: OnceLock<libc::sigaction>,
@@ -20,57 +21,57 @@ impl Listened {
         Self { signal, former: OnceLock::new() }
     }
 
-    /// Has a handler called for the signal, once for all.
+    /// Installs a handler for the signal, once for all.
     pub fn begin(&self, handler: Handler) -> Result<(), Errno> {
         // SAFETY: all fields of the structure are numbers or an optional function.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: a question, into a structure that is this function's own.
+        // SAFETY: the call only reads, into a structure that is this function's own.
         check(unsafe { libc::sigaction(self.signal, null(), &raw mut action) })?;
-        // Before the handler can be called, it has to know where to pass signals on to.
+        // Before the handler can be called, it needs the former handler, to which it passes signals on.
         let _ = self.former.set(action);
         action.sa_sigaction = (handler as *const ()).expose_provenance();
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGVTALRM] {
-            // SAFETY: a set that is this function's own, and a signal that there is.
+            // SAFETY: a set that is this function's own, and a valid signal.
             unsafe { libc::sigaddset(&raw mut action.sa_mask, signal) };
         }
-        // SAFETY: the handler has the signature that SA_SIGINFO asks for, and does only what signal handlers may.
+        // SAFETY: the handler has the signature that SA_SIGINFO requires, and does only what signal handlers may.
         check(unsafe { libc::sigaction(self.signal, &raw const action, null_mut()) })
     }
 
-    /// Passes a signal on to whoever listened before.
+    /// Passes a signal on to the handler that was installed before.
     pub fn pass_on(&self, info: *mut siginfo_t, context: *mut c_void) {
-        // SAFETY: the kernel passes a good structure to each handler.
+        // SAFETY: the kernel passes a valid structure to each handler.
         let is_fault = unsafe { (*info).si_code } > 0;
         let Some(former) = self.former.get() else { return };
         match former.sa_sigaction {
             libc::SIG_IGN if !is_fault => {}
             libc::SIG_DFL | libc::SIG_IGN => self.end_process(is_fault),
             handler if former.sa_flags & libc::SA_SIGINFO != 0 => {
-                // SAFETY: whoever set it with this flag said that it has this signature.
+                // SAFETY: the code that set the handler with this flag guaranteed this signature.
                 let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
                 handler(self.signal, info, context);
             }
             handler => {
-                // SAFETY: whoever set it without the flag said that it has this signature.
+                // SAFETY: the code that set the handler without the flag guaranteed this signature.
                 let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
                 handler(self.signal);
             }
         }
     }
 
-    /// The process ends by the signal when the handler returns: the access is made again, or the signal is.
+    /// Makes the process end by the signal when the handler returns: the access is repeated, or the signal is.
     fn end_process(&self, is_fault: bool) {
         // SAFETY: SIG_DFL is an action that every signal has.
         unsafe { libc::signal(self.signal, libc::SIG_DFL) };
         if !is_fault {
-            // SAFETY: a signal to this thread, which is blocked until the handler returns.
+            // SAFETY: a signal to this thread, which stays blocked until the handler returns.
             unsafe { libc::raise(self.signal) };
         }
     }
 }
 
-/// What a call of libc says that returns zero or has set `errno`.
+/// Converts the result of a libc function that returns zero, or sets `errno`.
 pub(crate) fn check(returned: c_int) -> Result<(), Errno> {
     if returned == 0 {
         return Ok(());

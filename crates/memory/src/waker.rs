@@ -1,4 +1,4 @@
-//! Waking a thread that sleeps on an epoll: a NIC's engine.
+//! Wake-up of a thread that sleeps on an epoll: a NIC's engine.
 
 use crate::{Mapping, MappingError};
 use portcullis_errors::{Coded, ErrorCode};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// Shows whether the engine sleeps, and waits for doorbells.
+/// The engine's side of wake-ups: it shows whether the engine sleeps, and waits for doorbells.
 ///
 /// The engine waits on an epoll of event descriptors, one for each port, and not on one futex that all clients see. A
 /// hostile client could fill that futex's queue and make each honest wake-up pay for it.
@@ -38,7 +38,7 @@ impl Waker {
         Ok(waker)
     }
 
-    /// The page that says whether the engine sleeps. A copy of its file can only be mapped for reading.
+    /// The page that shows whether the engine sleeps. A copy of its file can only be mapped for reading.
     #[must_use]
     pub fn page(&self) -> &Mapping {
         &self.inner.own.engine
@@ -54,17 +54,17 @@ impl Waker {
         Ok(event)
     }
 
-    /// Has the engine wait for this descriptor too, until it is closed.
+    /// Makes the engine wait for this descriptor too, until it is closed.
     ///
     /// # Errors
-    /// The machine has no more room for that.
+    /// The machine has no more room for the descriptor.
     pub fn watch(&self, event: impl AsFd) -> rustix::io::Result<()> {
         // Edge-triggered: a write wakes the engine once, and nothing has to be read back.
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&self.inner.epoll, event, EventData::new_u64(0), flags)
     }
 
-    /// Stops waiting for this event, even if others still hold it.
+    /// Stops waiting for this event, even if other processes still hold it.
     pub fn forget_event(&self, event: impl AsFd) {
         let _ = epoll::delete(&self.inner.epoll, event);
     }
@@ -89,41 +89,41 @@ impl Waker {
     pub fn sleep(&self, at_most: Duration) {
         let timeout = Timespec::try_from(at_most).ok();
         let mut events = Vec::with_capacity(8);
-        // Woken, timed out or interrupted: the engine looks everywhere in any case.
+        // Woken, timed out or interrupted: the engine checks everywhere in any case.
         let _ = epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
     }
 }
 
-/// Wakes the engine when it sleeps.
+/// Wakes the engine if it sleeps.
 #[derive(Debug)]
 pub struct Doorbell {
     /// The engine's page: its first half word is not zero while the engine sleeps. Read-only at a client's end.
     engine: Mapping,
-    /// What the engine waits for. Each port has its own, so that no client can swallow another's wake-up.
+    /// The event that the engine waits for. Each port has its own, so that no client can swallow another's wake-up.
     event: OwnedFd,
 }
 
 impl Doorbell {
-    /// A doorbell of the engine that shows on `engine` whether it sleeps and waits for `event`.
+    /// A doorbell of the engine that shows on `engine` whether it sleeps, and that waits for `event`.
     #[must_use]
     pub fn new(engine: Mapping, event: OwnedFd) -> Self {
         Self { engine, event }
     }
 
-    /// Wakes the engine if it sleeps. The engine sees what was posted before this call.
+    /// Wakes the engine if it sleeps. The engine sees everything that was posted before this call.
     #[inline]
     pub fn ring(&self) {
-        // The engine shows that it sleeps, then looks once more. The poster posts, then reads whether it sleeps. The
-        // fences let at least one see the other.
+        // The engine shows that it sleeps, then checks once more. The poster posts, then reads whether the engine
+        // sleeps. The fences let at least one see the other.
         fence(Ordering::SeqCst);
         if self.engine.half_word(0).load(Ordering::Relaxed) != 0 {
-            // A full counter means that the engine has wake-ups enough.
+            // A full counter means that the engine has enough wake-ups.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// An event that an engine waits for until this is dropped, whoever else holds it then.
+/// An event that an engine waits for until this is dropped, even if other processes still hold the event then.
 #[derive(Debug)]
 pub struct WatchedEvent {
     waker: Waker,
@@ -139,7 +139,7 @@ impl WatchedEvent {
         Ok(Self { event: waker.new_event()?, waker: waker.clone() })
     }
 
-    /// The event, for whoever wakes the engine with it.
+    /// Returns a copy of the event, with which another process or thread wakes the engine.
     ///
     /// # Errors
     /// The machine has no more descriptors.
@@ -147,7 +147,7 @@ impl WatchedEvent {
         self.event.try_clone()
     }
 
-    /// The page that says whether the engine sleeps.
+    /// The page that shows whether the engine sleeps.
     #[must_use]
     pub fn page(&self) -> &Mapping {
         self.waker.page()
@@ -170,13 +170,13 @@ fn new_event() -> rustix::io::Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// The machine refuses what an engine needs to sleep and to be woken.
+/// Error: the machine refuses what an engine needs to sleep and to be woken.
 #[derive(Debug, thiserror::Error)]
 pub enum WakerError {
-    /// No page.
+    /// The machine has no memory for the page.
     #[error(transparent)]
     Page(#[from] MappingError),
-    /// No descriptor.
+    /// The machine has no descriptor.
     #[error("no event descriptors: {0}")]
     Descriptor(#[from] rustix::io::Errno),
 }

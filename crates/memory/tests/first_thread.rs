@@ -1,10 +1,10 @@
-//! The first thread of a process learns that its stack is used up, whatever its limit is. Its own harness, because others run tests on
-//! further threads.
+//! The first thread of a process detects that its stack is used up, whatever its limit is. The test has a harness of
+//! its own, because others run tests on further threads.
 
 use portcullis_memory::is_stack_used_up;
 use std::process::Command;
 
-/// How deep it gets until the stack is used up.
+/// Depth at which the stack is used up.
 fn dive(depth: u64) -> u64 {
     let frame = std::hint::black_box([depth; 16]);
     if is_stack_used_up() { frame[3] } else { dive(depth + 1).max(frame[5]) }

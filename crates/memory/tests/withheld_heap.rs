@@ -90,7 +90,7 @@ fn freeing_what_it_does_not_reach_ends_the_trap_and_not_the_heap() {
         let trapped = in_trap(move || drop(unsafe { Box::from_raw(block) }));
         if has_keys() {
             assert!(matches!(trapped, Err(Trapped::Fault { cause: Cause::Withheld, .. })));
-            // SAFETY: it was not freed.
+            // SAFETY: the block was not freed.
             drop(unsafe { Box::from_raw(block) });
         }
         drop(std::hint::black_box(vec![1; 100]));

@@ -1,7 +1,9 @@
-//! What a program is told that writes where it may not: the address is looked up among labels, and what was there is said.
+//! Explanation of a fault to the program's user: the address is looked up among labels, and the label's text is
+//! printed.
 //!
-//! A handler may do very little: it interrupts a program anywhere, also in the middle of an allocation. So labels are texts that were
-//! made before, in memory of a fixed size, and the handler only copies bytes and writes them to the standard error.
+//! A signal handler may do very little: it interrupts a program anywhere, even in the middle of an allocation. So
+//! labels are texts that were made before, in memory of a fixed size, and the handler only copies bytes and writes them
+//! to the standard error.
 
 use super::listen;
 use crate::Mapping;
@@ -9,9 +11,9 @@ use portcullis_errors::{Coded, ErrorCode};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-/// Labels that a process can have at once. Further memory is not explained.
+/// Maximum number of labels that a process can have at once. Further memory is not explained.
 const LABELS_MAX: usize = 1024;
-/// Bytes of the longest text. The rest of a longer one is not told.
+/// Maximum length of a text in bytes. The rest of a longer text is not printed.
 const TEXT_MAX: usize = 120;
 
 /// Explains faults in some memory until it is dropped: see [`Mapping::label`].
@@ -32,7 +34,7 @@ const TAKEN: u32 = 1;
 const LIVE: u32 = 2;
 
 static SLOTS: [Slot; LABELS_MAX] = [const { Slot::new() }; LABELS_MAX];
-/// Slots from here on are free: most of the time there are few labels.
+/// Slots from here on are free. Most of the time there are few labels.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {
@@ -68,10 +70,11 @@ impl Slot {
 }
 
 impl Mapping {
-    /// From here on, whoever faults at these bytes is told the text, if [`explain_faults`] was called.
+    /// Labels the bytes with a text. From here on, a fault at these bytes prints the text, if [`explain_faults`] was
+    /// called.
     ///
     /// # Panics
-    /// The bytes do not all lie in this.
+    /// The bytes are not entirely in this mapping.
     #[must_use]
     pub fn label(&self, offset: u64, length: u64, text: &str) -> FaultLabel {
         let start = self.pointer(offset, length, 1).addr();
@@ -92,7 +95,7 @@ impl Drop for FaultLabel {
     }
 }
 
-/// The machine refuses a handler of faults.
+/// Error: the machine refuses a handler of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this machine refuses a handler of faults: {0}")]
 pub struct FaultsUnexplained(Errno);
@@ -105,11 +108,11 @@ impl Coded for FaultsUnexplained {
 
 static EXPLAINS: AtomicBool = AtomicBool::new(false);
 
-/// Has this process say on its standard error what lay at an address where it faults, if that has a label. Then the handler that was
-/// installed before has its turn, or the program ends by the signal. Calling it again does nothing.
+/// Makes this process print on its standard error which label lies at an address where it faults. Then the handler that
+/// was installed before runs, or the signal ends the program. Calling it again does nothing.
 ///
-/// A fault that a sandbox's trap ends is no end of the program, and is not told. A handler that is installed later has to pass on what
-/// it does not know, as this one does.
+/// A fault that ends the code of a sandbox's trap does not end the program, and is not printed. A handler that is
+/// installed later has to pass on the faults that it does not know, as this one does.
 ///
 /// # Errors
 /// The machine refuses.
@@ -119,7 +122,7 @@ pub fn explain_faults() -> Result<(), FaultsUnexplained> {
     Ok(())
 }
 
-/// Says what lies at an address. It runs in a signal handler.
+/// Prints the label at an address. It runs in a signal handler.
 pub(super) fn tell(address: usize) {
     if !EXPLAINS.load(Ordering::Acquire) {
         return;
@@ -138,7 +141,7 @@ pub(super) fn tell(address: usize) {
     let _ = rustix::io::write(rustix::stdio::stderr(), &line.bytes[..line.length]);
 }
 
-/// A line that is put together without an allocation.
+/// A line that is composed without an allocation.
 struct Line {
     bytes: [u8; 256],
     length: usize,

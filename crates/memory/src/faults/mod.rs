@@ -1,8 +1,8 @@
-//! What happens when an access faults: the trap of a sandbox that it belongs to ends its code; or a thread is let in whose protection
-//! keys are closed though it is not trapped code; or what lies there is told, if it has a
-//! label, and whoever heard of faults before this process did so here has its turn.
+//! Handling of an access that faults. If the access belongs to a sandbox's trap, the trap's code ends. If a thread's
+//! protection keys are closed although it does not run trapped code, they are opened for it. Otherwise the label at the
+//! address is printed, if there is one, and the handler that was installed before this one runs.
 //!
-//! There is one handler for all of it, so it does not matter which of them was wanted first.
+//! One handler does all of this, so it does not matter which part is needed first.
 
 mod labels;
 
@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 static SEGMENTS: Listened = Listened::to(libc::SIGSEGV);
 static BUSES: Listened = Listened::to(libc::SIGBUS);
 
-/// Has the process hear of faults. Only the first call does something.
+/// Installs the handler of faults. Only the first call has an effect.
 pub(crate) fn listen() -> Result<(), Errno> {
     static BEGUN: OnceLock<Result<(), Errno>> = OnceLock::new();
     *BEGUN.get_or_init(|| SEGMENTS.begin(on_fault).and_then(|()| BUSES.begin(on_fault)))
@@ -26,12 +26,12 @@ pub(crate) fn listen() -> Result<(), Errno> {
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // A handler begins with keys closed that it needs.
     crate::keys::open();
-    // SAFETY: the kernel passes a good structure to each handler.
+    // SAFETY: the kernel passes a valid structure to each handler.
     let said = unsafe { &*info };
     let code = said.si_code;
     // SAFETY: for signals without an address the kernel has written something else there, which is read as a number.
     let address = unsafe { said.si_addr() }.addr();
-    // SAFETY: the kernel passes what was interrupted to each handler, which alone has it until it returns.
+    // SAFETY: the kernel passes the interrupted state to each handler, which alone has it until it returns.
     let interrupted = unsafe { &mut *context.cast::<ucontext_t>() };
     if end_trap(signal, code, address, interrupted) {
         return;
@@ -39,7 +39,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     if let_in(signal, code, interrupted) {
         return;
     }
-    // What somebody sends is no fault.
+    // A signal that was sent by a process is not a fault.
     if code > 0 {
         labels::tell(address);
     }

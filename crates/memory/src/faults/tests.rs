@@ -1,4 +1,4 @@
-//! Programs that fault: each test that is to end by a signal does so in a process of its own.
+//! Programs that fault. Each test that is to end by a signal does so in a process of its own.
 
 use super::{FaultLabel, explain_faults};
 #[cfg(target_arch = "x86_64")]
@@ -9,7 +9,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, si
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
-/// Runs one of the tests below in a process of its own, as a child that faults.
+/// Runs one of the tests below in a child process, which faults.
 fn run(test: &str) -> Output {
     let this = std::env::current_exe().expect("a test is a program");
     let name = format!("faults::tests::{test}");
@@ -80,7 +80,7 @@ fn the_handler_before_has_its_turn() {
 #[test]
 fn what_somebody_sends_ends_the_program_unexplained() {
     if is_child() {
-        // The standard library's handler takes everything for a fault, and lets a signal that was sent pass.
+        // The standard library's handler takes every signal for a fault, and lets a signal that was sent pass.
         let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         // SAFETY: no handler is installed.
         unsafe { sigaction(Signal::SIGBUS, &action) }.expect("the default");
@@ -95,8 +95,8 @@ fn what_somebody_sends_ends_the_program_unexplained() {
     assert!(!stderr.contains("portcullis:"), "{stderr}");
 }
 
-/// A trap, labels and a handler of the program beside each other: the trap's fault is the trap's alone, and the next one is told and
-/// then the program's.
+/// Combines a trap, labels and a handler of the program. The trap's fault goes only to the trap. The next fault is
+/// printed, and then goes to the program's handler.
 #[cfg(target_arch = "x86_64")]
 fn fault_in_a_trap_and_outside(first: fn(), then: fn()) {
     end_by_own_handler();

@@ -1,12 +1,13 @@
-//! Protection keys of the processor (RPCool §5.2). Pages have a key, and a thread that has closed the key does not reach them. To close
-//! and to open keys takes a thread nanoseconds.
+//! Protection keys of the processor (RPCool §5.2). Each page has a key, and a thread that has closed the key cannot
+//! reach the page. A thread closes and opens keys in nanoseconds.
 //!
-//! All memory has key 0 unless something else is said. One key is for memory that is *withheld* from trapped code, and each
-//! sandbox that is in use has one. Only trapped code has them closed. Key 0 stays open there too: the thread's locals are under it, and
-//! so is what the C library and the kernel write for each thread.
+//! Memory has key 0 by default. One key is for memory that is *withheld* from trapped code, and each sandbox in use has
+//! a key of its own. Only trapped code has those keys closed. Key 0 stays open there too: it covers the thread's
+//! locals, and the data that the C library and the kernel write for each thread.
 //!
-//! A thread has a key closed that was allocated when the thread was there already, and so has each signal handler when it begins.
-//! Whoever is not trapped code and touches such memory is let in by the handler of faults, and the access is made again.
+//! A thread that existed before a key was allocated has that key closed, and so has each signal handler when it begins.
+//! If code that is not trapped touches such memory, the handler of faults opens the keys for it, and the access is
+//! repeated.
 
 mod processor;
 pub(crate) mod segments;
@@ -21,10 +22,10 @@ use rustix::io::Errno;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What pages may be accessed for that get another key.
+/// Access rights of pages that get another key.
 pub(crate) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// The bits of all keys in use here, as the processor's register has them. Zero: there are none.
+/// The bits of all keys in use here, as in the processor's register. Zero: no keys are in use.
 static OURS: AtomicU32 = AtomicU32::new(0);
 
 /// A key of this process.
@@ -32,7 +33,7 @@ static OURS: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct Key(u32);
 
 impl Key {
-    /// A key that nobody has. `None`: there is none.
+    /// Allocates a key that is not in use. Returns `None` if the process can have no more keys.
     pub fn allocate() -> Option<Self> {
         // SAFETY: a system call without pointers. The key is open for this thread.
         let number = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) };
@@ -41,32 +42,33 @@ impl Key {
         Some(key)
     }
 
-    /// What the processor calls it.
+    /// The processor's number of the key.
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// The key that the processor calls so.
+    /// The key with a number of the processor.
     pub fn numbered(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its bits in the register: no access, and no writes.
+    /// The key's bits in the register: no access, and no writes.
     fn bits(self) -> u32 {
         0b11 << (2 * self.0)
     }
 
-    /// Gives pages the key.
+    /// Assigns the key to pages.
     ///
     /// # Safety
-    /// They are whole pages that are mapped and may be accessed as `access` says.
+    /// The pages are whole pages that are mapped with the access rights `access`.
     pub unsafe fn give_to(self, start: usize, bytes: usize, access: c_int) -> Result<(), Errno> {
-        // SAFETY: the caller says that the pages are there. What may be done to them stays as it is but for the key.
+        // SAFETY: the caller guarantees that the pages are mapped. Their access rights stay as they are but for the
+        // key.
         unsafe { set_key(start, bytes, access, self.0) }
     }
 }
 
-/// Gives pages a key.
+/// Assigns a key to pages.
 ///
 /// # Safety
 /// See [`Key::give_to`].
@@ -76,7 +78,7 @@ unsafe fn set_key(start: usize, bytes: usize, access: c_int, key: u32) -> Result
     crate::signals::check(if returned == 0 { 0 } else { -1 })
 }
 
-/// Gives pages back to everybody.
+/// Assigns key 0 to pages, which makes them accessible to all code.
 ///
 /// # Safety
 /// See [`Key::give_to`].
@@ -89,14 +91,14 @@ pub(crate) unsafe fn release(start: usize, bytes: usize, access: c_int) -> Resul
 pub(crate) fn withheld() -> Option<Key> {
     static KEY: OnceLock<Option<Key>> = OnceLock::new();
     *KEY.get_or_init(|| {
-        // Whoever finds a key closed that it may open has to be let in.
+        // Code that finds a key closed that it may open depends on the handler of faults.
         let can_be_used = processor::has_keys() && faults::listen().is_ok();
         let key = can_be_used.then(Key::allocate).flatten()?;
         segments::begin(key).ok().map(|()| key)
     })
 }
 
-/// Withholds pages from trapped code. Where there are no keys it does nothing.
+/// Withholds pages from trapped code. Without keys it does nothing.
 ///
 /// # Safety
 /// See [`Key::give_to`].
@@ -105,7 +107,7 @@ pub(crate) unsafe fn withhold(start: usize, bytes: usize, access: c_int) -> Resu
     withheld().map_or(Ok(()), |key| unsafe { key.give_to(start, bytes, access) })
 }
 
-/// Opens the keys for this thread.
+/// Opens all keys in use here for this thread.
 #[inline]
 pub(crate) fn open() {
     let ours = OURS.load(Ordering::Relaxed);
@@ -117,19 +119,19 @@ pub(crate) fn open() {
     }
 }
 
-/// Closes them for this thread, all but one.
+/// Closes all keys in use here for this thread, except one.
 #[inline]
 pub(crate) fn close_all_but(key: Key) {
     let closed = OURS.load(Ordering::Relaxed) & !key.bits();
     processor::write_register(processor::read_register() & !key.bits() | closed);
 }
 
-/// Whether only one key is open in a value of the register. So it is for trapped code, and not for signal handlers.
+/// Whether only `key` is open in a value of the register. This holds for trapped code, and not for signal handlers.
 pub(crate) fn is_closed_all_but(key: Key, register: u32) -> bool {
     register & key.bits() == 0 && register & OURS.load(Ordering::Relaxed) != 0
 }
 
-/// The value with all keys open.
+/// The value with all keys in use here open.
 pub(crate) fn opened(register: u32) -> u32 {
     register & !OURS.load(Ordering::Relaxed)
 }

@@ -1,19 +1,20 @@
-//! Pages of the process's heap that were there before the key of withheld memory was. They get it when the key is made.
+//! Pages of the process's heap that are older than the key of withheld memory. They get the key when it is made.
 //!
-//! The heap does not make the key itself: it is used before `main`, when the program has not set up its handlers of signals yet.
+//! The heap does not make the key itself: it is used before `main`, when the program has not set up its signal handlers
+//! yet.
 
 use super::{Key, READ_WRITE};
 use rustix::io::Errno;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Pieces that can be remembered. Segments of a heap mostly lie side by side.
+/// Maximum number of pieces that are remembered. Segments of a heap mostly lie side by side.
 const PIECES_MAX: usize = 512;
 
 static SEGMENTS: Mutex<Segments> = Mutex::new(Segments { key: None, pieces: [(0, 0); PIECES_MAX], count: 0 });
 
 struct Segments {
     key: Option<Key>,
-    /// Start and end of each.
+    /// Start and end of each piece.
     pieces: [(usize, usize); PIECES_MAX],
     count: usize,
 }
@@ -22,10 +23,10 @@ fn lock() -> MutexGuard<'static, Segments> {
     SEGMENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Pages are the heap's from here on.
+/// Records pages as the heap's.
 ///
 /// # Safety
-/// They are whole pages that are mapped and may be read and written, until they are told of in [`remove`].
+/// They are whole pages that are mapped, readable and writable until they are passed to [`remove`].
 pub(crate) unsafe fn add(start: usize, bytes: usize) -> Result<(), Errno> {
     let mut segments = lock();
     if let Some(key) = segments.key {
@@ -35,7 +36,7 @@ pub(crate) unsafe fn add(start: usize, bytes: usize) -> Result<(), Errno> {
     segments.remember(start, start + bytes).then_some(()).ok_or(Errno::NOMEM)
 }
 
-/// Pages are the heap's no more. Whoever unmaps them does it afterwards.
+/// Records that pages are no longer the heap's. The caller unmaps them afterwards, not before.
 pub(crate) fn remove(start: usize, bytes: usize) {
     let mut segments = lock();
     if segments.key.is_none() {
@@ -43,19 +44,19 @@ pub(crate) fn remove(start: usize, bytes: usize) {
     }
 }
 
-/// Gives the key to all pages that there are, and to those that come.
+/// Assigns the key to all recorded pages, and to those that are added later.
 pub(super) fn begin(key: Key) -> Result<(), Errno> {
     let mut segments = lock();
     segments.key = Some(key);
     let pieces = &segments.pieces[..segments.count];
     pieces.iter().try_for_each(|&(start, end)| {
-        // SAFETY: whoever added them promised it, and has not removed them: the lock is held.
+        // SAFETY: the caller of `add` guaranteed it, and has not removed the pages: the lock is held.
         unsafe { key.give_to(start, end - start, READ_WRITE) }
     })
 }
 
 impl Segments {
-    /// Returns whether there was room to remember it.
+    /// Remembers a piece. Returns whether there was room for it.
     fn remember(&mut self, mut start: usize, mut end: usize) -> bool {
         let mut at = 0;
         while at < self.count {

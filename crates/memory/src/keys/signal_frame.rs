@@ -1,19 +1,20 @@
-//! The register as the kernel has saved it of what a signal interrupted. The thread has it again when the handler returns.
+//! The register's value in the state that the kernel saves when a signal interrupts a thread. The thread gets the value
+//! back when the handler returns.
 
 use super::processor::place_in_saved_state;
 use libc::ucontext_t;
 use std::sync::OnceLock;
 
-/// What the kernel writes where the state is saved in the way that this module knows (`FP_XSTATE_MAGIC1`).
+/// Magic number of a state that is saved in the format that this module knows (`FP_XSTATE_MAGIC1`).
 const EXTENDED: u32 = 0x4650_5853;
-/// Where the kernel says what is saved.
+/// Offset of the kernel's description of the saved state.
 const DESCRIPTION: usize = 464;
-/// Where a word says which parts of the state are not as they are at first.
+/// Offset of the word that marks the parts of the state that differ from their initial values.
 const PARTS: usize = 512;
-/// The register among the parts.
+/// The register's bit among the parts.
 const REGISTER: u64 = 1 << 9;
 
-/// What the kernel says of a saved state.
+/// The kernel's description of a saved state.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Description {
@@ -23,7 +24,7 @@ struct Description {
     bytes: u32,
 }
 
-/// Where the register was saved. `None`: it was not.
+/// The place where the register was saved. `None`: it was not saved.
 fn place(context: &ucontext_t) -> Option<*mut u8> {
     static PLACE: OnceLock<usize> = OnceLock::new();
     let place = *PLACE.get_or_init(place_in_saved_state);
@@ -33,7 +34,7 @@ fn place(context: &ucontext_t) -> Option<*mut u8> {
     // SAFETY: as above. Any bytes are a valid description.
     let Description { magic, parts, bytes, .. } = unsafe { described.cast::<Description>().read_unaligned() };
     let is_there = place > PARTS && usize::try_from(bytes).is_ok_and(|bytes| place + 4 <= bytes);
-    // SAFETY: the kernel says that so many bytes are there.
+    // SAFETY: the kernel's description guarantees that this many bytes are there.
     (magic == EXTENDED && parts & REGISTER != 0 && is_there).then(|| unsafe { state.add(place) })
 }
 
@@ -48,26 +49,27 @@ fn state(_: &ucontext_t) -> Option<*mut u8> {
     None
 }
 
-/// The word that says which parts are not as they are at first.
+/// The word that marks the parts that differ from their initial values.
 fn parts(context: &ucontext_t) -> Option<*mut u64> {
-    // SAFETY: it is there where the register is, which is behind it.
+    // SAFETY: the word exists if the register does, which lies behind it.
     place(context).and(state(context)).map(|state| unsafe { state.add(PARTS) }.cast())
 }
 
-/// What the register was. `None`: the machine does not say.
+/// Returns the interrupted code's value of the register. `None`: the machine does not report it.
 pub(crate) fn saved(context: &ucontext_t) -> Option<u32> {
     let (place, parts) = (place(context)?, parts(context)?);
-    // SAFETY: place() and parts() lead to where the kernel has saved them.
+    // SAFETY: place() and parts() point to the places where the kernel has saved them.
     let parts = unsafe { parts.read_unaligned() };
     // SAFETY: as above.
     let register = unsafe { place.cast::<u32>().read_unaligned() };
     Some(if parts & REGISTER == 0 { 0 } else { register })
 }
 
-/// What the register is to be when the handler returns.
+/// Sets the value that the register gets when the handler returns.
 pub(crate) fn set_saved(context: &mut ucontext_t, register: u32) {
     let (Some(place), Some(parts)) = (place(context), parts(context)) else { return };
-    // SAFETY: place() and parts() lead to where the kernel has saved them, which the handler alone has until it returns.
+    // SAFETY: place() and parts() point to the places where the kernel has saved them, which the handler alone has
+    // until it returns.
     let others = unsafe { parts.read_unaligned() };
     // SAFETY: as above.
     unsafe { parts.write_unaligned(others | REGISTER) };

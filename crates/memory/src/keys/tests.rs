@@ -1,4 +1,4 @@
-//! Who reaches memory that is withheld: every thread and every signal handler, and no trapped code.
+//! Code that can reach withheld memory: every thread and every signal handler, and no trapped code.
 
 use crate::sandbox::{Cause, Inside, Protection, Sandbox, SandboxOptions, Trapped, WithheldStack};
 use crate::{Mapping, Memory, SealedFile};
@@ -9,7 +9,7 @@ fn sandbox() -> Sandbox {
     Sandbox::new(SandboxOptions::default()).unwrap()
 }
 
-/// Whether there is something to test. Says so where there is not.
+/// Whether the machine has keys to test. Prints a message if it has none.
 fn has_keys() -> bool {
     let protection = Sandbox::protection();
     if protection != Protection::Keys {
@@ -27,7 +27,7 @@ fn read(address: usize) -> u8 {
 }
 
 fn write(address: usize) {
-    // SAFETY: as for read(). What is written to is memory that the tests have made.
+    // SAFETY: as for read(). The write goes to memory that the tests have made.
     unsafe { core::arch::asm!("mov byte ptr [{}], 1", in(reg) address, options(nostack)) };
 }
 
@@ -97,7 +97,7 @@ fn a_thread_that_is_older_than_a_key_reaches_what_has_it() {
         ask.send((memory.clone(), 0)).unwrap();
         assert_eq!(told.recv().unwrap(), Ok(7));
         assert_eq!(memory.load(0), round);
-        // Sandboxes of this thread get keys that the other one has never had.
+        // This thread's sandboxes get keys that the other thread has never had.
         assert_eq!(in_trap(|| read(address)).is_err(), has_keys());
     }
     drop(ask);
@@ -107,7 +107,7 @@ fn a_thread_that_is_older_than_a_key_reaches_what_has_it() {
 static SEEN: AtomicU64 = AtomicU64::new(0);
 static LOOKED_AT: AtomicUsize = AtomicUsize::new(0);
 
-/// A handler as programs have them: it knows nothing of keys.
+/// A handler like those of ordinary programs, without knowledge of keys.
 extern "C" fn look(_: libc::c_int) {
     SEEN.fetch_add(read(LOOKED_AT.load(Ordering::SeqCst)).into(), Ordering::SeqCst);
 }
@@ -134,7 +134,7 @@ fn a_signal_handler_reaches_it_wherever_it_strikes() {
             let mut sandbox = sandbox();
             assert_eq!(strike(), 0);
             sandbox.run(|_| strike()).unwrap();
-            // In a trap it strikes between two accesses of the code, which goes on with its keys closed.
+            // In a trap the signal arrives between two accesses of the code, which continues with its keys closed.
             let went_on = sandbox.run(|inside| trap(inside, || (strike(), read(address)))).unwrap();
             assert_eq!(SEEN.load(Ordering::SeqCst), 3);
             assert_eq!(went_on, if has_keys() { withheld(address) } else { Ok((0, 1)) });
@@ -210,10 +210,10 @@ fn more_threads_are_in_traps_than_there_are_keys() {
     assert_eq!(done.into_inner(), THREADS);
 }
 
-/// Whether trapped code is kept from the stack of the thread that runs it.
+/// Whether trapped code cannot reach the stack of the thread that runs it.
 fn is_kept_from_this_stack(sandbox: &mut Sandbox) -> bool {
     let here = 9_u8;
-    // Below the page that the thread was on when its stack was withheld.
+    // An address below the page that the thread was on when its stack was withheld.
     let address = std::ptr::from_ref(std::hint::black_box(&here)).addr() - 16_384;
     let trapped = sandbox.run(|inside| trap(inside, || read(address))).unwrap();
     assert!(matches!(trapped, Ok(_) | Err(Trapped::Fault { cause: Cause::Withheld, .. })), "{trapped:?}");

@@ -7,11 +7,12 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// Bytes at the start of the memory, where it says how much of it is used. So trapped code can allocate, which reaches nothing else.
+/// Bytes at the start of the memory that hold the number of used bytes. They are inside the memory, so that trapped
+/// code can allocate: it reaches no other memory.
 const HEADER_BYTES: usize = 16;
 
-/// The memory of a temporary heap: one piece, which never becomes more. It is beside the sandbox's stack and has the same key, so trapped
-/// code reaches it.
+/// The memory of a temporary heap: one piece, which never grows. It lies beside the sandbox's stack and has the same
+/// key, so trapped code reaches it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     start: NonNull<u8>,
@@ -19,24 +20,25 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// That of a sandbox, while its stack is there.
+    /// The memory of a sandbox's temporary heap. It is valid while the sandbox's stack exists.
     pub fn of(stack: &Stack) -> Self {
         let (start, length) = stack.heap();
         Self { start, length }
     }
 
     fn used(&self) -> &Cell<usize> {
-        // SAFETY: the memory is longer than a word and aligned to pages. Only the thread that runs in the sandbox has a room of it.
+        // SAFETY: the memory is longer than a word and aligned to pages. Only the thread that runs in the sandbox has a
+        // room of it.
         unsafe { self.start.cast::<Cell<usize>>().as_ref() }
     }
 
-    /// Empties it. Nothing that was in it may be referred to any more.
+    /// Empties the heap. No reference to its former contents may be left.
     #[inline]
     pub fn reset(self) {
         self.used().set(0);
     }
 
-    /// Room that nobody has. `None`: there is none.
+    /// Allocates unused room. Returns `None` if the heap has not enough room.
     pub fn allocate(self, layout: Layout) -> Option<NonNull<u8>> {
         let start = self.start.addr().get();
         let used = start.checked_add(HEADER_BYTES)?.checked_add(self.used().get())?;
@@ -47,22 +49,23 @@ impl Room {
         Some(unsafe { self.start.add(offset) })
     }
 
-    /// Whether an address is in it.
+    /// Whether an address lies in the heap.
     pub fn holds(self, address: usize) -> bool {
         address.wrapping_sub(self.start.addr().get()) < self.length
     }
 
-    /// The first address behind it, where a guard is.
+    /// The first address behind the heap, where a guard lies.
     pub fn end(self) -> NonNull<u8> {
         // SAFETY: the guard behind the memory belongs to the same mapping.
         unsafe { self.start.add(self.length) }
     }
 }
 
-/// A temporary heap: values are put into it one behind another, and all of them are gone when the sandbox's run ends. Only values
-/// without destructors go in, so nothing is leaked.
+/// A temporary heap: values are put into it one behind another, and all of them are dropped without a destructor when
+/// the sandbox's run ends. Only values without destructors can be put in, so nothing is leaked.
 ///
-/// Trapped code reaches it, whatever else is withheld from that code: what it is to know of the process is put here before.
+/// Trapped code reaches this heap, whatever else is withheld from that code. The data of the process that the code
+/// needs is put here before.
 #[derive(Clone, Copy, Debug)]
 pub struct Arena<'a> {
     room: Room,
@@ -70,7 +73,7 @@ pub struct Arena<'a> {
 }
 
 impl<'a> Arena<'a> {
-    /// The temporary heap of a sandbox that the thread is in for as long as the lifetime says.
+    /// The temporary heap of a sandbox. The thread is in that sandbox for the whole lifetime.
     pub(super) fn new(room: Room) -> Self {
         Self { room, of: PhantomData }
     }
@@ -87,7 +90,7 @@ impl<'a> Arena<'a> {
         let place = self.reserve::<T>(1)?;
         // SAFETY: the room is this value's alone, and aligned for it.
         unsafe { place.write(value) };
-        // SAFETY: as above. A value is there now, and the room is nobody else's until the run has ended.
+        // SAFETY: as above. A value is there now, and nothing else uses the room until the run has ended.
         Ok(unsafe { &mut *place.as_ptr() })
     }
 
@@ -99,7 +102,7 @@ impl<'a> Arena<'a> {
         self.put_each(values.len(), |index| values[index])
     }
 
-    /// Puts the same value in so many times.
+    /// Puts in the same value `count` times.
     ///
     /// # Errors
     /// There is no room.
@@ -123,7 +126,7 @@ impl<'a> Arena<'a> {
             // SAFETY: the room is these values' alone, and aligned for them.
             unsafe { one.write(value(index)) };
         }
-        // SAFETY: as above. All values are there now, and the room is nobody else's until the run has ended.
+        // SAFETY: as above. All values are there now, and nothing else uses the room until the run has ended.
         Ok(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), count) })
     }
 
@@ -137,11 +140,11 @@ impl<'a> Arena<'a> {
     }
 }
 
-/// A sandbox's temporary heap has no room.
+/// Error: a sandbox's temporary heap has no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no room for {wanted} bytes in a sandbox's temporary heap of {length} bytes")]
 pub struct ArenaFull {
-    /// The bytes that were wanted.
+    /// The bytes that were requested.
     pub wanted: u64,
     /// The heap's length in bytes.
     pub length: u64,

@@ -1,7 +1,8 @@
-//! How long trapped code may run: a timer of the thread's own processor time, whose signal ends the code.
+//! Time limit of trapped code: a timer of the thread's own processor time, whose signal ends the code.
 //!
-//! The signal may strike between any two instructions. That is sound because code in a trap was promised to bear it; the signal ends
-//! nothing else. One that comes late finds another trap or none, and looks at the clock before it ends anything.
+//! The signal may arrive between any two instructions. That is sound because the caller of a trap guarantees that its
+//! code can end anywhere. The signal ends nothing else: a late signal finds another trap or none, and its handler
+//! checks the clock before it ends any code.
 
 use super::Trapped;
 use super::faults::{self, Deadline, Frame};
@@ -37,12 +38,14 @@ impl Timer {
         event.sigev_notify_thread_id = rustix::thread::gettid().as_raw_pid();
         event.sigev_value.sival_ptr = mark();
         let mut id = null_mut();
-        // SAFETY: both structures are this function's own. The thread is this one, whose timer is deleted before it ends.
+        // SAFETY: both structures are this function's own. The thread is this one, whose timer is deleted before the
+        // thread ends.
         let made = unsafe { libc::timer_create(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut event, &raw mut id) };
         check(made).map(|()| Self { id })
     }
 
-    /// Has the signal come after so much of the thread's time, and again each time as much. Zero: not any more.
+    /// Requests the signal after this much of the thread's time, and again after each further period of the same
+    /// length. Zero stops the timer.
     fn set(&self, after: Duration) -> Result<(), Errno> {
         let time = libc::timespec {
             tv_sec: libc::time_t::try_from(after.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -61,24 +64,24 @@ impl Drop for Timer {
     }
 }
 
-/// What the signals of these timers have with them.
+/// The value that the signals of these timers carry.
 pub(super) fn mark() -> *mut c_void {
     from_ref(&TIMES).cast_mut().cast()
 }
 
-/// The timer runs for as long as this lives.
+/// An armed timer. It runs until this is dropped.
 #[derive(Debug)]
 pub(super) struct Armed;
 
-/// Gives a trap's code so much of the processor's time.
+/// Limits the processor time of a trap's code.
 pub(super) fn arm(frame: &Frame, budget: Duration) -> Result<Armed, Errno> {
-    // A timer that is set to zero never strikes.
+    // A timer that is set to zero never fires.
     let budget = budget.max(Duration::from_nanos(1));
     let nanoseconds = u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX);
     let until = thread_time().saturating_add(nanoseconds);
     let mask = blocked_signals()?;
     if mask & 1 << (libc::SIGVTALRM - 1) != 0 {
-        // The timer's signal would never come.
+        // The timer's signal would never be delivered.
         return Err(Errno::BUSY);
     }
     frame.deadline.set(Some(Deadline { budget, until, mask }));
@@ -93,7 +96,7 @@ pub(super) fn arm(frame: &Frame, budget: Duration) -> Result<Armed, Errno> {
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        // If it goes on, its signals find nothing to end.
+        // If the timer continues, its signals find no code to end.
         let _ = TIMER.try_with(|timer| timer.get().map(|timer| timer.set(Duration::ZERO)));
     }
 }
@@ -114,7 +117,7 @@ fn first_signals(set: &libc::sigset_t) -> u64 {
 fn blocked_signals() -> Result<u64, Errno> {
     // SAFETY: the structure is an array of numbers.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: a question, into a set that is this function's own.
+    // SAFETY: the call only reads the mask, into a set that is this function's own.
     check(unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, null(), &raw mut set) })?;
     Ok(first_signals(&set))
 }
@@ -122,19 +125,20 @@ fn blocked_signals() -> Result<u64, Errno> {
 extern "C" fn on_time(_: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // The frame lies on the sandbox's stack.
     crate::keys::open();
-    // SAFETY: the kernel passes a good structure to each handler.
+    // SAFETY: the kernel passes a valid structure to each handler.
     let said = unsafe { &*info };
-    // SAFETY: signals that are no timer's have something else there, which is only compared.
+    // SAFETY: a signal that is not a timer's has another value there, which is only compared.
     let value = unsafe { said.si_value() }.sival_ptr;
     let is_ours = said.si_code == libc::SI_TIMER && value == mark();
     if !is_ours {
         return TIMES.pass_on(info, context);
     }
-    // SAFETY: the kernel passes what was interrupted to each handler, which alone has it until it returns.
+    // SAFETY: the kernel passes the interrupted state to each handler, which alone has it until it returns.
     let interrupted = unsafe { &mut *context.cast::<ucontext_t>() };
     let Some(frame) = faults::trap().filter(|frame| frame.is_interrupted(interrupted)) else { return };
     let Some(Deadline { budget, until, mask }) = frame.deadline.get() else { return };
-    // Other signals are blocked while a handler of the program runs on this stack: that is not the trap's code.
+    // Other signals are blocked while a handler of the program runs on this stack: such a handler is not the trap's
+    // code.
     let is_in_handler = first_signals(&interrupted.uc_sigmask) != mask;
     if !is_in_handler && !std::thread::panicking() && thread_time() >= until {
         frame.abandon(interrupted, Trapped::OverBudget(budget));

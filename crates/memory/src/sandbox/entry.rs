@@ -1,4 +1,4 @@
-//! How code gets onto a stack, and how it gets away from it.
+//! Entry of code onto another stack, and its ways out.
 
 use super::faults::Frame;
 use core::ffi::c_void;
@@ -9,11 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Whether there is an entry for this kind of processor.
 pub(super) const IS_THERE: bool = cfg!(target_arch = "x86_64");
 
-/// Code that is to be run, and then what it brought.
+/// Code to run, and its result afterwards.
 struct Task<'a, F, R> {
     code: Option<F>,
     result: Option<Result<R, Box<dyn Any + Send>>>,
-    /// It has one if it may be abandoned.
+    /// The frame of code that may be abandoned.
     frame: Option<&'a Frame>,
 }
 
@@ -25,25 +25,26 @@ pub(super) enum Ended<R> {
     Abandoned,
 }
 
-/// Runs code on the stack that ends at `top`; zero: on the present one.
+/// Runs code on the stack that ends at `top`. Zero stands for the present stack.
 ///
-/// # Safety
-/// The stack is mapped, aligned to 16 bytes, and nobody is on it. If there is a frame, the code bears to be abandoned, and neither it nor
+/// The stack is mapped, aligned to 16 bytes, and not in use. If there is a frame, the code can be abandoned at any
+/// point, and neither the code nor its result has a destructor.
 /// its result has a destructor.
 #[inline]
 pub(super) unsafe fn run<F: FnOnce() -> R, R>(code: F, frame: Option<&Frame>, top: usize) -> Ended<R> {
-    // What abandoned code has half written must not be dropped.
+    // A result that abandoned code has half written must not be dropped.
     let mut task = ManuallyDrop::new(Task { code: Some(code), result: None, frame });
     let unused = Frame::none();
     let saved = frame.unwrap_or(&unused).stack_pointer();
     let pointer = (&raw mut *task).cast();
-    // SAFETY: the stack is good, says the caller; perform takes a task of exactly this type, and this one lives until enter returns.
+    // SAFETY: the caller guarantees a valid stack. perform takes a task of exactly this type, and this one lives until
+    // enter returns.
     let is_abandoned = unsafe { enter(saved, top, perform::<F, R>, pointer) };
     let result = if is_abandoned { None } else { task.result.take() };
     result.map_or(Ended::Abandoned, Ended::Done)
 }
 
-/// Runs a task's code. What it panics with goes into the task: nothing unwinds further.
+/// Runs a task's code. A panic is stored in the task, so that nothing unwinds further.
 extern "C" fn perform<F: FnOnce() -> R, R>(task: *mut c_void) {
     // SAFETY: enter was given a task of this type, which lives until enter returns, and which its owner does not touch meanwhile.
     let task = unsafe { &mut *task.cast::<Task<'_, F, R>>() };
@@ -53,9 +54,10 @@ extern "C" fn perform<F: FnOnce() -> R, R>(task: *mut c_void) {
     task.frame.into_iter().for_each(Frame::close);
 }
 
-/// Calls `code` with `task` on the stack that ends at `top` (zero: on the present one), and comes back in one of two ways: the code
-/// returned (false), or a signal handler has put the stack pointer to what `saved` says and gone to [`landing`] (true). Either way
-/// the registers that a function keeps are as they were, also those that say how floating point numbers are rounded.
+/// Calls `code` with `task` on the stack that ends at `top` (zero: on the present stack), and returns in one of two
+/// ways: the code returned (false), or a signal handler has set the stack pointer to the value in `saved` and jumped to
+/// [`landing`] (true). Either way the registers that a function preserves have their former values, including those
+/// that control the rounding of floating point numbers.
 ///
 /// # Safety
 /// The stack is mapped, aligned and unused; `saved` can be written to; `code` does not unwind.
@@ -87,7 +89,7 @@ unsafe extern "C" fn enter(
         "cmovnz rsp, rsi",
         "mov rdi, rcx",
         "call rdx",
-        // The code has kept these registers, as every function does.
+        // The code has preserved these registers, as every function does.
         "lea rsp, [rbp - 40]",
         "pop r15",
         "pop r14",
@@ -102,15 +104,16 @@ unsafe extern "C" fn enter(
     )
 }
 
-/// Where abandoned code ends: the second way out of [`enter`], with the stack pointer where that has left its registers.
+/// Landing of abandoned code: the second way out of [`enter`]. The stack pointer is where `enter` has saved its
+/// registers.
 ///
 /// # Safety
-/// It is no function, and nobody calls it.
+/// It is not a function, and no code calls it.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn landing() {
     core::arch::naked_asm!(
-        // The code may have been in the middle of anything.
+        // The code may have been interrupted at any instruction.
         "cld",
         "fninit",
         "fldcw [rsp + 4]",
@@ -127,13 +130,13 @@ unsafe extern "C" fn landing() {
     )
 }
 
-/// What a signal handler finds of the code that the signal interrupted.
+/// Returns the stack pointer of the code that a signal interrupted.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn stack_pointer(context: &libc::ucontext_t) -> usize {
     usize::try_from(context.uc_mcontext.gregs[register(libc::REG_RSP)]).unwrap_or(0)
 }
 
-/// Has the interrupted code go on at [`landing`].
+/// Makes the interrupted code continue at [`landing`].
 #[cfg(target_arch = "x86_64")]
 pub(super) fn land(context: &mut libc::ucontext_t, stack_pointer: usize) {
     let registers = &mut context.uc_mcontext.gregs;
@@ -141,7 +144,7 @@ pub(super) fn land(context: &mut libc::ucontext_t, stack_pointer: usize) {
     registers[register(libc::REG_RIP)] = (landing as *const ()).addr().cast_signed() as i64;
 }
 
-/// Reads a byte as foreign code does: where the thread does not reach it, that is a fault and not undefined.
+/// Reads a byte as foreign code does: if the thread cannot reach it, the read is a fault and not undefined behaviour.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn touch(address: *mut u8) {
     // SAFETY: the processor makes the access, not the language, and it changes nothing.

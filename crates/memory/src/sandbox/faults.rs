@@ -1,6 +1,7 @@
-//! The trap that a fault belongs to, which ends its code.
+//! Ends the code of the trap that a fault belongs to.
 //!
-//! What runs in a signal handler takes no lock and no memory, and reads only thread locals that need no set-up and no destructor.
+//! Code in a signal handler takes no lock and allocates no memory, and reads only thread locals that need no set-up and
+//! no destructor.
 
 use super::arena::Room;
 use super::stack::{GUARD_BYTES, Stack};
@@ -18,45 +19,45 @@ use std::ptr::{from_ref, null, null_mut};
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::Duration;
 
-/// `si_code` of an access to where nothing is mapped, and of one that is not allowed.
+/// `si_code` of an access to an address where nothing is mapped, and of an access that is not allowed.
 const SEGV_MAPERR: c_int = 1;
 const SEGV_ACCERR: c_int = 2;
-/// The same of an access to pages whose key is closed.
+/// `si_code` of an access to pages whose key is closed.
 const SEGV_PKUERR: c_int = 4;
-/// The stack that signals are handled on has at least this many bytes.
+/// Minimum length in bytes of the stack for signal handlers.
 const ALTERNATE_BYTES: usize = 64 << 10;
-/// What a process says that ends because a sandbox's stack has overflowed where no trap is.
+/// Message of a process that ends because a sandbox's stack has overflowed outside a trap.
 const OVERFLOWED: &[u8] =
     b"\nportcullis: a sandbox has overflowed its stack where no trap is: ending the process\n";
 
 thread_local! {
     /// The trap that this thread is in.
     static TRAP: Cell<*const Frame> = const { Cell::new(null()) };
-    /// Where the lower guard of the sandbox is that this thread is in. Zero: it is in none.
+    /// Start of the lower guard of the sandbox that this thread is in. Zero: the thread is in no sandbox.
     static GUARD: Cell<usize> = const { Cell::new(0) };
     /// The temporary heap of the sandbox that this thread is in.
     static ROOM: Cell<Option<Room>> = const { Cell::new(None) };
-    /// The stack for signals, if this thread got it here.
+    /// The stack for signals, if this module made it for the thread.
     static ALTERNATE: OnceCell<Option<Alternate>> = const { OnceCell::new() };
 }
 
-/// The place where a trap's code ends if it does not come to its own end.
+/// The place to which the thread returns if a trap's code is abandoned.
 #[derive(Debug)]
 pub(super) struct Frame {
-    /// What the landing begins with. The entry writes it.
+    /// Initial stack pointer of the landing. The entry writes it.
     stack_pointer: Cell<usize>,
-    /// The stack's lowest address, that of its guard, and the one behind its last.
+    /// Lowest address of the stack, which is that of its guard, and the address behind its last.
     low: usize,
     top: usize,
-    /// The key that stays open. `None`: there are none.
+    /// The key that stays open. `None`: the machine has no keys.
     key: Option<Key>,
-    /// Where the code allocates.
+    /// The memory that the code allocates from.
     room: Option<Room>,
     reason: Cell<Option<Trapped>>,
     pub(super) deadline: Cell<Option<Deadline>>,
 }
 
-/// How long a trap's code may run.
+/// Time limit of a trap's code.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     pub budget: Duration,
@@ -72,7 +73,7 @@ impl Frame {
         Self { low, top, key, room: Some(room), ..Self::none() }
     }
 
-    /// A frame that no code is on.
+    /// A frame without code.
     pub fn none() -> Self {
         let (stack_pointer, reason, deadline) = (Cell::new(0), Cell::new(None), Cell::new(None));
         Self { stack_pointer, low: 0, top: 0, key: None, room: None, reason, deadline }
@@ -82,15 +83,15 @@ impl Frame {
         self.stack_pointer.as_ptr()
     }
 
-    /// From here on the code may be abandoned.
+    /// Allows the code to be abandoned from here on.
     pub fn open(&self) {
         TRAP.set(from_ref(self));
-        // The code's accesses come after this for a signal handler too.
+        // For a signal handler too, the code's accesses follow this.
         compiler_fence(Ordering::SeqCst);
         self.key.into_iter().for_each(keys::close_all_but);
     }
 
-    /// From here on it may not.
+    /// Forbids the code to be abandoned from here on.
     pub fn close(&self) {
         if self.key.is_some() {
             keys::open();
@@ -104,12 +105,12 @@ impl Frame {
         self.reason.get().unwrap_or(Trapped::Panicked)
     }
 
-    /// Whether what a signal interrupted is this trap's code, and not a signal handler or another sandbox.
+    /// Whether a signal has interrupted this trap's code, and not a signal handler or another sandbox.
     pub(super) fn is_interrupted(&self, context: &ucontext_t) -> bool {
         (self.low..self.top).contains(&entry::stack_pointer(context)) && self.has_closed(context)
     }
 
-    /// Whether the keys are as they are for this trap's code. A signal handler begins with other ones.
+    /// Whether the keys have the state that they have for this trap's code. A signal handler begins with another one.
     fn has_closed(&self, context: &ucontext_t) -> bool {
         self.key.zip(keys::saved(context)).is_none_or(|(key, saved)| keys::is_closed_all_but(key, saved))
     }
@@ -140,7 +141,7 @@ impl Frame {
     }
 }
 
-/// Opens the keys for what a signal has interrupted. Returns whether one was closed.
+/// Opens the keys for the code that a signal has interrupted. Returns whether one was closed.
 fn open_interrupted(context: &mut ucontext_t) -> bool {
     let Some(saved) = keys::saved(context) else { return false };
     let opened = keys::opened(saved);
@@ -150,16 +151,16 @@ fn open_interrupted(context: &mut ucontext_t) -> bool {
     opened != saved
 }
 
-/// Lets a thread in that does not reach memory because it is older than the key, or is in a signal handler. Returns whether it was so:
-/// then the access is made again.
+/// Opens the keys for a thread that cannot reach memory because the thread is older than the key, or is in a signal
+/// handler. Returns whether that was the cause of the fault: then the access is repeated.
 pub(crate) fn let_in(signal: c_int, code: c_int, interrupted: &mut ucontext_t) -> bool {
     signal == libc::SIGSEGV && code == SEGV_PKUERR && open_interrupted(interrupted)
 }
 
 /// The trap that this thread is in.
 pub(super) fn trap<'a>() -> Option<&'a Frame> {
-    // SAFETY: while TRAP is set, the thread is within entry::run, whose frame lives on the stack of trap(). The caller is a signal
-    // handler, which ends before that goes on, or asks only whether there is one.
+    // SAFETY: while TRAP is set, the thread is within entry::run, whose frame lives on the stack of trap(). The caller
+    // is a signal handler, which ends before that code continues, or only checks whether there is a trap.
     unsafe { TRAP.get().as_ref() }
 }
 
@@ -167,7 +168,7 @@ pub(super) fn is_in_trap() -> bool {
     trap().is_some()
 }
 
-/// Where the thread's allocations come from.
+/// Source of the thread's allocations.
 pub(super) enum Allocating {
     /// From the process's heap.
     OnTheHeap,
@@ -175,7 +176,8 @@ pub(super) enum Allocating {
     InATrap(Room),
 }
 
-/// Where an allocation of this thread comes from at this moment. A panic allocates what is needed after the trap, too.
+/// The present source of this thread's allocations. The allocations of a panic must outlive the trap, so they come from
+/// the process's heap.
 pub(super) fn allocating() -> Allocating {
     let room = trap().filter(|_| !std::thread::panicking()).and_then(|frame| frame.room);
     room.map_or(Allocating::OnTheHeap, Allocating::InATrap)
@@ -186,7 +188,7 @@ pub(super) fn is_temporary(address: usize) -> bool {
     ROOM.get().is_some_and(|room| room.holds(address))
 }
 
-/// Ends the trap that the thread is in if its code does not reach an address.
+/// Ends the trap that the thread is in if its code cannot reach an address.
 pub(super) fn touch_in_trap(address: *mut u8) {
     if let Allocating::InATrap(_) = allocating() {
         entry::touch(address);
@@ -200,7 +202,7 @@ pub(super) fn end_for_want_of_room() {
     }
 }
 
-/// Remembers, for as long as it lives, which sandbox's stack the thread is on.
+/// Records which sandbox's stack the thread is on, until this is dropped.
 #[derive(Debug)]
 pub(super) struct StackNote {
     former: (usize, Reserve, Option<Room>),
@@ -224,10 +226,11 @@ impl Drop for StackNote {
     }
 }
 
-/// Ends the trap that a fault belongs to. Returns whether there was one. Of a sandbox's stack that has overflowed where no trap is, it
-/// says so.
+/// Ends the trap that a fault belongs to. Returns whether there was one. If a sandbox's stack has overflowed outside a
+/// trap, it prints a message.
 pub(crate) fn end_trap(signal: c_int, code: c_int, address: usize, interrupted: &mut ucontext_t) -> bool {
-    // What another process or thread sends is no fault. Nor may a panic be left half way: the thread would count it for ever.
+    // A signal that another process or thread sends is not a fault. A panic must not be abandoned half-way either: the
+    // thread would count it for ever.
     let frame = trap().filter(|frame| code > 0 && frame.is_interrupted(interrupted));
     if let Some(frame) = frame.filter(|_| !std::thread::panicking()) {
         frame.abandon(interrupted, frame.why(signal, code, address));
@@ -235,13 +238,13 @@ pub(crate) fn end_trap(signal: c_int, code: c_int, address: usize, interrupted: 
     }
     let guard = GUARD.get();
     if guard != 0 && (guard..guard + GUARD_BYTES).contains(&address) {
-        // SAFETY: a descriptor, and bytes that live for ever.
+        // SAFETY: the arguments are a descriptor, and bytes that live for ever.
         unsafe { libc::write(libc::STDERR_FILENO, OVERFLOWED.as_ptr().cast(), OVERFLOWED.len()) };
     }
     false
 }
 
-/// A stack for signals of one thread.
+/// A stack for one thread's signal handlers.
 #[derive(Debug)]
 struct Alternate {
     memory: Mapping,
@@ -251,7 +254,7 @@ impl Alternate {
     fn new() -> Result<Self, MappingError> {
         let guard = PAGE_BYTES;
         let memory = Mapping::reserved(None, ALTERNATE_BYTES as u64 + guard)?;
-        // SAFETY: a page of a fresh mapping that nothing is in yet.
+        // SAFETY: a page of a fresh mapping that is not in use yet.
         unsafe { rustix::mm::mprotect(memory.start.as_ptr().cast(), 4096, MprotectFlags::empty()) }
             .map_err(MappingError::to("guard", guard))?;
         Ok(Self { memory })
@@ -259,22 +262,22 @@ impl Alternate {
 
     fn set(flags: c_int, stack: *mut c_void) -> Result<(), Errno> {
         let wanted = libc::stack_t { ss_sp: stack, ss_flags: flags, ss_size: ALTERNATE_BYTES };
-        // SAFETY: the stack is mapped for as long as it is set: whoever drops it unsets it first.
+        // SAFETY: the stack is mapped for as long as it is set: the drop of an Alternate unsets it first.
         check(unsafe { libc::sigaltstack(&raw const wanted, null_mut()) })
     }
 }
 
 impl Drop for Alternate {
     fn drop(&mut self) {
-        // The thread ends, and so does the one that it had before: std has freed it by now.
+        // The thread ends, and std has already freed the stack that the thread had before.
         if Self::set(libc::SS_DISABLE, null_mut()).is_err() {
-            // Memory that signals are handled on stays.
+            // Memory that signals are handled on must stay mapped.
             std::mem::forget(self.memory.clone());
         }
     }
 }
 
-/// Sees to it that the thread handles signals on a stack that is large enough. Only a thread's first call does something.
+/// Ensures that the thread handles signals on a stack that is large enough. Only a thread's first call has an effect.
 pub(super) fn ensure_alternate_stack() -> Result<(), Errno> {
     let ensured = ALTERNATE.try_with(|alternate| {
         if alternate.get().is_none() {
@@ -283,13 +286,13 @@ pub(super) fn ensure_alternate_stack() -> Result<(), Errno> {
         }
         Ok(())
     });
-    // A thread whose locals are gone is about to end.
+    // A thread whose locals were destroyed is about to end.
     ensured.unwrap_or(Err(Errno::NOTSUP))
 }
 
 fn make_alternate() -> Result<Option<Alternate>, Errno> {
     let mut present = libc::stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
-    // SAFETY: a question, into a structure that is this function's own.
+    // SAFETY: the call only reads, into a structure that is this function's own.
     check(unsafe { libc::sigaltstack(null(), &raw mut present) })?;
     if present.ss_flags & libc::SS_DISABLE == 0 && present.ss_size >= ALTERNATE_BYTES {
         return Ok(None);

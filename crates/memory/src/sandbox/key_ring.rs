@@ -1,29 +1,30 @@
-//! Which sandbox has which key. There are fewer keys than there may be sandboxes: a sandbox keeps its key from one trap to the next,
-//! until another one needs it (RPCool §5.2, «cached» sandboxes).
+//! Assignment of keys to sandboxes. There may be more sandboxes than keys: a sandbox keeps its key from one trap to the
+//! next, until another sandbox needs it (RPCool §5.2, «cached» sandboxes).
 
 use crate::keys::{Key, READ_WRITE, withheld};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Keys for sandboxes: the processor has sixteen, of which one is everybody's and one is that of withheld memory.
+/// Number of keys for sandboxes. The processor has sixteen, of which one is that of ordinary memory and one is that of
+/// withheld memory.
 pub(super) const KEYS_MAX: usize = 14;
 /// No sandbox.
 const NOBODY: u64 = 0;
-/// The bit that says that a sandbox is in a trap, and keeps its key.
+/// Bit of a sandbox's number: the sandbox is in a trap, and keeps its key.
 const IN_TRAP: u64 = 1 << 63;
 
-/// Who has each key: the sandbox's number.
+/// Holder of each key: the sandbox's number.
 static HOLDERS: [AtomicU64; KEYS_MAX] = [const { AtomicU64::new(NOBODY) }; KEYS_MAX];
-/// Whoever waits for a key.
+/// Number of threads that wait for a key.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 static RING: Mutex<Ring> = Mutex::new(Ring { keys: [const { None }; KEYS_MAX], next: 0 });
 static CHANGED: Condvar = Condvar::new();
 
-/// What is looked at only where a key changes hands.
+/// State that is read only when a key changes its holder.
 struct Ring {
     keys: [Option<Held>; KEYS_MAX],
-    /// Where the search for a holder that gives its key up begins.
+    /// The place at which the search for a holder that must give up its key begins.
     next: usize,
 }
 
@@ -45,25 +46,27 @@ impl Pages {
 
     fn give(&self, key: Key) -> Result<(), Errno> {
         self.0.iter().try_for_each(|&(start, bytes)| {
-            // SAFETY: the holder's pages are mapped to be read and written. It lives: it takes the ring's lock before it ends.
+            // SAFETY: the holder's pages are mapped to be read and written. The holder lives: it takes the ring's lock
+            // before it ends.
             unsafe { key.give_to(start, bytes, READ_WRITE) }
         })
     }
 }
 
-/// A sandbox, as one that may have a key.
+/// A sandbox in its role as the holder of a key.
 #[derive(Debug)]
 pub(super) struct Holder {
-    /// No other one had or will have it.
+    /// The sandbox's number. No other sandbox ever has it.
     number: u64,
     pages: Pages,
-    /// Where the key is that it had last, and which one it was.
+    /// Place and number of the key that the sandbox had last.
     place: AtomicUsize,
     key: AtomicU32,
 }
 
 impl Holder {
-    /// For a sandbox with these pages. They are withheld from all trapped code until it has a key.
+    /// Creates the holder for a sandbox with these pages. They are withheld from all trapped code until the sandbox has
+    /// a key.
     pub fn new(pages: Pages) -> Result<Self, Errno> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         withheld().map_or(Ok(()), |key| pages.give(key))?;
@@ -72,9 +75,9 @@ impl Holder {
         Ok(Self { number, pages, place: AtomicUsize::new(0), key: AtomicU32::new(0) })
     }
 
-    /// Has a key for as long as the lease lives. `None`: this machine has none.
+    /// Leases a key to the sandbox, for as long as the lease lives. Returns `None` if this machine has no keys.
     ///
-    /// Where all keys are those of sandboxes that are in a trap, it waits until one comes out of it.
+    /// If all keys belong to sandboxes that are in a trap, it waits until one of them leaves its trap.
     #[inline]
     pub fn lease(&self) -> Result<Option<KeyLease>, Errno> {
         if withheld().is_none() {
@@ -83,7 +86,7 @@ impl Holder {
         let place = self.place.load(Ordering::Relaxed);
         let (idle, busy) = (self.number, self.number | IN_TRAP);
         if HOLDERS[place].compare_exchange(idle, busy, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-            // Nobody takes it away while it is busy, so the ring is not asked.
+            // No other sandbox takes the key while it is busy, so the ring is not locked.
             let key = Key::numbered(self.key.load(Ordering::Relaxed));
             return Ok(Some(KeyLease { place, key, number: self.number }));
         }
@@ -97,7 +100,7 @@ impl Holder {
             if let Some(place) = ring.take_place(self.number | IN_TRAP) {
                 let given = ring.hand_over(place, self.pages);
                 drop(ring);
-                // What failed has to be done again by whoever has the key next.
+                // If the assignment failed, the next holder of the key has to do it again.
                 let number = if given.is_ok() { self.number } else { NOBODY };
                 let key = given.as_ref().map_or(Key::numbered(0), |key| *key);
                 let lease = KeyLease { place, key, number };
@@ -110,7 +113,7 @@ impl Holder {
                 return Ok(None);
             }
             WAITING.fetch_add(1, Ordering::SeqCst);
-            // Whoever came out of a trap before it saw that somebody waits has left its key to be found.
+            // A sandbox that left its trap before it saw a waiting thread has left its key to be found.
             if ring.are_all_in_traps() {
                 ring = CHANGED.wait(ring).unwrap_or_else(PoisonError::into_inner);
             }
@@ -126,7 +129,7 @@ impl Drop for Holder {
         let is_mine =
             HOLDERS[place].compare_exchange(self.number, NOBODY, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if is_mine && let Some(held) = &mut ring.keys[place] {
-            // The pages are about to go.
+            // The pages are about to be unmapped.
             held.by = None;
         }
     }
@@ -143,7 +146,7 @@ pub(super) struct KeyLease {
 impl Drop for KeyLease {
     #[inline]
     fn drop(&mut self) {
-        // In one order with what a waiting thread writes and reads: one of both sees the other.
+        // In one order with the writes and reads of a waiting thread: one of the two sees the other.
         HOLDERS[self.place].store(self.number, Ordering::SeqCst);
         if WAITING.load(Ordering::SeqCst) > 0 {
             drop(lock());
@@ -157,7 +160,7 @@ fn lock() -> MutexGuard<'static, Ring> {
 }
 
 impl Ring {
-    /// The place of a key that is in nobody's use at this moment, for a new holder.
+    /// Takes the place of a key that is not in use at this moment, for a new holder.
     fn take_place(&mut self, holder: u64) -> Option<usize> {
         let take = |place: usize, from: u64| {
             HOLDERS[place].compare_exchange(from, holder, Ordering::SeqCst, Ordering::Relaxed).is_ok()
@@ -188,13 +191,13 @@ impl Ring {
         !(0..KEYS_MAX).any(|place| self.keys[place].is_some() && is_idle(place))
     }
 
-    /// Takes the key at a place from the pages that had it, and gives it to others.
+    /// Takes the key at a place from the pages that had it, and assigns it to others.
     fn hand_over(&mut self, place: usize, pages: Pages) -> Result<Key, Errno> {
         let held = self.keys[place].as_mut().expect("a place that was taken has a key");
         if let (Some(former), Some(withheld)) = (held.by, withheld()) {
             former.give(withheld)?;
         }
-        // Also where only some of them get it: whoever has the key next takes it away from all.
+        // The record is made even if only some of the pages get the key: the next holder takes it from all of them.
         held.by = Some(pages);
         pages.give(held.key).map(|()| held.key)
     }

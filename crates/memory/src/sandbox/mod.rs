@@ -1,18 +1,23 @@
-//! Sandboxes (RPCool §5.2): code runs on a stack of its own, with a temporary heap of its own, and what it does wrong becomes an error.
+//! Sandboxes (RPCool §5.2): code runs on a stack of its own, with a temporary heap of its own, and its faults become
+//! errors.
 //!
-//! - [`Sandbox::run`] is safe for any code. A panic is an error, and code that asks [`is_stack_used_up`](crate::is_stack_used_up) is
-//!   answered for the sandbox's stack. Nothing is abandoned: each destructor runs. A fault there ends the process, as it does outside.
-//! - [`Inside::trap`] is for code that may fault, such as a library in C. A fault, an overflow of the stack or too much time ends
-//!   that code where it stands. No destructor runs, so the caller promises what such code may hold: it is `unsafe`.
+//! - [`Sandbox::run`] is safe for any code. A panic is an error, and [`is_stack_used_up`](crate::is_stack_used_up)
+//!   refers to the sandbox's stack. Nothing is abandoned: each destructor runs. A fault there ends the process, as it
+//!   does outside.
+//! - [`Inside::trap`] is for code that may fault, such as a library in C. A fault, an overflow of the stack or too much
+//!   time ends that code where it stands. No destructor runs, so the caller has to guarantee the conditions in its
+//!   documentation: the method is `unsafe`.
 //!
-//! Code cannot be abandoned in general. Safe Rust may be in the middle of the allocator, hold a lock, or have lent its stack to
-//! another thread, and nobody can tell from outside. So this crate never does it to code that was not promised to bear it.
+//! Code cannot be abandoned in general. Safe Rust may be in the middle of the allocator, hold a lock, or have lent its
+//! stack to another thread, and this is not visible from outside. So this crate abandons only code whose caller has
+//! guaranteed that it can end anywhere.
 //!
-//! Where the processor has protection keys, trapped code does not reach what is withheld from it: the stacks and temporary heaps of other
-//! sandboxes, mappings ([`Mapping::withhold`](crate::Mapping::withhold)), stacks of threads ([`WithheldStack`]), and the process's heap
-//! ([`WithheldHeap`]). What such code is to know of the process is put into the temporary heap before ([`Arena`]).
+//! If the processor has protection keys, trapped code cannot reach memory that is withheld from it: the stacks and
+//! temporary heaps of other sandboxes, mappings ([`Mapping::withhold`](crate::Mapping::withhold)), stacks of threads
+//! ([`WithheldStack`]), and the process's heap ([`WithheldHeap`]). The data of the process that such code needs is put
+//! into the temporary heap before ([`Arena`]).
 //!
-//! A sandbox says what it protects ([`Protection`]). It knows nothing of calls.
+//! A sandbox reports what it protects ([`Protection`]). This module knows nothing of remote procedure calls.
 
 mod arena;
 mod budget;
@@ -47,7 +52,7 @@ use std::time::Duration;
 /// The sizes of a sandbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SandboxOptions {
-    /// Bytes of its stack. They take memory only where they are used. It has at least 256 KiB.
+    /// Bytes of its stack, at least 256 KiB. They take memory only when they are used.
     pub stack_bytes: u64,
     /// Bytes of its temporary heap.
     pub arena_bytes: u64,
@@ -59,17 +64,17 @@ impl Default for SandboxOptions {
     }
 }
 
-/// There is no sandbox.
+/// Error: a sandbox cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
-    /// Nobody has written the entry for this kind of processor.
+    /// This kind of processor is not supported: its entry code has not been written.
     #[error("there are no sandboxes on processors of this kind: x86-64 has them")]
     Processor,
     /// The machine refuses its stack.
     #[error(transparent)]
     Memory(#[from] MappingError),
-    /// The machine does not say when code faults.
+    /// The machine does not report when code faults.
     #[error("cannot be told of faults: {0}")]
     Signals(#[source] Errno),
 }
@@ -84,46 +89,48 @@ impl Coded for SandboxError {
     }
 }
 
-/// What kept the processor from an access.
+/// Cause for which the processor refused an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// Nothing is mapped there.
     Unmapped,
-    /// Something is mapped there that may not be accessed so.
+    /// The mapping at the address does not allow this kind of access.
     Denied,
-    /// Memory of the process is there that is withheld from trapped code: see [`Protection::Keys`].
+    /// The memory at the address is withheld from trapped code: see [`Protection::Keys`].
     Withheld,
-    /// A file was to be there that has become shorter, or the machine has lost the page.
+    /// The mapped file has become shorter, or the machine has lost the page.
     Gone,
-    /// The machine does not say. So it is with addresses that no process can have.
+    /// The machine does not report the cause. This applies to addresses that no process can have.
     Unknown,
 }
 
-/// Why trapped code did not come to its end.
+/// Reason for which trapped code did not finish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Trapped {
-    /// It touched memory that it may not.
+    /// The code accessed memory that it must not access.
     #[error("a fault at {address:x?} ({cause:?})")]
     Fault {
-        /// The address, if the machine says it.
+        /// The address, if the machine reports it.
         address: Option<u64>,
-        /// Why it faulted.
+        /// Cause of the fault.
         cause: Cause,
     },
-    /// It used up the sandbox's temporary heap: its allocations come from there if the process's heap is a [`WithheldHeap`].
+    /// The code used up the sandbox's temporary heap: its allocations come from there if the process's heap is a
+    /// [`WithheldHeap`].
     #[error("the sandbox's temporary heap is used up")]
     ArenaFull,
-    /// It used up the stack.
+    /// The code used up the stack.
     #[error("the sandbox's stack has overflowed")]
     StackOverflow,
-    /// It took longer than it may.
+    /// The code exceeded its time limit.
     #[error("it ran longer than {0:?}")]
     OverBudget(Duration),
-    /// It panicked.
+    /// The code panicked.
     #[error("it panicked")]
     Panicked,
-    /// It has not begun: the machine refuses what the trap needs, or the thread blocks the signal of the timer (`SIGVTALRM`).
+    /// The code has not begun: the machine refuses what the trap needs, or the thread blocks the signal of the timer
+    /// (`SIGVTALRM`).
     #[error("this machine refuses a trap: {0}")]
     Refused(Errno),
 }
@@ -141,17 +148,18 @@ impl Coded for Trapped {
     }
 }
 
-/// A stack with guard pages at both ends, and a temporary heap. It is made once and used for one run after another.
+/// A stack with guard pages at both ends, and a temporary heap. A sandbox is made once and used for one run after
+/// another.
 #[derive(Debug)]
 pub struct Sandbox {
-    // It takes its pages' key away before they are unmapped.
+    // Declared first: it takes the pages' key away before the stack unmaps them.
     holder: Holder,
     stack: Stack,
 }
 
 impl Sandbox {
-    /// A new sandbox. With the first one, the process begins to hear of faults; those that belong to no trap go to whoever heard of
-    /// them before.
+    /// A new sandbox. With the first one, the process installs a handler of faults. Faults that belong to no trap go to
+    /// the handler that was installed before.
     ///
     /// # Errors
     /// See [`SandboxError`].
@@ -166,17 +174,17 @@ impl Sandbox {
         Ok(Self { holder, stack })
     }
 
-    /// What sandboxes of this machine keep code from.
+    /// The protection that sandboxes have on this machine.
     #[must_use]
     pub fn protection() -> Protection {
         Protection::of_this_machine()
     }
 
-    /// Runs code on the sandbox's stack, to its end. What it allocated in the temporary heap is gone afterwards. Runs may be nested,
+    /// Runs code on the sandbox's stack, to its end. Afterwards the temporary heap is empty again. Runs may be nested,
     /// each in a sandbox of its own.
     ///
     /// # Errors
-    /// The code panicked: the error is what it panicked with.
+    /// The code panicked: the error is the value of the panic.
     #[inline]
     pub fn run<R>(&mut self, code: impl FnOnce(&Inside<'_>) -> R) -> std::thread::Result<R> {
         // The thread may be older than the stack's key.
@@ -185,7 +193,8 @@ impl Sandbox {
         let inside = Inside { stack: &self.stack, holder: &self.holder, arena: Arena::new(room) };
         let entered = faults::StackNote::new(&self.stack);
         let top = self.stack.top();
-        // SAFETY: the stack is this sandbox's own, mapped and aligned to pages, and nobody is on it: self is borrowed exclusively.
+        // SAFETY: the stack is this sandbox's own, mapped and aligned to pages, and not in use: self is borrowed
+        // exclusively.
         let ended = unsafe { entry::run(|| code(&inside), None, top) };
         drop(entered);
         let Ended::Done(result) = ended else { unreachable!("only trapped code is abandoned") };
@@ -194,7 +203,7 @@ impl Sandbox {
     }
 }
 
-/// What code finds in a sandbox.
+/// The resources of code in a sandbox.
 #[derive(Debug)]
 pub struct Inside<'a> {
     stack: &'a Stack,
@@ -203,16 +212,17 @@ pub struct Inside<'a> {
 }
 
 impl<'a> Inside<'a> {
-    /// The temporary heap. What is put into it is gone when the run ends, without a destructor.
+    /// The temporary heap. Its values are dropped without a destructor when the run ends.
     #[must_use]
     pub fn arena(&self) -> Arena<'a> {
         self.arena
     }
 
-    /// Runs code that may fault. If it does, if it overflows the stack, or if it uses more of the processor's time than `budget`, it
-    /// ends where it stands, and the rest of the thread goes on.
+    /// Runs code that may fault. If it faults, overflows the stack, or uses more of the processor's time than `budget`,
+    /// it ends where it stands, and the rest of the thread continues.
     ///
-    /// The time is looked at when the machine's clock ticks, every few milliseconds. Time in which the code waits does not count.
+    /// The time is checked when the machine's clock ticks, every few milliseconds. Time in which the code waits does
+    /// not count.
     ///
     /// # Errors
     /// See [`Trapped`].
@@ -221,17 +231,18 @@ impl<'a> Inside<'a> {
     /// The thread is in a trap already, or not on this sandbox's stack.
     ///
     /// # Safety
-    /// The code may end for good at each of its accesses to memory and calls; with a budget, at each of its instructions. Wherever
-    /// that is:
+    /// The code may end for good at each of its accesses to memory and calls; with a budget, at each of its
+    /// instructions. At each of these points:
     ///
-    /// - It is not in the middle of anything that others rely on: it holds no lock, and is not in the allocator, in the standard
-    ///   streams, or in other code with a state of its own. It allocates in the [`Arena`] or before the trap.
-    /// - It has lent nothing that lies on its stack, to no other thread and to no list.
-    /// - What it has half written is valid as it is, or nobody looks at it afterwards.
+    /// - The code is not in the middle of anything that other code relies on: it holds no lock, and is not in the
+    ///   allocator, in the standard streams, or in other code with a state of its own. It allocates in the [`Arena`] or
+    ///   before the trap.
+    /// - The code has lent nothing that lies on its stack, to no other thread and to no list.
+    /// - A value that the code has half written is valid as it is, or is not read afterwards.
     /// - A signal handler of the program does not fault on this stack.
     ///
-    /// What the trap is for is a fault of foreign code or of an access that the compiler does not know (assembly). A reference of
-    /// Rust's to where nothing is remains undefined, caught or not.
+    /// The trap is meant for a fault of foreign code or of an access that the compiler does not know (assembly). A Rust
+    /// reference to memory that does not exist remains undefined behaviour, caught or not.
     pub unsafe fn trap<R: Copy>(
         &self,
         budget: Option<Duration>,
@@ -240,15 +251,15 @@ impl<'a> Inside<'a> {
         assert!(self.stack.holds(here()), "a trap is set on its own sandbox's stack");
         assert!(!faults::is_in_trap(), "a trap is not set in a trap");
         faults::ensure_alternate_stack().map_err(Trapped::Refused)?;
-        // What abandoned code has noted about other sandboxes does not hold any more.
+        // The notes of abandoned code about other sandboxes do not hold any more.
         let entered = faults::StackNote::new(self.stack);
         let lease = self.holder.lease().map_err(Trapped::Refused)?;
         let key = lease.as_ref().map(|lease| lease.key);
         let frame = Frame::new(self.stack, key, self.arena.memory());
         let armed = budget.map(|budget| budget::arm(&frame, budget)).transpose();
         let armed = armed.map_err(Trapped::Refused)?;
-        // SAFETY: the code stays on the stack that it is on. It bears to be abandoned, says the caller, and is Copy, as its result is:
-        // neither has a destructor.
+        // SAFETY: the code stays on the stack that it is on. The caller guarantees that it can be abandoned. The code
+        // is Copy, as its result is: neither has a destructor.
         let ended = unsafe { entry::run(code, Some(&frame), 0) };
         drop((armed, entered, lease));
         match ended {

@@ -1,30 +1,32 @@
-//! What sandboxes of this machine keep code from.
+//! The protection that sandboxes have on this machine.
 
 use crate::keys;
 use std::fmt;
 
-/// What a sandbox keeps its trapped code from.
+/// The memory that a sandbox protects from its trapped code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Protection {
-    /// What is withheld is out of reach, reads included: stacks and temporary heaps of other sandboxes, and what the program has said:
-    /// mappings ([`Mapping::withhold`](crate::Mapping::withhold)), stacks of threads ([`WithheldStack`](super::WithheldStack)), and
-    /// the process's heap if it is a [`WithheldHeap`](super::WithheldHeap). Static data, thread locals and what the C library has
-    /// allocated are within reach. What the processor refuses anyway is caught too.
+    /// Withheld memory is out of reach, reads included: stacks and temporary heaps of other sandboxes, and the memory
+    /// that the program has withheld: mappings ([`Mapping::withhold`](crate::Mapping::withhold)), stacks of threads
+    /// ([`WithheldStack`](super::WithheldStack)), and the process's heap if it is a
+    /// [`WithheldHeap`](super::WithheldHeap). Static data, thread locals and allocations of the C library are within
+    /// reach. Accesses that the processor refuses anyway are caught too.
     Keys,
-    /// What the processor refuses is caught: accesses to where nothing is, writes to what is read-only, overflows of the stack. The
-    /// process's own memory is *not* out of reach: a wild pointer into it reads or writes it. So pointers from a peer are checked before
-    /// they are followed.
+    /// Accesses that the processor refuses are caught: accesses to unmapped addresses, writes to read-only memory,
+    /// overflows of the stack. The process's own memory is *not* out of reach: a wild pointer into it reads or writes
+    /// it. So pointers from a peer are checked before they are followed.
     FaultsOnly(NoKeys),
 }
 
-/// Why the process's own memory is within reach of sandboxed code.
+/// Reason for which the process's own memory is within reach of sandboxed code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum NoKeys {
     /// The processor, or its operating system, has no protection keys.
     Missing,
-    /// There are protection keys, and another part of the program has taken them all, or the kernel refuses them.
+    /// The processor has protection keys, but another part of the program has taken them all, or the kernel refuses
+    /// them.
     Taken,
 }
 

@@ -1,4 +1,4 @@
-//! A stack with guard pages at both ends, and a temporary heap behind it with one of its own.
+//! A stack with guard pages at both ends, and behind it a temporary heap with a guard of its own.
 
 use crate::depth::Reserve;
 use crate::mapping::{PAGE_BYTES, round_up};
@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use std::ptr::NonNull;
 
-/// Bytes that no access may be made to, below a stack and above it. Code whose frames are larger than that looks at each page of
-/// them: what rustc writes does.
+/// Bytes below and above a stack that must not be accessed. Code with larger frames has to touch each page of them, as
+/// code from rustc does.
 pub(super) const GUARD_BYTES: usize = 64 << 10;
 /// The smallest stack.
 const STACK_BYTES_MIN: u64 = 256 << 10;
@@ -20,17 +20,18 @@ const STACK_BYTES_MIN: u64 = 256 << 10;
 /// ```
 #[derive(Debug)]
 pub(super) struct Stack {
-    /// Where the lower guard begins.
+    /// Start of the lower guard.
     low: usize,
-    /// Where the stack ends and the next guard begins.
+    /// End of the stack and start of the next guard.
     top: usize,
-    /// The temporary heap's memory, and its length.
+    /// The temporary heap's memory and its length.
     heap: (NonNull<u8>, usize),
-    /// It is never accessed through this: it is what the memory is freed by.
+    /// The owner of the memory, which frees it. No access is made through it.
     _memory: Mapping,
 }
 
-// SAFETY: the memory is this stack's alone, wherever it is, and nothing is done through a shared reference but to say where it is.
+// SAFETY: the memory is this stack's alone, in whichever thread it is, and a shared reference only returns its
+// addresses.
 unsafe impl Send for Stack {}
 // SAFETY: as above.
 unsafe impl Sync for Stack {}
@@ -44,7 +45,7 @@ impl Stack {
         let memory = Mapping::reserved(None, whole)?;
         for offset in [0, guard + bytes, whole - guard] {
             let start = memory.pointer(offset, guard, 1).cast();
-            // SAFETY: pages of a fresh mapping that nothing is in yet, and that only this stack knows.
+            // SAFETY: pages of a fresh mapping that are not in use yet, and that only this stack knows.
             unsafe { rustix::mm::mprotect(start, GUARD_BYTES, MprotectFlags::empty()) }
                 .map_err(MappingError::to("guard", guard))?;
         }
@@ -58,34 +59,36 @@ impl Stack {
         Ok(Self { low, top, heap, _memory: memory })
     }
 
-    /// The pages that may be accessed: those of the stack, and those of the temporary heap. Start and length of each.
+    /// The pages that may be accessed: those of the stack, and those of the temporary heap. Each entry is a start and a
+    /// length.
     pub fn pages(&self) -> [(usize, usize); 2] {
         let stack = self.low + GUARD_BYTES;
         let (heap, heap_bytes) = self.heap;
         [(stack, self.top - stack), (heap.addr().get(), heap_bytes)]
     }
 
-    /// The memory of the temporary heap, and its length. The stack does not use it.
+    /// The memory of the temporary heap and its length. The stack does not use it.
     pub fn heap(&self) -> (NonNull<u8>, usize) {
         self.heap
     }
 
-    /// Where it begins to grow down from.
+    /// The address from which the stack grows down.
     pub fn top(&self) -> usize {
         self.top
     }
 
-    /// Where its lower guard begins.
+    /// Start of the lower guard.
     pub fn guard(&self) -> usize {
         self.low
     }
 
-    /// Whether an address lies on it, or in its lower guard: there a stack pointer is that has grown too far.
+    /// Whether an address lies on the stack, or in its lower guard. A stack pointer that has grown too far lies in the
+    /// guard.
     pub fn holds(&self, address: usize) -> bool {
         (self.low..self.top).contains(&address)
     }
 
-    /// The part that code which looks where it is does not use.
+    /// The part of the stack that code which checks its depth leaves unused.
     pub fn reserve(&self) -> Reserve {
         Reserve::of_stack(self.low + GUARD_BYTES, self.top - self.low - GUARD_BYTES, GUARD_BYTES)
     }

@@ -1,4 +1,4 @@
-//! Code that does everything wrong in a sandbox, and what is left of it afterwards.
+//! Code that makes all kinds of faults in a sandbox, and the state of the process afterwards.
 
 use super::*;
 use crate::{Mapping, SealedFile, is_stack_used_up};
@@ -10,14 +10,14 @@ use std::process::{Command, Output};
 use std::ptr::null_mut;
 use std::time::Instant;
 
-/// An address at which nothing is in any process: the kernel maps nothing so low.
+/// An address at which no process has a mapping: the kernel maps nothing so low.
 const WILD: usize = 0x10;
 
 fn sandbox() -> Sandbox {
     Sandbox::new(SandboxOptions::default()).unwrap()
 }
 
-/// Reads a byte as foreign code does: the compiler knows nothing of the access.
+/// Reads a byte as foreign code does: the compiler does not know the access.
 fn read(address: usize) -> u8 {
     let byte: u8;
     // SAFETY: the processor makes the access, not the language. It changes nothing; if it faults, the code of a trap ends.
@@ -30,11 +30,11 @@ fn touch(address: usize) {
 }
 
 fn write(address: usize) {
-    // SAFETY: as for read(); the tests write only to what faults.
+    // SAFETY: as for read(). The tests write only to addresses that fault.
     unsafe { core::arch::asm!("mov byte ptr [{}], 1", in(reg) address, options(nostack)) };
 }
 
-/// Runs code in a trap. It owns nothing, and lends and locks nothing.
+/// Runs code in a trap. The code owns nothing, and lends and locks nothing.
 fn trap<R: Copy>(inside: &Inside<'_>, code: impl FnOnce() -> R + Copy) -> Result<R, Trapped> {
     // SAFETY: all code that the tests pass owns nothing and is in the middle of nothing when it faults.
     unsafe { inside.trap(None, code) }
@@ -44,7 +44,7 @@ fn fault(sandbox: &mut Sandbox, code: impl FnOnce() + Copy) -> Trapped {
     sandbox.run(|inside| trap(inside, code)).unwrap().unwrap_err()
 }
 
-/// Goes down the stack for ever.
+/// Recurses down the stack for ever.
 #[expect(unconditional_recursion, reason = "it is what the test is about")]
 fn dive(depth: u64) -> u64 {
     let frame = std::hint::black_box([depth; 16]);
@@ -79,7 +79,7 @@ fn a_wild_pointer_is_an_error_that_names_its_address() {
     let wild = Trapped::Fault { address: Some(WILD as u64), cause: Cause::Unmapped };
     assert_eq!(fault(&mut sandbox, || touch(WILD)), wild);
     works(&mut sandbox);
-    // An address that no process can have: the processor does not say which it was.
+    // An address that no process can have: the processor does not report which address it was.
     let wild = Trapped::Fault { address: None, cause: Cause::Unknown };
     assert_eq!(fault(&mut sandbox, || touch(1 << 62)), wild);
     works(&mut sandbox);
@@ -108,7 +108,7 @@ fn a_file_that_was_cut_is_an_error() {
     let gone = Trapped::Fault { address: Some(address as u64), cause: Cause::Gone };
     assert_eq!(fault(&mut sandbox, || touch(address)), gone);
     works(&mut sandbox);
-    // SAFETY: it is what was mapped above, and nothing refers to it.
+    // SAFETY: the memory was mapped above, and nothing refers to it.
     unsafe { rustix::mm::munmap(start, 4096) }.unwrap();
 }
 
@@ -135,7 +135,7 @@ fn whoever_looks_where_it_is_never_comes_to_the_guard() {
         (sandbox(), Sandbox::new(SandboxOptions { stack_bytes: 4 << 20, ..Default::default() }).unwrap());
     let depth = sandbox.run(|_| dive_and_look(0)).unwrap().unwrap_err();
     assert!(depth > 1000, "only {depth} deep");
-    // Each stack has its own end: that of a sandbox inside, and those around it again afterwards.
+    // Each stack has an end of its own: the inner sandbox's inside, and the outer ones' again afterwards.
     let nested = sandbox.run(|_| {
         let inside = larger.run(|_| dive_and_look(0)).unwrap();
         (inside.unwrap_err(), dive_and_look(0).unwrap_err())
@@ -145,7 +145,7 @@ fn whoever_looks_where_it_is_never_comes_to_the_guard() {
     let abandoned = sandbox.run(|inside| (trap(inside, || touch(WILD)).is_err(), dive_and_look(0)));
     assert!(matches!(abandoned, Ok((true, Err(around))) if around.abs_diff(depth) < 100));
     assert!(!is_stack_used_up());
-    // What is left is enough for an allocator and a panic.
+    // The rest of the stack is enough for an allocator and a panic.
     let panicked = sandbox.run(|_| {
         fn panic_when_deep(depth: u64) -> u64 {
             assert!(!is_stack_used_up(), "{}", format!("at {depth}"));
@@ -180,7 +180,7 @@ fn a_panic_ends_the_code_and_drops_what_it_owned() {
     }
 }
 
-/// Fills the temporary heap in pieces. Returns how many there were.
+/// Fills the temporary heap in pieces. Returns the number of pieces.
 fn fill(inside: &Inside<'_>) -> u64 {
     let arena = inside.arena();
     let (number, text) = (arena.put(7_u64).unwrap(), arena.put_text("text").unwrap());
@@ -267,9 +267,9 @@ fn rounding() -> [u32; 2] {
     words
 }
 
-/// Breaks what a function has to keep, and then faults.
+/// Changes all registers that a function has to preserve, and then faults.
 fn break_all_registers() {
-    // SAFETY: it does not come back: it faults in a trap, whose landing restores all this.
+    // SAFETY: the code does not return: it faults in a trap, whose landing restores all this.
     unsafe {
         core::arch::asm!(
             "push 0x7f80", // MXCSR: rounds towards zero
@@ -300,7 +300,7 @@ extern "C" fn fault_with_broken_registers() {
 fn registers_and_rounding_are_as_they_were() {
     let before = rounding();
     let (r12, r13, r14, r15): (u64, u64, u64, u64);
-    // SAFETY: it calls a function with the stack aligned, and says that this function may change what functions may.
+    // SAFETY: the code calls a function with the stack aligned, and declares the registers that functions may change.
     unsafe {
         core::arch::asm!(
             "push rbx",
@@ -325,11 +325,11 @@ fn registers_and_rounding_are_as_they_were() {
     }
     assert_eq!((r12, r13, r14, r15), (12, 13, 14, 15));
     assert_eq!(rounding(), before);
-    // The direction flag and the stack of the x87 are what the next copies and numbers rely on.
+    // The next copies and numbers rely on the direction flag and the stack of the x87.
     assert_eq!(std::hint::black_box(1.5_f64).mul_add(2.0, 0.25).to_bits(), 3.25_f64.to_bits());
 }
 
-/// Runs without an end.
+/// Runs without end until the budget is used up.
 fn over_budget(sandbox: &mut Sandbox, budget: Duration) -> Result<(), Trapped> {
     let forever = || {
         loop {
@@ -348,7 +348,7 @@ fn code_without_an_end_is_ended_when_its_time_is_over() {
         let began = Instant::now();
         assert_eq!(over_budget(&mut sandbox, budget), Err(Trapped::OverBudget(budget)));
         assert!(began.elapsed() >= budget);
-        // What comes within its time is not ended, however much time the thread has used before.
+        // Code that finishes within its time is not ended, however much time the thread has used before.
         for _ in 0..100 {
             // SAFETY: the code owns nothing and touches nothing.
             let done = sandbox.run(|inside| unsafe { inside.trap(Some(Duration::from_secs(60)), || 7) });
@@ -361,7 +361,7 @@ fn code_without_an_end_is_ended_when_its_time_is_over() {
 /// Sends this thread a signal that looks like the timer's.
 fn strike() {
     let number = |it: libc::c_int| u64::from(it.cast_unsigned());
-    // As the kernel lays a timer's signal out: its number, its code, and the value that the timer was made with.
+    // The kernel's layout of a timer's signal: its number, its code, and the value that the timer was made with.
     let mut info = [0_u64; 16];
     info[0] = number(libc::SIGVTALRM);
     info[1] = number(libc::SI_TIMER);
@@ -369,7 +369,7 @@ fn strike() {
     let (process, thread) = (rustix::process::getpid(), rustix::thread::gettid());
     let [process, thread] = [process, thread].map(|id| id.as_raw_pid());
     let (call, signal) = (libc::SYS_rt_tgsigqueueinfo, libc::SIGVTALRM);
-    // SAFETY: a signal to this thread, whose handler is in place since a timer was made.
+    // SAFETY: a signal to this thread. Its handler has been installed since a timer was made.
     let sent = unsafe { libc::syscall(call, process, thread, signal, info.as_ptr()) };
     assert_eq!(sent, 0);
 }
@@ -382,12 +382,12 @@ fn a_signal_that_comes_late_ends_nothing() {
     strike();
     sandbox.run(|_| strike()).unwrap();
     assert_eq!(sandbox.run(|inside| trap(inside, strike)).unwrap(), Ok(()));
-    // SAFETY: the code owns nothing, and is not ended before its time is over.
+    // SAFETY: the code owns nothing, and is not ended before its time is used up.
     let done = sandbox.run(|inside| unsafe { inside.trap(Some(Duration::from_secs(60)), strike) });
     assert_eq!(done.unwrap(), Ok(()));
 }
 
-/// Runs one of the tests that are ignored here in a process of its own.
+/// Runs one of the ignored tests of this file in a process of its own.
 fn in_process_of_its_own(test: &str) -> Output {
     let name = format!("sandbox::tests::{test}");
     let program = std::env::current_exe().unwrap();
@@ -457,7 +457,8 @@ fn a_stack_overflows_where_no_trap_is() {
 #[test]
 #[ignore = "ends its process: run by the test below"]
 fn somebody_sends_the_signal() {
-    // SAFETY: a signal to this thread. The first one has std's handler give up its place, and the second one ends the process.
+    // SAFETY: a signal to this thread. The first one makes std's handler uninstall itself, and the second one ends the
+    // process.
     let raise = || unsafe { libc::raise(libc::SIGSEGV) };
     sandbox().run(|inside| assert_eq!(trap(inside, raise), Ok(0))).unwrap();
     raise();

@@ -10,8 +10,8 @@ use std::fmt;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An allocator whose memory trapped code does not reach, where the machine has protection keys. What trapped code allocates comes from
-/// its sandbox's temporary heap, and is gone when the run ends.
+/// An allocator whose memory trapped code cannot reach, if the machine has protection keys. Trapped code allocates from
+/// its sandbox's temporary heap, and those allocations are dropped when the run ends.
 ///
 /// ```no_run
 /// use portcullis_memory::sandbox::WithheldHeap;
@@ -20,8 +20,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// static HEAP: WithheldHeap = WithheldHeap::new();
 /// ```
 ///
-/// Its memory is withheld from the process's first sandbox on. It is what Rust allocates: the C library's `malloc` has a heap of its own, within reach. A child that is forked while another thread
-/// allocates must not allocate before it calls `exec`.
+/// Its memory is withheld from the process's first sandbox on. It serves Rust's allocations: the C library's `malloc`
+/// has a heap of its own, within reach. A child that is forked while another thread allocates must not allocate before
+/// it calls `exec`.
 pub struct WithheldHeap {
     blocks: Mutex<Dlmalloc<Segments>>,
 }
@@ -50,8 +51,8 @@ impl fmt::Debug for WithheldHeap {
     }
 }
 
-// SAFETY: blocks come from dlmalloc, behind a lock, or from the temporary heap of the sandbox that the thread is in: each fits its layout
-// and overlaps no other.
+// SAFETY: blocks come from dlmalloc, behind a lock, or from the temporary heap of the sandbox that the thread is in:
+// each fits its layout and overlaps no other.
 unsafe impl GlobalAlloc for WithheldHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match faults::allocating() {
@@ -71,9 +72,9 @@ unsafe impl GlobalAlloc for WithheldHeap {
         if faults::is_temporary(block.addr()) {
             return;
         }
-        // Trapped code that does not reach the block ends here, and not with the lock.
+        // If trapped code cannot reach the block, it ends here, and not while it holds the lock.
         faults::touch_in_trap(block);
-        // SAFETY: the block came from here, says the caller, and is not in a temporary heap.
+        // SAFETY: the caller guarantees that the block came from here, and it is not in a temporary heap.
         unsafe { self.blocks().free(block, layout.size(), layout.align()) };
     }
 
@@ -83,19 +84,19 @@ unsafe impl GlobalAlloc for WithheldHeap {
             return unsafe { self.blocks().realloc(block, layout.size(), layout.align(), size) };
         }
         let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return null_mut() };
-        // SAFETY: the caller says that the size is not zero.
+        // SAFETY: the caller guarantees that the size is not zero.
         let larger = unsafe { self.alloc(wanted) };
         if !larger.is_null() {
             // SAFETY: both blocks have this many bytes, and the second one is new.
             unsafe { copy_nonoverlapping(block, larger, size.min(layout.size())) };
-            // SAFETY: the block came from here, says the caller.
+            // SAFETY: the caller guarantees that the block came from here.
             unsafe { self.dealloc(block, layout) };
         }
         larger
     }
 }
 
-/// Where dlmalloc gets memory from: pages of this process alone, which are withheld.
+/// Source of dlmalloc's memory: pages of this process alone, which are withheld.
 struct Segments;
 
 // SAFETY: alloc returns fresh pages, which are unmapped only when dlmalloc gives them back.
@@ -105,7 +106,7 @@ unsafe impl Allocator for Segments {
         // SAFETY: a fresh anonymous mapping overlaps nothing.
         let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), size, access, MapFlags::PRIVATE) };
         let Ok(start) = start.map(|start| start.cast::<u8>()) else { return (null_mut(), 0, 0) };
-        // SAFETY: the pages were mapped above, and free() tells of them.
+        // SAFETY: the pages were mapped above, and free() reports them to `segments`.
         if unsafe { segments::add(start.addr(), size) }.is_err() {
             self.free(start, size);
             return (null_mut(), 0, 0);
@@ -118,7 +119,7 @@ unsafe impl Allocator for Segments {
     }
 
     fn free_part(&self, start: *mut u8, length: usize, kept: usize) -> bool {
-        // SAFETY: dlmalloc gives back what it got from here, and does not use.
+        // SAFETY: dlmalloc returns memory that it got from here and does not use.
         let rest = unsafe { start.add(kept) };
         self.free(rest, length - kept)
     }
@@ -126,7 +127,7 @@ unsafe impl Allocator for Segments {
     fn free(&self, start: *mut u8, length: usize) -> bool {
         let Some(start) = NonNull::new(start) else { return false };
         segments::remove(start.addr().get(), length);
-        // SAFETY: dlmalloc gives back what it got from here, and does not use.
+        // SAFETY: dlmalloc returns memory that it got from here and does not use.
         unsafe { unmap(start, length) };
         true
     }

@@ -1,4 +1,4 @@
-//! The kernel's calls of userfaultfd, and the layouts of what they take.
+//! The kernel's calls of userfaultfd, and the layouts of their arguments.
 
 use linux_raw_sys::general as raw;
 use rustix::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ const COPY: Opcode = opcode::read_write::<raw::uffdio_copy>(GROUP, 3);
 const MOVE: Opcode = opcode::read_write::<raw::uffdio_move>(GROUP, 5);
 const WRITEPROTECT: Opcode = opcode::read_write::<raw::uffdio_writeprotect>(GROUP, 6);
 
-/// `UFFD_API`: the only version that there is.
+/// `UFFD_API`: the only existing version.
 const VERSION: u64 = 0xAA;
 const MODE_MISSING: u64 = 1;
 const MODE_WP: u64 = 2;
@@ -47,7 +47,7 @@ impl Range {
     }
 }
 
-/// Which features are asked for, and then which there are.
+/// The requested features, and after the call the available ones.
 pub(super) struct Api(raw::uffdio_api);
 
 impl Api {
@@ -60,7 +60,7 @@ impl Api {
     }
 }
 
-/// A range to be watched for missing pages and for writes to protected ones.
+/// A range to watch for missing pages and for writes to protected ones.
 pub(super) struct Register(raw::uffdio_register);
 
 impl Register {
@@ -69,7 +69,7 @@ impl Register {
     }
 }
 
-/// Pages to be filled with bytes.
+/// Pages to fill with bytes.
 pub(super) struct Copied<'a>(raw::uffdio_copy, std::marker::PhantomData<&'a [u8]>);
 
 impl<'a> Copied<'a> {
@@ -85,7 +85,7 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// Pages to be moved to another place of the same process.
+/// Pages to move to another place of the same process.
 pub(super) struct Move(raw::uffdio_move);
 
 impl Move {
@@ -99,7 +99,7 @@ impl Move {
     }
 }
 
-/// Pages whose protection is to be set or lifted.
+/// Pages whose protection is set or lifted.
 pub(super) struct Protect(raw::uffdio_writeprotect);
 
 impl Protect {
@@ -108,7 +108,7 @@ impl Protect {
     }
 }
 
-/// A new descriptor for this process's memory, from the device.
+/// Opens a descriptor for this process's memory, from the device.
 pub(super) fn open_device() -> io::Result<OwnedFd> {
     let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits() as usize;
@@ -148,12 +148,12 @@ unsafe impl rustix::ioctl::Ioctl for NewDescriptor {
         output: rustix::ioctl::IoctlOutput,
         _: *mut core::ffi::c_void,
     ) -> io::Result<OwnedFd> {
-        // SAFETY: the device has returned a descriptor that nobody else owns.
+        // SAFETY: the device has returned a descriptor that nothing else owns.
         Ok(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(output) })
     }
 }
 
-/// A new descriptor for this process's memory, by the system call.
+/// Opens a descriptor for this process's memory, by the system call.
 pub(super) fn open() -> io::Result<OwnedFd> {
     // SAFETY: nothing is watched yet, so no memory changes.
     unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }
@@ -169,7 +169,7 @@ pub(super) fn api(descriptor: impl AsFd, api: &mut Api) -> io::Result<()> {
 pub(super) fn register(descriptor: impl AsFd, register: &mut Register) -> io::Result<()> {
     // SAFETY: UFFDIO_REGISTER takes a uffdio_register, which the kernel reads and writes.
     let call = unsafe { Updater::<REGISTER, _>::new(&mut register.0) };
-    // SAFETY: bytes that are there stay.
+    // SAFETY: existing bytes stay.
     unsafe { ioctl(descriptor, call) }
 }
 
@@ -183,16 +183,16 @@ pub(super) fn wake(descriptor: impl AsFd, range: &mut Range) -> io::Result<()> {
 pub(super) fn copy(descriptor: impl AsFd, copy: &mut Copied<'_>) -> io::Result<()> {
     // SAFETY: UFFDIO_COPY takes a uffdio_copy, which the kernel reads and writes.
     let call = unsafe { Updater::<COPY, _>::new(&mut copy.0) };
-    // SAFETY: the source is a live slice of this length. Only missing pages of watched memory change, and whoever
-    // touches one of those waits until it is filled: nothing has seen other bytes there.
+    // SAFETY: the source is a live slice of this length. Only missing pages of watched memory change. A thread that
+    // touches such a page waits until it is filled, so nothing has seen other bytes there.
     unsafe { ioctl(descriptor, call) }
 }
 
 /// Moves pages.
 ///
 /// # Safety
-/// Neither range holds memory that a reference of this process stands for, and the bytes of the target are nothing that
-/// another part of the process relies on.
+/// Neither range holds memory that a reference of this process points to, and no other part of the process relies on
+/// the bytes of the target.
 pub(super) unsafe fn move_pages(descriptor: impl AsFd, moved: &mut Move) -> io::Result<()> {
     // SAFETY: UFFDIO_MOVE takes a uffdio_move, which the kernel reads and writes.
     let call = unsafe { Updater::<MOVE, _>::new(&mut moved.0) };
@@ -203,7 +203,7 @@ pub(super) unsafe fn move_pages(descriptor: impl AsFd, moved: &mut Move) -> io::
 pub(super) fn unregister(descriptor: impl AsFd, range: &mut Range) -> io::Result<()> {
     // SAFETY: UFFDIO_UNREGISTER takes a uffdio_range.
     let call = unsafe { Updater::<UNREGISTER, _>::new(&mut range.0) };
-    // SAFETY: the call changes no bytes that are there.
+    // SAFETY: the call changes no existing bytes.
     unsafe { ioctl(descriptor, call) }
 }
 

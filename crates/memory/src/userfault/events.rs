@@ -1,4 +1,4 @@
-//! What the kernel reports of watched memory.
+//! The kernel's reports about watched memory.
 
 use super::{PAGE, Userfault};
 use rustix::fd::OwnedFd;
@@ -16,39 +16,39 @@ const UNMAP: u8 = 0x16;
 const FLAG_WRITE: u64 = 1;
 const FLAG_PROTECTED: u64 = 2;
 
-/// A thread has touched a page and sleeps.
+/// A touch of a page by a thread, which sleeps until the page is filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// The page's first address in the process whose memory it is.
+    /// The page's first address, in the process that owns the memory.
     pub address: u64,
     /// The thread wants to write.
     pub is_write: bool,
-    /// The page is there, and protected.
+    /// The page exists and is protected.
     pub is_protected: bool,
 }
 
-/// Something that has happened to watched memory. All but faults wait until they are taken: until then the kernel fills and
-/// moves no pages of the memory.
+/// An event of watched memory. All events but faults wait until they are taken: until then the kernel fills and moves
+/// no pages of the memory.
 #[derive(Debug)]
 pub enum Event {
     /// A thread has touched a page.
     Fault(Fault),
-    /// `madvise` has been asked to drop pages. It does so after this event is taken.
+    /// `madvise` was called to drop pages. It drops them after this event is taken.
     Removed(Range<u64>),
     /// A part of the range is not mapped any more.
     Unmapped(Range<u64>),
     /// A part of the range has moved to other addresses.
     Remapped {
-        /// Where the part was.
+        /// The part's former addresses.
         from: Range<u64>,
-        /// Where its first byte is now.
+        /// The present address of the part's first byte.
         to: u64,
     },
-    /// The process has forked. These are the faults of the child's memory, which has what the parent's had.
+    /// The process has forked. The value gives the faults of the child's memory, which has the parent's contents.
     Forked(Userfault),
 }
 
-/// What a message of the kernel says. `None`: nothing that is known.
+/// Parses a message of the kernel. `None`: the message is of no known kind.
 pub(super) fn parse(message: &[u8]) -> Option<Event> {
     let word = |at: usize| message.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
     let (first, second, third) = (word(8)?, word(16)?, word(24)?);

@@ -1,7 +1,7 @@
-//! How a program hands a range of its memory to the process that fills its pages, and has pages moved out of it: messages
-//! over a socket that keeps them apart.
+//! Handover of a range of a program's memory to the process that fills its pages, and moving pages out of it, by
+//! messages over a socket that preserves message boundaries.
 //!
-//! The program's side makes no use of the heap, which may be what the range is for, nor of anything that belongs to one
+//! The program's side does not use the heap, which may be in the range itself, nor any state that belongs to one
 //! thread, such as `errno`.
 
 use super::{Powers, Userfault};
@@ -14,16 +14,17 @@ use rustix::net::{
 };
 use std::mem::MaybeUninit;
 
-/// Words of a message: what it is, and up to five numbers.
+/// Words of a message: its kind, and up to five numbers.
 const WORDS: usize = 6;
 const MESSAGE_BYTES: usize = WORDS * 8;
-/// The most descriptors that go with a message.
+/// Maximum number of descriptors that a message carries.
 const DESCRIPTORS_MAX: usize = 3;
 
-/// Bytes behind a range that are watched with it and never accessed: by them a forked child makes itself known (see
+/// Bytes behind a range that are watched with it and never accessed. A forked child identifies itself by them (see
 /// [`mark_of`]).
 pub const MARKS_BYTES: usize = 4096 * super::PAGE;
-/// How many bits of a child's number the place of its mark stands for. The rest is the mark's length.
+/// Number of bits of a child's number that are coded in the place of its mark. The other bits are coded in the mark's
+/// length.
 const PLACE_BITS: u32 = 11;
 
 const HAND_OVER: u64 = 0x4641_5200_0000_0011;
@@ -39,26 +40,26 @@ const JOINED: u64 = 0x4641_5200_0000_0017;
 pub struct Handed {
     /// The faults of the program's memory.
     pub userfault: Userfault,
-    /// A file in memory, in which the program leaves the bytes of pages that were moved out.
+    /// A file in memory into which the program copies the bytes of pages that were moved out.
     pub outbox: OwnedFd,
-    /// The program's `/proc/self/pagemap`, which says which pages are there. `None`: there is no `/proc`.
+    /// The program's `/proc/self/pagemap`, which shows which pages exist. `None`: there is no `/proc`.
     pub pagemap: Option<OwnedFd>,
     /// The first address, in the program.
     pub address: u64,
-    /// Bytes.
+    /// Length of the range in bytes.
     pub length: u64,
 }
 
-/// What a program sends.
+/// Message of a program.
 #[derive(Debug)]
 pub enum Request {
-    /// To have the pages of a range filled. The program waits for [`Handover::accept`].
+    /// The program hands a range over, so that its pages are filled. It waits for [`Handover::accept`].
     HandOver(Handed),
-    /// Pages were moved out, as [`Command`] asked.
+    /// Pages were moved out, as a [`Command`] requested.
     Taken(Taken),
-    /// A forked child wants a descriptor of its own faults, sent by [`Handover::adopt`] over its own socket.
+    /// A forked child requests a descriptor of its own faults, which [`Handover::adopt`] sends over the child's socket.
     Child {
-        /// The number by which the child makes itself known (see [`join`]).
+        /// The number by which the child identifies itself (see [`join`]).
         number: u64,
         /// The child's socket.
         socket: OwnedFd,
@@ -67,47 +68,48 @@ pub enum Request {
     Denied(i32),
 }
 
-/// To move pages out of the range: the bytes of each go to its place in the outbox, the first page's first.
+/// Request to move pages out of the range. The bytes of each page go to its place in the outbox, the first page's
+/// first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// Comes back with the answer.
+    /// Number that the answer repeats.
     pub tag: u64,
     /// The first page's address.
     pub address: u64,
-    /// Pages, 64 at most.
+    /// Number of pages, 64 at most.
     pub count: u32,
 }
 
-/// What became of pages that were to be moved out: a bit for each, the first page's lowest. A page with no bit in `moved`
-/// or `missing` stays where it is.
+/// Outcome of a [`Command`]: a bit for each page, the first page's lowest. A page with no bit in `moved` or `missing`
+/// stays where it is.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Taken {
-    /// The command's.
+    /// The tag of the command.
     pub tag: u64,
     /// The page's bytes are in the outbox.
     pub moved: u64,
-    /// There was no page: it is zeros.
+    /// The page did not exist: its bytes are zeros.
     pub missing: u64,
     /// The protection of the page was lifted, and the program may have written to it since.
     pub unprotected: u64,
-    /// The program changes its mappings: pages that stay may be tried again once its events were taken.
+    /// The program changes its mappings: pages that stay may be tried again once its events are taken.
     pub is_changing: bool,
 }
 
-/// On what terms the pages of a range are filled.
+/// Terms on which the pages of a range are filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// What the kernel does for the range.
+    /// The kernel's abilities for the range.
     pub powers: Powers,
 }
 
-/// Why a program and the process that fills its pages cannot talk.
+/// Reason for which a program and the process that fills its pages cannot communicate.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
-    /// The other side made no sense.
+    /// The other side sent a message that makes no sense.
     #[error("the program sent what is no request for memory")]
     Malformed,
-    /// The socket is gone.
+    /// The socket is closed or fails.
     #[error("the socket to the program fails: {0}")]
     Socket(#[from] Errno),
 }
@@ -121,23 +123,23 @@ impl Coded for HandoverError {
     }
 }
 
-/// The end of the process that fills pages.
+/// The end of the handover in the process that fills pages.
 #[derive(Debug)]
 pub struct Handover {
     socket: OwnedFd,
 }
 
 impl Handover {
-    /// Over the socket whose other end the program has.
+    /// Uses the socket whose other end the program has.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket }
     }
 
-    /// Takes the next request, without waiting. `None`: there is none.
+    /// Takes the next request, without waiting. Returns `None` if no request waits.
     ///
     /// # Errors
-    /// The socket is gone, or what came makes no sense.
+    /// The socket is closed, or the message makes no sense.
     pub fn take(&self) -> Result<Option<Request>, HandoverError> {
         let (words, mut descriptors) = match receive(self.socket.as_fd(), RecvFlags::DONTWAIT) {
             Ok(message) => message,
@@ -164,16 +166,16 @@ impl Handover {
         Ok(Some(request))
     }
 
-    /// Tells the program that its range is watched, and on what terms.
+    /// Notifies the program that its range is watched, and on which terms.
     ///
     /// # Errors
-    /// The program has gone.
+    /// The program has ended.
     pub fn accept(&self, terms: Terms) -> Result<(), HandoverError> {
         let Powers { moves, forks } = terms.powers;
         Ok(send(self.socket.as_fd(), [TERMS, moves.into(), forks.into(), 0, 0, 0], &[])?)
     }
 
-    /// Asks the program to move pages out. The answer is a [`Request::Taken`].
+    /// Requests that the program move pages out. The answer is a [`Request::Taken`].
     ///
     /// # Errors
     /// As [`Handover::accept`].
@@ -182,26 +184,26 @@ impl Handover {
         Ok(send(self.socket.as_fd(), [TAKE, tag, address, count.into(), 0, 0], &[])?)
     }
 
-    /// Gives a forked child a descriptor of its own faults, over the child's socket.
+    /// Sends a descriptor of its own faults to a forked child, over the child's socket.
     ///
     /// # Errors
-    /// The child has gone.
+    /// The child has ended.
     pub fn adopt(socket: BorrowedFd<'_>, faults: &Userfault) -> Result<(), HandoverError> {
         Ok(send(socket, [JOINED, 0, 0, 0, 0, 0], &[faults.as_fd()])?)
     }
 }
 
 impl AsFd for Handover {
-    /// Readable when a request waits to be taken.
+    /// The descriptor is readable when a request waits to be taken.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// The program's side: hands a range over and waits until its pages can be touched.
+/// Hands a range over and waits until its pages can be touched. The program calls this.
 ///
 /// # Errors
-/// The other side has gone, or makes no sense.
+/// The other side has ended, or sent a message that makes no sense.
 pub fn hand_over(
     socket: BorrowedFd<'_>,
     userfault: &Userfault,
@@ -214,7 +216,7 @@ pub fn hand_over(
     let descriptors = if pagemap.is_some() { &all[..] } else { &both[..] };
     send(socket, [HAND_OVER, address, length, 0, 0, 0], descriptors)?;
     loop {
-        // A program that was executed in another's place may find commands for its predecessor.
+        // A program that was executed in another's place may receive commands for its predecessor.
         let (words, _) = receive_waiting(socket)?;
         if words[0] == TERMS {
             return Ok(Terms { powers: Powers { moves: words[1] != 0, forks: words[2] != 0 } });
@@ -222,7 +224,7 @@ pub fn hand_over(
     }
 }
 
-/// The program's side: waits for the next command.
+/// Waits for the next command. The program calls this.
 ///
 /// # Errors
 /// As [`hand_over`].
@@ -236,7 +238,7 @@ pub fn next_command(socket: BorrowedFd<'_>) -> Result<Command, HandoverError> {
     }
 }
 
-/// The program's side: answers a command.
+/// Sends the outcome of a command. The program calls this.
 ///
 /// # Errors
 /// As [`hand_over`].
@@ -245,9 +247,9 @@ pub fn answer(socket: BorrowedFd<'_>, taken: Taken) -> Result<(), HandoverError>
     Ok(send(socket, [TAKEN, tag, moved, missing, unprotected, is_changing.into()], &[])?)
 }
 
-/// The side of a forked child: asks for a descriptor of its own faults over the program's socket, and waits for it on its
-/// own. `theirs` is the other end of `ours`. `identify` has the kernel report something of this process that carries
-/// `number`: a process knows the memory by that.
+/// Requests a descriptor of its own faults over the program's socket, and waits for it on a socket of its own. A forked
+/// child calls this. `theirs` is the other end of `ours`. `identify` makes the kernel report something of this process
+/// that carries `number`, by which the receiver knows whose memory it is.
 ///
 /// # Errors
 /// As [`hand_over`].
@@ -258,7 +260,7 @@ pub fn join(
     identify: impl FnOnce(),
 ) -> Result<OwnedFd, HandoverError> {
     send(socket, [CHILD, number, 0, 0, 0, 0], &[theirs.as_fd()])?;
-    // Only the other side has that end now: if it goes, this one learns of it.
+    // Only the other side has that end now. If it is closed, this process notices.
     drop(theirs);
     identify();
     match receive_waiting(ours)? {
@@ -267,7 +269,7 @@ pub fn join(
     }
 }
 
-/// The mark of a child's number, below 2²²: where it begins among the marks, and its length, in bytes.
+/// Returns the mark of a child's number, which is below 2²²: its start among the marks, and its length, in bytes.
 #[must_use]
 pub fn mark_of(number: u64) -> (u64, u64) {
     let place = number & ((1 << PLACE_BITS) - 1);
@@ -275,14 +277,14 @@ pub fn mark_of(number: u64) -> (u64, u64) {
     (place * super::PAGE as u64, count * super::PAGE as u64)
 }
 
-/// The number whose mark this is.
+/// Returns the number that a mark stands for.
 #[must_use]
 pub fn number_of(offset: u64, length: u64) -> u64 {
     let pages = |bytes: u64| bytes / super::PAGE as u64;
     pages(length).saturating_sub(1) << PLACE_BITS | pages(offset)
 }
 
-/// The program's side: reports that the kernel refused the range, with its error number.
+/// Reports that the kernel refused the range, with its error number. The program calls this.
 ///
 /// # Errors
 /// As [`hand_over`].
@@ -316,7 +318,7 @@ fn receive(socket: BorrowedFd<'_>, flags: RecvFlags) -> Result<Message, Handover
         *place = Some(descriptor);
     }
     if received.bytes == 0 {
-        // The other side has ended, or closed its end: nothing more will come.
+        // The other side has ended, or closed its end: no more messages will arrive.
         return Err(Errno::PIPE.into());
     }
     if received.bytes != MESSAGE_BYTES || received.flags.contains(ReturnFlags::TRUNC) {

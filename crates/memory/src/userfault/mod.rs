@@ -1,12 +1,12 @@
 //! Memory whose missing pages another thread or process fills (userfaultfd).
 //!
-//! A [`Userfault`] stands for the memory of the process that made it. Its holder receives each touch of a missing page and
-//! each write to a protected one, and the thread that touched sleeps until the page is there. The kernel's own accesses on
-//! behalf of the process, such as those of `read(2)`, wait in the same way. So do calls that change the mapping: each is an
-//! [`Event`], and while one waits to be taken the kernel fills and moves no pages.
+//! A [`Userfault`] represents the memory of the process that made it. Its holder receives each touch of a missing page
+//! and each write to a protected one, and the touching thread sleeps until the page exists. The kernel's own accesses
+//! on behalf of the process, such as those of `read(2)`, wait in the same way. So do calls that change the mapping:
+//! each is an [`Event`], and while one waits to be taken the kernel fills and moves no pages.
 //!
-//! The memory is anonymous and private. Only such pages can be moved, and to move a page is how the kernel is asked whether
-//! it or a device has pinned it.
+//! The memory is anonymous and private. Only such pages can be moved, and an attempt to move a page shows whether the
+//! kernel or a device has pinned it.
 
 mod calls;
 mod events;
@@ -35,54 +35,54 @@ const MESSAGES_MAX: usize = 32;
 /// Zeros to fill pages with. The kernel's shared page of zeros would save a copy, but it cannot be moved on every kernel.
 static ZEROS: [u8; 64 * PAGE] = [0; 64 * PAGE];
 
-/// Whether a page that is filled can be written at once, or the first write is a [`Fault`].
+/// Access rights of a page that is filled: it can be written at once, or the first write is a [`Fault`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
-    /// Writes need no leave.
+    /// Writes do not fault.
     Writable,
     /// The first write faults.
     Protected,
 }
 
-/// Why a call did not do all that it was asked for.
+/// Reason for which a call stopped early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// The next page is there already.
+    /// The next page exists already.
     There,
-    /// The process changes its mappings: the events that wait must be taken first.
+    /// The process changes its mappings: the waiting events must be taken first.
     Changing,
     /// The next page is not mapped, or its mapping is not watched.
     Unmapped,
 }
 
-/// How much a call did.
+/// Progress of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// Bytes, from the first on.
+    /// Number of bytes that are done, from the first on.
     pub bytes: usize,
-    /// Why not all. `None`: it did all.
+    /// Reason why the call stopped early. `None`: it did all.
     pub stop: Option<Stop>,
 }
 
-/// Why a page was not moved.
+/// Reason for which a page was not moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stays {
-    /// There is no page.
+    /// The page does not exist.
     Missing,
     /// The kernel or a device has pinned the page, or another process shares it.
     Pinned,
-    /// The page is locked, or its protection is another than the target's.
+    /// The page is locked, or its protection differs from the target's.
     Unlike,
-    /// There is a page at the target already.
+    /// The target has a page already.
     Occupied,
-    /// As [`Stop::Changing`].
+    /// The process changes its mappings, as in [`Stop::Changing`].
     Changing,
 }
 
-/// Why pages cannot be filled.
+/// Reason for which pages cannot be filled.
 #[derive(Debug, thiserror::Error)]
 pub enum UserfaultError {
-    /// The process may not have the kernel's own accesses wait.
+    /// The process is not allowed to delay the kernel's own accesses.
     #[error(
         "this process may not handle page faults of the kernel: run it as root or with CAP_SYS_PTRACE, let its user open \
          /dev/userfaultfd (chown or chmod), or set the sysctl vm.unprivileged_userfaultfd to 1"
@@ -94,13 +94,13 @@ pub enum UserfaultError {
     /// The kernel is too old.
     #[error("this kernel's userfaultfd has no {0}")]
     Feature(&'static str),
-    /// The process whose memory it is has ended.
+    /// The process that owns the memory has ended.
     #[error("the process whose memory it is has ended")]
     Ended,
     /// The kernel refused a call.
     #[error("cannot {what} pages of memory: {source}")]
     Call {
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
         /// The kernel's reason.
         source: Errno,
@@ -119,21 +119,22 @@ impl UserfaultError {
     }
 }
 
-/// The faults of one process's memory, and the calls that fill its pages.
+/// Faults of one process's memory, and the calls that fill its pages.
 #[derive(Debug)]
 pub struct Userfault {
     descriptor: OwnedFd,
 }
 
 impl Userfault {
-    /// For the memory of this process. It makes no use of the heap, since the heap's own memory may be what it is for.
+    /// Opens the faults of this process's memory. It does not use the heap, since the heap's own memory may be in the
+    /// watched range.
     ///
     /// # Errors
-    /// The process may not, or the kernel cannot.
+    /// The process is not allowed to, or the kernel cannot.
     pub fn new() -> Result<Self, UserfaultError> {
         match calls::open_device() {
             Ok(descriptor) => return Ok(Self { descriptor }),
-            // No device, or not for this user: the system call has rules of its own.
+            // There is no device, or this user cannot open it. The system call has other rules.
             Err(Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NXIO | Errno::NODEV) => {}
             Err(source) => return Err(UserfaultError::to("watch")(source)),
         }
@@ -145,13 +146,13 @@ impl Userfault {
         }
     }
 
-    /// For the memory of the process that passed the descriptor.
+    /// Wraps the descriptor of another process's memory, which that process has sent.
     #[must_use]
     pub fn of_peer(descriptor: OwnedFd) -> Self {
         Self { descriptor }
     }
 
-    /// What this kernel can do for this process's own memory.
+    /// Returns what this kernel can do for this process's own memory.
     ///
     /// # Errors
     /// [`UserfaultError::Feature`], or as [`Userfault::new`].
@@ -161,11 +162,11 @@ impl Userfault {
         Powers::of(api.features())
     }
 
-    /// Agrees with the kernel on what it does. Called once, before anything is watched. Returns what it really does: forks
-    /// are followed only where this process has the right to it.
+    /// Requests features from the kernel. It is called once, before any memory is watched. Returns the features that
+    /// are active: forks are followed only if this process has the right to it.
     ///
     /// # Errors
-    /// The descriptor is none of this kind, or was agreed on before.
+    /// The descriptor is not a userfaultfd, or features were requested before.
     pub fn agree(&self, powers: Powers) -> Result<Powers, UserfaultError> {
         match calls::api(&self.descriptor, &mut Api::new(powers.features())) {
             Ok(()) => Ok(powers),
@@ -174,17 +175,17 @@ impl Userfault {
         }
     }
 
-    /// Watches a range of the process's memory, which is anonymous and private: from here on, a thread that touches a
+    /// Watches a range of the process's memory, which is anonymous and private. From here on, a thread that touches a
     /// missing page of it, or writes to a protected one, sleeps until the page is filled.
     ///
     /// # Errors
-    /// The range is not on page boundaries, not mapped so, or the process has ended.
+    /// The range is not on page boundaries, is not mapped in that way, or the process has ended.
     pub fn watch(&self, address: u64, length: u64) -> Result<(), UserfaultError> {
         calls::register(&self.descriptor, &mut Register::new(calls::Range::new(address, length)))
             .map_err(UserfaultError::to("watch"))
     }
 
-    /// Watches a range no more. What is missing there is zeros from here on.
+    /// Stops watching a range. Missing pages are zeros from here on.
     ///
     /// # Errors
     /// As [`Userfault::watch`].
@@ -193,7 +194,7 @@ impl Userfault {
             .map_err(UserfaultError::to("stop watching"))
     }
 
-    /// Takes events that wait to be taken, without waiting.
+    /// Takes the events that wait to be taken. It does not wait for events.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -215,7 +216,7 @@ impl Userfault {
     /// The process has ended, or the range is not on page boundaries.
     pub fn fill(&self, address: u64, bytes: &[u8], fill: Fill) -> Result<Done, UserfaultError> {
         let mut done = 0;
-        // The kernel fills within one mapping at a time, and does not say where a mapping ends.
+        // The kernel fills within one mapping at a time, and does not report where a mapping ends.
         let mut step = bytes.len();
         while done < bytes.len() {
             let part = &bytes[done..bytes.len().min(done.saturating_add(step))];
@@ -239,7 +240,7 @@ impl Userfault {
         Ok(Done { bytes: done, stop: None })
     }
 
-    /// Fills missing pages with zeros, writable. Otherwise as [`Userfault::fill`].
+    /// Fills missing pages with zeros, writable. Otherwise the same as [`Userfault::fill`].
     ///
     /// # Errors
     /// As [`Userfault::fill`].
@@ -256,11 +257,11 @@ impl Userfault {
         Ok(Done { bytes: done, stop: None })
     }
 
-    /// Moves pages of this process, one after another, to missing pages of a watched range of it. Returns how many bytes
-    /// were moved, and why the next page was not.
+    /// Moves pages of this process, one after another, to missing pages of a watched range of it. Returns the number of
+    /// bytes that were moved, and the reason for which the next page was not.
     ///
     /// # Safety
-    /// No reference of this process stands for either range, and nothing relies on what the target holds.
+    /// No reference of this process points into either range, and no code relies on the contents of the target.
     ///
     /// # Errors
     /// The target is not watched, or the range is not on page boundaries.
@@ -297,7 +298,7 @@ impl Userfault {
         Ok((usize::try_from(done).unwrap_or(usize::MAX), None))
     }
 
-    /// Protects pages that are there: when this returns, no write to them is under way, and the next one is a [`Fault`].
+    /// Protects existing pages. When this returns, no write to them is in progress, and the next one is a [`Fault`].
     ///
     /// # Errors
     /// The process has ended, or the range is not on page boundaries.
@@ -343,7 +344,7 @@ impl From<Userfault> for OwnedFd {
 }
 
 impl AsFd for Userfault {
-    /// Readable when an event waits to be taken.
+    /// The descriptor is readable when an event waits to be taken.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }

@@ -1,8 +1,9 @@
-//! What this kernel and this process's rights allow: which features of userfaultfd are asked for, and what lacks.
+//! Abilities of this kernel within this process's rights: the features of userfaultfd to request, and those that are
+//! missing.
 
 use super::UserfaultError;
 
-/// The features that memory cannot do without, each with the Linux version that brought it.
+/// The required features, each with the Linux version that introduced it.
 const NEEDED: [(u64, &str); 3] = [
     (1 << 0, "write protection (Linux 5.7)"),
     (1 << 2, "messages of moved mappings (Linux 4.11)"),
@@ -12,21 +13,21 @@ const EVENT_FORK: u64 = 1 << 1;
 const EVENT_REMOVE: u64 = 1 << 3;
 const MOVE: u64 = 1 << 16;
 
-/// What the kernel does for a watched range, beyond what is needed.
+/// Optional abilities of the kernel for a watched range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Powers {
-    /// Pages can be moved ([`super::Userfault::move_out`]): the kernel refuses that for pages that it or a device has pinned.
-    /// Only then are pages that the process gives up by `madvise` told of.
+    /// Pages can be moved ([`super::Userfault::move_out`]): the kernel refuses that for pages that it or a device has
+    /// pinned. Only with this ability are pages reported that the process drops by `madvise`.
     pub moves: bool,
     /// A forked child's memory is watched too ([`super::Event::Forked`]). It needs CAP_SYS_PTRACE.
     pub forks: bool,
 }
 
 impl Powers {
-    /// What a kernel with these features can do.
+    /// Returns the abilities of a kernel with these features.
     ///
     /// # Errors
-    /// [`UserfaultError::Feature`]: a feature lacks that memory cannot do without.
+    /// [`UserfaultError::Feature`]: a required feature is missing.
     pub(super) fn of(features: u64) -> Result<Self, UserfaultError> {
         match NEEDED.iter().find(|(bit, _)| features & bit == 0) {
             Some((_, name)) => Err(UserfaultError::Feature(name)),
@@ -34,10 +35,11 @@ impl Powers {
         }
     }
 
-    /// The features to ask for.
+    /// The features to request.
     pub(super) fn features(self) -> u64 {
         let needed = NEEDED.iter().fold(0, |all, (bit, _)| all | bit);
-        // Without moves the owner of the range takes pages out by `madvise` itself, and would be told of its own calls.
+        // Without moves the owner of the range takes pages out by `madvise` itself, and would receive events of its own
+        // calls.
         let moves = if self.moves { MOVE | EVENT_REMOVE } else { 0 };
         needed | moves | if self.forks { EVENT_FORK } else { 0 }
     }

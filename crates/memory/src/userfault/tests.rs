@@ -47,7 +47,8 @@ impl Private {
     }
 }
 
-/// Watched memory. `None`, aloud: this process may not watch memory, or its kernel cannot move pages.
+/// Watches fresh memory. Returns `None`, and prints a message, if this process may not watch memory or its kernel
+/// cannot move pages.
 fn watched() -> Option<(Userfault, Private)> {
     let (userfault, powers) = match (Userfault::new(), Userfault::powers()) {
         (Ok(userfault), Ok(powers)) if powers.moves => (userfault, powers),
@@ -62,7 +63,7 @@ fn watched() -> Option<(Userfault, Private)> {
     Some((userfault, memory))
 }
 
-/// Waits until something has happened.
+/// Waits for the next event.
 fn next_event(userfault: &Userfault) -> Event {
     let mut events = Vec::new();
     while events.is_empty() {
@@ -116,7 +117,7 @@ fn pages_that_are_there_are_not_filled_again_and_split_mappings_are_filled() {
     assert_eq!(userfault.fill_zeros(memory.address(2), PAGE).unwrap(), WHOLE);
     memory.store(2 * PAGE as u64, 5);
     let there = |bytes| Done { bytes, stop: Some(Stop::There) };
-    // Up to the page that is there.
+    // Up to the page that exists already.
     assert_eq!(userfault.fill(memory.address(0), &[1; 4 * PAGE], Fill::Writable).unwrap(), there(2 * PAGE));
     assert_eq!(userfault.fill_zeros(memory.address(2), 2 * PAGE).unwrap(), there(0));
     assert_eq!(memory.load(2 * PAGE as u64), 5);
@@ -222,10 +223,10 @@ fn a_range_is_handed_over_and_pages_are_asked_for() {
         let Request::HandOver(handed) = next() else { panic!("a range comes first") };
         assert_eq!((handed.address, handed.length), (memory.address(0), BYTES));
         assert!(handed.pagemap.is_none());
-        // It is the same memory.
+        // The descriptor stands for the same memory.
         assert_eq!(handed.userfault.fill(memory.address(4), &[3; PAGE], Fill::Writable).unwrap(), WHOLE);
         assert_eq!(memory.load(4 * PAGE as u64), u64::from_ne_bytes([3; 8]));
-        // What was meant for a program before is passed over.
+        // A message for a former program is skipped.
         handover.command(Command { tag: 1, ..command }).unwrap();
         handover.accept(terms).unwrap();
         handover.command(command).unwrap();
