@@ -1,5 +1,5 @@
-//! The hot path of the NIC, to count its instructions: `hot_path N` reads 64 bytes N times through a window, posted
-//! and polled 32 at a time. Run by `scripts/instructions` under callgrind, where the machine's noise does not count.
+//! The hot path of the NIC, for counting its instructions: `hot_path N` reads 64 bytes N times through a window, posted
+//! and polled 32 at a time. `scripts/instructions` runs it under callgrind, so that the machine's noise does not count.
 
 use portcullis_nic::{
     Access, LocalSpan, Memory, Nic, Operation, QpAttributes, QpChange, RemoteAddress, RemoteSpan,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug)]
 pub(crate) struct Completions<M> {
     poller: CompletionPoller<M>,
-    /// Taken off the queue, but not yet polled by the owner.
+    /// Completions taken off the queue that the owner has not polled yet.
     held: VecDeque<(Completion, u32)>,
 }
 
@@ -16,13 +16,13 @@ impl<M: Bytes> Completions<M> {
         Self { poller, held: VecDeque::new() }
     }
 
-    /// The next completion and, for send queues, the lower half of how many requests were taken.
+    /// Takes the next completion and, for send queues, the lower half of the number of requests that the NIC has taken.
     #[inline]
     pub fn take(&mut self) -> Option<(Completion, u32)> {
         self.held.pop_front().or_else(|| self.poller.take())
     }
 
-    /// See [`CompletionPoller::publish`].
+    /// Publishes the owner's progress: see [`CompletionPoller::publish`].
     pub fn publish(&self) {
         self.poller.publish();
     }

@@ -22,20 +22,20 @@ const DEPTH_MAX: u32 = 1 << 20;
 
 /// A software RNIC and its owner's ends of its queues.
 ///
-/// It works only when it is turned: an engine's thread calls [`SoftNic::turn`]. A NIC made by [`SoftNic::self_driven`]
-/// also works whenever it is polled, for tests and single-threaded programs.
+/// The NIC works only when it is turned: an engine's thread calls [`SoftNic::turn`]. A NIC made by
+/// [`SoftNic::self_driven`] also works whenever it is polled, for tests and single-threaded programs.
 #[derive(Debug)]
 pub struct SoftNic<M: NicMemory = Mapping> {
     core: Core<M>,
     /// The owner's ends of the completion queues, by number.
     completion_queues: Vec<Option<Completions<M>>>,
     queue_pairs: Vec<Option<Posters<M>>>,
-    // The map of a tree: each completion of a port's queues looks its port up, and a hash of its number takes longer.
+    // This map is a tree: each completion of a port's queues looks its port up, and a hash of its number takes longer.
     ports: BTreeMap<PortId, Port<M>>,
     /// The port of each completion queue.
     port_of_cq: Vec<Option<PortId>>,
     next_port: u64,
-    /// A completion queue of the owner's has got a completion.
+    /// Whether a completion queue of the owner's has got a completion.
     news: bool,
     started: Instant,
     self_driven: bool,
@@ -45,27 +45,27 @@ pub struct SoftNic<M: NicMemory = Mapping> {
 #[derive(Clone, Debug)]
 struct Posters<M> {
     send: SendPoster<M>,
-    /// The ring of its send queue, if that is managed.
+    /// The ring of the send queue, if that queue is managed.
     managed: Option<Ring<M>>,
     receive: Option<ReceivePoster<M>>,
-    /// The client's end. It takes the same steps: a client process holds no verbs objects of its own.
+    /// The client's end. It goes through the same steps: a client process holds no verbs objects of its own.
     client: Option<QpId>,
-    /// Its completion queues.
+    /// The queue pair's completion queues.
     cqs: [CqId; 2],
 }
 
 /// Memory that a NIC can allocate, and whose other end it can wake.
 pub trait NicMemory: Bytes {
-    /// What wakes a program that waits for a descriptor.
+    /// The handle that wakes a program that waits for a descriptor.
     type Alarm: Debug;
 
-    /// Zeroed memory of at least `length` bytes.
+    /// Allocates zeroed memory of at least `length` bytes.
     ///
     /// # Errors
-    /// The machine does not have enough.
+    /// The machine does not have enough memory.
     fn allocate(length: u64) -> Result<Self, VerbsError>;
 
-    /// Wakes the client if the half word at `offset` says that it sleeps, or that it waits for `alarm`.
+    /// Wakes the client if the half word at `offset` shows that the client sleeps, or that it waits for `alarm`.
     fn wake(&self, offset: u64, alarm: Option<&Self::Alarm>);
 }
 
@@ -93,20 +93,20 @@ struct Port<M: NicMemory> {
     pd: PdId,
     arena: Option<RegionId>,
     completions: Option<u32>,
-    /// The node's end, where it goes with the port, and the client's end.
+    /// The node's end, if it is destroyed with the port, and the client's end.
     queue_pairs: Vec<(Option<QpId>, QpId)>,
-    /// Queue pairs on which the client asks for chunks.
+    /// Queue pairs on which the client requests chunks.
     asking: Vec<QpId>,
 }
 
-/// Where the node's ends of a port's queue pairs are.
+/// The place of the node's ends of a port's queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct PortPlace {
     /// The protection domain of the data queue pairs and of the control queue pair.
     pub pd: PdId,
     /// The protection domain of the queue pairs for accesses to chunks.
     pub chunks: Option<PdId>,
-    /// The completion queue of all, except for `data_sends`.
+    /// The completion queue of all these queue pairs, except for `data_sends`.
     pub cq: CqId,
     /// The send queues of the data queue pairs.
     pub data_sends: SendQueue,
@@ -131,13 +131,13 @@ impl<M: NicMemory> Default for SoftNic<M> {
 const NO_CHUNKS: VerbsError = VerbsError::Invalid("queue pairs for chunks have a protection domain");
 
 impl SoftNic {
-    /// A NIC that works when its engine turns it.
+    /// Makes a NIC that works when its engine turns it.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A NIC that also works whenever it is polled.
+    /// Makes a NIC that also works whenever it is polled.
     #[must_use]
     pub fn self_driven() -> Self {
         Self { self_driven: true, ..Self::new() }
@@ -151,7 +151,8 @@ impl<M: NicMemory> SoftNic<M> {
         self.turn_at(self.now())
     }
 
-    /// The same, for a caller with a clock of its own.
+    /// Serves every queue pair that may have work once, at a time of the caller's clock. Returns whether anything was
+    /// done.
     #[inline]
     pub fn turn_at(&mut self, now: Moment) -> bool {
         let worked = self.core.turn(now);
@@ -159,11 +160,11 @@ impl<M: NicMemory> SoftNic<M> {
         worked
     }
 
-    /// The NIC as it is now, over the same memory. Somebody who tries all orders of its steps comes back to it, and puts
-    /// the memory's contents back too.
+    /// Returns a snapshot of the NIC, over the same memory, for exhaustive exploration of the orders of its steps. The
+    /// caller restores the memory's contents itself.
     ///
     /// # Panics
-    /// The NIC has ports: other processes cannot be taken back.
+    /// The NIC has ports: other processes cannot be restored.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         assert!(self.ports.is_empty(), "other processes cannot be taken back");
@@ -177,7 +178,7 @@ impl<M: NicMemory> SoftNic<M> {
         }
     }
 
-    /// The memory of a managed send queue, and where in it the queue lies.
+    /// Returns the memory of a managed send queue, and the range of the queue in it.
     #[must_use]
     pub fn queue_memory(&self, qp: QpId) -> Option<(M, Range<u64>)> {
         let ring = self.queue_pairs.get(qp.0 as usize)?.as_ref()?.managed.as_ref()?;
@@ -189,7 +190,7 @@ impl<M: NicMemory> SoftNic<M> {
         &mut self.core
     }
 
-    /// Looks at every queue pair once, long idle ones included.
+    /// Visits every queue pair once, long idle ones included.
     pub fn turn_all(&mut self) -> bool {
         let now = self.now();
         let worked = self.core.turn_all(now);
@@ -197,8 +198,8 @@ impl<M: NicMemory> SoftNic<M> {
         worked
     }
 
-    /// Whether its owner has something to poll since the last call: a completion or an event. What only clients have to do
-    /// with, such as their one-sided accesses, is none of it.
+    /// Whether the owner has something to poll since the last call: a completion or an event. Events that concern only
+    /// clients, such as their one-sided accesses, do not count.
     #[inline]
     pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.news) || self.core.has_events()
@@ -234,11 +235,11 @@ impl<M: NicMemory> SoftNic<M> {
     }
 
     /// Makes a port for a client in `memory`. The client's queue pairs are connected to new ones of the node's in `pd`,
-    /// which complete on `cq`. Returns the node's ends, which are the caller's to destroy, and the key that the client names
-    /// its arena with.
+    /// which complete on `cq`. Returns the node's ends, which the caller has to destroy, and the key with which the
+    /// client names its arena.
     ///
     /// # Errors
-    /// A limit is reached. Nothing is left behind.
+    /// A limit is reached. No object is left behind.
     pub fn create_port(
         &mut self,
         memory: M,
@@ -267,7 +268,7 @@ impl<M: NicMemory> SoftNic<M> {
         made.map(|(queue_pairs, lkey)| (id, queue_pairs, lkey))
     }
 
-    /// Sets what wakes the client of a port when its program waits for a descriptor.
+    /// Sets the alarm that wakes the client of a port when its program waits for a descriptor.
     ///
     /// # Panics
     /// There is no such port.
@@ -339,20 +340,21 @@ impl<M: NicMemory> SoftNic<M> {
             data.push(self.connect_port(id, theirs, client_pd, pd, ours)?);
         }
         let ends = self.ports.get(&id).map_or(&[][..], |port| &port.queue_pairs);
-        // The first pair of ends is the control queue pair's.
+        // The first pair of ends belongs to the control queue pair.
         let peers = ends.iter().skip(1).map(|&(_, theirs)| self.core.qp_address(theirs));
         let mut peers: Vec<_> = peers.collect::<Result<_, _>>()?;
         let ordinary = size.data_queue_pairs as usize;
         let chunks = data.split_off(ordinary).into_iter().zip(peers.split_off(ordinary)).collect();
         let asking = self.create_chunk_requests(id, size, completions, client_pd)?;
         if let Some(port) = self.ports.get_mut(&id) {
-            // From here on the node's ends are the caller's: windows may be bound to them for longer than the port is there.
+            // From here on the caller owns the node's ends: windows may be bound to them for longer than the port
+            // exists.
             port.queue_pairs.iter_mut().for_each(|(ours, _)| *ours = None);
         }
         Ok((PortQueuePairs { control, data, peers, chunks, asking }, arena.lkey))
     }
 
-    /// Makes the client's queue pairs on which it asks for chunks.
+    /// Makes the queue pairs on which the client requests chunks.
     fn create_chunk_requests(
         &mut self,
         id: PortId,
@@ -431,8 +433,9 @@ impl<M: NicMemory> SoftNic<M> {
         Ok(ours)
     }
 
-    /// Ends a port: the client's queue pairs, completion queue, arena, domain, in that order. Returns its memory. The caller drops
-    /// it on another thread: unmapping much memory takes longer than a NIC's thread should be held up.
+    /// Destroys a port: the client's queue pairs, completion queue, arena, domain, in that order. Returns the port's
+    /// memory. The caller drops it on another thread: unmapping much memory takes longer than a NIC's thread should be
+    /// held up.
     pub fn destroy_port(&mut self, id: PortId) -> Option<M> {
         let port = self.ports.remove(&id)?;
         for (ours, theirs) in port.queue_pairs {
@@ -461,7 +464,7 @@ impl<M: NicMemory> SoftNic<M> {
         self.next_port = number;
     }
 
-    /// How many ports there are.
+    /// Number of ports.
     #[must_use]
     pub fn ports(&self) -> usize {
         self.ports.len()
@@ -485,7 +488,7 @@ impl<M: NicMemory> SoftNic<M> {
     }
 }
 
-/// Retries of a client's SEND while the node has no receive posted: the node posts new receives every turn.
+/// Retries of a client's SEND while the node has no receive posted. The node posts new receives every turn.
 const CLIENT_RNR_RETRIES: u8 = 7;
 
 fn check_depth(depth: u32) -> Result<(), VerbsError> {
@@ -505,7 +508,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
             window_type_1: true,
             window_type_2: true,
             chosen_keys: true,
-            // They are atomic with the CPU's as well, but nothing may come to rely on that.
+            // The atomics are atomic with respect to the CPU's as well, but no code may come to rely on that.
             atomics: AtomicScope::Nic,
             windows_max: crate::core::KEYS_MAX,
             send_depth_max: DEPTH_MAX,
@@ -655,8 +658,8 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         let posters = self.queue_pairs.get(qp.0 as usize).and_then(Option::as_ref);
         let client =
             posters.and_then(|posters| posters.client).and_then(|theirs| self.core.qp_state(theirs).ok());
-        // A client's end can go to ERR by a fault of its own, which the node's end is not told of. The pair is broken
-        // all the same, and is rebuilt as a pair.
+        // A client's end can go to ERR by a fault of its own, which is not reported to the node's end. The pair is
+        // broken all the same, and is rebuilt as a pair.
         Ok(if client == Some(QpState::Error) { QpState::Error } else { ours })
     }
 

@@ -10,7 +10,7 @@ use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::sync::Arc;
 
-/// Queue pairs that wait for their peers.
+/// Number of queue pairs that wait for their peers.
 const CROWD: usize = 1000;
 /// The most visits in a turn to queue pairs that wait or are not known to have work.
 const VISITS_PER_TURN_MAX: u64 = 24;
@@ -50,7 +50,7 @@ impl Rig {
         LocalSpan { address: 0, length: 8, lkey: self.lkey }
     }
 
-    /// Two connected queue pairs. The first waits for the second without a limit.
+    /// Makes two connected queue pairs. The first waits for the second without a limit.
     fn pair(&mut self) -> [QpId; 2] {
         let attributes =
             QpAttributes { send_cq: self.cq, receive_cq: self.cq, send_depth: 4, receive_depth: 4 };
@@ -101,7 +101,7 @@ fn a_crowd_whose_peers_take_nothing_is_visited_now_and_then() {
     let got = rig.poll();
     assert_eq!(got.len(), 2, "a send and a receive: {got:?}");
     assert!(got.iter().all(|it| it.status == Status::Success));
-    // A queue pair that breaks meanwhile says so at once.
+    // A queue pair that breaks meanwhile reports its break at once.
     rig.nic.modify_qp(crowd[8][0], QpChange::Error).expect("any queue pair can be stopped");
     rig.turns(2);
     assert_eq!(rig.poll().len(), 1, "its request is flushed");
@@ -145,7 +145,7 @@ fn a_turn_moves_so_much_and_no_more_and_clients_get_as_much_each_however_many_qu
     let mut ended = vec![0u64; clients.len()];
     for turn in 0..TURNS + 500 {
         if turn == 500 {
-            // By now the NIC has found out that all clients are busy.
+            // By now the NIC has found that all clients are busy.
             ended.fill(0);
         }
         for (_, client) in &mut clients {
@@ -206,7 +206,7 @@ fn clients_that_rest_for_a_few_turns_are_all_served_in_the_next() {
             assert_eq!(client.post(0, &[nothing(client.arena_key(), rest)]), 1);
         }
         if rest == 1 {
-            // All clients are new here.
+            // All clients are new at this point.
             rig.nic.turn_all();
         } else {
             rig.nic.turn();
@@ -287,7 +287,7 @@ fn queue_pairs_that_are_gone_cost_no_visits() {
     let mut rig = Rig::new();
     let page = Mapping::shareable("page", 4096).expect("a page");
     let mut stays = attach(&mut rig, &page).1;
-    // This client posts nothing before the others are gone.
+    // This client posts nothing before the other clients are gone.
     let mut rests = attach(&mut rig, &page).1;
     for _ in 0..500 {
         let (port, mut client) = attach(&mut rig, &page);

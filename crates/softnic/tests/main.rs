@@ -1,4 +1,5 @@
-//! What the software NIC promises, one module a subject. One program: the NIC is compiled once for all of them.
+//! Tests of the promises of the software NIC, with one module for each subject. They are one program, so that the NIC
+//! is compiled once for all of them.
 
 mod conformance;
 mod crowd;

@@ -1,4 +1,4 @@
-//! The NIC from its owner's side: queues of any allowed depth, and what the NIC reports of itself.
+//! Tests of the NIC from its owner's side: queues of any allowed depth, and the NIC's reports of itself.
 
 use portcullis_memory::Mapping;
 use portcullis_nic::{
@@ -177,7 +177,7 @@ fn completions_that_nobody_has_polled_are_never_written_over() {
     let mut received = Vec::new();
     let mut sent = Vec::new();
     for _ in 0..1000 {
-        // More turns change nothing: the NIC can go on only where there is room.
+        // More turns change nothing: the NIC can continue only if there is room.
         for _ in 0..10 {
             rig.nic.turn_all();
         }
@@ -231,7 +231,7 @@ fn regions_and_windows_are_counted_until_they_go() {
 #[test]
 fn an_atomics_word_is_aligned_for_the_peer_and_in_memory() {
     let all = Access::REMOTE | Access::LOCAL_WRITE;
-    // The addresses of a region need not be aligned as its memory is.
+    // The addresses of a region need not be aligned in the same way as its memory.
     for (base, address) in [(4, 8), (4, 12), (0, 4)] {
         let mut rig = Rig::new(16);
         let memory = rig.nic.allocate_memory(4096).expect("memory");
@@ -299,7 +299,7 @@ fn nobody_is_told_what_happened_to_a_queue_pair_that_has_gone() {
     assert_eq!(told, [other[1]]);
 }
 
-/// A queue pair that is its own peer, may post requests of chains, and completes on a counting queue.
+/// Makes a queue pair that is its own peer, may post requests of chains, and completes on a counting queue.
 fn engine(rig: &mut Rig, send_cq: CqId) -> QpId {
     let attributes = QpAttributes { send_cq, ..rig.attributes(1, 0) };
     let role = ChainRole { privileged: true, ..ChainRole::default() };

@@ -1,4 +1,4 @@
-//! Reused queue pair numbers do not bring anything old back.
+//! Tests that a reused queue pair number brings back no completion of its earlier queue pair.
 
 use portcullis_nic::{
     Access, CqId, LocalSpan, Nic, Operation, PdId, QpAttributes, QpId, ReceiveRequest, RemoteAddress,
@@ -6,9 +6,9 @@ use portcullis_nic::{
 };
 use portcullis_softnic::SoftNic;
 
-/// Messages to the queue pair that goes.
+/// Number of messages to the queue pair that is destroyed.
 const MESSAGES: u64 = 4;
-/// New queue pairs until the number must have come back.
+/// The most new queue pairs that are made until the number is used again.
 const COME_AND_GO: u32 = 1000;
 
 fn queue_pair(nic: &mut SoftNic, pd: PdId, cq: CqId) -> QpId {
@@ -39,7 +39,7 @@ fn completions_of_a_queue_pair_that_is_gone_are_never_those_of_the_next_with_its
         nic.post_send(sender, &[request]).expect("a message");
     }
     while nic.turn() {}
-    // They have arrived, and are not polled yet.
+    // The messages have arrived, and are not polled yet.
     nic.destroy_qp(gone).expect("in any state");
     let next = (0..COME_AND_GO).find_map(|_| {
         let next = queue_pair(&mut nic, pd, cqs[1]);

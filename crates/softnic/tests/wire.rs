@@ -1,4 +1,4 @@
-//! The conformance suite with a network: the NIC's packets leave it and come back in.
+//! The conformance suite with a network: the NIC's packets leave it and are returned to it.
 
 use portcullis_examination::{Around, Hook};
 use portcullis_memory::Mapping;
@@ -17,14 +17,14 @@ struct Loop {
     now: Moment,
 }
 
-/// A NIC on such a network.
+/// Makes a NIC on such a network.
 fn looped(first_packet: u32, patience: Lifetime) -> Around<SoftNic, Loop> {
     let mut nic = SoftNic::new();
     nic.core().join(NetworkPort { address: [7; 16], first_packet, patience });
     Around { nic, hook: Loop { now: Moment(1) } }
 }
 
-/// A NIC with the same clock whose queue pairs reach each other without a network.
+/// Makes a NIC with the same clock whose queue pairs reach each other without a network.
 fn loopback() -> Around<SoftNic, Loop> {
     Around { nic: SoftNic::new(), hook: Loop { now: Moment(1) } }
 }
@@ -64,7 +64,7 @@ impl Hook<SoftNic> for Loop {
 
 portcullis_conformance::conformance_tests!(looped(5, Lifetime::millis(1)));
 
-/// Two connected queue pairs on a network. The NIC's patience is shorter than the time of a retry.
+/// Two queue pairs are connected on a network. The NIC's patience is shorter than the time of a retry.
 #[test]
 fn a_send_waits_for_a_receive_for_as_long_as_its_retries_last_whatever_the_patience() {
     let mut looped = looped(0, Lifetime::micros(400));
@@ -83,7 +83,7 @@ fn a_send_waits_for_a_receive_for_as_long_as_its_retries_last_whatever_the_patie
     let request = WorkRequest { id: 5, signalled: true, operation: Operation::Send { local: span(0) } };
     looped.post_send(ends[0], &[request]).expect("posted");
     let mut completions = Vec::new();
-    // Ten microseconds a poll: ten milliseconds without a receive.
+    // At ten microseconds a poll, this is ten milliseconds without a receive.
     for _ in 0..1_000 {
         looped.poll(cq, 4, &mut completions).expect("polled");
     }
@@ -97,8 +97,8 @@ fn a_send_waits_for_a_receive_for_as_long_as_its_retries_last_whatever_the_patie
     assert!(ended.iter().all(|&(_, status)| status == Status::Success), "{ended:?}");
 }
 
-/// A NIC on a network that does not carry packets by itself, with a queue pair of four requests that is connected to
-/// another.
+/// Makes a NIC on a network that does not carry packets by itself, with a queue pair of four requests that is connected
+/// to another.
 fn stranded() -> (SoftNic, CqId, QpId, Lkey) {
     let mut nic = SoftNic::new();
     nic.core().join(NetworkPort { address: [7; 16], first_packet: 5, patience: Lifetime::millis(1) });
@@ -210,11 +210,13 @@ struct Pair {
     memory: Mapping,
     cqs: [CqId; 2],
     ends: [QpId; 2],
-    /// For writing, and for reading only.
+    /// Two keys: one for writing, one for reading only.
     lkeys: [Lkey; 2],
-    /// For the responder's receives, apart from the requester's memory: a message onto itself has no defined result.
+    /// The key for the responder's receives, in memory apart from the requester's: a message onto itself has no defined
+    /// result.
     receives: Lkey,
-    /// With all rights, for reading only, of a type-2 window on the responder's queue pair, and of nothing.
+    /// Four keys: with all rights, for reading only, of a type-2 window on the responder's queue pair, and of no
+    /// object.
     rkeys: [Rkey; 4],
 }
 
@@ -299,7 +301,7 @@ impl Pair {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-    /// The code of a verb exists once. This test compares the two ways in which its bytes travel.
+    /// The code of a verb exists only once. This test compares the two ways in which its bytes travel.
     #[test]
     fn a_request_does_the_same_over_a_network_and_without_one(requests in requests()) {
         let [mut near, mut far] = [loopback(), looped(5, Lifetime::millis(1))].map(Pair::new);

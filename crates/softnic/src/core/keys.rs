@@ -1,4 +1,4 @@
-//! Regions and windows: one table by key index, one check.
+//! Regions and windows: one table by key index, and one check.
 
 use super::objects::exhausted;
 use portcullis_nic::{
@@ -10,15 +10,15 @@ use portcullis_slots::{Numbers, Reuse, Table};
 
 /// The most regions and windows together: 2^20 of the 2^24 indices that a key can name.
 pub const KEYS_MAX: u32 = 1 << 20;
-/// Freed indices that wait while there are unused ones.
+/// Number of freed indices that are kept from reuse as long as there are unused ones.
 const RESTING: u32 = 1024;
 
-/// Where in which memory an access goes.
+/// The memory and the offset of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The memory's number.
     pub memory: u32,
-    /// The offset in it.
+    /// The offset in the memory.
     pub offset: u64,
 }
 
@@ -37,14 +37,14 @@ struct Entry {
     offset: u64,
     memory: u32,
     pd: PdId,
-    /// Region of a bound window.
+    /// The region of a bound window.
     region: u32,
-    /// Queue pair of a bound type-2 window.
+    /// The queue pair of a bound type-2 window.
     queue_pair: QpId,
-    /// Windows bound over a region.
+    /// The number of windows bound over a region.
     windows: u32,
     key: u8,
-    /// A region, or a bound window.
+    /// Whether the entry is a region or a bound window.
     live: bool,
     access: Access,
     kind: Kind,
@@ -72,7 +72,7 @@ pub(crate) struct KeyTable {
     // A free entry keeps its last key, so that its next key differs.
     entries: Table<Entry>,
     indices: Numbers,
-    // How many type-2 windows are bound to each queue pair, by its number.
+    // The number of type-2 windows bound to each queue pair, by its number.
     bound_two: Vec<u32>,
 }
 
@@ -92,7 +92,7 @@ impl KeyTable {
         Ok(index)
     }
 
-    /// Regions and windows.
+    /// The number of regions and windows.
     pub fn len(&self) -> usize {
         self.indices.given()
     }
@@ -109,7 +109,7 @@ impl KeyTable {
         self.indices.give_back(index);
     }
 
-    /// A region over `length` bytes of memory `target.memory`, from `target.offset` on.
+    /// Registers a region over `length` bytes of memory `target.memory`, from `target.offset` on.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -135,7 +135,7 @@ impl KeyTable {
         Ok(Rkey::new(index, entry.key))
     }
 
-    /// Ends a region. Returns which memory it was over and in which domain.
+    /// Ends a region. Returns the memory that it was over, and its domain.
     pub fn deregister(&mut self, region: RegionId) -> Result<(u32, PdId), VerbsError> {
         let entry = self.entry(region.0, "memory region")?;
         if entry.kind != Kind::Region {
@@ -149,7 +149,7 @@ impl KeyTable {
         Ok(gone)
     }
 
-    /// A window, bound to nothing.
+    /// Allocates a window, bound to nothing.
     pub fn allocate(&mut self, pd: PdId, kind: WindowKind) -> Result<Rkey, VerbsError> {
         let index = self.take_index()?;
         let entry = &mut self.entries[index as usize];
@@ -216,7 +216,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Where the bytes of a binding lie, if its region allows it.
+    /// Returns the place of a binding's bytes, if its region allows the binding.
     fn bindable(&self, pd: PdId, binding: &WindowBinding) -> Option<(u32, u64)> {
         let region = self.entries.get(binding.region.0 as usize)?;
         let writes = binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
@@ -245,7 +245,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Whether there is such a window, and it is one of type 2.
+    /// Whether there is such a window, and it is of type 2.
     pub fn is_type_2(&self, window: WindowId) -> bool {
         let entry = self.entries.get(window.0 as usize);
         entry.is_some_and(|entry| entry.kind == Kind::Window(WindowKind::Two))
@@ -263,7 +263,8 @@ impl KeyTable {
         self.bound_two.get(queue_pair.0 as usize).is_some_and(|count| *count > 0)
     }
 
-    /// Where a peer's access goes, if the key allows it. This function is the whole of the protection.
+    /// Returns the target of a peer's access, if the key allows the access. This function is the whole of the
+    /// protection.
     #[inline]
     pub fn authorize(
         &self,
@@ -288,8 +289,8 @@ impl KeyTable {
         (held && !elsewhere).then(|| Target { memory: entry.memory, offset: entry.offset + from })
     }
 
-    /// Why [`authorize`](Self::authorize) refused, given the rights that `queue_pair` has. What only a refusal needs is
-    /// computed here, off the path of accesses that are allowed.
+    /// Returns the reason for which [`authorize`](Self::authorize) refused, given the rights that `queue_pair` has.
+    /// Values that only a refusal needs are computed here, off the path of accesses that are allowed.
     #[cold]
     pub fn fault(
         &self,
@@ -320,7 +321,7 @@ impl KeyTable {
         }
     }
 
-    /// Where a local span lies, if its key names a region of the domain that covers it.
+    /// Returns the place of a local span, if its key names a region of the domain that covers the span.
     #[inline]
     pub fn local(&self, pd: PdId, span: LocalSpan, write: bool) -> Option<Target> {
         let key = Rkey(span.lkey.0);

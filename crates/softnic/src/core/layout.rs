@@ -1,25 +1,29 @@
-//! What the queues hold, byte for byte. All numbers are little-endian on the machines this runs on. Each entry is read
-//! once, into private words, before any of it is interpreted.
+//! The layout of the queues' entries, byte for byte. All numbers are little-endian on the machines this runs on. Each
+//! entry is read once, into private words, before any of it is interpreted.
 //!
-//! **Work request, 64 bytes.** It stays in queue memory until the NIC comes to it, and is fetched then.
+//! **Work request, 64 bytes.** It stays in queue memory until the NIC reaches it, and is fetched then.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! | --- | --- |
-//! | 0 | operation: 0 NOP, 1 SEND, 2 SEND_WITH_INV, 3 READ, 4 WRITE, 5 COMPARE_AND_SWAP, 6 FETCH_AND_ADD, 7 BIND_MW, 8 LOCAL_INV, 9 WAIT, 10 ENABLE, 11 ENABLE_RECV |
+//! | 0 | operation: 0 NOP, 1 SEND, 2 SEND_WITH_INV, 3 READ, 4 WRITE, 5 COMPARE_AND_SWAP, 6 FETCH_AND_ADD, |
+//! | | 7 BIND_MW, 8 LOCAL_INV, 9 WAIT, 10 ENABLE, 11 ENABLE_RECV |
 //! | 1 | flags: bit 0 signalled |
 //! | 2 | access flags of a bind |
 //! | 4..8 | lkey of the local span |
 //! | 8..16 | local address |
 //! | 16..20 | local length |
-//! | 20..24 | rkey: of the remote span, to invalidate, or the window's new one; a completion queue or queue pair of WAIT, ENABLE and ENABLE_RECV |
-//! | 24..32 | remote address, or where a window starts |
+//! | 20..24 | rkey of the remote span, rkey to invalidate, or the window's new rkey; |
+//! | | the completion queue or queue pair of WAIT, ENABLE and ENABLE_RECV |
+//! | 24..32 | remote address, or the first address of a window |
 //! | 32..40 | compare value, value to add, a window's length, or the threshold or limit of WAIT, ENABLE and ENABLE_RECV |
-//! | 40..48 | swap value; or 40..44 the index of a bind's region, and 44..48 the number plus one of the queue pair that a window is bound to, 0 for the one that posts |
+//! | 40..48 | swap value |
+//! | 40..44 | instead of a swap value: the index of a bind's region |
+//! | 44..48 | instead of a swap value: number plus one of the queue pair that a window is bound to, 0 for the poster |
 //! | 48..56 | the request's number, which its completion repeats |
-//! | 56..64 | lap: how often the ring has come round, from 1; stored last, it makes the entry valid |
+//! | 56..64 | lap: the number of the ring's round, from 1; stored last, it makes the entry valid |
 //!
-//! An entry is fetched when all entries before it in its queue are done, and once: so it sees what they have written to
-//! it. In a managed queue ([`ChainRole`](portcullis_nic::ChainRole)) a limit makes entries valid, and not the lap.
+//! An entry is fetched once, when all entries before it in its queue are done: so it contains their changes to it. In a
+//! managed queue ([`ChainRole`](portcullis_nic::ChainRole)) a limit makes entries valid, and not the lap.
 //!
 //! **Receive, 32 bytes**: address, length and lkey, number, lap.
 //! **Completion, 32 bytes**: number; status, kind and length; queue pair and invalidated key; lap.
@@ -66,7 +70,7 @@ fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// A work request as its words, all but the lap.
+/// Returns a work request as its words, all but the lap.
 pub(crate) fn encode_request(request: &WorkRequest) -> [u64; 7] {
     let mut words = [0; 7];
     let local = |words: &mut [u64; 7], opcode: u64, span: LocalSpan| {
@@ -148,26 +152,27 @@ fn encode_chain_verb(words: &mut [u64; 7], verb: &ChainVerb) {
     }
 }
 
-/// A work request as it stands in a managed queue, where the lap means nothing.
+/// Returns a work request as it is stored in a managed queue, where the lap has no meaning.
 pub(crate) fn queue_entry(request: &WorkRequest) -> [u64; 8] {
     let [a, b, c, d, e, f, g] = encode_request(request);
     [a, b, c, d, e, f, g, 0]
 }
 
-/// Number of the work request in `words`, and whether it is signalled.
+/// Returns the number of the work request in `words`, and whether the request is signalled.
 #[inline]
 pub(crate) fn decode_header(words: &[u64; 8]) -> (u64, bool) {
     (words[6], words[0] & SIGNALLED != 0)
 }
 
-/// What the work request in `words` is to do. `None`: the words mean nothing.
+/// Returns the operation of the work request in `words`. `None`: the words mean nothing.
 #[inline]
 pub(crate) fn decode_operation(words: &[u64; 8]) -> Option<Operation> {
     decode_transfer(words).or_else(|| decode_rare(words))
 }
 
-/// What the work request in `words` is to do, if it is a read, a write, an atomic or a message: what clients post. This is
-/// apart from [`decode_rare`], so that the compiler keeps the result in registers.
+/// Returns the operation of the work request in `words`, if it is a read, a write, an atomic or a message: the
+/// operations that clients post. This is apart from [`decode_rare`], so that the compiler keeps the result in
+/// registers.
 #[inline]
 pub(crate) fn decode_transfer(words: &[u64; 8]) -> Option<Operation> {
     let local = LocalSpan { address: words[1], length: low(words[2]), lkey: Lkey(high(words[0])) };
@@ -186,7 +191,8 @@ pub(crate) fn decode_transfer(words: &[u64; 8]) -> Option<Operation> {
     }
 }
 
-/// What no client posts: binds, invalidations, and requests of chains. `None`: the words mean nothing.
+/// Decodes the operations that no client posts: binds, invalidations, and requests of chains. `None`: the words mean
+/// nothing.
 #[cold]
 fn decode_rare(words: &[u64; 8]) -> Option<Operation> {
     let rkey = Rkey(high(words[2]));
@@ -226,12 +232,12 @@ fn decode_rare(words: &[u64; 8]) -> Option<Operation> {
     }
 }
 
-/// The queue pair that a bind or an invalidation is for, if it is not for the one that posts it.
+/// Returns the queue pair that a bind or an invalidation is for, if it is another than the one that posts it.
 fn other_queue_pair(words: &[u64; 8]) -> Option<QpId> {
     high(words[5]).checked_sub(1).map(QpId)
 }
 
-/// A receive as its words, all but the lap.
+/// Returns a receive as its words, all but the lap.
 pub(crate) fn encode_receive(request: &ReceiveRequest) -> [u64; 3] {
     [request.local.address, pair(request.local.length, request.local.lkey.0), request.id]
 }
@@ -246,8 +252,8 @@ pub(crate) fn decode_receive(words: &[u64; 4]) -> ReceiveRequest {
 const KIND_RECEIVE: u64 = 1 << 8;
 const KIND_INVALIDATED: u64 = 1 << 9;
 
-/// A completion as its words, all but the lap. `taken`: how many requests the NIC has taken, which tells the poster the
-/// free slots. Receives carry their length there.
+/// Returns a completion as its words, all but the lap. `taken` is the number of requests that the NIC has taken, from
+/// which the poster computes the free slots. Receives carry their length there.
 pub(crate) fn encode_completion(completion: &Completion, taken: u64) -> [u64; 3] {
     let mut first = u64::from(completion.status as u8);
     let mut second = u64::from(completion.queue_pair.0);
@@ -264,7 +270,8 @@ pub(crate) fn encode_completion(completion: &Completion, taken: u64) -> [u64; 3]
     [completion.request, first, second]
 }
 
-/// The completion in `words` and, for send queues, the lower half of how many requests the NIC has taken.
+/// Returns the completion in `words` and, for send queues, the lower half of the number of requests that the NIC has
+/// taken.
 pub(crate) fn decode_completion(words: &[u64; 4]) -> (Completion, u32) {
     let kind = if words[1] & KIND_RECEIVE == 0 {
         CompletionKind::Send

@@ -1,4 +1,4 @@
-//! Requests whose two ends are both on this NIC: they are executed at once, from memory to memory.
+//! Requests with both ends on this NIC: they are executed at once, from memory to memory.
 
 use super::keys::Target;
 use super::layout::decode_transfer;
@@ -10,27 +10,29 @@ use portcullis_memory::{Bytes, LINE_BYTES};
 use portcullis_nic::{Operation, QpId, QpState, Status};
 use portcullis_protocol::Moment;
 
-/// Requests whose lines are fetched ahead: each comes from another processor's cache, and fetches overlap.
+/// Number of requests whose lines are fetched ahead: each line comes from another processor's cache, and fetches
+/// overlap.
 const PREFETCH: u64 = 6;
-/// How far ahead messages are fetched: less, since the request that names one comes first.
+/// Number of requests ahead whose messages are fetched: less, since the request that names a message is fetched first.
 const MESSAGES_AHEAD: u64 = 3;
-/// How much of a message is fetched ahead, by lines of a processor's cache.
+/// Bytes of a message that are fetched ahead, in steps of a processor's cache line.
 const MESSAGE_BYTES_FETCHED: u64 = 128;
 
-/// How far a request got.
+/// The result of one step of a request.
 enum Step {
     Done,
-    /// It goes on at the next visit.
+    /// The request continues at the next visit.
     Again,
-    /// It is a request of a chain that waits for a count: its queue pair is rung then.
+    /// The request is one of a chain that waits for a count: its queue pair is rung when the count is reached.
     Waiting,
-    /// It failed at the requester: the peer does not learn of it.
+    /// The request failed at the requester: the peer does not learn of it.
     Local(Status),
-    /// The responder refused it: both ends are in error now.
+    /// The responder refused the request: both ends are in error now.
     Refused(Status),
 }
 
-/// Copies between the requester's memory and the responder's. Of a READ or WRITE it copies as much as a visit allows.
+/// Copies between the requester's memory and the responder's. It copies only as much of a READ or WRITE as a visit
+/// allows.
 struct Copying<'a> {
     here: Target,
     /// Bytes of the request that are done.
@@ -40,7 +42,7 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    /// Has `copy` move as many bytes as the visit allows: from which byte on, and how many.
+    /// Calls `copy` for as many bytes as the visit allows, with the first byte and the number of bytes.
     #[inline]
     fn part(&mut self, length: u32, copy: impl FnOnce(u64, u64)) -> Progress {
         let part = (length - *self.done).min(*self.work);
@@ -77,10 +79,10 @@ impl<M: Bytes> Exchange<M> for Copying<'_> {
 }
 
 impl<M: Bytes> Core<M> {
-    /// Executes what is posted, as far as the budget goes.
+    /// Executes the posted requests, as far as the budget allows.
     pub(super) fn serve(&mut self, id: QpId, pair: &mut QueuePair<M>, work: &mut u32, now: Moment) -> Visit {
         let mut blocked = Visit::Blocked;
-        // What the NIC's own thread has posted is in its cache.
+        // The requests that the NIC's own thread has posted are in its cache.
         let is_posted_elsewhere = pair.polled.is_some();
         // Only queue pairs with a receive queue carry messages.
         let carries_messages = is_posted_elsewhere && pair.receive.is_some();
@@ -104,7 +106,7 @@ impl<M: Bytes> Core<M> {
                     None => return Visit::Done,
                 },
             };
-            // Without room for its completion a request is not executed.
+            // If there is no room for its completion, a request is not executed.
             if !self.has_completion_room(pair.send_cq) {
                 pair.current = Some(current);
                 return blocked;
@@ -148,8 +150,8 @@ impl<M: Bytes> Core<M> {
         Visit::Again
     }
 
-    /// Fetches the message of a SEND that will be executed soon, `ahead` places on, from its sender's cache. Nothing is
-    /// decided here: the request is read again, once, when its turn comes.
+    /// Fetches the message of a SEND that will be executed soon, `ahead` places on, from its sender's cache. This is
+    /// only a hint: the request is read again, once, when its turn comes.
     #[inline]
     fn fetch_message(&self, pair: &QueuePair<M>, ahead: u64) {
         let Some(words) = pair.send.glimpse(ahead) else { return };
@@ -191,7 +193,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// The same for a request that concerns only the requester's end.
+    /// Executes a request that concerns only the requester's end.
     fn step_here(&mut self, id: QpId, pair: &mut QueuePair<M>, current: &Current) -> Step {
         let operation = current.operation();
         if let Some(Operation::Chain(verb)) = operation {
@@ -204,7 +206,7 @@ impl<M: Bytes> Core<M> {
         self.execute_here(id, pair.pd, operation).map_or_else(Step::Local, |()| Step::Done)
     }
 
-    /// The responder of a request, if its peer serves.
+    /// Returns the responder of a request, if its peer serves.
     fn responder(&self, own: QpId, pair: &QueuePair<M>) -> Option<Responder> {
         let id = pair.peer?;
         let peer = if id == own { pair } else { self.qps.get(id.0)? };

@@ -1,11 +1,11 @@
 //! The NIC as a pure state machine.
 //!
 //! Requests lie in queue memory. [`Core::turn`] fetches them, checks queue pair, domain, key, range and rights, and
-//! executes them. It has no clock, no threads and no system calls: time is an argument, and memory is a type parameter.
-//! The same code runs on shared memory and in a simulator.
+//! executes them. The NIC has no clock, no threads and no system calls: time is an argument, and memory is a type
+//! parameter. The same code runs on shared memory and in a simulator.
 //!
-//! A turn ends whatever the queues hold: each queue pair has a budget of requests and bytes, no index of a peer's is
-//! believed, and a request is read once into private words.
+//! A turn ends, whatever the queues hold: each queue pair has a budget of requests and bytes, no index of a peer's is
+//! trusted, and a request is read once into private words.
 
 mod inspect;
 mod keys;

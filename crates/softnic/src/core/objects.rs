@@ -1,4 +1,4 @@
-//! The verbs objects of a NIC, and which of them hold which.
+//! The verbs objects of a NIC, and the references between them.
 
 use super::keys::{KEYS_MAX, KeyTable, Target};
 use super::queue_pair::{Current, QueuePair};
@@ -20,35 +20,37 @@ pub const QUEUE_PAIRS_MAX: u32 = 1 << 16;
 pub const COMPLETION_QUEUES_MAX: u32 = 1 << 14;
 /// The most protection domains of a NIC.
 pub const DOMAINS_MAX: u32 = 1 << 14;
-/// Freed numbers of domains, completion queues and memories that wait while there are unused ones.
+/// Reuse of the numbers of domains, completion queues and memories: freed numbers wait as long as there are unused
+/// ones.
 const RESTING: Reuse = Reuse::OldestFirst { resting: 16 };
 const QUEUE_PAIRS_RESTING: Reuse = Reuse::OldestFirst { resting: 64 };
-/// Connections after which a queue pair could be taken for the next one made.
+/// Distance between the first connections of two queue pairs: after so many connections a queue pair could be taken for
+/// the one made next.
 const CONNECTIONS_APART: u32 = 1 << 10;
-/// The most events kept for an owner that does not ask for them.
+/// The most events kept for an owner that does not poll them.
 const EVENTS_MAX: usize = 1 << 16;
 
-/// A software NIC over memory `M`. A clone is the NIC at that moment, over the same memory: for those who try all orders of
-/// its steps, and put the memory's contents back themselves.
+/// A software NIC over memory `M`. A clone is the NIC at that moment, over the same memory. Clones are for exhaustive
+/// exploration of the orders of its steps, which restores the memory's contents itself.
 #[derive(Clone, Debug)]
 pub struct Core<M> {
     pub(super) keys: KeyTable,
-    /// One for each region.
+    /// The memories, one for each region.
     pub(super) memories: Slots<u32, M>,
     domains: Slots<u32, Domain>,
     pub(super) cqs: Slots<u32, CompletionQueue<M>>,
-    /// A queue pair is lent while it is served, so that its peer can be reached.
+    /// The queue pairs. A queue pair is taken out while it is served, so that its peer can be reached.
     pub(super) qps: Slots<u32, Box<QueuePair<M>>>,
     pub(super) schedule: Schedule,
     pub(super) events: VecDeque<Event>,
-    /// Completion queues that got completions since the owner last asked.
+    /// Completion queues that got completions since the owner last polled this list.
     pub(super) touched: Vec<u32>,
     pub(super) network: Option<Network>,
-    /// Where the connections of the next queue pair begin.
+    /// The first connection number of the next queue pair.
     connections: u32,
 }
 
-/// How many objects of each kind a NIC has.
+/// The numbers of objects of each kind on a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
     /// Protection domains.
@@ -70,19 +72,19 @@ struct Domain {
 pub(super) struct CompletionQueue<M> {
     pub kind: CqKind<M>,
     users: u32,
-    /// Completions were posted since the owner last asked.
+    /// Whether completions were posted since the owner last polled the list of such queues.
     pub touched: bool,
-    /// The bytes that this queue's client may still get done in `round`, the round in which it was last served.
+    /// The bytes that this queue's client may still move in `round`, the round in which it was last served.
     pub work_left: u32,
     pub round: u64,
 }
 
-/// What a completion queue does with completions.
+/// The two kinds of completion queue.
 #[derive(Clone, Debug)]
 pub(super) enum CqKind<M> {
-    /// It holds them for a poller.
+    /// The queue holds completions for a poller.
     Entries(CompletionPoster<M>),
-    /// It counts those of success.
+    /// The queue counts successful completions.
     Counting(Counter),
 }
 
@@ -100,17 +102,17 @@ impl<M: Bytes> CompletionQueue<M> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counter {
     count: u32,
-    /// Queue pairs that may wait for a count, by the count. Some may wait no longer: being rung harms nobody.
+    /// Queue pairs that may wait for a count, by the count. Some may not wait any more: ringing those is harmless.
     pub waiters: BTreeSet<(u32, u32)>,
 }
 
 impl Counter {
-    /// Whether the count is there. Counts go round, so half of all numbers lie behind any count.
+    /// Whether the count has reached `threshold`. Counts wrap, so half of all numbers count as reached at any time.
     pub fn has_reached(&self, threshold: u32) -> bool {
         self.count.wrapping_sub(threshold) < 1 << 31
     }
 
-    /// Counts a completion. Returns who waited for this one.
+    /// Counts a completion. Returns the queue pairs that waited for this count.
     pub fn add_one(&mut self) -> Vec<QpId> {
         self.count = self.count.wrapping_add(1);
         let reached = (self.count, 0)..=(self.count, u32::MAX);
@@ -119,7 +121,7 @@ impl Counter {
     }
 }
 
-/// Where a queue pair's rings lie and where its completions go.
+/// The places of a queue pair's rings, and its completion queues.
 #[derive(Debug)]
 pub struct QpPlace<M> {
     /// The ring of its send queue.
@@ -130,20 +132,20 @@ pub struct QpPlace<M> {
     pub send_cq: u32,
     /// The completion queue of its receive queue.
     pub receive_cq: u32,
-    /// The number that its completions carry. `None`: its own.
+    /// The number that its completions carry. `None`: the queue pair's own number.
     pub label: Option<QpId>,
-    /// Whether the NIC has to look at it without a doorbell: its poster is another process.
+    /// Whether the NIC has to check the queue pair without a doorbell: its poster is another process.
     pub polled: bool,
-    /// What it is beyond verbs.
+    /// The features of the queue pair beyond verbs.
     pub role: ChainRole,
 }
 
-/// Where a completion queue's ring lies.
+/// The place of a completion queue's ring.
 #[derive(Debug)]
 pub struct CqPlace<M> {
     /// The ring.
     pub ring: Ring<M>,
-    /// Where in that memory the polling end writes how many it has polled.
+    /// The offset in that memory at which the polling end writes the number of completions that it has polled.
     pub cell: u64,
 }
 
@@ -154,7 +156,7 @@ impl<M: Bytes> Default for Core<M> {
 }
 
 impl<M: Bytes> Core<M> {
-    /// A NIC with nothing in it.
+    /// Makes a NIC without objects.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -171,7 +173,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// What there is on this NIC.
+    /// Returns the numbers of objects on this NIC.
     #[must_use]
     pub fn objects(&self) -> ObjectCounts {
         ObjectCounts {
@@ -182,19 +184,19 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// See [`portcullis_nic::Nic::allocate_pd`].
+    /// Creates a protection domain: see [`portcullis_nic::Nic::allocate_pd`].
     ///
     /// # Errors
-    /// No more domains.
+    /// There are no more domains.
     pub fn allocate_pd(&mut self) -> Result<PdId, VerbsError> {
         let domain = self.domains.try_insert(Domain::default());
         domain.map(PdId).map_err(|_| exhausted("protection domains", DOMAINS_MAX))
     }
 
-    /// See [`portcullis_nic::Nic::deallocate_pd`].
+    /// Destroys a protection domain: see [`portcullis_nic::Nic::deallocate_pd`].
     ///
     /// # Errors
-    /// It is unknown or in use.
+    /// The domain is unknown or in use.
     pub fn deallocate_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
         if self.domain(pd)?.users > 0 {
             return Err(VerbsError::Busy {
@@ -216,7 +218,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// See [`portcullis_nic::Nic::register_region`].
+    /// Registers a region: see [`portcullis_nic::Nic::register_region`].
     ///
     /// # Errors
     /// The span or the access flags make no sense, or a limit is reached.
@@ -255,10 +257,10 @@ impl<M: Bytes> Core<M> {
         Ok(Region { id: RegionId(rkey.index()), lkey: Lkey(rkey.0), rkey })
     }
 
-    /// See [`portcullis_nic::Nic::deregister_region`].
+    /// Deregisters a region: see [`portcullis_nic::Nic::deregister_region`].
     ///
     /// # Errors
-    /// It is unknown, or windows are bound over it.
+    /// The region is unknown, or windows are bound over it.
     pub fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
         let (memory, pd) = self.keys.deregister(region)?;
         self.memories.remove(memory);
@@ -266,7 +268,7 @@ impl<M: Bytes> Core<M> {
         Ok(())
     }
 
-    /// See [`portcullis_nic::Nic::allocate_window`].
+    /// Allocates a window: see [`portcullis_nic::Nic::allocate_window`].
     ///
     /// # Errors
     /// The domain is unknown, or there are no more windows.
@@ -277,28 +279,28 @@ impl<M: Bytes> Core<M> {
         Ok(Window { id: WindowId(rkey.index()), rkey })
     }
 
-    /// See [`portcullis_nic::Nic::deallocate_window`].
+    /// Deallocates a window: see [`portcullis_nic::Nic::deallocate_window`].
     ///
     /// # Errors
-    /// It is unknown.
+    /// The window is unknown.
     pub fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
         let pd = self.keys.deallocate(window)?;
         self.leave_domain(pd);
         Ok(())
     }
 
-    /// A completion queue in memory that its poller shares.
+    /// Creates a completion queue in memory that its poller shares.
     ///
     /// # Errors
-    /// No more completion queues.
+    /// There are no more completion queues.
     pub fn create_cq(&mut self, place: CqPlace<M>) -> Result<u32, VerbsError> {
         self.add_cq(CqKind::Entries(CompletionPoster::new(place.ring, place.cell)))
     }
 
-    /// See [`portcullis_nic::Nic::create_counting_cq`].
+    /// Creates a counting completion queue: see [`portcullis_nic::Nic::create_counting_cq`].
     ///
     /// # Errors
-    /// No more completion queues.
+    /// There are no more completion queues.
     pub fn create_counting_cq(&mut self) -> Result<u32, VerbsError> {
         self.add_cq(CqKind::Counting(Counter::default()))
     }
@@ -315,10 +317,10 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// See [`portcullis_nic::Nic::completions_counted`].
+    /// Returns the count of a counting completion queue: see [`portcullis_nic::Nic::completions_counted`].
     ///
     /// # Errors
-    /// It is unknown, or does not count.
+    /// The completion queue is unknown, or is not a counting one.
     pub fn completions_counted(&self, cq: u32) -> Result<u32, VerbsError> {
         match self.cqs.get(cq).map(|queue| &queue.kind) {
             Some(CqKind::Counting(counter)) => Ok(counter.count),
@@ -326,10 +328,10 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// See [`portcullis_nic::Nic::destroy_cq`].
+    /// Destroys a completion queue: see [`portcullis_nic::Nic::destroy_cq`].
     ///
     /// # Errors
-    /// It is unknown or in use.
+    /// The completion queue is unknown or in use.
     pub fn destroy_cq(&mut self, cq: u32) -> Result<(), VerbsError> {
         let queue = self.cqs.get(cq).ok_or(VerbsError::NoSuch { what: "completion queue" })?;
         if queue.users > 0 {
@@ -341,7 +343,7 @@ impl<M: Bytes> Core<M> {
         Ok(())
     }
 
-    /// What a queue pair waits for is gone: its request fails, if it still waits.
+    /// Fails the request of `waiter`, if it still waits for the completion queue `gone`, which was destroyed.
     fn fail_wait(&mut self, waiter: QpId, gone: CqId) {
         let Some(mut pair) = self.qps.lend(waiter.0) else { return };
         let waits = |current: &Current| matches!(current.operation(), Some(Operation::Chain(ChainVerb::Wait { cq, .. })) if cq == gone);
@@ -355,7 +357,7 @@ impl<M: Bytes> Core<M> {
         self.qps.give_back(waiter.0, pair);
     }
 
-    /// A queue pair whose rings are shared with its poster, in RESET.
+    /// Creates a queue pair whose rings are shared with its poster, in RESET.
     ///
     /// # Errors
     /// The domain or a completion queue is unknown, or there are no more queue pairs.
@@ -406,17 +408,18 @@ impl<M: Bytes> Core<M> {
         Ok(id)
     }
 
-    /// Where a new queue pair's connections begin: away from those of the last with its number.
+    /// Returns the first connection number of a new queue pair: apart from those of the last queue pair with its
+    /// number.
     fn next_connection(&mut self) -> u32 {
         let first = self.connections;
         self.connections = first.wrapping_add(CONNECTIONS_APART);
         first
     }
 
-    /// See [`portcullis_nic::Nic::destroy_qp`].
+    /// Destroys a queue pair: see [`portcullis_nic::Nic::destroy_qp`].
     ///
     /// # Errors
-    /// It is unknown, or a type-2 window is bound to it.
+    /// The queue pair is unknown, or a type-2 window is bound to it.
     pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         self.qp(qp)?;
         if self.keys.bound_to(qp) {
@@ -443,33 +446,33 @@ impl<M: Bytes> Core<M> {
         self.qps.get_mut(qp.0).map(Box::as_mut).ok_or(VerbsError::NoSuch { what: "queue pair" })
     }
 
-    /// See [`portcullis_nic::Nic::qp_address`].
+    /// Returns a queue pair's address: see [`portcullis_nic::Nic::qp_address`].
     ///
     /// # Errors
-    /// It is unknown.
+    /// The queue pair is unknown.
     pub fn qp_address(&self, qp: QpId) -> Result<QpAddress, VerbsError> {
         Ok(self.address_of(qp, self.qp(qp)?))
     }
 
-    /// Where peers reach a queue pair. Where all ends are on one NIC, the number is enough.
+    /// Returns the address at which peers reach a queue pair. If all ends are on one NIC, the number is enough.
     pub(super) fn address_of(&self, id: QpId, pair: &QueuePair<M>) -> QpAddress {
         let (port, first) =
             self.network.as_ref().map_or(([0; 16], 0), |it| (it.port.address, it.port.first_packet));
         QpAddress { number: id.0, port, lid: 0, first_packet: first.wrapping_add(pair.connections) }
     }
 
-    /// See [`portcullis_nic::Nic::qp_state`].
+    /// Returns a queue pair's state: see [`portcullis_nic::Nic::qp_state`].
     ///
     /// # Errors
-    /// It is unknown.
+    /// The queue pair is unknown.
     pub fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
         Ok(self.qp(qp)?.state)
     }
 
-    /// See [`portcullis_nic::Nic::modify_qp`].
+    /// Changes a queue pair's state: see [`portcullis_nic::Nic::modify_qp`].
     ///
     /// # Errors
-    /// It is unknown, or its state does not allow the step.
+    /// The queue pair is unknown, or its state does not allow the step.
     pub fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
         let networked = self.network.is_some();
         let pair = self.qp_mut(qp)?;
@@ -479,7 +482,7 @@ impl<M: Bytes> Core<M> {
         {
             return Err(VerbsError::Invalid("a queue pair that is privileged for chains is its own peer"));
         }
-        // What is its own peer needs no network.
+        // A queue pair that is its own peer needs no network.
         pair.modify(change, networked && !pair.role.privileged)?;
         if matches!(change, QpChange::Error | QpChange::ReadyToSend { .. }) {
             self.ring(qp);
@@ -487,7 +490,7 @@ impl<M: Bytes> Core<M> {
         Ok(())
     }
 
-    /// Rings the doorbell of a queue pair that is not polled: it has something to do.
+    /// Rings the doorbell of a queue pair that is not polled, since the queue pair has something to do.
     pub fn ring(&mut self, qp: QpId) {
         let Ok(pair) = self.qp_mut(qp) else { return };
         let is_scheduled = std::mem::replace(&mut pair.scheduled, true);
@@ -500,18 +503,18 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// Whether [`Core::poll_event`] has one.
+    /// Whether [`Core::poll_event`] has an event.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// The next event, if one happened.
+    /// Returns the next event, if one happened.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// A completion queue that got completions since this function last returned it.
+    /// Returns a completion queue that got completions since this function last returned it.
     pub fn pop_touched(&mut self) -> Option<u32> {
         let cq = self.touched.pop()?;
         if let Some(queue) = self.cqs.get_mut(cq) {

@@ -12,52 +12,52 @@ use portcullis_protocol::{Lifetime, Moment};
 /// The request that a queue pair is working on, read once from its queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current {
-    /// A private copy: nobody changes what was read.
+    /// A private copy of the request: no other process can change it.
     words: [u64; 8],
     /// Bytes of a long transfer that are done.
     pub done: u32,
-    /// Since when the peer has had no receive for it.
+    /// The first moment at which the peer had no receive for the request.
     pub not_ready_since: Option<Moment>,
 }
 
-/// How long a peer without a receive is given for each retry (`min_rnr_timer`).
+/// The time that a peer without a receive is given for each retry (`min_rnr_timer`).
 pub(super) const RNR_TIMER: Lifetime = Lifetime::micros(640);
-/// `rnr_retries` that means for ever.
+/// The value of `rnr_retries` that means for ever.
 const RNR_FOR_EVER: u8 = 7;
 
 impl Current {
-    /// The request in `words`.
+    /// Makes the current request from `words`.
     #[inline]
     pub fn read(words: [u64; 8]) -> Self {
         Self { words, done: 0, not_ready_since: None }
     }
 
-    /// Its poster's number.
+    /// The poster's number for the request.
     #[inline]
     pub fn id(&self) -> u64 {
         decode_header(&self.words).0
     }
 
-    /// Whether its success is told.
+    /// Whether a success of the request produces a completion.
     #[inline]
     pub fn signalled(&self) -> bool {
         decode_header(&self.words).1
     }
 
-    /// What is asked of the responder, and where its bytes are at the requester. `None`: the request concerns only the
-    /// requester's end, or means nothing.
+    /// Returns the responder's part of the request, and the bytes at the requester. `None`: the request concerns only
+    /// the requester's end, or means nothing.
     #[inline]
     pub fn transfer(&self) -> Option<(Verb, LocalSpan)> {
         decode_transfer(&self.words).and_then(Verb::of)
     }
 
-    /// What is to be done. `None`: the words mean nothing.
+    /// Returns the operation. `None`: the words mean nothing.
     #[inline]
     pub fn operation(&self) -> Option<Operation> {
         decode_operation(&self.words)
     }
 
-    /// The peer is not ready to receive. Returns whether that has lasted longer than the retries.
+    /// Records that the peer is not ready to receive. Returns whether that has lasted longer than the retries.
     pub fn is_given_up(&mut self, retries: u8, now: Moment) -> bool {
         let since = *self.not_ready_since.get_or_insert(now);
         let patience = Lifetime(RNR_TIMER.0 * u64::from(retries));
@@ -69,13 +69,13 @@ impl Current {
 pub(crate) struct QueuePair<M> {
     pub pd: PdId,
     pub state: QpState,
-    /// What the peer may do.
+    /// The accesses that the peer may make.
     pub access: Access,
     /// The peer, if it is on this NIC.
     pub peer: Option<QpId>,
     /// The connection to a peer on the network.
     pub connection: Option<Box<Connection>>,
-    /// Connections before the present one.
+    /// Number of connections before the present one.
     pub connections: u32,
     pub rnr_retries: u8,
     pub send_cq: u32,
@@ -83,20 +83,20 @@ pub(crate) struct QueuePair<M> {
     pub send: SendTaker<M>,
     pub receive: Option<ReceiveTaker<M>>,
     pub current: Option<Current>,
-    /// What it is beyond verbs.
+    /// The features of the queue pair beyond verbs.
     pub role: ChainRole,
     /// The number that completions carry.
     pub label: QpId,
-    /// Among the ready queue pairs, or napping.
+    /// Whether the queue pair is among the ready ones, or naps.
     pub scheduled: bool,
-    /// Where it stands in the schedule, if it is visited without being rung.
+    /// The queue pair's place in the schedule, if it is visited without being rung.
     pub polled: Option<Polling>,
-    /// Visits in a row in which the queue pair could do nothing.
+    /// Number of visits in a row in which the queue pair could do nothing.
     pub blocked: u32,
 }
 
 impl<M: Bytes> QueuePair<M> {
-    /// Takes the step, if the present state allows it. `networked`: the peer is reached through the network.
+    /// Carries out the step, if the present state allows it. `networked`: the peer is reached through the network.
     pub fn modify(&mut self, change: QpChange, networked: bool) -> Result<(), VerbsError> {
         let from = self.state;
         let wrong = Err(VerbsError::State { from });
@@ -135,7 +135,7 @@ impl<M: Bytes> QueuePair<M> {
         Ok(())
     }
 
-    /// Discards what is posted, without completions.
+    /// Discards the posted requests and receives, without completions.
     fn forget(&mut self) {
         self.current = None;
         self.connection = None;
@@ -145,12 +145,12 @@ impl<M: Bytes> QueuePair<M> {
         }
     }
 
-    /// The oldest request on its way to a peer on another NIC.
+    /// Removes and returns the oldest request on its way to a peer on another NIC.
     pub fn pop_outstanding(&mut self) -> Option<Current> {
         Some(self.connection.as_mut()?.outstanding.pop_front()?.current)
     }
 
-    /// Requests on their way to a peer on another NIC.
+    /// Number of requests on their way to a peer on another NIC.
     pub fn outstanding(&self) -> u64 {
         self.connection.as_ref().map_or(0, |connection| connection.outstanding.len() as u64)
     }

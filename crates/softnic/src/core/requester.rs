@@ -1,5 +1,5 @@
-//! The requester's half towards a peer on another NIC. Several requests are on their way at a time; they complete in
-//! order.
+//! The requester's half of a request to a peer on another NIC. Several requests are on their way at a time; they
+//! complete in order.
 
 use super::keys::Target;
 use super::objects::Core;
@@ -12,14 +12,14 @@ use portcullis_nic::{LocalSpan, PdId, QpAddress, QpId, QpState, Status};
 use portcullis_protocol::Moment;
 use std::collections::VecDeque;
 
-/// Requests of one queue pair that may be on their way at a time.
+/// The most requests of one queue pair that may be on their way at a time.
 const OUTSTANDING_MAX: usize = 64;
 
 /// A connection to a queue pair of another NIC.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub peer: QpAddress,
-    /// Sent and not completed, oldest first.
+    /// Requests that were sent and have not completed, oldest first.
     pub outstanding: VecDeque<Outstanding>,
     /// The number of the next request sent.
     next: u32,
@@ -40,14 +40,15 @@ impl Connection {
         Self { peer, outstanding: VecDeque::new(), next: 0, expected: 0 }
     }
 
-    /// Answers come in order, so only this request can be answered next.
+    /// Returns the oldest request without an answer. Answers arrive in order, so only this request can be answered
+    /// next.
     fn first_unanswered(&mut self) -> Option<&mut Outstanding> {
         self.outstanding.iter_mut().find(|sent| sent.outcome.is_none())
     }
 }
 
 impl<M: Bytes> Core<M> {
-    /// Completes what was answered, and sends what waits.
+    /// Completes the answered requests, and sends the waiting ones.
     pub(super) fn serve_remote(
         &mut self,
         id: QpId,
@@ -96,7 +97,7 @@ impl<M: Bytes> Core<M> {
         let current = Current::read(pair.send.peek()?);
         let composed = match current.transfer() {
             Some((verb, local)) => self.compose(pair.pd, verb, local).map(Some),
-            // This request needs no peer, and waits its turn.
+            // This request needs no peer, but must not overtake the requests before it.
             None if !connection.outstanding.is_empty() => return None,
             None if !self.has_completion_room(pair.send_cq) => return Some(Visit::Blocked),
             None => self.execute_here(id, pair.pd, current.operation()).map(|()| None),
@@ -124,7 +125,7 @@ impl<M: Bytes> Core<M> {
         Some(Visit::Done)
     }
 
-    /// A request for the wire, with its bytes, or the status that it fails with.
+    /// Returns a request for the wire, with its bytes, or the status that it fails with.
     fn compose(&self, pd: PdId, verb: Verb, local: LocalSpan) -> Result<WireRequest, Status> {
         let here = self.requester_end(pd, verb, local)?;
         Ok(match verb {
@@ -163,7 +164,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// An answer has come. Its bytes go where the request said, and the request completes in its turn.
+    /// Handles an answer. Its bytes go to the place that the request names, and the request completes in its turn.
     pub(super) fn take_answer(&mut self, packet: &Packet, answer: &Response, now: Moment) {
         let qp = QpId(packet.to.number);
         let Some(mut pair) = self.qps.lend(qp.0) else { return };
@@ -202,13 +203,13 @@ impl<M: Bytes> Core<M> {
         if front.current.is_given_up(retries, now) {
             front.outcome = Some(Err(Status::RnrRetryExceededError));
         } else if let Some(network) = &mut self.network {
-            // The peer has answered, so its patience begins again with the next try.
+            // The peer has answered, so the wait for an answer begins again with the next try.
             front.sent = now.after(RNR_TIMER);
             network.resends.push_back((now.after(RNR_TIMER), qp));
         }
     }
 
-    /// Gives up on answers that do not come, and sends requests again whose peer was not ready.
+    /// Fails requests whose answers do not arrive in time, and sends requests again whose peer was not ready.
     pub(super) fn look_after_wire(&mut self, now: Moment) {
         let Some(network) = &mut self.network else { return };
         let patience = network.port.patience;
@@ -235,7 +236,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// Sends all unanswered requests again: the responder executes nothing behind one that it was not ready for.
+    /// Sends all unanswered requests again: the responder executes no request behind one that it was not ready for.
     fn send_again(&mut self, qp: QpId, now: Moment) {
         let Some(mut pair) = self.qps.lend(qp.0) else { return };
         let mut connection = pair.connection.take();

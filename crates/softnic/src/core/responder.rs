@@ -1,4 +1,5 @@
-//! The responder's half towards a peer on another NIC: it executes what a packet asks for when it arrives, and answers.
+//! The responder's half of a request from a peer on another NIC: it executes a packet's request when the packet
+//! arrives, and answers.
 
 use super::keys::Target;
 use super::objects::Core;
@@ -9,7 +10,7 @@ use portcullis_nic::{QpId, QpState};
 use portcullis_protocol::Moment;
 use portcullis_protocol::planted::{self, Fault};
 
-/// Bytes come out of the request's packet and go into the answer's, always whole.
+/// The exchange of bytes through packets: they come from the request's packet and go into the answer's, always whole.
 struct Packets<'a> {
     brought: &'a [u8],
     answer: Response,
@@ -38,7 +39,7 @@ impl<M: Bytes> Exchange<M> for Packets<'_> {
 }
 
 impl WireRequest {
-    /// What the request asks for, and the bytes that it brings.
+    /// Returns the operation of the request, and the bytes that it brings.
     fn verb(&self) -> (Verb, &[u8]) {
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         match *self {
@@ -54,8 +55,8 @@ impl WireRequest {
 }
 
 impl<M: Bytes> Core<M> {
-    /// Takes in a packet that the network has carried here. A packet is dropped if it belongs to no connection of this
-    /// NIC or to an earlier one, or if it comes after a packet that was lost.
+    /// Handles a packet that the network has carried here. A packet is dropped if it belongs to no connection of this
+    /// NIC or to an earlier one, or if it arrives after a packet that was lost.
     pub fn receive(&mut self, packet: &Packet, now: Moment) {
         match &packet.body {
             PacketBody::Response(answer) => self.take_answer(packet, answer, now),
@@ -67,7 +68,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// The queue pair that a request is for, if this request is the next that it expects.
+    /// Returns the queue pair that a request is for, if this request is the next that the queue pair expects.
     fn expected_by(&self, packet: &Packet) -> Option<Responder> {
         let id = QpId(packet.to.number);
         let pair = self.qp(id).ok()?;

@@ -1,8 +1,9 @@
 //! Rings in queue memory: one end posts, the other takes.
 //!
 //! An entry is valid when its last word holds the ring's present lap. One cache line therefore carries a request from
-//! poster to taker, and no index is believed: each end counts for itself. A peer that writes nonsense gets nonsense
-//! done on its own queue. It can neither make the taker read outside the ring nor take an entry twice.
+//! poster to taker, and neither end trusts an index of the other: each end counts for itself. If a peer writes
+//! nonsense, nonsense is executed on the peer's own queue. The peer can neither make the taker read outside the ring
+//! nor take an entry twice.
 
 use super::inspect::QueueProgress;
 use super::layout::{
@@ -13,7 +14,7 @@ use portcullis_memory::Bytes;
 use portcullis_nic::{Completion, ReceiveRequest, WorkRequest};
 use std::ops::Range;
 
-/// Where a ring lies: `depth` entries from `offset` on. The depth is a power of two.
+/// The place of a ring: `depth` entries from `offset` on. The depth is a power of two.
 #[derive(Clone, Debug)]
 pub struct Ring<M> {
     memory: M,
@@ -23,7 +24,7 @@ pub struct Ring<M> {
 }
 
 impl<M: Bytes> Ring<M> {
-    /// A ring of `depth` entries at `offset`.
+    /// Makes a ring of `depth` entries at `offset`.
     ///
     /// # Panics
     /// The depth is not a power of two, or the ring does not lie in the memory on an entry's boundary.
@@ -39,18 +40,19 @@ impl<M: Bytes> Ring<M> {
         self.mask + 1
     }
 
-    /// The memory, and where in it the ring lies, for entries of `bytes`.
+    /// Returns the memory, and the range in it that the ring takes with entries of `bytes`.
     pub(crate) fn place(&self, bytes: u64) -> (M, Range<u64>) {
         (self.memory.clone(), self.offset..self.offset + self.depth() * bytes)
     }
 
-    /// A send queue's entries are the longest: memory for another queue may be too short for it.
+    /// Checks that the memory has room for work requests, the longest entries: memory for another queue may be too
+    /// short for them.
     fn holds_requests(&self) {
         let end = self.offset + self.depth() * WORK_REQUEST_BYTES;
         assert!(end <= self.memory.length(), "a send queue lies in its memory");
     }
 
-    /// Where entry `count` of a ring with entries of `bytes` lies, and the lap that makes it valid.
+    /// Returns the offset of entry `count` of a ring with entries of `bytes`, and the lap that makes the entry valid.
     fn slot(&self, count: u64, bytes: u64) -> (u64, u64) {
         (self.offset + (count & self.mask) * bytes, (count >> self.shift) + 1)
     }
@@ -65,24 +67,24 @@ pub struct SendPoster<M> {
 }
 
 impl<M: Bytes> SendPoster<M> {
-    /// An empty queue's posting end.
+    /// Makes the posting end of an empty queue.
     ///
     /// # Panics
-    /// The ring's memory is too short for so many requests.
+    /// The ring's memory is too short for its number of requests.
     #[must_use]
     pub fn new(ring: Ring<M>) -> Self {
         ring.holds_requests();
         Self { ring, posted: 0, retired: 0 }
     }
 
-    /// How many requests fit.
+    /// Number of requests that fit.
     #[must_use]
     pub fn room(&self) -> u64 {
         self.ring.depth() - (self.posted - self.retired)
     }
 
-    /// Posts as many of `requests` as fit and returns how many. The first is stored last, which is the doorbell: the
-    /// NIC sees all of them or none.
+    /// Posts as many of `requests` as fit and returns their number. The first is stored last, which is the doorbell:
+    /// the NIC sees all of them or none.
     pub fn post(&mut self, requests: &[WorkRequest]) -> usize {
         let fit = usize::try_from(self.room()).map_or(requests.len(), |room| room.min(requests.len()));
         let Some((first, rest)) = requests[..fit].split_first() else { return 0 };
@@ -100,16 +102,17 @@ impl<M: Bytes> SendPoster<M> {
         self.ring.memory.store(offset + 56, lap);
     }
 
-    /// A completion said that the NIC has taken requests up to `taken` (its lower half).
+    /// Frees slots after a completion, by which the NIC has taken requests up to `taken` (the lower half of their
+    /// number).
     pub fn retire(&mut self, taken: u32) {
         let outstanding = low(self.posted).wrapping_sub(taken);
-        // A NIC never takes more than was posted: any other number is from a completion before a reset.
+        // A NIC never takes more requests than were posted: any other number is from a completion before a reset.
         if u64::from(outstanding) <= self.posted - self.retired {
             self.retired = self.posted - u64::from(outstanding);
         }
     }
 
-    /// The queue was reset: nothing is outstanding.
+    /// Resets this end with the queue: no request is outstanding any more.
     pub fn reset(&mut self) {
         self.retired = self.posted;
     }
@@ -128,19 +131,21 @@ pub struct SendTaker<M> {
 struct Managed(Option<u64>);
 
 impl Managed {
-    /// Whether entry `count` is valid. `by_lap`: whether the queue's poster says so.
+    /// Whether entry `count` is valid. `by_lap` returns whether it is valid by its lap, which the queue's poster
+    /// writes.
     #[inline]
     fn admits(&self, count: u64, by_lap: impl FnOnce() -> bool) -> bool {
         self.0.map_or_else(by_lap, |limit| count < limit)
     }
 
-    /// Sets the limit, unless it is below the present one. Returns whether there is one.
+    /// Sets the limit, unless the new one is below the present one. Returns whether the queue has a limit.
     fn enable(&mut self, limit: u64) -> bool {
         self.0 = self.0.map(|present| present.max(limit));
         self.0.is_some()
     }
 
-    /// The queue is reset. Returns whether it is managed: then it begins with its first entry again.
+    /// Resets the limit with the queue. Returns whether the queue is managed: then it begins with its first entry
+    /// again.
     fn reset(&mut self) -> bool {
         self.0 = self.0.map(|_| 0);
         self.0.is_some()
@@ -148,37 +153,38 @@ impl Managed {
 }
 
 impl<M: Bytes> SendTaker<M> {
-    /// An empty queue's taking end.
+    /// Makes the taking end of an empty queue.
     ///
     /// # Panics
-    /// The ring's memory is too short for so many requests.
+    /// The ring's memory is too short for its number of requests.
     #[must_use]
     pub fn new(ring: Ring<M>) -> Self {
         ring.holds_requests();
         Self { ring, taken: 0, managed: Managed::default() }
     }
 
-    /// The same for a managed queue.
+    /// Makes the taking end of an empty managed queue.
     ///
     /// # Panics
-    /// As [`SendTaker::new`].
+    /// The ring's memory is too short for its number of requests.
     #[must_use]
     pub fn managed(ring: Ring<M>) -> Self {
         Self { managed: Managed(Some(0)), ..Self::new(ring) }
     }
 
-    /// Sets the limit of a managed queue, unless it is below the present one. Returns whether the queue is managed.
+    /// Sets the limit of a managed queue, unless the new one is below the present one. Returns whether the queue is
+    /// managed.
     pub fn enable(&mut self, limit: u64) -> bool {
         self.managed.enable(limit)
     }
 
-    /// How far the queue has come.
+    /// The progress of the queue.
     #[must_use]
     pub fn progress(&self) -> QueueProgress {
         QueueProgress { taken: self.taken, limit: self.managed.0 }
     }
 
-    /// How many requests were taken off.
+    /// Number of requests that were taken off.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken
@@ -192,10 +198,11 @@ impl<M: Bytes> SendTaker<M> {
         self.managed.admits(self.taken, || self.ring.memory.load(offset + 56) == lap)
     }
 
-    /// A private copy of the next request, which stays where it is.
+    /// Returns a private copy of the next request, which stays in the queue.
     #[must_use]
-    // Inlined, the words stay in registers. A call would have them stored and then loaded again as wider ones, and that load
-    // waits until the stores have left the processor, behind a line that comes from the poster's cache.
+    // If this function is inlined, the words stay in registers. A call would store them and load them again as wider
+    // ones, and that load waits until the stores have left the processor, behind a line that comes from the poster's
+    // cache.
     #[inline(always)]
     pub fn peek(&self) -> Option<[u64; 8]> {
         let (offset, _) = self.ring.slot(self.taken, WORK_REQUEST_BYTES);
@@ -209,7 +216,8 @@ impl<M: Bytes> SendTaker<M> {
         self.ring.memory.prefetch(offset);
     }
 
-    /// The request `ahead` places on, if there is one. This is a hint: its words may change before its turn comes.
+    /// Returns the request `ahead` places on, if there is one. This is a hint: its words may change before its turn
+    /// comes.
     #[must_use]
     pub fn glimpse(&self, ahead: u64) -> Option<[u64; 8]> {
         let (offset, lap) = self.ring.slot(self.taken + ahead, WORK_REQUEST_BYTES);
@@ -221,7 +229,7 @@ impl<M: Bytes> SendTaker<M> {
         self.taken += 1;
     }
 
-    /// Discards what is posted: at most one ring's worth, however fast its poster is.
+    /// Discards the posted requests: at most one ring's worth, however fast their poster is.
     pub fn discard(&mut self) {
         if self.managed.reset() {
             self.taken = 0;
@@ -245,13 +253,13 @@ pub struct ReceivePoster<M> {
 }
 
 impl<M: Bytes> ReceivePoster<M> {
-    /// An empty queue's posting end.
+    /// Makes the posting end of an empty queue.
     #[must_use]
     pub fn new(ring: Ring<M>) -> Self {
         Self { ring, posted: 0, retired: 0 }
     }
 
-    /// Posts as many of `requests` as fit and returns how many.
+    /// Posts as many of `requests` as fit and returns their number.
     pub fn post(&mut self, requests: &[ReceiveRequest]) -> usize {
         let room = self.ring.depth() - (self.posted - self.retired);
         let fit = usize::try_from(room).map_or(requests.len(), |room| room.min(requests.len()));
@@ -264,14 +272,14 @@ impl<M: Bytes> ReceivePoster<M> {
         fit
     }
 
-    /// A receive has completed. Receives complete in order, one completion each.
+    /// Frees the slot of a receive that has completed. Receives complete in order, with one completion each.
     pub fn retire(&mut self) {
         if self.retired < self.posted {
             self.retired += 1;
         }
     }
 
-    /// The queue was reset: nothing is outstanding.
+    /// Resets this end with the queue: no receive is outstanding any more.
     pub fn reset(&mut self) {
         self.retired = self.posted;
     }
@@ -286,32 +294,33 @@ pub struct ReceiveTaker<M> {
 }
 
 impl<M: Bytes> ReceiveTaker<M> {
-    /// An empty queue's taking end.
+    /// Makes the taking end of an empty queue.
     #[must_use]
     pub fn new(ring: Ring<M>) -> Self {
         Self { ring, taken: 0, managed: Managed::default() }
     }
 
-    /// The same for a managed queue.
+    /// Makes the taking end of an empty managed queue.
     #[must_use]
     pub fn managed(ring: Ring<M>) -> Self {
         Self { managed: Managed(Some(0)), ..Self::new(ring) }
     }
 
-    /// Sets the limit of a managed queue, unless it is below the present one. Returns whether the queue is managed.
+    /// Sets the limit of a managed queue, unless the new one is below the present one. Returns whether the queue is
+    /// managed.
     pub fn enable(&mut self, limit: u64) -> bool {
         self.managed.enable(limit)
     }
 
-    /// How far the queue has come.
+    /// The progress of the queue.
     #[must_use]
     pub fn progress(&self) -> QueueProgress {
         QueueProgress { taken: self.taken, limit: self.managed.0 }
     }
 
-    /// A private copy of the next receive, which stays where it is.
+    /// Returns a private copy of the next receive, which stays in the queue.
     #[must_use]
-    // Inlined for the same reason as the peek of a send queue.
+    // This function is inlined for the same reason as the `peek` of a send queue.
     #[inline(always)]
     pub fn peek(&self) -> Option<ReceiveRequest> {
         let (offset, lap) = self.ring.slot(self.taken, RECEIVE_BYTES);
@@ -333,7 +342,7 @@ impl<M: Bytes> ReceiveTaker<M> {
         self.taken += 1;
     }
 
-    /// Discards what is posted: at most one ring's worth.
+    /// Discards the posted receives: at most one ring's worth.
     pub fn discard(&mut self) {
         if self.managed.reset() {
             self.taken = 0;
@@ -358,7 +367,7 @@ pub struct CompletionPoster<M> {
 }
 
 impl<M: Bytes> CompletionPoster<M> {
-    /// An empty queue's NIC end. The polling end counts in the word at `cell`.
+    /// Makes the NIC's end of an empty queue. The polling end counts in the word at `cell`.
     #[must_use]
     pub fn new(ring: Ring<M>, cell: u64) -> Self {
         Self { ring, cell, posted: 0, polled: 0 }
@@ -370,7 +379,7 @@ impl<M: Bytes> CompletionPoster<M> {
         self.posted + entries - self.polled <= self.ring.depth() || self.has_room_after_look(entries)
     }
 
-    /// The same, after a look at how far the polling end has come.
+    /// Whether `entries` more fit, after a reading of the polling end's progress.
     #[cold]
     fn has_room_after_look(&mut self, entries: u64) -> bool {
         let depth = self.ring.depth();
@@ -381,7 +390,7 @@ impl<M: Bytes> CompletionPoster<M> {
         self.posted + entries - self.polled <= depth
     }
 
-    /// Writes a completion. The caller has asked for room.
+    /// Writes a completion. The caller has checked that there is room.
     pub fn post(&mut self, completion: &Completion, taken: u64) {
         let (offset, lap) = self.ring.slot(self.posted, COMPLETION_BYTES);
         self.ring.memory.store_words(offset, encode_completion(completion, taken));
@@ -399,7 +408,7 @@ pub struct CompletionPoller<M> {
 }
 
 impl<M: Bytes> CompletionPoller<M> {
-    /// An empty queue's polling end.
+    /// Makes the polling end of an empty queue.
     #[must_use]
     pub fn new(ring: Ring<M>, cell: u64) -> Self {
         Self { ring, cell, polled: 0 }
@@ -412,7 +421,7 @@ impl<M: Bytes> CompletionPoller<M> {
         self.ring.memory.load(offset + 24) == lap
     }
 
-    /// The next completion and, for send queues, the lower half of how many requests were taken.
+    /// Takes the next completion and, for send queues, the lower half of the number of requests that the NIC has taken.
     #[inline]
     pub fn take(&mut self) -> Option<(Completion, u32)> {
         let (offset, lap) = self.ring.slot(self.polled, COMPLETION_BYTES);
@@ -424,7 +433,8 @@ impl<M: Bytes> CompletionPoller<M> {
         Some(decode_completion(&words))
     }
 
-    /// Tells the NIC how many completions were polled. Once after a run of [`CompletionPoller::take`] is enough.
+    /// Publishes to the NIC the number of completions that were polled. One call after a run of
+    /// [`CompletionPoller::take`] is enough.
     pub fn publish(&self) {
         self.ring.memory.store(self.cell, self.polled);
     }

@@ -1,4 +1,4 @@
-//! Which queue pairs are visited, and how much each may do in a visit.
+//! The order in which queue pairs are visited, and the work that each may do in a visit.
 
 use super::objects::Core;
 use portcullis_memory::Bytes;
@@ -7,72 +7,72 @@ use portcullis_protocol::Moment;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Requests that one queue pair may have executed before the next has its turn.
+/// The most requests of one queue pair that are executed before the next has its turn.
 pub const REQUESTS_PER_VISIT_MAX: u32 = 32;
-/// The most and the least bytes that one queue pair may move before the next has its turn: fewer where many are busy. A
-/// longer transfer goes on at the next visit and its key is checked again, so that a permission that ended meanwhile
-/// cuts it off.
+/// The most and the least bytes that one queue pair may move before the next has its turn: fewer if many are busy. A
+/// longer transfer continues at the next visit and its key is checked again, so that it is cut off if its permission
+/// ended meanwhile.
 pub const BYTES_PER_VISIT_MAX: u32 = 64 << 10;
 const BYTES_PER_VISIT_MIN: u32 = 8 << 10;
 
 /// The most work of all queue pairs in a turn, in bytes: the node's turn, and so all permissions, wait for it. A
 /// request counts for as many bytes as could have been moved instead.
 const WORK_PER_TURN_MAX: u64 = 256 << 10;
-/// The same for the queue pairs of chains, which have a part of the turn to themselves: neither do long transfers hold a
-/// chain up, nor does a chain without an end hold transfers up.
+/// The most work of the queue pairs of chains in a turn, in bytes. Chains have this part of the turn to themselves, so
+/// that long transfers do not delay a chain and an endless chain does not delay transfers.
 const CHAIN_WORK_PER_TURN_MAX: u64 = 256 << 10;
 /// The most visits to queue pairs of chains in a turn.
 const CHAIN_VISITS_PER_TURN_MAX: u32 = 1024;
-/// What a request counts for.
+/// The bytes for which a request counts.
 pub(super) const REQUEST_WORK: u32 = 1 << 10;
 
 /// Turns without work after which a polled queue pair counts as cold.
 const COLD_AFTER_TURNS: u32 = 4096;
-/// For each so many cold queue pairs, one more is visited in each turn.
+/// Number of cold queue pairs for which one more of them is visited in each turn.
 const COLD_PER_LOOK: usize = 128;
-/// The most cold queue pairs looked at in a turn.
+/// The most cold queue pairs visited in a turn.
 const COLD_PER_TURN_MAX: usize = 16;
 
 /// Visits in a row without work after which a queue pair that waits for its peer naps.
 const BLOCKED_VISITS: u32 = 64;
-/// Turns that it is then left alone: at first, and at most. Each time twice as many.
+/// The turns of a nap: of the first one, and of the longest. Each nap is twice as long as the one before.
 const NAP_TURNS: (u64, u64) = (16, 4096);
 /// The most naps that end in a turn.
 const WOKEN_PER_TURN_MAX: usize = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
-    /// Requests that a queue pair may have executed in a visit.
+    /// The most requests of a queue pair that are executed in a visit.
     pub(super) requests_max: u32,
-    /// Rung, or not done within their budget.
+    /// Queue pairs that were rung, or that did not finish within their budget.
     ready: VecDeque<QpId>,
-    /// The same for the queue pairs of chains. One lets the next run, so they are served until none is left, within a
-    /// turn: a chain that had to wait for a turn of the node at each of its waits would depend on the node's processor.
+    /// The ready queue pairs of chains. One enables the next, so within a turn they are served until none is left: a
+    /// chain that had to wait for a turn of the node at each of its waits would depend on the node's processor.
     chains: VecDeque<QpId>,
-    /// Waiting for their peers, by the turn of their next visit.
+    /// Queue pairs that wait for their peers, by the turn of their next visit.
     napping: BinaryHeap<Reverse<(u64, u32)>>,
     turns: u64,
-    /// What this turn may still do.
+    /// The work that this turn may still do.
     work_left: u64,
-    /// The bytes that a client gets done before the next has its turn.
+    /// The bytes that a client may move before the next client has its turn.
     pub(super) quantum: u32,
-    /// How often all hot queue pairs have had their turn.
+    /// Number of times that all hot queue pairs have had their turn.
     pub(super) rounds: u64,
-    /// Hot queue pairs when `quantum` was set.
+    /// Number of hot queue pairs when `quantum` was set.
     sharers: usize,
     hot: Vec<Polled>,
-    /// Where the last turn stopped: the next turn goes on there.
+    /// The place at which the last turn stopped and the next turn continues.
     next_hot: usize,
     cold: VecDeque<QpId>,
     pub(super) visits: u64,
 }
 
-/// Where a queue pair stands whose poster does not ring.
+/// The place in the schedule of a queue pair whose poster does not ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polling {
-    /// Among the hot or the cold queue pairs.
+    /// The queue pair is among the hot or the cold ones.
     Watched,
-    /// Left alone for a while, and after that among the ready ones.
+    /// The queue pair is left alone for a while, and is then among the ready ones.
     Napping,
 }
 
@@ -103,7 +103,7 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// A visit has done this much work.
+    /// Subtracts the work of a visit from the work that the turn may still do.
     pub fn charge(&mut self, work: u32) {
         self.work_left = self.work_left.saturating_sub(work.into());
     }
@@ -134,7 +134,7 @@ impl Schedule {
         self.cold.push_back(qp);
     }
 
-    /// Schedules a queue pair that could do nothing for `blocked` visits: the more, the later.
+    /// Schedules a queue pair that could do nothing for `blocked` visits: the more visits, the later the next one.
     fn come_again(&mut self, qp: QpId, blocked: u32) {
         let Some(naps) = blocked.checked_sub(BLOCKED_VISITS) else { return self.ready.push_back(qp) };
         let (first, longest) = NAP_TURNS;
@@ -156,7 +156,7 @@ impl Schedule {
         }
     }
 
-    /// Ends the nap of a queue pair that has something else to do now.
+    /// Ends the nap of a queue pair, since it has something else to do now.
     pub fn rouse(&mut self, qp: QpId) {
         let before = self.napping.len();
         self.napping.retain(|&Reverse((_, other))| other != qp.0);
@@ -179,16 +179,16 @@ impl Schedule {
     }
 }
 
-/// What came of a visit.
+/// The outcome of a visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Visit {
     /// There was nothing to do.
     Idle,
-    /// Requests were executed, and none is left.
+    /// Requests were executed, and no request is left.
     Done,
     /// The budget is used up.
     Again,
-    /// Nothing could be done: the next request waits for its peer's receive, or for room for its completion.
+    /// No progress was possible: the next request waits for its peer's receive, or for room for its completion.
     Blocked,
 }
 
@@ -202,7 +202,7 @@ impl<M: Bytes> Core<M> {
     /// Gives every queue pair that may have work one visit. Returns whether anything was done.
     ///
     /// # Panics
-    /// Never: whatever peers write is refused or flushed.
+    /// This function does not panic: any bytes that peers write are refused or flushed.
     pub fn turn(&mut self, now: Moment) -> bool {
         let mut worked = false;
         self.look_after_wire(now);
@@ -221,14 +221,15 @@ impl<M: Bytes> Core<M> {
         worked | self.turn_chains(now)
     }
 
-    /// Visits a queue pair that was rung, and sees to its next visit.
+    /// Visits a queue pair that was rung, and schedules its next visit.
     fn visit_ready(&mut self, qp: QpId, now: Moment) -> bool {
         let visit = self.visit(qp, now);
         let Some(pair) = self.qps.get_mut(qp.0) else { return visit.worked() };
         match (visit, pair.polled) {
-            // It is also among the hot or cold ones; it was here because it was rung.
+            // The queue pair is also among the hot or cold ones; it was in this list only because it was rung.
             (_, Some(Polling::Watched)) => pair.scheduled = false,
-            // Its peer may not be ready for long, and does not ring. Packets wake what waits for the network.
+            // The peer may stay unready for long, and does not ring. Queue pairs that wait for the network are woken by
+            // packets.
             (Visit::Blocked, _) if pair.connection.is_none() => {
                 pair.blocked = pair.blocked.saturating_add(1);
                 self.schedule.come_again(qp, pair.blocked);
@@ -246,7 +247,7 @@ impl<M: Bytes> Core<M> {
         visit.worked()
     }
 
-    /// Lets chains run as far as the turn's part for them goes.
+    /// Serves chains as far as their part of the turn allows.
     fn turn_chains(&mut self, now: Moment) -> bool {
         let mut worked = false;
         self.schedule.work_left = CHAIN_WORK_PER_TURN_MAX;
@@ -260,7 +261,7 @@ impl<M: Bytes> Core<M> {
         worked
     }
 
-    /// Looks at every queue pair once, cold ones included. An engine does this before it sleeps.
+    /// Visits every queue pair once, cold ones included. An engine does this before it sleeps.
     pub fn turn_all(&mut self, now: Moment) -> bool {
         let cold = self.schedule.cold.len();
         self.schedule.wake_all();
@@ -268,8 +269,8 @@ impl<M: Bytes> Core<M> {
         self.visit_cold(now, cold) || worked
     }
 
-    /// Executes one request of a queue pair, whether it was rung or not: for those who choose the order of all steps.
-    /// Returns whether one was executed, or flushed.
+    /// Executes one request of a queue pair, whether it was rung or not: for exploration of chosen orders of steps.
+    /// Returns whether a request was executed, or flushed.
     pub fn execute_one(&mut self, qp: QpId, now: Moment) -> bool {
         let most = std::mem::replace(&mut self.schedule.requests_max, 1);
         let visit = self.visit(qp, now);
@@ -284,7 +285,7 @@ impl<M: Bytes> Core<M> {
         !(ready.is_empty() && chains.is_empty() && napping.is_empty())
     }
 
-    /// Visits to queue pairs since the NIC was made: a measure of what its turns cost.
+    /// Number of visits to queue pairs since the NIC was made: a measure of the cost of its turns.
     #[must_use]
     pub fn visits(&self) -> u64 {
         self.schedule.visits
@@ -321,7 +322,7 @@ impl<M: Bytes> Core<M> {
             }
             index += 1;
         }
-        // At the end of the list the next turn starts a new round.
+        // If this turn reached the end of the list, the next turn starts a new round.
         self.schedule.next_hot = if index >= self.schedule.hot.len() { 0 } else { index };
         worked
     }
@@ -342,8 +343,8 @@ impl<M: Bytes> Core<M> {
         worked
     }
 
-    /// Has a polled queue pair that waits for its peer visited less often than even the cold ones. Returns whether it
-    /// naps from now on: a queue pair that was rung, or that waits for the network, does not.
+    /// Makes a polled queue pair that waits for its peer nap, so that it is visited less often than even the cold ones.
+    /// Returns whether it naps from now on: a queue pair that was rung, or that waits for the network, does not.
     fn nap(&mut self, qp: QpId) -> bool {
         let Some(pair) = self.qps.get_mut(qp.0) else { return false };
         if pair.scheduled || pair.connection.is_some() {

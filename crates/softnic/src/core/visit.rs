@@ -1,4 +1,4 @@
-//! A visit to a queue pair: how much it may do, and how requests complete.
+//! A visit to a queue pair: the work that it may do, and how requests complete.
 
 use super::objects::{CompletionQueue, Core, CqKind};
 use super::queue_pair::{Current, QueuePair};
@@ -8,7 +8,8 @@ use portcullis_nic::{Completion, CompletionKind, Event, QpId, QpState, Status};
 use portcullis_protocol::Moment;
 
 impl<M: Bytes> Core<M> {
-    /// Lets one queue pair do what its budget allows. Most visits find nothing to do, and requests wait for them to end.
+    /// Lets one queue pair work within its budget. Most visits find nothing to do, and requests wait for these visits
+    /// to end.
     #[inline]
     pub(super) fn visit(&mut self, id: QpId, now: Moment) -> Visit {
         self.schedule.visits += 1;
@@ -21,7 +22,7 @@ impl<M: Bytes> Core<M> {
 
     #[inline(never)]
     fn visit_busy(&mut self, id: QpId, now: Moment) -> Visit {
-        // Lent while it is served, so that its peer can be reached.
+        // The queue pair is lent while it is served, so that its peer can be reached.
         let Some(mut pair) = self.qps.lend(id.0) else { return Visit::Idle };
         let allowed = self.allowance(&pair);
         if allowed == 0 {
@@ -46,7 +47,7 @@ impl<M: Bytes> Core<M> {
         visit
     }
 
-    /// The bytes that a queue pair may move in a visit. All queue pairs of a client share what it may move in a round.
+    /// Returns the bytes that a queue pair may move in a visit. All queue pairs of a client share the bytes of a round.
     #[inline]
     fn allowance(&mut self, pair: &QueuePair<M>) -> u32 {
         let (round, quantum) = (self.schedule.rounds, self.schedule.quantum);
@@ -76,7 +77,7 @@ impl<M: Bytes> Core<M> {
         self.cqs.get_mut(cq).is_some_and(CompletionQueue::has_room)
     }
 
-    /// A request has succeeded. `retired`: how many of its queue have ended.
+    /// Completes a request that has succeeded. `retired` is the number of requests of its queue that have ended.
     #[inline]
     pub(super) fn succeed(&mut self, pair: &QueuePair<M>, current: &Current, retired: u64) {
         if current.signalled() {
@@ -107,7 +108,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// A request has failed. Its queue pair goes to ERR, and what is posted behind the request is flushed.
+    /// Completes a request that has failed. Its queue pair goes to ERR, and the requests posted behind it are flushed.
     pub(super) fn fail(
         &mut self,
         id: QpId,
@@ -119,7 +120,7 @@ impl<M: Bytes> Core<M> {
         pair.state = QpState::Error;
         self.complete(pair, current, status, retired);
         if self.counter_mut(pair.send_cq).is_some() {
-            // The completion tells nobody.
+            // No process reads the completion of a counting queue.
             self.raise(Event::Fatal(id));
         }
         if !std::mem::replace(&mut pair.scheduled, true) {
@@ -127,14 +128,14 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// In ERR: completes everything posted as flushed, sends and receives.
+    /// Completes all posted sends and receives as flushed, since the queue pair is in ERR.
     fn flush(&mut self, pair: &mut QueuePair<M>, work: &mut u32) -> Visit {
         let mut flushed = false;
         for _ in 0..self.schedule.requests_max {
             if !self.has_completion_room(pair.send_cq) {
                 return if flushed { Visit::Again } else { Visit::Idle };
             }
-            // Requests on their way come first.
+            // Requests on their way are flushed first.
             let (current, retired) = if let Some(sent) = pair.pop_outstanding() {
                 (sent, pair.send.taken() - pair.outstanding())
             } else if let Some(current) = pair.current.take() {

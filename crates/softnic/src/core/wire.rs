@@ -1,9 +1,9 @@
-//! What travels between NICs: requests and their answers, one packet a message.
+//! The messages between NICs: requests and their answers, with one packet for each message.
 //!
 //! A NIC without a port serves only queue pairs whose ends are both its own, and sends no packets. With a port, every
-//! request crosses the network: [`Core::take_outgoing`] returns the packets to be carried, and [`Core::receive`] takes
-//! them in at the other end. How packets are carried does not matter, but those of one queue pair must keep their
-//! order. Lost packets are not sent again: a requester whose answer does not come gives up after the network's patience
+//! request crosses the network: [`Core::take_outgoing`] returns the packets to be carried, and [`Core::receive`]
+//! handles them at the other end. Packets may be carried in any way, but those of one queue pair must keep their order.
+//! Lost packets are not sent again: a requester that receives no answer gives up after the network's patience
 //! (`RETRY_EXC_ERR`).
 
 use super::objects::Core;
@@ -15,97 +15,97 @@ use std::collections::VecDeque;
 /// A NIC's place on a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkPort {
-    /// Its address (a GID). Not zero.
+    /// The NIC's address (a GID). Not zero.
     pub address: [u8; 16],
-    /// The packet number at which the first connections of its queue pairs begin. Each further connection of a queue
-    /// pair begins one higher. A different number after a restart keeps out packets that were meant for the NIC before
-    /// it.
+    /// The packet number at which the first connections of the NIC's queue pairs begin. Each further connection of a
+    /// queue pair begins one higher. A different number after a restart keeps out packets that were meant for the NIC
+    /// before the restart.
     pub first_packet: u32,
-    /// How long an answer may take before a request counts as failed.
+    /// The longest time that an answer may take before a request counts as failed.
     pub patience: Lifetime,
 }
 
 /// A message on its way from one NIC to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The queue pair that sends it.
+    /// The queue pair that sends the packet.
     pub from: QpAddress,
-    /// The queue pair that it is for.
+    /// The queue pair that the packet is for.
     pub to: QpAddress,
-    /// The request's place in its connection, from zero. An answer carries its request's.
+    /// The request's number in its connection, from zero. An answer carries the number of its request.
     pub number: u32,
-    /// What it says.
+    /// The content of the packet.
     pub body: PacketBody,
 }
 
-/// What a packet says.
+/// The content of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketBody {
-    /// To the responder. `id` is the work request's number: it is for traces, and the responder ignores it.
+    /// A request, to the responder. `id` is the work request's number: it is for traces, and the responder ignores it.
     Request {
         /// The work request's number.
         id: u64,
-        /// What is asked for.
+        /// The request.
         request: WireRequest,
     },
-    /// To the requester.
+    /// An answer, to the requester.
     Response(Response),
 }
 
-/// What a requester asks of a responder.
+/// A requester's request to a responder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireRequest {
-    /// Bytes from there.
+    /// Reads bytes of the responder.
     Read {
-        /// Where they are.
+        /// The address of the bytes, and the key that the request shows.
         remote: RemoteSpan,
-        /// How many.
+        /// The number of bytes.
         length: u32,
     },
-    /// Bytes to there.
+    /// Writes bytes to the responder.
     Write {
-        /// Where they go.
+        /// The destination address of the bytes, and the key that the request shows.
         remote: RemoteSpan,
-        /// What.
+        /// The bytes.
         bytes: Vec<u8>,
     },
-    /// Compare and swap of a word.
+    /// Does a compare and swap of a word.
     CompareAndSwap {
-        /// Where it is.
+        /// The address of the word, and the key that the request shows.
         remote: RemoteSpan,
-        /// What must be there.
+        /// The value that the word must have.
         compare: u64,
-        /// What goes there.
+        /// The value to store.
         swap: u64,
     },
-    /// Fetch and add on a word.
+    /// Does a fetch and add on a word.
     FetchAndAdd {
-        /// Where it is.
+        /// The address of the word, and the key that the request shows.
         remote: RemoteSpan,
-        /// What is added.
+        /// The number to add.
         add: u64,
     },
-    /// A message to the next receive.
+    /// Sends a message to the next receive.
     Send {
         /// The message.
         bytes: Vec<u8>,
-        /// The peer's type-2 window that it invalidates.
+        /// The peer's type-2 window that the message invalidates.
         invalidate: Option<Rkey>,
     },
 }
 
-/// What a responder says to a request.
+/// A responder's answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// Done.
+    /// The request was carried out.
     Done,
-    /// The bytes that were asked for.
+    /// The requested bytes.
     Bytes(Vec<u8>),
     /// A word's value before an atomic.
     Value(u64),
-    /// No receive is posted: try again (RNR NAK).
+    /// No receive is posted: the requester is to try again (RNR NAK).
     NotReady,
-    /// No. The responder's queue pair is in error.
+    /// The request is refused. The responder's queue pair is in error.
     Refused(Status),
 }
 
@@ -114,9 +114,9 @@ pub enum Response {
 pub(super) struct Network {
     pub port: NetworkPort,
     pub outgoing: Vec<Packet>,
-    /// Queue pairs that wait for an answer, by when their patience ends: each request that is sent adds an entry.
+    /// Queue pairs that wait for an answer, by the end of their patience: each request that is sent adds an entry.
     pub waits: VecDeque<(Moment, QpId)>,
-    /// Queue pairs whose peer was not ready, by when they try again.
+    /// Queue pairs whose peer was not ready, by the time of their next try.
     pub resends: VecDeque<(Moment, QpId)>,
 }
 
@@ -145,7 +145,8 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// When [`Core::turn`] has something to do even if nothing is posted and nothing arrives. `None`: never.
+    /// The next moment at which [`Core::turn`] has something to do even if nothing is posted and nothing arrives.
+    /// `None`: there is no such moment.
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
         let network = self.network.as_ref()?;

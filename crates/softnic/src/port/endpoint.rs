@@ -20,20 +20,21 @@ pub struct PortEndpoint {
     data: Vec<SendPoster<Mapping>>,
     control: SendPoster<Mapping>,
     control_receive: ReceivePoster<Mapping>,
-    /// The queue pairs on which the client asks for chunks.
+    /// The queue pairs on which the client requests chunks.
     asking: Vec<(SendPoster<Mapping>, ReceivePoster<Mapping>)>,
     completions: CompletionPoller<Mapping>,
     doorbell: Doorbell,
     watched: Watched,
-    /// The node has destroyed this port.
+    /// Whether the node has destroyed this port.
     is_over: bool,
-    /// The connection of the attach: the client is gone for the node when this is closed. None in the node's own process.
+    /// The connection of the attach: when it is closed, the node treats the client as having left. `None` in the node's
+    /// own process.
     _connection: Option<OwnedFd>,
 }
 
 impl PortEndpoint {
-    /// The client's end of a port of this size in `memory`. `bells`: what wakes the node, and what it rings for a
-    /// program that waits for a descriptor.
+    /// Makes the client's end of a port of this size in `memory`. `bells` has the doorbell that wakes the node, and the
+    /// descriptor that the node rings for a program that waits for it.
     #[must_use]
     pub fn new(
         memory: Mapping,
@@ -69,7 +70,7 @@ impl PortEndpoint {
         }
     }
 
-    /// The whole of the shared file: what a hostile client would write to.
+    /// The whole shared file: the memory that a hostile client would write to.
     #[must_use]
     pub fn dangerous_memory(&self) -> &Mapping {
         &self.memory
@@ -107,7 +108,7 @@ impl Endpoint for PortEndpoint {
     }
 
     fn node_alive(&mut self) -> bool {
-        // The node drops its end of the alarm with the port, and the kernel does with the node's process.
+        // The node drops its end of the alarm with the port. If the node's process ends, the kernel does so.
         self.is_over |= !self.watched.quiet();
         !self.is_over
     }

@@ -1,19 +1,19 @@
-//! Where the parts of a port lie in its file.
+//! The places of a port's parts in its file.
 
 use crate::core::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
 use portcullis_nic::{ASKING_DEPTH, EndpointSize};
 
-/// The futex on which the client says that it sleeps and the engine wakes it.
+/// The futex by which the client shows that it sleeps, and on which the engine wakes it.
 pub const SLEEPING: u64 = 0;
-/// Where the client writes how many completions it has polled.
+/// The place where the client writes the number of completions that it has polled.
 pub const POLLED: u64 = 64;
 const QUEUES: u64 = 4096;
 
-/// Bytes of the two queues of a queue pair on which a client asks for chunks.
+/// Bytes of the two queues of a queue pair on which a client requests chunks.
 const ASKING_BYTES: u64 =
     (ASKING_DEPTH as u64 * (WORK_REQUEST_BYTES + RECEIVE_BYTES)).next_multiple_of(WORK_REQUEST_BYTES);
 
-/// Offsets of a port's parts in its file, in bytes.
+/// The offsets of a port's parts in its file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortLayout {
     size: EndpointSize,
@@ -30,45 +30,45 @@ impl PortLayout {
         Self { size }
     }
 
-    /// The send queue of data queue pair `number`.
+    /// The offset of the send queue of data queue pair `number`.
     #[must_use]
     pub fn data_send(&self, number: u32) -> u64 {
         QUEUES + u64::from(number) * u64::from(self.size.send_depth) * WORK_REQUEST_BYTES
     }
 
-    /// The send queue of the control queue pair.
+    /// The offset of the send queue of the control queue pair.
     #[must_use]
     pub fn control_send(&self) -> u64 {
         self.data_send(self.size.data_queue_pairs + self.size.chunk_queue_pairs)
     }
 
-    /// The receive queue of the control queue pair.
+    /// The offset of the receive queue of the control queue pair.
     #[must_use]
     pub fn control_receive(&self) -> u64 {
         self.control_send() + u64::from(self.size.control_depth) * WORK_REQUEST_BYTES
     }
 
-    /// The send queue of the queue pair of this place on which the client asks for chunks.
+    /// The offset of the send queue of the queue pair of this place on which the client requests chunks.
     #[must_use]
     pub fn asking_send(&self, place: u32) -> u64 {
         let end = self.control_receive() + u64::from(self.size.control_depth) * RECEIVE_BYTES;
         end.next_multiple_of(WORK_REQUEST_BYTES) + u64::from(place) * ASKING_BYTES
     }
 
-    /// Its receive queue.
+    /// The offset of the receive queue of the queue pair of this place on which the client requests chunks.
     #[must_use]
     pub fn asking_receive(&self, place: u32) -> u64 {
         self.asking_send(place) + u64::from(ASKING_DEPTH) * WORK_REQUEST_BYTES
     }
 
-    /// The completion queue.
+    /// The offset of the completion queue.
     #[must_use]
     pub fn completions(&self) -> u64 {
         self.asking_send(self.size.asking_queue_pairs())
     }
 
-    /// Entries of the completion queue: one for everything that can be posted at once, so that the queue never
-    /// overflows.
+    /// Number of entries of the completion queue: one for each request and receive that can be posted at once, so that
+    /// the queue never overflows.
     #[must_use]
     pub fn completion_depth(&self) -> u32 {
         let data = (self.size.data_queue_pairs + self.size.chunk_queue_pairs) * self.size.send_depth;
@@ -76,14 +76,14 @@ impl PortLayout {
         (data + 2 * messages).next_power_of_two()
     }
 
-    /// The arena.
+    /// The offset of the arena.
     #[must_use]
     pub fn arena(&self) -> u64 {
         let end = self.completions() + u64::from(self.completion_depth()) * COMPLETION_BYTES;
         end.next_multiple_of(4096)
     }
 
-    /// The whole file.
+    /// Bytes of the whole file.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.arena() + self.size.arena_bytes).next_multiple_of(4096)

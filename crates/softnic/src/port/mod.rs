@@ -1,7 +1,7 @@
 //! A client's end of the NIC: queues, completion queue and arena in one file that node and client share.
 //!
-//! The node makes the file and treats all of it as hostile. The client maps it whole. Of the node's other memory a
-//! client maps only the page that says whether the engine sleeps, and that page is read-only.
+//! The node makes the file and treats all of it as hostile. The client maps it whole. The only other memory of the node
+//! that a client maps is the page that shows whether the engine sleeps, and that page is read-only.
 
 mod endpoint;
 mod layout;
@@ -22,8 +22,9 @@ pub struct PortQueuePairs {
     pub data: Vec<QpId>,
     /// The addresses of the client's data queue pairs.
     pub peers: Vec<QpAddress>,
-    /// The same for accesses to chunks: the node's ends, which stay when the port goes, and the addresses of the client's.
+    /// The node's ends for accesses to chunks, which stay when the port is destroyed, and the addresses of the client's
+    /// ends.
     pub chunks: Vec<(QpId, QpAddress)>,
-    /// The client's queue pairs on which it asks for chunks, not connected yet.
+    /// The client's queue pairs on which it requests chunks, not connected yet.
     pub asking: Vec<QpId>,
 }

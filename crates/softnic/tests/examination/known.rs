@@ -1,5 +1,5 @@
-//! The conformance suite on devices with known defects: what they break has to fail, and what they do not survive is
-//! skipped.
+//! The conformance suite on devices with known defects: the promises that they break have to fail, and tests that they
+//! do not survive are skipped.
 
 use super::spoilt::{Spoiler, Spoilt};
 use portcullis_conformance::{Outcome, Report, run};

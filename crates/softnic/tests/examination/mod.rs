@@ -1,4 +1,4 @@
-//! The examination of devices: the software NIC, on which everything holds, and NICs with one defect each. The
+//! The examination of devices: the software NIC, on which every guarantee holds, and NICs with one defect each. The
 //! examination has to find that defect and nothing else.
 
 mod known;
@@ -25,7 +25,8 @@ fn with_verdict(examination: &Examination, verdict: Verdict) -> Vec<&'static str
     there.map(|finding| finding.name).collect()
 }
 
-/// Checks that exactly these are broken, that the examination goes on to its end, and that a starting node agrees.
+/// Checks that exactly these findings are broken, that the examination continues to its end, and that a starting node
+/// agrees.
 fn finds(spoiler: Spoiler, broken: &[&str], guarantees: &[Guarantee], mechanism: Mechanism) {
     let examination = examined(spoiler);
     assert_eq!(
@@ -198,7 +199,7 @@ fn what_a_device_does_not_survive_is_not_done_to_it() {
     assert_eq!(finding.expect("it is there").detail, Misuse::InvalidateFreeWindow.reason());
 }
 
-/// If nothing can be observed, no finding is broken, but none is relied on either.
+/// If nothing can be observed, no finding is broken, but the node relies on none either.
 #[test]
 fn a_device_that_refuses_everything_leaves_everything_untried() {
     let examination = examined(Spoiler::RefusesQueuePairs);

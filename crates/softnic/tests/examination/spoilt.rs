@@ -25,7 +25,7 @@ pub enum Spoiler {
     NoDeregistration,
     TypeTwoIsTypeOne,
     OneDomain,
-    /// The bind of this number opens the bytes behind its range instead.
+    /// The bind with this number opens the bytes behind its range instead.
     StrayBind(u32),
     FaultsSpread,
     NobodyInError,
@@ -34,7 +34,7 @@ pub enum Spoiler {
     NoWindows,
     DiesOfMisuse,
     HangsOfMisuse,
-    /// A long transfer goes on after its key's end. Later accesses are refused.
+    /// A long transfer continues after its key's end. Later accesses are refused.
     TransfersGoOn,
     RefusesQueuePairs,
     NeverAnswers,
@@ -44,7 +44,7 @@ pub enum Spoiler {
 /// The least length of a long transfer, in bytes.
 const LONG: u32 = 1 << 20;
 
-/// Windows of a device that has too few.
+/// Number of windows of a device that has too few.
 const FEW: usize = 100;
 
 /// The state of a NIC with a defect.
@@ -58,10 +58,11 @@ pub struct Spoilt {
     /// The key of each window's first bind.
     first_keys: HashMap<WindowId, Rkey>,
     queue_pairs: Vec<(QpId, PdId)>,
-    /// Domains that were asked for. One real domain stands for all.
+    /// Number of domains that were requested. One real domain stands for all.
     domains: u32,
     binds: u32,
-    /// Windows that a chain has bound to other queue pairs. An invalidation of their own frees none of them.
+    /// Windows that a chain has bound to other queue pairs. An invalidation on their own queue pairs frees none of
+    /// them.
     bound_for_others: HashSet<WindowId>,
     panicked: bool,
     hung: bool,
@@ -72,14 +73,14 @@ pub struct Spoilt {
 }
 
 impl Spoilt {
-    /// A NIC that admits its defect.
+    /// Makes a NIC that admits its defect.
     pub fn admitting(spoiler: Spoiler, deviations: &[&'static str]) -> Around<SoftNic, Self> {
         let mut nic = Self::nic(spoiler);
         nic.hook.deviations = deviations.to_vec();
         nic
     }
 
-    /// A NIC that does not report its defect.
+    /// Makes a NIC that does not report its defect.
     pub fn nic(spoiler: Spoiler) -> Around<SoftNic, Self> {
         let hook = Self {
             spoiler,
@@ -99,7 +100,7 @@ impl Spoilt {
         Around { nic: SoftNic::self_driven(), hook }
     }
 
-    /// The real domain behind a domain that was asked for.
+    /// Returns the real domain behind a domain that was requested.
     fn domain(&self, pd: PdId) -> PdId {
         if self.spoiler == Spoiler::OneDomain { PdId(0) } else { pd }
     }
@@ -173,7 +174,7 @@ impl Spoilt {
         }
     }
 
-    /// An unbind without effect is replaced by the previous bind.
+    /// Replaces an unbind that is to have no effect by the previous bind.
     fn spoil_unbind(&mut self, binding: WindowBinding) -> Operation {
         let before = self.windows.insert(binding.window, None).flatten();
         match before {
@@ -187,7 +188,7 @@ impl Spoilt {
         }
     }
 
-    /// Panics or hangs, if the defect says so, at an invalidate of a free type-2 window, from either end.
+    /// Panics or hangs, if the defect requires it, at an invalidate of a free type-2 window, from either end.
     fn live_through(&mut self, rkey: Rkey) {
         let window = WindowId(rkey.index());
         let free = self.kinds.get(&window) == Some(&WindowKind::Two)
@@ -215,7 +216,7 @@ impl Spoilt {
         }
     }
 
-    /// A request that succeeds without an effect: it binds another window over the same bytes.
+    /// Returns a request that succeeds without an effect: it binds another window over the same bytes.
     fn nothing(&mut self, nic: &mut SoftNic, qp: QpId, like: WindowBinding) -> Operation {
         let pd = self.queue_pairs.iter().find(|(there, _)| *there == qp).expect("it was made here").1;
         let other = nic.allocate_window(pd, WindowKind::One).expect("there are enough");
@@ -371,7 +372,7 @@ impl Hook<SoftNic> for Spoilt {
         let refused = into.iter().any(|completion| completion.status == Status::RemoteAccessError);
         if self.spoiler == Spoiler::FaultsSpread && refused {
             for (qp, _) in self.queue_pairs.clone() {
-                // One that was never connected refuses, which does not matter.
+                // A queue pair that was never connected refuses the step, which does not matter.
                 let _ = nic.modify_qp(qp, QpChange::Error);
             }
         }

@@ -1,8 +1,8 @@
-//! That the models agree with the source that they stand for.
+//! Tests that the models agree with the source that they stand for.
 //!
-//! The orderings of a mapping and the steps of the bargain about sleep are copied into the models. Whoever changes
-//! one in the source has to change it in the model too, and sees then whether the promises still hold. Only the text
-//! is compared, so a harmless rewording of these few functions can fail here too: then this file is to follow.
+//! The orderings of a mapping and the steps of the protocol for sleep are copied into the models. An author who changes
+//! one in the source has to change it in the model too, and learns then whether the promises still hold. Only the text
+//! is compared, so a harmless rewording of these few functions can fail here too: then this file has to be adapted.
 
 use crate::orderings::Orderings;
 use crate::sleep::{
@@ -19,7 +19,7 @@ const WAKER: &str = include_str!("../../../memory/src/waker.rs");
 const ENGINE: &str = include_str!("../../../host/src/engine/mod.rs");
 const DRIVER: &str = include_str!("../../../host/src/software/driver.rs");
 
-/// Calls that matter. Those with an ordering are told with it.
+/// Calls that matter. A call with an ordering is listed with its ordering.
 const CALLS: [&str; 29] = [
     "fence",
     "load",
@@ -52,7 +52,7 @@ const CALLS: [&str; 29] = [
     "arm",
 ];
 
-/// The body of the only function of this name that has one, without its comments.
+/// Returns the body of the only function of this name that has one, without its comments.
 fn body(source: &str, name: &str) -> String {
     let code: String =
         source.lines().flat_map(|line| [line.split("//").next().unwrap_or(""), "\n"]).collect();
@@ -63,7 +63,7 @@ fn body(source: &str, name: &str) -> String {
         .filter_map(|(at, _)| {
             let rest = &code[at..];
             let open = rest.find('{')?;
-            // A trait's declaration ends before anything opens.
+            // A trait's declaration ends before any bracket opens.
             (!rest[..open].contains(";\n")).then(|| enclosed(&rest[open..], '{', '}'))
         })
         .collect();
@@ -71,7 +71,7 @@ fn body(source: &str, name: &str) -> String {
     body.to_owned()
 }
 
-/// What stands between the bracket that `text` begins with and its partner.
+/// Returns the text between the bracket that `text` begins with and its partner.
 fn enclosed(text: &str, open: char, close: char) -> &str {
     let mut depth = 0;
     for (at, letter) in text.char_indices() {
@@ -87,7 +87,7 @@ fn enclosed(text: &str, open: char, close: char) -> &str {
     panic!("a bracket is not closed: {text}");
 }
 
-/// What a function does to memory that others see, in the order of its text.
+/// Returns the accesses of a function to memory that other threads see, in the order of its text.
 fn steps(source: &str, name: &str) -> Vec<String> {
     let body = body(source, name);
     let mut steps = Vec::new();
@@ -96,7 +96,7 @@ fn steps(source: &str, name: &str) -> Vec<String> {
         let start = body[..at].rfind(|letter| !path(letter)).map_or(0, |before| before + 1);
         let called = &body[start..at];
         let named = |call: &&&str| called == **call || called.ends_with(&format!("::{call}"));
-        // The longest name that fits: `futex::wait` rather than `wait`.
+        // The longest matching name is used: `futex::wait` rather than `wait`.
         let Some(call) = CALLS.iter().filter(named).max_by_key(|call| call.len()) else { continue };
         let arguments = enclosed(&body[at..], '(', ')');
         let orderings = arguments.split("Ordering::").skip(1).map(|rest| {

@@ -1,4 +1,4 @@
-//! Tests of the checks themselves: each check is given something wrong and must find it.
+//! Tests of the checks themselves: each check gets a wrong model and must find the error.
 
 use crate::completion_ring::{Manners, nothing_is_overrun};
 use crate::exploration::{Bound, finds};

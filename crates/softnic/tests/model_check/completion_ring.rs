@@ -8,19 +8,19 @@ use portcullis_nic::Completion;
 use portcullis_softnic::core::{CompletionPoller, CompletionPoster, Ring};
 use std::collections::VecDeque;
 
-/// Completions that fit.
+/// Number of completions that fit.
 const DEPTH: u32 = 2;
-/// Completions that are posted: more than fit, so that the ring wraps.
+/// Number of completions that are posted: more than fit, so that the ring wraps.
 const COMPLETIONS: u32 = 4;
-/// The polling end publishes its progress after this many completions.
+/// Number of completions after which the polling end publishes its progress.
 const PUBLISHED_EVERY: u32 = 2;
-/// How often each end tries while the other end runs.
+/// Number of attempts of each end while the other end runs.
 const TURNS: u32 = 4;
 
 const CELL: u64 = 64;
 const BYTES: u64 = 72;
 
-/// The two kinds alternate: their entries are filled differently.
+/// Returns a completion. The two kinds alternate: their entries are filled differently.
 fn completion(id: u32) -> Completion {
     if id.is_multiple_of(2) { receive_completion(id) } else { send_completion(id) }
 }

@@ -1,11 +1,12 @@
-//! The entries that are posted. No two words in them are alike, so that a torn entry is never mistaken for a whole one.
+//! The entries that the models post. No two words in them are alike, so that a torn entry is never mistaken for a whole
+//! one.
 
 use portcullis_nic::{
     Completion, CompletionKind, Lkey, LocalSpan, Operation, QpId, ReceiveRequest, RemoteAddress, RemoteSpan,
     Rkey, Status, WorkRequest,
 };
 
-/// Request `id`. It fills all words of its entry.
+/// Returns request `id`, which fills all words of its entry.
 pub fn request(id: u32, signalled: bool) -> WorkRequest {
     let wide = u64::from(id);
     WorkRequest {
@@ -20,7 +21,7 @@ pub fn request(id: u32, signalled: bool) -> WorkRequest {
     }
 }
 
-/// The entry of request `id` in a send queue, written out from the documented layout instead of encoded.
+/// Returns the entry of request `id` in a send queue, written from the documented layout instead of encoded.
 pub fn request_words(id: u32, signalled: bool, lap: u64) -> [u64; 8] {
     let id = u64::from(id);
     [
@@ -35,19 +36,19 @@ pub fn request_words(id: u32, signalled: bool, lap: u64) -> [u64; 8] {
     ]
 }
 
-/// Receive `id`.
+/// Returns receive `id`.
 pub fn receive(id: u32) -> ReceiveRequest {
     let local = LocalSpan { address: 0x100 + u64::from(id), length: 0x200 + id, lkey: Lkey(0x300 + id) };
     ReceiveRequest { id: u64::from(id), local }
 }
 
-/// The completion of request `id` of a send queue.
+/// Returns the completion of request `id` of a send queue.
 pub fn send_completion(id: u32) -> Completion {
     let queue_pair = QpId(0x800 + id);
     Completion { request: u64::from(id), queue_pair, status: Status::Success, kind: CompletionKind::Send }
 }
 
-/// The completion of receive `id`.
+/// Returns the completion of receive `id`.
 pub fn receive_completion(id: u32) -> Completion {
     let kind = CompletionKind::Receive { length: 0x900 + id, invalidated: Some(Rkey(0xa00 + id)) };
     Completion { kind, ..send_completion(id) }

@@ -1,10 +1,10 @@
-//! Runs a model in every order.
+//! The exploration of a model: it runs the model in every order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which orders are explored.
+/// The orders that are explored.
 #[derive(Clone, Copy, Debug)]
 pub enum Bound {
     Every,
@@ -18,7 +18,7 @@ const STEPS_MAX: usize = 20_000;
 /// Runs `model` in every order within the bound. Returns the number of runs.
 ///
 /// # Panics
-/// A run panics, or comes to a point where all threads wait.
+/// A run panics, or reaches a point at which all threads wait.
 pub fn explore(bound: Bound, model: impl Fn() + Send + Sync + 'static) -> u64 {
     let runs = Tally::default();
     let counted = runs.clone();
@@ -52,7 +52,7 @@ pub fn finds(what: &str, exploration: impl FnOnce()) {
 pub struct Tally(Arc<AtomicU64>);
 
 impl Tally {
-    /// Adds one.
+    /// Adds one to the number.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ impl Tally {
         self.0.fetch_max(far, Ordering::Relaxed);
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

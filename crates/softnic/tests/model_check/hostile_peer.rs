@@ -1,8 +1,8 @@
 //! Peers that write anything at any time into the rings that they share with the NIC.
 //!
-//! The promise: such a peer harms only its own queue. The NIC's end never panics and never accesses anything outside
-//! the ring (the model's memory is confined to the ring). It takes only entries that were made valid for this lap, and
-//! takes each of them once. So a peer gets one entry done for each entry that it wrote.
+//! The promise: such a peer harms only its own queue. The NIC's end never panics and never accesses a byte outside the
+//! ring (the model's memory is confined to the ring). It takes only entries that were made valid for this lap, and
+//! takes each of them once. So a peer gets one entry executed for each entry that it wrote.
 
 use crate::entries::send_completion;
 use crate::exploration::{Bound, Tally, explore};
@@ -13,20 +13,21 @@ use portcullis_softnic::core::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
 use std::ops::Range;
 
 const DEPTH: u32 = 2;
-/// Where the ring starts. The peer must not reach what lies before and after the ring.
+/// The offset at which the ring starts. The peer must not reach the bytes before and after the ring.
 const START: u64 = 64;
-/// Stores of a peer.
+/// Number of stores of a peer.
 const SCRIBBLES: u64 = 3;
-/// What it stores: the laps of the first rounds, too early, twice or backwards, and a lap that never comes.
+/// The values that a peer stores: the laps of the first rounds, too early, twice or backwards, and a lap that is never
+/// reached.
 const VALUES: [u64; 4] = [1, 2, 3, u64::MAX];
-/// How often the NIC's end looks while the peer writes.
+/// Number of attempts of the NIC's end while the peer writes.
 const LOOKS: usize = 3;
 const BOUND: Bound = Bound::Interruptions(3);
 
 /// A store of a peer: the offset and the value.
 type Scribble = (u64, u64);
 
-/// All sequences of stores to these words.
+/// Returns all sequences of stores to these words.
 fn scripts(words: &[u64]) -> Vec<Vec<Scribble>> {
     let one: Vec<Scribble> = words.iter().flat_map(|&word| VALUES.map(|value| (word, value))).collect();
     (0..SCRIBBLES).fold(vec![Vec::new()], |scripts, _| {
@@ -38,8 +39,8 @@ fn scripts(words: &[u64]) -> Vec<Vec<Scribble>> {
     })
 }
 
-/// Runs `nic` against a peer for each script. Returns the most entries that any peer got done. `nic` returns the number
-/// for its peer. It calls its last argument to wait until the peer has ended.
+/// Runs `nic` against a peer for each script. Returns the most entries that any peer got executed. `nic` returns the
+/// number for its peer. It calls its last argument to wait until the peer has ended.
 fn against_scribblers(
     words: &[u64],
     [readable, writable]: [Range<u64>; 2],
@@ -74,14 +75,14 @@ fn against_scribblers(
     done.value()
 }
 
-/// How many entries a peer earns with these stores into the lap words at these offsets: one for each slot and lap, in
-/// the order of the ring, up to the first that is missing.
+/// Returns the number of entries that a peer earns with these stores into the lap words at these offsets: one for each
+/// slot and lap, in the order of the ring, up to the first that is missing.
 fn earned(script: &[Scribble], lap_words: [u64; 2]) -> u64 {
     let laps = (1..).flat_map(|lap| lap_words.map(|word| (word, lap)));
     laps.take_while(|made_valid| script.contains(made_valid)).map(|_| 1).sum()
 }
 
-/// Checks that every word is zero or was stored there by the peer.
+/// Checks that every word is zero or a value that the peer stored there.
 fn assert_written(words: &[u64], offset: u64, script: &[Scribble]) {
     for (at, &word) in (offset..).step_by(8).zip(words) {
         assert!(word == 0 || script.contains(&(at, word)), "{word} at {at} comes from nowhere");

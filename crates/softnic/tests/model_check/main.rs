@@ -9,7 +9,7 @@
 //!
 //! - Each model is small: a few entries, a few turns of each end. Loom tries all orders of a model, or all orders with
 //!   a limited number of preemptions; each test names its [`exploration::Bound`].
-//! - Loom reads no values from the future: a load never returns what is stored later in the same run. So the models do
+//! - Loom reads no values from the future: a load never returns a value stored later in the same run. So the models do
 //!   not examine whether a load may be delayed behind a later *store* of the same thread. The rings are safe there
 //!   because every store that gives a slot back is a release ([`orderings::Orderings::store`]).
 //! - Loom remembers the last seven values of a word and returns no older one. No word of a ring is stored more often

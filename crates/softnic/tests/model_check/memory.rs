@@ -12,19 +12,19 @@ use std::sync::Arc;
 pub struct LoomMemory {
     words: Arc<[AtomicU64]>,
     orderings: Orderings,
-    /// What this end may read, and what it may write. Other accesses panic.
+    /// The range that this end may read; `writable` is the range that it may write. Other accesses panic.
     readable: Range<u64>,
     writable: Range<u64>,
 }
 
 impl LoomMemory {
-    /// `bytes` of memory.
+    /// Makes `bytes` of memory.
     pub fn new(bytes: u64, orderings: Orderings) -> Self {
         let words = (0..bytes / 8).map(|_| AtomicU64::new(0)).collect();
         Self { words, orderings, readable: 0..bytes, writable: 0..bytes }
     }
 
-    /// The same memory for an end that must not touch anything outside these bytes.
+    /// Returns a handle to the same memory for an end that must not access any byte outside these ranges.
     pub fn confined(&self, readable: Range<u64>, writable: Range<u64>) -> Self {
         Self { readable, writable, ..self.clone() }
     }

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 /// The orderings of the accesses of rings.
 #[derive(Clone, Copy, Debug)]
 pub struct Orderings {
-    /// For reading a single word: an entry's lap, or a polling end's progress.
+    /// The ordering for reading a single word: an entry's lap, or a polling end's progress.
     pub load: Ordering,
-    /// For writing a single word.
+    /// The ordering for writing a single word.
     pub store: Ordering,
-    /// For reading each word of an entry.
+    /// The ordering for reading each word of an entry.
     pub load_words: Ordering,
-    /// For writing each word of an entry.
+    /// The ordering for writing each word of an entry.
     pub store_words: Ordering,
 }
 
@@ -23,8 +23,8 @@ impl Orderings {
         load_words: Ordering::Relaxed,
         store_words: Ordering::Relaxed,
     };
-    /// For a compare and exchange: if it succeeds, and if it fails.
+    /// The orderings of a compare and exchange: the first if it succeeds, the second if it fails.
     pub const OF_COMPARE_EXCHANGE: [Ordering; 2] = [Ordering::AcqRel, Ordering::Acquire];
-    /// For a fetch and add.
+    /// The ordering of a fetch and add.
     pub const OF_FETCH_ADD: Ordering = Ordering::AcqRel;
 }

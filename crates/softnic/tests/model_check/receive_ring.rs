@@ -1,4 +1,4 @@
-//! The receive ring. Its slots come back one by one, each with the completion of its receive.
+//! The receive ring. Its slots are freed one by one, each with the completion of its receive.
 
 use crate::entries::{receive, receive_completion};
 use crate::exploration::{Bound, Tally, explore};
@@ -8,18 +8,18 @@ use portcullis_nic::{Completion, ReceiveRequest};
 use portcullis_softnic::core::{CompletionPoller, CompletionPoster, ReceivePoster, ReceiveTaker, Ring};
 use std::collections::VecDeque;
 
-/// Receives that fit in the ring, and completions that fit in theirs.
+/// Number of receives that fit in the ring, and of completions that fit in theirs.
 const DEPTH: u32 = 2;
-/// Receives that are posted: more than fit, so that the ring wraps.
+/// Number of receives that are posted: more than fit, so that the ring wraps.
 const RECEIVES: u32 = 4;
-/// Turns of each end while the other end runs.
+/// Number of turns of each end while the other end runs.
 const TURNS: u32 = 4;
 
 const COMPLETIONS: u64 = 64;
 const CELL: u64 = 128;
 const BYTES: u64 = 136;
 
-/// The posting end: what it still has to post, and the completions that it expects.
+/// The posting end, with the receives that it still has to post and the completions that it expects.
 struct Client {
     receive: ReceivePoster<LoomMemory>,
     completions: CompletionPoller<LoomMemory>,
@@ -43,7 +43,7 @@ impl Client {
     }
 }
 
-/// The NIC: the receives that it expects.
+/// The NIC's end, with the receives that it expects.
 struct Taker {
     receive: ReceiveTaker<LoomMemory>,
     completions: CompletionPoster<LoomMemory>,

@@ -8,12 +8,12 @@ use portcullis_nic::{Completion, WorkRequest};
 use portcullis_softnic::core::{CompletionPoller, CompletionPoster, Ring, SendPoster, SendTaker};
 use std::collections::VecDeque;
 
-/// Requests that fit in the ring, and completions that fit in theirs.
+/// Number of requests that fit in the ring, and of completions that fit in theirs.
 const DEPTH: u32 = 2;
-/// Whether each request is signalled. They are more than fit, so that the ring wraps. The second one's completion
-/// retires the first.
+/// Whether each request is signalled. There are more requests than fit, so that the ring wraps. The second one's
+/// completion retires the first.
 const SIGNALLED: [bool; 5] = [false, true, true, true, true];
-/// Turns of each end while the other end runs.
+/// Number of turns of each end while the other end runs.
 const TURNS: usize = 5;
 
 const COMPLETIONS: u64 = 128;
@@ -24,7 +24,7 @@ fn numbered() -> impl Iterator<Item = (u32, bool)> {
     (1..).zip(SIGNALLED)
 }
 
-/// The posting end: what it still has to post, and the completions that it expects.
+/// The posting end, with the requests that it still has to post and the completions that it expects.
 struct Client {
     send: SendPoster<LoomMemory>,
     completions: CompletionPoller<LoomMemory>,
@@ -42,7 +42,7 @@ impl Client {
         }
     }
 
-    /// Posts what fits and polls once, as `PortEndpoint` does.
+    /// Posts as many requests as fit and polls once, as `PortEndpoint` does.
     fn turn(&mut self) {
         let posted = self.send.post(self.unposted.make_contiguous());
         self.unposted.drain(..posted);
@@ -58,7 +58,7 @@ impl Client {
     }
 }
 
-/// The NIC: the requests that it expects.
+/// The NIC's end, with the requests that it expects.
 struct Taker {
     send: SendTaker<LoomMemory>,
     completions: CompletionPoster<LoomMemory>,

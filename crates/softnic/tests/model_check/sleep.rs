@@ -1,11 +1,11 @@
-//! The protocol for sleeping and waking: no end sleeps with work to do and no wake-up on its way.
+//! The protocol for sleeping and waking: no end sleeps if it has work to do and no wake-up is on its way.
 //!
-//! Rings and loom's atomics are real. The kernel's part is modelled, with no more order than the kernel promises.
-//! Nothing has a timeout here: a sleeper without a wake-up is a deadlock, which the checker reports. (The engine and
+//! The rings and loom's atomics are real. The kernel's part is modelled, with no more order than the kernel promises.
+//! No wait has a timeout here: a sleeper without a wake-up is a deadlock, which the checker reports. (The engine and
 //! the clients do bound their sleep, but the protocol must not rely on that.)
 //!
-//! Each step is a function with the name of its original. A list (`_STEPS`) says what the original does to memory and
-//! in which order; [`agreement`](crate::agreement) compares the list with the source.
+//! Each step is a function with the name of its original. A list (`_STEPS`) gives the original's accesses to memory and
+//! their order; [`agreement`](crate::agreement) compares the list with the source.
 
 use crate::entries::{request, request_words, send_completion};
 use crate::exploration::{Bound, Tally, explore};
@@ -16,7 +16,7 @@ use loom::sync::{Condvar, Mutex};
 use portcullis_softnic::core::{CompletionPoller, CompletionPoster, Ring, SendPoster, SendTaker};
 use std::sync::Arc;
 
-/// Which ends keep the protocol, with a fence between their store and their load.
+/// The ends that keep the protocol, with a fence between their store and their load.
 #[derive(Clone, Copy, Debug)]
 pub struct Fences {
     /// The end that has work for the other end and wakes it.
@@ -26,7 +26,7 @@ pub struct Fences {
 }
 
 impl Fences {
-    /// Both ends, as it must be.
+    /// Both ends keep the protocol, as they must.
     pub const BOTH: Self = Self { waking: true, sleeping: true };
 }
 
@@ -36,7 +36,7 @@ fn fence_if(kept: bool) {
     }
 }
 
-/// Event descriptors and the epoll on them. A write wakes the wait under way, or else the next one.
+/// An event descriptor and the epoll on it. A write wakes the wait under way, or else the next one.
 #[derive(Debug)]
 struct Event {
     written: Mutex<bool>,
@@ -74,13 +74,14 @@ struct Engine {
     fences: Fences,
 }
 
-/// `Waker::announce`.
+/// Steps of `Waker::announce`.
 pub const ANNOUNCE_STEPS: &[&str] = &["store Relaxed", "fence SeqCst"];
-/// `Waker::awake`.
+/// Steps of `Waker::awake`.
 pub const AWAKE_STEPS: &[&str] = &["store Relaxed"];
-/// `Doorbell::ring`, and `Waker::wake` by it.
+/// Steps of `Doorbell::ring`, and of `Waker::wake` by it.
 pub const RING_STEPS: &[&str] = &["fence SeqCst", "load Relaxed", "write"];
-/// `EngineThread::sleep`: the engine looks at all possible work after it has announced its sleep, and again after each sleep.
+/// Steps of `EngineThread::sleep`: the engine checks all sources of work after it has announced its sleep, and again
+/// after each sleep.
 pub const SLEEP_STEPS: &[&str] =
     &["announce", "turn_all", "turn", "run_commands", "load Acquire", "sleep", "awake"];
 
@@ -153,7 +154,7 @@ impl Futex {
     }
 }
 
-/// How a client waits.
+/// The way in which a client waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// A thread sleeps on the futex.
@@ -169,13 +170,13 @@ struct Client {
     alarm: Event,
 }
 
-/// `Mapping::sleep`, which `PortEndpoint::wait` calls.
+/// Steps of `Mapping::sleep`, which `PortEndpoint::wait` calls.
 pub const WAIT_STEPS: &[&str] = &["store Relaxed", "fence SeqCst", "waiting", "futex::wait", "store Relaxed"];
-/// `SoftNic::wake_sleepers`, for one port.
+/// Steps of `SoftNic::wake_sleepers`, for one port.
 pub const WAKE_SLEEPERS_STEPS: &[&str] = &["fence SeqCst", "wake"];
-/// `Mapping::wake_sleeper`, which `NicMemory::wake` calls.
+/// Steps of `Mapping::wake_sleeper`, which `NicMemory::wake` calls.
 pub const WAKE_STEPS: &[&str] = &["load Relaxed", "store Relaxed", "ring", "futex::wake"];
-/// `Mapping::watch`, which `PortEndpoint::arm` calls after it has taken in earlier rings.
+/// Steps of `Mapping::watch`, which `PortEndpoint::arm` calls after it has handled earlier rings.
 pub const WATCH_STEPS: &[&str] = &["store Relaxed", "fence SeqCst", "waiting", "store Relaxed"];
 
 fn client_wait(client: &Client, wait: Wait, completions: &CompletionPoller<LoomMemory>, fences: Fences) {

@@ -1,7 +1,7 @@
 //! Requests of chains: they wait for counts, set limits, and bind windows for other queue pairs.
 //!
-//! Only queue pairs that their owner has made for it may post them. A request that waits stands in a list of its
-//! completion queue, and its queue pair is not visited meanwhile.
+//! Only queue pairs that their owner has made for chains may post these requests. A request that waits is in a list of
+//! its completion queue, and its queue pair is not visited meanwhile.
 
 use super::Progress;
 use crate::core::objects::Core;
@@ -10,8 +10,8 @@ use portcullis_memory::Bytes;
 use portcullis_nic::{ChainVerb, CqId, QpId, QpState, Status, WindowBinding};
 
 impl<M: Bytes> Core<M> {
-    /// Executes a request of a chain for queue pair `id`, which is lent. [`Progress::NotReady`]: it waits, and the queue
-    /// pair is rung when its time has come.
+    /// Executes a request of a chain for queue pair `id`, which is lent. [`Progress::NotReady`]: the request waits, and
+    /// the queue pair is rung when the count is reached.
     pub(in crate::core) fn execute_chain_verb(
         &mut self,
         id: QpId,
@@ -60,7 +60,7 @@ impl<M: Bytes> Core<M> {
             return Err(Status::LocalQpOperationError);
         }
         let sender = if pair.state == QpState::Error { Some(queue_pair) } else { pair.peer };
-        // A message may have waited for this.
+        // A message may have waited for this limit.
         sender.into_iter().for_each(|sender| self.ring(sender));
         Ok(Progress::Done)
     }

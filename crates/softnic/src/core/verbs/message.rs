@@ -5,11 +5,11 @@ use crate::core::objects::Core;
 use portcullis_memory::Bytes;
 use portcullis_nic::{Completion, CompletionKind, LocalSpan, Rkey, Status};
 
-/// Receives that are fetched ahead: two share a line.
+/// Number of receives that are fetched ahead: two share a cache line.
 const RECEIVES_AHEAD: u64 = 4;
 
 impl<M: Bytes> Core<M> {
-    /// A message of `length` bytes has arrived: it goes where the responder's next receive says.
+    /// Delivers a message of `length` bytes into the buffer of the responder's next receive.
     pub(super) fn deliver(
         &mut self,
         responder: &Responder,
@@ -29,7 +29,7 @@ impl<M: Bytes> Core<M> {
         let (status, outcome) = if length > next.local.length {
             (Status::LocalLengthError, Err(Status::RemoteInvalidRequestError))
         } else if let Some(into) = into {
-            // Only a message that fits invalidates.
+            // A message invalidates a window only if it fits.
             if let Some(rkey) = invalidate {
                 let gone = self.keys.invalidate(responder.pd, responder.id, rkey);
                 gone.map_err(|_| Status::RemoteAccessError)?;

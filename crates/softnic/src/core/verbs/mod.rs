@@ -1,9 +1,9 @@
-//! What each verb does, written once for requests from this NIC and from the network.
+//! The execution of each verb, written once for requests from this NIC and from the network.
 //!
-//! A request has two halves. The requester's checks its own memory ([`Core::requester_end`]) and completes the request.
-//! The responder's ([`Core::execute`]) checks queue pair, domain, key, range and rights, and reads or changes memory.
-//! Between them the bytes go through an [`Exchange`]: from memory to memory where both ends are on this NIC, or in
-//! packets. This module does not know which.
+//! A request has two halves. The requester's half checks its own memory ([`Core::requester_end`]) and completes the
+//! request. The responder's half ([`Core::execute`]) checks queue pair, domain, key, range and rights, and reads or
+//! changes memory. Between them the bytes go through an [`Exchange`]: from memory to memory if both ends are on this
+//! NIC, otherwise in packets. This module does not know which exchange is used.
 //!
 //! A new verb that reaches the peer is a variant of [`Verb`] and an executor here. A verb that concerns only the
 //! requester's end has its executor in [`window`], and a request of a chain in [`chain`].
@@ -22,7 +22,7 @@ use portcullis_nic::{
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 const WORD_BYTES: u32 = 8;
 
-/// What a request asks of the responder.
+/// The responder's part of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Verb {
     Read { remote: RemoteSpan, length: u32 },
@@ -33,8 +33,8 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    /// What an operation asks of the responder, and where its bytes are at the requester. `None`: it concerns only the
-    /// requester's end.
+    /// Returns the responder's part of an operation, and its bytes at the requester. `None`: the operation concerns
+    /// only the requester's end.
     #[inline]
     pub fn of(operation: Operation) -> Option<(Self, LocalSpan)> {
         Some(match operation {
@@ -54,13 +54,13 @@ impl Verb {
         })
     }
 
-    /// Whether bytes come back to the requester.
+    /// Whether the answer carries bytes to the requester.
     pub fn returns_bytes(self) -> bool {
         matches!(self, Self::Read { .. } | Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. })
     }
 
-    /// The memory of the responder that the verb names, how many bytes of it, and the right that it needs. A message
-    /// names none.
+    /// Returns the responder's memory that the verb names, the number of bytes, and the right that the access needs. A
+    /// message names no memory.
     #[inline]
     fn claim(self) -> Option<(RemoteSpan, u32, Access)> {
         match self {
@@ -74,32 +74,32 @@ impl Verb {
     }
 }
 
-/// How far a request got at a responder that does not refuse it.
+/// The progress of a request at a responder that does not refuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     Done,
-    /// A part of it is done; the rest is for the next visit.
+    /// A part of the request is done; the rest is for the next visit.
     Partly,
-    /// No receive is posted, or there is no room for its completion.
+    /// No receive is posted, or its completion has no room.
     NotReady,
 }
 
-/// How the bytes of a request get from one of its ends to the other.
+/// The way in which the bytes of a request move from one of its ends to the other.
 pub(super) trait Exchange<M> {
-    /// Takes `length` bytes from the responder to the requester, or as many of them as the exchange allows now.
+    /// Moves `length` bytes from the responder to the requester, or as many of them as the exchange allows now.
     fn fetch(&mut self, core: &Core<M>, from: Target, length: u32) -> Progress;
 
-    /// Takes `length` bytes from the requester to the responder, or as many of them as the exchange allows now.
+    /// Moves `length` bytes from the requester to the responder, or as many of them as the exchange allows now.
     fn store(&mut self, core: &Core<M>, into: Target, length: u32) -> Progress;
 
-    /// Takes a message from the requester to the responder: all of it.
+    /// Moves a whole message from the requester to the responder.
     fn put(&mut self, core: &Core<M>, into: Target, length: u32);
 
-    /// Takes the value that a word of the responder had before an atomic to the requester.
+    /// Moves the value that a word of the responder had before an atomic to the requester.
     fn fetch_word(&mut self, core: &Core<M>, value: u64);
 }
 
-/// What the responder's half of a request needs to know of its queue pair.
+/// The properties of its queue pair that the responder's half of a request needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Responder {
     pub id: QpId,
@@ -108,7 +108,7 @@ pub(super) struct Responder {
 }
 
 impl<M: Bytes> Core<M> {
-    /// Where the bytes of a request are at the requester, if its key allows this use.
+    /// Returns the place of a request's bytes at the requester, if its key allows this use.
     #[inline]
     pub(super) fn requester_end(&self, pd: PdId, verb: Verb, local: LocalSpan) -> Result<Target, Status> {
         let fits = match verb {
@@ -122,8 +122,8 @@ impl<M: Bytes> Core<M> {
         self.keys.local(pd, local, verb.returns_bytes()).ok_or(Status::LocalProtectionError)
     }
 
-    /// The responder's half of a request. An error is the status that it refuses the request with: the caller then
-    /// takes both ends to ERR ([`Core::break_responder`]).
+    /// Executes the responder's half of a request. An error is the status with which the responder refuses the request:
+    /// the caller then takes both ends to ERR ([`Core::break_responder`]).
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -136,10 +136,10 @@ impl<M: Bytes> Core<M> {
         }
         let (remote, length, access) = verb.claim().expect("only a message names no memory");
         if length == 0 {
-            // No key is looked at for a request of no bytes (InfiniBand specification, C9-88).
+            // The key of a request of no bytes is not checked (InfiniBand specification, C9-88).
             return Ok(Progress::Done);
         }
-        // Checked again for every part of a long transfer: an ended permission cuts it off.
+        // The key is checked again for every part of a long transfer: the end of a permission cuts the transfer off.
         let there = self.admit(responder, remote, length, access)?;
         Ok(match verb {
             Verb::Read { .. } => exchange.fetch(self, there, length),
@@ -158,7 +158,7 @@ impl<M: Bytes> Core<M> {
         })
     }
 
-    /// Where in the responder's memory an access goes, if the queue pair and the key allow it.
+    /// Returns the target of an access in the responder's memory, if the queue pair and the key allow the access.
     #[inline]
     fn admit(
         &self,
@@ -176,7 +176,7 @@ impl<M: Bytes> Core<M> {
         there.ok_or(Status::RemoteAccessError)
     }
 
-    /// The memory of the word that an atomic changes. The key has been checked already.
+    /// Returns the memory of the word that an atomic changes. The key has been checked already.
     fn word(&self, remote: RemoteSpan, there: Target) -> Result<&M, Status> {
         let word = u64::from(WORD_BYTES);
         if !remote.address.0.is_multiple_of(word) || !there.offset.is_multiple_of(word) {
@@ -185,7 +185,7 @@ impl<M: Bytes> Core<M> {
         Ok(&self.memories[there.memory])
     }
 
-    /// The responder has just refused a request: its queue pair goes to ERR, and its owner is told why.
+    /// Takes the queue pair of a responder that has just refused a request to ERR, and reports the reason to its owner.
     #[cold]
     pub(super) fn break_responder(&mut self, responder: &Responder, verb: Verb) {
         let refused = verb.claim().map(|(RemoteSpan { address, rkey }, length, needs)| {
@@ -194,7 +194,7 @@ impl<M: Bytes> Core<M> {
             let fault = self.keys.fault(responder.pd, queue_pair, rkey, (address, length), needs);
             RefusedAccess { address, length, needs, rkey, fault }
         });
-        // A queue pair that is its own peer is lent now, and in ERR already.
+        // A queue pair that is its own peer is lent at this time, and in ERR already.
         if let Some(pair) = self.qps.get_mut(responder.id.0) {
             pair.state = QpState::Error;
             self.ring(responder.id);

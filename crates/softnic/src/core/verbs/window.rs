@@ -1,4 +1,4 @@
-//! BIND_MW and LOCAL_INV: what a requester does at its own end.
+//! BIND_MW and LOCAL_INV: the operations of a requester at its own end.
 
 use crate::core::objects::Core;
 use portcullis_memory::Bytes;
