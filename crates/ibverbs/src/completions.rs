@@ -10,12 +10,12 @@ use std::collections::VecDeque;
 pub(crate) struct CompletionQueue {
     pub cq: Cq,
     pub depth: u32,
-    /// Entries kept for what may be posted to the queue pairs that complete here: never more than there are, so that
-    /// the queue cannot overflow.
+    /// Entries reserved for the requests and receives that may be posted to the queue pairs that complete here: never
+    /// more than the queue has, so that it cannot overflow.
     pub kept: u32,
-    /// Queues that complete here.
+    /// Number of queues that complete here.
     pub users: u32,
-    /// Taken from the device, but not yet polled by the owner.
+    /// Completions taken from the device that the owner has not polled yet.
     pub waiting: VecDeque<Completion>,
 }
 
@@ -32,7 +32,7 @@ impl IbNic {
         Ok(count == WorkCompletion::BATCH)
     }
 
-    /// Polls everything that a completion queue has now.
+    /// Polls all entries that a completion queue has now.
     pub(crate) fn take_in_all(&mut self, cq: CqId) {
         while self.take_in(cq).is_ok_and(|more| more) {}
     }
@@ -64,9 +64,9 @@ impl IbNic {
         let pair = self.queue_pairs.get_mut(ticket.slot).ok()?;
         if pair.tripwire {
             if status == Status::Success {
-                // An unexpected message has taken the tripwire.
+                // An unexpected message has consumed the tripwire.
                 Self::set_tripwire(pair, ticket.slot);
-                // If the queue pair broke before that, a device may never say so.
+                // If the queue pair broke before that, a device may never report it.
                 if pair.qp.state().is_ok_and(|state| state == QpState::Error) {
                     self.tripped(queue_pair);
                 }
@@ -101,7 +101,7 @@ impl IbNic {
         Some(Completion { request: named?, queue_pair, status, kind: CompletionKind::Send })
     }
 
-    /// Enters what a request has changed, or that it failed.
+    /// Records the effect of a request, or its failure.
     fn apply(&mut self, on: QpId, effect: Effect, succeeded: bool) {
         match (effect, succeeded) {
             (Effect::None, _) | (Effect::Invalidate { .. }, false) => {}
@@ -128,7 +128,7 @@ impl IbNic {
         }
     }
 
-    /// Enters that a type-2 window is free.
+    /// Records that a type-2 window is free.
     fn freed(&mut self, rkey: u32) {
         let found =
             self.books.windows.iter().find(|(_, window)| window.on.is_some() && window.mw.rkey() == rkey);
@@ -137,7 +137,7 @@ impl IbNic {
         }
     }
 
-    /// Enters that a window lies over nothing any more.
+    /// Records that a window lies over no region any more.
     pub(crate) fn let_go(&mut self, window: u32) {
         let Ok(window) = self.books.windows.get_mut(window) else { return };
         let (over, on) = (window.over.take(), window.on.take());
@@ -149,7 +149,7 @@ impl IbNic {
         }
     }
 
-    /// A queue pair broke, for a reason not known yet.
+    /// Records that a queue pair broke, for a reason not known yet.
     pub(crate) fn tripped(&mut self, qp: QpId) {
         let Ok(pair) = self.queue_pairs.get_mut(qp.0) else { return };
         pair.state = QpState::Error;
@@ -159,7 +159,8 @@ impl IbNic {
         }
     }
 
-    /// A request that the library would not post: it fails as if the device had refused it, and breaks its queue pair.
+    /// Fails a request that the library would not post, as if the device had refused it. This breaks the request's
+    /// queue pair.
     pub(crate) fn refuse_request(&mut self, qp: QpId, request: u64, status: Status) {
         let Ok(pair) = self.queue_pairs.get_mut(qp.0) else { return };
         pair.broken_by_owner = true;

@@ -1,4 +1,4 @@
-//! Choosing a device, one of its ports, and one of that port's addresses.
+//! The choice of a device, one of its ports, and one of that port's addresses.
 
 use crate::sys::bindings::{
     IBV_ATOMIC_GLOB, IBV_ATOMIC_HCA, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
@@ -11,19 +11,19 @@ use std::fmt::{self, Write};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-/// READs and atomics that a queue pair may have under way each way, unless the device has fewer.
+/// READs and atomics that a queue pair may have under way in each direction, unless the device supports fewer.
 const READS_MAX: u8 = 16;
-/// How many entries of a GID table are read.
+/// Number of entries of a GID table that are read.
 const GIDS_MAX: u32 = 256;
 /// The kernel's numbers of the kinds of GID (`enum ibv_gid_type`).
 const ROCE_V1: u32 = 1;
 const ROCE_V2: u32 = 2;
 
-/// Which device to open. What is not given is chosen: the only active port, and its address that reaches furthest (RoCE
-/// v2 over IPv4, then over IPv6, then what only the link knows).
+/// The device to open. Fields that are not given are chosen: the only active port, and that address of it that reaches
+/// furthest (RoCE v2 over IPv4, then over IPv6, then an address that only the link knows).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceChoice {
-    /// Its name, as `ibv_devices` lists it.
+    /// The device's name, as `ibv_devices` lists it.
     pub device: Option<String>,
     /// The port, from one.
     pub port: Option<u8>,
@@ -31,22 +31,22 @@ pub struct DeviceChoice {
     pub gid_index: Option<u8>,
 }
 
-/// Why no device was opened.
+/// The reason for which no device was opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is no libibverbs.
+    /// This machine has no libibverbs.
     #[error(transparent)]
     NoLibrary(#[from] NoLibrary),
-    /// Nothing was found, or several to choose from. The text lists what there is.
+    /// No device was found, or several to choose from. The text lists the devices found.
     #[error("{problem}. {found}")]
     Choice {
-        /// What is wrong with the choice.
+        /// The problem of the choice.
         problem: String,
-        /// What there is.
+        /// The devices that were found.
         found: String,
     },
-    /// The machine refuses.
+    /// The machine refuses to open the device.
     #[error("cannot open {device}: {reason}")]
     Machine {
         /// The device.
@@ -69,15 +69,15 @@ impl Coded for OpenError {
 /// A port's address, and the kind of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its index in the table.
+    /// The address's index in the table.
     pub index: u8,
     /// The address.
     pub gid: [u8; 16],
-    /// The kind of packets with it.
+    /// The kind of packets sent with the address.
     pub kind: GidKind,
 }
 
-/// The kind of packets with a GID.
+/// The kind of packets sent with a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand.
@@ -89,7 +89,7 @@ pub enum GidKind {
 }
 
 impl GidEntry {
-    /// A larger number means that packets get further.
+    /// A rank of the address: a larger number means that packets reach further.
     fn reach(&self) -> u8 {
         let address = Ipv6Addr::from(self.gid);
         match self.kind {
@@ -120,29 +120,29 @@ impl fmt::Display for GidEntry {
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// From one.
+    /// The port's number, from one.
     pub number: u8,
-    /// Whether it has a link.
+    /// Whether the port has a link.
     pub active: bool,
-    /// Its addresses.
+    /// The port's addresses.
     pub gids: Vec<GidEntry>,
     lid: u16,
     mtu: u32,
 }
 
-/// A device, as it describes itself.
+/// A device, as it reports itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSummary {
-    /// Its name.
+    /// The device's name.
     pub name: String,
-    /// Its ports.
+    /// The device's ports.
     pub ports: Vec<Port>,
 }
 
-/// The RDMA devices of this machine that can be opened.
+/// Returns the RDMA devices of this machine that can be opened.
 ///
 /// # Errors
-/// There is no libibverbs.
+/// This machine has no libibverbs.
 pub fn devices() -> Result<Vec<DeviceSummary>, NoLibrary> {
     library()?;
     let Ok(list) = DeviceList::new() else { return Ok(Vec::new()) };
@@ -179,7 +179,7 @@ fn port(context: &Context, number: u8) -> Option<Port> {
     })
 }
 
-/// The devices as text, a line for each port.
+/// Lists the devices as text, a line for each port.
 fn listed(devices: &[DeviceSummary]) -> String {
     if devices.is_empty() {
         return "This machine has no RDMA device: `ibv_devices` lists none".to_owned();
@@ -196,7 +196,7 @@ fn listed(devices: &[DeviceSummary]) -> String {
     text
 }
 
-/// The device, the port and the GID that a choice stands for.
+/// Returns the device, the port and the GID that a choice stands for.
 pub(crate) fn choose(
     devices: &[DeviceSummary],
     choice: &DeviceChoice,
@@ -216,13 +216,13 @@ pub(crate) fn choose(
         [only] => only,
         [] if choice.port.is_some() => return Err(wrong("there is no such port".to_owned())),
         [] => return Err(wrong("no RDMA device has a port with a link".to_owned())),
-        // On a device that was named, the first port is the usual choice.
+        // If the configuration names the device, the first port is the usual choice.
         [first, ..] if choice.device.is_some() => first,
         _ => return Err(wrong("there are several RDMA devices: name one".to_owned())),
     };
     let gid = match choice.gid_index {
         Some(index) => port.gids.iter().find(|gid| gid.index == index),
-        // The first of the best.
+        // The reversal makes the first of the best addresses win.
         None => port.gids.iter().rev().max_by_key(|gid| gid.reach()),
     };
     let gid = gid.ok_or_else(|| {
@@ -244,7 +244,7 @@ pub(crate) struct Limits {
     pub part: u32,
 }
 
-/// A device that was opened, and how peers reach it.
+/// A device that was opened, and the address at which peers reach it.
 pub(crate) struct Opened {
     pub context: Arc<Context>,
     pub name: String,

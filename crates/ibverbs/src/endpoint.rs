@@ -10,12 +10,12 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// How a client learns that its node has ended.
+/// The source from which a client learns that its node has ended.
 pub trait NodeLife: Send {
-    /// Whether it still runs, as far as can be told at once.
+    /// Whether the node still runs, as far as can be determined without waiting.
     fn node_alive(&mut self) -> bool;
 
-    /// Readable when the node has ended, if there is one.
+    /// A descriptor that becomes readable when the node has ended, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
@@ -25,9 +25,9 @@ pub struct IbEndpoint {
     queues: ClientQueues<Mapping>,
     arena: ArenaMemory,
     life: Option<Box<dyn NodeLife>>,
-    /// Readable when the device or `life` has something to report.
+    /// A descriptor that is readable when the device or `life` has something to report.
     watched: OwnedFd,
-    /// The device has failed, and cannot be relied on any more.
+    /// Whether the device has failed: then it cannot be relied on any more.
     failed: bool,
 }
 
@@ -41,7 +41,7 @@ impl IbEndpoint {
     /// Opens the device and makes the queue pairs. [`IbEndpoint::connect`] connects them.
     ///
     /// # Errors
-    /// No such device, or it does not have enough.
+    /// There is no such device, or it does not have enough resources.
     pub fn new(device: &DeviceChoice, size: EndpointSize) -> Result<Self, VerbsError> {
         let mut nic = IbNic::open(device, WorkRequests::default())?;
         let queues = ClientQueues::new(&mut nic, size)?;
@@ -53,7 +53,7 @@ impl IbEndpoint {
         Ok(Self { nic, queues, arena, life: None, watched, failed: false })
     }
 
-    /// The addresses of its queue pairs: the control queue pair, and the data queue pairs.
+    /// The addresses of the end's queue pairs: the control queue pair, and the data queue pairs.
     ///
     /// # Errors
     /// The device fails.
@@ -79,12 +79,13 @@ impl IbEndpoint {
         Ok(())
     }
 
-    /// The NIC underneath and the queue pairs on it: what a hostile client would use directly.
+    /// The NIC underneath and the queue pairs on it: the objects that a hostile client would use directly.
     pub fn dangerous_nic(&mut self) -> (&mut IbNic, &mut ClientQueues<Mapping>) {
         (&mut self.nic, &mut self.queues)
     }
 
-    /// Discards the device's events, which would wake a client for ever: its completions say which queue pair broke.
+    /// Discards the device's events, which would wake a client for ever: the client learns from its completions which
+    /// queue pair broke.
     fn drop_events(&mut self) {
         while self.nic.poll_event().is_some() {}
     }

@@ -1,12 +1,12 @@
 //! Guarantees that devices are known not to keep, and mistakes that must not be tried on them.
 //!
-//! The conformance suite expects exactly this, and complains when a device does better: a kernel that removes a
-//! deviation is noticed. A node does not rely on this list: it examines the device itself when it starts.
+//! The conformance suite expects exactly these deviations, and reports a device that does better: so a kernel that
+//! removes a deviation is noticed. A node does not rely on this list: it examines the device itself when it starts.
 
 use crate::device::Limits;
 use portcullis_nic::{Guarantee, Misuse};
 
-/// Vendor and part of Soft-RoCE: it has no vendor, and reports that.
+/// Vendor and part numbers that Soft-RoCE reports: it has no vendor.
 const SOFT_ROCE: (u32, u32) = (0x00ff_ffff, 0);
 
 #[derive(Debug, Default)]
@@ -36,14 +36,14 @@ fn soft_roce() -> Known {
             "messages::into_the_wrong_bytes_fail_at_both_ends",
             // A receive that is posted to a queue pair in ERR waits for ever.
             "queues::in_error_flush_what_is_posted",
-            // It acknowledges a message before it looks at what that invalidates, does not check whose that is, and
-            // sets another flag than the invalidation's.
+            // The device acknowledges a message before it examines the invalidation in it, does not check the owner of
+            // the key, and sets another flag than the invalidation's.
             "type_1::windows_cannot_be_freed_by_a_peer",
             "type_2::windows_are_not_freed_by_the_peer_of_another_queue_pair",
             "type_2::messages_cannot_invalidate_what_is_no_window",
             "type_2::windows_are_freed_by_the_peers_message_and_it_says_which",
         ],
-        // Invalidating a free window follows a null pointer. A bound window keeps its queue pair for ever.
+        // Invalidating a free window dereferences a null pointer. A bound window keeps its queue pair for ever.
         crashes_on: vec![Misuse::InvalidateFreeWindow, Misuse::QueuePairBeforeBoundWindow],
     }
 }

@@ -1,7 +1,7 @@
 //! The requests that were posted to a queue and have not completed.
 //!
-//! libibverbs does not say how much room a queue has, so its owner has to count. A slot is free again once the
-//! completion of its request, or of a later one, was polled.
+//! libibverbs does not report the room that a queue has, so the queue's owner has to count. A slot is free again once
+//! the completion of its request, or of a later one, was polled.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ impl<T> Ledger<T> {
         Self { entries: VecDeque::new(), first: 0, depth: depth as usize }
     }
 
-    /// How many more requests the queue takes.
+    /// Number of further requests that the queue accepts.
     pub fn room(&self) -> usize {
         self.depth - self.entries.len()
     }
@@ -31,20 +31,20 @@ impl<T> Ledger<T> {
         self.entries.is_empty()
     }
 
-    /// Enters a request and returns its position, which its completion has to name. The queue must have room.
+    /// Records a request and returns its position, which its completion has to name. The queue must have room.
     pub fn enter(&mut self, entry: T) -> u32 {
         let ahead = u32::try_from(self.entries.len()).unwrap_or(0);
         self.entries.push_back(entry);
         (self.first + ahead) % POSITIONS
     }
 
-    /// Removes the newest request: the device did not take it.
+    /// Removes the newest request, which the device did not accept.
     pub fn withdraw(&mut self) -> Option<T> {
         self.entries.pop_back()
     }
 
-    /// The request at `position` has completed: passes it to `report`, behind those before it, which have succeeded.
-    /// The flag marks the named request. An unknown position does nothing.
+    /// Completes the request at `position`. Passes first the earlier requests, which have succeeded, and then this one
+    /// to `report`. The flag marks the named request. An unknown position has no effect.
     pub fn complete(&mut self, position: u32, mut report: impl FnMut(T, bool)) {
         let ahead = (position + POSITIONS - self.first) % POSITIONS;
         let Ok(ahead) = usize::try_from(ahead) else { return };

@@ -1,8 +1,8 @@
-//! A NIC through libibverbs. The library is looked for at run time: everything builds and runs without it.
+//! A NIC through libibverbs. The library is loaded at run time: all code builds and runs without it.
 //!
 //! [`IbNic`] implements [`portcullis_nic::Nic`] on any RDMA card, and on Linux's Soft-RoCE. `sys` has the library's
-//! calls and the only unsafe code. The rest counts, remembers and decides: which device to open, how much room a queue
-//! has, which request a completion is of, which window lies over which region.
+//! calls and the only unsafe code. The rest of the crate counts, remembers and decides: which device to open, how much
+//! room a queue has, which request a completion belongs to, which window lies over which region.
 #![deny(unsafe_code)]
 
 mod completions;

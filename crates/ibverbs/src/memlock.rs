@@ -1,10 +1,10 @@
-//! The limit on locked memory. Registered memory is locked, so nothing works without the right to lock it.
+//! The limit on locked memory. Registered memory is locked, so no registration works without the right to lock it.
 
 use portcullis_errors::{Coded, ErrorCode};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// The limit on locked memory is too low for what is to be registered.
+/// The limit on locked memory is too low for the memory that is to be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{needed} bytes of memory are to be registered{}, and this process may lock {limit}. Raise the limit: `ulimit -l \
@@ -16,7 +16,7 @@ pub struct MemlockTooLow {
     pub needed: u64,
     /// Bytes that may be locked.
     pub limit: u64,
-    /// For a node's memory: the number of tenants, each of which it is registered for.
+    /// For a node's memory: the number of tenants for each of which it is registered.
     pub tenants: Option<u64>,
 }
 
@@ -33,10 +33,10 @@ fn counted(tenants: Option<u64>) -> String {
     tenants.map(said).unwrap_or_default()
 }
 
-/// Checks beforehand that `needed` bytes can be registered.
+/// Checks in advance that `needed` bytes can be registered.
 ///
 /// # Errors
-/// They cannot be, as far as this process can tell.
+/// The bytes cannot be registered, as far as this process can determine.
 pub fn check_memlock(needed: u64) -> Result<(), MemlockTooLow> {
     match limit() {
         Some(limit) if needed > limit => Err(MemlockTooLow { needed, limit, tenants: None }),
@@ -44,12 +44,12 @@ pub fn check_memlock(needed: u64) -> Result<(), MemlockTooLow> {
     }
 }
 
-/// Checks beforehand that a node's memory can be registered for at least so many tenants: each has it in its own
-/// domain, and the kernel counts bytes each time that they are registered. Returns for how many tenants the limit is
-/// enough, if there is one.
+/// Checks in advance that a node's memory can be registered for at least `tenants` tenants: each has it in its own
+/// domain, and the kernel counts bytes each time that they are registered. Returns the number of tenants for which the
+/// limit is enough, if there is a limit.
 ///
 /// # Errors
-/// The limit is not enough for `tenants`, as far as this process can tell.
+/// The limit is not enough for `tenants`, as far as this process can determine.
 pub fn check_memlock_of_node(bytes: u64, tenants: u64) -> Result<Option<u64>, MemlockTooLow> {
     judge(bytes, tenants, limit())
 }
@@ -62,7 +62,7 @@ fn judge(bytes: u64, tenants: u64, limit: Option<u64>) -> Result<Option<u64>, Me
     }
 }
 
-/// How many bytes this process may lock, if there is a limit.
+/// Returns the number of bytes that this process may lock, if there is a limit.
 fn limit() -> Option<u64> {
     let locks_freely = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     getrlimit(Resource::Memlock).current.filter(|_| !locks_freely)

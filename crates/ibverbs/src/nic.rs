@@ -1,4 +1,4 @@
-//! The NIC: objects by id. Steps and posts are checked before the library sees them.
+//! The NIC: objects by id. Steps and posts are checked before they reach the library.
 
 use crate::completions::CompletionQueue;
 use crate::device::{DeviceChoice, OpenError, Opened, open};
@@ -22,23 +22,23 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 use std::time::Duration;
 
-/// What is known of a refused access: nothing. The verbs only name the queue pair (IBV_EVENT_QP_ACCESS_ERR); the
-/// details stay in the device.
+/// The report about a refused access: none. The verbs only name the queue pair (IBV_EVENT_QP_ACCESS_ERR); the details
+/// stay in the device.
 const NOT_TOLD: Option<RefusedAccess> = None;
-/// Packet sequence numbers have 24 bits.
+/// Number of packet sequence numbers: they have 24 bits.
 const PACKETS: u32 = 1 << 24;
 /// Packet numbers between two connections of a queue pair: more than may still be under way.
 const CONNECTION_STRIDE: u32 = 0x3_5a5b;
-/// Looks for events between two at the device's own, which cost a system call.
+/// Polls for events between two readings of the device's own events, which cost a system call.
 const LOOKS_PER_DEVICE_EVENT: u32 = 16;
 
-/// How requests reach the library.
+/// The functions through which requests reach the library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkRequests {
-    /// With `ibv_wr_*`, where the provider has those functions.
+    /// `ibv_wr_*`, if the provider has those functions.
     #[default]
     Extended,
-    /// With `ibv_post_send` and `ibv_bind_mw`, which every provider has.
+    /// `ibv_post_send` and `ibv_bind_mw`, which every provider has.
     Classic,
 }
 
@@ -48,15 +48,15 @@ struct Domain {
 }
 
 /// A NIC through libibverbs. Dropping it destroys its objects in the order MW, QP, CQ, MR, PD: the windows first (see
-/// `drop`), the rest in the order of the fields.
+/// `drop`), then the other objects in the order of the fields.
 pub struct IbNic {
     pub(crate) queue_pairs: Slots<QueuePair>,
     pub(crate) cqs: Slots<CompletionQueue>,
     pub(crate) books: Books,
     domains: Slots<Domain>,
-    /// Queue pairs that broke, and that the owner is not told of yet.
+    /// Queue pairs that broke, and whose events are not reported to the owner yet.
     pub(crate) trips: VecDeque<QpId>,
-    /// Events that the owner is not told of yet.
+    /// Events that are not reported to the owner yet.
     untold: VecDeque<Event>,
     /// Scratch space for the requests that a completion settles.
     pub(crate) done: Vec<(Effect, bool)>,
@@ -64,7 +64,7 @@ pub struct IbNic {
     capabilities: Capabilities,
     requests: WorkRequests,
     epochs: u16,
-    /// The queue pair that was last asked whether it broke.
+    /// The queue pair that was last checked for being broken.
     watched: u32,
     looks: u32,
 }
@@ -116,19 +116,19 @@ impl IbNic {
         })
     }
 
-    /// Makes [`descriptors`](Self::descriptors) become readable on what comes from now on. Returns `false` if something
-    /// has come already.
+    /// Makes [`descriptors`](Self::descriptors) become readable when something arrives from now on. Returns `false` if
+    /// something has arrived already.
     pub fn arm(&mut self) -> bool {
         self.opened.context.quiet();
         let ids: Vec<u32> = self.cqs.iter().map(|(id, _)| id).collect();
         for &id in &ids {
             if self.cqs.get(id).is_ok_and(|queue| queue.cq.arm().is_err()) {
-                // It cannot ring, so the caller has to look again soon.
+                // The queue cannot ring, so the caller has to poll again soon.
                 std::thread::yield_now();
                 return false;
             }
         }
-        // What came before the queues were armed does not ring.
+        // Completions that arrived before the queues were armed do not ring.
         for &id in &ids {
             self.take_in_all(CqId(id));
         }
@@ -138,14 +138,14 @@ impl IbNic {
         self.untold.is_empty() && self.cqs.iter().all(|(_, queue)| queue.waiting.is_empty())
     }
 
-    /// Readable when a completion or an event has come: see [`arm`](Self::arm).
+    /// Descriptors that become readable when a completion or an event has arrived: see [`arm`](Self::arm).
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         let context = &self.opened.context;
         [context.channel_descriptor(), context.event_descriptor()]
     }
 
-    /// Sleeps until a completion or an event may have come or `also` is readable, and for `at_most` at the most.
+    /// Sleeps until a completion or an event may have arrived or `also` is readable, and for `at_most` at the most.
     pub fn sleep(&mut self, at_most: Duration, also: Option<BorrowedFd<'_>>) {
         if !self.arm() {
             return;
@@ -160,7 +160,7 @@ impl IbNic {
             tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: at_most.subsec_nanos().into(),
         };
-        // Woken, timed out or interrupted: the caller looks again in any case.
+        // Woken, timed out or interrupted: the caller polls again in any case.
         let _ = rustix::event::poll(&mut descriptors, Some(&timeout));
         self.opened.context.quiet();
         self.looks = 0;
@@ -181,7 +181,8 @@ impl IbNic {
         }
     }
 
-    /// Posts what there is room for. Stops before the first request that the library does not take, and returns why.
+    /// Posts as many requests as there is room for. Stops before the first request that the library does not accept,
+    /// and returns the reason.
     fn post_some(
         &mut self,
         qp: QpId,
@@ -191,7 +192,7 @@ impl IbNic {
         let (pd, epoch, inline_bytes) = (*pd, *epoch, queue.inline_bytes());
         let count = requests.len().min(send.room());
         let (mut entered, mut stopped) = (0, None);
-        // Begun with the first sound request.
+        // The posting begins with the first sound request.
         let (mut queue, mut posting) = (Some(queue), None);
         for request in &requests[..count] {
             match self.books.is_sound(pd, &request.operation) {
@@ -200,7 +201,7 @@ impl IbNic {
                     stopped = Some(std::io::ErrorKind::InvalidInput.into());
                     break;
                 }
-                // What was added stays posted.
+                // The requests added before stay posted.
                 Err(_) if entered > 0 => break,
                 Err(unknown) => return Err(unknown),
             }
@@ -227,7 +228,8 @@ impl IbNic {
     fn take_events(&mut self) {
         while let Some(event) = self.opened.context.next_event() {
             let (DeviceEvent::Refused(qp) | DeviceEvent::Broken(qp)) = event else { continue };
-            // The owner may know already and have rebuilt the queue pair. The event is then about its earlier state.
+            // The owner may know about the break already and have rebuilt the queue pair. Then the event is about its
+            // earlier state.
             if !self
                 .queue_pairs
                 .get(qp)
@@ -246,7 +248,7 @@ impl IbNic {
         }
     }
 
-    /// Asks one queue pair that would not report it whether it broke.
+    /// Checks whether one queue pair broke that would not report it.
     fn watch(&mut self) {
         let reach = self.queue_pairs.reach();
         for _ in 0..reach {
@@ -265,7 +267,7 @@ impl IbNic {
         }
     }
 
-    /// The next queue pair that a peer broke, once that is certain.
+    /// Returns the event of the next queue pair that a peer broke, once that is certain.
     fn next_trip(&mut self) -> Option<Event> {
         for _ in 0..self.trips.len() {
             let qp = self.trips.pop_front()?;
@@ -274,7 +276,7 @@ impl IbNic {
                 continue;
             }
             let send_cq = pair.send_cq;
-            // A request of the owner's that broke it shows here.
+            // If a request of the owner's broke the queue pair, its completion shows that here.
             self.take_in_all(send_cq);
             let Ok(pair) = self.queue_pairs.get_mut(qp.0) else { continue };
             if pair.broken_by_owner {
@@ -319,7 +321,7 @@ impl IbNic {
     }
 
     /// Keeps the event of a queue pair that its owner resets or destroys. The report that a peer broke it may still be
-    /// under way: the peer, told at the same time, may have asked for the reset at once.
+    /// under way: the peer learns of the break at the same time, and may have requested the reset at once.
     fn keep_in_mind(&mut self, qp: QpId) -> Result<(), VerbsError> {
         let send_cq = self.queue_pairs.get(qp.0)?.send_cq;
         self.take_in_all(send_cq);
@@ -352,29 +354,30 @@ impl IbNic {
     }
 }
 
-/// Whether the device has windows of a type. It is asked to make one: the flags do not always say which type it has.
+/// Whether the device has windows of a type. The function makes one to find out: the flags do not always show which
+/// type the device has.
 fn has_windows(opened: &Opened, kind: WindowKind) -> bool {
     Pd::new(&opened.context).and_then(|pd| Mw::new(&pd, kind)).is_ok()
 }
 
-/// A number that is unlikely to be used elsewhere or again: packets on their way to a queue pair's number must not
-/// reach its next holder.
+/// Returns a number that is unlikely to be used elsewhere or again: packets on their way to a queue pair's number must
+/// not reach the next queue pair with that number.
 fn any_number() -> u32 {
     u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or(0)
 }
 
-/// A connection's first packet number on the wire. Addresses count by one; on the wire the numbers lie far apart, so
-/// that a packet of an earlier connection is not taken for one of the present.
+/// Returns a connection's first packet number on the wire. Addresses count by one; on the wire the numbers lie far
+/// apart, so that a packet of an earlier connection is not taken for one of the present connection.
 fn packet_number(first_packet: u32) -> u32 {
     first_packet.wrapping_mul(CONNECTION_STRIDE) % PACKETS
 }
 
-/// The error of a call that the device did not carry out.
+/// Returns the error of a call that the device did not carry out.
 fn refused(error: &std::io::Error) -> VerbsError {
     VerbsError::Machine(error.to_string())
 }
 
-/// The error of a call that made nothing: the device may have no more.
+/// Returns the error of a call that made no object: the device may have no more.
 fn not_made(what: &'static str, limit: u32, error: &std::io::Error) -> VerbsError {
     match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => VerbsError::Unsupported(what),
@@ -562,7 +565,7 @@ impl Nic for IbNic {
             return Err(VerbsError::Busy { what: "queue pair", by: "type-2 window" });
         }
         self.forget_requests(qp)?;
-        // Another queue pair may soon have its number.
+        // Another queue pair may soon have this number.
         self.untold.retain(|event| event.queue_pair() != qp);
         let QueuePair { qp: gone, pd, send_cq, receive_cq, entries, .. } = self.queue_pairs.remove(qp.0)?;
         drop(gone);
@@ -634,14 +637,14 @@ impl Nic for IbNic {
         let (mut taken, mut error) = self.post_some(qp, requests)?;
         while let Some(reason) = error.take() {
             if reason.kind() == std::io::ErrorKind::OutOfMemory {
-                // The queue is fuller than counted: an answer, not an error.
+                // The queue is fuller than counted, which is not an error.
                 break;
             }
-            // The library refuses a request: they are posted one by one to find it.
+            // The library refuses a request: the requests are posted one by one to find it.
             let Some(request) = requests.get(taken) else { break };
             let (posted, again) = self.post_some(qp, std::slice::from_ref(request))?;
             if posted == 0 && again.is_none() {
-                // There is no room, which is not an error.
+                // The queue has no room, which is not an error.
                 break;
             }
             taken += 1;
@@ -691,7 +694,7 @@ impl Nic for IbNic {
             into.extend(queue.waiting.drain(..count));
             polled += count;
             let trips = self.trips.len();
-            // The owner has to learn of a queue pair that broke before it gets the client's message about that.
+            // The owner has to learn that a queue pair broke before it receives the client's message about that.
             if (polled == most && most > 0) || !self.take_in(cq)? && self.cqs.get(cq.0)?.waiting.is_empty() {
                 return Ok(polled);
             }
@@ -709,7 +712,7 @@ impl Nic for IbNic {
         self.looks = self.looks.wrapping_add(1);
         // Tripwires report through completion queues, and the owner may be about to detach a client.
         for id in 0..self.cqs.reach() {
-            // An id without a queue has nothing.
+            // An id without a queue has no completions.
             let _ = self.take_in(CqId(id));
         }
         self.untold.pop_front().or_else(|| self.next_trip())

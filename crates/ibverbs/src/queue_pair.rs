@@ -1,4 +1,4 @@
-//! A queue pair, with what its NIC has to remember about it.
+//! A queue pair, with the state that its NIC has to remember about it.
 
 use crate::ledger::Ledger;
 use crate::sys::Qp;
@@ -6,12 +6,12 @@ use portcullis_nic::{CqId, PdId, QpState, RegionId, WindowId};
 
 #[derive(Debug)]
 pub(crate) struct Posted {
-    /// The owner's number for it.
+    /// The owner's number for the request.
     pub id: u64,
     pub effect: Effect,
 }
 
-/// What a request changes in the books when it succeeds.
+/// The change to the books when a request succeeds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Effect {
     None,
@@ -31,7 +31,7 @@ pub(crate) enum Effect {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trip {
     No,
-    /// Seen. The owner is told once it is certain that none of its own requests broke it.
+    /// The break was seen. It is reported to the owner once it is certain that none of the owner's requests caused it.
     Seen,
     Told,
 }
@@ -41,28 +41,28 @@ pub(crate) struct QueuePair {
     pub pd: PdId,
     pub send_cq: CqId,
     pub receive_cq: CqId,
-    /// As its owner set it, or as it was found.
+    /// The state that the owner set or that was found on the device.
     pub state: QpState,
-    /// Distinguishes its requests from those before its last reset.
+    /// Distinguishes the queue pair's requests from those before its last reset.
     pub epoch: u16,
-    /// The number of its first packet in the next connection.
+    /// The number of the queue pair's first packet in the next connection.
     pub first_packet: u32,
     pub send: Ledger<Posted>,
     pub receive: Ledger<u64>,
-    /// It has one receive of the NIC's own and none of its owner's. Nothing else tells at once, on every device, that
-    /// such a queue pair broke.
+    /// Whether the queue pair has one receive of the NIC's own and none of its owner's. On some devices nothing else
+    /// reports at once that such a queue pair broke.
     pub tripwire: bool,
     pub trip: Trip,
-    /// Its owner broke it, by a step or by a request that failed.
+    /// Whether the owner broke the queue pair, by a step or by a request that failed.
     pub broken_by_owner: bool,
-    /// How many entries of its completion queues are kept for its requests, and for its receives.
+    /// Entries of the completion queues reserved for the queue pair's requests, and for its receives.
     pub entries: (u32, u32),
-    /// How many type-2 windows are bound to it.
+    /// Number of type-2 windows bound to the queue pair.
     pub windows: u32,
 }
 
 impl QueuePair {
-    /// Whether only asking would tell that a peer broke it.
+    /// Whether only a query of the queue pair's state would show that a peer broke it.
     pub fn is_mute(&self) -> bool {
         let serves = matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend);
         serves && self.trip == Trip::No && !self.tripwire && self.receive.is_empty()

@@ -1,4 +1,4 @@
-//! Regions and windows, which lies over which, and requests that name them.
+//! Regions and windows, which window lies over which region, and requests that name them.
 
 use crate::queue_pair::Effect;
 use crate::slots::Slots;
@@ -13,18 +13,18 @@ pub(crate) struct MemoryRegion {
     pub mr: Mr,
     pub pd: PdId,
     pub memory: Mapping,
-    /// Where in the memory the region starts.
+    /// The offset in the memory at which the region starts.
     pub start: u64,
-    /// Its first byte's address in requests.
+    /// The address of the region's first byte in requests.
     pub base: u64,
     pub length: u64,
     pub access: Access,
-    /// How many windows lie over it.
+    /// Number of windows that lie over the region.
     pub windows: u32,
 }
 
 impl MemoryRegion {
-    /// A copy of a span's bytes, if the span lies inside the region and is short enough.
+    /// Returns a copy of a span's bytes, if the span lies inside the region and is short enough.
     pub fn bytes(&self, span: &LocalSpan) -> Option<InlineBytes> {
         let offset = span.address.checked_sub(self.base)?;
         let inside = offset.checked_add(span.length.into())? <= self.length;
@@ -32,7 +32,7 @@ impl MemoryRegion {
         InlineBytes::copied(&self.memory, offset, span.length)
     }
 
-    /// Whether a window may be bound over it so: inside, and with no rights that the region lacks.
+    /// Whether the region allows this binding: the window lies inside it, and has no rights that the region lacks.
     pub fn carries(&self, binding: &WindowBinding) -> bool {
         let end = binding.address.0.checked_add(binding.length);
         let inside = binding.address.0 >= self.base && end.is_some_and(|end| end <= self.base + self.length);
@@ -47,9 +47,9 @@ pub(crate) struct MemoryWindow {
     pub mw: Mw,
     pub pd: PdId,
     pub kind: WindowKind,
-    /// The region that it lies over, once its bind has completed.
+    /// The region that the window lies over, once its bind has completed.
     pub over: Option<RegionId>,
-    /// The queue pair that it is bound to, if it is of type 2.
+    /// The queue pair that the window is bound to, if it is of type 2.
     pub on: Option<QpId>,
 }
 
@@ -68,7 +68,7 @@ impl Default for Books {
 }
 
 impl Books {
-    /// Whether a request of a queue pair in this domain may reach the device. Mistakes that devices are careless about
+    /// Whether a request of a queue pair in this domain may reach the device. Mistakes that devices handle carelessly
     /// are checked here too: binds beyond their region or across domains, and atomics over more or less than a word.
     pub fn is_sound(&self, pd: PdId, operation: &Operation) -> Result<bool, VerbsError> {
         match operation {
@@ -81,13 +81,13 @@ impl Books {
                 let own_key = Rkey(window.mw.rkey()).index() == binding.rkey.index();
                 Ok(window.pd == pd && region.pd == pd && own_key && region.carries(binding))
             }
-            // No device of libibverbs' common part has chains.
+            // No device has chains in the part of libibverbs that all devices share.
             Operation::Chain(_) => Ok(false),
             _ => Ok(true),
         }
     }
 
-    /// What a request changes when it succeeds.
+    /// Returns the change that a request makes when it succeeds.
     pub fn effect(&self, operation: &Operation) -> Effect {
         match *operation {
             Operation::BindWindow(binding) => Effect::Bind {
@@ -100,7 +100,7 @@ impl Books {
         }
     }
 
-    /// A request failed or was not posted: sets back the window's key, which the library has advanced already.
+    /// Restores the window's key after a request failed or was not posted: the library has advanced the key already.
     pub fn undo(&mut self, effect: Effect) {
         if let Effect::Bind { window, key_before, .. } = effect
             && let Ok(window) = self.windows.get_mut(window.0)
@@ -109,7 +109,7 @@ impl Books {
         }
     }
 
-    /// A span for libibverbs, with its bytes if they travel in the request.
+    /// Converts a span for libibverbs, with its bytes if they travel in the request.
     fn span(&self, pd: PdId, inline_bytes: u32, span: &LocalSpan) -> RawSpan {
         let short = span.length > 0 && span.length <= inline_bytes;
         let region = short.then(|| self.by_lkey.get(&span.lkey.0)).flatten();
@@ -119,7 +119,7 @@ impl Books {
         RawSpan { address: span.address, length: span.length, lkey: span.lkey.0, inline }
     }
 
-    /// A request with libibverbs' own objects, if all objects that it names exist.
+    /// Converts a request to libibverbs' own objects, if all objects that it names exist.
     pub fn raw(&mut self, pd: PdId, inline_bytes: u32, operation: &Operation) -> Option<RawOperation<'_>> {
         let outgoing = |span: &LocalSpan| self.span(pd, inline_bytes, span);
         let incoming = |span: &LocalSpan| self.span(pd, 0, span);

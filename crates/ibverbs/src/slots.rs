@@ -11,7 +11,7 @@ pub(crate) struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// `what`: the kind of object, for errors.
+    /// Makes an empty collection. `what` is the kind of object, for errors.
     pub fn new(what: &'static str) -> Self {
         let reuse = Reuse::OldestFirst { resting: 1 };
         Self { what, objects: portcullis_slots::Slots::new(reuse, u32::MAX) }
@@ -44,7 +44,7 @@ impl<T> Slots<T> {
         self.objects.iter()
     }
 
-    /// All ids are below the result.
+    /// An upper bound: all ids are below it.
     pub fn reach(&self) -> u32 {
         self.objects.reach()
     }

@@ -1,23 +1,23 @@
-//! What a request carries through the device, so that its completion can be matched to it.
+//! The value that a request carries through the device, so that its completion can be matched to it.
 //!
-//! A failed request's completion defines only `wr_id`, so it holds everything: the queue pair's slot, which queue, the
-//! position in it, and the epoch. The epoch tells a queue pair from itself before a reset and from earlier ones in its
-//! slot, whose completions not every provider removes.
+//! A failed request's completion defines only `wr_id`, so that number holds everything: the queue pair's slot, which of
+//! the two queues, the position in it, and the epoch. The epoch distinguishes a queue pair from itself before a reset
+//! and from earlier queue pairs in its slot, whose completions not every provider removes.
 
 const POSITION_BITS: u32 = 24;
 const EPOCH_BITS: u32 = 16;
 const SLOT_BITS: u32 = 23;
 
-/// Queue pairs that a NIC can have.
+/// The most queue pairs that a NIC can have.
 pub(crate) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 
-/// A `wr_id`.
+/// The contents of a `wr_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     pub slot: u32,
     pub epoch: u16,
     pub position: u32,
-    /// Of the receive queue.
+    /// Whether the request is in the receive queue.
     pub receive: bool,
 }
 

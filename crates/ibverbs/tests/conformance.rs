@@ -1,6 +1,6 @@
-//! What every NIC promises, kept by an RDMA device: the first one of this machine, or the one that
-//! PORTCULLIS_DEVICE names. Ignored where cargo is not told that there is one, since a run without a device would
-//! prove nothing: `cargo test -p portcullis-ibverbs -- --ignored`.
+//! The conformance suite on an RDMA device: the first one of this machine, or the one that PORTCULLIS_DEVICE names. The
+//! tests are ignored unless cargo gets a flag, since a run without a device would prove nothing: `cargo test -p
+//! portcullis-ibverbs -- --ignored`.
 
 use portcullis_conformance::{self as suite, Outcome};
 use portcullis_ibverbs::{DeviceChoice, IbNic, WorkRequests};

@@ -39,7 +39,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Opens the device of this name. `None`: it is not in the list.
+    /// Opens the device of this name. `None`: the list has no such device.
     pub fn open(list: &DeviceList, name: &str) -> io::Result<Option<Arc<Self>>> {
         let Some(device) = list.find(name) else { return Ok(None) };
         let library = library().map_err(io::Error::other)?;
@@ -71,20 +71,20 @@ impl Context {
         self.channel.as_ptr()
     }
 
-    /// The functions of the provider.
+    /// Returns the functions of the provider.
     pub(super) fn operations(&self) -> &ibv_context_ops {
         // SAFETY: an open context, whose functions do not change.
         unsafe { &(*self.raw.as_ptr()).ops }
     }
 
-    /// The newer functions of the provider, if its table reaches as far as the function at `offset`.
+    /// Returns the newer functions of the provider, if its table reaches as far as the function at `offset`.
     pub(super) fn extended(&self, offset: usize) -> Option<NonNull<verbs_context>> {
         // SAFETY: an open context, whose marker does not change.
         let marker = unsafe { (*self.raw.as_ptr()).abi_compat };
         if marker.addr() != usize::MAX {
             return None;
         }
-        // SAFETY: the marker says that this context is the last field of a `verbs_context`.
+        // SAFETY: the marker shows that this context is the last field of a `verbs_context`.
         let extended = unsafe { self.raw.as_ptr().byte_sub(offset_of!(verbs_context, context)) };
         let extended = NonNull::new(extended.cast::<verbs_context>())?;
         // SAFETY: as above; the size does not change.
@@ -101,7 +101,7 @@ impl Context {
         Ok(unsafe { attributes.assume_init() })
     }
 
-    /// `port` counts from one.
+    /// Returns a port's attributes. `port` counts from one.
     pub fn port_attributes(&self, port: u8) -> io::Result<ibv_port_attr> {
         let mut attributes: MaybeUninit<ibv_port_attr> = MaybeUninit::zeroed();
         // The exported function fills in the fields of the oldest ABI, with which all later ones begin.
@@ -113,7 +113,7 @@ impl Context {
         Ok(unsafe { attributes.assume_init() })
     }
 
-    /// The entry of a port's GID table, if there is one at `index`.
+    /// Returns the entry of a port's GID table, if there is one at `index`.
     pub fn gid_entry(&self, port: u8, index: u32) -> Option<ibv_gid_entry> {
         let mut entry: MaybeUninit<ibv_gid_entry> = MaybeUninit::zeroed();
         let size = size_of::<ibv_gid_entry>();
@@ -124,7 +124,7 @@ impl Context {
         convention::error_number(said).ok().map(|()| unsafe { entry.assume_init() })
     }
 
-    /// Readable when [`Context::next_event`] has something.
+    /// A descriptor that is readable when [`Context::next_event`] has an event.
     pub fn event_descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: an open context, whose descriptor does not change.
         let descriptor = unsafe { (*self.raw.as_ptr()).async_fd };
@@ -132,7 +132,7 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw(descriptor) }
     }
 
-    /// Readable when an armed completion queue has something: see [`Context::quiet`].
+    /// A descriptor that is readable when an armed completion queue has an event: see [`Context::quiet`].
     pub fn channel_descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel lives as long as the context, and its descriptor does not change.
         let descriptor = unsafe { (*self.channel.as_ptr()).fd };
@@ -140,18 +140,18 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw(descriptor) }
     }
 
-    /// Takes the events of completion queues off the channel.
+    /// Removes the events of completion queues from the channel.
     pub fn quiet(&self) {
         let (mut cq, mut tag) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: a live channel that does not block, and room for the answer.
         while unsafe { self.library.ibv_get_cq_event(self.channel(), &raw mut cq, &raw mut tag) } == 0 {
-            // Acknowledged at once, since a queue with unacknowledged events cannot be destroyed.
+            // Each event is acknowledged at once, since a queue with unacknowledged events cannot be destroyed.
             // SAFETY: the queue of the event. Destroying it waits for this acknowledgement.
             unsafe { self.library.ibv_ack_cq_events(cq, 1) };
         }
     }
 
-    /// The next event, if there is one. Never waits.
+    /// Returns the next event, if there is one. Never waits.
     pub fn next_event(&self) -> Option<DeviceEvent> {
         let mut event: MaybeUninit<ibv_async_event> = MaybeUninit::zeroed();
         // SAFETY: an open context whose descriptor does not block, and room for the answer.
@@ -174,7 +174,7 @@ impl Context {
         Some(said)
     }
 
-    /// The tag that the queue pair was made with.
+    /// Returns the tag that the queue pair was made with.
     fn tag(qp: *mut ibv_qp) -> u32 {
         // SAFETY: a queue pair with an unacknowledged event. Destroying it waits for the acknowledgement.
         let tag = unsafe { (*qp).qp_context }.addr();
@@ -186,10 +186,10 @@ impl Context {
         self.reaper.lock().unwrap_or_else(PoisonError::into_inner).push(leftover);
     }
 
-    /// Tries again to destroy what the device refused before. Returns how much is left.
+    /// Tries again to destroy the objects that the device refused to destroy before. Returns the number that is left.
     pub fn reap(&self) -> usize {
         let leftovers = std::mem::take(&mut *self.reaper.lock().unwrap_or_else(PoisonError::into_inner));
-        // Outside the lock: what a leftover kept alive may come back here.
+        // This runs outside the lock: dropping a leftover may drop its parents, which call `keep` or this function.
         let refused: Vec<Leftover> =
             leftovers.into_iter().filter(|leftover| !leftover.give_back(self)).collect();
         let mut reaper = self.reaper.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,16 +1,17 @@
-//! How calls of libibverbs report their outcome: an adapter for each convention.
+//! The conventions by which calls of libibverbs report their outcome, with an adapter for each.
 
 use std::ffi::c_int;
 use std::io;
 use std::ptr::NonNull;
 
-/// A new object, or NULL and `errno`: `ibv_open_device`, `ibv_alloc_pd`, `ibv_reg_mr`, `ibv_create_qp` and the like.
+/// Converts a new object, or NULL and `errno`: `ibv_open_device`, `ibv_alloc_pd`, `ibv_reg_mr`, `ibv_create_qp` and the
+/// like.
 pub(super) fn object<T>(raw: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(raw).ok_or_else(last)
 }
 
-/// Zero, or the error's number: `ibv_modify_qp`, `ibv_dereg_mr`, `ibv_post_send` and the like. Some providers return
-/// the number negated, and a few return -1 with `errno`, where the manual page says a number.
+/// Converts zero, or the error's number: `ibv_modify_qp`, `ibv_dereg_mr`, `ibv_post_send` and the like. Some providers
+/// return the number negated, and a few return -1 with `errno`, although the manual page specifies a number.
 pub(super) fn error_number(said: c_int) -> io::Result<()> {
     match said {
         0 => Ok(()),
@@ -19,17 +20,18 @@ pub(super) fn error_number(said: c_int) -> io::Result<()> {
     }
 }
 
-/// Zero or more, or -1 and `errno`: `ibv_get_async_event`, `ibv_get_cq_event`, `ibv_query_gid`, `ibv_close_device`.
+/// Converts zero or more, or -1 and `errno`: `ibv_get_async_event`, `ibv_get_cq_event`, `ibv_query_gid`,
+/// `ibv_close_device`.
 pub(super) fn minus_one(said: c_int) -> io::Result<()> {
     if said < 0 { Err(last()) } else { Ok(()) }
 }
 
-/// A count, or a negative number: `ibv_poll_cq`.
+/// Converts a count, or a negative number: `ibv_poll_cq`.
 pub(super) fn count(said: c_int) -> io::Result<usize> {
     usize::try_from(said).map_err(|_| io::Error::other("the provider cannot poll this queue"))
 }
 
-/// The last call's error. Some providers set none.
+/// Returns the last call's error. Some providers set none.
 fn last() -> io::Error {
     let error = io::Error::last_os_error();
     if error.raw_os_error() == Some(0) { io::Error::other("the provider does not say why") } else { error }

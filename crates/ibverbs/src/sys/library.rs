@@ -1,4 +1,4 @@
-//! The library, which is looked for at run time, and its devices.
+//! The library, which is loaded at run time, and its devices.
 
 use super::bindings::{Libibverbs, ibv_device};
 use super::convention;
@@ -7,10 +7,10 @@ use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// The library's file, on Linux distributions of the last ten years.
+/// The name of the library's file, on Linux distributions of the last ten years.
 const FILE: &str = "libibverbs.so.1";
 
-/// There is no libibverbs on this machine, or none that can be used.
+/// There is no libibverbs on this machine, or no usable one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no libibverbs here ({0}): install rdma-core (Debian and Ubuntu: apt-get install libibverbs1 ibverbs-providers)"
@@ -23,7 +23,8 @@ impl Coded for NoLibrary {
     }
 }
 
-/// The library. It is loaded once in a process and never unloaded: its providers run threads and hold descriptors.
+/// Returns the library. It is loaded once in a process and never unloaded: its providers run threads and hold
+/// descriptors.
 pub(crate) fn library() -> Result<&'static Libibverbs, NoLibrary> {
     static LIBRARY: OnceLock<Result<Libibverbs, NoLibrary>> = OnceLock::new();
     let loaded = LIBRARY.get_or_init(|| {
@@ -50,7 +51,7 @@ impl DeviceList {
         Ok(Self { library, first, count: usize::try_from(count).unwrap_or(0) })
     }
 
-    /// Their names.
+    /// Returns the names of the devices.
     pub fn names(&self) -> Vec<String> {
         (0..self.count).filter_map(|index| self.name(index)).collect()
     }

@@ -1,8 +1,9 @@
 //! libibverbs itself: the library, its objects and their owners, and its calls. This is the only unsafe code of the
 //! crate.
 //!
-//! What leaves this module is safe to use in any order: an object keeps alive what it was made from, and is destroyed
-//! before that. This module decides nothing: no device, no state, not whether a queue has room.
+//! The interface of this module is safe to use in any order: an object keeps alive the objects that it was made from,
+//! and is destroyed before them. This module decides nothing: it chooses no device and no state, and does not check
+//! whether a queue has room.
 
 #[allow(
     missing_docs,

@@ -1,7 +1,7 @@
-//! Objects of a device. Each keeps alive what it was made from, and is destroyed before that.
+//! The objects of a device. Each keeps alive the objects that it was made from, and is destroyed before them.
 //!
-//! What the device refuses to destroy (a region under a window) goes to its context's reaper, with its memory, and is
-//! tried again.
+//! If the device refuses to destroy an object (a region under a window), the object goes to its context's reaper, with
+//! its memory, and its destruction is tried again.
 
 use super::bindings::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
@@ -51,13 +51,13 @@ impl Raw {
     }
 }
 
-/// An object and what it needs.
+/// An object and the objects that it needs.
 pub(super) struct Resource {
     raw: Raw,
     context: Arc<Context>,
-    /// What it was made from.
+    /// The objects from which this one was made.
     parents: Vec<Arc<Resource>>,
-    /// The bytes that the device may access through it.
+    /// The bytes that the device may access through the object.
     memory: Option<Mapping>,
 }
 
@@ -93,7 +93,7 @@ impl Drop for Resource {
     }
 }
 
-/// An object that the device refused to destroy, and what it needs.
+/// An object that the device refused to destroy, and the objects that it needs.
 pub(super) struct Leftover {
     raw: Raw,
     _parents: Vec<Arc<Resource>>,
@@ -202,13 +202,13 @@ impl Mw {
         })
     }
 
-    /// The key that the library has for the window: binds are sent with it.
+    /// The key that the library has for the window, which it sends in binds.
     pub fn rkey(&self) -> u32 {
         // SAFETY: a live window; only its owner writes the key.
         unsafe { (*self.raw.as_ptr()).rkey }
     }
 
-    /// Tells the library the key: `ibv_wr_bind_mw` leaves that to its caller, and so does a failed bind.
+    /// Sets the key that the library has: `ibv_wr_bind_mw` leaves that to its caller, and so does a failed bind.
     pub fn set_rkey(&mut self, rkey: u32) {
         // SAFETY: a live window, held exclusively.
         unsafe { (*self.raw.as_ptr()).rkey = rkey };
@@ -236,12 +236,12 @@ pub(crate) struct WorkCompletion {
 
 impl WorkCompletion {
     const NONE: Self = Self { id: 0, status: 0, bytes: 0, invalidated: None };
-    /// The most entries that one poll takes.
+    /// The most entries that one poll returns.
     pub const BATCH: usize = 16;
 }
 
 impl Cq {
-    /// It rings on the context's channel when it is armed.
+    /// Makes a queue that rings on the context's channel when it is armed.
     pub fn new(context: &Arc<Context>, depth: u32) -> io::Result<Self> {
         let depth = c_int::try_from(depth).map_err(|_| io::ErrorKind::InvalidInput)?;
         let (library, channel) = (context.library(), context.channel());
@@ -252,14 +252,14 @@ impl Cq {
         Ok(Self { raw, resource: Resource::new(Raw::Cq(raw), context, Vec::new(), None) })
     }
 
-    /// Takes completions out, at most `most` and as many as fit.
+    /// Takes completions from the queue, at most `most` and as many as fit.
     pub fn poll(&self, into: &mut [WorkCompletion; WorkCompletion::BATCH], most: usize) -> io::Result<usize> {
         let poll = self.resource.context().operations().poll_cq.ok_or(io::ErrorKind::Unsupported)?;
         let mut entries: [MaybeUninit<ibv_wc>; WorkCompletion::BATCH] =
             [const { MaybeUninit::uninit() }; WorkCompletion::BATCH];
         let most = c_int::try_from(most.min(entries.len())).unwrap_or(c_int::MAX);
         let room = entries.as_mut_ptr().cast();
-        // SAFETY: a live queue, and room for as many entries as are asked for.
+        // SAFETY: a live queue, and room for as many entries as are requested.
         let polled = convention::count(unsafe { poll(self.raw.as_ptr(), most, room) })?;
         for (entry, said) in entries.iter().zip(into.iter_mut()).take(polled) {
             // SAFETY: the first `polled` entries were filled in.
@@ -269,7 +269,7 @@ impl Cq {
             if entry.status == 0 {
                 said.bytes = entry.byte_len;
                 if entry.wc_flags & IBV_WC_WITH_INV != 0 {
-                    // SAFETY: the flag says which of the two fields is set.
+                    // SAFETY: the flag shows which of the two fields is set.
                     said.invalidated = Some(unsafe { entry.__bindgen_anon_1.invalidated_rkey });
                 }
             }
@@ -277,19 +277,20 @@ impl Cq {
         Ok(polled)
     }
 
-    /// Room for [`Cq::poll`].
+    /// Returns room for [`Cq::poll`].
     pub fn room() -> [WorkCompletion; WorkCompletion::BATCH] {
         [WorkCompletion::NONE; WorkCompletion::BATCH]
     }
 
-    /// Has the queue ring once when something comes. The caller has to poll after this for what came before.
+    /// Makes the queue ring once when a completion arrives. The caller has to poll afterwards for completions that
+    /// arrived before.
     pub fn arm(&self) -> io::Result<()> {
         let arm = self.resource.context().operations().req_notify_cq.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: a live queue.
         convention::error_number(unsafe { arm(self.raw.as_ptr(), 0) })
     }
 
-    /// How many entries the device gave it.
+    /// Number of entries that the device gave the queue.
     pub fn depth(&self) -> u32 {
         // SAFETY: a live queue, whose depth does not change.
         u32::try_from(unsafe { (*self.raw.as_ptr()).cqe }).unwrap_or(0)

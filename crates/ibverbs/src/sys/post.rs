@@ -1,6 +1,6 @@
-//! Posting requests: with `ibv_wr_*` where the provider has it, with `ibv_post_send` elsewhere. What is posted together
-//! shares a doorbell, except binds: those of type-1 windows are a verb of their own (`ibv_bind_mw`), and
-//! `ibv_post_send` is called at once after one of type 2.
+//! Posts requests: with `ibv_wr_*` if the provider has these functions, with `ibv_post_send` otherwise. Requests that
+//! are posted together share a doorbell, except binds: those of type-1 windows are a verb of their own (`ibv_bind_mw`),
+//! and `ibv_post_send` is called at once after a bind of a type-2 window.
 
 use super::bindings::*;
 use super::convention;
@@ -24,7 +24,7 @@ pub(crate) struct InlineBytes {
 }
 
 impl InlineBytes {
-    /// A copy of some bytes. `None`: there are too many.
+    /// Copies some bytes. `None`: there are too many.
     pub fn copied(memory: &Mapping, offset: u64, length: u32) -> Option<Self> {
         let mut bytes = [0; INLINE_BYTES as usize];
         let length = usize::try_from(length).ok()?;
@@ -43,7 +43,7 @@ pub(crate) struct RawSpan {
     pub inline: Option<InlineBytes>,
 }
 
-/// What a request does, with libibverbs' own objects.
+/// The operation of a request, with libibverbs' own objects.
 pub(crate) enum RawOperation<'a> {
     Send {
         local: RawSpan,
@@ -101,16 +101,16 @@ pub(crate) struct RawRequest<'a> {
     pub operation: RawOperation<'a>,
 }
 
-/// Requests that are posted together. Nothing reaches the device before [`Posting::ring`], except at binds (see above).
-/// A posting that is dropped posts nothing more.
+/// Requests that are posted together. No request reaches the device before [`Posting::ring`], except at binds (see
+/// above). A posting that is dropped posts nothing more.
 #[must_use = "nothing is posted before it is rung"]
 pub(crate) struct Posting<'a> {
     qp: &'a mut Qp,
-    /// For `ibv_post_send`: linked when the doorbell is rung.
+    /// The requests for `ibv_post_send`: they are linked when the doorbell is rung.
     chain: Vec<Link>,
-    /// Requests since `ibv_wr_start`, until `ibv_wr_complete`.
+    /// Number of requests since `ibv_wr_start`, until `ibv_wr_complete`.
     begun: Option<usize>,
-    /// Requests that the device has, or will get with the next doorbell.
+    /// Number of requests that the device has, or will receive with the next doorbell.
     posted: usize,
     error: Option<io::Error>,
 }
@@ -122,7 +122,7 @@ struct Link {
     inline: Option<InlineBytes>,
 }
 
-/// A posting that is not aborted would block its queue pair.
+/// Aborts the posting: otherwise it would block its queue pair.
 impl Drop for Posting<'_> {
     fn drop(&mut self) {
         let (Some(_), Some(extended)) = (self.begun.take(), self.qp.extended) else { return };
@@ -146,7 +146,7 @@ impl<'a> Posting<'a> {
         if let RawOperation::Bind { mw, kind: WindowKind::One, rkey, mr, address, length, access } =
             request.operation
         {
-            // Not with `ibv_wr_bind_mw`, since mlx5 takes every window there for a type-2 window.
+            // `ibv_wr_bind_mw` is not used here, since mlx5 takes every window there for a type-2 window.
             self.hand_over();
             let bind = ibv_mw_bind {
                 wr_id: request.id,
@@ -164,13 +164,13 @@ impl<'a> Posting<'a> {
         }
     }
 
-    /// Hands everything to the device. Returns how many requests it took, and why not more.
+    /// Hands all requests to the device. Returns the number that the device accepted, and the error that stopped it.
     pub fn ring(mut self) -> (usize, Option<io::Error>) {
         self.hand_over();
         (self.posted, self.error.take())
     }
 
-    /// Hands what has been added to the device.
+    /// Hands the requests added so far to the device.
     fn hand_over(&mut self) {
         self.ring_chain();
         let (Some(begun), Some(extended)) = (self.begun.take(), self.qp.extended) else { return };
@@ -182,7 +182,7 @@ impl<'a> Posting<'a> {
             None => Err(io::ErrorKind::Unsupported.into()),
         };
         if let Err(error) = said {
-            // All or none.
+            // The device has accepted all of these requests or none.
             self.posted -= begun.min(self.posted);
             self.error = self.error.take().or(Some(error));
         }
@@ -321,7 +321,7 @@ impl<'a> Posting<'a> {
                 let bind_info = bind_info(mr, address, length, access);
                 wr.__bindgen_anon_2.bind_mw =
                     ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw: mw.raw.as_ptr(), rkey, bind_info };
-                // Rung at once: until then the library needs the old key, afterwards the new one.
+                // The doorbell is rung at once: until then the library needs the old key, afterwards the new one.
                 self.push(wr, None);
                 self.ring_chain();
                 if self.error.is_none() {
@@ -379,7 +379,8 @@ impl<'a> Posting<'a> {
         self.chain.clear();
     }
 
-    /// `ibv_bind_mw`, for type 1. The library advances the key itself, so it must have the one before.
+    /// Binds a type-1 window with `ibv_bind_mw`. The library advances the key itself, so it must have the preceding
+    /// key.
     fn bind_type_1(&mut self, mw: &mut Mw, rkey: u32, mut bind: ibv_mw_bind) {
         let before = mw.rkey();
         if next_key(before) != rkey {
@@ -398,7 +399,7 @@ impl<'a> Posting<'a> {
         }
     }
 
-    /// Posts a receive, and returns whether the device took it.
+    /// Posts a receive, and returns whether the device accepted it.
     pub fn receive(qp: &mut Qp, id: u64, span: Option<RawSpan>) -> io::Result<()> {
         let post = qp.resource.context().operations().post_recv.ok_or(io::ErrorKind::Unsupported)?;
         let mut sge = span.map(|span| ibv_sge { addr: span.address, length: span.length, lkey: span.lkey });
@@ -414,7 +415,7 @@ impl<'a> Posting<'a> {
     }
 }
 
-/// The key that `ibv_inc_rkey` makes of a key.
+/// Returns the key that `ibv_inc_rkey` makes of a key.
 fn next_key(rkey: u32) -> u32 {
     (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
 }

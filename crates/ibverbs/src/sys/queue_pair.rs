@@ -1,4 +1,4 @@
-//! A queue pair: making it, changing its state, and asking for its state.
+//! A queue pair: making it, changing its state, and querying its state.
 
 use super::bindings::*;
 use super::convention;
@@ -16,31 +16,34 @@ pub(crate) struct QpPlan<'a> {
     pub receive_cq: &'a Cq,
     pub send_depth: u32,
     pub receive_depth: u32,
-    /// How many bytes a request may carry inline.
+    /// The number of bytes that a request may carry inline.
     pub inline_bytes: u32,
-    /// Its events carry this tag.
+    /// The tag that the queue pair's events carry.
     pub tag: u32,
-    /// Whether to ask for `ibv_wr_*`.
+    /// Whether to request `ibv_wr_*`.
     pub extended: bool,
 }
 
-/// How this end reaches a peer, and is reached.
+/// The route between this end and a peer, as seen from this end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     /// The port of this device, from one.
     pub port: u8,
-    /// Its GID's index.
+    /// The index of the port's GID.
     pub gid_index: u8,
     pub mtu: ibv_mtu,
-    /// READs and atomics that may be under way each way.
+    /// READs and atomics that may be under way in each direction.
     pub reads_max: u8,
 }
 
-/// A packet that is not acknowledged is sent again after 4.096 µs × 2 to this power: 67 ms.
+/// Exponent of the retransmission timeout: a packet that is not acknowledged is sent again after 4.096 µs × 2 to this
+/// power: 67 ms.
 const TIMEOUT: u8 = 14;
-/// How often it is sent again before the peer counts as gone. Not 7, the maximum, which Soft-RoCE takes for «for ever».
+/// Number of times that a packet is sent again before the peer counts as dead. Not 7, the maximum, which Soft-RoCE
+/// takes for «for ever».
 const RETRIES: u8 = 6;
-/// A peer without a posted receive is asked again after 0.12 ms (InfiniBand's code for that time).
+/// Time after which a SEND to an end without a posted receive is tried again: 0.16 ms (InfiniBand's code for that
+/// time).
 const RNR_TIMER: u8 = 8;
 /// The most routers between the ends.
 const HOPS_MAX: u8 = 64;
@@ -48,7 +51,7 @@ const HOPS_MAX: u8 = 64;
 /// An RC queue pair.
 pub(crate) struct Qp {
     pub(super) raw: NonNull<ibv_qp>,
-    /// The same, for a provider with `ibv_wr_*`.
+    /// The same queue pair, for a provider with `ibv_wr_*`.
     pub(super) extended: Option<NonNull<ibv_qp_ex>>,
     pub(super) resource: Arc<Resource>,
     number: u32,
@@ -59,7 +62,8 @@ pub(crate) struct Qp {
 unsafe impl Send for Qp {}
 
 impl Qp {
-    /// A queue pair in RESET. A provider without `ibv_wr_*`, or without so many inline bytes, gives what it has.
+    /// Makes a queue pair in RESET. If the provider has no `ibv_wr_*`, or not so many inline bytes, the queue pair has
+    /// what the provider supports.
     pub fn new(plan: &QpPlan<'_>) -> io::Result<Self> {
         let first = if plan.extended { Self::with_requests(plan) } else { Self::classic(plan) };
         let (raw, extended, inline_bytes) = match first {
@@ -136,17 +140,17 @@ impl Qp {
         said
     }
 
-    /// Its number on the device.
+    /// The queue pair's number on the device.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// How many bytes a request may carry inline.
+    /// The number of bytes that a request may carry inline.
     pub fn inline_bytes(&self) -> u32 {
         self.inline_bytes
     }
 
-    /// The state that the device reports.
+    /// Returns the state that the device reports.
     pub fn state(&self) -> io::Result<QpState> {
         let mut attributes: MaybeUninit<ibv_qp_attr> = MaybeUninit::zeroed();
         let mut made_with: MaybeUninit<ibv_qp_init_attr> = MaybeUninit::zeroed();
@@ -181,7 +185,7 @@ impl Qp {
         self.modify(&attributes, mask)
     }
 
-    /// `peer.first_packet` is the number that the peer's first packet will have.
+    /// Takes the queue pair to RTR. `peer.first_packet` is the number that the peer's first packet will have.
     pub fn enter_ready_to_receive(&mut self, route: Route, peer: &QpAddress) -> io::Result<()> {
         let mut attributes = ibv_qp_attr {
             path_mtu: route.mtu,
