@@ -1,7 +1,8 @@
-//! What the two ends of a read of 64 bytes cost, without sockets: 64 reads under way at a time, of one client.
+//! The cost of the two ends of a read of 64 bytes, without sockets: 64 outstanding reads at a time, of one client.
 //!
-//! `operation_cost READS [clients]` does that many reads and prints the time of each at its two ends. Instructions are
-//! counted with callgrind: those of a longer run less those of a shorter one. With `clients` each read is another client's.
+//! `operation_cost READS [clients]` performs that many reads and prints the time of each at its two ends. Instructions
+//! are counted with callgrind: those of a longer run less those of a shorter one. With `clients` each read belongs to
+//! another client.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "it measures, and is no state machine")]
 
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 const BYTES: usize = 64;
 const UNDER_WAY: u32 = 64;
 
-/// Packets behind one another, with where each ends.
+/// Concatenated packets, with the end of each.
 #[derive(Default)]
 struct Packets {
     bytes: Vec<u8>,
@@ -107,7 +108,7 @@ impl World {
         }
     }
 
-    /// Does reads, and returns the time of the initiator and that of the responder.
+    /// Performs reads, and returns the time of the initiator and that of the responder.
     fn run(&mut self, reads: u32) -> [Duration; 2] {
         let (mut requests, mut answers) = (Packets::default(), Packets::default());
         let (began, mut times) = (Instant::now(), [Duration::ZERO; 2]);

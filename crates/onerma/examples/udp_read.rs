@@ -1,9 +1,9 @@
-//! Encrypted reads of 64 bytes over sockets on loopback, beside bare datagrams between the same processors: one at a time,
-//! and 64 under way. Both ends poll. Rounds take turns; ratios are of one round.
+//! Encrypted reads of 64 bytes over sockets on loopback, compared with bare datagrams between the same processors: one
+//! at a time, and 64 outstanding. Both ends poll. Rounds alternate; ratios are of one round.
 //!
 //!     cargo run --release -p portcullis-onerma --example udp_read
 //!
-//! The same without encryption, to see what that costs:
+//! The same measurement without encryption shows its cost:
 //!
 //!     PORTCULLIS_DANGEROUS_PLAIN=1 cargo run --release -p portcullis-onerma --features dangerous-plain --example udp_read
 
@@ -30,7 +30,7 @@ const UNDER_WAY: usize = 64;
 fn pin(processor: usize) {
     let mut set = CpuSet::new();
     set.set(processor);
-    // Where there is one processor alone the figures say nothing anyway.
+    // With a single processor the figures mean nothing anyway.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -40,7 +40,7 @@ fn socket() -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// Sends back what comes.
+/// Sends received datagrams back.
 fn echo(mut socket: UdpSocket, stop: &AtomicBool) {
     pin(0);
     let mut back = VecDeque::new();
@@ -66,7 +66,8 @@ fn serve(mut responder: Responder<Mapping>, mut socket: NodeSocket, stop: &Atomi
     }
 }
 
-/// What is measured: `begin` hands over what to send for one exchange, `taken` says how many exchanges a datagram ended.
+/// The measured exchange: `begin` provides the bytes to send for one exchange, `taken` returns the number of exchanges
+/// that a datagram ended.
 trait Exchange {
     fn begin(&mut self, now: Duration);
     fn transmit(&mut self, datagram: &mut Vec<u8>) -> Option<SocketAddr>;
@@ -98,7 +99,7 @@ impl Exchange for Bare {
 struct Reads {
     initiator: Initiator,
     to: Destination,
-    /// Buffers of reads that have ended.
+    /// Buffers of completed reads.
     buffers: Vec<Vec<u8>>,
 }
 
@@ -126,7 +127,7 @@ impl Exchange for Reads {
     }
 }
 
-/// The median of single exchanges in microseconds, and millions a second with many under way.
+/// The median of single exchanges in microseconds, and millions a second with many outstanding.
 struct Figures {
     typical: f64,
     rate: f64,
@@ -172,7 +173,7 @@ fn measure(exchange: &mut impl Exchange, socket: &mut UdpSocket) -> Figures {
     Figures { typical: times[LATENCIES / 2].as_secs_f64() * 1e6, rate }
 }
 
-/// A node's end with one region, and what opens it to `client`.
+/// Returns a node's end with one region, and the key for it of `client`.
 fn node(client: SocketAddr, node: SocketAddr) -> (Responder<Mapping>, Destination) {
     let mut regions = RegionTable::new(1, 1);
     let allowed = Allowed::these(&[OperationType::Read]);

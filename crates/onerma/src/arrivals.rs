@@ -1,11 +1,11 @@
-//! Which bytes of an operation have arrived, in any order and any number of times (1RMA §3.1).
+//! The set of an operation's bytes that have arrived, in any order and any number of times (1RMA §3.1).
 
 /// The bytes that have arrived, as spans in order that do not touch each other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrivals(Vec<(u32, u32)>);
 
 impl Arrivals {
-    /// Notes the bytes from `start` up to `end`.
+    /// Adds the bytes from `start` up to `end`.
     pub fn add(&mut self, start: u32, end: u32) {
         let (mut first, mut last) = (start, end);
         self.0.retain(|&(from, to)| {

@@ -1,5 +1,5 @@
-//! Atomics on a word of a region, which 1RMA does not have. They take the four hops of everything that changes something, and
-//! are carried out once or not at all.
+//! Atomics on a word of a region, which 1RMA does not have. They have the four hops of every change, and are performed
+//! once or not at all.
 
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,16 +12,16 @@ pub(crate) const ATOMIC_BYTES: usize = size_of::<Operands>();
 /// An atomic on a word of eight bytes, little-endian, at an address that eight divides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Atomic {
-    /// Puts `new` there if `expected` is there.
+    /// Stores `new` if the word equals `expected`.
     CompareAndSwap {
-        /// What has to be there.
+        /// The value that the word must have.
         expected: u64,
-        /// What is there afterwards.
+        /// The value of the word afterwards.
         new: u64,
     },
-    /// Adds to what is there, modulo 2⁶⁴.
+    /// Adds to the word, modulo 2⁶⁴.
     FetchAndAdd {
-        /// How much.
+        /// The number to add.
         add: u64,
     },
 }
@@ -43,7 +43,7 @@ impl Atomic {
         zerocopy::transmute!(Operands { verb: verb.into(), first: first.into(), second: second.into() })
     }
 
-    /// `None`: no client of this protocol sends such operands.
+    /// Decodes the operands. `None`: no client of this protocol sends such operands.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let operands = Operands::ref_from_bytes(bytes).ok()?;
         match (operands.verb.get(), operands.first.get(), operands.second.get()) {
@@ -53,7 +53,7 @@ impl Atomic {
         }
     }
 
-    /// What is there after it. `None`: what was there before.
+    /// Returns the word's new value. `None`: the word is unchanged.
     pub(crate) fn apply(self, before: u64) -> Option<u64> {
         match self {
             Self::CompareAndSwap { expected, new } => (before == expected).then_some(new),

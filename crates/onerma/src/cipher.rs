@@ -1,5 +1,5 @@
-//! How packets are sealed and opened under a derived key, and what makes their nonces. `keys.rs` says why no nonce comes
-//! twice.
+//! Sealing and opening of packets under a derived key, and the source of their nonces. `keys.rs` explains why no nonce
+//! is used twice.
 
 #[cfg(not(feature = "dangerous-plain"))]
 mod aes;
@@ -14,27 +14,27 @@ pub(crate) use plain::Cipher;
 /// Bytes of a packet's tag.
 pub const TAG_BYTES: usize = 16;
 
-/// Whether packets are encrypted and authenticated. They are, unless this crate was built to measure what that costs.
+/// Whether packets are encrypted and authenticated. They are, unless this crate was built to measure the cost of that.
 pub const IS_ENCRYPTED: bool = cfg!(not(feature = "dangerous-plain"));
 
-/// Who seals a packet: a part of its nonce.
+/// The role of the packet's sender: a part of its nonce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sender {
     Initiator = 1,
     Responder = 2,
 }
 
-/// A sender's counter: each value once.
+/// A sender's counter, which has each value once.
 #[derive(Debug)]
 pub(crate) struct Counter(u64);
 
 impl Counter {
-    /// From one on: zero stands for no packet.
+    /// Creates a counter that begins at one: zero stands for no packet.
     pub fn new() -> Self {
         Self(1)
     }
 
-    /// The next value. `None`: there are no more, and nothing may be sent any more.
+    /// Returns the next value. `None`: no value is left, and no packet may be sent any more.
     pub fn next(&mut self) -> Option<u64> {
         let value = self.0;
         self.0 = value.checked_add(1)?;

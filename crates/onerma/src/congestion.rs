@@ -1,5 +1,5 @@
-//! How many operations may be under way (1RMA §6, Algorithm 1): additive increase and multiplicative decrease by measured
-//! delay.
+//! The number of operations that may be in progress (1RMA §6, Algorithm 1): additive increase and multiplicative
+//! decrease by measured delay.
 //!
 //! A client has one window for congestion on its own host, fed with `issue_delay`, and one for each destination and
 //! direction, fed with the rest of `total_delay`. The narrower of the two holds.
@@ -9,28 +9,28 @@ use std::time::Duration;
 /// The parameters of Algorithm 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CongestionParameters {
-    /// The delay that the window is steered to.
+    /// The delay towards which the window is steered.
     pub target: Duration,
-    /// What is added for a window's worth of operations below the target (`AI`).
+    /// Increase of the window for a window's worth of operations below the target (`AI`).
     pub increase: f64,
-    /// The least that a decrease by delay leaves of the window (`MD`).
+    /// The smallest factor by which a delay decreases the window (`MD`).
     pub decrease: f64,
-    /// How strongly a delay beyond the target decreases the window (`β`).
+    /// Strength with which a delay beyond the target decreases the window (`β`).
     pub strength: f64,
     /// The smallest window, in operations. Below one, operations are spaced out.
     pub least: f64,
     /// The largest window, in operations (`CWND_MAX`).
     pub most: f64,
-    /// The window before anything was measured, in operations. The paper gives no number. A window grows by a quarter of an
-    /// operation in a round trip, so one that begins far below what the path carries takes long to get there.
+    /// The window before the first measurement, in operations. The paper gives no number. A window grows by a quarter
+    /// of an operation in a round trip, so one that begins far below the capacity of the path takes long to get there.
     pub initial: f64,
 }
 
 impl CongestionParameters {
-    /// What the window is divided by when load was shed.
+    /// Divisor of the window when load was shed.
     const SHED: f64 = 10.0;
 
-    /// The paper's constants, for this target. The window begins with one operation.
+    /// Returns the paper's constants, for this target. The window begins with one operation.
     #[must_use]
     pub fn new(target: Duration) -> Self {
         Self { target, increase: 0.25, decrease: 0.5, strength: 0.8, least: 0.01, most: 256.0, initial: 1.0 }
@@ -42,31 +42,31 @@ impl CongestionParameters {
 pub struct Congestion {
     parameters: CongestionParameters,
     window: f64,
-    /// When the window was decreased last.
+    /// Time of the last decrease of the window.
     decreased: Option<Duration>,
 }
 
 impl Congestion {
-    /// A window as it is before anything was measured.
+    /// Creates a window in its state before the first measurement.
     #[must_use]
     pub fn new(parameters: CongestionParameters) -> Self {
         let CongestionParameters { initial, least, most, .. } = parameters;
         Self { parameters, window: initial.min(most).max(least), decreased: None }
     }
 
-    /// Operations that may be under way.
+    /// Number of operations that may be in progress.
     #[must_use]
     pub fn window(&self) -> f64 {
         self.window
     }
 
-    /// Whether another operation may be under way. A window below one is one operation at a time, further apart.
+    /// Whether another operation may be in progress. A window below one allows one operation at a time, further apart.
     #[must_use]
     pub fn has_room(&self, under_way: u32) -> bool {
         f64::from(under_way) < self.window.max(1.0).floor()
     }
 
-    /// An operation has succeeded with this delay. `rtt` is the round trip as measured.
+    /// Updates the window after an operation that has succeeded with this delay. `rtt` is the measured round trip.
     pub fn succeed(&mut self, delay: Duration, rtt: Duration, now: Duration) {
         let CongestionParameters { target, decrease, strength, least, .. } = self.parameters;
         if delay < target {
@@ -78,8 +78,8 @@ impl Congestion {
         }
     }
 
-    /// An operation was refused, and its answer took this long. The window never shrinks for that: how long a refusal takes
-    /// depends on when the permission has ended, too.
+    /// Updates the window after an operation that was refused with this delay. The window never shrinks for that: the
+    /// delay of a refusal also depends on the time at which the permission has ended.
     pub fn refused(&mut self, delay: Duration) {
         if delay < self.parameters.target {
             self.grow();
@@ -92,7 +92,8 @@ impl Congestion {
         self.window = self.window.min(most);
     }
 
-    /// Load was shed: a DISPATCH_TIMEOUT for the window of the own host; a NACK or a TIMEOUT for a destination's.
+    /// Shrinks the window when load was shed: after a DISPATCH_TIMEOUT for the window of this host; after a NACK or a
+    /// TIMEOUT for a destination's.
     pub fn shed(&mut self, rtt: Duration, now: Duration) {
         if self.may_decrease(rtt, now) {
             self.window = (self.window / CongestionParameters::SHED).max(self.parameters.least);

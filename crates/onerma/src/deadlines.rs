@@ -3,8 +3,8 @@
 use crate::initiator::SlotId;
 use std::time::Duration;
 
-/// Deadlines as a list that runs through an array with a place for each slot. Deadlines nearly always come in order, so a
-/// new one goes to the end, and any can be taken out at once.
+/// Deadlines as a linked list in an array with a place for each slot. Deadlines nearly always arrive in order, so a new
+/// one is added at the end, and any can be removed in constant time.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
     places: Vec<Option<Place>>,
@@ -20,17 +20,17 @@ struct Place {
 }
 
 impl Deadlines {
-    /// No deadlines, and room for one of each slot.
+    /// Creates an empty list with room for one deadline of each slot.
     pub fn new(slots: u32) -> Self {
         Self { places: vec![None; slots as usize], first: None, last: None }
     }
 
-    /// The earliest.
+    /// Returns the earliest deadline with its slot.
     pub fn first(&self) -> Option<(Duration, SlotId)> {
         self.first.map(|slot| (self.place(slot).deadline, slot))
     }
 
-    /// Gives a slot a deadline, instead of the one that it may have.
+    /// Sets a slot's deadline, and replaces the one that it may have.
     pub fn set(&mut self, slot: SlotId, deadline: Duration) {
         self.remove(slot);
         let (mut before, mut after) = (self.last, None);
@@ -44,14 +44,14 @@ impl Deadlines {
         self.join(Some(slot), after);
     }
 
-    /// Takes a slot's deadline away, if it has one.
+    /// Removes a slot's deadline, if it has one.
     pub fn remove(&mut self, slot: SlotId) {
         if let Some(Place { before, after, .. }) = self.places[slot.0 as usize].take() {
             self.join(before, after);
         }
     }
 
-    /// Makes two neighbours. `None` is the end of the list.
+    /// Links two places as neighbours. `None` is the end of the list.
     fn join(&mut self, before: Option<SlotId>, after: Option<SlotId>) {
         match before {
             Some(slot) => self.place_mut(slot).after = after,

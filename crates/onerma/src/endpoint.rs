@@ -1,8 +1,8 @@
-//! A client's end over UDP: its operations are datagrams, its control messages travel over a connection that somebody else has
-//! made ([`ControlLink`]).
+//! A client's end over UDP. Its operations are datagrams, and its control messages travel over a connection that the
+//! caller has made ([`ControlLink`]).
 //!
-//! The end makes progress in calls, and only there: whoever begins something polls, waits or arms. It has no queue pairs, so
-//! whatever is posted to one is not taken.
+//! The end makes progress only within calls: a caller that begins an operation must poll, wait or arm. It has no queue
+//! pairs, so it accepts no requests that are posted to one.
 
 mod control;
 mod translation;
@@ -29,18 +29,18 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use wait::Watch;
 
-/// Region keys that are kept set up. More than a client uses by turns costs setting them up again.
+/// Number of region keys that are kept set up. A client that uses more in rotation sets them up again.
 const KEYS_MAX: usize = 4096;
-/// Batches of datagrams that one poll takes in, which bounds its time.
+/// Batches of datagrams that one poll receives, which bounds its time.
 const BATCHES_MAX: usize = 8;
-/// Datagrams that time-outs wait for until the socket is empty: as many as a socket has room for. Who floods the socket with more holds
-/// no time-out up for longer.
+/// Number of datagrams until which time-outs wait for the socket to be empty: as many as a socket has room for. So an
+/// attacker that floods the socket delays no time-out for longer.
 const BACKLOG_MAX: usize = 1 << 13;
 
-/// What an end has to know of its node.
+/// Parameters of the node that an end needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeEnd {
-    /// Where the node's end of operations is.
+    /// The node's address for operations.
     pub address: SocketAddr,
     /// The node's number for this client.
     pub client: u64,
@@ -50,7 +50,7 @@ pub struct NodeEnd {
     pub message_bytes: u32,
 }
 
-/// An operation that is under way.
+/// An operation in progress.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
     request: u64,
@@ -66,23 +66,24 @@ pub struct UdpEndpoint {
     executor: Executor,
     socket: UdpSocket,
     control: Control,
-    /// Keys by region.
+    /// Set-up keys, by region.
     keys: HashMap<RegionName, OperationKey>,
     under_way: HashMap<TransferId, UnderWay>,
     completions: VecDeque<Completion>,
     watch: Watch,
-    /// Datagrams that were taken in since the socket was last empty.
+    /// Datagrams received since the socket was last empty.
     backlog: usize,
-    /// Moment zero of the executor's time.
+    /// Time zero of the executor's clock.
     began: Instant,
 }
 
 impl UdpEndpoint {
-    /// An end with so many bytes of buffers. `socket` sends from the host for which the node derives keys. The path carries datagrams
-    /// of `datagram_max` bytes now. What it carries later, up to the initiator's `packet_max`, is found out again.
+    /// Creates an end with `buffers` bytes of buffers. `socket` sends from the host for which the node derives keys.
+    /// The path carries datagrams of `datagram_max` bytes now. Later sizes, up to the initiator's `packet_max`, are
+    /// discovered again.
     ///
     /// # Errors
-    /// The machine does not have enough.
+    /// The machine does not have enough resources.
     pub fn new(
         node: NodeEnd,
         buffers: u64,
@@ -119,20 +120,21 @@ impl UdpEndpoint {
         })
     }
 
-    /// Bytes of the largest datagram that goes either way now. The path may carry others later.
+    /// Bytes of the largest datagram in either direction now. The path may carry other sizes later.
     #[must_use]
     pub fn datagram_max(&self) -> u32 {
         let now = self.executor.path().map_or(0, PathMtu::datagram_max);
         u32::try_from(now).unwrap_or(u32::MAX)
     }
 
-    /// How its operations have ended, those that were repeated included.
+    /// Returns the counters of the outcomes of its operations, including repeated ones.
     #[must_use]
     pub fn counters(&self) -> ExecutorCounters {
         self.executor.counters()
     }
 
-    /// Operations of one type that may be under way: for this host's congestion window, and for the node's if there was one.
+    /// Number of operations of one type that may be in progress: in this host's congestion window, and in the node's if
+    /// there is one.
     #[must_use]
     pub fn windows(&self, operation: OperationType) -> (f64, Option<f64>) {
         self.executor.windows(self.node.address, operation)
@@ -159,13 +161,13 @@ impl UdpEndpoint {
         Transfer::of_request(request, to, &self.arena)
     }
 
-    /// Sends what is to be sent, takes in what has come, and ends what has ended.
+    /// Sends pending datagrams, receives datagrams and control messages, and ends operations.
     fn proceed(&mut self) {
         self.transmit();
         if self.executor.pending() > 0 {
             self.receive();
             let now = self.now();
-            // A process that has waited for a processor finds many answers at once.
+            // A process that was not scheduled for a while finds many answers at once.
             let is_all = self.backlog == 0 || self.backlog > BACKLOG_MAX;
             if is_all && self.executor.next_timeout().is_some_and(|due| due <= now) {
                 self.executor.handle_timeout(now);
@@ -180,7 +182,7 @@ impl UdpEndpoint {
 
     fn transmit(&mut self) {
         let Self { socket, executor, began, .. } = self;
-        // A datagram that the system refuses is lost, like one that is lost on its way. What waits for it has time-outs.
+        // A datagram that the system refuses is lost, like one that is lost on its way. Its operation has a time-out.
         while let Err(error) = socket.send(|packet| executor.poll_transmit(packet)) {
             tracing::debug!(%error, "a datagram was not sent");
             if error.is_too_long() {
@@ -208,8 +210,8 @@ impl UdpEndpoint {
         }
     }
 
-    /// Takes out what has come although nothing is under way: late answers, and what anybody sends. Whoever waits would
-    /// otherwise be woken by it without end.
+    /// Receives and discards datagrams although no operation is in progress: late answers, and datagrams from any
+    /// sender. They would otherwise wake a waiting caller without end.
     fn discard(&mut self) {
         if self.executor.pending() == 0 {
             self.receive();
@@ -227,7 +229,7 @@ impl UdpEndpoint {
         self.completions.push_back(Completion { request, queue_pair, status, kind });
     }
 
-    /// When something is due that no arrival announces.
+    /// Time until work is due that no arrival announces.
     fn due_in(&self) -> Option<Duration> {
         self.executor.next_timeout().map(|due| due.saturating_sub(self.now()))
     }
@@ -307,7 +309,7 @@ impl VerbsEndpoint for UdpEndpoint {
                 Ok(id) => {
                     self.under_way.insert(id, UnderWay { request: request.id, local: request.local });
                 }
-                // It moves nothing, so it is done: other ends see no difference either.
+                // The request moves no bytes, so it is complete: other ends behave in the same way.
                 Err(_) => self.completions.push_back(Completion {
                     request: request.id,
                     queue_pair: Self::ONE_SHOT,

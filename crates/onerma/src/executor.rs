@@ -1,9 +1,9 @@
-//! Transfers of any size (1RMA §4.4, §6): a transfer is cut into operations, which are paced, repeated where that is safe,
-//! and put together again.
+//! Transfers of any size (1RMA §4.4, §6). A transfer is divided into operations, which are paced, repeated if that is
+//! safe, and put together again.
 //!
-//! How many operations may be under way, and how far apart they begin, is decided by Algorithm 1: one window for congestion on
-//! this host, and one for each destination and direction. Operations have no order among each other, not even those of one
-//! transfer. Whoever needs an order waits for the end of one transfer before the next.
+//! Algorithm 1 decides how many operations may be in progress, and how far apart they begin, with one window for
+//! congestion on this host, and one for each destination and direction. Operations are not ordered, not even those of
+//! one transfer. A caller that needs an order must wait for the end of one transfer before the next.
 
 mod flow;
 mod transfer;
@@ -24,36 +24,37 @@ use transfer::{Part, UnderWay};
 
 pub use transfer::{Transfer, TransferEnd, TransferId};
 
-/// A congestion window's target, in round trips.
+/// Target delay of a congestion window, in round trips.
 const TARGET_ROUND_TRIPS: u32 = 4;
-/// The shortest target: processes that share processors with others wait that long for one, at both ends, and a window that
-/// took this for congestion would shrink further the less there is to do.
+/// The shortest target. Processes that share processors wait that long for one, at both ends, and a window that took
+/// this for congestion would shrink further the less work there is.
 const TARGET_LEAST: Duration = Duration::from_millis(10);
 
-/// How much longer than the first one the last repeat of an operation waits for its answer. Where an end waits for a processor, all
-/// answers come late, and repeats that waited no longer than the first would all end before theirs.
+/// Factor by which the last repeat of an operation waits longer for its answer than the first try. If an end waits for
+/// a processor, all answers are late, and repeats with the first time-out would all end before their answers.
 pub const REPEAT_TIMEOUTS_MAX: u32 = 8;
 
 /// The sizes and the pace of an executor.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ExecutorLimits {
-    /// Transfers that may be under way or wait.
+    /// Transfers that may be in progress or wait.
     pub transfers: usize,
-    /// How long a transfer may go on beginning operations while none of them succeeds. Those that are under way then still come to
-    /// their own end. A transfer whose operations succeed goes on, however long its bytes take on their path. Time in which nobody
-    /// called the executor although something was due does not count: its process waited for a processor.
+    /// Time that a transfer may go on beginning operations while none of them succeeds. Operations in progress then
+    /// still reach their own end. A transfer whose operations succeed goes on, however long its bytes take on their
+    /// path. Time in which the executor was not called although work was due does not count: its process waited for a
+    /// processor.
     pub patience: Duration,
-    /// How long commands wait on this host when it is not congested (`TARGET_DELAY` for `issue_delay`).
+    /// Time that commands wait on this host when it is not congested (`TARGET_DELAY` for `issue_delay`).
     pub local_target: Duration,
-    /// How long operations take beyond this host when nothing is congested (the target for `remote_delay`).
+    /// Time that operations take beyond this host when nothing is congested (the target for `remote_delay`).
     pub remote_target: Duration,
-    /// The round trip, until one was measured.
+    /// The round trip, until one is measured.
     pub rtt: Duration,
 }
 
 impl ExecutorLimits {
-    /// The limits for paths with such a round trip, for 1,024 transfers that go on for two seconds. The targets are a few round
-    /// trips (1RMA §6.1), but not shorter than processes wait for a processor.
+    /// Returns the limits for paths with this round trip, for 1,024 transfers that go on for two seconds. The targets
+    /// are a few round trips (1RMA §6.1), but not shorter than the time for which processes wait for a processor.
     #[must_use]
     pub fn for_round_trip(rtt: Duration) -> Self {
         let target = (rtt * TARGET_ROUND_TRIPS).max(TARGET_LEAST);
@@ -62,29 +63,30 @@ impl ExecutorLimits {
     }
 }
 
-/// What an executor does with the delays that it measures, and how it begins. The paper leaves the numbers open.
+/// Reaction of an executor to the delays that it measures, and its initial state. The paper leaves the numbers open.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pace {
-    /// The windows before anything was measured, in operations.
+    /// The windows before the first measurement, in operations.
     pub initial: f64,
     /// The smallest window, in operations. Below one, operations are spaced out.
     pub least: f64,
     /// The largest window, in operations.
     pub most: f64,
-    /// Operations that may begin at once although the pace says one after another: a caller that looks at the time now and
-    /// then would otherwise fall behind.
+    /// Number of operations that may begin at once although the pace spaces them out. Otherwise a caller that checks
+    /// the time only now and then would fall behind.
     pub burst: u32,
-    /// What a destination's window is steered by.
+    /// The delays that steer a destination's window.
     pub signal: Signal,
 }
 
-/// Which delays the windows react to.
+/// Selects the delays to which the windows react.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Signal {
     /// This host's window reacts to `issue_delay`, a destination's to the rest of `total_delay` (1RMA §6).
     Apart,
-    /// There is no window for this host. A destination's reacts to `total_delay` and to all failures, and its target is the
-    /// sum of both targets. This is how congestion control is that cannot tell the two: for comparisons (1RMA Fig. 15c).
+    /// There is no window for this host. A destination's window reacts to `total_delay` and to all failures, and its
+    /// target is the sum of both targets. Congestion control that cannot separate the two delays works like this: for
+    /// comparisons (1RMA Fig. 15c).
     Together,
 }
 
@@ -96,8 +98,8 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// For hosts whose processes take turns on their processors: some operations begin together, so that their datagrams leave
-    /// with one system call, and a window that has shrunk comes back soon.
+    /// Returns the pace for hosts whose processes share processors. Some operations begin together, so that their
+    /// datagrams are sent with one system call, and a window that has shrunk recovers soon.
     #[must_use]
     pub fn for_shared_processors() -> Self {
         Self { initial: 16.0, least: 0.1, burst: 32, ..Self::default() }
@@ -109,7 +111,7 @@ impl Pace {
     }
 }
 
-/// How the operations of an executor have ended, those that were repeated included.
+/// Counters of the outcomes of an executor's operations, including repeated ones.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ExecutorCounters {
     /// Operations that ended with `OK`.
@@ -124,7 +126,7 @@ pub struct ExecutorCounters {
     pub dispatch_timeouts: u64,
     /// The sum of `issue_delay` of the operations that ended with `OK`.
     pub issue_delay: Duration,
-    /// The sum of their `total_delay`.
+    /// The sum of `total_delay` of the operations that ended with `OK`.
     pub total_delay: Duration,
 }
 
@@ -144,13 +146,13 @@ impl ExecutorCounters {
     }
 }
 
-/// Why a transfer was not taken.
+/// Reason for which a transfer was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotBegun {
-    /// As many transfers are under way as may be.
+    /// The maximum number of transfers is in progress.
     #[error("all {0} transfers are under way: wait for some to end")]
     Full(usize),
-    /// It moves nothing.
+    /// The transfer moves no bytes.
     #[error("a transfer moves at least one byte")]
     Empty,
 }
@@ -172,15 +174,15 @@ pub struct Executor {
     pace: Pace,
     local: Congestion,
     flows: HashMap<(SocketAddr, OperationType), Flow>,
-    /// The flows that have something to begin, each once, in turns.
+    /// The flows that have operations to begin, each once, in order of their turns.
     turns: VecDeque<(SocketAddr, OperationType)>,
     transfers: HashMap<TransferId, UnderWay>,
     parts: HashMap<SlotId, (TransferId, Part, usize)>,
-    /// The size of datagrams on the path to one node, if it is found out again.
+    /// The size of datagrams on the path to one node, if it is discovered repeatedly.
     path: Option<PathMtu>,
-    /// When the executor was called last.
+    /// Time of the last call of the executor.
     called: Duration,
-    /// When transfers have had their time, the earliest first. Some have ended before, and some have got more time since.
+    /// Deadlines of transfers, the earliest first. Some transfers have ended before, and some have got more time since.
     deadlines: VecDeque<(Duration, TransferId)>,
     next_id: u64,
     ends: VecDeque<TransferEnd>,
@@ -188,17 +190,17 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor without transfers. The initiator has no commands.
+    /// Creates an executor without transfers. The initiator must have no commands.
     #[must_use]
     pub fn new(initiator: Initiator, limits: ExecutorLimits) -> Self {
         Self::with_pace(initiator, limits, Pace::default())
     }
 
-    /// An executor without transfers that begins, and reacts, like this. The initiator has no commands.
+    /// Creates an executor without transfers, with this pace. The initiator must have no commands.
     #[must_use]
     pub fn with_pace(initiator: Initiator, limits: ExecutorLimits, pace: Pace) -> Self {
         assert_eq!(initiator.pending(), 0, "all operations of the initiator are the executor's");
-        // Nothing is told to this host's window if the signals are not told apart, so it must never be the narrow one.
+        // If the signals are not separate, this host's window receives no delays, so it must never be the narrower one.
         let local = match pace.signal {
             Signal::Apart => pace,
             Signal::Together => Pace { initial: f64::MAX, most: f64::MAX, ..pace },
@@ -221,37 +223,37 @@ impl Executor {
         }
     }
 
-    /// Has the executor find out again how long datagrams the path to a node carries. Other nodes are sent datagrams as long as the
-    /// initiator's limits say.
+    /// Makes the executor discover repeatedly how long datagrams the path to one node carries. For other nodes the
+    /// initiator's limits define the size of datagrams.
     #[must_use]
     pub fn with_path(mut self, path: PathMtu) -> Self {
         self.path = Some(path);
         self
     }
 
-    /// The path whose size of datagrams is found out again, if there is one.
+    /// Returns the path whose size of datagrams is discovered repeatedly, if any.
     #[must_use]
     pub fn path(&self) -> Option<&PathMtu> {
         self.path.as_ref()
     }
 
-    /// Notes that the system refuses datagrams of so many bytes to `to`. What was lost with them has its time-outs.
+    /// Notes that the system refuses datagrams of `bytes` bytes to `to`. The operations that lost them time out.
     pub fn handle_too_long(&mut self, to: SocketAddr, bytes: usize, now: Duration) {
         if let Some(path) = self.path.as_mut().filter(|path| path.to() == to) {
             path.too_long(bytes, now);
         }
     }
 
-    /// How its operations have ended.
+    /// Returns the counters of its operations.
     #[must_use]
     pub fn counters(&self) -> ExecutorCounters {
         self.counters
     }
 
-    /// Takes a transfer, and begins as much of it as may be.
+    /// Accepts a transfer, and begins as many of its operations as the windows allow.
     ///
     /// # Errors
-    /// There is no room, or there is nothing to do. The transfer comes back.
+    /// There is no room, or the transfer moves no bytes. The transfer is returned.
     pub fn begin(
         &mut self,
         transfer: Transfer,
@@ -276,9 +278,9 @@ impl Executor {
         Ok(id)
     }
 
-    /// Whether a transfer has its turn soon: no more wait for theirs than may be under way. Until then it is better kept by the
-    /// caller, who can still take it back when its permission ends. One that waits here is sent all the same, is refused, and has
-    /// taken the place of one whose permission lasts.
+    /// Whether a transfer would have its turn soon: no more transfers wait than may be in progress. Otherwise the
+    /// caller should keep the transfer, since it can still withdraw it when its permission ends. A transfer that waits
+    /// here is sent in any case, is refused, and has taken the place of one whose permission lasts.
     #[must_use]
     pub fn takes(&self, to: SocketAddr, operation: OperationType) -> bool {
         self.transfers.len() < self.limits.transfers
@@ -288,41 +290,42 @@ impl Executor {
             })
     }
 
-    /// Transfers that have not ended.
+    /// Number of transfers that have not ended.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.transfers.len()
     }
 
-    /// Operations that are under way, of all transfers.
+    /// Number of operations in progress, of all transfers.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.parts.len()
     }
 
-    /// The transfer whose operation has this slot, which is in each of the operation's packets.
+    /// Returns the transfer whose operation has this slot. Each of the operation's packets contains the slot.
     #[must_use]
     pub fn transfer_in(&self, slot: SlotId) -> Option<TransferId> {
         self.parts.get(&slot).map(|&(id, ..)| id)
     }
 
-    /// Operations of a destination and direction that may be under way, for this host's window and for the flow's.
+    /// Number of operations of a destination and direction that may be in progress, in this host's window and in the
+    /// flow's.
     #[must_use]
     pub fn windows(&self, to: SocketAddr, operation: OperationType) -> (f64, Option<f64>) {
         (self.local.window(), self.flows.get(&(to, operation)).map(Flow::window))
     }
 
-    /// Appends the next packet to send to `packet`, and returns where it goes.
+    /// Appends the next packet to send to `packet`, and returns its destination.
     pub fn poll_transmit(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
         self.initiator.poll_transmit(packet).or_else(|| self.path.as_mut()?.poll_probe(packet))
     }
 
-    /// The next transfer that has ended.
+    /// Returns the next transfer that has ended.
     pub fn poll_end(&mut self) -> Option<TransferEnd> {
         self.ends.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) has work to do next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
         let paced = self.turns.iter().filter_map(|key| {
@@ -331,14 +334,14 @@ impl Executor {
         });
         let paced = if self.has_local_room() { paced.min() } else { None };
         let patience = self.deadlines.front().map(|&(deadline, _)| deadline);
-        // Nobody is woken for a path that is not used.
+        // A path that is not in use causes no wake-ups.
         let path = self.path.as_ref().filter(|_| !self.transfers.is_empty());
         let path = path.and_then(PathMtu::next_timeout);
         paced.into_iter().chain(patience).chain(path).chain(self.initiator.next_timeout()).min()
     }
 
-    /// Ends what has run out of time, and begins what may begin now. A caller hands over first what has come by then: an answer
-    /// that waits in a socket is there in time.
+    /// Ends operations and transfers that have timed out, and begins operations that may begin now. The caller must
+    /// first pass the packets that have arrived: an answer that waits in a socket is in time.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.excuse_absence(now);
         if let Some(path) = &mut self.path {
@@ -348,7 +351,7 @@ impl Executor {
         self.collect(now);
     }
 
-    /// Takes a packet in. It is decrypted in place.
+    /// Handles a packet, which is decrypted in place.
     pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
         self.excuse_absence(now);
         if self.path.as_mut().is_some_and(|path| path.handle_answer(from, packet, now)) {
@@ -358,7 +361,7 @@ impl Executor {
         self.collect(now);
     }
 
-    /// Gives transfers the time back in which something was due and nobody called.
+    /// Extends the deadlines of transfers by the time in which work was due and the executor was not called.
     fn excuse_absence(&mut self, now: Duration) {
         let away = now.saturating_sub(self.called);
         if away > self.initiator.timeout() {
@@ -369,11 +372,11 @@ impl Executor {
         self.called = self.called.max(now);
     }
 
-    /// What an operation on a part may use.
+    /// Returns the terms of an operation on a part.
     fn terms(&self, to: SocketAddr, part: Part) -> Terms {
         let path = self.path.as_ref().filter(|path| path.to() == to);
         let datagram_max = path.map_or(usize::MAX, |path| {
-            // Whatever the path has become meanwhile, a repeat gets through.
+            // A repeat passes the path even if the path has changed meanwhile.
             if part.lost > 0 { path.base() } else { path.datagram_max() }
         });
         let factor = (1 << part.lost.saturating_sub(1).min(u32::BITS - 1)).min(REPEAT_TIMEOUTS_MAX);
@@ -410,12 +413,12 @@ impl Executor {
         if is_done {
             self.end(id);
         } else if has_more && !waited {
-            // A part of it is to be repeated.
+            // A part of the transfer must be repeated.
             self.enqueue(key, id, class);
         }
     }
 
-    /// Lets transfers whose time is over begin nothing more.
+    /// Prevents transfers whose time is over from beginning more operations.
     fn give_up(&mut self, now: Duration) {
         while let Some((_, id)) = self.deadlines.pop_front_if(|&mut (deadline, _)| deadline <= now) {
             let Some(transfer) = self.transfers.get_mut(&id) else { continue };
@@ -432,7 +435,7 @@ impl Executor {
                 self.end(id);
             }
         }
-        // Nobody waits for what has ended.
+        // Deadlines of transfers that have ended are of no use.
         while self.deadlines.pop_front_if(|&mut (_, id)| !self.transfers.contains_key(&id)).is_some() {}
     }
 
@@ -463,7 +466,7 @@ impl Executor {
             let local = self.local.window();
             let flow = self.flows.get_mut(&key).expect("a flow with a turn is there");
             if !flow.is_waiting() {
-                // It has a turn again with its next transfer.
+                // The flow gets a turn again with its next transfer.
                 continue;
             }
             self.turns.push_back(key);

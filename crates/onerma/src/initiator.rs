@@ -1,7 +1,7 @@
 //! A client's end of operations (1RMA §4.3, Fig. 6): command slots, two queues, and the solicitation window.
 //!
-//! Each operation ends exactly once, with a [`Status`] and with what it took, and never later than its time-outs. Whatever
-//! fails is the caller's to repeat: an operation is sent once.
+//! Each operation ends exactly once, with a [`Status`] and its delays, and never later than its time-outs. The caller
+//! must repeat failed operations: the initiator sends each operation once.
 
 mod slot;
 
@@ -23,24 +23,24 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use zeroize::Zeroize;
 
-/// How often an initiator asks what became of a change whose answer it has not heard.
+/// Number of times that an initiator requests the outcome of a change whose answer has not arrived.
 const ASKS_MAX: u32 = 3;
 
 /// The sizes of an initiator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InitiatorLimits {
-    /// Command slots: operations that may be under way or wait.
+    /// Command slots: operations that may be in progress or wait.
     pub slots: u32,
-    /// Bytes of the solicitation window: what may be on its way here or be asked for by responders.
+    /// Bytes of the solicitation window: bytes that may be in flight to this host or be requested by responders.
     pub window: u32,
-    /// Bytes of the largest packet that it sends, and can be sent.
+    /// Bytes of the largest packet that it sends and receives.
     pub packet_max: usize,
-    /// How long a command may wait for room in the window.
+    /// Time that a command may wait for room in the window.
     pub dispatch_timeout: Duration,
-    /// How long an operation may wait for its answer; a change twice, since it has two round trips. It must be longer than the
-    /// responders' `change_timeout`, by more than their clocks and this one differ: then a change that has timed out here has
-    /// either happened or never will (1RMA §5.1). The initiator then asks, three times at most, and waits as long for each
-    /// answer.
+    /// Time that an operation may wait for its answer. A change may wait twice, since it has two round trips. It must
+    /// be longer than the responders' `change_timeout`, by more than their clocks and this one differ: then a change
+    /// that has timed out here has either happened or never will (1RMA §5.1). The initiator then requests the outcome,
+    /// three times at most, and waits as long for each answer.
     pub timeout: Duration,
 }
 
@@ -57,7 +57,7 @@ pub enum ServiceClass {
     Bulk,
 }
 
-/// Where an operation goes, and the key that opens the region there.
+/// The destination of an operation, and the key for the region there.
 #[derive(Clone, Debug)]
 pub struct Destination {
     /// The node.
@@ -66,25 +66,25 @@ pub struct Destination {
     pub client: u64,
     /// The region.
     pub region: RegionId,
-    /// The key for this client and for one type of operation, set up once for all of them.
+    /// The key for this client, set up once for all its operations on the region.
     pub key: OperationKey,
 }
 
-/// What an operation does.
+/// The kind of an operation, with its data.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Reads into this buffer of 1 to [`OPERATION_MAX`] bytes.
     Read(Vec<u8>),
     /// Writes these 1 to [`OPERATION_MAX`] bytes.
     Write(Vec<u8>),
-    /// Does this to a word. 1RMA has no atomics.
+    /// Performs this atomic on a word. 1RMA has no atomics.
     Atomic(Atomic),
     /// Gives the region another key (1RMA §5.2). The command's address is 0.
     Rekey(RegionKey),
 }
 
 impl Action {
-    /// The type of the operation, and so of the key that it needs.
+    /// Returns the type of the operation.
     #[must_use]
     pub fn operation(&self) -> OperationType {
         match self {
@@ -95,7 +95,7 @@ impl Action {
         }
     }
 
-    /// Its data, or room for that.
+    /// Returns the data of the operation, or the buffer for it.
     fn into_data(self) -> Vec<u8> {
         match self {
             Self::Read(buffer) | Self::Write(buffer) => buffer,
@@ -104,7 +104,7 @@ impl Action {
         }
     }
 
-    /// Bytes of a buffer. Whatever has none is one.
+    /// Returns the length of the buffer. An action without a buffer counts as one byte.
     pub(crate) fn length(&self) -> usize {
         match self {
             Self::Read(buffer) | Self::Write(buffer) => buffer.len(),
@@ -113,29 +113,29 @@ impl Action {
     }
 }
 
-/// What is to be done.
+/// A request for an operation.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// What.
+    /// The kind of the operation.
     pub action: Action,
-    /// Where.
+    /// The destination.
     pub to: Destination,
-    /// The first byte, from the start of the region.
+    /// The address of the first byte, from the start of the region.
     pub address: u64,
-    /// Its class.
+    /// The class of service.
     pub class: ServiceClass,
 }
 
-/// What an operation may use. Both are bounded by the initiator's limits: datagrams are no longer, and time-outs no shorter.
+/// Limits of a single operation. The initiator's limits bound both: datagrams are no longer, and time-outs no shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// Bytes of the largest datagram that it sends, and has sent to it.
+    /// Bytes of the largest datagram that it sends and receives.
     pub datagram_max: usize,
-    /// How long it waits for its answer, as [`InitiatorLimits::timeout`] says.
+    /// Time that it waits for its answer, as for [`InitiatorLimits::timeout`].
     pub timeout: Duration,
 }
 
-/// Why a command was not taken.
+/// Reason for which a command was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotIssued {
     /// All command slots are taken.
@@ -160,17 +160,18 @@ impl Coded for NotIssued {
 pub struct Completion {
     /// The slot that the command had, which is free again.
     pub slot: SlotId,
-    /// How it ended.
+    /// The status with which it ended.
     pub status: Status,
-    /// From the command to its request.
+    /// Time from the command to its request.
     pub issue_delay: Duration,
-    /// From the command to its end.
+    /// Time from the command to its end.
     pub total_delay: Duration,
-    /// Whether the change may have happened although the status says otherwise. If not, then it has not and never will.
+    /// Whether the change may have happened although the status is a failure. If `false`, it has not happened and never
+    /// will.
     pub is_uncertain: bool,
-    /// The word that was there before an atomic that has succeeded.
+    /// The former word, if an atomic has succeeded.
     pub before: Option<u64>,
-    /// The buffer of a read or a write. A read that has not succeeded leaves no promise about its bytes.
+    /// The buffer of a read or a write. If a read has not succeeded, its bytes are not valid.
     pub buffer: Vec<u8>,
 }
 
@@ -181,9 +182,9 @@ pub struct Initiator {
     counter: Counter,
     slots: Vec<Option<Slot>>,
     free: Vec<SlotId>,
-    /// Commands that wait, oldest first: those of `Latency` and those of `Bulk`.
+    /// Waiting commands, oldest first: those of `Latency` and those of `Bulk`.
     queues: [VecDeque<SlotId>; 2],
-    /// What is left of the solicitation window.
+    /// Remaining bytes of the solicitation window.
     window: u32,
     deadlines: Deadlines,
     out: Outbox,
@@ -191,10 +192,10 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// An initiator without commands.
+    /// Creates an initiator without commands.
     ///
     /// # Panics
-    /// The window is smaller than the largest operation: that could never be sent.
+    /// The window is smaller than the largest operation, which could never be sent then.
     #[must_use]
     pub fn new(limits: InitiatorLimits) -> Self {
         assert!(limits.window >= OPERATION_MAX, "the largest operation has room in the window");
@@ -211,37 +212,38 @@ impl Initiator {
         }
     }
 
-    /// Operations that have not ended.
+    /// Number of operations that have not ended.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// How long an operation waits for its answer, unless its terms say longer.
+    /// Time that an operation waits for its answer, unless its terms have a longer one.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.limits.timeout
     }
 
-    /// Whether a command can be taken.
+    /// Whether a command can be accepted.
     #[must_use]
     pub fn has_free_slot(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Takes a command. It is sent as soon as the window has room.
+    /// Accepts a command. It is sent as soon as the window has room.
     ///
     /// # Errors
-    /// There is no slot, or the length is not allowed. The command comes back.
+    /// There is no free slot, or the length is not allowed. The command is returned.
     pub fn issue(&mut self, command: Command, now: Duration) -> Result<SlotId, (NotIssued, Box<Command>)> {
         let InitiatorLimits { packet_max, timeout, .. } = self.limits;
         self.issue_on(command, Terms { datagram_max: packet_max, timeout }, now)
     }
 
-    /// The same for an operation that may not use everything that the initiator's limits allow, or may wait for longer.
+    /// Accepts a command with terms of its own: for an operation that may use less than the initiator's limits allow,
+    /// or may wait longer.
     ///
     /// # Errors
-    /// As [`issue`](Self::issue).
+    /// The errors of [`issue`](Self::issue).
     pub fn issue_on(
         &mut self,
         command: Command,
@@ -281,17 +283,17 @@ impl Initiator {
         Ok(slot)
     }
 
-    /// Appends the next packet to send to `packet`, and returns where it goes.
+    /// Appends the next packet to send to `packet`, and returns its destination.
     pub fn poll_transmit(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
         self.out.poll(packet)
     }
 
-    /// The next operation that has ended.
+    /// Returns the next operation that has ended.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) has work to do next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
         let waiting = self.queues.iter().filter_map(VecDeque::front);
@@ -300,7 +302,7 @@ impl Initiator {
         dispatch.into_iter().chain(answer).min()
     }
 
-    /// Ends what has run out of time.
+    /// Ends the operations that have timed out.
     pub fn handle_timeout(&mut self, now: Duration) {
         while let Some((deadline, slot)) = self.deadlines.first()
             && deadline <= now
@@ -317,21 +319,22 @@ impl Initiator {
         self.dispatch(now);
     }
 
-    /// Takes a packet in. It is decrypted in place. What is not the answer to an operation under way changes nothing.
+    /// Handles a packet, which is decrypted in place. A packet that does not answer an operation in progress changes
+    /// nothing.
     pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
         let Some((header, _)) = Header::parse(packet) else { return };
         let slot_id = SlotId(header.slot);
         let Some(Some(slot)) = self.slots.get(header.slot as usize) else { return };
-        // A slot has had other operations before.
+        // A slot has had earlier operations.
         let Some(sent) = slot.sent.as_ref().filter(|sent| sent.number == header.operation) else { return };
         if !slot.is_answer(from, &header) {
             return;
         }
-        // Once a change's data is on its way the change may happen. Somebody on the path can repeat or alter its request, and
-        // a refusal of that copy says nothing about the change.
+        // Once a change's data is in flight the change may happen. An attacker on the path can repeat or alter its
+        // request, and a refusal of that copy is no evidence about the change.
         let is_decided_by_data = sent.salt != 0 && !planted::is(Fault::CopysRefusalBelieved);
         if header.kind == Kind::Unknown {
-            // It is not sealed, so whoever sees the request can make it up: as it could drop the request.
+            // It is not sealed, so an attacker that sees the request can forge it, just as it could drop the request.
             if !is_decided_by_data {
                 self.end(slot_id, Status::RemoteAuthenticationFailure, now);
                 self.dispatch(now);
@@ -373,8 +376,8 @@ impl Initiator {
         self.slot(slot).sent.as_ref()
     }
 
-    /// Sends requests while the window has room for the largest operation: small ones do not starve large ones (1RMA
-    /// §3.1).
+    /// Sends requests while the window has room for the largest operation, so that small operations do not starve large
+    /// ones (1RMA §3.1).
     fn dispatch(&mut self, now: Duration) {
         while self.window >= OPERATION_MAX {
             let Some(queue) = self.queues.iter_mut().find(|queue| !queue.is_empty()) else { return };
@@ -400,7 +403,7 @@ impl Initiator {
         }
     }
 
-    /// Takes in a part of what is read.
+    /// Stores a part of the data of a read.
     fn take_data(&mut self, id: SlotId, header: &Header, body: &[u8]) -> Option<Status> {
         let slot = self.slot_mut(id);
         let length = slot.length();
@@ -415,25 +418,26 @@ impl Initiator {
         sent.arrivals.is_all(length).then_some(Status::Ok)
     }
 
-    /// A change has happened, with the salt that its data was sent for.
+    /// Handles the notice that a change has happened, with the salt for which its data was sent.
     fn take_done(&mut self, id: SlotId, header: &Header, body: &[u8]) -> Option<Status> {
         let sent = self.slot_mut(id).sent.as_mut().filter(|sent| sent.salt == header.salt)?;
         sent.before = body.try_into().ok().map(u64::from_le_bytes);
         Some(Status::Ok)
     }
 
-    /// The responder says that a change has not happened, or that it does not know any more.
+    /// Handles the responder's reply that a change has not happened, or that the outcome is not known any more.
     fn take_fate(&mut self, id: SlotId, header: &Header, may_have_happened: bool) -> Option<Status> {
         let sent = self.slot_mut(id).sent.as_mut().filter(|it| it.salt != 0 && it.salt == header.salt)?;
         if may_have_happened {
             return Some(Status::Timeout);
         }
         sent.salt = 0;
-        // Nobody has asked: the permission has ended under the data. That says nothing of congestion, and a repeat would end so.
+        // The initiator has not requested the outcome: the permission has ended while the data was in flight. That is
+        // no sign of congestion, and a repeat would end in the same way.
         Some(if sent.asks == 0 { Status::RemoteAuthenticationFailure } else { Status::Timeout })
     }
 
-    /// An operation's answer has not come in time. Of a change whose data was sent the responder may still know.
+    /// Handles an operation's time-out. The responder may still know the outcome of a change whose data was sent.
     fn run_out(&mut self, id: SlotId, now: Duration) {
         let deadline = now + self.limits.timeout;
         let Self { slots, counter, out, deadlines, .. } = self;
@@ -450,7 +454,7 @@ impl Initiator {
         out.seal(slot.to, slot.key.cipher(), &ask, 0, |_| {});
     }
 
-    /// The responder asks for the data of a change: sends it, once.
+    /// Handles the responder's request for the data of a change: sends it, once.
     fn send_data(&mut self, id: SlotId, header: &Header, now: Duration) {
         let is_asked = self.slot(id).operation.is_change()
             && header.salt == header.counter
@@ -464,7 +468,7 @@ impl Initiator {
         let Terms { datagram_max, timeout } = slot.terms;
         let deadline = now + timeout;
         sent.salt = header.salt;
-        // The responder has begun to wait before now, so it ends to wait before this operation times out.
+        // The responder has begun to wait before now, so its time-out is over before that of this operation.
         deadlines.set(id, deadline);
         let names = (header.operation, header.salt);
         for (offset, length) in parts(slot.length(), datagram_max) {

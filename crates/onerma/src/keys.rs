@@ -1,42 +1,45 @@
-//! Keys: a region key for each region, from which the keys of single holders are derived, and how packets are sealed with
-//! these (1RMA §4.2, appendix A).
+//! Keys: a region key for each region, from which the keys of single holders are derived, and the sealing of packets
+//! with these (1RMA §4.2, appendix A).
 //!
 //! # Derivation
-//! 1RMA derives a key with one AES block over initiator address, process and operation type. Today's addresses are too long
-//! for one block, and a permission has more to it. So a key is derived in two steps, each an HMAC-SHA256:
+//! 1RMA derives a key with one AES block over initiator address, process and operation type. Today's addresses are too
+//! long for one block, and a permission has further terms. So a key is derived in two steps, each an HMAC-SHA256:
 //!
 //! ```text
 //! DerivationKey = HMAC(K_r, "portcullis one-shot region " | incarnation, index, generation, base, length, rights)
 //! K_d           = HMAC(DerivationKey, "portcullis one-shot holder " | initiator, client)
 //! ```
 //!
-//! 1RMA has a key for each type of operation. Here the types that a region allows are terms of the first step (rights), and a
-//! region belongs to one permission: a holder has one key, which is good for these types and for no other. The type of an
-//! operation is in each packet's header, which is authenticated.
+//! 1RMA has a key for each type of operation. Here the types that a region allows are terms of the first step (rights),
+//! and a region belongs to one permission: a holder has one key, which is valid for these types and for no other. The
+//! type of an operation is in each packet's header, which is authenticated.
 //!
-//! Why there are two steps: a node does the first when a region enters its table or gets another key, and keeps what comes of
-//! it with the region, one for each region. The second one is for each packet, and hashes two blocks: HMAC's keyed states
-//! are kept, and the terms fit into one block with their padding. A node keeps nothing for a client or a holder of a key.
+//! The reason for two steps: a node performs the first when a region enters its table or gets another key, and keeps
+//! its result with the region, one for each region. The second is for each packet, and hashes two blocks: HMAC's keyed
+//! states are kept, and the terms fit into one block with their padding. A node keeps no state for a client or a holder
+//! of a key.
 //!
-//! Why that is sound, if HMAC-SHA256 is a pseudorandom function:
-//! - The first step's results are then like random keys of their own, one for each set of region terms. Each is used for
-//!   nothing but the second step. So the second step's results are like random keys too, one for each set of both terms.
-//! - Each step has one encoding: a label of its own and fields of fixed length. No two sets of terms have the same one.
-//! - `K_r` is used for nothing but the first step, in this protocol. The labels keep another protocol apart that would use it
-//!   as well, if that has labels of its own.
+//! The derivation is sound if HMAC-SHA256 is a pseudorandom function:
+//! - The results of the first step are then like independent random keys, one for each set of region terms. Each is
+//!   used only for the second step. So the results of the second step are like random keys too, one for each set of
+//!   both terms.
+//! - Each step has one encoding: a label of its own and fields of fixed length. No two sets of terms have the same
+//!   encoding.
+//! - `K_r` is used only for the first step in this protocol. The labels separate it from another protocol that would
+//!   use it as well, if that has labels of its own.
 //! - A holder has `K_d` alone. From it neither the key above it nor the `K_d` of another holder can be computed.
-//! - Whoever knows `K_r` knows all keys below it. That are the node and who has chosen `K_r`.
+//! - A party that knows `K_r` knows all keys below it: the node, and the party that has chosen `K_r`.
 //!
 //! # Why no nonce is used twice
-//! AES-GCM loses everything if a key meets one nonce twice. A nonce is the sender's role and the sender's counter, which
-//! only grows. For one derived key there are two senders, and their roles differ:
-//! - *The initiator.* The key holds for one client id, and a node never gives an id twice in one run. The counter is the
-//!   client's, over all its keys. A client that starts anew attaches anew, and gets another id and so other keys.
-//! - *The responder.* Its counter is the node's, over all keys. A node that starts anew has another incarnation, which is part
-//!   of the terms, so no key of its earlier run comes again, whoever chose the region key.
+//! AES-GCM loses all its security if a key is used twice with one nonce. A nonce is the sender's role and the sender's
+//! counter, which only grows. For one derived key there are two senders, and their roles differ:
+//! - *The initiator.* The key is for one client id, and a node never assigns an id twice in one run. The counter is the
+//!   client's, over all its keys. A client that restarts attaches anew, and gets another id and so other keys.
+//! - *The responder.* Its counter is the node's, over all keys. A node that restarts has another incarnation, which is
+//!   part of the terms, so no key of an earlier run recurs, whichever party chose the region key.
 //!
-//! So neither side has to remember a counter over its own restart. A counter that reaches its end sends nothing more
-//! ([`Counter`](crate::cipher::Counter)).
+//! So neither side must remember a counter over its own restart. A side whose counter reaches its end sends no more
+//! packets ([`Counter`](crate::cipher::Counter)).
 
 use crate::cipher::Cipher;
 use crate::regions::Allowed;
@@ -47,32 +50,33 @@ use zeroize::Zeroize;
 
 /// Bytes of a region key.
 pub(crate) const REGION_KEY_BYTES: usize = 32;
-/// Says what the first step of a derivation is for.
+/// Label of the first step of a derivation.
 const REGION_LABEL: &[u8; 27] = b"portcullis one-shot region ";
-/// Says what the second step is for.
+/// Label of the second step.
 const HOLDER_LABEL: &[u8; 27] = b"portcullis one-shot holder ";
-/// Bytes of what the second step hashes.
+/// Number of bytes that the second step hashes.
 const HOLDER_BYTES: usize = HOLDER_LABEL.len() + 16 + 8;
 /// The longest message that SHA-256 hashes as one block: its padding takes a byte, and its length eight.
 const ONE_BLOCK: usize = 64 - 9;
 
-/// The key of a region, `K_r`. The node never sends it. Whoever may give the region another key chooses the next one.
+/// The key of a region, `K_r`. The node never sends it. The party that may give the region another key chooses the next
+/// one.
 #[derive(Clone)]
 pub struct RegionKey([u8; REGION_KEY_BYTES]);
 
 impl RegionKey {
-    /// These random bytes as a key.
+    /// Creates a key from these random bytes.
     #[must_use]
     pub fn new(bytes: [u8; REGION_KEY_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// For a request that gives a region this key.
+    /// Returns the bytes for a request that gives a region this key.
     pub(crate) fn to_bytes(&self) -> [u8; REGION_KEY_BYTES] {
         self.0
     }
 
-    /// The first step of a derivation: the key from which those of the region's holders are derived.
+    /// Performs the first step of a derivation: returns the key from which those of the region's holders are derived.
     #[must_use]
     pub fn derivation_key(&self, terms: &RegionTerms) -> DerivationKey {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
@@ -96,21 +100,21 @@ impl std::fmt::Debug for RegionKey {
     }
 }
 
-/// What a region is, for the first step of a derivation. The two ends use one key for an operation, so they must agree about
-/// all of this and of [`HolderTerms`].
+/// Terms of a region for the first step of a derivation. The two ends use one key for an operation, so they must agree
+/// on all of these terms and of [`HolderTerms`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionTerms {
-    /// The run of the node that has the region.
+    /// The incarnation of the node that has the region.
     pub incarnation: u64,
     /// The region's place in the node's table.
     pub index: u32,
-    /// How often that place has been used. With it a key opens one permission and no later one.
+    /// Number of earlier uses of that place. Because of it a key is valid for one permission and no later one.
     pub generation: u32,
-    /// The region's first byte, as its holders name it.
+    /// The address of the region's first byte, as its holders name it.
     pub address: u64,
     /// Bytes of the region.
     pub length: u64,
-    /// What may be done with the region.
+    /// The types of operations that the region allows.
     pub allowed: Allowed,
 }
 
@@ -128,10 +132,10 @@ impl RegionTerms {
     }
 }
 
-/// Who holds a key and what for: the second step of a derivation.
+/// Terms of the holder of a key, for the second step of a derivation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HolderTerms {
-    /// Where requests come from.
+    /// The host that requests are sent from.
     pub initiator: HostAddress,
     /// The node's number for the client.
     pub client: u64,
@@ -145,7 +149,7 @@ impl HolderTerms {
 
 const _: () = assert!(HOLDER_BYTES <= ONE_BLOCK, "each packet's derivation hashes one block of terms");
 
-/// Puts parts one behind another.
+/// Concatenates the parts.
 fn encode<const PARTS: usize, const BYTES: usize>(parts: [&[u8]; PARTS]) -> [u8; BYTES] {
     let (mut bytes, mut at) = ([0; BYTES], 0);
     for part in parts {
@@ -156,7 +160,7 @@ fn encode<const PARTS: usize, const BYTES: usize>(parts: [&[u8]; PARTS]) -> [u8;
     bytes
 }
 
-/// What the keys of a region's holders are derived from. The node never sends it.
+/// The key from which those of a region's holders are derived. The node never sends it.
 #[derive(Clone)]
 pub struct DerivationKey(hmac::Key);
 
@@ -165,13 +169,13 @@ impl DerivationKey {
         Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// A key that everybody knows, for places without a region. Nothing is derived from it. It overwrites the key of a region
-    /// that has gone: ring's keys do not do that themselves.
+    /// Returns a publicly known key, for places without a region. No key is derived from it. It overwrites the key of a
+    /// region that has ended: ring's keys are not erased when they are dropped.
     pub(crate) fn blank() -> Self {
         Self::from_bytes(&[0; 32])
     }
 
-    /// The second step of a derivation: the key of a holder.
+    /// Performs the second step of a derivation: returns the key of a holder.
     #[must_use]
     pub fn derive(&self, terms: &HolderTerms) -> DerivedKey {
         let anybody = HolderTerms { initiator: HostAddress([0; 16]), client: 0 };
@@ -188,7 +192,7 @@ impl std::fmt::Debug for DerivationKey {
     }
 }
 
-/// A host's address: IPv6, or IPv4 mapped to it. Without a port: a client may send from several.
+/// A host's address: IPv6, or IPv4 mapped to it. It has no port: a client may send from several.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct HostAddress(pub [u8; 16]);
 
@@ -201,7 +205,7 @@ impl From<std::net::IpAddr> for HostAddress {
     }
 }
 
-/// What a derived key is good for (1RMA §4.2): each right of a permission is a key of its own.
+/// The types of operations, each a right that a region may allow (1RMA §4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum OperationType {
@@ -219,37 +223,38 @@ impl OperationType {
     /// Every type.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Atomic, Self::Rekey];
 
-    /// Whether it changes something at the node. Such an operation has four hops (1RMA §5.1).
+    /// Whether the operation changes data or keys of the node. Such an operation has four hops (1RMA §5.1).
     pub(crate) fn is_change(self) -> bool {
         self != Self::Read
     }
 }
 
-/// The key of one holder of a region, `K_d`, for the types of operations that the region allows. It is sent to its holder over an encrypted control
-/// connection, and never in an operation. Keys cannot be compared: that would take longer the more bytes are equal.
+/// The key of one holder of a region, `K_d`, for the types of operations that the region allows. It is sent to its
+/// holder over an encrypted control connection, and never in an operation. Keys cannot be compared: a comparison would
+/// take longer the more bytes are equal.
 #[derive(Clone)]
 pub struct DerivedKey([u8; 32]);
 
 impl DerivedKey {
-    /// A key that came over the control connection.
+    /// Creates a key from bytes received over the control connection.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// For the control connection.
+    /// Returns the bytes to send over the control connection.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; 32] {
         self.0
     }
 
-    /// The key ready for operations. Setting it up takes longer than sealing a short packet, so a client does it once.
+    /// Sets the key up for operations. The set-up takes longer than sealing a short packet, so a client does it once.
     #[must_use]
     pub fn set_up(&self) -> OperationKey {
         OperationKey(Arc::new(self.cipher()))
     }
 
-    /// Ready to seal and open.
+    /// Sets the key up to seal and open packets.
     pub(crate) fn cipher(&self) -> Cipher {
         Cipher::new(&self.0)
     }
@@ -326,7 +331,7 @@ mod tests {
         assert_eq!(derive(&REGION, &HOLDER), derive(&REGION, &HOLDER));
     }
 
-    /// What the documentation of this module says, written out.
+    /// Computes the derivation of this module's documentation explicitly.
     #[test]
     fn a_key_is_two_hmacs_over_labels_and_terms() {
         let sign = |key: &[u8], parts: &[&[u8]]| {

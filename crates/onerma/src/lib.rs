@@ -1,12 +1,12 @@
-//! One-shot remote memory access (1RMA): reads and writes of at most [`OPERATION_MAX`] bytes and atomics, each encrypted,
-//! authenticated and on its own. There is no connection, so there is none to break, and what a node keeps does not grow with
-//! the number of clients that hold keys.
+//! One-shot remote memory access (1RMA): reads and writes of at most [`OPERATION_MAX`] bytes and atomics, each
+//! independent, encrypted and authenticated. There is no connection that could break, and a node's state does not grow
+//! with the number of clients that hold keys.
 //!
-//! The two ends of an operation are state machines. [`Initiator`] is a client's end and [`Responder`] a node's. [`Executor`]
-//! makes transfers of any size out of a client's operations. They take datagrams and times in and give datagrams and
-//! completions out. They do no I/O, read no clock and draw no random number. They decide nothing about who may have which
-//! permission: whoever fills the [`RegionTable`] does. [`PathMtu`] finds out how long datagrams may be, again and again.
-//! [`UdpSocket`] alone does I/O: it carries datagrams in batches.
+//! The two ends of an operation are state machines: [`Initiator`] is a client's end and [`Responder`] a node's.
+//! [`Executor`] builds transfers of any size from a client's operations. They take datagrams and times as input, and
+//! output datagrams and completions. They do no I/O, read no clock and draw no random number. They do not decide which
+//! client has which permission: the owner of the [`RegionTable`] does. [`PathMtu`] discovers repeatedly how long
+//! datagrams may be. Only [`UdpSocket`] does I/O: it carries datagrams in batches.
 #![forbid(unsafe_code)]
 
 mod arrivals;
@@ -52,5 +52,5 @@ pub use responder::{RefusalCause, Refused, Responder, ResponderCounters, Respond
 pub use status::Status;
 pub use udp::{NotSent, UdpSocket};
 
-/// The most bytes that one operation moves (1RMA §4.1).
+/// Maximum number of bytes that one operation moves (1RMA §4.1).
 pub const OPERATION_MAX: u32 = 4096;

@@ -1,9 +1,9 @@
-//! A node's socket for operations: it hands a responder what has come, and sends its answers.
+//! A node's socket for operations: it passes received datagrams to a responder, and sends its answers.
 //!
-//! Anybody may send datagrams to a port, in any number, and what finds no room there is lost, honest datagrams among them. So
-//! while a port is flooded with what no key has sealed, each sender that has proven itself gets a socket of its own at the same
-//! address: the system tells them apart before the datagrams have cost anybody room, and the node asks them first. Nothing of
-//! this decides what a packet may do.
+//! Any process may send any number of datagrams to a port, and datagrams that find no room there are lost, honest ones
+//! among them. So while a port is flooded with datagrams that no key has sealed, each sender that has proven itself
+//! gets a socket of its own at the same address. The system separates its datagrams before they take room from others,
+//! and the node reads them first. None of this affects what a packet may do.
 
 use crate::responder::Responder;
 use crate::udp::UdpSocket;
@@ -16,24 +16,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Bursts of datagrams that one turn takes from the port: other work waits meanwhile.
+/// Bursts of datagrams that one turn reads from the port: other work waits meanwhile.
 const BURSTS_PER_TURN: usize = 2;
-/// Datagrams that make a burst large: as many are there only if the node falls behind.
+/// Number of datagrams that make a burst large: so many are pending only if the node falls behind.
 const LARGE_BURST: usize = 32;
-/// How long a port counts as flooded after a large burst of which most was sealed by no key.
+/// Time that a port counts as flooded after a large burst of which most datagrams were sealed by no key.
 const FLOODED_FOR: Duration = Duration::from_secs(1);
-/// Senders with a socket of their own. The system compares each datagram with their addresses.
+/// Maximum number of senders with a socket of their own. The system compares each datagram with their addresses.
 const LANES_MAX: usize = 64;
-/// How long a sender is silent before another one may have its place.
+/// Silence of a sender after which another sender may have its place.
 const SILENT_FOR: Duration = Duration::from_secs(1);
-/// How long a sender is silent before its socket is closed.
+/// Silence of a sender after which its socket is closed.
 const CLOSED_AFTER: Duration = Duration::from_secs(10);
-/// While a port is flooded and senders that have proven themselves keep the node busy, one turn of so many looks at the port.
+/// Number of turns of which one reads the port, while it is flooded and proven senders keep the node busy.
 const TURNS_PER_LOOK: u32 = 16;
-/// What the port's own socket is called among those that are watched.
+/// Identifier of the port's own socket among the watched sockets.
 const PORT: u64 = 0;
 
-/// A port of a node, with what is sent to it.
+/// A port of a node, with the sockets for senders of their own.
 #[derive(Debug)]
 pub struct NodeSocket {
     port: UdpSocket,
@@ -42,7 +42,7 @@ pub struct NodeSocket {
     next_lane: u64,
     flooded_until: Duration,
     turns_without_look: u32,
-    /// What the port had no room for. It goes out where its request came in.
+    /// Datagrams for which the port had no room. They are sent from the port at which their requests arrived.
     unsent: VecDeque<(SocketAddr, Vec<u8>)>,
 }
 
@@ -51,26 +51,26 @@ pub struct NodeSocket {
 struct Lane {
     socket: UdpSocket,
     sender: SocketAddr,
-    /// Where the sender's datagrams come to.
+    /// The local address to which the sender sends its datagrams.
     own: IpAddr,
-    /// Whether there may be something to read.
+    /// Whether datagrams may be pending.
     is_ready: bool,
-    /// When something came last.
+    /// Time of the last datagram.
     heard: Duration,
 }
 
 impl AsFd for NodeSocket {
-    /// Readable when something has come.
+    /// Returns a descriptor that is readable when a datagram has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.watched.as_fd()
     }
 }
 
 impl NodeSocket {
-    /// A port of the node at an address. Port 0: the system chooses one.
+    /// Creates a port of the node at an address. With port 0 the system chooses one.
     ///
     /// # Errors
-    /// The system refuses the address, or what the socket needs of it.
+    /// The system refuses the address, or a feature that the socket needs.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let port = UdpSocket::bind(address)?;
         let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -86,30 +86,31 @@ impl NodeSocket {
         })
     }
 
-    /// Its address.
+    /// Returns the port's address.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The system does not report the address.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.port.local_address()
     }
 
-    /// Whether answers wait until the system has room for them. Nothing announces that.
+    /// Whether answers wait until the system has room for them. No event announces that.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         !self.unsent.is_empty() || self.port.is_behind()
     }
 
-    /// Senders that have a socket of their own now.
+    /// Number of senders that have a socket of their own now.
     #[must_use]
     pub fn senders_apart(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Hands the responder some of what has come, and sends its answers. Returns whether there was anything.
+    /// Passes some of the received datagrams to the responder, and sends its answers. Returns whether there was work to
+    /// do.
     pub fn turn<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
         let mut worked = self.is_behind() && self.answer(responder);
-        // What comes waits in the system while answers do: they would fill the node's memory.
+        // Arriving datagrams wait in the system while answers are pending: their answers would fill the node's memory.
         if self.is_behind() {
             return worked;
         }
@@ -130,7 +131,7 @@ impl NodeSocket {
         worked
     }
 
-    /// Takes a burst from the port. Returns whether there was anything.
+    /// Reads a burst from the port. Returns whether there was work to do.
     fn serve_port<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
         let (mut proven, mut senders) = (0, Vec::new());
         let is_flooded = now < self.flooded_until;
@@ -153,7 +154,7 @@ impl NodeSocket {
         self.answer(responder) | (came > 0)
     }
 
-    /// Takes a burst from each sender that has a socket of its own. Returns whether there was anything.
+    /// Reads a burst from each sender that has a socket of its own. Returns whether there was work to do.
     fn serve_lanes<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
         self.find_ready();
         let mut worked = false;
@@ -188,7 +189,7 @@ impl NodeSocket {
         }
     }
 
-    /// Has what a sender sends arrive in a socket of its own, if there is a place for it.
+    /// Gives a sender a socket of its own, if there is a place for it.
     fn set_apart(&mut self, sender: SocketAddr, now: Duration) {
         if self.lanes.values().any(|lane| lane.sender == sender) {
             return;
@@ -199,7 +200,8 @@ impl NodeSocket {
                 Some((&name, lane)) if now.saturating_sub(lane.heard) >= SILENT_FOR => {
                     self.lanes.remove(&name)
                 }
-                // Whoever is there keeps its place: otherwise copies of its datagrams from other addresses could take it.
+                // A sender that is not silent keeps its place: otherwise copies of its datagrams from other addresses
+                // could take it.
                 _ => return,
             };
         }
@@ -223,7 +225,8 @@ impl NodeSocket {
     fn answer<M: Memory>(&mut self, responder: &mut Responder<M>) -> bool {
         let Self { port, unsent, .. } = self;
         let mut some = false;
-        // What the system refuses is lost. What is behind it is for others, and goes on its way all the same.
+        // A datagram that the system refuses is lost. The datagrams behind it are for other clients, and are sent all
+        // the same.
         while let Err(error) = port.send(|packet| {
             if let Some((to, bytes)) = unsent.pop_front() {
                 packet.extend_from_slice(&bytes);
@@ -235,7 +238,7 @@ impl NodeSocket {
         }) {
             tracing::debug!(%error, "a datagram was not sent");
         }
-        // The rest would otherwise leave by another port.
+        // The remaining answers would otherwise be sent from another port.
         let mut packet = Vec::new();
         while let Some(to) = responder.poll_transmit(&mut packet) {
             unsent.push_back((to, std::mem::take(&mut packet)));
@@ -250,7 +253,7 @@ mod tests {
     use crate::{RegionTable, ResponderLimits};
     use portcullis_memory::Mapping;
 
-    /// Nobody can be sent anything at port 0, but datagrams can come from there: the system refuses their answers.
+    /// The system refuses to send to port 0, but datagrams can have port 0 as their source: their answers are refused.
     #[test]
     fn what_cannot_be_sent_to_one_client_does_not_keep_others_from_their_answers() {
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -1,11 +1,11 @@
-//! Packets on their way out, one behind another in one buffer: a packet costs no allocation.
+//! Packets to be sent, one after the other in one buffer, so that a packet costs no allocation.
 
 use crate::cipher::{Cipher, Sender, TAG_BYTES};
 use crate::packet::{HEADER_BYTES, Header};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// From so many bytes of packets that have left on, the buffer gives them up although others are behind them.
+/// Number of bytes of sent packets from which on the buffer drops them, even if other packets follow.
 const LEFT_BYTES_MAX: usize = 1 << 16;
 
 /// Packets that wait to be sent, the oldest first.
@@ -15,7 +15,7 @@ pub(crate) struct Outbox {
     /// Destinations and lengths.
     packets: VecDeque<(SocketAddr, usize)>,
     bytes: Vec<u8>,
-    /// Where the first packet begins. What is before it has left.
+    /// The offset of the first packet. The bytes before it have been sent.
     first: usize,
 }
 
@@ -48,7 +48,7 @@ impl Outbox {
         self.add(to, header, 0);
     }
 
-    /// Adds bytes that are no packet of an operation.
+    /// Adds bytes that are not a packet of an operation.
     pub fn add_bytes(&mut self, to: SocketAddr, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.packets.push_back((to, bytes.len()));
@@ -62,7 +62,7 @@ impl Outbox {
         &mut self.bytes[start..]
     }
 
-    /// Appends the next packet to `packet`, and returns where it goes.
+    /// Appends the next packet to `packet`, and returns its destination.
     pub fn poll(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
         let (to, length) = self.packets.pop_front()?;
         packet.extend_from_slice(&self.bytes[self.first..self.first + length]);
@@ -105,7 +105,7 @@ mod tests {
         let (mut next, mut packet) = (1, Vec::new());
         for counter in 1..=10_000 {
             outbox.add_bare(to, &header(counter));
-            // It is never empty in between.
+            // The outbox is never empty in between.
             if counter > 10 {
                 assert_eq!(outbox.poll(&mut packet), Some(to));
                 assert_eq!(packet, header(next).encode());

@@ -1,7 +1,7 @@
-//! Packets: a header of fixed size, which is authenticated and not encrypted, what is encrypted, and the tag.
+//! Packets: a header of fixed size, which is authenticated and not encrypted; an encrypted body; and a tag.
 //!
-//! Anybody can send anything. [`Header::parse`] says what a packet claims; nothing of that is believed before the packet has
-//! been opened.
+//! Any process can send any bytes. [`Header::parse`] returns the claims of a packet; none of them is trusted before the
+//! packet has been opened.
 
 use crate::OPERATION_MAX;
 use crate::atomic::{ATOMIC_BYTES, WORD_BYTES};
@@ -15,36 +15,37 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of a packet's header.
 pub const HEADER_BYTES: usize = size_of::<Layout>();
 
-/// The version of the protocol, which each packet begins with.
+/// The version of the protocol. Each packet begins with it.
 pub(crate) const VERSION: u8 = 1;
-/// In what a request counts how long its answers may be.
+/// Unit in which a request states the maximum size of its answers, in bytes.
 pub(crate) const ANSWER_UNIT: usize = 64;
 
-/// The kinds of packets. A read has two hops; what changes something has four (1RMA Fig. 3, Fig. 7).
+/// The kinds of packets. A read has two hops; a change has four (1RMA Fig. 3, Fig. 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// To the responder: a client wants an operation.
+    /// To the responder: a client requests an operation.
     Request = 1,
-    /// To the initiator: a part of what is read.
+    /// To the initiator: a part of the data of a read.
     ReadData = 2,
-    /// To the initiator: the responder asks for the data of a change, and gives its salt.
+    /// To the initiator: the responder requests the data of a change, and sends its salt.
     Solicit = 3,
-    /// To the responder: a part of the data of a change, for that salt: what is to be written, an atomic's operands, or a
-    /// region's next key.
+    /// To the responder: a part of the data of a change, for that salt. It is the bytes to write, an atomic's operands,
+    /// or a region's next key.
     ChangeData = 4,
-    /// To the initiator: the change has happened. For an atomic with the word that was there before.
+    /// To the initiator: the change has happened. For an atomic it contains the former value of the word.
     Done = 5,
     /// To the initiator: the responder is congested, and has done nothing.
     Nack = 6,
-    /// To the initiator: the responder does not know the key. Whoever has no key can seal nothing, so this kind is not
-    /// sealed.
+    /// To the initiator: the responder does not know the key. Without a key it cannot seal a packet, so this kind is
+    /// not sealed.
     Unknown = 7,
-    /// To the responder: has the change with that salt happened? If it has not, it never will.
+    /// To the responder: a request for the outcome of the change with that salt. If the change has not happened by
+    /// then, it never will.
     Ask = 8,
     /// To the initiator: the change has not happened, and never will.
     NotDone = 9,
-    /// To the initiator: it was long ago, and the responder does not know any more.
+    /// To the initiator: the change is too old, and the responder does not know its outcome any more.
     Forgotten = 10,
 }
 
@@ -76,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// Whether a body of these bytes makes sense for a packet of this kind.
+    /// Whether a packet of this kind may have a body of this length.
     fn may_have(self, body: usize, of: OperationType) -> bool {
         match self {
             Self::ReadData | Self::ChangeData => body > 0,
@@ -95,45 +96,46 @@ fn has_length(operation: OperationType, length: u32) -> bool {
     }
 }
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub kind: Kind,
-    /// The type of the operation, and so of the key that seals the packet.
+    /// The type of the operation.
     pub of: OperationType,
     /// Bytes of the whole operation's data.
     pub length: u32,
     /// The node's number for the client.
     pub client: u64,
     pub region: RegionId,
-    /// The counter of the operation's first packet, which tells the operation from all others of the client.
+    /// The counter of the operation's first packet. It distinguishes the operation from all others of the client.
     pub operation: u64,
-    /// Where the initiator keeps the operation. The responder gives it back as it came, and it means nothing else.
+    /// The initiator's slot for the operation. The responder returns it unchanged, and it has no other meaning.
     pub slot: u32,
     /// The sender's counter for this packet: its nonce.
     pub counter: u64,
-    /// The responder's counter of the packet that solicits a change, in that packet and all after it: without the salt of
-    /// this one time nothing of an operation that changes something is of any use again (1RMA §5.1).
+    /// The responder's counter of the packet that solicits a change, in that packet and all later ones. A salt is valid
+    /// only once, so a replayed packet of a change changes nothing (1RMA §5.1).
     pub salt: u64,
-    /// The operation's first byte, from the start of the region.
+    /// The address of the operation's first byte, from the start of the region.
     pub address: u64,
-    /// The body's first byte, from the start of the operation.
+    /// The offset of the body's first byte, from the start of the operation.
     pub offset: u32,
-    /// In a request: how long datagrams its initiator can be sent. Of no meaning in others.
+    /// In a request: the size of the datagrams that its initiator can receive. It has no meaning in other packets.
     pub answers: AnswerSize,
 }
 
-/// How long datagrams an initiator can be sent, in units that fit a byte.
+/// The size of the datagrams that an initiator can receive, in units that fit a byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AnswerSize(u8);
 
 impl AnswerSize {
-    /// At most so many bytes.
+    /// Returns the largest value of at most `bytes` bytes.
     pub fn of(bytes: usize) -> Self {
         Self(u8::try_from(bytes / ANSWER_UNIT).unwrap_or(u8::MAX))
     }
 
-    /// How many bytes. No path carries less than the smallest that is said here, so nobody has an answer cut finer.
+    /// Returns the number of bytes. Every path carries at least the smallest value, so no client can make a node cut
+    /// its answers finer.
     pub fn bytes(self) -> usize {
         (usize::from(self.0) * ANSWER_UNIT).max(EVERY_PATH / ANSWER_UNIT * ANSWER_UNIT)
     }
@@ -159,7 +161,7 @@ struct Layout {
 }
 
 impl Header {
-    /// Its bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let layout = Layout {
             version: VERSION,
@@ -180,7 +182,8 @@ impl Header {
         zerocopy::transmute!(layout)
     }
 
-    /// What a packet claims, and the length of its body. `None`: no packet of this protocol is like that.
+    /// Parses the header that a packet claims to have, and returns it with the length of the body. `None`: no valid
+    /// packet of this protocol has this form.
     pub fn parse(packet: &[u8]) -> Option<(Self, usize)> {
         let (layout, rest) = Layout::ref_from_prefix(packet).ok()?;
         let kind = *Kind::ALL.get(usize::from(layout.kind).checked_sub(1)?)?;
@@ -211,8 +214,8 @@ impl Header {
     }
 }
 
-/// Cuts an operation into the parts that fit into packets of at most `packet_max` bytes: each part's first byte and
-/// length.
+/// Divides an operation into the parts that fit into packets of at most `packet_max` bytes. Returns each part's first
+/// byte and length.
 pub(crate) fn parts(length: u32, packet_max: usize) -> impl Iterator<Item = (u32, u32)> {
     let room = packet_max.saturating_sub(HEADER_BYTES + TAG_BYTES);
     let room = u32::try_from(room).unwrap_or(OPERATION_MAX).clamp(1, OPERATION_MAX);

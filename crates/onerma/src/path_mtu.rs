@@ -1,15 +1,16 @@
-//! The size of datagrams on the path to a node, found out again while a client uses the path (RFC 8899, Datagram Packetization
-//! Layer Path MTU Discovery).
+//! Repeated discovery of the size of datagrams on the path to a node, while a client uses the path (RFC 8899, Datagram
+//! Packetization Layer Path MTU Discovery).
 //!
-//! A path changes: a tunnel comes up, a route moves, a link gets another MTU. Then datagrams that are too long are lost in silence,
-//! or the system refuses them. [`PathMtu`] notices that (black hole detection), finds the size that the path carries now (search),
-//! and tries larger sizes again later (raise timer).
+//! A path changes: a tunnel is set up, a route moves, a link gets another MTU. Then datagrams that are too long are
+//! lost in silence, or the system refuses them. [`PathMtu`] detects that (black hole detection), finds the size that
+//! the path carries now (search), and tries larger sizes again later (raise timer).
 //!
-//! The state machine is a client's, one for its node. A probe is answered with as many bytes, so the size that is found is carried in
-//! both directions. The node keeps nothing of this: a request says how long its answers may be. So the node sends nobody more bytes than
-//! before, and what one client finds out changes no other client's datagrams.
+//! The state machine belongs to a client, one for its node. A probe is answered with as many bytes, so both directions
+//! carry the size that is found. The node keeps no state for this: a request states the maximum size of its answers. So
+//! the node sends no more bytes to any address than before, and one client's discovery changes no other client's
+//! datagrams.
 //!
-//! No I/O, no clock and no random number is here: times, and the number that tokens begin with, are arguments.
+//! This module has no I/O, clock or random numbers: times, and the first token, are arguments.
 
 use crate::initiator::Completion;
 use crate::keys::OperationType;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 /// Rounds without an answer after which a size counts as not carried (`MAX_PROBES`).
 const ROUNDS_MAX: u32 = 3;
-/// The longest time between two rounds of a search that nothing answers.
+/// The longest time between two rounds of an unanswered search.
 const ROUND_MOST: Duration = Duration::from_secs(1);
 /// The first period after which larger sizes are tried again. Each search without a larger size doubles the period.
 const RAISE_FIRST: Duration = Duration::from_secs(2);
@@ -47,36 +48,38 @@ struct Search {
     last: usize,
     /// Rounds in which a size was answered, and a larger one was not (`PROBE_COUNT`).
     counted: u32,
-    /// Whether something was answered since the last round began.
+    /// Whether a probe was answered since the last round began.
     is_answered: bool,
-    /// How long the present round lasts, and when it is over (`PROBE_TIMER`).
+    /// Duration of the present round, and the time at which it ends (`PROBE_TIMER`).
     round: Duration,
     due: Duration,
     /// Sizes to send in the present round, the smallest last.
     unsent: Vec<usize>,
 }
 
-/// The size of datagrams on the path to one node. Sizes are places in a table.
+/// The size of datagrams on the path to one node. Sizes are indices into a table.
 #[derive(Debug)]
 pub struct PathMtu {
     to: SocketAddr,
     sizes: Vec<usize>,
     /// The size in use (`PLPMTU`).
     current: usize,
-    /// When an operation in datagrams of the size in use has last succeeded, or a probe was answered: by direction.
+    /// Time at which an operation in datagrams of the size in use last succeeded, or a probe was answered, by
+    /// direction.
     carried: [Duration; 2],
     search: Option<Search>,
-    /// When larger sizes are tried again, and the period that led there.
+    /// Time at which larger sizes are tried again, and the period that led there.
     raise: Option<Duration>,
     period: Duration,
-    /// Since when the size in use was not lowered.
+    /// Time at which the size in use was last lowered.
     held_since: Duration,
     next_token: u64,
 }
 
 impl PathMtu {
-    /// The path to a node at `to`, which carried datagrams of `found` bytes when it was last probed. No larger datagram than `most` bytes
-    /// is ever tried. `secret` is a random number: who does not see probes cannot make up their answers.
+    /// Creates the state for the path to a node at `to`, which carried datagrams of `found` bytes when it was last
+    /// probed. Never tries a larger datagram than `most` bytes. `secret` is a random number: a party that does not see
+    /// probes cannot forge their answers.
     #[must_use]
     pub fn new(to: SocketAddr, found: usize, most: usize, secret: u64) -> Self {
         let sizes = probe::sizes(most);
@@ -95,25 +98,26 @@ impl PathMtu {
         }
     }
 
-    /// The node.
+    /// Returns the node's address.
     #[must_use]
     pub fn to(&self) -> SocketAddr {
         self.to
     }
 
-    /// Bytes of the largest datagram that operations may use now, in both directions (`PLPMTU`).
+    /// Returns the bytes of the largest datagram that operations may use now, in both directions (`PLPMTU`).
     #[must_use]
     pub fn datagram_max(&self) -> usize {
         self.sizes[self.current]
     }
 
-    /// Bytes of a datagram that every path carries (`BASE_PLPMTU`). Repeats of operations that were lost use this size.
+    /// Returns the bytes of a datagram that every path carries (`BASE_PLPMTU`). Repeats of operations that were lost
+    /// use this size.
     #[must_use]
     pub fn base(&self) -> usize {
         self.sizes[0]
     }
 
-    /// Notes how an operation has ended whose longest datagram had so many bytes.
+    /// Notes the outcome of an operation whose longest datagram had `bytes` bytes.
     pub(crate) fn ended(&mut self, of: OperationType, bytes: usize, end: &Completion, now: Duration) {
         let direction = if of.is_change() { Direction::ToNode } else { Direction::ToClient };
         match end.status {
@@ -126,7 +130,7 @@ impl PathMtu {
         }
     }
 
-    /// Notes that an operation has succeeded whose longest datagram had so many bytes.
+    /// Notes that an operation has succeeded whose longest datagram had `bytes` bytes.
     #[inline]
     pub fn carried(&mut self, direction: Direction, bytes: usize, now: Duration) {
         if self.current > 0 && bytes > self.sizes[self.current - 1] {
@@ -134,8 +138,9 @@ impl PathMtu {
         }
     }
 
-    /// Notes that an operation that was sent at `sent` has got no answer, and had a datagram of so many bytes. If nothing as large was
-    /// carried since in that direction, the path may be a black hole for the size: it is probed, and meanwhile the smallest one is used.
+    /// Notes that an operation sent at `sent` got no answer, and had a datagram of `bytes` bytes. If no datagram of
+    /// that size was carried since in that direction, the path may be a black hole for the size: it is probed, and
+    /// meanwhile the smallest size is used.
     pub fn lost(&mut self, direction: Direction, bytes: usize, sent: Duration, now: Duration) {
         let is_in_use = bytes > self.base() && bytes <= self.datagram_max();
         if !is_in_use || self.carried[direction as usize] > sent {
@@ -145,7 +150,7 @@ impl PathMtu {
         self.begin_search((0, last), now);
     }
 
-    /// Notes that the system refuses datagrams of so many bytes to the node. From now on they are shorter.
+    /// Notes that the system refuses datagrams of `bytes` bytes to the node. From now on datagrams are shorter.
     pub fn too_long(&mut self, bytes: usize, now: Duration) {
         let fitting = self.sizes.partition_point(|&size| size < bytes).saturating_sub(1);
         if fitting < self.current {
@@ -159,7 +164,7 @@ impl PathMtu {
         self.plan_raise(now);
     }
 
-    /// Appends the next probe to `packet`, and returns where the probe goes.
+    /// Appends the next probe to `packet`, and returns its destination.
     pub fn poll_probe(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
         let search = self.search.as_mut()?;
         let size = search.unsent.pop()?;
@@ -167,7 +172,7 @@ impl PathMtu {
         Some(self.to)
     }
 
-    /// Takes in the answer of a probe. Returns whether the packet is one: otherwise the packet is for somebody else.
+    /// Handles the answer to a probe. Returns whether the packet is one: otherwise it belongs to another receiver.
     pub fn handle_answer(&mut self, from: SocketAddr, packet: &[u8], now: Duration) -> bool {
         let Some(token) = probe::token_of_answer(packet) else { return false };
         let Some(search) = self.search.as_mut().filter(|search| search.token == token && from == self.to)
@@ -187,8 +192,8 @@ impl PathMtu {
         true
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do next. Only while operations are under way is that worth a
-    /// wake-up.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) has work to do next. That is worth a wake-up
+    /// only while operations are in progress.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
         self.search.as_ref().map(|search| search.due).or(self.raise)
@@ -205,7 +210,7 @@ impl PathMtu {
         if search.due > now {
             return;
         }
-        // Where nothing at all comes back, the node stands still or the path is cut: that says nothing of sizes.
+        // If no answer at all arrives, the node is stopped or the path is cut: that is no evidence about sizes.
         search.counted += u32::from(search.is_answered);
         if search.counted >= ROUNDS_MAX {
             self.search = None;
@@ -216,9 +221,10 @@ impl PathMtu {
         search.begin_round(now);
     }
 
-    /// Uses a smaller size. Returns the former one.
+    /// Uses a smaller size. Returns the former size.
     fn lower(&mut self, to: usize, now: Duration) -> usize {
-        // A size that did not hold for long is not tried sooner the next time.
+        // The period is reset only after a size has held for long: otherwise larger sizes are not tried sooner the next
+        // time.
         if now.saturating_sub(self.held_since) > 2 * self.period {
             self.period = RAISE_FIRST;
         }
@@ -227,7 +233,7 @@ impl PathMtu {
     }
 
     fn begin_search(&mut self, (first, last): (usize, usize), now: Duration) {
-        // Answers of earlier searches say how the path was then.
+        // Answers to earlier searches show the path as it was then.
         let token = self.next_token;
         self.next_token = self.next_token.wrapping_add(1);
         self.raise = None;
@@ -253,7 +259,7 @@ impl PathMtu {
         }
     }
 
-    /// Has larger sizes tried later, if there are any and no search is under way.
+    /// Schedules the next try of larger sizes, if there are any and no search is in progress.
     fn plan_raise(&mut self, now: Duration) {
         let has_larger = self.current + 1 < self.sizes.len();
         if self.search.is_none() && has_larger && self.raise.is_none() {
@@ -264,7 +270,8 @@ impl PathMtu {
 }
 
 impl Search {
-    /// Probes what was answered last, so that a silent node is told from a size that is lost, and everything larger.
+    /// Probes the largest size that was answered, which distinguishes a silent node from a lost size, and all larger
+    /// sizes.
     fn begin_round(&mut self, now: Duration) {
         let first = self.answered.unwrap_or(self.first);
         self.unsent = (first..=self.last).rev().collect();

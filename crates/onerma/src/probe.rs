@@ -1,8 +1,10 @@
-//! Probes of a path: whether the node's UDP port answers, how long that takes, and how large datagrams the path carries in both
-//! directions. [`find_path`] asks that before a client has a key for anything. [`PathMtu`](crate::PathMtu) asks again later.
+//! Probes of a path: whether the node's UDP port answers, the round trip, and the size of the datagrams that the path
+//! carries in both directions. [`find_path`] probes before a client has a key. [`PathMtu`](crate::PathMtu) probes again
+//! later.
 //!
-//! A probe is not sealed. Its answer has as many bytes, so nobody gets a node to send more than it was sent; it says nothing.
-//! Somebody on the path can make answers up, as it could lose all datagrams: then operations run into their time-outs.
+//! A probe is not sealed. Its answer has as many bytes, so no client can make a node send more bytes than it received;
+//! the answer contains no data. An attacker on the path can forge answers, as it could drop all datagrams: then
+//! operations run into their time-outs.
 
 use crate::packet::{self, VERSION};
 use crate::{HEADER_BYTES, OPERATION_MAX, TAG_BYTES, UdpSocket};
@@ -13,24 +15,25 @@ use std::time::{Duration, Instant};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The first bytes of a probe and of its answer.
+/// The first bytes of a probe.
 pub(crate) const PROBE: [u8; 4] = [VERSION, 0xF0, 0, 0];
-/// The same of an answer.
+/// The first bytes of a probe's answer.
 const ANSWER: [u8; 4] = [VERSION, 0xF1, 0, 0];
 
-/// Bytes of a datagram that every path of IPv6 carries, beside the headers of IPv6 and UDP.
+/// Payload in bytes that every IPv6 path carries, beside the headers of IPv6 and UDP.
 pub(crate) const EVERY_PATH: usize = 1280 - 48;
-/// The same for Ethernet.
+/// Payload in bytes that an Ethernet path carries, beside the headers of IPv6 and UDP.
 const ETHERNET: usize = 1500 - 48;
-/// The longest datagram that there is anything for: a whole operation in one. Requests say how long answers may be in units.
+/// The longest useful datagram: one that holds a whole operation. It is a multiple of the unit in which requests state
+/// the size of answers.
 const LONGEST: usize =
     (OPERATION_MAX as usize + HEADER_BYTES + TAG_BYTES).next_multiple_of(packet::ANSWER_UNIT);
-/// The datagrams of an operation of the largest size in two parts: a step between [`ETHERNET`] and [`LONGEST`].
+/// The size of the datagrams of a largest operation in two parts: a step between [`ETHERNET`] and [`LONGEST`].
 const HALF: usize =
     (OPERATION_MAX as usize / 2 + HEADER_BYTES + TAG_BYTES).next_multiple_of(packet::ANSWER_UNIT);
-/// How long answers are waited for before the path is probed again.
+/// Time to wait for answers before the path is probed again.
 pub(crate) const PROBE_ROUND: Duration = Duration::from_millis(50);
-/// How long answers for larger datagrams are waited for once a smaller one has come.
+/// Time to wait for answers to larger datagrams after a smaller one was answered.
 const LINGER: Duration = Duration::from_millis(5);
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -40,7 +43,7 @@ struct Layout {
     token: U64,
 }
 
-/// Makes the answer of a probe of it. Returns whether it is one.
+/// Turns a probe into its answer. Returns whether the packet was a probe.
 pub(crate) fn answer(packet: &mut [u8]) -> bool {
     match Layout::mut_from_prefix(packet) {
         Ok((layout, rest)) if layout.head == PROBE => {
@@ -52,20 +55,20 @@ pub(crate) fn answer(packet: &mut [u8]) -> bool {
     }
 }
 
-/// Appends a probe of so many bytes with this token.
+/// Appends a probe of `bytes` bytes with this token.
 pub(crate) fn append(packet: &mut Vec<u8>, bytes: usize, token: u64) {
     let layout = Layout { head: PROBE, token: U64::new(token) };
     packet.extend_from_slice(layout.as_bytes());
     packet.resize(packet.len() + bytes.saturating_sub(size_of::<Layout>()), 0);
 }
 
-/// The token of a probe's answer. `None`: the packet is no such answer.
+/// Returns the token of a probe's answer. `None`: the packet is not an answer.
 pub(crate) fn token_of_answer(packet: &[u8]) -> Option<u64> {
     let (layout, _) = Layout::ref_from_prefix(packet).ok()?;
     (layout.head == ANSWER).then(|| layout.token.get())
 }
 
-/// The sizes of datagrams that are probed where none may have more than `most` bytes, the smallest first.
+/// Returns the sizes of datagrams to probe, at most `most` bytes each, the smallest first.
 pub(crate) fn sizes(most: usize) -> Vec<usize> {
     let most = most.min(LONGEST);
     let mut sizes: Vec<usize> =
@@ -74,45 +77,45 @@ pub(crate) fn sizes(most: usize) -> Vec<usize> {
     sizes
 }
 
-/// What a path is like.
+/// Properties of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
-    /// Bytes of the largest datagram that it was seen to carry in both directions.
+    /// Bytes of the largest datagram that was observed to pass in both directions.
     pub datagram_max: u32,
     /// The shortest round trip.
     pub round_trip: Duration,
 }
 
-/// Why there is no path.
+/// Reason for which no path was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// Nothing came back.
+    /// No answer arrived.
     #[error(
         "the node's UDP port {to} does not answer within {within:?}, although its TCP port does: see that nothing between \
          (a firewall) holds UDP datagrams of {bytes} bytes back"
     )]
     Silent {
-        /// Where.
+        /// The node's address.
         to: SocketAddr,
-        /// How long was waited.
+        /// Time that the client waited.
         within: Duration,
         /// Bytes of the smallest datagram that was tried.
         bytes: usize,
     },
-    /// Answers come, but too late for operations.
+    /// Answers arrive, but too late for operations.
     #[error(
         "a datagram to the node's UDP port {to} and back takes {round_trip:?}: operations need a path that takes less than {most:?}"
     )]
     TooSlow {
-        /// Where.
+        /// The node's address.
         to: SocketAddr,
-        /// How long it takes at least.
+        /// The shortest round trip measured.
         round_trip: Duration,
-        /// The longest that operations can do with.
+        /// The longest round trip that operations tolerate.
         most: Duration,
     },
-    /// The largest datagram was chosen, and it is too short for an operation.
+    /// The largest datagram was configured, and it is too short for an operation.
     #[error("datagrams of {0} bytes have no room for operations: {EVERY_PATH} bytes are the least")]
     TooShort(u32),
     /// The machine refuses.
@@ -130,10 +133,10 @@ impl Coded for PathError {
     }
 }
 
-/// Finds out what the path to a node's end is like, with datagrams of at most `most` bytes. Waits for at most `within`.
+/// Measures the path to a node's end, with datagrams of at most `most` bytes. Waits for at most `within`.
 ///
 /// # Errors
-/// Nothing comes back, or the machine refuses.
+/// No answer arrives, or the machine refuses.
 pub fn find_path(
     socket: &mut UdpSocket,
     to: SocketAddr,
@@ -153,7 +156,7 @@ pub fn find_path(
         if path.round_trip <= PROBE_ROUND {
             return Ok(path);
         }
-        // The path, or for a while this process, is too slow.
+        // The path is too slow, or this process was for a while.
         shortest = shortest.into_iter().chain([path.round_trip]).min();
     }
     Err(match shortest {
@@ -162,21 +165,21 @@ pub fn find_path(
     })
 }
 
-/// Probes that were sent at one time.
+/// Probes that were sent at the same time.
 struct Round {
     token: u64,
     began: Instant,
 }
 
-/// A token that nobody guesses who does not see the probe.
+/// Returns a random token: a party that does not see the probe cannot guess it.
 pub(crate) fn random() -> std::io::Result<u64> {
     let mut token = [0; 8];
     SystemRandom::new().fill(&mut token).map_err(|_| std::io::Error::other("no random numbers"))?;
     Ok(u64::from_le_bytes(token))
 }
 
-/// Sends one probe of each size, the latest of these rounds, and waits for a while for what comes back. If that is of earlier
-/// rounds alone, the round trip is longer than one waits here.
+/// Sends one probe of each size, for the latest of these rounds, and waits for a while for answers. If only earlier
+/// rounds are answered, the round trip is longer than this wait.
 fn ask(
     socket: &mut UdpSocket,
     to: SocketAddr,
@@ -190,7 +193,7 @@ fn ask(
         append(packet, bytes, *token);
         Some(to)
     };
-    // What is too long for this machine's own link is refused here.
+    // Probes that are too long for this machine's own link are refused here.
     while socket.send(&mut probe).is_err() {}
     let (mut longest, mut round_trip, mut until) = (0, Duration::MAX, PROBE_ROUND);
     while began.elapsed() < until && longest < sizes[sizes.len() - 1] {

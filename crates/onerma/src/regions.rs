@@ -1,4 +1,4 @@
-//! The registered region table (1RMA §4.3): which bytes each region is, and its key. Its size is fixed.
+//! The registered region table (1RMA §4.3): the bytes and the key of each region. Its size is fixed.
 
 use crate::keys::{
     DerivationKey, DerivedKey, HolderTerms, HostAddress, OperationType, RegionKey, RegionTerms,
@@ -7,30 +7,30 @@ use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::VecDeque;
 
-/// A region, by its place in the table and by how often that place has been used.
+/// Identifier of a region: its place in the table, and the number of earlier uses of that place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RegionId {
-    /// Its place.
+    /// The place's index.
     pub index: u32,
-    /// How often the place had been used before.
+    /// Number of earlier uses of the place.
     pub generation: u32,
 }
 
-/// What a region is.
+/// A registered region.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// Its key.
+    /// The region's key.
     pub key: RegionKey,
-    /// Its first byte, as its holders name it.
+    /// The address of the region's first byte, as its holders name it.
     pub address: u64,
-    /// Its length in bytes.
+    /// The region's length in bytes.
     pub length: u64,
-    /// Where its first byte is in the node's memory.
+    /// The offset of the region's first byte in the node's memory.
     pub offset: u64,
-    /// The address of a word outside the region on which holders may do atomics, whatever the region allows: that of the
-    /// permission's lifetime. It needs no place among the terms of the key: nobody asks for another.
+    /// The address of a word outside the region on which holders may do atomics, whatever the region allows: the word
+    /// of the permission's lifetime. It need not be among the terms of the key, because no holder uses another word.
     pub lifetime_word: Option<u64>,
-    /// What may be done with it.
+    /// The types of operations that the region allows.
     pub allowed: Allowed,
 }
 
@@ -42,18 +42,18 @@ impl Allowed {
     /// No type.
     pub const NONE: Self = Self(0);
 
-    /// These types.
+    /// Creates a set of these types.
     #[must_use]
     pub fn these(types: &[OperationType]) -> Self {
         Self(types.iter().fold(0, |all, &it| all | 1 << it as u8))
     }
 
-    /// A bit for each type.
+    /// Returns a bit for each type.
     pub(crate) fn bits(self) -> u8 {
         self.0
     }
 
-    /// Whether this type is one of them.
+    /// Whether this type is in the set.
     #[must_use]
     pub fn has(self, it: OperationType) -> bool {
         self.0 & 1 << it as u8 != 0
@@ -71,17 +71,17 @@ impl Coded for NoRoom {
     }
 }
 
-/// Free places that rest, if the table has more.
+/// Number of free places that rest before reuse, while the table can still grow.
 const RESTING: usize = 1024;
 
 #[derive(Debug)]
 struct Place {
     generation: u32,
     region: Option<Region>,
-    /// What the keys of the region's holders are derived from. If there is no region, those of the one before: whoever shows
-    /// such a key is late.
+    /// The key from which those of the region's holders are derived. If there is no region, it is that of the former
+    /// one: a packet under such a key is late.
     derivation: DerivationKey,
-    /// Which of the table's keys the region has.
+    /// The number of the region's key among all keys of the table so far.
     version: u64,
 }
 
@@ -91,22 +91,22 @@ pub struct RegionTable {
     incarnation: u64,
     size: u32,
     places: Vec<Place>,
-    /// Places that can be taken, the latest last. The one that has been free for longest is taken first, so that late
-    /// operations are known as such for as long as possible.
+    /// Free places, the latest last. The one that has been free for longest is used first, so that late operations are
+    /// recognised as such for as long as possible.
     free: VecDeque<u32>,
-    /// Keys that regions have been given so far.
+    /// Number of keys given to regions so far.
     versions: u64,
 }
 
 impl RegionTable {
-    /// No regions, and room for `size`. `incarnation` is a number that no earlier run of the node had: with it no key of an
-    /// earlier run comes again.
+    /// Creates an empty table with room for `size` regions. `incarnation` is a number that no earlier run of the node
+    /// had: because of it no key of an earlier run recurs.
     #[must_use]
     pub fn new(incarnation: u64, size: u32) -> Self {
         Self { incarnation, size, places: Vec::new(), free: VecDeque::new(), versions: 0 }
     }
 
-    /// Takes a region in.
+    /// Adds a region.
     ///
     /// # Errors
     /// The table is full. A place that has been used 2³² times is not used again.
@@ -120,7 +120,7 @@ impl RegionTable {
         Ok(id)
     }
 
-    /// A place for a region. Some places rest before they are used again, as long as the table can grow instead.
+    /// Takes a place for a region. Some places rest before they are used again, as long as the table can grow instead.
     fn take_place(&mut self) -> Option<u32> {
         let next = u32::try_from(self.places.len()).ok().filter(|&next| next < self.size);
         let Some(next) = next.filter(|_| self.free.len() < RESTING) else { return self.free.pop_front() };
@@ -129,7 +129,7 @@ impl RegionTable {
         Some(next)
     }
 
-    /// Invalidates a region: from here on no key opens it. Returns whether there was one.
+    /// Invalidates a region: from here on no key is valid for it. Returns whether the region existed.
     pub fn remove(&mut self, id: RegionId) -> bool {
         let Some(place) = self.places.get_mut(id.index as usize) else { return false };
         if place.generation != id.generation || place.region.take().is_none() {
@@ -142,8 +142,8 @@ impl RegionTable {
         true
     }
 
-    /// Gives a region another key (1RMA §5.2), for its owner or for a client with a key for that: from here on the keys that
-    /// were derived from the old one open nothing. Returns whether there is such a region.
+    /// Gives a region another key (1RMA §5.2), for its owner or for a client that may do so: from here on the keys that
+    /// were derived from the old one are not valid. Returns whether the region exists.
     pub fn rekey(&mut self, id: RegionId, key: RegionKey) -> bool {
         let Some(place) = self.places.get_mut(id.index as usize) else { return false };
         match &mut place.region {
@@ -157,21 +157,21 @@ impl RegionTable {
         }
     }
 
-    /// A region, if it is there.
+    /// Returns a region, if it exists.
     #[must_use]
     pub fn get(&self, id: RegionId) -> Option<&Region> {
         let place = self.places.get(id.index as usize)?;
         place.region.as_ref().filter(|_| place.generation == id.generation)
     }
 
-    /// A number that changes with the region's key and ends with the region: what was authenticated under another one counts
-    /// no more.
+    /// Returns a number that changes with the region's key and ends with the region: a packet that was authenticated
+    /// under another number is not valid any more.
     pub(crate) fn version(&self, id: RegionId) -> Option<u64> {
         let place = self.places.get(id.index as usize)?;
         (place.generation == id.generation && place.region.is_some()).then_some(place.version)
     }
 
-    /// The key of a client. `None`: there is no such region.
+    /// Derives the key of a client. `None`: there is no such region.
     #[must_use]
     pub fn derive(&self, id: RegionId, initiator: HostAddress, client: u64) -> Option<DerivedKey> {
         self.get(id)?;
@@ -179,7 +179,8 @@ impl RegionTable {
         Some(derivation.derive(&HolderTerms { initiator, client }))
     }
 
-    /// The key that a client had for a region that has ended. `None`: there is none, or the place has another region by now.
+    /// Derives the key that a client had for a region that has ended. `None`: the region has not ended, or the place
+    /// has another region by now.
     pub(crate) fn derive_ended(
         &self,
         id: RegionId,
@@ -193,13 +194,13 @@ impl RegionTable {
 }
 
 impl Region {
-    /// The first step of the derivation of keys for this region.
+    /// Performs the first step of the derivation of keys for this region.
     fn derivation_key(&self, incarnation: u64, id: RegionId) -> DerivationKey {
         let (RegionId { index, generation }, &Self { address, length, allowed, .. }) = (id, self);
         self.key.derivation_key(&RegionTerms { incarnation, index, generation, address, length, allowed })
     }
 
-    /// Where these bytes of the region are in the node's memory. `None`: they are not all in the region.
+    /// Returns the offset of these bytes in the node's memory. `None`: they are not all in the region.
     #[must_use]
     pub fn place(&self, address: u64, length: u32) -> Option<u64> {
         let end = address.checked_sub(self.address)?.checked_add(length.into())?;
@@ -207,7 +208,7 @@ impl Region {
         (end <= length).then(|| self.offset.checked_add(address - self.address))?
     }
 
-    /// Where the lifetime word is in the node's memory, if that is its address.
+    /// Returns the offset of the lifetime word in the node's memory, if that is its address.
     pub(crate) fn place_of_lifetime_word(&self, address: u64) -> Option<u64> {
         let word = self.lifetime_word.filter(|&word| word == address)?;
         Some(word.wrapping_sub(self.address).wrapping_add(self.offset))

@@ -1,11 +1,12 @@
 //! A node's end of operations (1RMA §4.2, §5.1).
 //!
-//! Nothing is done for a packet that was not authenticated, except that its sender is told so with fewer bytes than it sent.
-//! A read is served from a bounded queue. A change (a write, an atomic, a rekey) happens only when all its data has come for
-//! a salt that this responder has drawn for this one time, and within a time-out: whoever repeats packets repeats nothing.
-//! What is kept of an operation goes with the operation, but for the outcome of the latest changes: their clients may ask.
-//! Keys are derived for each packet and go with its operation. Reads of one holder that wait one behind another share the
-//! key that the first of them was opened with: it is there as long as they wait, and no longer.
+//! The responder acts only on authenticated packets; to any other request it only replies that the key is unknown, with
+//! fewer bytes than it received. Reads are served from a bounded queue. A change (a write, an atomic, a rekey) happens
+//! only when all its data has arrived for a salt that this responder has drawn for this one time, and before a
+//! time-out: a replayed packet repeats nothing. The state of an operation ends with the operation, except for the
+//! outcome of the latest changes: their clients may request it. Keys are derived for each packet and dropped with its
+//! operation. Consecutive waiting reads of one holder share the key under which the first of them was opened: it is
+//! kept as long as they wait, and no longer.
 
 mod changes;
 
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zeroize::Zeroize;
 
-/// Refusals that are kept for [`Responder::poll_refusal`].
+/// Number of refusals kept for [`Responder::poll_refusal`].
 const REFUSALS_MAX: usize = 256;
 
 /// The sizes of a responder.
@@ -35,29 +36,29 @@ const REFUSALS_MAX: usize = 256;
 pub struct ResponderLimits {
     /// Bytes of the largest packet that it sends.
     pub packet_max: usize,
-    /// Bytes of the reads that may wait. Beyond that requests are NACKed (1RMA §6.1).
+    /// Bytes of the reads that may wait. Requests that exceed it are NACKed (1RMA §6.1).
     pub waiting_max: u64,
-    /// Changes that may be under way.
+    /// Changes that may be in progress.
     pub changes_max: usize,
-    /// Changes that one client may have under way.
+    /// Changes that one client may have in progress.
     pub client_changes_max: usize,
-    /// How long a change may be under way.
+    /// Time that a change may be in progress.
     pub change_timeout: Duration,
-    /// Changes that are remembered when they have happened. Clients whose answers were lost ask for them: whoever asks too
-    /// late is told that it is not known any more.
+    /// Number of completed changes whose outcome is kept. Clients that have lost an answer request it; a request that
+    /// is too late is answered with `Forgotten`.
     pub finished_max: usize,
 }
 
-/// What a responder has counted.
+/// Counters of a responder.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ResponderCounters {
     /// Packets that no client of this protocol sends.
     pub malformed: u64,
-    /// Requests under a key that the responder does not know, or for what their key does not open.
+    /// Requests under a key that the responder does not know, or for an access that their key does not allow.
     pub refused: u64,
     /// Requests that were NACKed.
     pub nacks: u64,
-    /// Packets of changes that were not wanted: repeated, too late, or of somebody else.
+    /// Packets that belong to no change in progress: repeated, too late, or of another client.
     pub unwanted: u64,
     /// Reads served.
     pub reads: u64,
@@ -67,48 +68,49 @@ pub struct ResponderCounters {
     pub atomics: u64,
     /// Regions that were given another key by clients.
     pub rekeys: u64,
-    /// Changes that were begun and ran out of time.
+    /// Changes that were begun and timed out.
     pub changes_timed_out: u64,
 }
 
 /// An access that was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// Where the packet came from.
+    /// The host that sent the packet.
     pub from: HostAddress,
-    /// Whose it says that it is. Only if the packet is authentic that is the client.
+    /// The client that the packet names. It is proven only if the packet is authentic.
     pub client: u64,
-    /// What it was for.
+    /// The region of the access.
     pub region: RegionId,
     /// The packet's counter. Copies of the packet have the same one.
     pub counter: u64,
     /// The type of the operation.
     pub operation: OperationType,
-    /// Its first byte, as the initiator names it.
+    /// The address of the first byte, as the initiator names it.
     pub address: u64,
-    /// Its bytes.
+    /// Number of bytes.
     pub length: u32,
-    /// Why it was refused.
+    /// Reason for the refusal.
     pub cause: RefusalCause,
 }
 
 /// The cause of a refusal, which decides whether the node may charge the client for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RefusalCause {
-    /// No key that the node knows has sealed it: anybody may have sent it.
+    /// The packet was sealed under no key that the node knows: any process may have sent it.
     Unproven,
-    /// Its client's key was right, until the region ended. Somebody on the path may have sent a copy.
+    /// The client's key was right, until the region ended. An attacker on the path may have sent a copy.
     Ended,
-    /// Its client's key is right, and the region does not allow such operations.
+    /// The client's key is right, and the region does not allow such operations.
     Right,
-    /// Its client's key is right, and not all of its bytes are in the region.
+    /// The client's key is right, and not all of the bytes are in the region.
     Range,
-    /// Its client's key is right, and it is an atomic on no word.
+    /// The client's key is right, and the atomic's address is not that of a word.
     Alignment,
 }
 
 impl Refused {
-    /// Whom the node may charge, with which packet, and for what. `None`: no key has sealed it, so anybody may have sent it.
+    /// Returns the client that the node may charge, the packet, and the fault. `None`: the packet was sealed under no
+    /// key, so any process may have sent it.
     #[must_use]
     pub fn to_charge(&self) -> Option<(ClientId, SealedPacket, RefusedAccess)> {
         let fault = match self.cause {
@@ -141,7 +143,7 @@ struct WaitingRead {
     to: SocketAddr,
     header: Header,
     cipher: Arc<Cipher>,
-    /// What the region's version was when the request was authenticated, and where its bytes were.
+    /// The region's version and the offset of its bytes, at the time when the request was authenticated.
     version: u64,
     place: u64,
 }
@@ -163,7 +165,7 @@ pub struct Responder<M> {
 }
 
 impl<M: Memory> Responder<M> {
-    /// A responder for `memory` with the regions of a table.
+    /// Creates a responder for `memory` with the regions of a table.
     #[must_use]
     pub fn new(memory: M, regions: RegionTable, limits: ResponderLimits) -> Self {
         Self {
@@ -181,24 +183,24 @@ impl<M: Memory> Responder<M> {
         }
     }
 
-    /// Its regions.
+    /// Returns the region table.
     pub fn regions(&mut self) -> &mut RegionTable {
         &mut self.regions
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> ResponderCounters {
         self.counters
     }
 
-    /// The next access that was refused. If nobody asks, the oldest are forgotten.
+    /// Returns the next access that was refused. If refusals are not polled, the oldest are dropped.
     pub fn poll_refusal(&mut self) -> Option<Refused> {
         self.refusals.pop_front()
     }
 
-    /// Takes a packet in. It is decrypted in place. Returns whether a holder of one of the responder's keys has sealed it:
-    /// nobody else could have, but somebody may have sent a copy.
+    /// Handles a packet, which is decrypted in place. Returns whether it was sealed under one of the responder's keys:
+    /// no other process could have sealed it, but an attacker may have sent a copy.
     pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) -> bool {
         if packet.len() <= self.limits.packet_max && probe::answer(packet) {
             self.out.add_bytes(from, packet);
@@ -237,7 +239,7 @@ impl<M: Memory> Responder<M> {
         true
     }
 
-    /// Appends the next packet to send to `packet`, and returns where it goes.
+    /// Appends the next packet to send to `packet`, and returns its destination.
     pub fn poll_transmit(&mut self, packet: &mut Vec<u8>) -> Option<SocketAddr> {
         while self.out.is_empty() {
             self.serve_next()?;
@@ -245,26 +247,26 @@ impl<M: Memory> Responder<M> {
         self.out.poll(packet)
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) has work to do next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
         self.changes.next_deadline()
     }
 
-    /// Lets go what has run out of time: nothing of it happens any more.
+    /// Drops operations that have timed out: no part of them happens any more.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.counters.changes_timed_out += self.changes.expire(now);
     }
 
-    /// The key of a packet.
+    /// Derives the key of a packet.
     fn derive_key(&self, from: SocketAddr, header: &Header) -> Option<Arc<Cipher>> {
         let initiator = HostAddress::from(from.ip());
         let derived = self.regions.derive(header.region, initiator, header.client)?;
         Some(Arc::new(derived.cipher()))
     }
 
-    /// The key of the read that came latest, if it still waits and all terms of its key are those of this packet. A holder
-    /// with many reads under way has them opened under a key that is set up once for those that came together.
+    /// Returns the key of the latest read, if that read still waits and all terms of its key are those of this packet.
+    /// So the key of a holder with many outstanding reads is set up once for those that arrived together.
     fn latest_key(&self, from: SocketAddr, header: &Header) -> Option<Arc<Cipher>> {
         let WaitingRead { to, header: latest, cipher, version, .. } = self.reads.back()?;
         let is_of_one_holder =
@@ -274,7 +276,8 @@ impl<M: Memory> Responder<M> {
         is_one_key.then(|| cipher.clone())
     }
 
-    /// There is no such region. It may have ended a moment ago. Returns whether its key has sealed the packet.
+    /// Refuses a packet for a region that does not exist. It may have ended a moment ago. Returns whether the packet
+    /// was sealed under its key.
     fn reject(&mut self, from: SocketAddr, header: &Header, packet: &mut [u8]) -> bool {
         let ended = self.regions.derive_ended(header.region, from.ip().into(), header.client);
         let Some(cipher) = ended.map(|key| key.cipher()) else {
@@ -286,25 +289,25 @@ impl<M: Memory> Responder<M> {
         match (is_late, header.kind) {
             (false, _) => self.turn_away(from, header, RefusalCause::Unproven),
             (true, Kind::Request) => self.refuse(from, header, RefusalCause::Ended),
-            // Its client need not wait for its time-outs.
+            // The client need not wait for its time-outs.
             (true, _) => self.tell(from, header, &cipher),
         }
         is_late
     }
 
-    /// A packet is not to be acted upon.
+    /// Refuses a packet that must have no effect.
     fn turn_away(&mut self, from: SocketAddr, header: &Header, cause: RefusalCause) {
         if header.kind == Kind::Request {
             self.refuse(from, header, cause);
         } else {
-            // Who may have made up the packet is told nothing about changes of others.
+            // A party that may have forged the packet learns nothing about changes of other clients.
             self.counters.unwanted += 1;
         }
     }
 
     fn refuse(&mut self, to: SocketAddr, header: &Header, cause: RefusalCause) {
         self.note_refusal(to, header, cause);
-        // Not sealed, so its counter means nothing.
+        // The answer is not sealed, so its counter means nothing.
         let answer = Header { kind: Kind::Unknown, salt: 0, offset: 0, ..*header };
         self.out.add_bare(to, &answer);
     }
@@ -320,7 +323,8 @@ impl<M: Memory> Responder<M> {
         self.refusals.push_back(refused);
     }
 
-    /// Whether a read may wait to be served: then its bytes count, and the region's version and the bytes' place are returned.
+    /// Checks whether a read may wait to be served. If so, counts its bytes, and returns the region's version and the
+    /// bytes' offset.
     fn admit_read(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher) -> Option<(u64, u64)> {
         let place = match place(&self.regions, header) {
             Ok(place) => place,
@@ -343,7 +347,7 @@ impl<M: Memory> Responder<M> {
         self.answer(to, &Header { kind: Kind::Nack, salt: 0, ..*header }, cipher, &[]);
     }
 
-    /// Seals a packet under a counter of its own, and has it sent.
+    /// Seals a packet under a counter of its own, and queues it.
     fn answer(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher, body: &[u8]) {
         // A responder that has sent 2⁶⁴ packets sends none any more.
         let Some(counter) = self.counter.next() else { return };
@@ -355,7 +359,7 @@ impl<M: Memory> Responder<M> {
         self.out.seal(to, cipher, &header, body.len(), |room| room.copy_from_slice(body));
     }
 
-    /// Sends what the read that has waited for longest has asked for. `None`: none waits.
+    /// Sends the data of the read that has waited for longest. `None`: no read waits.
     fn serve_next(&mut self) -> Option<()> {
         let WaitingRead { to, header, cipher, version, place } = self.reads.front()?;
         self.waiting -= u64::from(header.length);
@@ -388,7 +392,7 @@ impl<M: Memory> Responder<M> {
             return;
         }
         let version = self.regions.version(header.region).expect("what has a place is there");
-        // A responder that has sent 2⁶⁴ packets takes no changes any more.
+        // A responder that has sent 2⁶⁴ packets accepts no changes any more.
         let Some(salt) = self.counter.next() else { return };
         match self.changes.begin(from, header, (salt, version), now + self.limits.change_timeout) {
             Begun::New => {
@@ -400,11 +404,11 @@ impl<M: Memory> Responder<M> {
         }
     }
 
-    /// Takes in a part of a change's data. The last one has the change happen.
+    /// Adds a part of a change's data. The last part makes the change happen.
     fn go_on_with_change(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher, body: &[u8]) {
         let Some(mut change) = self.changes.add(header, body) else { return };
         let is_live = self.regions.version(header.region) == Some(change.version);
-        // Otherwise the permission has ended meanwhile, or the client does not keep to the protocol.
+        // If there is no place, the permission has ended meanwhile, or the client does not keep to the protocol.
         let place = place(&self.regions, header).ok().filter(|_| is_live);
         let done = place.and_then(|place| self.carry_out(header, place, &change));
         if header.of == OperationType::Rekey {
@@ -420,7 +424,7 @@ impl<M: Memory> Responder<M> {
         }
     }
 
-    /// Has a change happen. Returns the word that was there before an atomic. `None`: its data means nothing.
+    /// Performs a change. Returns the former word of an atomic. `None`: its data is not valid.
     fn carry_out(&mut self, header: &Header, place: u64, change: &Change) -> Option<u64> {
         match header.of {
             OperationType::Write => {
@@ -450,16 +454,17 @@ impl<M: Memory> Responder<M> {
         }
     }
 
-    /// Says that a change has happened, under the key that it came with.
+    /// Sends the notice that a change has happened, under the key of the change.
     fn say_done(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher, before: u64) {
         let word = before.to_le_bytes();
         let body = if header.of == OperationType::Atomic { &word[..] } else { &[] };
         self.answer(to, &Header { kind: Kind::Done, offset: 0, ..*header }, cipher, body);
     }
 
-    /// Says what became of a change. If it has not happened it never will.
+    /// Sends the outcome of a change. If the change has not happened by now, it never will.
     fn tell(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher) {
-        // What was under way until now has not happened, whatever the memory for those that have happened has lost.
+        // A change that was in progress until now has not happened, even if the record of completed changes has dropped
+        // entries.
         let fate = if self.changes.cancel(header) { Fate::NotDone } else { self.finished.fate(header) };
         let kind = match fate {
             Fate::Done(before) => return self.say_done(to, header, cipher, before),
@@ -470,10 +475,10 @@ impl<M: Memory> Responder<M> {
     }
 }
 
-/// Where in memory an operation is.
+/// Returns the offset of an operation's bytes in memory.
 ///
 /// # Errors
-/// The region does not open this to its holder.
+/// The region does not allow the operation to its holder.
 fn place(regions: &RegionTable, header: &Header) -> Result<u64, RefusalCause> {
     let region = regions.get(header.region).ok_or(RefusalCause::Ended)?;
     if header.of == OperationType::Atomic

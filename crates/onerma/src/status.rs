@@ -1,4 +1,4 @@
-//! How an operation ends (1RMA Table 3).
+//! The outcome of an operation (1RMA Table 3).
 
 use std::fmt;
 
@@ -7,14 +7,15 @@ use std::fmt;
 pub enum Status {
     /// `OK`: the operation completed, and its data was transferred.
     Ok,
-    /// `REMOTE_AUTHENTICATION_FAILURE`: the responder does not know the derived key that the command showed. The region
-    /// may have been invalidated or given another key. Nothing was done. This answer is not authenticated, since there is
-    /// no key for it: somebody on the path can make it up, as it could drop the request.
+    /// `REMOTE_AUTHENTICATION_FAILURE`: the responder does not know the derived key of the command. The region may have
+    /// been invalidated or given another key. The operation was not performed. This answer is not authenticated, since
+    /// there is no key for it: an attacker on the path can forge it, as it could drop the request.
     RemoteAuthenticationFailure,
-    /// `NACK`: the responder's queue of inbound requests was too long: that host is congested. Nothing was done.
+    /// `NACK`: the responder's queue of inbound requests was too long: that host is congested. The operation was not
+    /// performed.
     Nack,
-    /// `TIMEOUT`: no answer came in time. A read has moved nothing that counts. A write may have been carried out, and if it
-    /// has not been by now it will not be.
+    /// `TIMEOUT`: no answer arrived in time. The buffer of a read is not valid. A write may have been performed, and if
+    /// it has not been by now it will not be.
     Timeout,
     /// `DISPATCH_TIMEOUT`: the command waited for too long before its request could be sent: this host is congested.
     /// Nothing was sent.
@@ -22,7 +23,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The name that 1RMA gives it.
+    /// Returns 1RMA's name of the status.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,7 +1,8 @@
-//! A socket that carries datagrams in batches: what goes to one destination leaves with one system call (segmentation
-//! offload), and so does what arrives (receive offload). It knows nothing of what it carries.
+//! A socket that carries datagrams in batches: one system call sends the datagrams for one destination (segmentation
+//! offload), and one call receives those that have arrived (receive offload). The socket does not interpret the
+//! datagrams.
 //!
-//! It never waits. Whoever drives it polls, yields or sleeps.
+//! The socket never waits on its own. The caller polls, yields or sleeps.
 
 use portcullis_errors::{Coded, ErrorCode};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -14,43 +15,43 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// Bytes that one system call may hand over for one destination: the most that an IP packet can say.
+/// Maximum number of bytes that one system call sends to one destination: the limit of an IP packet.
 const BURST_BYTES_MAX: usize = 65_000;
-/// Datagrams that one system call hands over, and that one call of [`UdpSocket::receive`] does. More would save few system
-/// calls more, and the other end would have nothing to do until the last of them is ready: with many datagrams between two
-/// ends both are to work at once.
+/// Maximum number of datagrams that one system call sends, and that one call of [`UdpSocket::receive`] hands over. More
+/// would save few further system calls, and the other end would be idle until the last of them is ready: with many
+/// datagrams between two ends both must work at once.
 const BURST_DATAGRAMS_MAX: usize = 32;
-/// Senders whose address of this machine is remembered: more than one call of [`UdpSocket::receive`] hands over, so that
-/// whoever answers after each call answers from the right one.
+/// Number of senders whose destination address on this machine is remembered: more than one call of
+/// [`UdpSocket::receive`] hands over, so that a caller that answers after each call answers from the right address.
 const CALLED_MAX: usize = 1024;
-/// Room for what arrives together from one sender.
+/// Size of a room: a buffer for datagrams that arrive together from one sender.
 const ARRIVAL_BYTES_MAX: usize = 1 << 16;
 
-/// Room for datagrams that a socket asks for, in bytes.
+/// Size of the kernel buffers that a socket requests, in bytes.
 const ROOM_WISHED: usize = 4 << 20;
 
-/// Senders whose datagrams arrive together and that a socket for one sender takes over with one call.
+/// Number of rooms that a socket for one sender fills with one call.
 const ROOMS_FOR_ONE: usize = 4;
 
-/// A UDP socket, and what it could not send yet.
+/// A UDP socket, and the datagrams that it could not send yet.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: std::net::UdpSocket,
     state: UdpSocketState,
     arrivals: Arrivals,
     burst: Burst,
-    /// Where the latest datagram of each sender came to, if the socket has all of the machine's addresses: answers leave from
-    /// there, since their receivers know the other end by it.
+    /// The local address to which each sender sent its latest datagram, if the socket has all of the machine's
+    /// addresses. Answers are sent from there, since their receivers know the other end by that address.
     called: Option<HashMap<SocketAddr, IpAddr>>,
 }
 
-/// What has arrived and has not been handed over yet.
+/// Datagrams that have arrived and have not been handed over yet.
 #[derive(Debug)]
 struct Arrivals {
     bytes: Box<[u8]>,
-    /// What the system says of the rooms that these are divided into.
+    /// The system's metadata about the rooms into which the bytes are divided.
     metas: [RecvMeta; BATCH_SIZE],
-    /// The rooms that have been handed over, and those that are full.
+    /// Number of rooms that have been handed over, and number of filled rooms.
     taken: (usize, usize),
 }
 
@@ -60,7 +61,8 @@ impl Arrivals {
         Self { bytes, metas: [RecvMeta::default(); BATCH_SIZE], taken: (0, 0) }
     }
 
-    /// Hands over up to a burst, room by room: the datagrams of a room have one sender. Returns how many datagrams that were.
+    /// Hands over up to a burst, room by room: the datagrams of a room have one sender. Returns the number of
+    /// datagrams.
     fn hand_over(&mut self, mut each: impl FnMut(&RecvMeta, &mut [u8])) -> usize {
         let (first, last) = self.taken;
         let rooms = self.bytes.chunks_exact_mut(ARRIVAL_BYTES_MAX);
@@ -73,14 +75,14 @@ impl Arrivals {
                 each(meta, datagram);
                 count += 1;
             }
-            // An empty datagram is nothing to hand over, but what has come behind it is still to be asked for.
+            // An empty datagram is not handed over, but the caller must call again for the datagrams behind it.
             count += usize::from(meta.len == 0);
             self.taken.0 += 1;
         }
         count
     }
 
-    /// Takes over what the system has, if everything before it was handed over.
+    /// Receives datagrams from the system, if all earlier ones were handed over.
     fn take_in(&mut self, socket: &std::net::UdpSocket, state: &UdpSocketState) -> io::Result<()> {
         if self.taken.0 < self.taken.1 {
             return Ok(());
@@ -90,7 +92,7 @@ impl Arrivals {
         let rooms = self.bytes.chunks_exact_mut(ARRIVAL_BYTES_MAX);
         let count = slices.iter_mut().zip(rooms).map(|(slice, room)| *slice = IoSliceMut::new(room)).count();
         match state.recv(UdpSockRef::from(socket), &mut slices[..count], &mut self.metas[..count]) {
-            // A port that nobody has any more: whoever waits for its answer hears a time-out.
+            // No process has the destination's port any more: the operation that waits for its answer times out.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) => {}
             batch => self.taken.1 = batch?,
@@ -99,15 +101,15 @@ impl Arrivals {
     }
 }
 
-/// Datagrams that the system has not taken.
+/// Datagrams that the system has refused.
 #[derive(Debug, thiserror::Error)]
 #[error("datagrams of {bytes} bytes to {to} were not sent: {source}")]
 pub struct NotSent {
-    /// Where they were to go.
+    /// The destination.
     pub to: SocketAddr,
-    /// Bytes of the longest.
+    /// Bytes of the longest datagram.
     pub bytes: usize,
-    /// What the system says.
+    /// The system's error.
     #[source]
     pub source: io::Error,
 }
@@ -119,14 +121,15 @@ impl Coded for NotSent {
 }
 
 impl NotSent {
-    /// Whether they are too long for this machine's link to the destination.
+    /// Whether the datagrams are too long for this machine's link to the destination.
     #[must_use]
     pub fn is_too_long(&self) -> bool {
         quinn_udp::is_msg_size_err(&self.source)
     }
 }
 
-/// Datagrams for one destination that leave together. All are as long as the first, but for the last.
+/// Datagrams for one destination that are sent together. All are as long as the first, except the last, which may be
+/// shorter.
 #[derive(Debug, Default)]
 struct Burst {
     to: Option<SocketAddr>,
@@ -134,14 +137,14 @@ struct Burst {
     count: usize,
     /// Bytes of the burst's datagrams.
     length: usize,
-    /// These bytes, and behind them those of the datagram that did not fit.
+    /// The burst's bytes, and behind them those of the datagram that did not fit.
     bytes: Vec<u8>,
-    /// Where that one goes.
+    /// The destination of the datagram that did not fit.
     next: Option<SocketAddr>,
 }
 
 impl Burst {
-    /// Fills the burst with what `poll` appends.
+    /// Fills the burst with the datagrams that `poll` appends.
     fn fill(&mut self, most: usize, mut poll: impl FnMut(&mut Vec<u8>) -> Option<SocketAddr>) {
         while let Some(to) = self.next.take().or_else(|| poll(&mut self.bytes)) {
             let datagram = self.bytes.len() - self.length;
@@ -157,7 +160,7 @@ impl Burst {
         }
     }
 
-    /// Whether another datagram can leave with those that are there.
+    /// Whether another datagram can be sent with those of the burst.
     fn has_room_for(&self, to: SocketAddr, datagram: usize, most: usize) -> bool {
         let is_last_full = self.length == self.count * self.segment;
         self.count == 0
@@ -168,7 +171,7 @@ impl Burst {
                 && self.length + datagram <= BURST_BYTES_MAX
     }
 
-    /// Bytes of its longest datagram.
+    /// Returns the bytes of the burst's longest datagram.
     fn longest(&self) -> usize {
         self.segment.min(self.length)
     }
@@ -186,17 +189,18 @@ impl AsFd for UdpSocket {
 }
 
 impl UdpSocket {
-    /// A socket at an address. Port 0: the system chooses one.
+    /// Creates a socket at an address. With port 0 the system chooses one.
     ///
     /// # Errors
-    /// The system refuses the address, or what the socket needs of it.
+    /// The system refuses the address, or a feature that the socket needs.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let called = address.ip().is_unspecified().then(HashMap::new);
         Self::over(std::net::UdpSocket::bind(address)?, BATCH_SIZE, called)
     }
 
-    /// Another socket at the address of this one, where everything arrives from now on that `sender` sends. What others send
-    /// has no part in its room. Answers may leave from either. `others` are all sockets that were made by this call before.
+    /// Creates another socket at the address of this one, which receives from now on everything that `sender` sends.
+    /// Datagrams of other senders take none of its room. Answers may be sent from either socket. `others` are all
+    /// sockets that were made by earlier calls.
     ///
     /// # Errors
     /// The system refuses it.
@@ -216,7 +220,8 @@ impl UdpSocket {
         let share = |is_shared| {
             sharing.iter().try_for_each(|socket| sockopt::set_socket_reuseport(socket, is_shared))
         };
-        // They share the address while the new one joins. After that another program of this user would be refused.
+        // The sockets share the address while the new one joins. After that another program of this user would be
+        // refused.
         let joined = share(true)
             .and_then(|()| net::bind(&socket, &address))
             .and_then(|()| net::connect(&socket, &sender));
@@ -230,48 +235,50 @@ impl UdpSocket {
         rooms: usize,
         called: Option<HashMap<SocketAddr, IpAddr>>,
     ) -> io::Result<Self> {
-        // As much as the machine lets have: what finds no room when it arrives is lost.
+        // Requests as much as the machine grants: datagrams that find no room when they arrive are lost.
         let _ = sockopt::set_socket_recv_buffer_size(&socket, ROOM_WISHED);
         let _ = sockopt::set_socket_send_buffer_size(&socket, ROOM_WISHED);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         Ok(Self { socket, state, arrivals: Arrivals::new(rooms), burst: Burst::default(), called })
     }
 
-    /// Has answers to a sender leave from this address of the machine, if the socket has all of them.
+    /// Makes answers to a sender leave from this address of the machine, if the socket has all of the machine's
+    /// addresses.
     pub fn answer_from(&mut self, own: IpAddr, sender: SocketAddr) {
         if let Some(called) = &mut self.called {
             remember(called, sender, own);
         }
     }
 
-    /// Datagrams that one system call sends to one destination.
+    /// Maximum number of datagrams that one system call sends to one destination.
     #[must_use]
     pub fn segments_max(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    /// Bytes of datagrams that may have arrived and not been received. A part of it is used up by what the system keeps beside
-    /// them.
+    /// Bytes of datagrams that may have arrived and not been received. The system's own data beside them uses a part of
+    /// this.
     #[must_use]
     pub fn room(&self) -> usize {
-        // The system says twice what it was asked for, since it counts its own as well.
+        // The system returns twice the requested size, since it counts its own data as well.
         sockopt::socket_recv_buffer_size(&self.socket).map_or(0, |bytes| bytes / 2)
     }
 
-    /// Its own address.
+    /// Returns the socket's address.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The system does not report the address.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Sends datagrams until there are no more, or the system has no room: then the next call goes on. Each call of `poll`
-    /// appends one datagram to the bytes that it is given, and returns where that goes. Returns how many have left.
+    /// Sends datagrams until there are no more, or the system has no room; then the next call continues. Each call of
+    /// `poll` appends one datagram to the given buffer, and returns its destination. Returns the number of datagrams
+    /// sent.
     ///
     /// # Errors
-    /// The system refuses a datagram, for instance because it is too long for this machine's link ([`NotSent::is_too_long`]). It
-    /// is lost, and those of its burst with it: the next call goes on behind them.
+    /// The system refuses a datagram, for instance because it is too long for this machine's link
+    /// ([`NotSent::is_too_long`]). The datagram and the rest of its burst are lost: the next call continues after them.
     pub fn send(
         &mut self,
         mut poll: impl FnMut(&mut Vec<u8>) -> Option<SocketAddr>,
@@ -307,7 +314,7 @@ impl UdpSocket {
         self.burst.to.is_some() || self.burst.next.is_some()
     }
 
-    /// Waits until something has arrived, or `at_most` is over.
+    /// Waits until a datagram has arrived, or `at_most` is over.
     ///
     /// # Errors
     /// The system cannot wait.
@@ -319,11 +326,11 @@ impl UdpSocket {
         }
     }
 
-    /// Hands over what has arrived, up to a burst; the next call goes on. Returns how many datagrams that were, empty ones
-    /// included, which are not handed over: zero means that nothing is left.
+    /// Hands over the datagrams that have arrived, up to a burst; the next call continues. Returns their number,
+    /// including empty datagrams, which are not handed over: zero means that no datagram is left.
     ///
     /// # Errors
-    /// The system reports an error of the socket. What the path says of single datagrams is none.
+    /// The system reports an error of the socket. Errors that the path reports about single datagrams are not included.
     pub fn receive(&mut self, mut each: impl FnMut(SocketAddr, &mut [u8])) -> io::Result<usize> {
         let Self { socket, state, arrivals, called, .. } = self;
         arrivals.take_in(socket, state)?;
@@ -340,8 +347,9 @@ impl UdpSocket {
     }
 }
 
-/// Why a burst was refused. Some kernels say of datagrams that leave together and are too long that an argument is invalid, as where
-/// a link has no segmentation offload, and then the state gives offload up for all destinations. So the first of them is sent alone.
+/// Returns the reason for which a burst was refused. For datagrams that are sent together and are too long, some
+/// kernels report an invalid argument, as they do if a link has no segmentation offload; then the state disables
+/// offload for all destinations. So the first datagram is sent alone.
 fn reason(
     state: &mut UdpSocketState,
     socket: &std::net::UdpSocket,

@@ -1,5 +1,5 @@
-//! Transfers of any size, over a path that takes time and loses packets: they arrive whole, what must not be repeated is not,
-//! and each ends within its time. A failure of a seed names it.
+//! Transfers of any size, over a path that takes time and loses packets: they arrive complete, operations that must not
+//! be repeated are not, and each transfer ends within its time. A failure of a seed names it.
 
 mod rig;
 
@@ -37,7 +37,7 @@ struct Path {
     flying: Vec<(Duration, bool, Vec<u8>)>,
     dice: StdRng,
     loss: f64,
-    /// Packets to the node so far, and when they were sent.
+    /// Times at which packets were sent to the node so far.
     sent: Vec<Duration>,
     now: Duration,
 }
@@ -79,7 +79,7 @@ impl Path {
         self.executor.begin(transfer, self.now).expect("there is room")
     }
 
-    /// Sends what is to be sent, and goes on to what happens next. Returns whether anything does.
+    /// Sends pending packets, and advances to the next event. Returns whether there is one.
     fn step(&mut self) -> bool {
         while let Some((to, packet)) = next(|it| self.executor.poll_transmit(it)) {
             assert_eq!(to, self.node.address);
@@ -217,7 +217,7 @@ fn no_more_transfers_are_taken_than_have_their_turn_soon() {
         }
         path.executor.pending() - pending
     };
-    // The window begins with one operation: one is under way, and one waits.
+    // The window begins with one operation: one is in progress, and one waits.
     assert_eq!(fill(&mut path), 2);
     assert!(path.executor.takes(path.node.address, OperationType::Atomic), "it has a turn of its own");
     for _ in 0..200 {
@@ -243,7 +243,7 @@ fn nothing_takes_longer_than_its_patience_and_the_end_of_what_is_under_way() {
         assert!(matches!(end.status, Status::Timeout | Status::DispatchTimeout) && !end.is_uncertain);
         let longest = LIMITS.patience + INITIATOR.dispatch_timeout + 2 * INITIATOR.timeout;
         assert!((LIMITS.patience..=longest).contains(&path.now), "{:?}", path.now);
-        // What is not there is asked for ever more rarely: a tenth of a window after each time-out.
+        // A silent node is sent requests ever more rarely: a tenth of a window after each time-out.
         assert!(path.sent.len() < 60, "{}", path.sent.len());
     }
 }
@@ -272,7 +272,7 @@ fn a_node_that_falls_silent_under_a_transfer_has_its_patience_once_more() {
     let end = path.end();
     assert!(end.status != Status::Ok && end.is_uncertain, "{end:?}");
     let longest = LIMITS.patience + INITIATOR.dispatch_timeout + 5 * INITIATOR.timeout + WAY;
-    // The last write that its client was told of is one operation old.
+    // The last write whose end the client received is one operation old.
     assert!(
         (LIMITS.patience - 5 * WAY..=longest).contains(&(path.now - silent)),
         "{silent:?}, {:?}",
@@ -320,7 +320,7 @@ fn operations_under_way_are_as_many_as_the_windows_say() {
     while path.step() {
         let (local, remote) = path.executor.windows(path.node.address, OperationType::Read);
         let narrow = local.min(remote.expect("it is used"));
-        // A read has one packet to the node, and it is under way for a round trip and the dice's share.
+        // A read has one packet to the node, and it is in progress for a round trip plus the random delay.
         let recent = path.sent.iter().filter(|&&it| it + 2 * WAY > path.now).count();
         let recent = f64::from(u32::try_from(recent).expect("few"));
         assert!(recent <= 1.0 + narrow.ceil(), "{recent} of {narrow}");
@@ -333,7 +333,7 @@ fn operations_under_way_are_as_many_as_the_windows_say() {
     assert_eq!(first_round, 1, "a window begins with one operation");
 }
 
-/// The node falls silent: what is begun after that is no more than the windows say, whatever the pace is.
+/// The node falls silent: no more operations begin after that than the windows allow, whatever the pace is.
 #[test]
 fn operations_without_an_answer_are_no_more_than_the_windows_say() {
     for (both_directions, congested) in [(false, false), (false, true), (true, false)] {
@@ -355,7 +355,7 @@ fn operations_without_an_answer_are_no_more_than_the_windows_say() {
             assert!(path.step());
         }
         if congested {
-            // All answers of a moment are lost: the window for this destination shrinks, and this host's does not.
+            // All answers in flight are lost: the window for this destination shrinks, and this host's does not.
             path.flying.clear();
             while path.now < at(600) {
                 keep_busy(&mut path);

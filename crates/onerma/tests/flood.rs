@@ -1,4 +1,4 @@
-//! A port that somebody floods, over real sockets: whoever has proven itself is served all the same.
+//! A port that an attacker floods, over real sockets: proven clients are served all the same.
 
 mod rig;
 
@@ -21,7 +21,7 @@ struct Port {
     now: Duration,
 }
 
-/// A client with a socket, or somebody who has its packets.
+/// A client with a socket, or an attacker that has the client's packets.
 struct Peer {
     client: Client,
     socket: UdpSocket,
@@ -58,7 +58,7 @@ impl Port {
         while self.turn() {}
     }
 
-    /// Somebody sends requests in a client's name, with a tag that opens under no key.
+    /// Sends requests in a client's name, as an attacker does, with a tag that is valid under no key.
     fn flood(&mut self, count: usize) {
         let mut of = self.peer();
         let mut packet = of.request(self.now);
@@ -67,7 +67,7 @@ impl Port {
         send(&mut socket, self.node.address, &packet, count);
     }
 
-    /// Has the port count as flooded from now on.
+    /// Makes the port count as flooded from now on.
     fn be_flooded(&mut self) {
         let before = self.node.responder.counters().refused;
         self.flood(BURST);
@@ -107,7 +107,7 @@ impl Peer {
         send(&mut self.socket, port.node.address, &packet, 1);
     }
 
-    /// Whether the answer is there.
+    /// Whether the answer has arrived.
     fn is_answered(&mut self, now: Duration) -> bool {
         let Self { client, socket, .. } = self;
         socket.receive(|from, packet| client.initiator.handle_packet(from, packet, now)).expect("received");
@@ -199,7 +199,7 @@ fn copies_from_elsewhere_take_no_place_from_whoever_uses_it() {
     port.turn();
     assert!(late.is_answered(port.now) && honest.is_answered(port.now));
 
-    // All places are free again when their senders have been silent for long.
+    // All places are free again after a long silence of their senders.
     port.now += 9 * SECOND;
     honest.ask(&port);
     port.serve_all();

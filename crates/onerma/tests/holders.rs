@@ -1,24 +1,25 @@
-//! What a node keeps does not grow with the number of clients that hold keys (1RMA §3.1): it derives them when they are used.
+//! A node's state does not grow with the number of clients that hold keys (1RMA §3.1): it derives keys when they are
+//! used.
 
 mod rig;
 
 use portcullis_onerma::{InitiatorLimits, Status};
 use rig::{Client, INITIATOR, Node, RESPONDER, at, exchange};
 
-/// Holders after which nothing grows any more: what is bounded has reached its bounds.
+/// Number of holders after which memory does not grow any more: everything bounded has reached its bound.
 const FIRST: u64 = 2_000;
 const MORE: u64 = 10_000;
-/// Bytes by which the process may differ: an allocator moves in pages.
+/// Bytes by which the process may grow or shrink: an allocator works in pages.
 const DIFFERENCE_MOST: u64 = 512 << 10;
 
-/// Bytes of memory that this process has. `None`: the system does not say.
+/// Returns the resident memory of this process in bytes. `None`: the system does not report it.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// Each of these holders reads and writes once, and is gone.
+/// Lets each of these holders read and write once, and drops it.
 fn use_keys(node: &mut Node, region: portcullis_onerma::RegionId, holders: std::ops::Range<u64>) {
     let limits = InitiatorLimits { slots: 2, ..INITIATOR };
     for holder in holders {

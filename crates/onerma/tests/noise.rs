@@ -1,4 +1,4 @@
-//! Datagrams that nobody has asked for: they neither keep others' from being seen nor keep anybody awake.
+//! Unsolicited datagrams: they neither hide other datagrams nor keep a waiting thread awake.
 
 use portcullis_nic::Pollable;
 use portcullis_onerma::{
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Longer than any machine takes for a datagram to itself.
+/// Longer than any machine takes to send a datagram to itself.
 const LONG: Duration = Duration::from_secs(5);
 
 fn loopback() -> (UdpSocket, SocketAddr) {
@@ -25,7 +25,7 @@ fn plain() -> std::net::UdpSocket {
     socket
 }
 
-/// An engine that was told that nothing is left sleeps until something else comes.
+/// An engine that was told that nothing is left sleeps until another datagram arrives.
 #[test]
 fn empty_datagrams_hide_nothing_that_comes_behind_them() {
     let (mut node, address) = loopback();
@@ -60,7 +60,7 @@ fn a_node_at_all_addresses_answers_from_the_one_that_it_was_asked_at() {
     }
 }
 
-/// A control connection on which nothing is said.
+/// A control connection on which no message is sent.
 #[derive(Debug)]
 struct Silence(OwnedFd);
 
@@ -117,7 +117,7 @@ fn what_comes_for_nothing_does_not_keep_an_event_loop_awake() {
     assert_eq!(woken, 0, "there is nothing to wake up for");
 }
 
-/// Answers each datagram as a node would, but as `change` has it, after this time.
+/// Answers each datagram as a node would, with `change` applied, after this time.
 fn answering(
     after: Duration,
     change: impl Fn(&mut Vec<u8>) + Send + 'static,

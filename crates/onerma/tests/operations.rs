@@ -1,4 +1,4 @@
-//! What each operation promises on a path that loses nothing: its bytes, its status (1RMA Table 3), and its bounds.
+//! The promises of each operation on a path that loses nothing: its bytes, its status (1RMA Table 3), and its bounds.
 
 mod rig;
 
@@ -146,7 +146,7 @@ fn a_region_that_is_gone_or_has_another_key_is_closed_at_once_also_for_what_is_u
         exchange(&mut node, &mut client, at(3));
         let read = client.completed().expect("the read has ended");
         assert_eq!(read.status, Status::RemoteAuthenticationFailure);
-        // The write's data is not wanted any more. Whoever still has the region's key is told so.
+        // The write's data is not accepted any more. A client that still has the region's key is sent that answer.
         let mut now = 3;
         let write = loop {
             if let Some(write) = client.completed() {
@@ -156,7 +156,7 @@ fn a_region_that_is_gone_or_has_another_key_is_closed_at_once_also_for_what_is_u
             client.initiator.handle_timeout(at(now));
             exchange(&mut node, &mut client, at(now));
         };
-        // A region that has ended says so at once, which is no sign of congestion.
+        // A region that has ended causes a refusal at once, which is no sign of congestion.
         let status = if rekey { Status::Timeout } else { Status::RemoteAuthenticationFailure };
         assert_eq!((write.status, write.is_uncertain, now > 3), (status, rekey, rekey));
         assert_eq!(node.bytes(0, 64), [0; 64]);
@@ -169,7 +169,7 @@ fn a_region_that_is_gone_or_has_another_key_is_closed_at_once_also_for_what_is_u
     }
 }
 
-/// Reads that wait share a key only as far as they have it in common.
+/// Waiting reads share a key only if all terms of their keys are the same.
 #[test]
 fn a_read_that_waits_lends_its_key_to_no_other_holder_and_not_over_a_rekey() {
     let (mut node, mut client, mut other) =
@@ -185,7 +185,7 @@ fn a_read_that_waits_lends_its_key_to_no_other_holder_and_not_over_a_rekey() {
     client.read(&old, 0, 64, at(0));
     client.read(&old, 64, 64, at(0));
     assert_eq!(deliver(&mut node, &mut client), 0);
-    // Under that key, in another's name, of another region, from another host.
+    // Under that key, in another client's name, of another region, from another host.
     for wrong in [
         portcullis_onerma::Destination { client: 2, ..old.clone() },
         portcullis_onerma::Destination { region: neighbour, ..old.clone() },
@@ -195,7 +195,7 @@ fn a_read_that_waits_lends_its_key_to_no_other_holder_and_not_over_a_rekey() {
     assert_eq!(deliver(&mut node, &mut client), 2);
     other.read(&old, 0, 64, at(0));
     assert_eq!(deliver(&mut node, &mut other), 3);
-    // The old reads still wait, and their key is good for no new one.
+    // The old reads still wait, and their key is valid for no new one.
     assert!(node.responder.regions().rekey(region, RegionKey::new([200; 32])));
     client.read(&old, 0, 64, at(0));
     assert_eq!(deliver(&mut node, &mut client), 4);
@@ -320,8 +320,8 @@ fn whoever_has_no_key_gets_fewer_bytes_than_it_sends_and_learns_nothing() {
     assert_eq!(node.bytes(0, 4096), [0x5a; 4096]);
 }
 
-/// Somebody on the path repeats or alters a request whose write is under way. What the node says to that copy must not be
-/// taken for the end of the write.
+/// An attacker on the path repeats or alters a request whose write is in progress. The node's answer to that copy must
+/// not be taken for the end of the write.
 #[test]
 fn what_is_said_to_a_copy_of_a_request_is_not_the_end_of_its_write() {
     let limits = ResponderLimits { changes_max: 1, ..RESPONDER };
@@ -340,7 +340,7 @@ fn what_is_said_to_a_copy_of_a_request_is_not_the_end_of_its_write() {
             *copy.last_mut().expect("a tag") ^= 1;
             node.responder.handle_packet(client.address, &mut copy, at(2));
         } else {
-            // The first write has run out of time at the node, and another one is there.
+            // The first write has timed out at the node, and another one is in progress.
             node.responder.handle_timeout(at(101));
             let mut other = Client::new(2, INITIATOR);
             let theirs = node.grant(region, &other);
@@ -403,7 +403,7 @@ fn atomics_tell_what_was_there_before() {
     assert_eq!((node.memory.load(WORD), node.responder.counters().atomics), (8, 4));
 }
 
-/// Takes an atomic as far as its data: the packet that has it happen.
+/// Runs an atomic up to its data: the packet that makes it happen.
 fn up_to_the_data(node: &mut Node, client: &mut Client) -> Vec<u8> {
     let (_, mut request) = next(|it| client.initiator.poll_transmit(it)).expect("a request");
     node.responder.handle_packet(client.address, &mut request, at(0));
@@ -421,7 +421,7 @@ fn an_atomic_whose_answer_is_lost_is_asked_for_and_not_repeated() {
     assert!(next(|it| node.responder.poll_transmit(it)).is_some(), "the answer, which is lost");
     client.initiator.handle_timeout(at(111));
     assert!(client.completed().is_none(), "the node is asked first");
-    // The data comes once more.
+    // The data arrives once more.
     node.responder.handle_packet(client.address, &mut data.clone(), at(112));
     exchange(&mut node, &mut client, at(112));
     let end = client.completed().expect("an end");
@@ -434,7 +434,7 @@ fn an_atomic_that_the_node_is_asked_for_too_early_never_happens() {
     client.act(&atomics, 0, Action::Atomic(Atomic::FetchAndAdd { add: 3 }), at(0));
     let mut data = up_to_the_data(&mut node, &mut client);
     client.initiator.handle_timeout(at(111));
-    // The node's clock is behind: for it the change is still under way.
+    // The node's clock is behind: for the node the change is still in progress.
     exchange(&mut node, &mut client, at(50));
     let end = client.completed().expect("an end");
     assert_eq!((end.status, end.is_uncertain), (Status::Timeout, false));
@@ -461,8 +461,8 @@ fn an_atomic_that_the_node_has_forgotten_is_uncertain() {
     assert_eq!((end.status, end.is_uncertain, end.before), (Status::Timeout, true, None));
 }
 
-/// A node with a small memory for changes that have happened, and the data of an atomic that is under way there while the node has
-/// forgotten a later one.
+/// Returns a node with a small record of completed changes, and the data of an atomic in progress there while the node
+/// has dropped a later one from the record.
 fn beside_a_forgotten_change() -> (Node, Client, portcullis_onerma::Destination, Vec<u8>) {
     let (mut node, mut client, atomics) = with_a_word(ResponderLimits { finished_max: 1, ..RESPONDER });
     let add = || Action::Atomic(Atomic::FetchAndAdd { add: 1 });
@@ -524,7 +524,7 @@ fn a_third_party_with_a_key_for_it_gives_a_region_another_key() {
     manager.act(&rekeys, 0, Action::Rekey(RegionKey::new([99; 32])), at(0));
     exchange(&mut node, &mut manager, at(1));
     assert_eq!(manager.completed().expect("an end").status, Status::Ok);
-    // Every key from before is closed, the manager's own too.
+    // Every earlier key is invalid, the manager's own too.
     client.read(&reads, 0, 8, at(2));
     exchange(&mut node, &mut client, at(3));
     assert_eq!(client.completed().expect("an end").status, Status::RemoteAuthenticationFailure);

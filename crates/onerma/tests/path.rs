@@ -1,5 +1,5 @@
-//! An attacker on the path, who sees every packet, and loses, delays, repeats, cuts, alters, reflects and makes up what it
-//! likes (1RMA §4.2, A2). Each seed is one run; a failure names its seed.
+//! An attacker on the path, which sees every packet, and loses, delays, repeats, truncates, alters, reflects and forges
+//! packets as it likes (1RMA §4.2, A2). Each seed is one run; a failure names its seed.
 
 mod rig;
 
@@ -17,9 +17,10 @@ const STEPS: u32 = 1_500;
 const SEEDS: u64 = 60;
 /// Bytes of a client's region, and of each of its operations.
 const BYTES: usize = 1500;
-/// Where a client's word is, from the start of its page.
+/// Offset of a client's word from the start of its page.
 const WORD: u64 = 2048;
-/// After so long each operation has ended: it waits, requests, sends, and asks three times.
+/// Time after which each operation has ended: it waits, sends its request and data, and requests the outcome three
+/// times.
 const LONGEST: Duration = Duration::from_micros(50 + (2 + 3) * 110);
 
 /// A packet on its way.
@@ -31,13 +32,13 @@ struct Flying {
     due: Duration,
 }
 
-/// What a client's bytes in the node's memory may be.
+/// Possible content of a client's bytes in the node's memory.
 struct Content {
-    /// The value that is surely there, or was before the write under way.
+    /// The value that is certainly there, or was there before the write in progress.
     before: u8,
-    /// The value of the write under way, or of one that has timed out.
+    /// The value of the write in progress, or of one that has timed out.
     maybe: Option<u8>,
-    /// How often one was added to the client's word, the atomic under way not counted.
+    /// Number of ones added to the client's word, without the atomic in progress.
     added: u64,
 }
 
@@ -49,13 +50,13 @@ struct World {
     under_way: Vec<Option<(SlotId, OperationType, Duration)>>,
     flying: Vec<Flying>,
     seen: Vec<Flying>,
-    /// What a nonce is made of, with what its key is made of. Packets of the attacker are not among them.
+    /// The parts of nonces, with the terms of their keys. Packets of the attacker are not included.
     nonces: HashSet<(SocketAddr, u64, u32, u8, u64)>,
     dice: StdRng,
     now: Duration,
     values: u8,
     uncertain: u32,
-    /// Half of all packets are lost, and not only one now and then.
+    /// Whether half of all packets are lost, and not only an occasional one.
     is_lossy: bool,
     done: [u32; 3],
 }
@@ -115,9 +116,9 @@ impl World {
             let add = Action::Atomic(Atomic::FetchAndAdd { add: 1 });
             (OperationType::Atomic, self.clients[client].act(atomics, 0, add, self.now))
         } else {
-            // Each value differs from all that the client may remember.
+            // Each value differs from all values that the client may remember.
             self.values = self.values.wrapping_add(1).max(1);
-            // What has timed out is settled by now.
+            // The outcome of operations that have timed out is settled by now.
             let content = &mut self.contents[client];
             content.before = self.node.bytes((client as u64 + 1) * 4096, 1)[0];
             content.maybe = Some(self.values);
@@ -126,7 +127,7 @@ impl World {
         self.under_way[client] = Some((slot, operation, self.now));
     }
 
-    /// Takes what the ends send.
+    /// Collects the packets that the ends send.
     fn collect(&mut self) {
         let mut sent = Vec::new();
         for client in &mut self.clients {
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    /// A key and a counter meet once. Whoever sees the packets can tell.
+    /// Checks that a key and a counter are used together once. An observer of the packets can check that.
     fn check_nonce(&mut self, from: SocketAddr, packet: &[u8]) {
         const UNKNOWN: u8 = 7;
         if packet[1] == UNKNOWN {
@@ -173,20 +174,20 @@ impl World {
         let mut packet = self.seen[any].clone();
         packet.due = self.now + Duration::from_nanos(self.dice.random_range(0..50_000));
         match self.dice.random_range(0..8) {
-            // Repeats it, however old.
+            // Repeats it, however old it is.
             0 | 1 => {}
             2 => {
                 let at = self.dice.random_range(0..packet.bytes.len());
                 packet.bytes[at] ^= 1 << self.dice.random_range(0..8);
             }
             3 => packet.bytes.truncate(self.dice.random_range(0..packet.bytes.len())),
-            // Reflects it, or sends it in another's name.
+            // Reflects it, or sends it in another client's name.
             4 => (packet.from, packet.to) = (packet.to, packet.from),
             5 => {
                 let others: Vec<SocketAddr> = self.clients.iter().map(|client| client.address).collect();
                 packet.from = others[self.dice.random_range(0..others.len())];
             }
-            // Puts one packet's head on another's body.
+            // Combines one packet's head with another's body.
             6 => {
                 let other = &self.seen[self.dice.random_range(0..self.seen.len())].bytes;
                 if other.len() > HEADER_BYTES && packet.bytes.len() > HEADER_BYTES {
@@ -195,7 +196,7 @@ impl World {
                 }
             }
             _ => {
-                // Loses one.
+                // Loses a packet.
                 if !self.flying.is_empty() {
                     let lost = self.dice.random_range(0..self.flying.len());
                     self.flying.swap_remove(lost);
@@ -203,7 +204,7 @@ impl World {
                 return;
             }
         }
-        // An unsealed refusal can be made up by whoever is on the path; it could lose the request as well.
+        // An attacker on the path can forge an unsealed refusal; it could lose the request as well.
         if packet.bytes.get(1) != Some(&7) {
             self.flying.push(packet);
         }
@@ -246,7 +247,7 @@ impl World {
                         assert_eq!(end.before, Some(content.added), "what was there before");
                         content.added += 1;
                     }
-                    // Whatever has become of it by now is the end of it.
+                    // The present state of the word is final.
                     (OperationType::Atomic, _) if end.is_uncertain => {
                         content.added = self.node.memory.load((client as u64 + 1) * 4096 + WORD);
                         self.uncertain += 1;
@@ -260,7 +261,7 @@ impl World {
         }
     }
 
-    /// Nobody changes any memory but who writes it, once.
+    /// Checks that only a client's own writes change its memory, each once.
     fn check_memory(&mut self, client: usize) {
         let bytes = self.node.bytes((client as u64 + 1) * 4096, BYTES);
         let first = bytes[0];
@@ -281,7 +282,7 @@ impl World {
         );
     }
 
-    /// The node has refused something, such as a packet that the attacker has altered.
+    /// Whether the node has refused a packet, such as one that the attacker has altered.
     fn was_refused(&self) -> bool {
         self.node.responder.counters().refused > 0
     }

@@ -1,5 +1,5 @@
-//! A path that stops to carry long datagrams in the middle of transfers, in one direction or both, and carries them again later.
-//! Operations go on in shorter datagrams, and their ends are true.
+//! A path that stops carrying long datagrams in the middle of transfers, in one direction or both, and carries them
+//! again later. Operations continue in shorter datagrams, and their reported outcomes are true.
 
 mod rig;
 
@@ -28,26 +28,26 @@ const INITIATOR_LIMITS: InitiatorLimits = InitiatorLimits {
 const RESPONDER_LIMITS: ResponderLimits =
     ResponderLimits { packet_max: LONGEST, change_timeout: Duration::from_millis(50), ..RESPONDER };
 
-/// What happens to a datagram that is too long for its direction.
+/// Fate of a datagram that is too long for its direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Excess {
-    /// It is lost on its way.
+    /// The datagram is lost on its way.
     Lost,
     /// The client's own system refuses it.
     Refused,
 }
 
-/// A client, and what it uses.
+/// A client and its resources.
 struct End {
     executor: Executor,
     address: SocketAddr,
     writes: Destination,
     reads: Destination,
     atomics: Destination,
-    /// Bytes of the longest datagram that its path carries to the node, and to it.
+    /// Bytes of the longest datagram that the path carries to the node, and to the client.
     carries: [usize; 2],
     excess: Excess,
-    /// The longest datagram of each direction since somebody asked.
+    /// The longest datagram of each direction since the test last reset it.
     longest: [usize; 2],
 }
 
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Sends what is to be sent, and goes on to what happens next.
+    /// Sends pending packets, and advances to the next event.
     fn step(&mut self) {
         for end in 0..self.ends.len() {
             while let Some((_, packet)) = next(|it| self.ends[end].executor.poll_transmit(it)) {
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// Writes and reads back, and changes the path when the node has carried out as many writes.
+    /// Writes and reads back, and changes the path when the node has performed the given number of writes.
     fn write_and_read(&mut self, seed: u8, change: Option<(u64, [usize; 2], Excess)>) {
         let writes = self.node.responder.counters().writes;
         self.begin(0, Action::Write(bytes(seed)));
@@ -240,7 +240,7 @@ fn a_path_that_carries_long_datagrams_again_is_used_for_them_again() {
     while world.ends[0].datagram_max() < LONGEST {
         assert!(world.now < since + Duration::from_secs(10), "nobody tries larger ones");
         world.write_and_read(3, None);
-        // A session that is used now and then.
+        // The session is idle for a while.
         world.now += Duration::from_millis(200);
     }
     world.ends[0].longest = [0; 2];
@@ -270,7 +270,8 @@ fn one_clients_path_changes_no_other_clients_datagrams() {
     assert!(world.ends[1].longest[1] > 4000, "the node's answers are as long as before");
 }
 
-/// Words are added to while the path loses more and more. The node carries out what is said to have been carried out.
+/// Adds to words while the path loses more and more. The node has performed exactly the additions that are reported as
+/// performed.
 #[test]
 fn changes_end_with_the_truth_while_the_path_changes() {
     for seed in 0..30 {

@@ -1,5 +1,5 @@
-//! Transfers over real sockets on loopback: directly, and through somebody on the path who loses, repeats, alters and makes up
-//! datagrams.
+//! Transfers over real sockets on loopback: directly, and through an attacker on the path that loses, repeats, alters
+//! and forges datagrams.
 
 mod rig;
 
@@ -17,13 +17,13 @@ use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 40_000;
-/// Less, where each loss takes a time-out.
+/// Number of bytes for tests in which each loss costs a time-out.
 const LESS: usize = 8000;
 const REGION: u64 = 48_000;
-/// Several fit into what the system hands over at once, and operations have several.
+/// Size of packets, so that several fit into one system call, and operations have several.
 const PACKET_MAX: usize = 1280;
 
-/// Time-outs that a machine with other work keeps.
+/// Time-outs that a busy machine keeps.
 const INITIATOR: InitiatorLimits = InitiatorLimits {
     slots: 64,
     window: 1 << 20,
@@ -57,7 +57,7 @@ fn socket() -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// Until `stop`, answers whoever asks.
+/// Answers all requests until `stop` is set.
 fn serve(mut node: Node, mut socket: NodeSocket, stop: &AtomicBool) {
     let began = Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -69,7 +69,7 @@ fn serve(mut node: Node, mut socket: NodeSocket, stop: &AtomicBool) {
     }
 }
 
-/// A client whose datagrams go to `via`.
+/// A client whose datagrams are sent to `via`.
 struct Session {
     executor: Executor,
     socket: UdpSocket,
@@ -105,7 +105,8 @@ impl Session {
     }
 }
 
-/// A node on a thread of its own, and a session with it. `via` gives the address at which the session reaches the node.
+/// Starts a node on a thread of its own, and a session with it. `via` returns the address at which the session reaches
+/// the node.
 fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     stop: &'scope AtomicBool,
@@ -126,7 +127,7 @@ fn start<'scope>(
     Session { executor, socket: ours, began: Instant::now(), keys, memory }
 }
 
-/// Stops the node's thread also when a test fails.
+/// Stops the node's thread even if a test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -151,7 +152,8 @@ fn transfers_arrive_whole_over_sockets() {
     });
 }
 
-/// Passes datagrams on between the session and the node. Some it loses, repeats, alters, or sends to where they came from.
+/// Forwards datagrams between the session and the node. Loses some, repeats some, alters some, and reflects some to
+/// their sender.
 fn attack(node: SocketAddr, seed: u64, mut socket: UdpSocket, stop: &AtomicBool) {
     let mut dice = StdRng::seed_from_u64(seed);
     let (mut client, mut seen) = (None, Vec::<(SocketAddr, Vec<u8>)>::new());
@@ -205,7 +207,8 @@ fn whoever_is_on_the_path_of_sockets_changes_nothing_and_repeats_nothing() {
         let (mut sure, mut perhaps) = (0, 0);
         for round in 0..4u8 {
             let end = session.run(Action::Write(vec![round; LESS]));
-            // A refusal is not sealed, so whoever alters a request brings one about, as it could lose the request.
+            // A refusal is not sealed, so an attacker that alters a request can cause one, as it could lose the
+            // request.
             if end.status == Status::Ok {
                 let mut there = vec![0; LESS];
                 session.memory.read(0, &mut there);

@@ -3,7 +3,7 @@
 use super::{Sender, TAG_BYTES};
 use ring::aead;
 
-/// A derived key, set up.
+/// A derived key, set up for AES-GCM.
 #[derive(Debug)]
 pub(crate) struct Cipher(aead::LessSafeKey);
 
@@ -21,8 +21,8 @@ impl Cipher {
         aead::Nonce::assume_unique_for_key(bytes)
     }
 
-    /// Encrypts the body of a packet in place, and puts the tag into the packet's last bytes, which authenticates the header
-    /// too. `counter` must be new.
+    /// Encrypts the body of a packet in place, and puts the tag into the packet's last bytes. The tag authenticates the
+    /// header too. `counter` must be new.
     pub fn seal(&self, sender: Sender, counter: u64, packet: &mut [u8], header: usize) {
         let (head, rest) = packet.split_at_mut(header);
         let (body, room) = rest.split_at_mut(rest.len() - TAG_BYTES);
@@ -31,7 +31,7 @@ impl Cipher {
         room.copy_from_slice(tag.expect("packets are far shorter than AES-GCM allows").as_ref());
     }
 
-    /// Decrypts what is behind the header. `None`: somebody else has made the packet, or it was changed on its way.
+    /// Decrypts the bytes after the header. `None`: the packet was made without the key, or was changed on its way.
     pub fn open<'a>(
         &self,
         sender: Sender,

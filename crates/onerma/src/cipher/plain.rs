@@ -1,9 +1,10 @@
-//! No encryption at all: packets go out as they are, with a tag that everybody knows. It is there to measure what encryption
-//! costs, and protects nothing.
+//! No encryption at all: packets are sent as they are, with a tag that is publicly known. It exists to measure the cost
+//! of encryption, and protects nothing.
 
 use super::{Sender, TAG_BYTES};
 
-// A feature can be turned on from afar, by another crate or by `--all-features`. Whoever wants this one says so twice.
+// A feature can be turned on from afar, by another crate or by `--all-features`. So this one must be requested in two
+// places.
 const _: () = assert!(
     option_env!("PORTCULLIS_DANGEROUS_PLAIN").is_some(),
     "dangerous-plain leaves packets unencrypted: for benchmarks only, with PORTCULLIS_DANGEROUS_PLAIN=1"
@@ -12,7 +13,7 @@ const _: () = assert!(
 /// The tag of every packet.
 const TAG: [u8; TAG_BYTES] = *b"DANGEROUSLYPLAIN";
 
-/// Nothing.
+/// A cipher that does nothing.
 #[derive(Debug)]
 pub(crate) struct Cipher;
 

@@ -1,4 +1,4 @@
-//! Control messages of a client's end: what the client posts to its control queue pair on other ends goes over a link here.
+//! Control messages of a client's end. Other ends post them to a control queue pair; here they travel over a link.
 
 use portcullis_memory::{ArenaMemory, Memory};
 use portcullis_nic::{
@@ -9,31 +9,31 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
-/// Looks for a message that nobody has asked for: one in so many. Each costs a system call.
+/// Interval, in calls, of checks for a message that answers no request. Each check costs a system call.
 const LOOK_EVERY: u32 = 256;
 
-/// What carries control messages to the node and back. No call waits.
+/// A link that carries control messages to the node and back. No call waits.
 pub trait ControlLink: Debug + Send {
     /// Sends a message, now or with a later call.
     fn say(&mut self, message: &[u8]);
 
-    /// Sends what there was no room for.
+    /// Sends pending messages for which there was no room.
     fn go_on(&mut self);
 
-    /// Whether something waits for room.
+    /// Whether messages wait for room.
     fn is_behind(&self) -> bool;
 
-    /// The next message of the node, if one is there.
+    /// Returns the next message of the node, if one has arrived.
     fn hear(&mut self) -> Option<Vec<u8>>;
 
     /// Whether the node still held its end when the link was last used.
     fn is_alive(&self) -> bool;
 
-    /// Becomes readable when a message has come, or the node has gone.
+    /// Returns a descriptor that becomes readable when a message has arrived, or the node has left.
     fn descriptor(&self) -> BorrowedFd<'_>;
 }
 
-/// The messages of one end.
+/// The control messages of one end.
 #[derive(Debug)]
 pub(super) struct Control {
     link: Box<dyn ControlLink>,
@@ -60,7 +60,7 @@ impl Control {
             };
             let mut message = vec![0; local.length as usize];
             arena.read(local.address, &mut message);
-            // A connection carries messages of one length.
+            // All messages over a connection have one length, so short ones are extended to it.
             if let Some(whole) = message_in(&message)
                 && message.len() < whole.len()
             {
@@ -80,7 +80,7 @@ impl Control {
         requests.len()
     }
 
-    /// Takes in messages that have come, as far as there are receives for them.
+    /// Receives messages that have arrived, as far as receives are posted for them.
     pub fn proceed(&mut self, arena: &ArenaMemory, completions: &mut VecDeque<Completion>) {
         self.looks = self.looks.wrapping_add(1);
         if self.unanswered == 0 && !self.looks.is_multiple_of(LOOK_EVERY) {
@@ -93,7 +93,8 @@ impl Control {
             self.unanswered = self.unanswered.saturating_sub(1);
             let receive = self.receives.pop_front().expect("there is one");
             let LocalSpan { address, length, .. } = receive.local;
-            // A node whose message is too long breaks the protocol. The client finds out: the rest is missing.
+            // A node whose message is too long breaks the protocol. The client detects that, because the rest is
+            // missing.
             let there = message.len().min(length as usize);
             arena.write(address, &message[..there]);
             let length = u32::try_from(there).expect("it fits a span");
@@ -102,7 +103,7 @@ impl Control {
         }
     }
 
-    /// Looks at the link with the next [`proceed`](Self::proceed) in any case.
+    /// Makes the next [`proceed`](Self::proceed) check the link in any case.
     pub fn look(&mut self) {
         self.looks = LOOK_EVERY - 1;
     }

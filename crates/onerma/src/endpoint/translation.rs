@@ -1,4 +1,4 @@
-//! What a client posts, as a transfer; and the end of a transfer, as a completion says it.
+//! Conversion of a client's requests into transfers, and of a transfer's end into the status of a completion.
 
 use crate::atomic::Atomic;
 use crate::executor::{Transfer, TransferEnd};
@@ -9,7 +9,7 @@ use portcullis_memory::Memory;
 use portcullis_nic::{LocalSpan, OneShotRequest, OneShotVerb, Status};
 use portcullis_protocol::planted::{self, Fault};
 
-/// Small transfers are served before large ones: up to so many bytes.
+/// Size in bytes up to which transfers count as small. Small transfers are served before large ones.
 const LATENCY_BYTES_MAX: u32 = 4096;
 
 impl From<OneShotVerb> for OperationType {
@@ -23,7 +23,7 @@ impl From<OneShotVerb> for OperationType {
 }
 
 impl Transfer {
-    /// The transfer of a request. What it writes is read from the arena here.
+    /// Creates the transfer of a request. Reads the bytes of a write from the arena.
     #[must_use]
     pub fn of_request<M: Memory>(request: &OneShotRequest, to: Destination, arena: &M) -> Self {
         let OneShotRequest { address, local, verb, .. } = *request;
@@ -47,12 +47,12 @@ impl Transfer {
 }
 
 impl TransferEnd {
-    /// What the request's completion says of it.
+    /// Returns the status of the request's completion.
     #[must_use]
     pub fn verbs_status(&self) -> Status {
         match self.status {
             Ended::Ok => Status::Success,
-            // A part of it, or it at an earlier try, may have happened before its permission ended.
+            // A part of the request, or an earlier try, may have happened before its permission ended.
             Ended::RemoteAuthenticationFailure
                 if self.is_uncertain && !planted::is(Fault::RefusedAfterEffect) =>
             {
@@ -62,12 +62,13 @@ impl TransferEnd {
             Ended::Nack | Ended::Timeout | Ended::DispatchTimeout if self.is_uncertain => {
                 Status::RetryExceededError
             }
-            // A read changes nothing, and what surely has not happened can be tried again.
+            // A read changes nothing, and an operation that has certainly not happened can be tried again.
             Ended::Nack | Ended::Timeout | Ended::DispatchTimeout => Status::RnrRetryExceededError,
         }
     }
 
-    /// Puts what a transfer that has succeeded has brought into the arena. The buffer of a write holds what is there already.
+    /// Stores the result of a successful transfer in the arena. A write's buffer holds bytes that the arena has
+    /// already.
     pub fn store<M: Memory>(&self, local: LocalSpan, arena: &M) {
         match self.before {
             Some(before) => arena.store(local.address, before),
@@ -82,7 +83,8 @@ mod tests {
     use super::*;
     use crate::executor::TransferId;
 
-    /// The first try of a write has happened and its answer was lost, and the second is refused since the permission has ended.
+    /// The first try of a write has happened and its answer was lost. The second try is refused because the permission
+    /// has ended.
     #[test]
     fn what_may_have_happened_is_not_said_to_have_been_refused() {
         let end = |is_uncertain| end(Ended::RemoteAuthenticationFailure, is_uncertain);

@@ -1,4 +1,4 @@
-//! What a client's end waits for: datagrams, control messages, and time.
+//! The events that a client's end waits for: datagrams, control messages, and time.
 
 use super::control::{Control, ControlLink};
 use crate::UdpSocket;
@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: OwnedFd,
-    /// Rings when something is due that no arrival announces.
+    /// Timer that expires when work is due that no arrival announces.
     timer: OwnedFd,
 }
 
@@ -38,22 +38,22 @@ impl Watch {
             PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(control.descriptor(), link),
         ];
-        // Woken, timed out or interrupted: the caller looks everywhere in any case.
+        // Woken, timed out or interrupted: the caller checks all sources in any case.
         let _ = poll(&mut descriptors, Timespec::try_from(at_most).ok().as_ref());
     }
 
-    /// Becomes readable when something has come or is due.
+    /// Returns a descriptor that becomes readable when data has arrived or work is due.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Has the descriptor become readable in `due`, and when the link has room if something waits for that.
+    /// Makes the descriptor become readable in `due`, and when the link has room if messages wait for that.
     pub fn arm(&self, control: &Control, due: Option<Duration>) {
         let mut flags = EventFlags::IN;
         flags.set(EventFlags::OUT, control.is_behind());
-        // It was added, and is only changed here.
+        // The link's descriptor was added earlier, and is only changed here.
         let _ = epoll::modify(&self.epoll, control.descriptor(), EventData::new_u64(0), flags);
-        // A timer of zero would never ring.
+        // A timer of zero would never expire.
         let due = due.map_or(Duration::ZERO, |due| due.max(Duration::from_nanos(1)));
         let at = Timespec::try_from(due).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };

@@ -1,4 +1,4 @@
-//! A destination and direction: what waits for it, its congestion window, its round trip and its pace.
+//! A flow, which is a destination and direction: its waiting transfers, congestion window, round trip and pace.
 
 use super::{ExecutorLimits, Pace, Signal, TransferId};
 use crate::congestion::Congestion;
@@ -7,9 +7,9 @@ use crate::status::Status;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// An answer that takes so many round trips has waited for something else than the path.
+/// Number of round trips after which an answer must have waited for something other than the path.
 const PAUSE_ROUND_TRIPS: u32 = 8;
-/// The shortest round trip: clocks tell no shorter ones apart.
+/// The shortest round trip: clocks cannot measure shorter ones.
 const RTT_LEAST: Duration = Duration::from_micros(1);
 
 /// A destination and direction.
@@ -21,9 +21,9 @@ pub(super) struct Flow {
     burst: u32,
     rtt: Duration,
     under_way: u32,
-    /// Transfers with more to begin: those of `Latency`, those of `Bulk`, each in turns.
+    /// Transfers with more operations to begin: those of `Latency`, those of `Bulk`, each in turns.
     waiting: [VecDeque<TransferId>; 2],
-    /// When the pace lets the next operation begin.
+    /// Time at which the pace lets the next operation begin.
     next: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Flow {
         }
     }
 
-    /// Operations that may be under way.
+    /// Number of operations that may be in progress.
     pub fn window(&self) -> f64 {
         self.remote.window()
     }
@@ -57,12 +57,13 @@ impl Flow {
         self.waits() > 0
     }
 
-    /// Transfers with more to begin.
+    /// Number of transfers with more operations to begin.
     pub fn waits(&self) -> usize {
         self.waiting.iter().map(VecDeque::len).sum()
     }
 
-    /// Takes the transfer whose turn it is out of those that wait. With more to begin it goes behind the others of its class.
+    /// Removes the transfer whose turn it is from the waiting ones. If it has more operations to begin, the caller
+    /// adds it behind the others of its class.
     pub fn take_next(&mut self) -> (TransferId, ServiceClass) {
         let [latency, bulk] = &mut self.waiting;
         let first = latency.pop_front().map(|id| (id, ServiceClass::Latency));
@@ -73,12 +74,12 @@ impl Flow {
         self.waiting.iter_mut().for_each(|queue| queue.retain(|&it| it != id));
     }
 
-    /// Whether the window lets another operation be under way.
+    /// Whether the window lets another operation be in progress.
     pub fn has_room(&self) -> bool {
         self.remote.has_room(self.under_way)
     }
 
-    /// When the pace lets the next operation begin.
+    /// Time at which the pace lets the next operation begin.
     pub fn next_begin(&self) -> Duration {
         self.next
     }
@@ -87,7 +88,7 @@ impl Flow {
         self.has_room() && self.next <= now
     }
 
-    /// An operation begins: one each `RTT / CWND` (1RMA §6).
+    /// Notes that an operation begins: one begins in each `RTT / CWND` (1RMA §6).
     pub fn begun(&mut self, local: f64, now: Duration) {
         self.under_way += 1;
         let apart = self.apart(local);
@@ -95,25 +96,26 @@ impl Flow {
         self.next = self.next.max(behind) + apart;
     }
 
-    /// How far apart operations begin.
+    /// Returns the time between the beginnings of operations.
     fn apart(&self, local: f64) -> Duration {
         self.rtt.div_f64(self.remote.window().min(local))
     }
 
-    /// An operation has ended: tells this flow's window and this host's how it went (1RMA §6, Algorithm 1).
+    /// Notes that an operation has ended: updates this flow's window and this host's with its outcome (1RMA §6,
+    /// Algorithm 1).
     pub fn ended(&mut self, completion: &Completion, local: &mut Congestion, now: Duration) {
         self.under_way -= 1;
         let Completion { status, issue_delay, total_delay, .. } = *completion;
         let beyond = total_delay.saturating_sub(issue_delay);
-        // An answer that comes so much sooner than is believed: what was measured before has waited somewhere, perhaps for a paused
-        // process, and is no round trip. A pace that went on believing it would let operations begin so late that their permissions
-        // have ended.
+        // This answer took far less time than the assumed round trip. So the earlier measurement included a wait,
+        // perhaps for a paused process, and is not a round trip. A pace that kept it would let operations begin so late
+        // that their permissions have ended.
         let is_answer = matches!(status, Status::Ok | Status::RemoteAuthenticationFailure);
         let forgets_a_pause = is_answer && beyond * PAUSE_ROUND_TRIPS < self.rtt;
         if forgets_a_pause {
             self.rtt = beyond.max(RTT_LEAST);
         } else if status == Status::Ok {
-            // How long a refusal takes depends on when the permission has ended, too.
+            // The delay of a refusal also depends on the time at which the permission has ended.
             self.rtt = (self.rtt * 7 + beyond) / 8;
         }
         match (status, self.signal) {
@@ -128,8 +130,8 @@ impl Flow {
             (Status::Nack | Status::Timeout, _) | (Status::DispatchTimeout, Signal::Together) => {
                 self.remote.shed(self.rtt, now);
             }
-            // A refusal is an answer too. If it told nothing, a window that has shrunk would never come back where it lets
-            // operations begin too late for their permissions.
+            // A refusal is an answer too. If it did not count, a window that has shrunk so far that operations begin
+            // too late for their permissions would never recover.
             (Status::RemoteAuthenticationFailure, Signal::Apart) => {
                 local.refused(issue_delay);
                 self.remote.refused(beyond);
@@ -137,7 +139,7 @@ impl Flow {
             (Status::RemoteAuthenticationFailure, Signal::Together) => self.remote.refused(total_delay),
         }
         if forgets_a_pause {
-            // The next operation was put off by what is forgotten now.
+            // The next operation was delayed because of the round trip that is discarded now.
             self.next = self.next.min(now + self.apart(local.window()));
         }
     }
@@ -158,7 +160,7 @@ mod tests {
         rtt: RTT,
     };
 
-    /// What the local window and the flow's are after an operation that ended like this, when both were 10.
+    /// Returns the local window and the flow's after an operation that ended like this, when both were 10.
     fn after(signal: Signal, status: Status, [issue_delay, total_delay]: [u64; 2]) -> [f64; 2] {
         let pace = Pace { initial: 10.0, signal, ..Pace::default() };
         let parameters =
@@ -225,7 +227,7 @@ mod tests {
             }
             flow.begun(1.0, now);
             assert!(flow.rtt > Duration::from_millis(100), "{:?}", flow.rtt);
-            // A late refusal says nothing of the path.
+            // A late refusal is no evidence about the path.
             let before = flow.rtt;
             end(&mut flow, Status::RemoteAuthenticationFailure, Duration::from_secs(1));
             assert_eq!(flow.rtt, before);

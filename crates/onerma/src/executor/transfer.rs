@@ -1,4 +1,4 @@
-//! A transfer: what of it is under way, what is to be repeated, and how it has gone so far.
+//! A transfer: its parts in progress, its parts to repeat, and its outcome so far.
 
 use crate::OPERATION_MAX;
 use crate::initiator::{Action, Command, Completion, Destination, ServiceClass};
@@ -10,40 +10,40 @@ use std::time::Duration;
 /// A read or a write of any length, or one atomic or rekey.
 #[derive(Clone, Debug)]
 pub struct Transfer {
-    /// What is to be done. Buffers may have any length but 0.
+    /// The action to perform. Buffers may have any length but 0.
     pub action: Action,
-    /// Where.
+    /// The destination.
     pub to: Destination,
-    /// The first byte, from the start of the region.
+    /// The address of the first byte, from the start of the region.
     pub address: u64,
-    /// Its class.
+    /// The class of service.
     pub class: ServiceClass,
-    /// Whether a part of a write may be written again when its answer was lost. Only where nobody else writes these bytes
-    /// meanwhile: otherwise their bytes could be overwritten. Reads, and whatever surely has not happened, are repeated in
-    /// any case.
+    /// Whether a part of a write may be written again when its answer was lost. That is safe only if no other client
+    /// writes these bytes meanwhile: otherwise its bytes could be overwritten. Reads, and operations that have
+    /// certainly not happened, are repeated in any case.
     pub may_repeat: bool,
 }
 
-/// A transfer that is under way.
+/// Identifier of a transfer in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TransferId(pub u64);
 
-/// The end of a transfer. None of its operations is under way any more.
+/// The end of a transfer. None of its operations is in progress any more.
 #[derive(Clone, Debug)]
 pub struct TransferEnd {
-    /// Which transfer.
+    /// The transfer that has ended.
     pub id: TransferId,
-    /// `OK` if all of it was done, otherwise why the first part that failed did.
+    /// `OK` if all of it was performed, otherwise the status of the first part that failed.
     pub status: Status,
-    /// Whether a change that has not succeeded may have happened, or a part of it.
+    /// Whether a change that has not succeeded, or a part of it, may have happened.
     pub is_uncertain: bool,
-    /// The word that was there before an atomic that has succeeded.
+    /// The former word, if an atomic has succeeded.
     pub before: Option<u64>,
     /// Whether it was a read.
     pub is_read: bool,
-    /// The buffer of a read or a write. A read that has not succeeded leaves no promise about its bytes.
+    /// The buffer of a read or a write. If a read has not succeeded, its bytes are not valid.
     pub buffer: Vec<u8>,
-    /// Operations that it took, those that were repeated included.
+    /// Number of operations that it took, including repeated ones.
     pub operations: u64,
 }
 
@@ -52,28 +52,28 @@ pub struct TransferEnd {
 pub(super) struct Part {
     offset: usize,
     pub length: usize,
-    /// How often an operation with these bytes has got no answer.
+    /// Number of operations on these bytes that got no answer.
     pub lost: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct UnderWay {
     transfer: Transfer,
-    /// Bytes that have been begun once, from the first on.
+    /// Number of bytes that have been begun once, from the first on.
     begun: usize,
     /// Parts to be begun again.
     repeats: Vec<Part>,
     under_way: u32,
     operations: u64,
-    /// When its time is over, unless one of its operations succeeds before.
+    /// Time at which the transfer's time is over, unless one of its operations succeeds before.
     until: Duration,
-    /// Why it fails. Nothing more of it begins.
+    /// Reason for which the transfer fails. No further operation of it begins.
     failure: Option<Status>,
-    /// How the latest operation that is to be repeated ended.
+    /// Status of the latest operation that must be repeated.
     latest: Option<Status>,
-    /// Whether its time is over: nothing of it begins any more.
+    /// Whether the transfer's time is over: no further operation of it begins.
     is_over: bool,
-    /// Whether a part of it has, or may have, happened.
+    /// Whether a part of the transfer has, or may have, happened.
     has_effect: bool,
     before: Option<u64>,
 }
@@ -101,7 +101,7 @@ impl UnderWay {
         }
     }
 
-    /// Which destination and direction it is of.
+    /// Returns the destination and direction of the transfer.
     pub fn flow(&self) -> (SocketAddr, OperationType) {
         (self.transfer.to.address, self.transfer.action.operation())
     }
@@ -135,27 +135,27 @@ impl UnderWay {
             Action::Write(bytes) => Action::Write(bytes[part.offset..][..part.length].to_vec()),
             whole @ (Action::Atomic(_) | Action::Rekey(_)) => whole.clone(),
         };
-        // An address beyond all regions is refused by the node, as others that do not exist.
+        // The node refuses an address beyond all regions, like any address outside a region.
         let address = address.saturating_add(part.offset as u64);
         (part, Command { action, to: to.clone(), address, class: *class })
     }
 
-    /// When its time is over.
+    /// Time at which the transfer's time is over.
     pub fn until(&self) -> Duration {
         self.until
     }
 
-    /// Gives the transfer time back that does not count.
+    /// Extends the transfer's time by time that does not count.
     pub fn excuse(&mut self, time: Duration) {
         self.until += time;
     }
 
-    /// One of its operations has succeeded, so its time is over later.
+    /// Extends the transfer's time after one of its operations has succeeded.
     pub fn succeeded(&mut self, until: Duration) {
         self.until = self.until.max(until);
     }
 
-    /// A part has ended.
+    /// Handles the end of a part.
     pub fn take(&mut self, part: Part, completion: Completion) {
         self.under_way -= 1;
         self.has_effect |= completion.status == Status::Ok || completion.is_uncertain;
@@ -178,17 +178,17 @@ impl UnderWay {
         let is_write = matches!(self.transfer.action, Action::Write(_));
         match completion.status {
             Status::Ok | Status::RemoteAuthenticationFailure => false,
-            // Nothing was done.
+            // The operation was not performed.
             Status::Nack | Status::DispatchTimeout => true,
             Status::Timeout => !completion.is_uncertain || is_write && self.transfer.may_repeat,
         }
     }
 
-    /// Its time is over: what it has not begun it does not begin.
+    /// Handles the end of the transfer's time: the transfer begins no further operations.
     pub fn give_up(&mut self) {
         self.is_over = true;
         if self.has_more() {
-            // What never had its turn has waited on this host.
+            // A transfer that never had a turn has waited on this host.
             self.failure = Some(self.latest.unwrap_or(Status::DispatchTimeout));
         }
     }

@@ -32,9 +32,9 @@ pub(super) struct Sent {
     pub arrivals: Arrivals,
     /// The responder's salt for a change, once it is known.
     pub salt: u64,
-    /// How often the initiator has asked what became of it.
+    /// Number of requests for the outcome that the initiator has sent.
     pub asks: u32,
-    /// The word that was there before an atomic, once it is known to have happened.
+    /// The former word of an atomic, once it is known to have happened.
     pub before: Option<u64>,
 }
 
@@ -43,7 +43,8 @@ impl Slot {
         u32::try_from(self.buffer.len()).expect("a longer command is not taken")
     }
 
-    /// The header of a packet under this counter. `id` is the slot's own, `operation` and `salt` are what is known of them.
+    /// Returns the header of a packet under this counter. `id` is the slot's own; `operation` and `salt` are their
+    /// known values.
     pub fn header(&self, kind: Kind, id: SlotId, counter: u64, (operation, salt): (u64, u64)) -> Header {
         Header {
             kind,
@@ -61,7 +62,7 @@ impl Slot {
         }
     }
 
-    /// Whether a header with a number of this slot's operation is of an answer to it.
+    /// Whether a header with a number of this slot's operation belongs to an answer to it.
     pub fn is_answer(&self, from: SocketAddr, header: &Header) -> bool {
         self.to == from
             && (self.operation, self.length(), self.client, self.region, self.address)

@@ -22,7 +22,7 @@ impl Path {
         Self { mtu, carries: [most; 2], now: Duration::ZERO, probes: Vec::new() }
     }
 
-    /// Carries probes and their answers, and lets so many milliseconds pass.
+    /// Carries probes and their answers, and advances the time by `millis` milliseconds.
     fn pass(&mut self, millis: u64) {
         let until = self.now + at(millis);
         loop {
@@ -43,7 +43,7 @@ impl Path {
         self.now = until;
     }
 
-    /// An operation whose data is one datagram of the size in use. Returns whether it got through.
+    /// Performs an operation whose data is one datagram of the size in use. Returns whether it succeeded.
     fn operate(&mut self, direction: Direction) -> bool {
         let (bytes, sent) = (self.mtu.datagram_max(), self.now);
         let is_carried = bytes <= self.carries[direction as usize];
@@ -68,7 +68,7 @@ fn a_size_that_is_lost_in_either_direction_is_lowered_to_what_the_path_carries()
             let mut path = Path::new(sizes[3], sizes[3]);
             assert!(path.operate(direction));
             path.carries[direction as usize] = carried + 1;
-            // The other direction goes on, and says nothing of this one.
+            // Small datagrams are still carried, and are no evidence about the size in use.
             let small = path.mtu.base();
             path.mtu.carried(direction, small, path.now);
             assert!(!path.operate(direction));
@@ -88,7 +88,8 @@ fn an_operation_that_is_lost_while_others_as_large_get_through_changes_nothing()
     assert!(path.operate(Direction::ToClient));
     path.mtu.lost(Direction::ToClient, 4224, sent, path.now);
     assert_eq!((path.mtu.datagram_max(), path.probes.len()), (4224, 0));
-    // What is carried to the client says nothing of the other direction. The path answers that nothing is wrong.
+    // Datagrams that are carried to the client are no evidence about the other direction. The path's answers show that
+    // nothing is wrong.
     path.mtu.lost(Direction::ToNode, 4224, sent, path.now);
     path.pass(1);
     assert_eq!((path.mtu.datagram_max(), path.probes.len()), (4224, 4));
@@ -124,7 +125,7 @@ fn a_larger_size_is_found_again_by_a_timer_that_slows_down() {
     let probes = path.probes.len();
     path.pass(600_000);
     assert_eq!(path.probes.len(), probes, "nothing is left to find");
-    // After a long time without trouble the timer is quick again.
+    // After a long time without trouble the timer is short again.
     path.carries = [1300; 2];
     assert!(!path.operate(Direction::ToNode));
     path.pass(1_000);
@@ -158,7 +159,7 @@ fn answers_that_nobody_asked_for_change_nothing() {
     let mut answer = probe.clone();
     answer.resize(sizes[3], 0);
     path.mtu.handle_answer(stranger, &answer, path.now);
-    // Another token, as of an earlier search.
+    // Another token, such as that of an earlier search.
     answer[4] ^= 1;
     path.mtu.handle_answer(to, &answer, path.now);
     answer[4] ^= 1;

@@ -1,5 +1,5 @@
-//! Changes (writes, atomics, rekeys) under way: from the solicitation to the last byte of their data. And those that are
-//! finished, as far back as the memory for them reaches.
+//! Changes (writes, atomics, rekeys) in progress, from the solicitation to the last byte of their data, and the record
+//! of the latest completed changes.
 
 use crate::arrivals::Arrivals;
 use crate::packet::Header;
@@ -8,30 +8,30 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A change whose bytes are on their way.
+/// A change whose bytes are in flight.
 #[derive(Debug)]
 pub(super) struct Change {
     from: SocketAddr,
     request: Header,
-    /// What the region's version was when the request was authenticated.
+    /// The region's version at the time when the request was authenticated.
     pub version: u64,
     deadline: Duration,
     pub bytes: Vec<u8>,
     arrivals: Arrivals,
 }
 
-/// What came of a request for a change.
+/// The result of a request for a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Begun {
-    /// It is under way.
+    /// The change is in progress now.
     New,
-    /// It was under way before: the request was repeated.
+    /// The change was in progress before: the request was repeated.
     Before,
-    /// Too many are under way.
+    /// Too many changes are in progress.
     Full,
 }
 
-/// The changes, by their salts.
+/// The changes in progress, by their salts.
 #[derive(Debug)]
 pub(super) struct Changes {
     most: usize,
@@ -39,7 +39,8 @@ pub(super) struct Changes {
     by_salt: HashMap<u64, Change>,
     /// The salts of each client's changes, by operation.
     by_client: HashMap<u64, HashMap<u64, u64>>,
-    /// Deadlines, which all come after the same time, with their salts. Some are done before.
+    /// Deadlines with their salts, in order, because all changes have the same time-out. Some changes end before
+    /// theirs.
     deadlines: VecDeque<(Duration, u64)>,
 }
 
@@ -49,7 +50,7 @@ impl Changes {
         Self { most, most_of_a_client, by_salt, by_client, deadlines: VecDeque::new() }
     }
 
-    /// Begins a change under a salt that no other ever had.
+    /// Begins a change under a salt that no other change ever had.
     pub fn begin(
         &mut self,
         from: SocketAddr,
@@ -73,15 +74,16 @@ impl Changes {
         Begun::New
     }
 
-    /// Drops the oldest change of the client that has the most of them, if those are more than a client with `held` would have
-    /// then: many clients that begin changes and end none keep nobody else from changing anything.
+    /// Drops the oldest change of the client with the most changes, if it has more of them than the requesting client
+    /// would have, which is `held + 1`. So clients that begin many changes and end none cannot prevent other clients
+    /// from changes.
     fn make_room(&mut self, held: usize) -> bool {
         let greediest = self.by_client.values().max_by_key(|changes| changes.len());
         let oldest = greediest.filter(|changes| changes.len() > held + 1).and_then(|it| it.values().min());
         oldest.copied().is_some_and(|salt| self.remove(salt).is_some())
     }
 
-    /// Whether a packet claims to be of a change that is under way.
+    /// Whether a packet claims to belong to a change in progress.
     pub fn wants(&self, header: &Header, from: SocketAddr, now: Duration) -> bool {
         self.by_salt.get(&self.salt_of(header)).is_some_and(|change| {
             let Header { of, length, client, region, operation, address, .. } = change.request;
@@ -99,7 +101,8 @@ impl Changes {
         })
     }
 
-    /// Takes in a part of a change that [`wants`](Self::wants) it. Returns the change if that was the last part.
+    /// Adds a part of a change, after [`wants`](Self::wants) has accepted it. Returns the change if that was the last
+    /// part.
     pub fn add(&mut self, header: &Header, body: &[u8]) -> Option<Change> {
         let salt = self.salt_of(header);
         let change = self.by_salt.get_mut(&salt)?;
@@ -117,14 +120,14 @@ impl Changes {
         self.remove(salt)
     }
 
-    /// The salt of the change that a part is of.
+    /// Returns the salt of the change that a part belongs to.
     fn salt_of(&self, header: &Header) -> u64 {
         let of_client = self.by_client.get(&header.client).filter(|_| planted::is(Fault::SaltNotCompared));
         of_client.and_then(|it| it.get(&header.operation)).copied().unwrap_or(header.salt)
     }
 
-    /// Drops a client's change that is under way: the change never happens. What is another client's stays. Returns whether there was
-    /// one.
+    /// Drops a client's change that is in progress: the change never happens. Leaves changes of other clients alone.
+    /// Returns whether there was such a change.
     pub fn cancel(&mut self, header: &Header) -> bool {
         let is_theirs = |change: &Change| {
             (change.request.client, change.request.operation) == (header.client, header.operation)
@@ -142,12 +145,12 @@ impl Changes {
         Some(change)
     }
 
-    /// The next deadline.
+    /// Returns the next deadline.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.deadlines.front().map(|&(deadline, _)| deadline)
     }
 
-    /// Drops what has run out of time. Returns how many changes that were.
+    /// Drops changes that have timed out. Returns their number.
     pub fn expire(&mut self, now: Duration) -> u64 {
         let mut expired = 0;
         while let Some((_, salt)) = self.deadlines.pop_front_if(|&mut (deadline, _)| deadline <= now) {
@@ -157,14 +160,14 @@ impl Changes {
     }
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// It has happened, and this word was there before.
+    /// The change has happened, and this is the former word.
     Done(u64),
-    /// It has not happened.
+    /// The change has not happened.
     NotDone,
-    /// It may have happened: it is too long ago.
+    /// The change may have happened: it is too long ago.
     Forgotten,
 }
 
@@ -172,11 +175,11 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Finished {
     most: usize,
-    /// By salt: client, operation, and the word that was there before.
+    /// Client, operation and former word, by salt.
     by_salt: HashMap<u64, (u64, u64, u64)>,
     /// The salts, the oldest first.
     order: VecDeque<u64>,
-    /// The largest salt that was forgotten.
+    /// The largest salt that was dropped.
     forgotten: u64,
 }
 
@@ -185,7 +188,7 @@ impl Finished {
         Self { most, by_salt: HashMap::new(), order: VecDeque::new(), forgotten: 0 }
     }
 
-    /// Notes a change that has happened. `before`: the word that was there, for an atomic.
+    /// Adds a change that has happened. `before` is the former word, for an atomic.
     pub fn add(&mut self, header: &Header, before: u64) {
         if planted::is(Fault::FinishedForgotten) {
             return;
@@ -200,7 +203,7 @@ impl Finished {
         }
     }
 
-    /// What became of a change that is not under way.
+    /// Returns the outcome of a change that is not in progress.
     pub fn fate(&self, header: &Header) -> Fate {
         match self.by_salt.get(&header.salt) {
             Some(&(client, operation, before))
@@ -208,7 +211,8 @@ impl Finished {
             {
                 Fate::Done(before)
             }
-            // Salts grow. Whatever has a larger one than all that were forgotten and has happened is still known.
+            // Salts increase. A change with a salt larger than all that were dropped is still recorded if it has
+            // happened.
             _ if header.salt > self.forgotten => Fate::NotDone,
             _ => Fate::Forgotten,
         }
@@ -230,7 +234,8 @@ mod tests {
         Header { kind, of, length, client, region, operation, slot, counter, salt, address, offset, answers }
     }
 
-    /// A hostile client asks with somebody else's salt, and with its own name for the operation or the other's.
+    /// A hostile client requests the outcome with another client's salt, and with its own name for the operation or the
+    /// other's.
     #[test]
     fn asking_for_what_another_client_does_neither_ends_it_nor_tells_of_it() {
         let mut changes = Changes::new(4, 4);

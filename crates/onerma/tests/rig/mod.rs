@@ -1,4 +1,4 @@
-//! What the tests of operations share: a responder with memory, clients with keys, and the packets between them.
+//! Shared parts of the tests of operations: a responder with memory, clients with keys, and the packets between them.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub const MEMORY: u64 = 1 << 16;
-/// Where regions' holders find the lifetime word: eight bytes before their region, which begins at zero for them.
+/// Address of the lifetime word for regions' holders: eight bytes before their region, which begins at zero for them.
 pub const LIFETIME_WORD: u64 = 0u64.wrapping_sub(8);
 pub const INCARNATION: u64 = 77;
 
@@ -40,7 +40,7 @@ pub struct Node {
     pub address: SocketAddr,
 }
 
-/// One client, and where it is.
+/// One client and its address.
 pub struct Client {
     pub initiator: Initiator,
     pub address: SocketAddr,
@@ -71,7 +71,7 @@ impl Node {
         self.responder.regions().insert(region).expect("room")
     }
 
-    /// Where a client's operations on a region go, with its key.
+    /// Returns the destination of a client's operations on a region, with its key.
     pub fn grant(&mut self, region: RegionId, to: &Client) -> Destination {
         let host = HostAddress::from(to.address.ip());
         let key = self.responder.regions().derive(region, host, to.id).expect("the region is there");
@@ -109,13 +109,13 @@ impl Client {
     }
 }
 
-/// The next packet of an end, with where it goes.
+/// Returns the next packet of an end, with its destination.
 pub fn next(poll: impl FnOnce(&mut Vec<u8>) -> Option<SocketAddr>) -> Option<(SocketAddr, Vec<u8>)> {
     let mut packet = Vec::new();
     poll(&mut packet).map(|to| (to, packet))
 }
 
-/// Hands packets over, each at once and once, until there are none.
+/// Delivers packets, each at once and once, until there are none.
 pub fn exchange(node: &mut Node, client: &mut Client, now: Duration) {
     loop {
         let mut moved = false;
