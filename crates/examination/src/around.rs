@@ -10,9 +10,9 @@ use std::ops::Range;
 /// A NIC whose verbs go through a [`Hook`].
 #[derive(Debug, Default)]
 pub struct Around<N: Nic, H: Hook<N>> {
-    /// The NIC inside. What is done to it directly bypasses the hook.
+    /// The NIC inside. A call to it directly bypasses the hook.
     pub nic: N,
-    /// The verbs that are done in another way.
+    /// The hook: the verbs that are carried out in another way.
     pub hook: H,
 }
 
@@ -28,7 +28,8 @@ macro_rules! verbs {
         looks { $($look:ident($($shown:ident: $shown_type:ty),*) -> $seen:ty;)* }
         acts { $($act:ident($($given:ident: $given_type:ty),*) -> $said:ty;)* }
     ) => {
-        /// Verbs that are done in another way than the NIC inside does them. A verb that is left out is passed on.
+        /// Verbs that are carried out in another way than the NIC inside does. A verb that an implementation leaves out
+        /// is passed on to the NIC inside.
         ///
         /// ```
         /// use portcullis_examination::{Around, Hook};

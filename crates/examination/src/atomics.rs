@@ -1,4 +1,4 @@
-//! Atomics through a window over one word, as for extending leases, and with what they are atomic.
+//! Atomics through a window over one word, as for extending leases, and the accesses to which they are atomic.
 
 use super::attempt::works;
 use super::probe::Said;
@@ -6,7 +6,7 @@ use super::setback::Setback;
 use crate::bench::{Bench, HELD, HELD_OFFSET, Holder, LOCAL_OFFSET};
 use portcullis_nic::{Access, AtomicScope, Memory, Nic, Operation, WindowKind};
 
-/// One after another, so that each has to see the result of the one before.
+/// Number of additions, one after another, so that each must see the result of the previous one.
 const ADDITIONS: u64 = 16;
 
 pub(super) fn count<N: Nic>(bench: &mut Bench<N>) -> Said {
@@ -44,7 +44,7 @@ pub(super) fn count<N: Nic>(bench: &mut Bench<N>) -> Said {
     Ok(format!("tried through {what} of 8 bytes; {scope}"))
 }
 
-/// Checks what was returned, and what is there now.
+/// Checks the value that was returned, and the value that is in memory now.
 fn expect<N: Nic>(bench: &Bench<N>, (what, before): (&str, u64), after: u64) -> Result<(), Setback> {
     let (came, there) = (bench.local_memory.load(LOCAL_OFFSET), bench.held_word());
     if (came, there) == (before, after) {

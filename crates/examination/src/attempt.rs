@@ -1,5 +1,5 @@
-//! Single accesses, and what they show. An access that must be refused breaks a guarantee by succeeding. An access that
-//! must work and does not shows nothing about guarantees.
+//! Single accesses, and what their outcomes prove. An access that must be refused breaks a guarantee by succeeding. If
+//! an access that must work fails, that proves nothing about guarantees.
 
 use super::setback::Setback;
 use crate::bench::{Bench, End, Held, HeldObject, Holder, Pair};
@@ -26,10 +26,10 @@ impl Subject {
         Ok(Self { pair: bench.pair()?, holder, held: None })
     }
 
-    /// A new key over the range under test, on a pair in service. The key before it is destroyed.
+    /// Makes a new key over the range under test, on a pair in service, and destroys the previous key.
     pub(super) fn key<N: Nic>(&mut self, bench: &mut Bench<N>, access: Access) -> Result<Held, Setback> {
         if let Some(before) = self.held.take() {
-            // What happens to a type-2 bind when its queue pair is reset is not promised.
+            // No promise covers a type-2 bind when its queue pair is reset.
             match before.object {
                 HeldObject::Window(window) => bench.nic.deallocate_window(window)?,
                 HeldObject::Region(region) => bench.nic.deregister_region(region)?,
@@ -42,7 +42,7 @@ impl Subject {
     }
 }
 
-/// An access that must be refused, and must not move a byte. The queue pairs are in ERR afterwards.
+/// Executes an access that must be refused and must not move a byte. The queue pairs are in ERR afterwards.
 pub(super) fn refused<N: Nic>(
     bench: &mut Bench<N>,
     pair: Pair,
@@ -63,7 +63,7 @@ pub(super) fn refused<N: Nic>(
     Err(Setback::Failed(format!("{what} was to be refused, and ended with {status}")))
 }
 
-/// An access that must work, so that a refusal beside it has a meaning.
+/// Executes an access that must work, so that a refusal beside it has a meaning.
 pub(super) fn works<N: Nic>(
     bench: &mut Bench<N>,
     pair: Pair,
@@ -76,7 +76,8 @@ pub(super) fn works<N: Nic>(
     }
 }
 
-/// After a refusal on another pair. If that broke this queue pair too, what it does next shows nothing.
+/// Checks that a refusal on another pair left this queue pair in service. A queue pair that it broke too proves nothing
+/// by its next accesses.
 pub(super) fn undisturbed<N: Nic>(bench: &Bench<N>, end: End) -> Result<(), Setback> {
     match bench.nic.qp_state(end.qp)? {
         QpState::ReadyToSend => Ok(()),

@@ -15,29 +15,30 @@ use portcullis_nic::{
 };
 use std::time::{Duration, Instant};
 
-/// Bytes of the owner's memory, and of the client's.
+/// Size in bytes of the owner's memory, and of the client's.
 pub const MEMORY_BYTES: u64 = 16 * 1024;
-/// Where the owner's memory starts, for peers and local spans.
+/// Start address of the owner's memory, for peers and local spans.
 pub const POOL_BASE: u64 = 0x10_0000_0000;
-/// Where the client's memory starts, for its local spans.
+/// Start address of the client's memory, for its local spans.
 pub const LOCAL_BASE: u64 = 0x20_0000_0000;
-/// Where the range under test starts in the owner's memory, in bytes.
+/// Start of the range under test in the owner's memory, in bytes.
 pub const HELD_OFFSET: u64 = 4096;
-/// Bytes of the range under test.
+/// Size in bytes of the range under test.
 pub const HELD_BYTES: u64 = 256;
 /// The first address of the range under test.
 pub const HELD: u64 = POOL_BASE + HELD_OFFSET;
-/// Where in the client's memory requests read and write, in bytes. Not at its start, so that a stray byte is noticed.
+/// Offset in the client's memory at which requests read and write, in bytes. It is not zero, so that a stray byte is
+/// noticed.
 pub const LOCAL_OFFSET: u64 = 1024;
-/// How long to wait until a condition counts as never coming true. On a good NIC nothing takes this long.
+/// Time after which a condition counts as never coming true. On a good NIC no condition takes this long.
 const PATIENCE: Duration = Duration::from_secs(5);
 const CQ_DEPTH: u32 = 64;
-/// How many requests, and receives, a queue pair of the bench holds, unless the promise is about that.
+/// Number of requests, and of receives, that a queue pair of the bench holds, unless the check needs another number.
 pub const QUEUE_DEPTH: u32 = 16;
-/// For [`QpChange::ReadyToSend`]: try again for ever.
+/// Retry count for [`QpChange::ReadyToSend`]: retries without limit.
 pub const RETRY_FOR_EVER: u8 = 7;
 
-/// What carries the key under test.
+/// The kind of object that carries the key under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
     /// A memory region.
@@ -46,12 +47,12 @@ pub enum Holder {
     Window(WindowKind),
 }
 
-/// A key over exactly the range under test, and what carries it.
+/// A key over exactly the range under test, and the object that carries it.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     /// The key.
     pub rkey: Rkey,
-    /// The region or window whose key it is.
+    /// The region or window that the key opens.
     pub object: HeldObject,
 }
 
@@ -84,33 +85,33 @@ pub struct Pair {
     pub owner: End,
 }
 
-/// How a pair is made.
+/// The parameters of a pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The domain of the owner's end.
     pub owner_pd: PdId,
     /// The rights of both queue pairs.
     pub access: Access,
-    /// How often a send is tried again while its peer has no receive.
+    /// Number of retries of a send whose peer has no receive posted.
     pub rnr_retries: u8,
-    /// Requests, and receives, that each queue pair holds.
+    /// Number of requests, and of receives, that each queue pair holds.
     pub depth: u32,
 }
 
-/// All bytes of both sides, for a later comparison.
+/// Snapshot of all bytes of both memories, for a later comparison.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bytes {
-    /// The owner's.
+    /// The bytes of the owner's memory.
     pub pool: Vec<u8>,
-    /// The client's.
+    /// The bytes of the client's memory.
     pub local: Vec<u8>,
 }
 
-/// The bench. Dropping it destroys what is on the NIC, in an order that every device allows.
+/// The bench. Dropping it destroys its objects on the NIC, in an order that every device allows.
 pub struct Bench<N: Nic> {
-    /// The NIC, and a record of what is on it.
+    /// The NIC, and a record of the objects on it.
     pub nic: Around<N, Ledger>,
-    /// What the device says that it can do.
+    /// The capabilities that the device reports.
     pub capabilities: Capabilities,
     /// The domain of the owner's memory.
     pub owner_pd: PdId,
@@ -118,25 +119,25 @@ pub struct Bench<N: Nic> {
     pub client_pd: PdId,
     /// The owner's memory.
     pub pool_memory: N::Memory,
-    /// The owner's whole memory. Windows may be bound over it; its own key gives peers no rights.
+    /// The region over the owner's whole memory. Windows may be bound over it; its own key gives peers no rights.
     pub pool: Region,
     /// The client's memory.
     pub local_memory: N::Memory,
-    /// The client's whole memory, for its local spans.
+    /// The region over the client's whole memory, for its local spans.
     pub local: Region,
     pub(crate) requests_numbered: u64,
-    /// How long the bench waits.
+    /// The limits on the bench's waiting.
     pub limits: Limits,
 }
 
 /// The limits on a bench's waiting.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For one condition.
+    /// Longest wait for one condition.
     pub patience: Duration,
-    /// For everything, if there is such a limit.
+    /// Time at which the whole check must have ended, if there is such a limit.
     pub deadline: Option<Instant>,
-    /// Whether one of them was reached.
+    /// Whether one of the limits was reached.
     pub reached: bool,
 }
 
@@ -147,7 +148,7 @@ impl<N: Nic> std::fmt::Debug for Bench<N> {
 }
 
 impl<N: Nic> Bench<N> {
-    /// A bench on a NIC that has nothing else on it.
+    /// Sets up a bench on a NIC that has no other objects on it.
     ///
     /// # Errors
     /// The device refuses one of the objects.
@@ -182,7 +183,7 @@ impl<N: Nic> Bench<N> {
         })
     }
 
-    /// Destroys everything on the NIC, and reports refusals.
+    /// Destroys all objects on the NIC, and reports refusals.
     pub fn clear(mut self) -> Check {
         let Around { nic, hook: ledger } = &mut self.nic;
         ledger.clear(nic).map_err(|error| Stop::Broken(format!("the bench cannot be cleared: {error}")))
@@ -217,7 +218,7 @@ impl<N: Nic> Bench<N> {
         }
     }
 
-    /// The plan of an ordinary pair: all rights, and the owner's domain.
+    /// Returns the plan of an ordinary pair: all rights, and the owner's domain.
     pub fn plan(&self) -> Plan {
         Plan {
             owner_pd: self.owner_pd,
@@ -227,26 +228,26 @@ impl<N: Nic> Bench<N> {
         }
     }
 
-    /// A connected pair with all rights.
+    /// Makes a connected pair with all rights.
     pub fn pair(&mut self) -> Result<Pair, Stop> {
         let plan = self.plan();
         self.pair_as(plan)
     }
 
-    /// A connected pair by a plan.
+    /// Makes a connected pair by a plan.
     pub fn pair_as(&mut self, plan: Plan) -> Result<Pair, Stop> {
         let pair = self.unconnected(plan)?;
         self.connect(pair, plan)?;
         Ok(pair)
     }
 
-    /// A connected pair whose owner's end is in a domain of its own.
+    /// Makes a connected pair whose owner's end is in a domain of its own.
     pub fn stranger(&mut self) -> Result<Pair, Stop> {
         let plan = Plan { owner_pd: self.nic.allocate_pd()?, ..self.plan() };
         self.pair_as(plan)
     }
 
-    /// Two ends, in RESET.
+    /// Makes two ends, in RESET.
     pub fn unconnected(&mut self, plan: Plan) -> Result<Pair, Stop> {
         Ok(Pair {
             client: self.end(self.client_pd, plan.depth)?,
@@ -255,7 +256,7 @@ impl<N: Nic> Bench<N> {
     }
 
     fn end(&mut self, pd: PdId, depth: u32) -> Result<End, Stop> {
-        // Deep enough for all that may be posted: a device may insist on that.
+        // The queue is deep enough for all requests that may be posted: a device may insist on that.
         let entries = CQ_DEPTH.max(depth);
         let send_cq = self.nic.create_cq(entries)?;
         let receive_cq = self.nic.create_cq(entries)?;
@@ -277,7 +278,7 @@ impl<N: Nic> Bench<N> {
         Ok(())
     }
 
-    /// Takes both ends back into service, from whatever state.
+    /// Takes both ends back into service, from any state.
     pub fn recover(&mut self, pair: Pair) -> Check {
         for end in [pair.client, pair.owner] {
             self.nic.modify_qp(end.qp, QpChange::Reset)?;
@@ -289,7 +290,7 @@ impl<N: Nic> Bench<N> {
         self.connect(pair, plan)
     }
 
-    /// Discards what is in an end's completion queues.
+    /// Discards the completions in an end's completion queues.
     fn drain(&mut self, end: End) -> Check {
         for cq in [end.send_cq, end.receive_cq] {
             let mut old = Vec::new();
@@ -300,19 +301,19 @@ impl<N: Nic> Bench<N> {
         Ok(())
     }
 
-    /// A pair, and a key over the range under test that can be used through it.
+    /// Makes a pair, and a key over the range under test that can be used through it.
     pub fn fresh(&mut self, holder: Holder, access: Access) -> Result<(Pair, Held), Stop> {
         let pair = self.pair()?;
         let held = self.key(pair, holder, access)?;
         Ok((pair, held))
     }
 
-    /// A key over exactly the range under test.
+    /// Makes a key over exactly the range under test.
     pub fn key(&mut self, pair: Pair, holder: Holder, access: Access) -> Result<Held, Stop> {
         self.key_over(pair, holder, access, HELD_BYTES)
     }
 
-    /// A key over the first bytes of the range under test.
+    /// Makes a key over the first bytes of the range under test.
     pub fn key_over(
         &mut self,
         pair: Pair,
@@ -339,7 +340,7 @@ impl<N: Nic> Bench<N> {
         }
     }
 
-    /// A window that is bound to nothing yet.
+    /// Allocates a window that is not bound yet.
     pub fn window(&mut self, kind: WindowKind) -> Result<Window, Stop> {
         self.require_window(kind)?;
         Ok(self.nic.allocate_window(self.owner_pd, kind)?)
@@ -352,7 +353,7 @@ impl<N: Nic> Bench<N> {
         Ok(binding.rkey)
     }
 
-    /// The operation that ends a bind: length zero with an advanced key for type 1, an invalidate for type 2.
+    /// Returns the operation that ends a bind: length zero with an advanced key for type 1, an invalidate for type 2.
     pub fn unbinding(&self, kind: WindowKind, held: Held) -> Result<Operation, Stop> {
         let HeldObject::Window(window) = held.object else {
             return Err(Stop::Broken("the bench holds no window".to_owned()));
@@ -366,7 +367,7 @@ impl<N: Nic> Bench<N> {
         })
     }
 
-    /// A good bind over the range under test, for checks to change.
+    /// Returns a good bind over the range under test, for checks to change.
     pub fn binding(&self, window: WindowId, rkey: Rkey, access: Access) -> WindowBinding {
         WindowBinding {
             window,
@@ -380,43 +381,43 @@ impl<N: Nic> Bench<N> {
 }
 
 impl<N: Nic> Bench<N> {
-    /// A span of the client's memory.
+    /// Returns a span of the client's memory.
     pub fn local(&self, offset: u64, length: u32) -> LocalSpan {
         LocalSpan { address: LOCAL_BASE + offset, length, lkey: self.local.lkey }
     }
 
-    /// A span of the owner's memory, for the owner's own requests.
+    /// Returns a span of the owner's memory, for the owner's own requests.
     pub fn pool(&self, offset: u64, length: u32) -> LocalSpan {
         LocalSpan { address: POOL_BASE + offset, length, lkey: self.pool.lkey }
     }
 
-    /// A READ into the usual place of the client's memory.
+    /// Returns a READ into the usual place of the client's memory.
     pub fn read(&self, address: u64, length: u32, rkey: Rkey) -> Operation {
         Operation::Read { local: self.local(LOCAL_OFFSET, length), remote: remote(address, rkey) }
     }
 
-    /// A WRITE from the usual place of the client's memory.
+    /// Returns a WRITE from the usual place of the client's memory.
     pub fn write(&self, address: u64, length: u32, rkey: Rkey) -> Operation {
         Operation::Write { local: self.local(LOCAL_OFFSET, length), remote: remote(address, rkey) }
     }
 
-    /// A fetch-and-add whose result goes to the usual place of the client's memory.
+    /// Returns a fetch-and-add that writes its result to the usual place of the client's memory.
     pub fn fetch_and_add(&self, address: u64, add: u64, rkey: Rkey) -> Operation {
         Operation::FetchAndAdd { local: self.local(LOCAL_OFFSET, 8), remote: remote(address, rkey), add }
     }
 
-    /// A compare-and-swap whose result goes to the usual place of the client's memory.
+    /// Returns a compare-and-swap that writes its result to the usual place of the client's memory.
     pub fn compare_and_swap(&self, address: u64, compare: u64, swap: u64, rkey: Rkey) -> Operation {
         let local = self.local(LOCAL_OFFSET, 8);
         Operation::CompareAndSwap { local, remote: remote(address, rkey), compare, swap }
     }
 
-    /// The first word of the range under test.
+    /// Returns the first word of the range under test.
     pub fn held_word(&self) -> u64 {
         self.pool_memory.load(HELD_OFFSET)
     }
 
-    /// All bytes of both sides as they are now.
+    /// Returns all bytes of both sides as they are now.
     pub fn bytes(&self) -> Bytes {
         let size = usize::try_from(MEMORY_BYTES).unwrap_or_default();
         let (mut pool, mut local) = (vec![0; size], vec![0; size]);
@@ -440,18 +441,18 @@ impl<N: Nic> Bench<N> {
     }
 }
 
-/// A span of a peer's memory that a key opens.
+/// Returns a span of a peer's memory that a key opens.
 pub fn remote(address: u64, rkey: Rkey) -> RemoteSpan {
     RemoteSpan { address: RemoteAddress(address), rkey }
 }
 
-/// The place of a span of bytes in a snapshot.
+/// Returns the place of a span of bytes in a snapshot.
 pub fn at(offset: u64, length: u32) -> std::ops::Range<usize> {
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
     start..start + length as usize
 }
 
-/// Bytes that show where they come from: their period has no factor in common with any length used here.
+/// Returns bytes that show their origin: their period has no factor in common with any length used here.
 fn pattern(salt: u8, length: usize) -> Vec<u8> {
     (0..251_u8).cycle().take(length).map(|byte| byte.wrapping_add(salt)).collect()
 }

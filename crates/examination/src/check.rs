@@ -2,12 +2,12 @@
 
 use portcullis_nic::VerbsError;
 
-/// Why a check did not reach its end.
+/// The reason why a check did not reach its end.
 #[derive(Debug)]
 pub enum Stop {
-    /// The device does not do what was promised.
+    /// The device breaks the promise.
     Broken(String),
-    /// The device says that it cannot do what the promise is about.
+    /// The device reports that it lacks the feature that the promise is about.
     Skipped(&'static str),
 }
 
@@ -20,7 +20,7 @@ impl From<VerbsError> for Stop {
     }
 }
 
-/// Ends a check as broken unless the condition holds. The other arguments say what was seen instead.
+/// Ends a check as broken unless the condition holds. The other arguments describe what was seen instead.
 #[macro_export]
 macro_rules! ensure {
     ($condition:expr, $($said:tt)+) => {

@@ -7,7 +7,8 @@ use portcullis_nic::{Access, Nic, WindowKind};
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Regions, and windows of type 1 if any. Those of type 2 refuse other queue pairs for another reason.
+/// Checks that keys of regions, and of windows of type 1 if any, are refused in another protection domain. Windows of
+/// type 2 are left out: they refuse other queue pairs for another reason.
 pub(super) fn protect<N: Nic>(bench: &mut Bench<N>) -> Said {
     let mut tried = vec![("region", Holder::Region)];
     if bench.capabilities.window_type_1 {

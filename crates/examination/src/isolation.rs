@@ -1,4 +1,4 @@
-//! What a violation costs: both ends of the guilty queue pair, and nothing of others.
+//! The effect of a violation: on both ends of the guilty queue pair, and on no other queue pair.
 
 use super::attempt::{refused, works};
 use super::probe::Said;
@@ -7,14 +7,15 @@ use crate::bench::{Bench, End, HELD, Holder};
 use portcullis_nic::{Access, Event, Nic, Operation, QpState, Rkey, Status};
 use std::time::Duration;
 
-/// A key that names nothing: no range or right decides its refusal.
+/// A key that names no object: its refusal depends on no range or right.
 const NOBODYS: Rkey = Rkey(0x00ab_cd00);
-/// Violations, one after another.
+/// Number of violations, one after another.
 const CULPRITS: u32 = 4;
-/// Requests of the bystander under way at each.
+/// Number of the bystander's requests under way at each violation.
 const UNDER_WAY: usize = 8;
 
-/// After this time an event counts as missing. The states have shown already what it would say.
+/// Time after which an event counts as missing. The states of the queue pairs have shown already what the event would
+/// report.
 const EVENT_PATIENCE: Duration = Duration::from_secs(1);
 
 fn violation<N: Nic>(bench: &Bench<N>) -> Operation {
@@ -72,7 +73,7 @@ pub(super) fn takes_both_ends<N: Nic>(bench: &mut Bench<N>) -> Said {
     }
     bench.limits.patience = bench.limits.patience.min(EVENT_PATIENCE);
     let told = bench.until("event", |bench| Ok(bench.nic.poll_event())).ok();
-    // A missing event is not a missing answer.
+    // A missing event does not mean that the device did not answer.
     bench.limits.reached = false;
     Ok(match told {
         Some(Event::AccessError(qp, _)) if qp == pair.owner.qp => String::new(),

@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Where a window moves to: clear of its old place.
+/// Address to which a window moves: it does not overlap the window's old place.
 const MOVED: u64 = HELD + 2048;
 
-/// Once in so many turns the key before is tried too.
+/// Number of turns after which the previous key is tried too.
 const OLD_KEY_EVERY: u32 = 32;
 
 pub(super) fn end_with_a_rebind<N: Nic>(bench: &mut Bench<N>) -> Said {
@@ -60,7 +60,8 @@ pub(super) fn end_with_an_unbind<N: Nic>(bench: &mut Bench<N>) -> Said {
     with_the_window(bench, WindowKind::One)
 }
 
-/// The bind is tried first: invalidating a window that is free could take the device down.
+/// Checks that a key ends with the invalidate of its window. The bind is tried first: invalidating a window that is
+/// free could take the device down.
 pub(super) fn end_with_an_invalidate<N: Nic>(bench: &mut Bench<N>) -> Said {
     for writes in [false, true] {
         let (pair, held) = bench.fresh(Holder::Window(WindowKind::Two), READ_WRITE)?;
@@ -95,7 +96,8 @@ pub(super) fn end_with_their_region<N: Nic>(bench: &mut Bench<N>) -> Said {
     Ok(String::new())
 }
 
-/// An access with a key that has ended: where, which key, and whether it writes.
+/// Checks that an access with a key that has ended is refused. The tuple gives its address, the key, and whether it
+/// writes.
 fn shown_again<N: Nic>(
     bench: &mut Bench<N>,
     pair: Pair,
@@ -106,7 +108,8 @@ fn shown_again<N: Nic>(
     refused(bench, pair, stray, what)
 }
 
-/// Binds the same window with the next low byte, more often than there are low bytes. Each key opens in its turn.
+/// Binds the same window with the next low byte, more often than there are low bytes. Each key must open the window in
+/// its turn.
 pub(super) fn advance<N: Nic>(bench: &mut Bench<N>) -> Said {
     let kind = if bench.capabilities.window_type_1 { WindowKind::One } else { WindowKind::Two };
     let window = bench.window(kind)?;
@@ -147,7 +150,7 @@ pub(super) fn advance<N: Nic>(bench: &mut Bench<N>) -> Said {
     Ok(format!("{} keys, one after the other", low_bytes.len()))
 }
 
-/// Owner and peer invalidate a free window of type 2, and a queue pair is destroyed before a window bound to it. The
+/// Lets owner and peer invalidate a free window of type 2, and destroys a queue pair before a window bound to it. The
 /// device may do that or refuse, but must work afterwards.
 pub(super) fn survive_misuse<N: Nic>(bench: &mut Bench<N>) -> Said {
     for misuse in [Misuse::InvalidateFreeWindow, Misuse::QueuePairBeforeBoundWindow] {
@@ -158,14 +161,14 @@ pub(super) fn survive_misuse<N: Nic>(bench: &mut Bench<N>) -> Said {
     bench.receive(peers.owner, bench.pool(0, 64))?;
     let bound = bench.fresh(Holder::Window(WindowKind::Two), READ_WRITE)?;
     serves(bench)?;
-    // What does not work from here on is an effect of the misuse.
+    // A failure from here on is an effect of the misuse.
     misuse(bench, window.rkey, (own, peers), bound)
         .and_then(|()| serves(bench))
         .map_err(|setback| Setback::Broken(format!("after an owner's mistake: {}", setback.text())))?;
     Ok(String::new())
 }
 
-/// New queue pairs, and an access through them.
+/// Makes new queue pairs, and checks an access through them.
 fn serves<N: Nic>(bench: &mut Bench<N>) -> Result<(), Setback> {
     let (pair, held) = bench.fresh(Holder::Region, READ_WRITE)?;
     let read = bench.read(HELD, 8, held.rkey);
@@ -181,7 +184,7 @@ fn misuse<N: Nic>(
     bench.execute(own.owner, Operation::LocalInvalidate { rkey: free })?;
     let message = Operation::SendWithInvalidate { local: bench.local(0, 8), rkey: free };
     bench.execute(peers.client, message)?;
-    // It may be refused or done.
+    // The device may do or refuse this.
     let _ = bench.nic.destroy_qp(pair.owner.qp);
     if let HeldObject::Window(window) = held.object {
         bench.nic.deallocate_window(window)?;

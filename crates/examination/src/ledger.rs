@@ -1,6 +1,6 @@
-//! A record of what is on a NIC, so that it can be destroyed: windows, queue pairs, completion queues, regions,
-//! domains, in that order. On a real device nothing is destroyed in time by itself, and some devices do not survive
-//! another order.
+//! A record of the objects on a NIC, so that they can be destroyed: windows, queue pairs, completion queues, regions,
+//! domains, in that order. A real device destroys no object in time by itself, and some devices do not survive another
+//! order.
 
 use crate::Hook;
 use portcullis_nic::{
@@ -10,7 +10,7 @@ use portcullis_nic::{
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Knows what is on a NIC. What is left is destroyed before the NIC is dropped, on every path.
+/// Record of the objects on a NIC. Objects that are left are destroyed before the NIC is dropped, on every path.
 #[derive(Default, Debug)]
 pub struct Ledger {
     windows: Vec<WindowId>,
@@ -21,10 +21,10 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Destroys everything, as far as the device allows, newest first within each kind.
+    /// Destroys all objects, as far as the device allows, newest first within each kind.
     ///
     /// # Errors
-    /// The first refusal. The object in question stays.
+    /// The first refusal of the device. The object that it did not destroy stays on the NIC.
     pub(crate) fn clear<N: Nic>(&mut self, nic: &mut N) -> Result<(), VerbsError> {
         let Self { windows, queue_pairs, completion_queues, regions, domains } = self;
         let mut first = Ok(());
@@ -51,7 +51,7 @@ fn made<T: Copy, U>(
 }
 
 fn gone<T: PartialEq>(said: Result<(), VerbsError>, list: &mut Vec<T>, id: &T) -> Result<(), VerbsError> {
-    // The newest object mostly goes first.
+    // In most cases the newest object is destroyed first.
     said.inspect(|()| {
         if let Some(at) = list.iter().rposition(|there| there == id) {
             list.remove(at);
@@ -136,8 +136,8 @@ impl<N: Nic> Hook<N> for Ledger {
     }
 
     fn end(&mut self, nic: &mut N) {
-        // A device that panicked may do so again, and a panic during a panic ends the process. What is refused here has
-        // been reported already, or its check has failed for another reason.
+        // A device that panicked may do so again, and a panic during a panic ends the process. A refusal here has been
+        // reported already, or its check has failed for another reason.
         let _ = catch_unwind(AssertUnwindSafe(|| self.clear(nic)));
     }
 }

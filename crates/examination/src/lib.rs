@@ -1,13 +1,13 @@
-//! The examination of a device. Each guarantee that a permission rests on is tried on the device at hand: what a data
-//! sheet, a driver or another device of the same name says proves nothing about it.
+//! The examination of a device. Each guarantee that a permission rests on is tried on the device at hand: the claims of
+//! a data sheet or a driver, and the results of another device of the same name, prove nothing about it.
 //!
-//! The conformance suite of the laboratory says whether a NIC is right, promise by promise. An examination says what that
-//! means for lending memory through the device: a [`Finding`] for each guarantee, what some steps cost ([`Time`]), and the
-//! mechanism that a node takes there ([`mechanism_for`]).
+//! The conformance suite of the laboratory reports whether a NIC is right, promise by promise. An examination reports
+//! what that means for lending memory through the device: a [`Finding`] for each guarantee, the duration of some steps
+//! ([`Time`]), and the mechanism that a node takes there ([`mechanism_for`]).
 //!
 //! A device may lie, hang or refuse. So each guarantee is tried on the device opened anew, with objects of its own and
-//! within a time limit, and what goes wrong there affects only that finding. What a device does not survive
-//! ([`Misuse`](portcullis_nic::Misuse)) is not done to it.
+//! within a time limit, and a failure there affects only that finding. The examination does nothing that the device
+//! does not survive ([`Misuse`](portcullis_nic::Misuse)).
 //!
 //! The suite sets up the same [bench](mod@bench) on a NIC. Both use the NIC only through its trait, [`Nic`].
 #![forbid(unsafe_code)]
@@ -42,14 +42,14 @@ use probe::{Conductor, Said};
 use std::fmt;
 use std::time::Duration;
 
-/// What an examination finds out about a guarantee.
+/// The result of an examination for one guarantee.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// The device keeps it, as far as a trial can show.
+    /// The device keeps the guarantee, as far as a trial can show.
     Holds,
-    /// The device was seen not to keep it.
+    /// The device was seen not to keep the guarantee.
     Broken,
-    /// It could not be tried.
+    /// The guarantee could not be tried.
     Untried,
 }
 
@@ -76,25 +76,26 @@ impl fmt::Display for Verdict {
 pub struct Finding {
     /// The guarantee's name.
     pub name: &'static str,
-    /// Whether it holds.
+    /// Whether the guarantee holds.
     pub verdict: Verdict,
-    /// What that means for lending memory and what to do about it, or why it could not be tried.
+    /// The meaning of the verdict for lending memory and the action to take, or the reason why the guarantee could not
+    /// be tried.
     pub detail: String,
-    /// The mechanisms that do not protect as they promise without it.
+    /// The mechanisms that do not protect as they promise if the guarantee is missing.
     pub mechanisms: &'static [Mechanism],
 }
 
-/// How long an examination waits.
+/// The time limits of an examination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// For one condition, such as a completion.
+    /// Longest wait for one condition, such as a completion.
     pub patience: Duration,
-    /// For one guarantee as a whole. A call of the device that never returns cannot be cut short.
+    /// Time for one guarantee as a whole. A call of the device that never returns cannot be cut short.
     pub probe: Duration,
 }
 
 impl Default for Limits {
-    /// Long enough for a device that runs in an emulated machine.
+    /// Limits long enough for a device that runs in an emulated machine.
     fn default() -> Self {
         Self { patience: Duration::from_secs(5), probe: Duration::from_mins(1) }
     }
@@ -103,12 +104,12 @@ impl Default for Limits {
 /// The results of an examination.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Examination {
-    /// The device, by its own name.
+    /// The device's own name for itself.
     pub device: String,
-    /// What the device says it can do, except `unenforced`: what it was seen not to keep, or could not be shown to
-    /// keep.
+    /// The capabilities that the device reports. Only `unenforced` differs: it lists the guarantees that the device was
+    /// seen not to keep, or could not be shown to keep.
     pub capabilities: Capabilities,
-    /// One for each guarantee, in a fixed order.
+    /// One finding for each guarantee, in a fixed order.
     pub findings: Vec<Finding>,
     /// How long some steps took.
     pub times: Vec<Time>,
@@ -117,13 +118,13 @@ pub struct Examination {
 }
 
 impl Examination {
-    /// The mechanism that a node takes on this device by default, and why.
+    /// Returns the mechanism that a node takes on this device by default, and why.
     #[must_use]
     pub fn mechanism(&self) -> (Mechanism, String) {
         mechanism_for(&self.capabilities)
     }
 
-    /// The broken guarantees that a mechanism rests on.
+    /// Returns the broken guarantees that a mechanism rests on.
     pub fn broken(&self, mechanism: Mechanism) -> impl Iterator<Item = &Finding> {
         self.findings
             .iter()
@@ -131,7 +132,7 @@ impl Examination {
     }
 }
 
-/// The names of the guarantees that [`examine`] tries, in that order.
+/// Returns the names of the guarantees that [`examine`] tries, in that order.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     list::PROBES.iter().map(|probe| probe.name).collect()
@@ -148,7 +149,7 @@ pub fn examine<N: Nic>(
     examine_within(Limits::default(), make, progress)
 }
 
-/// The same within other limits.
+/// Examines a device as [`examine`] does, within the given limits.
 ///
 /// # Errors
 /// The device cannot be opened at all.
@@ -173,9 +174,9 @@ pub fn examine_within<N: Nic>(
     Ok(Examination { device: capabilities.name.clone(), capabilities, findings, times, untimed })
 }
 
-/// The guarantees that mechanisms rest on ([`rests_on`]) and that a device does not keep: the quick part of an
-/// examination, for a node that starts. What could not be tried counts as not kept, unless the device has nothing of
-/// the kind.
+/// Returns the guarantees that mechanisms rest on ([`rests_on`]) and that a device does not keep: the quick part of an
+/// examination, for a node that starts. A guarantee that could not be tried counts as not kept, unless the device lacks
+/// the feature that the guarantee is about.
 ///
 /// # Errors
 /// The device cannot be opened at all.

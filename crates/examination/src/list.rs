@@ -1,4 +1,4 @@
-//! The guarantees, and what each means for an operator who lends memory.
+//! The guarantees, and the meaning of each for an operator who lends memory.
 
 use super::probe::{Probe, Trial};
 use crate::bench::Holder;

@@ -1,4 +1,5 @@
-//! Whether large numbers work like small ones: windows at the same time, and binds in a row on one queue pair.
+//! Whether the device works with large numbers as with small ones: of windows at the same time, and of binds in a row
+//! on one queue pair.
 
 use super::attempt::{refused, undisturbed};
 use super::probe::Said;
@@ -9,18 +10,18 @@ use portcullis_nic::{
     WindowKind,
 };
 
-/// The most windows that are allocated at once.
+/// Largest number of windows allocated at once.
 const WINDOWS: u32 = 10_000;
-/// Binds in a row. Some cards make a bind of three plain requests. On those, send queues of 2,048 and of 1,024 such
-/// requests would wrap at binds 682 and 1,024 if the count were wrong.
+/// Number of binds in a row. Some cards make a bind of three plain requests. On those, send queues of 2,048 and of
+/// 1,024 such requests would wrap at binds 682 and 1,024 if the count were wrong.
 const BINDS: u32 = 2_100;
-/// The depth of the queue that they go through, if the device allows it.
+/// Depth of the queue for the binds, if the device allows it.
 const DEPTH: u32 = 1024;
-/// Windows that take turns, so that a bind of the wrong one is noticed.
+/// Number of windows that take turns, so that a bind of the wrong window is noticed.
 const TURNS: usize = 4;
 /// Bytes of each window.
 const SPAN: u64 = 64;
-/// Places that they move through.
+/// Number of places that the windows move through.
 const PLACES: u64 = 32;
 
 fn looked_at(number: u32) -> bool {
@@ -57,7 +58,7 @@ pub(super) fn windows<N: Nic>(bench: &mut Bench<N>) -> Said {
     }
 }
 
-/// A window and its keys in its turn.
+/// A window with its current and its previous key.
 #[derive(Clone, Copy)]
 struct Turn {
     window: WindowId,
@@ -71,7 +72,7 @@ pub(super) fn binds<N: Nic>(bench: &mut Bench<N>) -> Said {
     let deepest = 1 << bench.capabilities.send_depth_max.max(1).ilog2();
     let plan = bench.plan();
     let binder = bench.pair_as(Plan { depth: DEPTH.min(deepest), ..plan })?;
-    // A refusal breaks its queue pair, and the binds must be in a row.
+    // A refusal breaks the queue pair of the access, and the binds must be in a row.
     let checker = bench.pair()?;
     let mut turns = Vec::new();
     for _ in 0..TURNS {
@@ -104,7 +105,7 @@ pub(super) fn binds<N: Nic>(bench: &mut Bench<N>) -> Said {
     Ok(format!("{BINDS} of them, looked at around 682, 1,024 and 2,048"))
 }
 
-/// A window opens its own bytes, and not with its earlier key.
+/// Checks that a window opens its own bytes, and that its earlier key does not.
 fn look<N: Nic>(bench: &mut Bench<N>, checker: Pair, turn: &Turn, number: u32) -> Result<(), Setback> {
     bench.local_memory.zero(LOCAL_OFFSET, 8);
     let read = bench.read(POOL_BASE + turn.offset, 8, turn.rkey);

@@ -19,13 +19,13 @@ pub fn rests_on(mechanism: Mechanism) -> &'static [Guarantee] {
         Mechanism::QueuePair => &[QueuePairRights, ProtectionDomain],
         // Peers are allowed no access at all.
         Mechanism::NodeCopy => &[QueuePairRights],
-        // No NIC has a part in it.
+        // No NIC takes part in this mechanism.
         Mechanism::RegionKey => &[],
         Mechanism::None => &[],
     }
 }
 
-/// What a mechanism needs and the device does not have or keep.
+/// Returns what a mechanism needs and the device does not have or does not keep.
 fn missing(mechanism: Mechanism, capabilities: &Capabilities) -> Vec<&'static str> {
     let windows = match mechanism {
         Mechanism::MemoryWindow => (!capabilities.window_type_1).then_some("windows of type 1"),
@@ -44,8 +44,9 @@ pub fn mechanisms_that_hold(capabilities: &Capabilities) -> Vec<Mechanism> {
     all
 }
 
-/// The mechanism that a node takes on a device by default, and why: `memory-window`, else `window-group`, else
-/// `memory-region`, else `node-copy`. Never `queue-pair`, which enforces no byte range: an operator has to ask for it.
+/// Returns the mechanism that a node takes on a device by default, and why: `memory-window`, else `window-group`, else
+/// `memory-region`, else `node-copy`. The default is never `queue-pair`, which enforces no byte range: an operator has
+/// to choose it explicitly.
 #[must_use]
 pub fn mechanism_for(capabilities: &Capabilities) -> (Mechanism, String) {
     let windows = missing(Mechanism::MemoryWindow, capabilities);

@@ -10,7 +10,7 @@ use portcullis_nic::{
 use std::time::Instant;
 
 impl<N: Nic> Bench<N> {
-    /// A work request with a number of its own.
+    /// Makes a work request with a number of its own.
     pub fn request(&mut self, operation: Operation, signalled: bool) -> WorkRequest {
         self.requests_numbered += 1;
         WorkRequest { id: self.requests_numbered, signalled, operation }
@@ -37,7 +37,7 @@ impl<N: Nic> Bench<N> {
         Ok(id)
     }
 
-    /// Checks a condition again and again until it holds.
+    /// Checks a condition repeatedly until it holds.
     pub fn until<T>(
         &mut self,
         what: &str,
@@ -128,7 +128,7 @@ impl<N: Nic> Bench<N> {
         self.fails(pair.client, operation, &[Status::RemoteAccessError])
     }
 
-    /// Waits for the next completion of a receive queue, and returns its length and what it invalidated.
+    /// Waits for the next completion of a receive queue, and returns its length and the key that it invalidated.
     pub fn received(&mut self, end: End, id: u64) -> Result<(u32, Option<Rkey>), Stop> {
         let completion = self.completions(end.receive_cq, 1)?[0];
         let right = completion.request == id
@@ -145,13 +145,13 @@ impl<N: Nic> Bench<N> {
     pub fn expect_state(&mut self, end: End, expected: QpState) -> Check {
         let what = format!("{:?} in {expected}", end.qp);
         self.until(&what, |bench| {
-            // Makes progress without taking the check's completions.
+            // This poll makes progress without taking the check's completions.
             bench.nic.poll(end.send_cq, 0, &mut Vec::new())?;
             Ok((bench.nic.qp_state(end.qp)? == expected).then_some(()))
         })
     }
 
-    /// Waits for the event that a peer's access on `end` was refused, and returns what the NIC says about it.
+    /// Waits for the event that a peer's access on `end` was refused, and returns the NIC's description of the access.
     pub fn expect_access_error(&mut self, end: End) -> Result<Option<RefusedAccess>, Stop> {
         let what = format!("access error of {:?}", end.qp);
         match self.until(&what, |bench| Ok(bench.nic.poll_event()))? {

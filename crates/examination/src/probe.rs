@@ -1,4 +1,4 @@
-//! One guarantee, how it is tried, and what is reported.
+//! One guarantee, the trial of it, and the texts for the report.
 
 use super::setback::Setback;
 use super::{Finding, Limits, Verdict, atomics, domains, isolation, keys, many, range, revocation, rights};
@@ -8,17 +8,17 @@ use portcullis_protocol::Mechanism;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// The result of a probe: the guarantee holds, with a remark if there is one, or why that was not found.
+/// The result of a probe: the guarantee holds, with a remark if there is one, or the reason why that was not found.
 pub(super) type Said = Result<String, Setback>;
 
 pub(super) struct Probe {
     pub(super) name: &'static str,
-    /// What a starting node wants to know of it.
+    /// The guarantee that a starting node checks with this probe, if any.
     pub(super) guarantee: Option<Guarantee>,
     pub(super) mechanisms: &'static [Mechanism],
-    /// What it means if the guarantee holds.
+    /// The meaning for the operator if the guarantee holds.
     pub(super) kept: &'static str,
-    /// What it means if it does not hold, and what to do.
+    /// The meaning for the operator if the guarantee does not hold, and the action to take.
     pub(super) missing: &'static str,
     pub(super) trial: Trial,
 }
@@ -80,15 +80,15 @@ impl Probe {
     }
 }
 
-/// Conducts one trial after another, each on the device opened anew.
+/// Runs one trial after another, each on the device opened anew.
 pub(super) struct Conductor<'a, N> {
     limits: Limits,
     make: &'a mut dyn FnMut() -> Result<N, VerbsError>,
-    /// Trials in a row that ran out of time.
+    /// Number of trials in a row that ran out of time.
     late: u32,
 }
 
-/// After so many trials in a row out of time the device counts as dead: the others would only wait as long.
+/// Number of trials in a row out of time after which the device counts as dead: the others would only wait as long.
 const LATE_MAX: u32 = 2;
 
 impl<'a, N: Nic> Conductor<'a, N> {
@@ -105,7 +105,7 @@ impl<'a, N: Nic> Conductor<'a, N> {
         })
     }
 
-    /// Does something on a fresh bench. Also returns what could not be destroyed afterwards.
+    /// Runs `work` on a fresh bench. Also returns a description of the objects that could not be destroyed afterwards.
     pub(super) fn on_a_bench<T>(
         &mut self,
         work: impl FnOnce(&mut Bench<N>) -> Result<T, Setback>,
@@ -115,7 +115,7 @@ impl<'a, N: Nic> Conductor<'a, N> {
         }
         let limits = self.limits;
         let make = &mut self.make;
-        // The device is dropped with its bench, whatever a panic left of it.
+        // The device is dropped with its bench, in whatever state a panic left it.
         let done = catch_unwind(AssertUnwindSafe(|| {
             let mut bench = Bench::new(make()?)?;
             bench.limits.patience = limits.patience;
@@ -133,7 +133,7 @@ impl<'a, N: Nic> Conductor<'a, N> {
 }
 
 impl Setback {
-    /// What happened, without its meaning.
+    /// Returns the description of the failure, without its meaning for the guarantee.
     pub(super) fn text(self) -> String {
         match self {
             Self::Broken(text) | Self::Absent(text) | Self::Failed(text) => text,

@@ -1,5 +1,5 @@
-//! Whether a permission's end is final. A long transfer runs while its key is taken away. Once that is confirmed, no
-//! byte may move any more.
+//! Whether a permission's end is final. A long transfer runs while its key is taken away. Once the end of the key is
+//! confirmed, no byte may move any more.
 
 use super::probe::Said;
 use super::setback::Setback;
@@ -9,21 +9,22 @@ use portcullis_nic::{
     WindowBinding, WindowKind,
 };
 
-/// Bytes of the transfer: so many that the key ends during it.
+/// Bytes of the transfer: enough that the key ends during it.
 const TRANSFER: u32 = 8 << 20;
-/// How often it is tried again if the transfer was over first.
+/// Number of tries if the transfer ends before the key does.
 const TRIES: u32 = 3;
-/// Where the long memories of the owner and of the client start.
+/// Start addresses of the owner's and of the client's long memory.
 const FAR_POOL: u64 = 0x30_0000_0000;
 const FAR_LOCAL: u64 = 0x40_0000_0000;
-/// The bytes in the memory that is sent, in the memory that receives, and those that the owner writes after the end.
+/// Byte values: in the memory that is sent, in the memory that receives, and those that the owner writes after the
+/// key's end.
 const SENT: u8 = 0x5a;
 const BLANK: u8 = 0x00;
 const AFTERWARDS: u8 = 0xe7;
-/// How many bytes are filled or read at once.
+/// Number of bytes filled or read at once.
 const CHUNK: usize = 1 << 20;
 
-/// The two long memories.
+/// The long memories of the owner and of the client.
 struct Far<M> {
     pool_memory: M,
     pool: Region,
@@ -51,7 +52,7 @@ pub(super) fn is_final<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Said {
     Ok(remarks.join(", "))
 }
 
-/// Tries it once. Returns whether the transfer was cut off, and how it went.
+/// Runs one try. Returns whether the transfer was cut off, and a description of its course.
 fn during<N: Nic>(bench: &mut Bench<N>, holder: Holder, writes: bool) -> Result<(bool, String), Setback> {
     let far = far(bench, holder)?;
     let (sender, taker) =
@@ -59,7 +60,7 @@ fn during<N: Nic>(bench: &mut Bench<N>, holder: Holder, writes: bool) -> Result<
     fill(sender, SENT);
     fill(taker, BLANK);
     let pair = bench.pair()?;
-    // As on a node: type-1 windows are ended on a queue pair that clients cannot break.
+    // Windows of type 1 end on a queue pair that clients cannot break, as on a node.
     let manager = if holder == Holder::Window(WindowKind::One) { bench.pair()? } else { pair };
     let held = key(bench, manager.owner, holder, far.pool)?;
     let remote = remote(FAR_POOL, held.rkey);
@@ -75,7 +76,7 @@ fn during<N: Nic>(bench: &mut Bench<N>, holder: Holder, writes: bool) -> Result<
         return Err(Setback::Failed(format!("a transfer with a good key ended with {status}")));
     }
     end(bench, manager.owner, holder, held)?;
-    // Confirmed: from here on the memory is another's.
+    // The end is confirmed: from here on the memory belongs to another holder.
     over = over.or(poll(bench, pair.client.send_cq)?);
     fill(&far.pool_memory, AFTERWARDS);
     let late = over.is_none();
@@ -98,7 +99,7 @@ fn told(writes: bool, late: bool, status: Status) -> (bool, String) {
     (true, format!("{what} of {mebibytes} MiB was cut off"))
 }
 
-/// No byte may have moved since the owner filled its memory again.
+/// Checks that no byte has moved since the owner filled its memory again.
 fn verify<M: Memory>(far: &Far<M>, writes: bool) -> Result<(), Setback> {
     let (stray, what) = if writes {
         let there = u64::from(TRANSFER) - count(&far.pool_memory, AFTERWARDS);
@@ -129,7 +130,7 @@ fn far<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Result<Far<N::Memory>, S
     Ok(Far { pool_memory, pool, local_memory, local })
 }
 
-/// A key over the whole long memory of the owner.
+/// Makes a key over the whole long memory of the owner.
 fn key<N: Nic>(bench: &mut Bench<N>, end: End, holder: Holder, pool: Region) -> Result<Held, Setback> {
     let Holder::Window(kind) = holder else {
         return Ok(Held { rkey: pool.rkey, object: HeldObject::Region(pool.id) });
@@ -151,7 +152,7 @@ fn begun<N: Nic>(bench: &mut Bench<N>, pair: Pair, taker: &N::Memory) -> Result<
         if let Some(over) = poll(bench, pair.client.send_cq)? {
             return Ok(Some(Some(over)));
         }
-        // Both ends are looked at, since a NIC may begin at either.
+        // A NIC may begin at either end of the transfer, so both are checked.
         let mut ends = [BLANK; 2];
         taker.read(0, &mut ends[..1]);
         taker.read(u64::from(TRANSFER) - 1, &mut ends[1..]);
@@ -159,7 +160,7 @@ fn begun<N: Nic>(bench: &mut Bench<N>, pair: Pair, taker: &N::Memory) -> Result<
     })?)
 }
 
-/// Takes the key away, and waits until the NIC has confirmed that.
+/// Takes the key away, and waits until the NIC has confirmed its end.
 fn end<N: Nic>(bench: &mut Bench<N>, end: End, holder: Holder, held: Held) -> Result<(), Setback> {
     match (holder, held.object) {
         (Holder::Window(kind), _) => {
@@ -173,7 +174,7 @@ fn end<N: Nic>(bench: &mut Bench<N>, end: End, holder: Holder, held: Held) -> Re
     }
 }
 
-/// Deregisters the long memory, so that repeated tries do not add up.
+/// Deregisters the long memory, so that repeated tries do not accumulate memory.
 fn release<N: Nic>(bench: &mut Bench<N>, far: &Far<N::Memory>, held: Held) -> Result<(), Setback> {
     if let HeldObject::Window(window) = held.object {
         bench.nic.deallocate_window(window)?;

@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// One that would show if it were carried out.
+    /// Returns an operation of this kind whose execution would leave a trace.
     fn operation<N: Nic>(self, bench: &Bench<N>, rkey: Rkey) -> Operation {
         match self {
             Self::Read => bench.read(HELD, 8, rkey),
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// The kinds that this device can do.
+    /// Returns the kinds that this device supports.
     fn of<N: Nic>(bench: &Bench<N>) -> impl Iterator<Item = Self> + use<N> {
         let atomics = bench.capabilities.atomics != AtomicScope::None;
         Self::ALL.into_iter().filter(move |kind| atomics || kind.right() != Access::REMOTE_ATOMIC)
@@ -72,7 +72,7 @@ pub(super) fn of_keys<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Said {
     Ok(String::new())
 }
 
-/// Pools under windows rest on this: a region's own key opens nothing to peers.
+/// Checks that a region's own key opens nothing to peers. Pools under windows rest on this.
 fn without_any<N: Nic>(bench: &mut Bench<N>) -> Result<(), Setback> {
     for taken in Kind::of(bench) {
         let pair = bench.pair()?;
@@ -87,7 +87,7 @@ fn without_any<N: Nic>(bench: &mut Bench<N>) -> Result<(), Setback> {
     Ok(())
 }
 
-/// Access flags of a queue pair, set at its start or changed while it is in service.
+/// Checks the access flags of a queue pair, set at its start or changed while it is in service.
 pub(super) fn of_queue_pairs<N: Nic>(bench: &mut Bench<N>) -> Said {
     for taken in Kind::of(bench) {
         for from_the_start in [true, false] {

@@ -3,10 +3,10 @@
 use crate::check::Stop;
 use portcullis_nic::VerbsError;
 
-/// What kept a probe from finding that a guarantee holds.
+/// The reason why a probe did not find that a guarantee holds.
 #[derive(Debug)]
 pub(super) enum Setback {
-    /// The device was seen not to keep it.
+    /// The device was seen not to keep the guarantee.
     Broken(String),
     /// The device has nothing that the guarantee is about, or does not survive the trial.
     Absent(String),
@@ -20,8 +20,8 @@ impl Setback {
     }
 }
 
-/// The bench calls every failure «broken». Only an access that must be refused, and was not, breaks a guarantee; other
-/// failures kept it from being tried.
+/// The bench calls every failure «broken». Only an access that must be refused, and was not, breaks a guarantee; any
+/// other failure means that the guarantee could not be tried.
 impl From<Stop> for Setback {
     fn from(stop: Stop) -> Self {
         match stop {

@@ -16,11 +16,11 @@ pub struct Time {
     pub name: &'static str,
     /// The median of all rounds, in microseconds.
     pub median_us: f64,
-    /// The shortest, in microseconds.
+    /// The time of the shortest round, in microseconds.
     pub least_us: f64,
-    /// The longest, in microseconds.
+    /// The time of the longest round, in microseconds.
     pub most_us: f64,
-    /// How often it was measured.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
@@ -29,26 +29,27 @@ pub struct Time {
 pub struct Untimed {
     /// The step's name.
     pub name: &'static str,
-    /// Why not.
+    /// The reason why the step was not measured.
     pub reason: String,
 }
 
-/// Where the memory for registrations starts.
+/// First address of the memory for registrations.
 const LARGE_BASE: u64 = 0x50_0000_0000;
-/// Rounds before those that count.
+/// Number of warm-up rounds, which do not count.
 const WARM_UP: usize = 10;
 
-/// The sizes that are registered: names of the steps, bytes, and rounds, fewer where each takes long.
+/// The sizes that are registered: names of the steps, bytes, and rounds. A size whose registration takes long has fewer
+/// rounds.
 const REGISTRATIONS: [(&str, &str, u64, usize); 3] = [
     ("register-4KiB", "deregister-4KiB", 4 << 10, 100),
     ("register-2MiB", "deregister-2MiB", 2 << 20, 30),
     ("register-64MiB", "deregister-64MiB", 64 << 20, 5),
 ];
 
-/// The rounds of one step.
+/// The name of a step and the durations of its rounds.
 type Rounds = (&'static str, Vec<Duration>);
 
-/// Measures everything, each group on a bench of its own.
+/// Measures all steps, each group on a bench of its own.
 pub(super) fn measure<N: Nic>(conductor: &mut Conductor<'_, N>) -> (Vec<Time>, Vec<Untimed>) {
     let mut report = (Vec::new(), Vec::new());
     add(&mut report, &["bind", "rebind", "unbind"], conductor.on_a_bench(binds));
@@ -79,7 +80,7 @@ fn add(
     }
 }
 
-/// The time that the rounds amount to, if there were any.
+/// Computes a step's time from its rounds, if there were any.
 fn time(name: &'static str, mut rounds: Vec<Duration>) -> Option<Time> {
     rounds.sort_unstable();
     let micros = |round: &Duration| round.as_secs_f64() * 1e6;
@@ -92,7 +93,7 @@ fn time(name: &'static str, mut rounds: Vec<Duration>) -> Option<Time> {
     })
 }
 
-/// The time from the doorbell to the completion, with only polling in between.
+/// Measures the time from the doorbell to the completion, with only polling in between.
 fn executed<N: Nic>(
     bench: &mut Bench<N>,
     end: End,
@@ -139,7 +140,7 @@ fn binds<N: Nic>(bench: &mut Bench<N>) -> Result<Vec<Rounds>, Setback> {
     Ok(vec![("bind", bind), ("rebind", rebind), ("unbind", unbind)])
 }
 
-/// Bind, bind again at another place, unbind.
+/// Returns the operation of a step: bind, bind again at another place, unbind.
 fn bind_step<N: Nic>(bench: &Bench<N>, window: WindowId, rkey: Rkey, step: usize) -> Operation {
     let here = bench.binding(window, rkey, Access::REMOTE);
     Operation::BindWindow(match step {
@@ -156,7 +157,7 @@ fn registrations<N: Nic>(
     rounds: usize,
 ) -> Result<Vec<Rounds>, Setback> {
     let memory = bench.nic.allocate_memory(bytes)?;
-    // Otherwise the kernel would find pages while the clock runs.
+    // Without this, the kernel would find pages while the clock runs.
     memory.zero(0, bytes);
     let access = Access::REMOTE | Access::LOCAL_WRITE;
     let (mut registered, mut deregistered) = (Vec::new(), Vec::new());
@@ -186,7 +187,7 @@ fn flags<N: Nic>(bench: &mut Bench<N>) -> Result<Vec<Rounds>, Setback> {
     Ok(vec![("queue-pair-access", times)])
 }
 
-/// One end from RESET to RTS, which a node does for each broken queue pair.
+/// Measures the recovery of one end from RESET to RTS, which a node does for each broken queue pair.
 fn recovery<N: Nic>(bench: &mut Bench<N>) -> Result<Vec<Rounds>, Setback> {
     const ROUNDS: usize = 50;
     let plan = bench.plan();
@@ -210,7 +211,7 @@ fn recovery<N: Nic>(bench: &mut Bench<N>) -> Result<Vec<Rounds>, Setback> {
     Ok(vec![("queue-pair-recovery", times)])
 }
 
-/// From posting a stray access to its failed completion.
+/// Measures the time from posting a stray access to its failed completion.
 fn error_report<N: Nic>(bench: &mut Bench<N>) -> Result<Vec<Rounds>, Setback> {
     const ROUNDS: usize = 30;
     let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
