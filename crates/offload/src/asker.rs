@@ -1,4 +1,4 @@
-//! The end of a worker's message queue pair at which somebody asks: here the node itself.
+//! The node's own end of a worker's message queue pair: it sends requests and receives the replies.
 
 use crate::chain::REQUEST_BYTES;
 use crate::message::{Handle, Reply, reply_bytes};
@@ -8,11 +8,11 @@ use portcullis_nic::{
     QpAttributes, QpId, ReceiveRequest, Region, RemoteAddress, Status, VerbsError, WorkRequest, connect_qp,
 };
 
-/// Where the reply goes. The request comes before it.
+/// Offset of the reply. The request is at offset zero, before it.
 const REPLY_AT: u64 = 64;
 const DEPTH: u32 = 4;
 
-/// Asks one worker, one request after another.
+/// Sends requests to one worker, one after another.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker<M, const GROUP: usize> {
     qp: QpId,
@@ -22,22 +22,22 @@ pub(crate) struct Asker<M, const GROUP: usize> {
     objects: Objects,
 }
 
-/// What the worker says.
+/// Result of [`Asker::answer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer<const GROUP: usize> {
-    /// Nothing yet.
+    /// No reply has arrived yet.
     Pending,
-    /// This.
+    /// The worker's reply.
     Reply(Reply<GROUP>),
     /// The connection is broken.
     Broken,
 }
 
 impl<M: Memory, const GROUP: usize> Asker<M, GROUP> {
-    /// A queue pair in a domain, not connected yet.
+    /// Creates the queue pair in a domain, not connected yet.
     ///
     /// # Errors
-    /// A limit of the NIC. Nothing is left behind.
+    /// A limit of the NIC is reached. No object is left behind.
     pub fn new<N: Nic<Memory = M>>(nic: &mut N, pd: PdId) -> Result<Self, VerbsError> {
         let mut objects = Objects::default();
         let made = Self::make(nic, pd, &mut objects);
@@ -78,7 +78,7 @@ impl<M: Memory, const GROUP: usize> Asker<M, GROUP> {
         connect_qp(nic, self.qp, peer)
     }
 
-    /// Sends a request. The reply to the one before has come.
+    /// Sends a request. The reply to the previous request must have arrived.
     pub fn ask<N: Nic>(&self, nic: &mut N, handle: Handle) -> Result<(), VerbsError> {
         let local = |address, bytes: u64| LocalSpan {
             address,
@@ -88,14 +88,14 @@ impl<M: Memory, const GROUP: usize> Asker<M, GROUP> {
         self.memory.write(0, &handle.to_request());
         let receive = ReceiveRequest { id: 0, local: local(REPLY_AT, reply_bytes::<GROUP>()) };
         let posted = nic.post_receive(self.qp, &[receive])?;
-        // Its completion tells the queue how many requests were taken off.
+        // The completion of the SEND frees its slot in the send queue.
         let send = Operation::Send { local: local(0, REQUEST_BYTES) };
         let sent = nic.post_send(self.qp, &[WorkRequest { id: 0, signalled: true, operation: send }])?;
         assert_eq!((posted, sent), (1, 1), "one request is under way at a time");
         Ok(())
     }
 
-    /// Looks for the reply.
+    /// Polls for the reply.
     pub fn answer<N: Nic>(&self, nic: &mut N) -> Result<Answer<GROUP>, VerbsError> {
         let mut completions = Vec::new();
         nic.poll(self.cq, DEPTH as usize, &mut completions)?;

@@ -1,6 +1,6 @@
-//! What a pool's table says: which chunks are free, and whose the others are.
+//! The contents of a pool's table: which chunks are free, and which client holds each of the others.
 //!
-//! The NIC changes the table while it is read. A census is exact only while no worker is in the middle of a lap.
+//! The NIC changes the table while the CPU reads it. A census is exact only while no worker is in the middle of a lap.
 
 use crate::chain::TOP_AT;
 use crate::pool::ChunkPool;
@@ -9,7 +9,7 @@ use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::Memory;
 use std::collections::BTreeMap;
 
-/// The chunks of a pool.
+/// The free and the held chunks of a pool.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Census {
     /// The free chunks, in the order in which they will be allocated.
@@ -18,7 +18,7 @@ pub struct Census {
     pub held: BTreeMap<u64, ClientNumber>,
 }
 
-/// What makes no sense in a table.
+/// A contradiction in a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Damage {
     /// The free list leads to an offset where no record begins.
@@ -27,21 +27,21 @@ pub enum Damage {
         /// The offset.
         at: u64,
     },
-    /// The free list comes to a chunk twice.
+    /// The free list contains a chunk twice.
     #[error("the free list comes to chunk {chunk} twice")]
     Twice {
         /// The chunk.
         chunk: u64,
     },
-    /// A chunk is free and has an owner.
+    /// A chunk is on the free list and has an owner.
     #[error("chunk {chunk} is free, and client {owner:?} holds it")]
     FreeAndHeld {
         /// The chunk.
         chunk: u64,
-        /// Who holds it.
+        /// The client that holds it.
         owner: ClientNumber,
     },
-    /// A chunk is neither free nor has it an owner.
+    /// A chunk is neither on the free list nor has an owner.
     #[error("chunk {chunk} is lost: it is not free, and nobody holds it")]
     Lost {
         /// The chunk.
@@ -56,10 +56,10 @@ impl Coded for Damage {
 }
 
 impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
-    /// The chunks of the pool.
+    /// Returns the free and the held chunks of the pool.
     ///
     /// # Errors
-    /// The table makes no sense.
+    /// The table contradicts itself.
     pub fn census(&self) -> Result<Census, Damage> {
         let chunks = self.geometry.chunks;
         let free = self.listed()?;
@@ -74,11 +74,11 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         Err(Damage::Lost { chunk: lost.expect("no chunk is listed twice, or listed and held") })
     }
 
-    /// The chunks of the free list, the first one first. Chains change the list by writing one word, its top: so it makes
-    /// sense wherever they were stopped.
+    /// Returns the chunks of the free list, the first one first. Chains change the list by writing one word, its top.
+    /// So the list is sound wherever the chains were stopped.
     ///
     /// # Errors
-    /// It does not.
+    /// The list is not sound.
     pub(crate) fn listed(&self) -> Result<Vec<u64>, Damage> {
         let chunks = self.geometry.chunks;
         let (mut is_listed, mut listed) = (vec![false; usize::try_from(chunks).unwrap_or(0)], Vec::new());

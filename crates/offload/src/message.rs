@@ -1,4 +1,4 @@
-//! What a client sends to a worker, and what comes back.
+//! The messages between a client and a worker: requests and replies.
 
 use crate::chain::{REQUEST_BYTES, Scratch};
 use crate::record::{KEY_WORD_AT, LINE_BYTES, Layout, STATUS_AT, STATUS_CHUNK};
@@ -9,7 +9,7 @@ use portcullis_nic::{RemoteAddress, Rkey, entry};
 pub struct Handle(pub u16);
 
 impl Handle {
-    /// As the bytes of a request. A request for a chunk has the same length, and may name any.
+    /// Returns the bytes of a request. A request for a chunk has the same length, and may name any chunk.
     #[must_use]
     pub fn to_request(self) -> [u8; 8] {
         const _: () = assert!(REQUEST_BYTES == 8);
@@ -20,23 +20,24 @@ impl Handle {
 /// A window of a chunk, for one queue pair of its holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkWindow {
-    /// Its key.
+    /// The window's key.
     pub rkey: Rkey,
-    /// Its first byte.
+    /// Address of the window's first byte.
     pub address: RemoteAddress,
-    /// Bytes of the chunk.
+    /// Number of bytes of the chunk.
     pub length: u64,
 }
 
-/// A worker's answer. A worker answers requests in the order in which they came.
+/// Reply of a worker. A worker replies to requests in the order in which they arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reply<const GROUP: usize> {
-    /// Whether a chunk was allocated, or freed. If not, none was free, or it was not the client's.
+    /// Whether a chunk was allocated, or freed. If not, no chunk was free, or the chunk to be freed was not the
+    /// client's.
     pub is_done: bool,
-    /// Which use of the chunk this is, or after a free the next one will be: no two uses have the same.
+    /// Number of this use of the chunk or, after a free, of its next use. No two uses of a chunk have the same number.
     pub number_of_use: u64,
-    /// The chunk's windows as they were bound, one for each queue pair of the group. Of a free, as they will be bound the
-    /// next time, for whoever has the chunk then: without the queue pair, the key opens nothing.
+    /// The chunk's windows as they were bound, one for each queue pair of the group. After a free: the windows as they
+    /// will be bound for the next holder. Without that holder's queue pair their keys open nothing.
     pub windows: [ChunkWindow; GROUP],
 }
 
@@ -47,7 +48,7 @@ pub const fn reply_bytes<const GROUP: usize>() -> u64 {
 }
 
 impl<const GROUP: usize> Reply<GROUP> {
-    /// The reply in a message. `None`: it is too short.
+    /// Decodes the reply in a message. `None`: the message is too short.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         // A reply is a part of a record.
@@ -69,14 +70,14 @@ impl<const GROUP: usize> Reply<GROUP> {
     }
 }
 
-/// Where the chunks of a pool lie, for clients.
+/// The addresses of a pool's chunks, as clients use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// The first chunk's first byte.
     pub base: RemoteAddress,
-    /// Bytes of a chunk.
+    /// Number of bytes of a chunk.
     pub chunk_bytes: u64,
-    /// How many there are.
+    /// Number of chunks.
     pub chunks: u64,
 }
 
@@ -87,7 +88,7 @@ impl Geometry {
         RemoteAddress(self.base.0 + chunk * self.chunk_bytes)
     }
 
-    /// The chunk at an address. `None`: there is none.
+    /// Returns the chunk at an address. `None`: no chunk is there.
     #[must_use]
     pub fn chunk_at(&self, address: RemoteAddress) -> Option<u64> {
         let chunk = address.0.checked_sub(self.base.0)? / self.chunk_bytes;

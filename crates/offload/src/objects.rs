@@ -1,8 +1,8 @@
-//! The verbs objects of a pool or a worker, so that they go together, in an order that every device allows.
+//! The verbs objects of a pool or a worker. They are destroyed together, in an order that every device allows.
 
 use portcullis_nic::{CqId, Nic, PdId, QpId, Region, RegionId, VerbsError, Window};
 
-/// What was made, and goes together.
+/// Verbs objects that are destroyed together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
     windows: Vec<Window>,
@@ -29,12 +29,12 @@ impl Objects {
         made.inspect(|qp| self.queue_pairs.push(*qp))
     }
 
-    /// Takes in queue pairs that somebody else has made.
+    /// Takes over queue pairs that were made elsewhere.
     pub fn adopt_queue_pairs(&mut self, qps: &[QpId]) {
         self.queue_pairs.extend(qps);
     }
 
-    /// Takes in what somebody else has made, but no windows.
+    /// Takes over objects that were made elsewhere, but no windows.
     pub fn adopt(&mut self, other: Self) {
         assert!(other.windows.is_empty(), "the windows are those of the pool's chunks");
         self.queue_pairs.extend(other.queue_pairs);
@@ -52,7 +52,7 @@ impl Objects {
         &self.windows
     }
 
-    /// Keeps another window in the place of one, which is returned.
+    /// Puts another window in the place of one, and returns the old one.
     pub fn replace_window(&mut self, place: usize, window: Window) -> Window {
         std::mem::replace(&mut self.windows[place], window)
     }
@@ -60,7 +60,7 @@ impl Objects {
     /// Destroys everything.
     ///
     /// # Errors
-    /// The first refusal. What is refused stays on the NIC.
+    /// The first error of the NIC. An object that the NIC does not destroy stays on it.
     pub fn destroy<N: Nic>(self, nic: &mut N) -> Result<(), VerbsError> {
         let mut first = Ok(());
         let mut note = |said: Result<(), VerbsError>| {

@@ -1,12 +1,12 @@
 //! A pool of chunks: its memory, its table, its windows, and its three protection domains.
 //!
-//! - The **engine**'s domain has everything that chains read and write. Only queue pairs of chains are in it, each its own
-//!   peer. No client's queue pair is: a guessed key would let it rewrite chains.
-//! - The **access** domain has the chunks, without remote rights, and the windows over them. Clients' access queue pairs
-//!   end there, and the queues that bind. It is one domain for all tenants: what keeps them apart is that each window
-//!   works on one queue pair only.
-//! - The **edge** has the buffers of requests and replies, with local rights only. Clients ask on queue pairs that end
-//!   there.
+//! - The **engine**'s domain has everything that chains read and write. Only queue pairs of chains are in it, and each
+//!   is its own peer. No client's queue pair is in it: with a guessed key, a client could rewrite chains.
+//! - The **access** domain has the chunks, without remote rights, and the windows over them. Clients' access queue
+//!   pairs end there, and so do the queues that bind. All tenants share this domain. They are isolated because each
+//!   window works on one queue pair only.
+//! - The **edge** domain has the buffers of requests and replies, with local rights only. The queue pairs on which
+//!   clients send requests end there.
 
 use crate::chain::{Chains, OTHER_WORDS_AT, Scratch, TICKET_AT, TOP_AT};
 use crate::message::Geometry;
@@ -18,17 +18,17 @@ use portcullis_nic::{
     RemoteAddress, Status, VerbsError, Window, WindowKind, WorkRequest,
 };
 
-/// Where the first chunk is, for clients.
+/// Address of the first chunk, as clients use it.
 const CHUNKS_BASE: RemoteAddress = RemoteAddress(1 << 40);
-/// Requests of the queue pair with which the CPU starts chains.
+/// Depth of the send queue with which the CPU starts chains.
 const STARTER_DEPTH: u32 = 64;
 
-/// What a pool is made of.
+/// Configuration of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkPoolConfig {
-    /// How many chunks.
+    /// Number of chunks.
     pub chunks: u64,
-    /// Bytes of each: a multiple of 8.
+    /// Number of bytes of each chunk: a multiple of 8.
     pub chunk_bytes: u64,
     /// The most workers at once. A client has two.
     pub workers: u32,
@@ -37,15 +37,15 @@ pub struct ChunkPoolConfig {
 /// The three protection domains.
 #[derive(Clone, Copy, Debug)]
 pub struct Domains {
-    /// What chains reach.
+    /// The domain of the memory that chains access.
     pub engine: PdId,
-    /// What clients access.
+    /// The domain of the memory that clients access.
     pub access: PdId,
-    /// Where clients' requests come in.
+    /// The domain of the buffers that receive clients' requests.
     pub edge: PdId,
 }
 
-/// A pool of chunks that the NIC hands out alone, each with windows for `GROUP` queue pairs of its holder.
+/// A pool of chunks that the NIC hands out without the CPU, each with windows for `GROUP` queue pairs of its holder.
 #[derive(Clone, Debug)]
 pub struct ChunkPool<M, const GROUP: usize> {
     pub(crate) domains: Domains,
@@ -53,7 +53,7 @@ pub struct ChunkPool<M, const GROUP: usize> {
     pub(crate) chains: Chains,
     pub(crate) table: Table<M, GROUP>,
     pub(crate) words: M,
-    /// The workers' scratch memory, and its parts that no worker has.
+    /// The workers' scratch memory. `scratch_free` numbers its parts that no worker uses.
     pub(crate) scratch: M,
     pub(crate) scratch_free: Vec<u32>,
     /// The most workers.
@@ -64,15 +64,15 @@ pub struct ChunkPool<M, const GROUP: usize> {
     pub(crate) lock: CqId,
     starter: QpId,
     starter_cq: CqId,
-    /// Requests that were posted to the starter so far, and how many of them it has finished.
+    /// Number of requests posted to the starter so far, and number of those that it has completed.
     starts: (u64, u64),
-    /// Among them the windows of each chunk, one chunk after another.
+    /// The pool's verbs objects. Their windows are those of the chunks, one chunk after another.
     objects: Objects,
     /// The number of each chunk's first use with its present windows.
     windows_since: Vec<u64>,
 }
 
-/// The memory of a pool that chains reach.
+/// The memory regions of a pool that chains access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Areas {
     pub table: Region,
@@ -83,13 +83,13 @@ pub(crate) struct Areas {
     pub words: Region,
     pub scratch: Region,
     pub zeros: Region,
-    /// Chunks, to be filled with zeros.
+    /// The chunks, as the destination of zeros.
     pub scrubbed: Region,
-    /// Chunks, in the access domain, for binds.
+    /// The chunks, in the access domain, as the target of binds.
     pub chunks: Region,
 }
 
-/// What a pool is made of, for those who watch its steps.
+/// The memory and the verbs objects of a pool, for callers that watch its steps.
 #[derive(Debug)]
 pub struct PoolParts<'a, M> {
     /// The chains of its workers.
@@ -108,7 +108,7 @@ pub struct PoolParts<'a, M> {
     pub starter: QpId,
 }
 
-/// What chains may do with memory.
+/// The rights of chains over their memory.
 pub(crate) const ENGINE: Access = Access::REMOTE.union(Access::LOCAL_WRITE);
 
 /// The memories of a pool.
@@ -168,19 +168,20 @@ const fn scratch_bytes<const GROUP: usize>(config: ChunkPoolConfig) -> u64 {
 }
 
 impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
-    /// A pool whose chunks are all free, and zero.
+    /// Creates a pool whose chunks are all free, and zero.
     ///
     /// # Errors
-    /// The NIC has no chains, or too little of something, or the configuration makes no sense. Nothing is left behind.
+    /// The NIC has no chains, a limit of the NIC is reached, or the configuration makes no sense. No object is left
+    /// behind.
     pub fn create<N: Nic<Memory = M>>(nic: &mut N, config: ChunkPoolConfig) -> Result<Self, VerbsError> {
         Self::create_with(nic, config, Chains::new::<GROUP>(), &[])
     }
 
-    /// A pool with other chains than this crate's, for those who examine them. `words` are the values of more words of the
-    /// pool, from [`OTHER_WORDS_AT`](crate::chain::OTHER_WORDS_AT) on.
+    /// Creates a pool with other chains than this crate's, for an examination of those chains. `words` are the values
+    /// of more words of the pool, from [`OTHER_WORDS_AT`](crate::chain::OTHER_WORDS_AT) on.
     ///
     /// # Errors
-    /// As [`ChunkPool::create`].
+    /// The errors of [`ChunkPool::create`].
     pub fn create_with<N: Nic<Memory = M>>(
         nic: &mut N,
         config: ChunkPoolConfig,
@@ -192,14 +193,15 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         match Self::build(nic, config, (chains, words), &mut objects) {
             Ok(pool) => Ok(Self { objects, ..pool }),
             Err(error) => {
-                // What is refused here was not made, or the NIC is broken: the first error says why.
+                // An object that the NIC does not destroy was not made, or the NIC is broken: the first error gives the
+                // reason.
                 let _ = objects.destroy(nic);
                 Err(error)
             }
         }
     }
 
-    /// The pool, without what was made for it.
+    /// Makes the pool. Its verbs objects stay in `objects`.
     fn build<N: Nic<Memory = M>>(
         nic: &mut N,
         config: ChunkPoolConfig,
@@ -261,7 +263,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         Ok(pool)
     }
 
-    /// Makes these the free list. No chain is under way.
+    /// Makes `chunks` the free list. No chain may be under way.
     pub(crate) fn list(&self, chunks: impl DoubleEndedIterator<Item = u64>) {
         let top = chunks.rev().fold(NIL, |next, chunk| {
             self.table.set_next(chunk, next);
@@ -280,8 +282,8 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         &self.objects.windows()[first..first + GROUP]
     }
 
-    /// Gives a chunk new windows, and writes its record anew for its use `number_of_use`. Its old windows open nothing from
-    /// here on, bound or not. No chain uses the record. Its owner stays.
+    /// Gives a chunk new windows, and rewrites its record for its use `number_of_use`. From here on its old windows
+    /// give no access, whether or not they are bound. No chain may use the record meanwhile. The owner stays.
     pub(crate) fn renew_windows<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
@@ -297,31 +299,32 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         self.table.write_chunk(nic, chunk, number_of_use, self.windows_of(chunk))
     }
 
-    /// How often a chunk was used with its present windows.
+    /// Returns the number of uses that the chunk has had with its present windows.
     pub(crate) fn uses_of_windows(&self, chunk: u64) -> u64 {
         let since = usize::try_from(chunk).ok().and_then(|chunk| self.windows_since.get(chunk));
         since.map_or(0, |since| self.table.number_of_use(chunk).wrapping_sub(*since))
     }
 
-    /// Where its chunks lie, for clients.
+    /// Returns the addresses of the pool's chunks, as clients use them.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Who holds a chunk, as its record says at the moment.
+    /// Returns the client that holds a chunk, from its record.
     #[must_use]
     pub fn holder(&self, chunk: u64) -> Option<ClientNumber> {
         self.table.owner(chunk)
     }
 
-    /// Who has freed a chunk that nobody holds, as its record says.
+    /// Returns the client that has freed a chunk which no client holds, from its record.
     #[must_use]
     pub fn freed_by(&self, chunk: u64) -> Option<ClientNumber> {
         self.table.freed_by(chunk)
     }
 
-    /// The number of a chunk's present use, or of its next one if it is free. Nobody had the chunk before the first.
+    /// Returns the number of a chunk's present use, or of its next one if it is free. No client had the chunk before
+    /// the first.
     #[must_use]
     pub fn number_of_use(&self, chunk: u64) -> u64 {
         self.table.number_of_use(chunk)
@@ -333,14 +336,14 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         &self.chunks_memory
     }
 
-    /// Its protection domains. Clients' access queue pairs end in [`Domains::access`], and have no receive queue: a message
-    /// with an invalidation would free a window behind the chains' back.
+    /// Returns the pool's protection domains. Clients' access queue pairs end in [`Domains::access`], and have no
+    /// receive queue: a message with an invalidation would free a window without the chains' knowledge.
     #[must_use]
     pub fn domains(&self) -> Domains {
         self.domains
     }
 
-    /// Its memory and its objects, for those who watch its steps.
+    /// Returns the pool's memory and verbs objects, for callers that watch its steps.
     #[must_use]
     pub fn parts(&self) -> PoolParts<'_, M> {
         PoolParts {
@@ -354,8 +357,8 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         }
     }
 
-    /// Tickets of the lock that were taken, and releases. Where the second stays behind the first for long, a worker has
-    /// broken while it had the lock.
+    /// Returns the number of tickets of the lock that were taken, and the number of its releases. If the second stays
+    /// below the first for long, a worker has broken while it had the lock.
     ///
     /// # Errors
     /// The NIC has lost the count.
@@ -382,7 +385,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         }
         let request = |(id, verb): (u64, &ChainVerb)| WorkRequest {
             id,
-            // Their slots are free again with the completion of the last.
+            // The completion of the last request frees the slots of all.
             signalled: id == end,
             operation: Operation::Chain(*verb),
         };
@@ -393,8 +396,8 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         Ok(())
     }
 
-    /// Whether every chain that was to be started has been. The starter names queues by number: one that goes before would
-    /// break it, and no chain could be started any more.
+    /// Returns whether every chain that was to be started has been. The starter names queues by number: if a queue is
+    /// destroyed before its chain is started, the starter breaks, and no chain can be started any more.
     pub(crate) fn has_started_all<N: Nic<Memory = M>>(&mut self, nic: &mut N) -> Result<bool, VerbsError> {
         let mut completions = Vec::new();
         nic.poll(self.starter_cq, STARTER_DEPTH as usize, &mut completions)?;
@@ -404,28 +407,28 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         Ok(self.starts.0 == self.starts.1)
     }
 
-    /// Forgets what was to be started: all workers have ended.
+    /// Discards the requests that the starter has not completed. All workers must have ended.
     pub(crate) fn reset_starter<N: Nic<Memory = M>>(&mut self, nic: &mut N) -> Result<(), VerbsError> {
         nic.modify_qp(self.starter, QpChange::Reset)?;
         self.starts.1 = self.starts.0;
         connect_to_itself(nic, self.starter)
     }
 
-    /// Takes over access queue pairs whose client is gone. They go with the pool: windows may be bound to them, and a queue
-    /// pair with bound windows stays.
+    /// Takes over access queue pairs whose client has left. They are destroyed with the pool: windows may be bound to
+    /// them, and a queue pair with bound windows cannot be destroyed.
     pub fn adopt_queue_pairs(&mut self, qps: &[QpId]) {
         self.objects.adopt_queue_pairs(qps);
     }
 
-    /// Takes over objects that go with the pool.
+    /// Takes over objects that are destroyed with the pool.
     pub(crate) fn adopt(&mut self, objects: Objects) {
         self.objects.adopt(objects);
     }
 
-    /// Ends the pool. Its workers are gone.
+    /// Destroys the pool. Its workers must have ended.
     ///
     /// # Errors
-    /// A queue pair is left in one of its domains.
+    /// One of the pool's domains still has a queue pair.
     pub fn destroy<N: Nic<Memory = M>>(self, nic: &mut N) -> Result<(), VerbsError> {
         self.objects.destroy(nic)
     }
@@ -445,7 +448,7 @@ fn check<const GROUP: usize>(config: ChunkPoolConfig) -> Result<(), VerbsError> 
     Ok(())
 }
 
-/// Takes a queue pair to RTS, with itself as its peer.
+/// Takes a queue pair to the state RTS, with itself as its peer.
 pub(crate) fn connect_to_itself<N: Nic>(nic: &mut N, qp: QpId) -> Result<(), VerbsError> {
     let peer = nic.qp_address(qp)?;
     nic.modify_qp(qp, QpChange::Init { access: Access::REMOTE })?;

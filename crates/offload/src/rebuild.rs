@@ -1,13 +1,14 @@
-//! A pool in which a worker has broken is made anew from what its table says. Workers that stand still may have the lock.
+//! Rebuilds a pool in which a worker has broken, from its table. Workers that stand still may have the lock.
 //!
 //! All workers are stopped where they stand. Chains change the free list by writing one word, its top, so the list is
-//! sound at every moment: what is listed is free, unbound and zero, and stays as it is. A chunk that is not listed is its
-//! holder's if its record says so: the record says so only after all windows were bound, and no more before the first was
-//! freed. What is left was on its way. It becomes free, with new windows, and zero.
+//! sound at every moment. A listed chunk is free, unbound and zero, and stays as it is. If a chunk is not listed and
+//! its record names a holder, the holder keeps it: the record names a holder only after all windows were bound, and
+//! until the first of them is freed. Every other chunk was being allocated or freed. It becomes free, with new windows,
+//! and zero.
 //!
-//! An allocation whose reply has not left is undone: its client does not know the chunk and could never free it. Whether a
-//! reply has left, the worker's counts say. A free that was not begun is not done: its client holds the chunk, and asks
-//! again.
+//! An allocation whose reply has not left is undone: its client does not know the chunk and could never free it. The
+//! worker's counts show whether a reply has left. A free that has not begun is not executed: its client holds the
+//! chunk, and sends the request again.
 
 use crate::chain::{Scratch, TICKET_AT};
 use crate::pool::ChunkPool;
@@ -16,36 +17,37 @@ use crate::worker::Workers;
 use portcullis_nic::{Memory, Nic, RemoteAddress, VerbsError, entry};
 use std::collections::BTreeSet;
 
-/// What a rebuild does, for those who examine what would happen without a part of it.
+/// The parts of a rebuild, for an examination of a rebuild without one of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a part of the rebuild that is there or not")]
 pub struct RebuildSteps {
-    /// What a record says is somebody's stays so.
+    /// A chunk whose record names a holder stays with that holder.
     pub keep_held: bool,
     /// An allocation whose reply has not left is undone.
     pub undo_untold: bool,
-    /// What becomes free has new windows.
+    /// A chunk that becomes free gets new windows.
     pub renew_windows: bool,
-    /// What becomes free is zero.
+    /// A chunk that becomes free is filled with zeros.
     pub zero: bool,
-    /// The next ticket is the one that the lock waits for.
+    /// The next ticket becomes the one for which the lock waits.
     pub pass_lock: bool,
 }
 
 impl RebuildSteps {
-    /// All that is needed.
+    /// All parts: a rebuild needs each of them.
     pub const ALL: Self =
         Self { keep_held: true, undo_untold: true, renew_windows: true, zero: true, pass_lock: true };
 }
 
 impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
-    /// Makes the pool anew, after a worker has broken. `workers` are all that it has; they are stopped where they stand,
-    /// and end. Each client has to be attached again, with its number and its group.
+    /// Rebuilds the pool after a worker has broken. `workers` are all workers of the pool. They are stopped where they
+    /// stand, and end. Each client has to be attached again, with its number and its group.
     ///
-    /// A client keeps the chunks whose replies it got. What had begun for it is done or not done.
+    /// A client keeps the chunks whose replies it received. A request of it that had begun is either executed or has no
+    /// effect.
     ///
     /// # Errors
-    /// The NIC has too few windows, or lets something not go. Then the pool is of no use any more.
+    /// The NIC has too few windows, or does not destroy an object. Then the pool cannot be used any more.
     pub fn rebuild<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
@@ -54,10 +56,10 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         self.rebuild_with(nic, workers, RebuildSteps::ALL)
     }
 
-    /// A part of a rebuild, for those who examine what would happen without the rest.
+    /// Executes parts of a rebuild, for an examination without the others.
     ///
     /// # Errors
-    /// As [`ChunkPool::rebuild`].
+    /// The errors of [`ChunkPool::rebuild`].
     pub fn rebuild_with<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
@@ -77,7 +79,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         }
         workers.into_iter().try_for_each(|pair| self.detach(nic, pair))?;
         self.reset_starter(nic)?;
-        // A list that makes no sense says nothing.
+        // If the list is damaged, no chunk counts as free.
         let mut free = self.listed().unwrap_or_default();
         let listed: BTreeSet<_> = free.iter().copied().collect();
         for chunk in 0..self.geometry.chunks {
@@ -95,7 +97,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         Ok(())
     }
 
-    /// The chunk that was allocated for a client whose reply has not left. The client's workers are halted.
+    /// Returns the chunk that was allocated for a client whose reply has not left. The client's workers must be halted.
     fn untold<N: Nic<Memory = M>>(
         &self,
         nic: &N,
@@ -104,8 +106,8 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         let parts = workers.alloc.parts();
         let word = |at| self.scratch.load(parts.scratch_at + at);
         let (laps, binds) = (word(Scratch::<GROUP>::LAPS), GROUP as u64);
-        // The record is in scratch memory before the binds, and is its client's after them. So this lap has it if all its
-        // binds were done; else it is that of the lap before.
+        // The record is in scratch memory before the binds, and belongs to the client after them. So the record is that
+        // of this lap if all its binds were executed. Otherwise it is that of the lap before.
         let bound = nic.completions_counted(parts.bound)?;
         let lap = if bound == low((laps + 1).wrapping_mul(binds)) { laps + 1 } else { laps };
         if nic.completions_counted(parts.replied)? == low(lap) {
@@ -116,7 +118,8 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         Ok(chunk.filter(|&chunk| self.table.owner(chunk) == Some(workers.number)))
     }
 
-    /// Frees a chunk that was on its way. The use that it had or was about to have is over: no other has its number.
+    /// Frees a chunk that was being allocated or freed. Its present or next use is over: no other use gets the same
+    /// number.
     fn take_back<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
@@ -136,7 +139,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     }
 }
 
-/// Counts have 32 bits and go round.
+/// Counts have 32 bits and wrap around.
 fn low(count: u64) -> u32 {
     u32::try_from(count & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }

@@ -1,7 +1,8 @@
-//! What the node's CPU does for clients that are gone. It is not on the path of an allocation.
+//! The node's CPU takes chunks back from clients that have left. It is not on the path of an allocation.
 //!
 //! The CPU never writes the top of the free list or an owner while chains are under way: its atomics and the NIC's are
-//! not atomic to each other. A dead client's chunks are freed by a worker of its number, which the CPU asks.
+//! not atomic to each other. A dead client's chunks are freed by a worker with that client's number, to which the CPU
+//! sends requests.
 
 use crate::asker::{Answer, Asker};
 use crate::pool::ChunkPool;
@@ -9,45 +10,45 @@ use crate::record::ClientNumber;
 use crate::worker::{Worker, WorkerParts, Workers};
 use portcullis_nic::{Memory, Nic, QpId, VerbsError};
 
-/// Frees all chunks of a client that is gone, and ends its workers.
+/// Frees all chunks of a client that has left, and ends its workers.
 ///
-/// Its access queue pairs stay until this is done: windows are bound to them, and nobody else may get their numbers
-/// before.
+/// The client's access queue pairs stay until this is done: windows are bound to them, and no other client may get
+/// their numbers before.
 #[derive(Clone, Debug)]
 pub struct Reclaim<M, const GROUP: usize> {
     number: ClientNumber,
     group: Vec<QpId>,
-    /// The client's own workers, until they have come to the end of what they had begun.
+    /// The client's own workers, until they have finished the requests that they had begun.
     own: Option<Workers<GROUP>>,
-    /// The worker that frees its chunks.
+    /// The worker that frees the client's chunks.
     hired: Option<Hired<M, GROUP>>,
 }
 
-/// A worker of a client that is gone, which the node asks.
+/// A worker with the number of a client that has left. The node sends requests to it.
 #[derive(Clone, Debug)]
 struct Hired<M, const GROUP: usize> {
     worker: Worker,
     asker: Asker<M, GROUP>,
     /// Chunks to be freed.
     left: Vec<u64>,
-    /// A reply is awaited.
+    /// Whether the node waits for a reply.
     asked: bool,
 }
 
-/// How far a reclaim is.
+/// State of a reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// The NIC has to be turned, and the reclaim to be called again.
+    /// The caller must let the NIC run, and then call the reclaim again.
     Pending,
     /// The client has no chunk and no worker any more.
     Done,
 }
 
 impl<M: Memory, const GROUP: usize> Reclaim<M, GROUP> {
-    /// Begins: the client's workers take no more requests.
+    /// Begins the reclaim: the client's workers accept no more requests.
     ///
     /// # Errors
-    /// The NIC has lost their queue pairs.
+    /// The NIC has lost the workers' queue pairs.
     pub fn begin<N: Nic<Memory = M>>(
         pool: &ChunkPool<M, GROUP>,
         nic: &mut N,
@@ -58,13 +59,13 @@ impl<M: Memory, const GROUP: usize> Reclaim<M, GROUP> {
         Ok(Self { number, group, own: Some(workers), hired: None })
     }
 
-    /// The same where the client's own workers are gone already: the pool was rebuilt.
+    /// Begins the reclaim of a client whose own workers have ended already, because the pool was rebuilt.
     #[must_use]
     pub fn resume(number: ClientNumber, group: Vec<QpId>) -> Self {
         Self { number, group, own: None, hired: None }
     }
 
-    /// Whether a worker has broken that it waits for.
+    /// Returns whether a worker has broken for which the reclaim waits.
     ///
     /// # Errors
     /// The NIC has lost the queue pairs.
@@ -73,41 +74,42 @@ impl<M: Memory, const GROUP: usize> Reclaim<M, GROUP> {
         Ok(own || self.hired.as_ref().map_or(Ok(false), |hired| hired.worker.is_broken(nic))?)
     }
 
-    /// The client.
+    /// Returns the client's number.
     #[must_use]
     pub fn client(&self) -> ClientNumber {
         self.number
     }
 
-    /// What the workers are made of that it has at the moment: the client's own two, or the one that frees for it.
+    /// Returns the parts of the present workers: the client's own two, or the one that frees for it.
     #[must_use]
     pub fn parts(&self) -> Vec<WorkerParts> {
         let own = self.own.iter().flat_map(|own| own.parts());
         own.chain(self.hired.iter().map(|hired| hired.worker.parts())).collect()
     }
 
-    /// The chunks that it has still to ask for, and whether an answer is under way.
+    /// Returns the chunks that the node has not yet requested to free, and whether it waits for a reply.
     #[must_use]
     pub fn chunks_left(&self) -> Option<(&[u64], bool)> {
         self.hired.as_ref().map(|hired| (&hired.left[..], hired.asked))
     }
 
-    /// The queue pair on which the node asks a worker.
+    /// Returns the queue pair on which the node sends requests to a worker.
     #[must_use]
     pub fn asking_queue_pair(&self) -> Option<QpId> {
         self.hired.as_ref().map(|hired| hired.asker.queue_pair())
     }
 
-    /// Its access queue pairs.
+    /// Returns the client's access queue pairs.
     #[must_use]
     pub fn group(&self) -> &[QpId] {
         &self.group
     }
 
-    /// Ends what it has on the NIC, where it stands. Chunks stay as they are: the pool is about to end, or to be rebuilt.
+    /// Ends the reclaim's objects on the NIC, whatever they are doing. Chunks stay as they are: the pool is about to
+    /// end, or to be rebuilt.
     ///
     /// # Errors
-    /// The NIC does not let something go.
+    /// The NIC does not destroy an object.
     pub fn abandon<N: Nic<Memory = M>>(
         self,
         pool: &mut ChunkPool<M, GROUP>,
@@ -121,10 +123,11 @@ impl<M: Memory, const GROUP: usize> Reclaim<M, GROUP> {
         pool.dismiss(nic, worker).and(asker.end(nic)).and(halted)
     }
 
-    /// Goes on, as far as the NIC has come.
+    /// Continues the reclaim, as far as the NIC has got.
     ///
     /// # Errors
-    /// A limit of the NIC or of the pool's workers: what was begun stays as it is, and the next call tries again.
+    /// A limit of the NIC or of the pool's workers is reached. The work done so far stays, and the next call tries
+    /// again.
     pub fn proceed<N: Nic<Memory = M>>(
         &mut self,
         pool: &mut ChunkPool<M, GROUP>,
@@ -188,7 +191,7 @@ impl<M: Memory, const GROUP: usize> Hired<M, GROUP> {
         Ok(Self { worker, asker, left, asked: false })
     }
 
-    /// Has one chunk freed after the other.
+    /// Frees the chunks one after another, by requests to the worker.
     fn proceed<N: Nic<Memory = M>>(
         &mut self,
         pool: &ChunkPool<M, GROUP>,
@@ -219,7 +222,7 @@ pub(crate) fn broken_worker() -> VerbsError {
 }
 
 impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
-    /// The chunks that a client holds.
+    /// Returns the chunks that a client holds.
     #[must_use]
     pub fn chunks_of(&self, client: ClientNumber) -> Vec<u64> {
         (0..self.geometry.chunks).filter(|&chunk| self.table.owner(chunk) == Some(client)).collect()

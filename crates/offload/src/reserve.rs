@@ -1,7 +1,7 @@
 //! The chunks that the node itself holds: a pool shrinks when the node takes some, and grows when it gives them back.
 //!
-//! The node takes and gives as any client does, by chains. What it holds nobody reaches, so that it can do without the
-//! memory, and give the chunk new windows before their keys have gone round.
+//! The node takes and gives chunks as any client does, by chains. No client can reach a chunk that the node holds. So
+//! the node can do without its memory, and can give the chunk new windows before their keys repeat.
 
 use crate::asker::{Answer, Asker};
 use crate::message::Handle;
@@ -14,7 +14,7 @@ use portcullis_nic::{
     CqId, Memory, Nic, Operation, QpAttributes, QpId, Status, VerbsError, WindowBinding, WorkRequest,
 };
 
-/// Uses of a chunk after which it gets new windows when it comes by. Its keys go round after 256.
+/// Number of uses after which a chunk gets new windows when the node has it. A chunk's keys repeat after 256 uses.
 const USES_MAX: u64 = 128;
 
 /// The node as a client of its own pool.
@@ -23,17 +23,17 @@ pub struct Reserve<M, const GROUP: usize> {
     number: ClientNumber,
     /// `None`: the pool is being rebuilt.
     desk: Option<Desk<M, GROUP>>,
-    /// The queue pair to which its windows are bound, and on which it binds.
+    /// The queue pair to which the reserve's windows are bound, and on which it binds.
     anchor: QpId,
     binds: CqId,
     held: Vec<u64>,
     under_way: Option<Change>,
-    /// Uses of a chunk's windows after which it gets new ones.
+    /// Number of uses of a chunk's windows after which the chunk gets new ones.
     uses_max: u64,
     objects: Objects,
 }
 
-/// The node's workers, and the ends at which it asks them.
+/// The node's workers, and the ends at which the node sends requests to them.
 #[derive(Clone, Debug)]
 struct Desk<M, const GROUP: usize> {
     workers: Workers<GROUP>,
@@ -42,7 +42,7 @@ struct Desk<M, const GROUP: usize> {
 }
 
 impl<M: Memory, const GROUP: usize> Desk<M, GROUP> {
-    /// Connects both sides, and lets the workers begin.
+    /// Connects both ends, and starts the workers.
     fn open<N: Nic<Memory = M>>(
         &self,
         pool: &mut ChunkPool<M, GROUP>,
@@ -56,22 +56,22 @@ impl<M: Memory, const GROUP: usize> Desk<M, GROUP> {
     }
 }
 
-/// What a reserve is doing.
+/// The change that a reserve is making.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Change {
-    /// It takes a chunk.
+    /// Takes a chunk.
     Take,
-    /// It binds a new window of the chunk that it is about to give.
+    /// Binds a new window of the chunk that the reserve is about to give.
     Bind,
-    /// It gives a chunk.
+    /// Gives a chunk.
     Give,
 }
 
 impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
-    /// Makes the node a client of a pool. No other client has this number.
+    /// Makes the node a client of a pool. No other client may have this number.
     ///
     /// # Errors
-    /// A limit of the NIC or of the pool's workers.
+    /// A limit of the NIC or of the pool's workers is reached.
     pub fn new<N: Nic<Memory = M>>(
         pool: &mut ChunkPool<M, GROUP>,
         nic: &mut N,
@@ -80,10 +80,11 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         Self::with_uses(pool, nic, number, USES_MAX)
     }
 
-    /// The same with another number of uses after which a chunk gets new windows, for those who examine it.
+    /// Makes the node a client of a pool, with another number of uses after which a chunk gets new windows, for an
+    /// examination.
     ///
     /// # Errors
-    /// As [`Reserve::new`].
+    /// The errors of [`Reserve::new`].
     pub fn with_uses<N: Nic<Memory = M>>(
         pool: &mut ChunkPool<M, GROUP>,
         nic: &mut N,
@@ -102,10 +103,11 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         Ok(reserve)
     }
 
-    /// Makes the workers that [`Reserve::stop`] has ended anew. The node holds what the table says.
+    /// Makes the workers: the first ones, or new ones after [`Reserve::stop`] has given up the old ones. The node holds
+    /// the chunks whose records name it.
     ///
     /// # Errors
-    /// A limit of the NIC or of the pool's workers.
+    /// A limit of the NIC or of the pool's workers is reached.
     pub fn resume<N: Nic<Memory = M>>(
         &mut self,
         pool: &mut ChunkPool<M, GROUP>,
@@ -138,11 +140,11 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         Ok(())
     }
 
-    /// Gives up its workers, for [`ChunkPool::rebuild`]. What it had asked for is done or not done; a bind is none of theirs,
-    /// and goes on.
+    /// Gives up the reserve's workers, for [`ChunkPool::rebuild`]. A request to them is either executed or has no
+    /// effect. The workers take no part in a bind, which goes on.
     ///
     /// # Errors
-    /// The NIC does not let something go.
+    /// The NIC does not destroy an object.
     pub fn stop<N: Nic<Memory = M>>(&mut self, nic: &mut N) -> Result<Option<Workers<GROUP>>, VerbsError> {
         self.under_way = self.under_way.filter(|change| *change == Change::Bind);
         let Some(Desk { workers, alloc, free }) = self.desk.take() else { return Ok(None) };
@@ -151,7 +153,7 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         Ok(Some(workers))
     }
 
-    /// Whether a worker of the node's has broken.
+    /// Returns whether one of the node's workers has broken.
     ///
     /// # Errors
     /// The NIC has lost the queue pairs.
@@ -159,25 +161,25 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         self.desk.as_ref().map_or(Ok(false), |desk| desk.workers.is_broken(nic))
     }
 
-    /// What its workers are made of, if it has any: the one that allocates, and the one that frees.
+    /// Returns the parts of the node's workers, if it has any: of the one that allocates, and of the one that frees.
     #[must_use]
     pub fn parts(&self) -> Vec<WorkerParts> {
         self.desk.iter().flat_map(|desk| desk.workers.parts()).collect()
     }
 
-    /// The queue pairs on which it asks its workers.
+    /// Returns the queue pairs on which the node sends requests to its workers.
     #[must_use]
     pub fn asking_queue_pairs(&self) -> Vec<QpId> {
         self.desk.iter().flat_map(|desk| [desk.alloc.queue_pair(), desk.free.queue_pair()]).collect()
     }
 
-    /// The queue pair to which its windows are bound.
+    /// Returns the queue pair to which the reserve's windows are bound.
     #[must_use]
     pub fn anchor(&self) -> QpId {
         self.anchor
     }
 
-    /// What it is doing.
+    /// Returns the change that is under way.
     #[must_use]
     pub fn under_way(&self) -> Option<Change> {
         self.under_way
@@ -199,7 +201,7 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
     /// The NIC refuses the request.
     ///
     /// # Panics
-    /// The change before is not done.
+    /// The previous change is still under way.
     pub fn take<N: Nic<Memory = M>>(&mut self, nic: &mut N) -> Result<(), VerbsError> {
         assert!(self.under_way.is_none(), "one change at a time");
         self.desk()?.alloc.ask(nic, Handle(0))?;
@@ -207,13 +209,13 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         Ok(())
     }
 
-    /// Begins to give back the chunk that was taken last. Nothing happens if there is none.
+    /// Begins to give back the chunk that was taken last. Does nothing if the node holds no chunk.
     ///
     /// # Errors
-    /// The NIC refuses something. The node keeps the chunk.
+    /// The NIC refuses a request. The node keeps the chunk.
     ///
     /// # Panics
-    /// The change before is not done.
+    /// The previous change is still under way.
     pub fn give<N: Nic<Memory = M>>(
         &mut self,
         pool: &mut ChunkPool<M, GROUP>,
@@ -231,7 +233,7 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         Ok(())
     }
 
-    /// Gives a chunk new windows. The first is bound, as the chain that frees expects it.
+    /// Gives a chunk new windows. Binds the first of them, as the chain that frees expects it.
     fn renew<N: Nic<Memory = M>>(
         &self,
         pool: &mut ChunkPool<M, GROUP>,
@@ -246,10 +248,10 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         Ok(())
     }
 
-    /// Goes on with what was begun.
+    /// Continues the change that is under way.
     ///
     /// # Errors
-    /// The NIC has lost something, or a worker is broken.
+    /// The NIC has lost an object, or a worker has broken.
     pub fn proceed<N: Nic<Memory = M>>(
         &mut self,
         pool: &ChunkPool<M, GROUP>,
@@ -298,16 +300,16 @@ impl<M: Memory, const GROUP: usize> Reserve<M, GROUP> {
         }
     }
 
-    /// Ends it where it stands. Chunks stay as they are: the pool is about to end.
+    /// Ends the reserve, whatever it is doing. Chunks stay as they are: the pool is about to end.
     ///
     /// # Errors
-    /// The NIC does not let something go.
+    /// The NIC does not destroy an object.
     pub fn abandon<N: Nic<Memory = M>>(
         mut self,
         pool: &mut ChunkPool<M, GROUP>,
         nic: &mut N,
     ) -> Result<(), VerbsError> {
-        // A queue pair with windows bound to it goes with the pool.
+        // A queue pair with windows bound to it is destroyed with the pool.
         pool.adopt(std::mem::take(&mut self.objects));
         let workers = self.stop(nic)?;
         workers.map_or(Ok(()), |workers| pool.dismiss_workers(nic, workers))

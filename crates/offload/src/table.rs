@@ -1,4 +1,4 @@
-//! A pool's table as the node's CPU writes and reads it: when a pool is made, and while no chain uses a record.
+//! A pool's table, as the node's CPU writes and reads it: when a pool is made, and while no chain uses a record.
 
 use crate::message::Geometry;
 use crate::record::{
@@ -13,13 +13,13 @@ use portcullis_nic::{
 /// The regions that a record's images name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Regions {
-    /// Chunks, for binds.
+    /// The chunks, as the target of binds.
     pub chunks: Region,
-    /// Chunks, to be filled with zeros.
+    /// The chunks, as the destination of zeros.
     pub scrubbed: Region,
-    /// As many zeros as a chunk has bytes.
+    /// Zeros, as many bytes as a chunk has.
     pub zeros: Region,
-    /// The top of the free list comes first in it.
+    /// The pool's words. The first is the top of the free list.
     pub words: Region,
     /// The table.
     pub table: Region,
@@ -27,7 +27,7 @@ pub(crate) struct Regions {
     pub scratch: Region,
 }
 
-/// The table.
+/// The table of a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Table<M, const GROUP: usize> {
     memory: M,
@@ -36,18 +36,18 @@ pub(crate) struct Table<M, const GROUP: usize> {
 }
 
 impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
-    /// The table in `memory`, which is zero.
+    /// Creates the table in `memory`, which must be zero.
     pub fn new(memory: M, geometry: Geometry, regions: Regions) -> Self {
         assert!(memory.length() >= TABLE_BYTES, "a handle names any line");
         Self { memory, geometry, regions }
     }
 
-    /// Its bytes.
+    /// Returns the table's bytes.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Writes NIL: what it has executed is NOPs, which are counted where a chain waits for a count.
+    /// Writes the record NIL. Its images are NOPs, and they are signalled where a chain waits for a count.
     pub fn write_none<N: Nic>(&self, nic: &N) -> Result<(), VerbsError> {
         let nop = Operation::Chain(ChainVerb::Nop);
         self.memory.store(NIL + NEXT_AT, NIL);
@@ -63,8 +63,8 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
         Ok(())
     }
 
-    /// Writes a chunk's record, but not its place in the free list, nor its owner. Its windows are not bound, and were
-    /// never bound. `number_of_use`: that of its next use.
+    /// Writes a chunk's record, except for its place in the free list and its owner. The chunk's windows must never
+    /// have been bound. `number_of_use` is the number of the chunk's next use.
     pub fn write_chunk<N: Nic>(
         &self,
         nic: &N,
@@ -78,7 +78,7 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
         self.memory.store(record + KEY_WORD_AT, number_of_use);
         for (number, window) in windows.iter().enumerate() {
             let binding = self.binding(chunk, *window);
-            // Which queue pair it is for is not part of the image.
+            // The image does not name the queue pair: the bind queue has it.
             let bind = Operation::BindWindow(binding);
             self.image(nic, record + Layout::<GROUP>::BIND_AT[number], entry::BIND_BYTES, true, bind)?;
             let free = Operation::LocalInvalidate { rkey: binding.rkey };
@@ -89,7 +89,7 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
         let geometry = self.geometry;
         let zero = write((zeros, 0), geometry.chunk_bytes, (scrubbed, chunk * geometry.chunk_bytes));
         self.image(nic, record + Layout::<GROUP>::ZERO_AT, entry::TRANSFER_BYTES, false, zero)?;
-        // Of these two only the first words are copied: what they do, and from or into which region.
+        // Only the first words of these two are copied: the operation, and the key of the region.
         let local = LocalSpan { address: 0, length: 8, lkey: table.lkey };
         let remote = RemoteSpan { address: RemoteAddress(0), rkey: words.rkey };
         let push_next = Operation::Read { local, remote };
@@ -101,7 +101,7 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
         Ok(())
     }
 
-    /// What a window of a chunk is to expose at the chunk's next use.
+    /// Returns the binding of a chunk's window for the chunk's next use.
     pub fn binding(&self, chunk: u64, window: Window) -> WindowBinding {
         let [low_byte, ..] = self.number_of_use(chunk).to_le_bytes();
         WindowBinding {
@@ -114,7 +114,7 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
         }
     }
 
-    /// Writes the first bytes of a request, as it stands in a queue.
+    /// Writes the first bytes of a request, in the form that a queue contains.
     fn image<N: Nic>(
         &self,
         nic: &N,
@@ -131,27 +131,27 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
         Ok(())
     }
 
-    /// Who holds a chunk.
+    /// Returns the client that holds a chunk.
     pub fn owner(&self, chunk: u64) -> Option<ClientNumber> {
         ClientNumber::of_holder(self.memory.load(Layout::<GROUP>::record_of(chunk) + OWNER_AT))
     }
 
-    /// Who has freed a chunk that nobody holds.
+    /// Returns the client that has freed a chunk which no client holds.
     pub fn freed_by(&self, chunk: u64) -> Option<ClientNumber> {
         ClientNumber::freed_by(self.memory.load(Layout::<GROUP>::record_of(chunk) + OWNER_AT))
     }
 
-    /// Nobody holds a chunk any more.
+    /// Clears a chunk's owner: no client holds the chunk any more.
     pub fn clear_owner(&self, chunk: u64) {
         self.memory.store(Layout::<GROUP>::record_of(chunk) + OWNER_AT, 0);
     }
 
-    /// The number of a chunk's present use, or of its next one if it is free.
+    /// Returns the number of a chunk's present use, or of its next one if it is free.
     pub fn number_of_use(&self, chunk: u64) -> u64 {
         self.memory.load(Layout::<GROUP>::record_of(chunk) + KEY_WORD_AT)
     }
 
-    /// The offset of the record behind the one at an offset.
+    /// Returns the offset of the record after the one at an offset.
     pub fn next(&self, at: u64) -> u64 {
         self.memory.load(at + NEXT_AT)
     }

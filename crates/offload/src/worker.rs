@@ -1,8 +1,8 @@
 //! Workers: the queue pairs that carry a client's chains.
 //!
-//! A client has two: one that allocates and one that frees. Each has a queue pair on which the client asks, a queue that
-//! holds the chain, and a queue that binds and frees windows. Who the client is, and which queue pairs its group has, are
-//! constants of these queues. A request names neither, so neither can be forged.
+//! A client has two workers: one that allocates and one that frees. Each has a queue pair on which the client sends
+//! requests, a queue that holds the chain, and a queue that binds and frees windows. The client's number and the queue
+//! pairs of its group are constants of these queues. A request names neither, so neither can be forged.
 
 use crate::chain::{REQUEST_BYTES, Scratch, Wiring};
 use crate::objects::Objects;
@@ -14,7 +14,7 @@ use portcullis_nic::{
     WindowId, WorkRequest,
 };
 
-/// A SEND is tried again for ever: a client that posts no receive stops its own worker only.
+/// Retry count of a SEND: for ever. A client that posts no receive stops only its own worker.
 const RETRY_FOR_EVER: u8 = 7;
 
 /// The two workers of a client.
@@ -26,10 +26,10 @@ pub struct Workers<const GROUP: usize> {
     pub(crate) free: Worker,
 }
 
-/// What a worker is made of, for those who watch its steps.
+/// The verbs objects and the memory of a worker, for callers that watch its steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkerParts {
-    /// The queue pair on which the client asks.
+    /// The queue pair on which the client sends requests.
     pub messages: QpId,
     /// The queue pair that holds the chain.
     pub chain: QpId,
@@ -39,11 +39,11 @@ pub struct WorkerParts {
     pub received: CqId,
     /// Counts the replies that have left.
     pub replied: CqId,
-    /// Counts what the bind queue has done.
+    /// Counts the requests that the bind queue has executed.
     pub bound: CqId,
-    /// Where in the pool's scratch memory the worker's is.
+    /// Offset of the worker's part in the pool's scratch memory.
     pub scratch_at: u64,
-    /// Where in it is how many requests for chunks the client may make.
+    /// Offset, in the scratch memory, of the number of requests for chunks that the client may make.
     pub credits_at: u64,
 }
 
@@ -51,26 +51,27 @@ pub struct WorkerParts {
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     wiring: Wiring,
-    /// How many requests it takes before it gives one back: of one that frees, one.
+    /// Number of requests that the worker accepts before it gives one back: one for a worker that frees.
     requests: u64,
     ring: u64,
-    /// The number of its scratch memory, and that memory, for requests and replies.
+    /// The number of the worker's part of the scratch memory. `buffers` is that part, for requests and replies.
     scratch: u32,
     buffers: Region,
     objects: Objects,
 }
 
-/// What a worker is for.
+/// Task of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// It allocates, for a client that may hold so many chunks.
+    /// Allocates, for a client that may hold at most `quota` chunks.
     Alloc { quota: u64 },
-    /// It frees. The wiring is that of the client's worker that allocates, if it has one.
+    /// Frees. The value is the queue pair for messages and the credits' offset of the client's worker that allocates,
+    /// if it has one.
     Free(Option<(QpId, u64)>),
 }
 
 impl Kind {
-    /// How many requests may come before the worker gives one back.
+    /// Returns the number of requests that may arrive before the worker gives one back.
     fn requests(self) -> u64 {
         match self {
             Self::Alloc { quota } => quota,
@@ -80,13 +81,13 @@ impl Kind {
 }
 
 impl<const GROUP: usize> Workers<GROUP> {
-    /// The client that they work for.
+    /// Returns the number of the client.
     #[must_use]
     pub fn client(&self) -> ClientNumber {
         self.number
     }
 
-    /// Where the client's queue pairs for requests have their peers: for allocations, and for frees.
+    /// Returns the addresses of the peers of the client's queue pairs for requests: for allocations, and for frees.
     ///
     /// # Errors
     /// The NIC has lost the queue pairs.
@@ -94,19 +95,19 @@ impl<const GROUP: usize> Workers<GROUP> {
         Ok([nic.qp_address(self.alloc.wiring.messages)?, nic.qp_address(self.free.wiring.messages)?])
     }
 
-    /// The client's queue pairs for access, at this end.
+    /// Returns the node's ends of the client's access queue pairs.
     #[must_use]
     pub fn group(&self) -> &[QpId] {
         &self.group
     }
 
-    /// What the two are made of: the one that allocates, and the one that frees.
+    /// Returns the parts of the two workers: of the one that allocates, and of the one that frees.
     #[must_use]
     pub fn parts(&self) -> [WorkerParts; 2] {
         [self.alloc.parts(), self.free.parts()]
     }
 
-    /// Whether a queue of a chain has failed. Then its worker stands still, perhaps with the lock.
+    /// Returns whether a queue of a chain has failed. Then its worker stands still, perhaps with the lock.
     ///
     /// # Errors
     /// The NIC has lost the queue pairs.
@@ -134,7 +135,7 @@ impl Worker {
         Ok(broken(chain)? || broken(binds)?)
     }
 
-    /// What lets it begin: requests may come, and the first lap is admitted.
+    /// Returns the requests that start the worker: they admit the client's requests and the first lap.
     fn beginning(&self) -> [ChainVerb; 2] {
         let Wiring { messages, queue_pair, .. } = self.wiring;
         [
@@ -149,16 +150,16 @@ impl Worker {
 }
 
 impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
-    /// Makes the workers of a client, whose chunks will have windows on `group`: the ends of its access queue pairs in
-    /// [`Domains::access`](crate::Domains::access). The client can hold `quota` chunks at a time, beyond those that it
-    /// holds already. The workers begin with [`ChunkPool::start_workers`].
+    /// Makes the workers of a client, whose chunks will have windows on `group`: the node's ends of its access queue
+    /// pairs in [`Domains::access`](crate::Domains::access). The client can hold `quota` chunks at a time, beyond those
+    /// that it holds already. [`ChunkPool::start_workers`] starts the workers.
     ///
-    /// No client before had this number, unless all its chunks were freed, or the pool was rebuilt and the client has the
-    /// same group.
+    /// No earlier client may have had this number, unless all its chunks were freed, or the pool was rebuilt and the
+    /// client has the same group.
     ///
     /// # Errors
-    /// There are too many queue pairs in the group, or too many workers, or a limit of the NIC is reached. Nothing is left
-    /// behind.
+    /// The group has too many queue pairs, the pool has too many workers, or a limit of the NIC is reached. No object
+    /// is left behind.
     pub fn attach<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
@@ -182,7 +183,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         }
     }
 
-    /// Makes a worker that frees the chunks of a client that is gone.
+    /// Makes a worker that frees the chunks of a client that has left.
     pub(crate) fn make_reclaimer<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
@@ -290,7 +291,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         }
     }
 
-    /// Fills the ring of a bind queue: only which queue pair and which region each is for stays.
+    /// Fills the ring of a bind queue. Of these requests, chains leave unchanged only the queue pair and the region.
     fn post_binds<N: Nic<Memory = M>>(
         &self,
         nic: &mut N,
@@ -322,7 +323,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         post_all(nic, wiring.bind_queue, &requests)
     }
 
-    /// Connects a client's workers to its queue pairs for requests, and lets them begin.
+    /// Connects a client's workers to its queue pairs for requests, and starts them.
     ///
     /// # Errors
     /// The addresses are wrong, or the workers were started before.
@@ -335,7 +336,8 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         let [alloc, free] = peers;
         connect_worker::<GROUP, N>(nic, &workers.alloc, alloc)?;
         connect_worker::<GROUP, N>(nic, &workers.free, free)?;
-        // Last, and together: a worker that does not begin may go at once, and the starter must know nothing of it.
+        // This is the last step, and starts both: a worker that was not started may be destroyed at once, so the
+        // starter must not name it.
         self.start(nic, &[workers.alloc.beginning(), workers.free.beginning()].concat())
     }
 
@@ -349,10 +351,11 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         self.start(nic, &worker.beginning())
     }
 
-    /// Whether a worker whose client is silent has nothing left to do: it waits for a request, or for its reply to leave.
+    /// Returns whether a worker whose client sends nothing has nothing left to do: it waits for a request, or for its
+    /// reply to leave.
     ///
     /// # Errors
-    /// The NIC has lost its counts.
+    /// The NIC has lost the worker's counts.
     pub(crate) fn is_worker_at_rest<N: Nic<Memory = M>>(
         &self,
         nic: &N,
@@ -360,17 +363,18 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     ) -> Result<bool, VerbsError> {
         let Wiring { received, replied, scratch_at, .. } = worker.wiring;
         let laps = self.scratch.load(scratch_at + Scratch::<GROUP>::LAPS);
-        // Counts have 32 bits and go round.
+        // Counts have 32 bits and wrap around.
         let laps = u32::try_from(laps & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         let (received, replied) = (nic.completions_counted(received)?, nic.completions_counted(replied)?);
         let waits_for_reply = received != laps && replied != laps;
         Ok(received == laps || waits_for_reply)
     }
 
-    /// Whether both workers of a client have nothing left to do. It stays so only where the client can ask no more.
+    /// Returns whether both workers of a client have nothing left to do. That stays true only if the client can send no
+    /// more requests.
     ///
     /// # Errors
-    /// The NIC has lost their counts.
+    /// The NIC has lost the workers' counts.
     pub fn is_at_rest<N: Nic<Memory = M>>(
         &self,
         nic: &N,
@@ -379,7 +383,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         Ok(self.is_worker_at_rest(nic, &workers.alloc)? && self.is_worker_at_rest(nic, &workers.free)?)
     }
 
-    /// Takes no more requests of a client. What its workers have begun they finish.
+    /// Accepts no more requests of a client. Its workers finish the requests that they have begun.
     ///
     /// # Errors
     /// The NIC has lost the queue pairs.
@@ -408,11 +412,10 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         worker.objects.destroy(nic)
     }
 
-    /// Ends workers where they stand, whatever they were doing: those that were never started, or whose pool is about to
-    /// end.
+    /// Ends workers, whatever they are doing: workers that were never started, or whose pool is about to end.
     ///
     /// # Errors
-    /// The NIC does not let something go.
+    /// The NIC does not destroy an object.
     pub fn dismiss_workers<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
@@ -422,10 +425,10 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         self.detach(nic, workers).and(halted)
     }
 
-    /// Ends the workers of a client that holds no chunk, and that has stopped asking. The workers are at rest.
+    /// Ends the workers of a client that holds no chunk and sends no more requests. The workers must be at rest.
     ///
     /// # Errors
-    /// The NIC does not let something go.
+    /// The NIC does not destroy an object.
     pub fn detach<N: Nic<Memory = M>>(
         &mut self,
         nic: &mut N,
@@ -436,8 +439,8 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     }
 }
 
-/// Connects a worker to the queue pair on which it is asked, with a place for a request, and a reply that leaves when its
-/// chain says so.
+/// Connects a worker to the queue pair on which it receives requests. Posts a receive for a request, and a reply that
+/// is sent when the chain enables it.
 fn connect_worker<const GROUP: usize, N: Nic>(
     nic: &mut N,
     worker: &Worker,
@@ -461,7 +464,7 @@ fn short(bytes: u64) -> u32 {
     u32::try_from(bytes).expect("messages are short")
 }
 
-/// A queue pair whose ring others enable, connected to itself.
+/// Makes a queue pair whose ring other queues enable, connected to itself.
 fn managed<N: Nic>(
     nic: &mut N,
     objects: &mut Objects,

@@ -1,4 +1,4 @@
-//! The NIC hands chunks out, binds their windows and takes them back. Nothing else of the node does anything.
+//! The NIC hands chunks out, binds their windows and takes them back. No other part of the node takes part.
 
 mod rig;
 
@@ -9,7 +9,7 @@ use portcullis_offload::{ClientNumber, Handle, Progress, Reserve};
 use rig::{ALLOC, CHUNK_BYTES, Chunk, Client, FREE, GROUP, Kind, Rig};
 use std::collections::BTreeSet;
 
-/// The chunks that are free, and those that are held.
+/// Returns the number of free chunks, and of held ones.
 fn counts(rig: &Rig) -> (usize, usize) {
     let census = rig.pool.census().expect("a sound table");
     (census.free.len(), census.held.len())
@@ -151,7 +151,7 @@ fn a_client_gets_as_many_chunks_as_its_quota_and_waits_for_its_own_return() {
     let replies = rig.completions(&small).iter().filter(|it| it.status == Status::Success).count();
     assert!(replies >= 3, "the free and the allocation that waited for it are answered");
     assert_eq!(rig.pool.chunks_of(small.number).len(), 3);
-    // Refused frees give nothing back, or a client could raise its quota by them.
+    // Refused frees give nothing back. Otherwise a client could raise its quota by them.
     for _ in 0..5 {
         assert!(!rig.free_handle(&mut small, Handle(0)));
     }
@@ -186,7 +186,7 @@ fn requests_that_come_together_are_answered_one_after_another() {
         let handle = rig.pool.geometry().handle::<GROUP>(chunk);
         rig.expect_reply(&client, FREE);
         rig.send(&client, FREE, &handle.to_request());
-        // The next message may have other bytes in this buffer only when this one has left.
+        // The next message may have other bytes in this buffer only when the previous one has left.
         rig.settle();
     }
     assert_eq!(rig.completions(&client).len(), 12);
@@ -235,7 +235,7 @@ fn a_message_that_is_too_long_or_none_at_all_breaks_its_senders_connection_only(
         rig.reclaim(client);
         assert_eq!(counts(&rig), (4, 0));
     }
-    // A shorter message is a handle with bytes of the one before.
+    // A message that is shorter than a handle leaves bytes of the previous one in the buffer.
     rig.send(&other, FREE, &[]);
     rig.expect_reply(&other, FREE);
     rig.settle();
@@ -246,7 +246,7 @@ fn a_message_that_is_too_long_or_none_at_all_breaks_its_senders_connection_only(
 fn nothing_of_the_engine_can_be_reached_from_a_clients_queue_pair() {
     let mut rig = Rig::new(2);
     let client = rig.attach(1, 1);
-    // Keys are small numbers: a client tries all that the NIC could have given out.
+    // Keys are small numbers: the client tries all that the NIC could have given out.
     for index in 0..64 {
         for low_byte in [0, 1, 2, 255] {
             for address in [0, 64, 1 << 40] {
@@ -297,7 +297,7 @@ fn chunks_of_a_client_that_is_gone_are_freed_and_zero() {
         assert_eq!(bytes, [0; 256]);
     }
     assert_eq!(rig.access(&other, 0, kept.windows[0], Kind::Write), Status::Success);
-    // A client with the same number may come back.
+    // A client with the same number may attach again.
     let mut back = rig.attach(1, 1);
     assert!(rig.allocate(&mut back).is_some());
 }
@@ -331,7 +331,7 @@ fn an_allocation_whose_reply_has_not_left_is_undone_by_a_rebuild() {
     let mut rig = Rig::new(3);
     let (mut silent, mut other) = (rig.attach(1, 1), rig.attach(2, 1));
     let told = rig.allocate(&mut silent).expect("a chunk");
-    // It posts no receive for the next reply.
+    // The client posts no receive for the next reply.
     rig.send(&silent, ALLOC, &Handle(0).to_request());
     rig.settle();
     assert_eq!(rig.pool.chunks_of(silent.number).len(), 2);

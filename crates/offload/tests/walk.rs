@@ -1,5 +1,5 @@
-//! Clients that allocate, use, free, ask for nonsense, die and come back, in an order that a seed draws. What a client holds is what
-//! the table says, nobody else reaches it, and it has the bytes that its holder wrote.
+//! Clients that allocate, use, free, send nonsense, die and attach again, in an order that a seed draws. A client holds
+//! the chunks whose records name it, no other client reaches them, and they have the bytes that their holder wrote.
 
 mod rig;
 
@@ -17,7 +17,7 @@ const CLIENTS: usize = 4;
 struct Member {
     client: Client,
     held: Vec<Chunk>,
-    /// What it could reach before.
+    /// Windows that the client could reach before.
     lost: Vec<ChunkWindow>,
 }
 
@@ -25,7 +25,7 @@ struct Walk {
     rig: Rig,
     members: Vec<Member>,
     dice: Pcg64Mcg,
-    /// Clients so far: no two have the same number.
+    /// Number of clients so far: no two have the same number.
     numbers: u64,
 }
 
@@ -51,7 +51,7 @@ impl Walk {
         Member { client, held: Vec::new(), lost: Vec::new() }
     }
 
-    /// Requests of all clients at once, so that their chains run side by side.
+    /// Sends requests of all clients at once, so that their chains run side by side.
     fn round(&mut self) {
         let geometry = self.rig.pool.geometry();
         let mut asked = Vec::new();
@@ -119,7 +119,7 @@ impl Walk {
         let newcomer = self.newcomer();
         let member = std::mem::replace(&mut self.members[number], newcomer);
         if self.dice.random_range(0..2) == 0 {
-            // It dies with requests under way.
+            // The client dies with requests under way.
             self.rig.send(&member.client, ALLOC, &Handle(0).to_request());
             self.rig.send(&member.client, FREE, &Handle(2).to_request());
             for _ in 0..self.dice.random_range(0..3) {

@@ -3,19 +3,21 @@
 //! | line | what it does | what it is patched by |
 //! | --- | --- | --- |
 //! | `AwaitRequest` | waits for a request | `Bump` |
-//! | `AwaitReplySent` | waits until the reply of the lap before has left: the only wait for the client besides the first | `Bump` |
-//! | `TakeTicket`, `AwaitTurn` | the lock: first come, first served | `TakeTicket` |
-//! | `ReadTop` | the first free record's offset, into `Pop` | |
-//! | `Pop` | that record's next one becomes the first. Its completion releases the lock. NIL stays | `ReadTop` |
-//! | `NameRecord`, `NameOwned` | the offset, into `ReadRecord` and `Own` | |
-//! | `ReadRecord` | the record, into scratch memory | `NameRecord` |
-//! | `CopyImage` | each image, into the bind queue | |
-//! | `EnableBinds`, `AwaitBinds` | the windows are bound, to the client's queue pairs | `Bump` |
-//! | `Own` | the record says whose it is: only now, else a free could come before the windows are bound | `NameOwned` |
-//! | `EnableReply` | the reply leaves | `Bump` |
-//! | `CopyCredit` to `EnableRequest` | a client that got NIL may ask once more. One that got a chunk has one request fewer until it frees one | `CopyCredit`, `ReadCredit` |
-//! | `Bump` | thresholds and limits for the next lap | |
-//! | `Rearm` | the next lap | `Bump` |
+//! | `AwaitReplySent` | waits until the reply of the lap before has left: the only other wait for the client | `Bump` |
+//! | `TakeTicket`, `AwaitTurn` | the lock: chains get it in the order of their tickets | `TakeTicket` |
+//! | `ReadTop` | copies the first free record's offset into `Pop` | |
+//! | `Pop` | makes the record after it the first. The completion releases the lock. NIL stays | `ReadTop` |
+//! | `NameRecord`, `NameOwned` | copy the offset into `ReadRecord` and `Own` | |
+//! | `ReadRecord` | copies the record into scratch memory | `NameRecord` |
+//! | `CopyImage` | copies each image into the bind queue | |
+//! | `EnableBinds`, `AwaitBinds` | bind the windows to the client's queue pairs | `Bump` |
+//! | `Own` | writes the owner into the record. Not earlier: a free could precede the binds | `NameOwned` |
+//! | `EnableReply` | sends the reply | `Bump` |
+//! | `CopyCredit` to `EnableRequest` | a client that got NIL may send one more request (see below) | `CopyCredit`, `ReadCredit` |
+//! | `Bump` | raises the thresholds and limits for the next lap | |
+//! | `Rearm` | admits the next lap | `Bump` |
+//!
+//! A client that got a chunk has one request fewer until it frees a chunk.
 
 use super::{Count, Label, Queue};
 use super::{Line, Listing, OTHER_WORDS_AT, Place, Scratch, Step, TICKET_AT, TOP_AT};
@@ -24,12 +26,12 @@ use portcullis_nic::entry;
 
 const _: () = assert!(TOP_AT < OTHER_WORDS_AT && TICKET_AT < OTHER_WORDS_AT);
 
-/// A request's remote address.
+/// The remote address of a line's request.
 pub(super) const fn remote(line: Line) -> Place {
     Place::Line(line.first(), entry::REMOTE_ADDRESS)
 }
 
-/// A threshold, a limit, or what is added.
+/// The value of a line's request: a threshold, a limit, or an addend.
 pub(super) const fn value(line: Line) -> Place {
     Place::Line(line.first(), entry::VALUE)
 }
@@ -69,7 +71,7 @@ pub(super) const fn beginning(chain: Listing) -> Listing {
         .row(Line::AwaitReplySent, Step::Wait { count: Count::Replies, threshold: 0 })
 }
 
-/// Takes a ticket, and waits until all who took tickets before have released the lock.
+/// Takes a ticket, and waits until every chain with an earlier ticket has released the lock.
 pub(super) const fn lock<const GROUP: usize>(chain: Listing) -> Listing {
     let ticket = Place::Words(TICKET_AT);
     chain
@@ -77,7 +79,7 @@ pub(super) const fn lock<const GROUP: usize>(chain: Listing) -> Listing {
         .row(Line::AwaitTurn, Step::Wait { count: Count::Releases, threshold: 0 })
 }
 
-/// Copies images into the bind queue, and has them executed.
+/// Copies images into the bind queue, and lets that queue execute them.
 pub(super) const fn images<const GROUP: usize>(
     mut chain: Listing,
     images: &[u64; GROUP],
@@ -94,7 +96,7 @@ pub(super) const fn images<const GROUP: usize>(
         .row(Line::AwaitBinds, Step::Wait { count: Count::Binds, threshold: small(GROUP) as u32 })
 }
 
-/// Lets the client ask for as many chunks more as the record says.
+/// Raises the number of chunks that the client may request, by the number in the record at `at`.
 pub(super) const fn credit<const GROUP: usize>(chain: Listing, at: u64) -> Listing {
     let said = Place::Scratch(Scratch::<GROUP>::RECORD + at);
     let sink = Place::Scratch(Scratch::<GROUP>::SINK);
@@ -105,9 +107,10 @@ pub(super) const fn credit<const GROUP: usize>(chain: Listing, at: u64) -> Listi
         .row(Line::EnableRequest, Step::EnableRequest { limit: 0 })
 }
 
-/// Thresholds and limits for the next lap, and the next lap. `receives`: whether each lap gives a receive back.
+/// Raises the thresholds and limits for the next lap, and admits that lap. `receives`: whether each lap gives a receive
+/// back.
 pub(super) const fn end<const GROUP: usize>(mut chain: Listing, receives: bool) -> Listing {
-    // The rows that follow: as many bumps as there are here, and the last row.
+    // Rows that follow: as many bumps as are added here, and the last row.
     let bumps = if receives { 7 } else { 6 };
     let ring = (chain.length + bumps + 1).next_power_of_two() as u64;
     chain = bump::<GROUP>(chain, 0, Line::AwaitReplySent, 1);
@@ -118,11 +121,11 @@ pub(super) const fn end<const GROUP: usize>(mut chain: Listing, receives: bool) 
     if receives {
         chain = bump::<GROUP>(chain, 5, Line::EnableReceive, 1);
     }
-    // The last: its old value says how many laps there were, and what is left of this one changes nothing.
+    // This bump is the last: its old value is the number of completed laps, and the rest of this lap has no effect.
     let to = value(Line::AwaitRequest);
     let laps = Place::Scratch(Scratch::<GROUP>::LAPS);
     chain = chain.numbered(Line::Bump, 6, Step::Add { to, add: 1, old: laps });
-    // The first lap was admitted when the worker began. The bump has added the second.
+    // The start of the worker admitted the first lap. The bump has added the second.
     chain.row(Line::Rearm, Step::Enable { queue: Queue::Own, limit: ring })
 }
 

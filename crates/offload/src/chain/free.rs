@@ -1,33 +1,39 @@
-//! The chain that frees: it proves that a chunk is the client's, frees its windows, fills it with zeros, and puts its
-//! record on the free list.
+//! The chain that frees: it proves that the client holds a chunk, frees the chunk's windows, fills it with zeros, and
+//! puts its record on the free list.
 //!
 //! | line | what it does | what it is patched by |
 //! | --- | --- | --- |
 //! | `AwaitRequest`, `AwaitReplySent` | as in the chain that allocates | `Bump` |
-//! | `FindNone` | the record found is NIL, unless it is proved otherwise | |
-//! | `NameOwner` | two bytes of the request become the address of an owner word. Any two bytes name a line | |
-//! | `TakeOwner` | COMPARE_AND_SWAP: the client's own constant becomes «freed». What was there goes to `Find`, as its first word. One atomic step, so a second free fails | `NameOwner` |
-//! | `Allow` | COMPARE_AND_SWAP on that word: the client's constant becomes a WRITE. Anything else stays a NOP | |
-//! | `Find` | the record found is the one that the request names, or still NIL | `TakeOwner`, `Allow` |
-//! | `NameRecord`, `ReadRecord` | from here on the record decides | `NameRecord` |
-//! | `CopyImage`, `EnableBinds`, `AwaitBinds` | the windows are free: nobody can reach the chunk from here on | `Bump` |
-//! | `NextKey`, `KeyBind`, `KeyInvalidation` | the next key's low byte, in all images | |
-//! | `NameTail`, `WriteTail` | the record has the next key. Next and owner are not touched | `NameTail` |
-//! | `CopyZero`, `Zero` | the chunk is zero, after the invalidation | `CopyZero` |
-//! | `CopyPushNext`, `CopyPushTop`, `NameNext` | the images of `PushNext` and `PushTop` | |
-//! | `TakeTicket`, `AwaitTurn`, `PushNext`, `PushTop` | the record is the first of the free list. The last one's completion releases the lock | `TakeTicket`, `CopyPushNext`, `CopyPushTop`, `NameNext` |
-//! | `EnableReply` to `Rearm` | as in the chain that allocates. A chunk that was freed is one request more | `CopyCredit`, `ReadCredit`, `Bump` |
+//! | `FindNone` | sets the record found to NIL, which stays unless the request is proved right | |
+//! | `NameOwner` | makes two bytes of the request the address of an owner word. Any two bytes name a line | |
+//! | `TakeOwner` | COMPARE_AND_SWAP: the client's own constant becomes «freed» (see below) | `NameOwner` |
+//! | `Allow` | COMPARE_AND_SWAP on `Find`'s first word: the client's constant becomes a WRITE. Any other value stays a NOP | |
+//! | `Find` | sets the record found to the one that the request names, or leaves NIL | `TakeOwner`, `Allow` |
+//! | `NameRecord`, `ReadRecord` | copy the record: from here on it decides what is executed | `NameRecord` |
+//! | `CopyImage`, `EnableBinds`, `AwaitBinds` | free the windows: no client can reach the chunk from here on | `Bump` |
+//! | `NextKey`, `KeyBind`, `KeyInvalidation` | write the next key's low byte into all images | |
+//! | `NameTail`, `WriteTail` | write the next key into the record, and leave its next and its owner | `NameTail` |
+//! | `CopyZero`, `Zero` | fill the chunk with zeros, after the invalidation | `CopyZero` |
+//! | `CopyPushNext`, `CopyPushTop`, `NameNext` | copy the images of `PushNext` and `PushTop` | |
+//! | `TakeTicket`, `AwaitTurn`, `PushNext`, `PushTop` | make the record the first of the free list (see below) | see below |
+//! | `EnableReply` to `Rearm` | as in the chain that allocates (see below) | `CopyCredit`, `ReadCredit`, `Bump` |
+//!
+//! - `TakeOwner` writes the old value of the owner word into `Find`, as its first word. The swap is one atomic step, so
+//!   a second free of the chunk fails.
+//! - `AwaitTurn`, `PushNext` and `PushTop` are patched by `TakeTicket`, `CopyPushNext`, `CopyPushTop` and `NameNext`.
+//!   The completion of `PushTop` releases the lock.
+//! - A freed chunk allows the client one more request for a chunk.
 
 use super::alloc::{beginning, credit, end, images, lock, read, remote, small, write};
 use super::{Line, Listing, Place, Queue, Scratch, Step, TOP_AT, Value};
 use crate::record::{KEY_AT, KEY_WORD_AT, Layout, NEXT_AT, NEXT_KEY, STATUS_AT};
 use portcullis_nic::entry;
 
-/// The byte of `NameOwner`'s address that a handle begins at: it counts lines of 256 bytes.
+/// The byte of `NameOwner`'s address at which a handle begins: a handle counts lines of 256 bytes.
 const HANDLE_AT: u64 = entry::REMOTE_ADDRESS + 1;
 const HANDLE_BYTES: u64 = 2;
 
-/// A request's first word: what it does, and the key of its local span.
+/// The first word of a line's request: the operation, and the key of the local span.
 const fn first_word(line: Line) -> Place {
     Place::Line(line.first(), entry::OPERATION)
 }
@@ -52,7 +58,7 @@ const fn found<const GROUP: usize>() -> Place {
     Place::Scratch(Scratch::<GROUP>::FOUND)
 }
 
-/// The record that the client has freed, or NIL.
+/// Finds the record of the chunk that the client frees, or NIL.
 const fn find<const GROUP: usize>(chain: Listing) -> Listing {
     let handle = Place::Scratch(Scratch::<GROUP>::REQUEST);
     let named = Place::Line(Line::TakeOwner.first(), HANDLE_AT);
@@ -78,7 +84,7 @@ const fn find<const GROUP: usize>(chain: Listing) -> Listing {
         .row(Line::ReadRecord, read(Place::Table(0), Layout::<GROUP>::BYTES, record::<GROUP>(0)))
 }
 
-/// The next key, in all images of the record.
+/// Writes the next key into all images of the record.
 const fn renew<const GROUP: usize>(chain: Listing) -> Listing {
     let sink = Place::Scratch(Scratch::<GROUP>::SINK);
     let next = Step::Add { to: record::<GROUP>(KEY_WORD_AT), add: NEXT_KEY, old: sink };
@@ -107,7 +113,7 @@ const fn scrub<const GROUP: usize>(chain: Listing) -> Listing {
         .row(Line::Zero, Step::Nop)
 }
 
-/// The record becomes the first of the free list.
+/// Makes the record the first of the free list.
 const fn push<const GROUP: usize>(chain: Listing) -> Listing {
     let images = Layout::<GROUP>::PUSH_AT;
     let next = Place::Line(Line::PushNext.first(), entry::LOCAL_ADDRESS);

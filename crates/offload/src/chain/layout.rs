@@ -1,4 +1,4 @@
-//! A listing's requests, for one worker.
+//! The requests of a listing, for one worker.
 
 use super::{Count, Line, Listing, Place, Queue, Row, Step, Value};
 use crate::record::ClientNumber;
@@ -7,22 +7,23 @@ use portcullis_nic::{
     WorkRequest, entry,
 };
 
-/// What a worker's requests name. All regions are in the engine's domain, and their first bytes have address zero.
+/// The objects that a worker's requests name. All regions are in the engine's domain, and their first bytes have
+/// address zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wiring {
-    /// The client that it works for.
+    /// The client for which the worker runs.
     pub client: ClientNumber,
     /// The worker's own queue pair.
     pub queue_pair: QpId,
-    /// The memory of its queue.
+    /// The memory of the worker's own queue.
     pub queue: Region,
     /// The queue pair whose queue binds and frees the windows.
     pub bind_queue: QpId,
     /// The memory of that queue.
     pub binds: Region,
-    /// Counts what that queue has done.
+    /// Counts the requests that the bind queue has executed.
     pub bound: CqId,
-    /// Queue pairs of the client's group. The pool's chunks can have more windows: those stay unbound.
+    /// Number of queue pairs of the client's group. The pool's chunks can have more windows: the others stay unbound.
     pub group: usize,
     /// The table.
     pub table: Region,
@@ -34,15 +35,15 @@ pub(crate) struct Wiring {
     pub words: Region,
     /// The scratch memory of all workers.
     pub scratch: Region,
-    /// Where in it this worker's is.
+    /// Offset of this worker's part in the scratch memory.
     pub scratch_at: u64,
-    /// Where in it is how many requests for chunks the client may make.
+    /// Offset, in the scratch memory, of the number of requests for chunks that the client may make.
     pub credits_at: u64,
     /// Counts releases of the lock.
     pub lock: CqId,
-    /// The queue pair on which the client asks this worker.
+    /// The queue pair on which the client sends requests to this worker.
     pub messages: QpId,
-    /// The queue pair on which the client asks for chunks.
+    /// The queue pair on which the client requests chunks.
     pub alloc_messages: QpId,
     /// Counts the client's requests.
     pub received: CqId,
@@ -51,7 +52,7 @@ pub(crate) struct Wiring {
 }
 
 impl Listing {
-    /// The requests of one worker: the rows, and NOPs up to the end of the ring.
+    /// Makes the requests of one worker: the rows, and NOPs up to the end of the ring.
     ///
     /// # Errors
     /// The NIC has no queue memory.
@@ -139,7 +140,7 @@ impl<N: Nic> Layer<'_, N> {
         })
     }
 
-    /// A place's region, and its address there.
+    /// Returns the region of a place, and its address in that region.
     fn place(&self, place: Place) -> (Region, u64) {
         let wiring = self.wiring;
         match place {

@@ -1,8 +1,9 @@
-//! The language in which chains are written: a chain is a [`Listing`] of rows, each a request at a named line.
+//! The language in which chains are written: a chain is a [`Listing`] of rows, each of which is a request at a named
+//! line.
 //!
-//! A row says where its operands are in terms of the pool and of the worker ([`Place`]), so that a listing is a constant.
-//! `Listing::lay` makes the requests of one worker from it. Which requests patch which is checked when this crate is
-//! compiled ([`Listing::check`]).
+//! A row names its operands in terms of the pool and of the worker ([`Place`]), so that a listing is a constant.
+//! `Listing::lay` makes the requests of one worker from it. The compiler checks which requests patch which
+//! ([`Listing::check`]).
 
 mod alloc;
 mod free;
@@ -14,7 +15,7 @@ pub(crate) use layout::Wiring;
 
 use crate::record::Layout;
 
-/// The name of a row. Rows that do the same for each queue pair of a group share it, and have numbers.
+/// Name of a row. Rows that do the same for each queue pair of a group share a name, and are numbered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs, reason = "the tables of the two chains say what each does")]
 #[repr(u8)]
@@ -57,16 +58,16 @@ pub enum Line {
     EnableReceive,
     Bump,
     Rearm,
-    /// A row of a chain that is not this crate's: somebody examines another design.
+    /// A row of a chain that this crate does not define, for the examination of another design.
     Other,
 }
 
-/// A line, and which of those that share its name.
+/// A line's name, and the line's number among those with the same name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Label(pub Line, pub u8);
 
 impl Line {
-    /// The only row of this name, or the first.
+    /// Returns the label of the only row of this name, or of the first.
     #[must_use]
     pub const fn first(self) -> Label {
         Label(self, 0)
@@ -79,12 +80,13 @@ impl Label {
     }
 }
 
-/// A place that chains read or write. Offsets in bytes.
+/// A place that chains read or write. Offsets are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// A part of a request of the chain itself ([`portcullis_nic::entry`]).
     Line(Label, u64),
-    /// The first byte of a request in the worker's bind queue. It has as many as the group of a client can have queue pairs.
+    /// The first byte of a request in the worker's bind queue. That queue has as many requests as the group of a client
+    /// can have queue pairs.
     Bind(u8),
     /// The pool's words: the top of the free list, the next ticket.
     Words(u64),
@@ -96,7 +98,7 @@ pub enum Place {
     Tails(u64),
     /// The worker's scratch memory.
     Scratch(u64),
-    /// How many requests for chunks the client may have made since it was attached.
+    /// Number of requests for chunks that the client may have made since it was attached.
     Credits,
 }
 
@@ -107,7 +109,7 @@ pub enum Value {
     Held,
     /// The owner word of a chunk that the client has freed.
     Freed,
-    /// The first word of a row's request as the listing has it.
+    /// The first word of a row's request, as in the listing.
     FirstWord(Label),
     /// A number.
     Number(u64),
@@ -122,50 +124,50 @@ pub enum Count {
     Replies,
     /// Releases of the lock.
     Releases,
-    /// What the bind queue has done.
+    /// Requests that the bind queue has executed.
     Binds,
 }
 
-/// A send queue that chains let run.
+/// A send queue whose execution chains enable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Queue {
     /// The worker's bind queue.
     Binds,
-    /// The queue that has the reply.
+    /// The queue that contains the reply.
     Reply,
-    /// The chain's own.
+    /// The chain's own send queue.
     Own,
 }
 
-/// What a row does.
+/// The operation of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Nothing.
+    /// Does nothing.
     Nop,
     /// Copies bytes by a READ.
     Read {
-        /// From where.
+        /// The source.
         from: Place,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// To where.
+        /// The destination.
         to: Place,
     },
     /// Copies bytes by a WRITE.
     Write {
-        /// From where.
+        /// The source.
         from: Place,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// To where.
+        /// The destination.
         to: Place,
     },
-    /// Copies the first bytes of an image into a request of the bind queue. Where the client's group has no queue pair of that
-    /// number it does nothing: there the bind queue has a NOP, which stays.
+    /// Copies the first bytes of an image into a request of the bind queue. If the client's group has no queue pair of
+    /// that number, the step does nothing: the bind queue has a NOP there, which stays.
     CopyImage {
-        /// Where the image is.
+        /// The place of the image.
         from: Place,
-        /// Its bytes.
+        /// Number of bytes of the image.
         bytes: u64,
         /// The number of the request, and of the queue pair.
         to: u8,
@@ -174,32 +176,32 @@ pub enum Step {
     Add {
         /// The word.
         to: Place,
-        /// How much.
+        /// The addend.
         add: u64,
-        /// Where its value before goes.
+        /// The place that receives the old value.
         old: Place,
     },
     /// Compares a word and swaps it.
     Swap {
         /// The word.
         at: Place,
-        /// What it is compared with.
+        /// The value with which the word is compared.
         compare: Value,
-        /// What it becomes.
+        /// The value that replaces it.
         swap: Value,
-        /// Where its value before goes.
+        /// The place that receives the old value.
         old: Place,
     },
     /// Waits for a count.
     Wait {
-        /// What is counted.
+        /// The counter.
         count: Count,
-        /// How many.
+        /// The count to wait for.
         threshold: u32,
     },
     /// Sets the limit of a send queue.
     Enable {
-        /// Which.
+        /// The queue.
         queue: Queue,
         /// The limit.
         limit: u64,
@@ -219,15 +221,15 @@ pub enum Step {
 /// A row of a listing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// Its name.
+    /// The row's name.
     pub label: Label,
     /// Whether its success is counted as a release of the lock.
     pub releases: bool,
-    /// What it does, before anything has patched it.
+    /// The row's operation, before another row has patched it.
     pub step: Step,
 }
 
-/// The most rows.
+/// The most rows of a listing.
 pub const ROWS_MAX: usize = 64;
 
 /// A chain: rows in the order of their execution.
@@ -239,13 +241,13 @@ pub struct Listing {
 
 impl Listing {
     const NOTHING: Row = Row { label: Line::Other.first(), releases: false, step: Step::Nop };
-    /// No rows.
+    /// The listing without rows.
     pub const EMPTY: Self = Self { rows: [Self::NOTHING; ROWS_MAX], length: 0 };
 
-    /// The same, with one more row.
+    /// Returns the listing with one more row.
     ///
     /// # Panics
-    /// There are too many.
+    /// There are too many rows.
     #[must_use]
     pub const fn with(mut self, row: Row) -> Self {
         self.rows[self.length] = row;
@@ -253,19 +255,19 @@ impl Listing {
         self
     }
 
-    /// The same, with one more row.
+    /// Returns the listing with one more row.
     #[must_use]
     pub const fn row(self, line: Line, step: Step) -> Self {
         self.numbered(line, 0, step)
     }
 
-    /// The same, with one more row of those that share a name.
+    /// Returns the listing with one more row, numbered among those that share a name.
     #[must_use]
     pub const fn numbered(self, line: Line, number: u8, step: Step) -> Self {
         self.with(Row { label: Label(line, number), releases: false, step })
     }
 
-    /// The same, with one more row, whose success releases the lock.
+    /// Returns the listing with one more row, whose success releases the lock.
     #[must_use]
     pub const fn releasing(self, line: Line, step: Step) -> Self {
         self.with(Row { label: Label(line, 0), releases: true, step })
@@ -277,7 +279,7 @@ impl Listing {
         &self.rows[..self.length]
     }
 
-    /// The same, with its rows changed: another design.
+    /// Returns the listing with its rows changed: another design.
     ///
     /// # Panics
     /// There are too many rows.
@@ -288,13 +290,13 @@ impl Listing {
         rows.into_iter().fold(Self::EMPTY, Self::with)
     }
 
-    /// Requests of a lap, with the NOPs behind the last row: a power of two.
+    /// Number of requests of a lap, including the NOPs behind the last row: a power of two.
     #[must_use]
     pub const fn ring(&self) -> usize {
         self.length.next_power_of_two()
     }
 
-    /// Where a row stands.
+    /// Returns the position of a row.
     #[must_use]
     pub const fn position(&self, label: Label) -> Option<usize> {
         let mut at = 0;
@@ -307,11 +309,12 @@ impl Listing {
         None
     }
 
-    /// Checks what patches what: a row patches only requests behind it in the same lap, and bumps patch what has been
-    /// executed in this lap, for the next one, or the request that admits the next one. No two rows have one name.
+    /// Checks that rows patch only what they may. A row patches only requests behind it in the same lap. A bump patches
+    /// a request that this lap has executed, for the next lap, or the request that admits the next lap. No two rows
+    /// have one name.
     ///
     /// # Panics
-    /// The chain is wrong.
+    /// The listing breaks one of these rules.
     pub const fn check(&self) {
         let mut at = 0;
         while at < self.length {
@@ -337,7 +340,7 @@ impl Listing {
 }
 
 impl Step {
-    /// The places that it writes.
+    /// Returns the places that the step writes.
     const fn targets(self) -> [Option<Place>; 2] {
         match self {
             Self::Read { to, .. } | Self::Write { to, .. } => [Some(to), None],
@@ -353,7 +356,7 @@ impl Step {
     }
 }
 
-/// Where in a worker's scratch memory what lies.
+/// Offsets in a worker's scratch memory.
 #[derive(Debug)]
 pub struct Scratch<const GROUP: usize>;
 
@@ -364,17 +367,18 @@ impl<const GROUP: usize> Scratch<GROUP> {
     pub const REQUEST: u64 = Layout::<GROUP>::BYTES;
     /// The record that a free is about: NIL, unless it was proved to be the client's.
     pub const FOUND: u64 = Self::REQUEST + REQUEST_BYTES;
-    /// What a chunk's record begins with once it is the client's: no next one, and its owner.
+    /// The first words of a chunk's record once the client owns it: no next record, and the owner.
     pub const OWNED: u64 = Self::FOUND + 8;
     /// A zero.
     pub const NOTHING: u64 = Self::OWNED + 16;
-    /// Laps that have come to their end.
+    /// Number of completed laps.
     pub const LAPS: u64 = Self::NOTHING + 8;
-    /// How many requests for chunks the client may make. Only in the scratch memory of the worker that allocates.
+    /// Number of requests for chunks that the client may make. It is used only in the scratch memory of the worker that
+    /// allocates.
     pub const CREDITS: u64 = Self::LAPS + 8;
-    /// Where values go that nobody reads.
+    /// Destination of values that no request reads.
     pub const SINK: u64 = Self::CREDITS + 8;
-    /// All of it.
+    /// Number of bytes of a worker's scratch memory.
     pub const BYTES: u64 = Self::SINK + 8;
     /// Where the reply begins.
     pub const REPLY: u64 = Self::RECORD + crate::record::STATUS_AT;
@@ -385,9 +389,9 @@ impl<const GROUP: usize> Scratch<GROUP> {
 /// Bytes of a request: a handle.
 pub const REQUEST_BYTES: u64 = 8;
 
-/// Where among the pool's words the offset of the first free record is.
+/// Offset, among the pool's words, of the first free record's offset.
 pub const TOP_AT: u64 = 0;
-/// Where the number of the next ticket is.
+/// Offset, among the pool's words, of the next ticket's number.
 pub const TICKET_AT: u64 = 8;
 /// The first of the words that chains of other designs may use.
 pub const OTHER_WORDS_AT: u64 = 16;
@@ -402,7 +406,7 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// Those of a pool whose chunks have windows for `GROUP` queue pairs.
+    /// Returns the chains of a pool whose chunks have windows for `GROUP` queue pairs.
     #[must_use]
     pub const fn new<const GROUP: usize>() -> Self {
         let chains = Self { alloc: alloc::<GROUP>(), free: free::<GROUP>() };

@@ -1,4 +1,4 @@
-//! A pool on a software NIC, and clients that ask its workers.
+//! A pool on a software NIC, and clients that send requests to its workers.
 
 #![allow(dead_code, reason = "each test file uses its part of the rig")]
 
@@ -16,15 +16,15 @@ use portcullis_softnic::SoftNic;
 
 const CHUNK_SIZE: usize = 256;
 pub const CHUNK_BYTES: u64 = CHUNK_SIZE as u64;
-/// Windows of a chunk.
+/// Number of windows of a chunk.
 pub const GROUP: usize = 4;
 /// The worker that allocates, and the one that frees.
 pub const ALLOC: usize = 0;
 pub const FREE: usize = 1;
 const DEPTH: u32 = 16;
-/// Turns of the NIC in which any chain comes to its end.
+/// Turns of the NIC in which any chain finishes.
 const TURNS_MAX: u32 = 10_000;
-/// Where in a client's memory what lies.
+/// Offsets in a client's memory.
 const REQUESTS_AT: u64 = 0;
 const REPLIES_AT: u64 = 1024;
 const DATA_AT: u64 = 4096;
@@ -46,14 +46,14 @@ pub struct Pair {
 pub struct Client {
     pub number: ClientNumber,
     pub access: Vec<Pair>,
-    /// Its ends for allocations and for frees.
+    /// The client's ends for allocations and for frees.
     pub messages: [QpId; 2],
     workers: Option<Workers<GROUP>>,
     cq: CqId,
     pd: PdId,
     memory: Mapping,
     region: Region,
-    /// Replies that were taken.
+    /// Number of replies that were taken.
     replies: u64,
 }
 
@@ -72,13 +72,13 @@ impl Rig {
         Self { nic, pool }
     }
 
-    /// A client with so many access queue pairs, which may hold all chunks.
+    /// Attaches a client with `queue_pairs` access queue pairs, which may hold all chunks.
     pub fn attach(&mut self, number: u64, queue_pairs: usize) -> Client {
         let quota = self.pool.geometry().chunks + 1;
         self.attach_with_quota(number, queue_pairs, quota)
     }
 
-    /// A client with so many access queue pairs, which may hold so many chunks.
+    /// Attaches a client with `queue_pairs` access queue pairs, which may hold `quota` chunks.
     pub fn attach_with_quota(&mut self, number: u64, queue_pairs: usize, quota: u64) -> Client {
         let nic = &mut self.nic;
         let number = ClientNumber::new(number).expect("a number");
@@ -121,7 +121,7 @@ impl Rig {
         self.settle();
     }
 
-    /// Lets the NIC do all that it can do.
+    /// Runs the NIC until it has nothing left to do.
     pub fn settle(&mut self) {
         let mut turns = 0;
         while self.nic.turn_all() {
@@ -137,7 +137,7 @@ impl Rig {
         assert_eq!(self.nic.post_receive(client.messages[worker], &[receive]), Ok(1));
     }
 
-    /// Sends a request, of whatever length.
+    /// Sends a request of any length.
     pub fn send(&mut self, client: &Client, worker: usize, request: &[u8]) {
         client.memory.write(REQUESTS_AT, request);
         let local = client.local(REQUESTS_AT, request.len() as u64);
@@ -145,7 +145,7 @@ impl Rig {
         assert_eq!(self.nic.post_send(client.messages[worker], &[send]), Ok(1));
     }
 
-    /// Asks a worker, and takes its reply. `None`: there is none.
+    /// Sends a request to a worker, and takes its reply. `None`: the worker sent no reply.
     pub fn ask(&mut self, client: &mut Client, worker: usize, handle: Handle) -> Option<Reply<GROUP>> {
         self.expect_reply(client, worker);
         self.send(client, worker, &handle.to_request());
@@ -153,7 +153,7 @@ impl Rig {
         self.take_reply(client)
     }
 
-    /// The reply that has come, if one has.
+    /// Takes the reply that has arrived, if there is one.
     pub fn take_reply(&mut self, client: &mut Client) -> Option<Reply<GROUP>> {
         let mut completions = self.completions(client);
         for completion in &completions {
@@ -177,7 +177,7 @@ impl Rig {
         self.chunk(&reply)
     }
 
-    /// The chunk that a reply is about.
+    /// Returns the chunk that a reply is about.
     pub fn chunk(&self, reply: &Reply<GROUP>) -> Option<Chunk> {
         let geometry = self.pool.geometry();
         reply.is_done.then(|| {
@@ -186,7 +186,7 @@ impl Rig {
         })
     }
 
-    /// Asks for a chunk to be freed. Returns whether it was.
+    /// Requests that a chunk be freed. Returns whether it was.
     pub fn free(&mut self, client: &mut Client, chunk: u64) -> bool {
         let handle = self.pool.geometry().handle::<GROUP>(chunk);
         self.free_handle(client, handle)
@@ -196,7 +196,7 @@ impl Rig {
         self.ask(client, FREE, handle).expect("a reply").is_done
     }
 
-    /// Ends a client: the node takes back what it holds.
+    /// Ends a client: the node takes back the chunks that the client holds.
     pub fn reclaim(&mut self, mut client: Client) {
         let workers = client.workers.take().expect("it has workers");
         for qp in client.messages {
@@ -251,7 +251,7 @@ impl Rig {
         assert_eq!(self.nic.post_send(client.access[0].own, &[request]), Ok(1));
     }
 
-    /// Has a client's chain that allocates fail when it has the lock.
+    /// Makes a client's chain that allocates fail while it has the lock.
     pub fn stop_inside_the_lock(&mut self, client: &Client) {
         let chain = client.workers().parts()[ALLOC].chain;
         self.expect_reply(client, ALLOC);
@@ -269,12 +269,12 @@ impl Rig {
         self.nic.modify_qp(chain, QpChange::Error).expect("a step");
     }
 
-    /// One request of a client's own queue pair for allocations.
+    /// Executes one request of a client's own queue pair for allocations.
     fn step_messages(&mut self, client: &Client) -> bool {
         self.nic.core().execute_one(client.messages[ALLOC], Moment(0))
     }
 
-    /// Makes the free list anew, and attaches all clients again.
+    /// Rebuilds the pool, and attaches all clients again.
     pub fn rebuild(&mut self, clients: &mut [&mut Client]) {
         let workers = clients.iter_mut().filter_map(|client| client.workers.take()).collect();
         self.pool.rebuild(&mut self.nic, workers).expect("enough windows");
