@@ -1,7 +1,7 @@
-//! One connection's conversation, from the first byte to the last, as the [acceptor](crate::Acceptor) leads it.
+//! The node's side of one connection, from the first byte to the last, as the [acceptor](crate::Acceptor) drives it.
 //!
 //! A handshake is a state machine without a socket. Bytes from the peer go in, bytes to be sent come out, and the
-//! caller passes the time. The acceptor owns sockets, clock and limits, and does not know what is said.
+//! caller passes the time. The acceptor owns sockets, clock and limits, and does not interpret the messages.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::SocketAddrAny;
@@ -10,18 +10,18 @@ use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::time::Instant;
 
-/// Why a peer is refused. The peer is told the error's `Display`.
+/// Reason for which a peer is refused. The peer is sent the error's `Display`.
 pub type Reason = Box<dyn Error + Send + Sync>;
 
-/// Something slow that has to be done before a handshake goes on.
+/// A slow operation that must be complete before a handshake goes on.
 pub type Errand = Box<dyn FnOnce() -> Result<(), Reason> + Send>;
 
-/// Why the acceptor ends the connection of a peer that is not attached.
+/// Reason for which the acceptor ends the connection of a peer that is not attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dismissal {
     /// The peer's time is up.
     TooLate,
-    /// Others attach at the same time, and there is no room for all of them.
+    /// Other peers attach at the same time, and there is no room for all of them.
     Displaced,
     /// The node ends.
     Stopping,
@@ -39,23 +39,23 @@ impl Display for Dismissal {
     }
 }
 
-/// A peer whose connection the acceptor has ended, for the operator.
+/// Report to the operator about a peer whose connection the acceptor has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RefusedPeer {
-    /// What is known of the peer: its address, or its user and process.
+    /// Description of the peer, as far as it is known: its address, or its user and process.
     pub peer: String,
-    /// Why.
+    /// Reason for the refusal.
     pub reason: String,
-    /// How many further peers were refused since the last one that was reported: too many of a second are only counted.
+    /// Number of further peers refused since the last report: beyond a limit a second they are only counted.
     pub further: u64,
 }
 
-/// What is to be sent now.
+/// The bytes and descriptors to be sent now.
 #[derive(Debug, Default)]
 pub struct Outgoing<'a> {
-    /// The bytes. Empty: nothing is to be sent.
+    /// The bytes to send. If empty, nothing is to be sent.
     pub bytes: &'a [u8],
-    /// Descriptors that go with the first byte, at most four.
+    /// Descriptors that are sent with the first byte, at most four.
     pub descriptors: Vec<BorrowedFd<'a>>,
 }
 
@@ -64,7 +64,7 @@ pub type HasRoom<'a, H> = &'a dyn Fn(&<H as Handshake>::Holder) -> bool;
 
 /// The party whose connections are counted together.
 pub trait Holder: Clone + Debug + Eq + Hash + Send + 'static {
-    /// Whether that is proven.
+    /// Whether the identity of the holder is proven.
     fn is_proven(&self) -> bool;
 }
 
@@ -77,35 +77,34 @@ pub struct Accepted<'a> {
     pub address: Option<SocketAddrAny>,
     /// The number of the listener that accepted it.
     pub listener: usize,
-    /// When it came.
+    /// Time at which it was accepted.
     pub now: Instant,
 }
 
 /// The node's side of one connection.
 pub trait Handshake: Sized + Send + 'static {
-    /// What peers connect to.
+    /// The socket that peers connect to.
     type Listener: AsFd + Send + 'static;
     /// Decides which peers are admitted. Called on the acceptor's thread: while a call waits, all attaches wait.
     type Policy: Send + 'static;
     /// The party whose connections are counted together.
     type Holder: Holder;
-    /// Why a peer is hung up on at once.
+    /// Reason for which the acceptor hangs up on a peer at once.
     type Breach: Display;
 
-    /// Whether the holder is proven from the beginning. Then each connection counts among the holder's from its
+    /// Whether the holder is proven from the beginning. If so, each connection counts among the holder's from its
     /// beginning. Otherwise a connection counts when it is attached, and until then the crowd's rule limits it.
     const IS_CERTAIN_AT_ONCE: bool;
-    /// Whether a peer can make receiving from its connection, or closing it, slow: descriptors that it passes are
-    /// closed by the thread that receives them, which may take as long as the peer likes. A thread of the holder's then
-    /// does both.
+    /// Whether a peer can make receiving from its connection, or closing it, slow: the thread that receives passed
+    /// descriptors also closes them, which may take as long as the peer likes. If so, a thread of the holder does both.
     const IS_SLOW: bool;
-    /// Bytes taken from a connection before others have their turn.
+    /// Bytes received from a connection before other connections have their turn.
     const HEARD_BYTES: usize;
 
-    /// Starts with a peer. `None`: the peer has gone, or cannot be talked to.
+    /// Begins a handshake with a peer. Returns `None` if the peer has left or no handshake with it is possible.
     fn begin(listener: &Self::Listener, accepted: Accepted<'_>, limits: &crate::Limits) -> Option<Self>;
 
-    /// Tells a peer, before anything was received from it, that there is no room, if that can be done at once.
+    /// Sends a refusal for lack of room to a peer from which nothing was received yet, if that is possible at once.
     fn excuse(listener: &Self::Listener, socket: &OwnedFd, reason: &str);
 
     /// Whether closing may be slow even if nothing was received.
@@ -113,7 +112,7 @@ pub trait Handshake: Sized + Send + 'static {
         false
     }
 
-    /// Closes a listener. Closing what is returned may be slow.
+    /// Closes a listener. Closing the returned descriptor may be slow.
     fn retire(listener: Self::Listener) -> Option<OwnedFd> {
         drop(listener);
         None
@@ -122,17 +121,18 @@ pub trait Handshake: Sized + Send + 'static {
     /// The holder of the connection, as far as it is known.
     fn holder(&self) -> Self::Holder;
 
-    /// How the peer is named to the operator.
+    /// Name of the peer in reports to the operator.
     fn peer_name(&self) -> String {
         format!("{:?}", self.holder())
     }
 
-    /// Why the peer was refused, where it was told so and only its hang-up is waited for. Only once.
+    /// Returns the reason for the refusal if it was sent to the peer and only the peer's hang-up is outstanding.
+    /// Returns it only once.
     fn take_refusal(&mut self) -> Option<String> {
         None
     }
 
-    /// Whether this is how an attached client leaves.
+    /// Whether the breach is the way in which an attached client leaves.
     fn is_departure(_breach: &Self::Breach) -> bool {
         false
     }
@@ -140,10 +140,10 @@ pub trait Handshake: Sized + Send + 'static {
     /// Reports to the operator that a peer's connection was ended. Does not wait.
     fn report(_policy: &Self::Policy, _refused: RefusedPeer) {}
 
-    /// Takes in bytes of the peer.
+    /// Handles bytes received from the peer.
     ///
     /// # Errors
-    /// The peer must be hung up on at once. What is to be sent is sent before, if there is room.
+    /// The peer must be hung up on at once. Pending bytes are sent before that, if there is room.
     fn hear(
         &mut self,
         bytes: &[u8],
@@ -152,23 +152,23 @@ pub trait Handshake: Sized + Send + 'static {
         now: Instant,
     ) -> Result<(), Self::Breach>;
 
-    /// Sends a control message to the client that the peer has become, where these travel over the connection.
+    /// Sends a control message to the client that the peer has become, if control messages travel over the connection.
     ///
     /// # Errors
-    /// As [`Handshake::hear`].
+    /// The errors of [`Handshake::hear`].
     fn say(&mut self, _message: &[u8]) -> Result<(), Self::Breach> {
         Ok(())
     }
 
-    /// An errand, if one is to be done. Only where [`Handshake::IS_SLOW`].
+    /// Returns the pending errand, if any. Used only if [`Handshake::IS_SLOW`].
     fn take_errand(&mut self) -> Option<Errand> {
         None
     }
 
-    /// Takes in that the errand is done, or why it failed.
+    /// Handles the outcome of the errand.
     ///
     /// # Errors
-    /// As [`Handshake::hear`].
+    /// The errors of [`Handshake::hear`].
     fn errand_done(
         &mut self,
         _outcome: Result<(), Reason>,
@@ -177,10 +177,10 @@ pub trait Handshake: Sized + Send + 'static {
         Ok(())
     }
 
-    /// What is to be sent now.
+    /// Returns the bytes and descriptors to be sent now.
     fn outgoing(&self) -> Outgoing<'_>;
 
-    /// So many bytes have been sent.
+    /// Notes that `bytes` bytes have been sent.
     fn sent(&mut self, bytes: usize);
 
     /// Whether to close this end's half of the connection now. `true` only once.
@@ -188,24 +188,25 @@ pub trait Handshake: Sized + Send + 'static {
         false
     }
 
-    /// When the peer's time is up. `None`: the peer is not waited for, or is attached.
+    /// Time at which the peer is too late. `None` if the node is not waiting for the peer, or the peer is attached.
     fn deadline(&self) -> Option<Instant>;
 
-    /// The client that the peer has become.
+    /// The client that the peer has become, if it has.
     fn client(&self) -> Option<u64>;
 
-    /// Whether the client has been told everything. From here on nothing is said but control messages, where these travel over
+    /// Whether the client has been sent its welcome. From then on only control messages are sent, if these travel over
     /// the connection.
     fn is_attached(&self) -> bool;
 
-    /// Adds a message that says why the connection of a peer ends, where that can be said, to what is to be sent. The acceptor
-    /// sends as much as there is room for at once, and then closes the connection. Called before the peer is a client.
+    /// Queues a message with the reason for which the peer's connection ends, if one can be sent in this state. The
+    /// acceptor sends as much as there is room for at once, and then closes the connection. Called before the peer is a
+    /// client.
     fn dismiss(&mut self, why: Dismissal);
 
-    /// The client has departed: gives up what can be given up at once. The rest is dropped with the handshake, on the
-    /// holder's thread where [`Handshake::IS_SLOW`].
+    /// Releases at once the resources of a departed client for which that is possible. The rest is dropped with the
+    /// handshake, on the holder's thread if [`Handshake::IS_SLOW`].
     fn depart(policy: &Self::Policy, client: u64);
 
-    /// The connection is over.
+    /// Notes that the connection is over.
     fn give_up(&mut self) {}
 }

@@ -1,6 +1,7 @@
-//! Reads the files that prove an identity: certificates, and private keys that nobody else can read.
+//! Reads the files that prove an identity: certificates, and private keys that no other user can read.
 //!
-//! Whatever is at the path, reading ends: only regular files are read, opening never waits, and a file has a limit.
+//! Reading ends, whatever file is at the path: only regular files are read, opening never waits, and a file has a
+//! limit.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -10,22 +11,22 @@ use std::path::Path;
 
 /// The largest file that is read, in bytes: a chain of certificates has a few thousand.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
-/// What editors of Windows write before UTF-8.
+/// Byte order mark that Windows editors write before UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What a file holds.
+/// Kind of content in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// Certificates, which anybody may read.
+    /// Certificates, which any user may read.
     Certificates,
     /// A private key.
     PrivateKey,
 }
 
-/// Why a file is not read.
+/// Reason for which a file is not read.
 #[derive(Debug)]
 pub enum Unread {
-    /// The machine refuses, or the path names something else than a regular file.
+    /// The machine refuses, or the path names something other than a regular file.
     Machine(io::Error),
     /// Users other than the owner and the members of a group of this process can use the private key.
     Exposed {
@@ -34,12 +35,12 @@ pub enum Unread {
         /// The file's group.
         group: u32,
     },
-    /// The content is no text that PEM can be in, and why.
+    /// The content is not text that can contain PEM, with the reason.
     NoText(String),
 }
 
-/// Reads a file of text into `bytes`, which is empty and gets its room at once: a growing buffer would leave copies of a
-/// key behind. A byte order mark is left out.
+/// Reads a text file into `bytes`, which must be empty and is allocated at once: a growing buffer would leave copies of
+/// a key behind. A byte order mark is left out.
 ///
 /// # Errors
 /// See [`Unread`].
@@ -69,8 +70,7 @@ pub fn read(path: &Path, holds: Holds, bytes: &mut Vec<u8>) -> Result<(), Unread
     Ok(())
 }
 
-/// Whether a private key with this mode and group is read by nobody but its owner, root and the members of one of
-/// `groups`.
+/// Whether only its owner, root and the members of one of `groups` can read a private key with this mode and group.
 fn is_private(mode: u32, group: u32, groups: &[u32]) -> bool {
     match mode & 0o077 {
         0 => true,

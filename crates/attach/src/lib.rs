@@ -1,16 +1,16 @@
-//! How a client attaches to a node: whose client it is, what it is offered, and a connection that ends when the client
-//! does.
+//! Attaching a client to a node: the identification of its tenant, the terms that it is offered, and a connection that
+//! ends when the client ends.
 //!
-//! The [`Acceptor`] is the thread that takes clients in. It keeps time and limits for all of them. What is said on a
-//! connection is a [`Handshake`]:
+//! The [`Acceptor`] is the thread that accepts clients. It enforces deadlines and limits for all of them. The messages
+//! on a connection are a [`Handshake`]:
 //!
 //! | module | which clients | what names their tenant |
 //! | --- | --- | --- |
 //! | [`unix`] | processes of this machine, over a Unix socket that passes descriptors | the kernel |
 //! | `tls`, with the feature of that name | clients on other machines, over TCP with mutual TLS | certificates |
 //!
-//! This crate knows no nodes, permissions or NICs. Of the vocabulary of verbs it uses plain values: how large an end
-//! is, and where its queue pairs are.
+//! This crate knows no nodes, permissions or NICs. It uses plain values of the verbs vocabulary: the size of an
+//! endpoint, and the addresses of its queue pairs.
 #![forbid(unsafe_code)]
 
 mod acceptor;

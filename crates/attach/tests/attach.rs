@@ -62,8 +62,8 @@ fn each_end_notices_the_hang_up_of_the_other() {
 #[test]
 fn the_end_of_the_server_closes_all_connections_and_all_have_departed() {
     let mut rig = Rig::plain(UNHURRIED);
-    // The first connection: the server has accepted it when it admits the others. A connection that is still in the kernel's
-    // queue when the server ends is reset without a reason.
+    // The server has accepted this first connection when it admits the others. A connection that is still in the
+    // kernel's queue when the server ends is reset without a reason.
     let mut silent = rig.call();
     let mut clients: Vec<_> = (0..20).map(|_| rig.attach().expect("attached")).collect();
     drop(rig.server.take());

@@ -1,4 +1,4 @@
-//! Which certificates each side accepts, and which it rejects.
+//! The certificates that each side accepts, and those that it rejects.
 
 mod rig;
 
@@ -198,7 +198,7 @@ fn a_handshake_that_stops_halfway_is_dropped_when_its_time_is_up() {
     let papers = Papers::new();
     let rig = Rig::secured(&papers, HURRIED);
     let mut silent = rig.call();
-    // The beginning of a TLS record whose rest never comes.
+    // The beginning of a TLS record whose rest never arrives.
     let mut half = rig.call_and_say(&[0x16, 0x03, 0x01, 0x01, 0x00, 0x01, 0x00]);
     // A complete handshake, and then nothing.
     papers.make_tenant("blue", today(10));
@@ -280,7 +280,7 @@ fn who_has_no_nodes_certificate_for_the_host_is_no_node() {
 fn a_client_hears_why_its_certificate_is_not_accepted() {
     let (papers, others) = (Papers::new(), Papers::new());
     let rig = Rig::secured(&papers, UNHURRIED);
-    // This tenant trusts the node's authority, but comes from another one.
+    // This tenant trusts the node's authority, but its certificate is from another one.
     others.make_tenant("orange", today(10));
     let mixed = portcullis_attach::tls::ClientIdentity::load(
         &join(&papers, &others),

@@ -1,5 +1,5 @@
-//! Peers that break the rules, come in crowds, or do nothing. The server uses no certificates; the messages are the
-//! same with them. After each attack nothing may be left behind, and an honest client must be served.
+//! Peers that break the rules, arrive in crowds, or do nothing. The server uses no certificates; the messages are the
+//! same with them. After each attack no state may be left behind, and an honest client must be served.
 
 mod rig;
 
@@ -173,7 +173,7 @@ fn a_byte_now_and_then_buys_no_time() {
     let rig = Rig::plain(HURRIED);
     let mut stream = rig.call();
     stream.set_read_timeout(Some(HURRIED.attach_within / 8)).expect("a timeout");
-    // The pace matters: each byte comes well before the deadline, and all of them take much longer.
+    // The pace matters: each byte arrives well before the deadline, and all of them take much longer.
     let hello = wire::frame(&wire::hello());
     let mut said = 0;
     let heard = loop {

@@ -1,4 +1,4 @@
-//! Peers that are no nodes, or hostile ones: the client ends in time, reports what it saw, and keeps nothing.
+//! Peers that are not nodes, or hostile ones: the client ends in time, reports what it received, and keeps nothing.
 
 mod rig;
 

@@ -1,5 +1,5 @@
-//! Clients that stand still in the middle of an attach, and nodes that hang up: the client learns that it came too late, and never
-//! that the node is none.
+//! Clients that are stopped in the middle of an attach, and nodes that hang up: the client reports that it was too
+//! late, and never that the peer is not a node.
 
 mod rig;
 
@@ -94,7 +94,7 @@ fn attach_at(path: &Path, within: Duration, make: impl FnOnce()) -> Result<u64, 
     attach(path, 4096, within, made).map(|attached| attached.client)
 }
 
-/// A node that takes one client, and does to it what it is told.
+/// Starts a node that accepts one client, and acts on it as given.
 fn fake(path: &Path, act: impl FnOnce(&OwnedFd) + Send + 'static) -> JoinHandle<()> {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
     rustix::net::bind(&socket, &SocketAddrUnix::new(path).expect("a path")).expect("bound");
@@ -123,7 +123,7 @@ fn a_client_that_stands_still_before_its_hello_is_told_that_it_is_too_late() {
     let client = MessageSocket::connect(&path, Instant::now() + PATIENCE).expect("a connection");
     let (told, _) = client.hear(4096).expect("it is told");
     assert_eq!(AttachReply::parse(&told), Some(AttachReply::TooLate));
-    // What it sends now finds nobody, and that is no error either.
+    // Bytes that the client sends now have no receiver, and that is no error either.
     client.say(&AttachRequest::Hello { arena_bytes: 4096 }.encode()).expect("no error");
 }
 

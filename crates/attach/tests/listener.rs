@@ -1,5 +1,5 @@
-//! What a listening node does to the file system: it replaces a dead socket and nothing else, and it removes its own
-//! socket and nothing else.
+//! The effects of a listening node on the file system: it replaces a dead socket and nothing else, and it removes its
+//! own socket and nothing else.
 
 use portcullis_attach::unix::{Listener, SocketAccess};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,10 +1,11 @@
-//! Connections that are not attached yet, and which of them is closed when there are too many.
+//! Connections that are not attached yet, and the choice of the one to close when there are too many.
 //!
-//! The newest is always taken in, and an older one is closed. If new ones were turned away, as many silent connections
-//! as there are places would keep all others out until their time is up, at no cost. This way an attacker must connect
-//! again as often as there are places within the few milliseconds that an honest attach takes. The one that is closed
-//! belongs to the holder that has the most: an address or, once its certificate is known, a tenant. So a holder with
-//! one connection keeps it as long as others have several. Among equals, connections without a certificate go first.
+//! A new connection is always accepted, and an older one is closed. If new connections were refused, an attacker could
+//! fill all places with silent connections and lock out every other client until their time is up, at no cost. Instead
+//! an attacker must connect again as often as there are places within the few milliseconds that an honest attach takes.
+//! The closed connection belongs to the holder with the most connections: an address or, once its certificate is known,
+//! a tenant. So a holder with one connection keeps it as long as other holders have several. Among equals, connections
+//! without a certificate are closed first.
 
 use crate::handshake::Holder;
 use std::collections::{BTreeMap, HashMap};
@@ -12,25 +13,25 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Debug)]
 pub(super) struct Crowd<K> {
     places: usize,
-    /// By token, so that the oldest comes first.
+    /// Holder of each connection, by token: the lowest token is the oldest connection.
     there: BTreeMap<u64, K>,
-    /// How many each holder has.
+    /// Number of connections of each holder.
     each: HashMap<K, usize>,
 }
 
 impl<K: Holder> Crowd<K> {
-    /// A crowd of at most `places` connections. One holder gets half of them.
+    /// Creates a crowd of at most `places` connections. One holder gets at most half of them.
     pub fn new(places: usize) -> Self {
         Self { places: places.max(1), there: BTreeMap::new(), each: HashMap::new() }
     }
 
-    /// Adds a connection. Tokens go up.
+    /// Adds a connection. Tokens must increase.
     pub fn come(&mut self, token: u64, holder: K) {
         *self.each.entry(holder.clone()).or_default() += 1;
         self.there.insert(token, holder);
     }
 
-    /// The holder is proven now, and the connection counts among its own.
+    /// Counts a connection among those of its holder, which is proven now.
     pub fn prove(&mut self, token: u64, holder: K) {
         if self.there.contains_key(&token) {
             self.leave(token);
@@ -38,7 +39,7 @@ impl<K: Holder> Crowd<K> {
         }
     }
 
-    /// It is attached, or closed.
+    /// Removes a connection that is attached or closed.
     pub fn leave(&mut self, token: u64) {
         let Some(holder) = self.there.remove(&token) else { return };
         let its = self.each.get_mut(&holder).expect("who is there is counted");
@@ -48,7 +49,7 @@ impl<K: Holder> Crowd<K> {
         }
     }
 
-    /// The connection to be closed so that `newest` can stay, if any. Never `newest`.
+    /// Returns the connection that must be closed so that `newest` can stay, if any. Never returns `newest`.
     pub fn surplus(&self, newest: u64) -> Option<u64> {
         let holder = self.there.get(&newest)?;
         let mut others = self.there.iter().filter(|(token, _)| **token != newest);
@@ -98,7 +99,7 @@ mod tests {
         surplus.inspect(|&token| crowd.leave(token))
     }
 
-    /// Adds connections, and returns which had to go.
+    /// Adds connections, and returns those that had to be closed.
     fn comers(crowd: &mut Crowd<Somebody>, from: u64, addresses: &[u8]) -> Vec<u64> {
         let come = |(token, &number)| {
             crowd.come(token, address(number));

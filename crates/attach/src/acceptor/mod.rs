@@ -1,14 +1,14 @@
-//! The thread that takes clients in. It accepts, keeps the time and the limits, and moves each
-//! [handshake](crate::Handshake) on. It never waits for a peer.
+//! The thread that accepts clients. It accepts connections, enforces deadlines and limits, and advances each
+//! [handshake](crate::Handshake). It never waits for a peer.
 //!
 //! | limit | which connection is closed |
 //! | --- | --- |
-//! | connections in all, and by holder | the newest: it is told that there is no room |
+//! | connections in all, and by holder | the newest: it is sent a refusal for lack of room |
 //! | connections that are not attached yet | an older one of the holder that has the most of them: see [`crowd`] |
 //! | time | one whose time is up |
 //!
-//! A peer that loses its connection before it is attached is told why, where that can be said: not in the middle of a TLS
-//! handshake.
+//! The acceptor sends the reason to a peer whose connection it closes before the attach is complete, except in the
+//! middle of a TLS handshake, when no reason can be sent.
 
 pub(crate) mod crowd;
 mod peer_thread;
@@ -33,11 +33,11 @@ use std::time::Duration;
 /// The limits of an acceptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// How long a peer may take: over TCP from its connection to the end of its attach, over a Unix socket for each of
-    /// its two messages.
+    /// Time that a peer may take. Over TCP it is from the connection to the end of the attach; over a Unix socket it is
+    /// for each of the peer's two messages.
     pub attach_within: Duration,
-    /// Connections at once, including those that are not attached yet. However many one holder has (a user, a tenant
-    /// or, without certificates, an address), as many places stay free for others.
+    /// Connections at once, including those that are not attached yet. However many connections one holder has (a user,
+    /// a tenant or, without certificates, an address), as many places stay free for others.
     pub connections_max: usize,
     /// Connections that are not attached yet. One holder gets at most half of them. When there are more, the newest
     /// stays and an older one is closed.
@@ -45,14 +45,15 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// For peers whose holder is proven in the course of the attach.
+    /// Limits for peers whose holder is proven in the course of the attach.
     pub const TCP: Self =
         Self { attach_within: Duration::from_secs(3), connections_max: 4096, unattached_max: 64 };
-    /// For peers whose user the kernel gives: the limit on each holder's connections is enough.
+    /// Limits for peers whose user the kernel gives: the limit on each holder's connections is enough.
     pub const UNIX: Self =
         Self { attach_within: Duration::from_secs(1), connections_max: 4096, unattached_max: usize::MAX };
 
-    /// The same, with no more connections than this process has descriptors for, at `each` a client.
+    /// Returns these limits with no more connections than this process has descriptors for, at `each` descriptors a
+    /// client.
     #[must_use]
     pub fn within_descriptors(self, each: u64) -> Self {
         let Some(limit) = getrlimit(Resource::Nofile).current else { return self };
@@ -65,7 +66,7 @@ impl Limits {
 /// Descriptors that a process keeps for everything else.
 const DESCRIPTORS_KEPT: u64 = 32;
 
-/// The thread that takes clients in. Dropping it ends the thread: all connections are closed, and all clients have
+/// The thread that accepts clients. Dropping this ends the thread: it closes all connections, and all clients have
 /// departed.
 #[derive(Debug)]
 pub struct Acceptor {
@@ -74,7 +75,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts taking in clients from `listeners`.
+    /// Starts accepting clients from `listeners`.
     ///
     /// # Errors
     /// The machine refuses a thread or descriptors.
@@ -90,14 +91,14 @@ impl Acceptor {
         Ok(Self { inbox, thread: Some(thread) })
     }
 
-    /// Sends control messages to clients, each with the client's number, where these travel over the connection. Does not wait.
-    /// What is for others, or for clients that have gone, is dropped.
+    /// Sends control messages to clients, each with the client's number, if their control messages travel over the
+    /// connection. Does not wait. Messages for other clients, or for clients that have left, are dropped.
     pub fn say(&self, messages: impl IntoIterator<Item = (u64, Vec<u8>)>) {
         locked(&self.inbox.said).extend(messages);
         self.inbox.ring();
     }
 
-    /// Closes the connection of a client that the node does not serve any more. Does not wait for that.
+    /// Closes the connection of a client that the node no longer serves. Does not wait until it is closed.
     pub fn evict(&self, client: u64) {
         self.inbox.evict(client);
     }
@@ -113,7 +114,7 @@ impl Drop for Acceptor {
     }
 }
 
-/// What other threads tell the acceptor's thread.
+/// Requests from other threads to the acceptor's thread.
 struct Inbox {
     event: OwnedFd,
     stop: AtomicBool,

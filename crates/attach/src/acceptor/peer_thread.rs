@@ -1,8 +1,8 @@
-//! A thread for each holder: it does what a peer can make slow.
+//! A thread for each holder, which performs the operations that a peer can make slow.
 //!
-//! A descriptor that a peer passes is closed by the thread that receives it. Closing can take as long as the peer
-//! likes, for example for a TCP socket that lingers. Filling and freeing memory takes milliseconds. All of that happens
-//! here, so that a holder blocks only its own thread. Nothing is decided here.
+//! The thread that receives a passed descriptor also closes it. Closing can take as long as the peer likes, for example
+//! for a TCP socket that lingers. Filling and freeing memory takes milliseconds. All of that happens on this thread, so
+//! that a holder blocks only its own thread. This thread makes no decisions.
 
 use crate::handshake::{Errand, Reason};
 use rustix::fd::OwnedFd;
@@ -16,9 +16,9 @@ const DESCRIPTORS_MAX: usize = 253;
 
 /// A task for a connection, which is named by its token.
 pub(super) enum Task<H> {
-    /// Receive at most so many bytes.
+    /// Receive at most `most` bytes.
     Hear { token: u64, socket: Arc<OwnedFd>, most: usize },
-    /// Do what has to be done before the handshake goes on.
+    /// Run an errand that must be complete before the handshake goes on.
     Run { token: u64, errand: Errand },
     /// Close a connection and drop its handshake.
     Close { token: u64, socket: Arc<OwnedFd>, handshake: H },
@@ -26,17 +26,17 @@ pub(super) enum Task<H> {
 
 /// The outcome of a task.
 pub(super) enum Done {
-    /// Bytes came. None of them: the peer has hung up.
+    /// Bytes were received. If there are none, the peer has hung up.
     Heard { token: u64, bytes: Vec<u8> },
-    /// Nothing came.
+    /// No bytes were available.
     Nothing { token: u64 },
-    /// The errand is done, or has failed.
+    /// The errand is complete, or has failed.
     Ran { token: u64, outcome: Result<(), Reason> },
-    /// Nothing of the connection is left.
+    /// The connection is closed entirely.
     Closed { token: u64 },
 }
 
-/// A holder's thread. It ends when this is dropped and all tasks are done.
+/// A holder's thread. It ends when this is dropped and all tasks are complete.
 #[derive(Debug)]
 pub(super) struct PeerThread<H> {
     tasks: Sender<Task<H>>,
@@ -46,7 +46,7 @@ impl<H: Send + 'static> PeerThread<H> {
     /// Starts a thread that reports its outcomes to `done`.
     pub fn start(done: impl Fn(Done) + Send + 'static) -> std::io::Result<Self> {
         let (tasks, receiver) = channel();
-        // Not joined: a peer can hold it up.
+        // Not joined: a peer can delay it.
         std::thread::Builder::new()
             .name("portcullis-peer".to_owned())
             .spawn(move || carry_out(&receiver, done))?;
@@ -76,8 +76,8 @@ fn carry_out<H>(tasks: &Receiver<Task<H>>, done: impl Fn(Done)) {
     }
 }
 
-/// The bytes that have come; descriptors with them are closed. No bytes: the peer has hung up. `None`: nothing has
-/// come.
+/// Returns the bytes that have arrived, and closes descriptors that arrived with them. An empty vector means that the
+/// peer has hung up. `None` means that no bytes have arrived.
 pub(super) fn hear(socket: &OwnedFd, most: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; most];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

@@ -1,9 +1,9 @@
-//! How many connections there are, by holder.
+//! Number of connections, by holder.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Places, of which no holder gets more than stay free.
+/// Places for connections. However many places one holder has, as many stay free for others.
 #[derive(Debug)]
 pub(super) struct Places<K> {
     most: usize,
@@ -16,7 +16,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
         Self { most, taken: 0, by_holder: HashMap::new() }
     }
 
-    /// Whether there is room for one more of this holder. However many it has, as many places stay free for others.
+    /// Whether one more connection of this holder has room. However many it has, as many places stay free for others.
     pub fn has_room_for(&self, holder: &K) -> bool {
         self.by_holder.get(holder).copied().unwrap_or(0) < self.most - self.taken
     }

@@ -1,9 +1,10 @@
-//! Which refused peers are reported. To be refused costs a peer nothing, so of many within a second only the first are.
+//! The choice of refused peers to report. A refusal costs a peer nothing, so only the first of each second are
+//! reported.
 
 use crate::handshake::RefusedPeer;
 use std::time::{Duration, Instant};
 
-/// How many are reported in a second.
+/// Refused peers that are reported in a second.
 const EACH_SECOND: u32 = 100;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -12,12 +13,12 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct Refusals {
     since: Option<Instant>,
     reported: u32,
-    /// Not reported since the last one that was.
+    /// Refused peers that were not reported since the last report.
     further: u64,
 }
 
 impl Refusals {
-    /// Takes in a refused peer. Returns what is to be reported, if this one is.
+    /// Counts a refused peer. Returns the report to make, if this peer is to be reported.
     pub fn note(&mut self, peer: String, reason: String, now: Instant) -> Option<RefusedPeer> {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= SECOND) {
             self.since = Some(now);

@@ -1,4 +1,4 @@
-//! What the acceptor's thread does, event by event.
+//! The acceptor's thread: the handling of each event.
 
 use super::crowd::Crowd;
 use super::peer_thread::{Done, PeerThread, Task, hear};
@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Why a connection gets no place.
+/// Reasons for which a connection gets no place.
 const NO_ROOM: &str = "the node has no room for more connections: try again later";
 const NO_DESCRIPTORS: &str = "the node has no more descriptors: try again later";
 const NO_THREAD: &str = "the node has no more threads: try again later";
 const INBOX: u64 = u64::MAX;
-/// Connections accepted before existing ones are served: far fewer than there are places, so that none is closed
-/// unserved.
+/// Connections accepted before existing ones are served. The limit is far below the number of places, so that no
+/// connection is closed unserved.
 const ACCEPTS_MAX: u32 = 8;
 const ACCEPTED: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 const NOT_WAITING: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
@@ -47,7 +47,7 @@ pub(super) struct Service<H: Handshake> {
     places: Places<H::Holder>,
     threads: HashMap<H::Holder, HolderThread<H>>,
     refusals: Refusals,
-    /// Given up for a moment when there are no more descriptors.
+    /// Spare descriptor, closed for a moment when the process has no free descriptor.
     spare: Option<OwnedFd>,
     next: u64,
     inbox: Arc<Inbox>,
@@ -56,16 +56,16 @@ pub(super) struct Service<H: Handshake> {
 struct Connection<H> {
     socket: Arc<OwnedFd>,
     handshake: H,
-    /// As it is in `deadlines`.
+    /// The same deadline as in `deadlines`.
     deadline: Option<Instant>,
     /// Whether epoll reports when there is room to send.
     is_congested: bool,
     has_place: bool,
-    /// The operator has been told why.
+    /// Whether the refusal has been reported to the operator.
     is_refused: bool,
 }
 
-/// What is left of a connection until its holder's thread has closed it.
+/// Data about a connection that its holder's thread has not closed yet.
 struct Closing<H: Handshake> {
     holder: H::Holder,
     has_place: bool,
@@ -115,7 +115,7 @@ impl<H: Handshake> Service<H> {
             self.dismiss(token, Dismissal::Stopping);
         }
         for listener in self.listeners {
-            // Connections not accepted yet are closed with it, and descriptors that they passed.
+            // Connections not accepted yet are closed with the socket, as are the descriptors that they passed.
             let Some(socket) = H::retire(listener) else { continue };
             let _ =
                 std::thread::Builder::new().name("portcullis-close".to_owned()).spawn(move || drop(socket));
@@ -151,7 +151,7 @@ impl<H: Handshake> Service<H> {
     fn until_next_deadline(&self) -> Option<Timespec> {
         let (next, _) = self.deadlines.first()?;
         let left = next.saturating_duration_since(Instant::now());
-        // A millisecond more, so that it has really passed then.
+        // A millisecond more, so that the deadline has really passed then.
         Timespec::try_from(left + Duration::from_millis(1)).ok()
     }
 
@@ -182,7 +182,7 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// Accepts some connections, so that existing ones are served even if new ones keep coming.
+    /// Accepts at most [`ACCEPTS_MAX`] connections, so that existing ones are served even if new ones keep arriving.
     fn accept(&mut self, token: u64) {
         let listener = usize::try_from(token).unwrap_or(0);
         for _ in 0..ACCEPTS_MAX {
@@ -201,8 +201,8 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// No more descriptors: the spare one is used to tell a peer so. Otherwise its connection would stay in the queue,
-    /// and this thread would spin over it.
+    /// Refuses one connection when the process has no free descriptor, by means of the spare one. Otherwise the
+    /// connection would stay in the queue, and this thread would spin over it.
     fn turn_away(&mut self, listener: usize) {
         self.spare = None;
         if let Ok((socket, _)) = acceptfrom_with(&self.listeners[listener], ACCEPTED) {
@@ -223,7 +223,8 @@ impl<H: Handshake> Service<H> {
             H::excuse(&self.listeners[listener], &socket, NO_ROOM);
             self.report(handshake.peer_name(), NO_ROOM.to_owned());
             if !H::is_slow_to_refuse(&self.listeners[listener]) {
-                // Nothing came with it that makes closing slow: its descriptor is free at once.
+                // No descriptors arrived with the connection that would make closing slow: its own descriptor is free
+                // at once.
                 return;
             }
         }
@@ -255,7 +256,8 @@ impl<H: Handshake> Service<H> {
         self.make_room(token);
     }
 
-    /// Counts a connection for its holder's thread, started if need be. Returns whether there is one.
+    /// Counts a connection for its holder's thread, and starts the thread if necessary. Returns whether the holder has
+    /// a thread.
     fn count_for_thread(&mut self, holder: &H::Holder) -> bool {
         match self.threads.entry(holder.clone()) {
             Entry::Occupied(mut known) => known.get_mut().connections += 1,
@@ -276,7 +278,7 @@ impl<H: Handshake> Service<H> {
             .give(task);
     }
 
-    /// Bytes have come, or the peer has hung up.
+    /// Receives bytes, or has the holder's thread do so. The peer has sent bytes or hung up.
     fn receive(&mut self, token: u64) {
         let Some(connection) = self.connections.get(&token) else { return };
         if H::IS_SLOW {
@@ -288,7 +290,7 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// Takes in the bytes from a connection. None of them: the peer has hung up.
+    /// Handles the bytes received from a connection. If there are none, the peer has hung up.
     fn heard(&mut self, token: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return self.close(token);
@@ -302,7 +304,7 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// Moves a handshake on by `step`, and acts on what that changed.
+    /// Advances a handshake by `step`, and acts on the resulting changes.
     fn advance(
         &mut self,
         token: u64,
@@ -331,7 +333,7 @@ impl<H: Handshake> Service<H> {
             let handshake = &connection.handshake;
             let is_departure = handshake.client().is_some() && H::is_departure(&breach);
             let refusal = (!is_departure).then(|| (handshake.peer_name(), breach.to_string()));
-            // The peer is told why, if there is room for that at once.
+            // Sends the reason to the peer, if there is room for it at once.
             let _ = send(connection);
             self.close(token);
             return refusal.into_iter().for_each(|(peer, reason)| self.report(peer, reason));
@@ -348,14 +350,14 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// Closes the connection that is now one too many, if any.
+    /// Closes the connection that exceeds the limits now, if any.
     fn make_room(&mut self, newest: u64) {
         if let Some(surplus) = self.crowd.surplus(newest) {
             self.dismiss(surplus, Dismissal::Displaced);
         }
     }
 
-    /// Sends what is to be sent, and acts on what that changed.
+    /// Sends the pending bytes, and acts on the resulting changes.
     fn go_on(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         while !connection.handshake.outgoing().bytes.is_empty() {
@@ -380,7 +382,7 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// Has epoll report what comes next on a connection.
+    /// Makes epoll report the next events of a connection.
     fn watch(&mut self, token: u64) {
         let Some(connection) = self.connections.get(&token) else { return };
         let data = EventData::new_u64(token);
@@ -406,7 +408,7 @@ impl<H: Handshake> Service<H> {
         }
     }
 
-    /// Closes a connection. A peer that is not attached is told why, if there is room for that at once.
+    /// Closes a connection. Sends the reason to a peer that is not attached, if there is room for it at once.
     fn dismiss(&mut self, token: u64, why: Dismissal) {
         if let Some(connection) = self.connections.get_mut(&token)
             && connection.handshake.client().is_none()
@@ -423,7 +425,7 @@ impl<H: Handshake> Service<H> {
         self.close(token);
     }
 
-    /// Reports a peer that was refused, unless too many were within this second.
+    /// Reports a refused peer, unless too many were refused within this second.
     fn report(&mut self, peer: String, reason: String) {
         if let Some(refused) = self.refusals.note(peer, reason, Instant::now()) {
             H::report(&self.policy, refused);
@@ -443,7 +445,7 @@ impl<H: Handshake> Service<H> {
         self.let_go(token, connection);
     }
 
-    /// Closes a connection, or has its holder's thread do so.
+    /// Closes a connection, or has its holder's thread close it.
     fn let_go(&mut self, token: u64, connection: Connection<H>) {
         let Connection { socket, handshake, has_place, .. } = connection;
         let holder = handshake.holder();
@@ -472,7 +474,7 @@ impl<H: Handshake> Service<H> {
 impl<H: Handshake> Connection<H> {
     fn events(&self) -> EventFlags {
         let mut events = EventFlags::IN;
-        // Not reported again until the holder's thread has read it.
+        // Not reported again until the holder's thread has read the bytes.
         events.set(EventFlags::ONESHOT, H::IS_SLOW);
         events.set(EventFlags::OUT, self.is_congested);
         events

@@ -1,4 +1,4 @@
-//! The handshake over TCP as the acceptor leads it.
+//! The handshake over TCP, as the acceptor drives it.
 
 use super::channel::Channel;
 use super::frames::framed;
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Whose connections are counted together: a tenant's, or those of an address without a certificate.
+/// The party whose connections are counted together: a tenant, or an address without a certificate.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum TcpHolder {
     /// A tenant.
@@ -45,7 +45,7 @@ impl Holder for TcpHolder {
 #[derive(Debug)]
 pub struct TlsHandshake(ServerSide);
 
-/// The policy, with the acceptor's own limit checked before it.
+/// The admission policy, with the acceptor's own limit checked before it.
 struct Door<'a> {
     policy: &'a dyn AdmissionPolicy,
     has_room: HasRoom<'a, TlsHandshake>,
@@ -108,7 +108,7 @@ impl Handshake for TlsHandshake {
         Some(Self(ServerSide::new(peer, channel, accepted.now + limits.attach_within)))
     }
 
-    /// Only where it needs no TLS.
+    /// Sends the refusal only if the listener uses no TLS.
     fn excuse(listener: &Listener, socket: &OwnedFd, reason: &str) {
         if matches!(listener.security, NodeSecurity::Plain) {
             let refusal = framed(&NodeSays::Refused(reason.to_owned()).encode());

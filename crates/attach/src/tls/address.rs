@@ -1,9 +1,9 @@
-//! `HOST:PORT`, and which addresses are this machine's.
+//! Addresses in the form `HOST:PORT`, and the check whether an address belongs to this machine.
 
 use rustls::pki_types::ServerName;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// A place to listen at or to connect to, as a person wrote it.
+/// An address to listen at or to connect to, as a person wrote it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct HostPort {
     /// A name or an address, without brackets.
@@ -12,7 +12,7 @@ pub(crate) struct HostPort {
 }
 
 impl HostPort {
-    /// Reads `HOST:PORT` or `[IPv6]:PORT`.
+    /// Parses `HOST:PORT` or `[IPv6]:PORT`.
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = match host.strip_prefix('[') {
@@ -24,12 +24,12 @@ impl HostPort {
         (!host.is_empty()).then(|| Self { host: host.to_owned(), port })
     }
 
-    /// The name that a certificate there has to be for.
+    /// Returns the name that a certificate of this host must be for.
     pub fn server_name(&self) -> Option<ServerName<'static>> {
         ServerName::try_from(self.host.clone()).ok()
     }
 
-    /// The addresses of the host. A name is looked up, for as long as that takes.
+    /// Resolves the host to its addresses. A DNS lookup may take any time.
     pub fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
         let addresses: Vec<_> = (self.host.as_str(), self.port).to_socket_addrs()?.collect();
         if addresses.is_empty() {

@@ -1,6 +1,6 @@
-//! Makes a private authority, and its certificates for nodes and tenants, as files in one directory:
+//! Creates a private authority, and its certificates for nodes and tenants, as files in one directory:
 //!
-//! | file | what it is | who needs it |
+//! | file | content | needed by |
 //! | --- | --- | --- |
 //! | `ca.pem` | the authority's certificate | every node and every client |
 //! | `ca-key.pem` | its private key | only the person who makes certificates |
@@ -29,32 +29,32 @@ use zeroize::Zeroizing;
 
 /// The longest validity in days: a hundred years.
 pub const DAYS_MAX: u32 = 36_500;
-/// How long before its making a certificate is valid already: the clocks of other machines may be behind.
+/// Time by which the start of a certificate's validity is backdated: the clocks of other machines may be behind.
 const BACKDATED: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const AUTHORITY_NAME: &str = "Portcullis authority";
 
-/// For how long a certificate is valid.
+/// Period for which a certificate is valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Validity {
-    /// The time now.
+    /// The present time.
     pub now: SystemTime,
     /// Days from now: 1 to [`DAYS_MAX`]. A certificate ends with its authority's at the latest.
     pub days: u32,
 }
 
-/// What was made.
+/// A certificate that was created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Made {
     /// The file of the certificate.
     pub certificate: PathBuf,
     /// The file of its private key.
     pub key: PathBuf,
-    /// When the certificate ends.
+    /// Time at which the certificate expires.
     pub expires: SystemTime,
 }
 
-/// Why no certificate was made. Nothing is left behind.
+/// Reason for which no certificate was created. No file is left behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
@@ -70,9 +70,9 @@ pub enum CertificateError {
     /// The authority cannot sign this.
     #[error("the authority in {directory} cannot sign this: {reason}")]
     Unsigned {
-        /// Where it is.
+        /// The directory of the authority.
         directory: PathBuf,
-        /// What is wrong.
+        /// Reason for the failure.
         reason: String,
     },
     /// The machine refused.
@@ -97,10 +97,10 @@ impl Coded for CertificateError {
     }
 }
 
-/// Makes an authority in `directory`, and the directory if need be.
+/// Creates an authority in `directory`. Creates the directory if necessary.
 ///
 /// # Errors
-/// There is an authority already, or the machine refuses.
+/// An authority exists already, or the machine refuses.
 pub fn make_authority(directory: &Path, validity: Validity) -> Result<Made, CertificateError> {
     let (from, until) = validity.period()?;
     let mut wanted = params(AUTHORITY_NAME, from, until);
@@ -114,10 +114,10 @@ pub fn make_authority(directory: &Path, validity: Validity) -> Result<Made, Cert
     write(directory, "ca", &certificate.pem(), &key, until)
 }
 
-/// Makes a node's certificate, for the names and addresses that clients connect to.
+/// Creates a node's certificate, for the names and addresses that clients connect to.
 ///
 /// # Errors
-/// One of this name exists, a host is not valid, the authority cannot be used, or the machine refuses.
+/// A certificate of this name exists, a host is not valid, the authority cannot be used, or the machine refuses.
 pub fn make_node(
     directory: &Path,
     name: &str,
@@ -134,10 +134,10 @@ pub fn make_node(
     make(directory, Role::Node, name, validity, |wanted| wanted.subject_alt_names = sans.subject_alt_names)
 }
 
-/// Makes a tenant's certificate. With its key a process acts for the tenant.
+/// Creates a tenant's certificate. A process that has its key acts for the tenant.
 ///
 /// # Errors
-/// One of this name exists, the name is not valid, the authority cannot be used, or the machine refuses.
+/// A certificate of this name exists, the name is not valid, the authority cannot be used, or the machine refuses.
 pub fn make_tenant(directory: &Path, name: &str, validity: Validity) -> Result<Made, CertificateError> {
     make(directory, Role::Tenant, name, validity, |_| ())
 }
@@ -169,7 +169,7 @@ fn make(
     let key = KeyPair::generate().map_err(|error| unsigned(directory, &error))?;
     let certificate =
         wanted.signed_by(&key, &authority.issuer).map_err(|error| unsigned(directory, &error))?;
-    // An authority that was made elsewhere may have names or keys that are not reproduced here. That is found out now.
+    // An authority that was made elsewhere may have names or keys that are not reproduced here. This check detects it.
     let roots = roots_of(&authority.certificates).map_err(|error| unsigned(directory, &error))?;
     let now = UnixTime::since_unix_epoch(validity.now.duration_since(UNIX_EPOCH).unwrap_or_default());
     verify(certificate.der(), &[], &roots, role, now).map_err(|reason| unsigned(directory, &reason))?;
@@ -216,7 +216,7 @@ impl Authority {
     }
 }
 
-/// Whether this is the certificate of this key.
+/// Whether the certificate is for this key.
 fn is_for(certificate: &CertificateDer<'_>, key: &KeyPair) -> bool {
     Certificate::from_der(certificate).is_ok_and(|certificate| {
         let public = certificate.tbs_certificate().subject_public_key_info();
@@ -233,7 +233,7 @@ fn params(name: &str, from: SystemTime, until: SystemTime) -> CertificateParams 
     params
 }
 
-/// A name has to fit a certificate and the names of its files.
+/// Checks that a name fits a certificate and the names of its files.
 fn check_file_name(name: &str) -> Result<(), CertificateError> {
     check_tenant_name(name).map_err(|error| CertificateError::Call(error.to_string()))?;
     if name.contains('/') {

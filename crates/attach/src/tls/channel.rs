@@ -1,5 +1,5 @@
-//! The bytes of a connection, with TLS or without, but no socket. Bytes from the peer go in, what it says comes out;
-//! what is to be said goes in, bytes to be sent come out. Both sides use it.
+//! The bytes of a connection, with TLS or without, but no socket. Bytes received from the peer become its plain
+//! messages; plain messages become bytes to be sent. Both sides use it.
 
 use rustls::Connection;
 use rustls::pki_types::CertificateDer;
@@ -12,12 +12,12 @@ pub(crate) struct Channel {
     outgoing: Vec<u8>,
 }
 
-/// What the bytes of the peer contained.
+/// Decoded content of the bytes received from the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// What the peer said.
+    /// Plain bytes from the peer.
     pub said: Vec<u8>,
-    /// The peer has announced that it will say no more.
+    /// Whether the peer has announced that it will send no more.
     pub hung_up: bool,
 }
 
@@ -32,17 +32,17 @@ impl Channel {
         channel
     }
 
-    /// Takes in bytes of the peer.
+    /// Decodes bytes received from the peer.
     ///
     /// # Errors
-    /// The peer breaks the rules of TLS, or its certificate is not accepted. TLS's alert about that is to be sent.
+    /// The peer breaks the rules of TLS, or its certificate is not accepted. The TLS alert about that is to be sent.
     pub fn take_in(&mut self, mut bytes: &[u8]) -> Result<Heard, rustls::Error> {
         let Some(tls) = &mut self.tls else { return Ok(Heard { said: bytes.to_vec(), hung_up: false }) };
         let mut heard = Heard::default();
         let mut outcome = Ok(());
         while outcome.is_ok() && !bytes.is_empty() {
-            // Reads from memory: it takes nothing once the peer has hung up, and fails only if its buffer, emptied each
-            // time, is full.
+            // Reads from memory. This takes no bytes once the peer has hung up, and fails only if its buffer, which is
+            // emptied each time, is full.
             if !tls.read_tls(&mut bytes).is_ok_and(|taken| taken > 0) {
                 break;
             }
@@ -58,7 +58,7 @@ impl Channel {
         outcome.map(|()| heard)
     }
 
-    /// Says something to the peer.
+    /// Queues bytes for the peer.
     pub fn say(&mut self, bytes: &[u8]) {
         match &mut self.tls {
             None => self.outgoing.extend_from_slice(bytes),
@@ -70,7 +70,7 @@ impl Channel {
         }
     }
 
-    /// Says that nothing more will be said.
+    /// Queues the announcement that nothing more will be sent.
     pub fn say_goodbye(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
@@ -78,27 +78,27 @@ impl Channel {
         }
     }
 
-    /// The bytes that are to be sent.
+    /// Returns the bytes that are to be sent.
     pub fn outgoing(&self) -> &[u8] {
         &self.outgoing
     }
 
-    /// So many bytes of them have been sent.
+    /// Notes that `bytes` of the outgoing bytes have been sent.
     pub fn sent(&mut self, bytes: usize) {
         self.outgoing.drain(..bytes.min(self.outgoing.len()));
     }
 
-    /// Whether the TLS handshake is still going on.
+    /// Whether the TLS handshake is in progress.
     pub fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// The certificate that the peer has proven to own. It is known when the TLS handshake is over.
+    /// Returns the certificate that the peer has proven to own. It is known when the TLS handshake is complete.
     pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
         self.tls.as_ref().and_then(|tls| tls.peer_certificates()).and_then(|chain| chain.first())
     }
 
-    /// Drops keys and buffers: neither side will say anything more.
+    /// Drops keys and buffers, because neither side will send anything more.
     pub fn fall_silent(&mut self) {
         self.tls = None;
         self.outgoing = Vec::new();

@@ -1,4 +1,4 @@
-//! The client's side of an attach. It may wait, so it takes one step after the other until its time is up.
+//! The client's side of an attach. It may block, so it runs its steps one after the other until its time is up.
 
 use crate::Limits;
 use crate::handshake::Reason;
@@ -19,35 +19,36 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How a client proves its tenant, and how it recognises the node.
+/// Method by which a client proves its tenant and recognises the node.
 #[derive(Clone, Debug)]
 pub enum ClientSecurity {
-    /// By certificates, in both directions.
+    /// Certificates, in both directions.
     Tls(ClientIdentity),
-    /// Not at all: for nodes that do without certificates.
+    /// No proof: for nodes that use no certificates.
     Plain {
-        /// Also to other machines: those on the way can read along, and pass for node or client.
+        /// Whether other machines may be connected to as well. Machines on the path can then read the traffic, and can
+        /// impersonate the node or the client.
         anywhere: bool,
     },
 }
 
-/// Why an attach failed.
+/// Reason for which an attach failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
     /// The text is not an address of a node.
     #[error("{0:?} is no address of a node: write HOST:PORT, for example node1:7471 or [fd00::1]:7471")]
     Address(String),
-    /// Another machine, without certificates.
+    /// The address is another machine, and the client uses no certificates.
     #[error(
         "{0} is another machine, and without certificates whoever is on the way could pass for the node: give \
          certificates (see `portcullis certificates --help`)"
     )]
     PlainBeyondLoopback(SocketAddr),
-    /// No node listens there.
+    /// No node listens at the address.
     #[error("no node listens at {address}: {source}")]
     NoNode {
-        /// Where.
+        /// The node's address.
         address: String,
         /// The machine's error.
         source: std::io::Error,
@@ -63,18 +64,18 @@ pub enum AttachError {
     /// The node did not answer in time.
     #[error("the node at {address} did not answer within {within:?}")]
     Silent {
-        /// Where.
+        /// The node's address.
         address: String,
-        /// How long was waited.
+        /// Time that the client waited.
         within: Duration,
     },
-    /// The client's time for the attach was up before it came to the end.
+    /// The client's time for the attach was up before the attach was complete.
     #[error(
         "the attach took longer than the node at {address} waits for a client: this program, its machine or the network \
          stood still meanwhile. Try again"
     )]
     TooLate {
-        /// Where.
+        /// The node's address.
         address: String,
     },
     /// The connection ended in the middle.
@@ -83,37 +84,37 @@ pub enum AttachError {
          the other does not"
     )]
     HungUp {
-        /// Where.
+        /// The node's address.
         address: String,
     },
-    /// The node's certificate is not for the node that was meant.
+    /// The node's certificate is not for the node that the client connected to.
     #[error("what listens at {address} cannot prove to be that node: {reason}")]
     NotTheNode {
-        /// Where.
+        /// The node's address.
         address: String,
-        /// What is wrong.
+        /// Reason for the failure.
         reason: String,
     },
     /// The node does not accept the client's certificate.
     #[error("the node at {address} does not accept this client's certificate: it says {reason}")]
     NotAccepted {
-        /// Where.
+        /// The node's address.
         address: String,
-        /// What it said.
+        /// The node's reason.
         reason: String,
     },
-    /// What listens there is not a node of this version.
+    /// The peer at the address is not a node of this version.
     #[error("what listens at {address} is no Portcullis node of this version: {reason}")]
     NotANode {
-        /// Where.
+        /// The address.
         address: String,
-        /// What it did.
+        /// Description of the peer's behaviour.
         reason: String,
     },
-    /// The node is there, and its clients come over another fabric.
+    /// The node serves its clients over another fabric.
     #[error("the node at {address} takes clients over {fabric}: connect to {fabric}:{address}")]
     OtherFabric {
-        /// Where.
+        /// The node's address.
         address: String,
         /// The fabric.
         fabric: &'static str,
@@ -145,25 +146,26 @@ impl Coded for AttachError {
     }
 }
 
-/// A client that is attached.
+/// An attached client.
 #[derive(Debug)]
 pub struct Attached<T> {
-    /// Its number on the node.
+    /// The client's number on the node.
     pub client: u64,
     /// The node's queue pairs, connected to the client's.
     pub node: Ends,
-    /// What was made to meet the terms.
+    /// The value that `make` returned for the terms.
     pub made: T,
     /// The node serves the client as long as this lives.
     pub connection: Connection,
 }
 
-/// Attaches to the node at `HOST:PORT`. `make` is passed the node's terms, and makes queue pairs that meet them.
+/// Attaches to the node at `HOST:PORT`. `make` is passed the node's terms, and creates queue pairs that meet them.
 ///
-/// All but looking up a name takes at most `within`, and what `make` takes.
+/// The attach takes at most `within`, plus the time for a DNS lookup and for `make`.
 ///
 /// # Errors
-/// No node, the wrong node, a refusal, or no answer in time. What was made is dropped.
+/// No node listens, the wrong node listens, the node refuses, or it does not answer in time. The value that `make`
+/// returned is dropped.
 pub fn attach<T>(
     address: &str,
     security: &ClientSecurity,
@@ -189,27 +191,27 @@ pub fn attach<T>(
     Ok(Attached { client, node, made, connection })
 }
 
-/// A client that is attached without queue pairs.
+/// An attached client without queue pairs.
 #[derive(Debug)]
 pub struct AttachedWithoutQueuePairs {
-    /// Its number on the node.
+    /// The client's number on the node.
     pub client: u64,
-    /// What it has to know.
+    /// The node's terms.
     pub terms: OneShotTerms,
-    /// Where the node's end of operations is.
+    /// The node's address for operations.
     pub node: SocketAddr,
-    /// The address that this client's packets have to come from.
+    /// The address that this client's packets must come from.
     pub local: IpAddr,
-    /// For control messages. The node serves the client as long as this lives.
+    /// The connection for control messages. The node serves the client as long as this lives.
     pub talk: Talk,
 }
 
 /// Attaches without queue pairs to the node at `HOST:PORT`.
 ///
-/// All but looking up a name takes at most `within`.
+/// The attach takes at most `within`, plus the time for a DNS lookup.
 ///
 /// # Errors
-/// As [`attach`].
+/// The errors of [`attach`].
 pub fn attach_without_queue_pairs(
     address: &str,
     security: &ClientSecurity,
@@ -236,7 +238,7 @@ fn no_node(address: &str, source: std::io::Error) -> AttachError {
     AttachError::NoNode { address: address.to_owned(), source }
 }
 
-/// Connects to what listens at `HOST:PORT`.
+/// Connects to the listener at `HOST:PORT`.
 fn dial<'a>(address: &'a str, security: &ClientSecurity, within: Duration) -> Result<Call<'a>, AttachError> {
     let place = HostPort::parse(address).ok_or_else(|| AttachError::Address(address.to_owned()))?;
     let failed = |source| no_node(address, source);
@@ -287,10 +289,11 @@ fn connect(addresses: &[SocketAddr], deadline: Instant) -> std::io::Result<TcpSt
     Err(failure)
 }
 
-/// How often a client that is late itself looks for what has arrived: far more often than a node's last words need.
+/// Number of reads with which a client that is late itself looks for bytes that have arrived: far more than a node's
+/// last message needs.
 const LATE_READS_MAX: u32 = 16;
 
-/// A connection on which the client asks and the node answers.
+/// A connection on which the client sends requests and the node replies.
 struct Call<'a> {
     stream: TcpStream,
     channel: Channel,
@@ -314,7 +317,7 @@ impl Call<'_> {
             let heard = match self.channel.take_in(&bytes[..there]) {
                 Ok(heard) => heard,
                 Err(error) => {
-                    // The node may log why the client leaves; nothing depends on it.
+                    // The node may log the client's reason for leaving; nothing depends on it.
                     let _ = self.send();
                     return Err(self.distrust(&error));
                 }
@@ -335,7 +338,7 @@ impl Call<'_> {
     fn send(&mut self) -> Result<(), AttachError> {
         while !self.channel.outgoing().is_empty() {
             let Some(left) = self.left() else {
-                // The node has closed the connection, or does not answer: only its last words are of use.
+                // The node has closed the connection, or does not answer: only its last message is of use.
                 self.channel.sent(usize::MAX);
                 return Ok(());
             };
@@ -344,7 +347,7 @@ impl Call<'_> {
                 Ok(bytes) => self.channel.sent(bytes),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => return Err(self.silent()),
-                // The node has hung up already. It may have said why, which is still to be read.
+                // The node has hung up already. Its last message may contain the reason, and is still to be read.
                 Err(_) => self.channel.sent(usize::MAX),
             }
         }
@@ -355,7 +358,8 @@ impl Call<'_> {
         loop {
             let received = match self.left() {
                 Some(left) => self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(bytes)),
-                // A client that stood still itself may have been answered, or told that it is too late.
+                // If the client itself was stopped for a while, an answer or a notice that it is too late may have
+                // arrived.
                 None if self.late_reads > 0 => {
                     self.late_reads -= 1;
                     let received = rustix::net::recv(&self.stream, &mut *bytes, RecvFlags::DONTWAIT);
@@ -367,20 +371,20 @@ impl Call<'_> {
                 Ok(there) => return Ok(there),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => return Err(self.silent()),
-                // Reset, unreachable or vanished: in the middle of an attach that makes no difference.
+                // A reset, an unreachable peer and a vanished peer make no difference in the middle of an attach.
                 Err(_) => return Ok(0),
             }
         }
     }
 
-    /// The time that is left, if there is any.
+    /// Returns the remaining time, if any.
     fn left(&self) -> Option<Duration> {
         let left = self.within.saturating_sub(self.begun.elapsed());
         (!left.is_zero()).then_some(left)
     }
 
-    /// What a connection that ended without a word means. In the middle of a TLS handshake a node cannot say that a client is too
-    /// late; the client sees how long it took.
+    /// Returns the error for a connection that ended without a message. In the middle of a TLS handshake a node cannot
+    /// send the notice that a client is too late; the client measures how long it took.
     fn hung_up(&self) -> AttachError {
         let address = self.address.to_owned();
         if self.begun.elapsed() < Limits::TCP.attach_within {

@@ -1,4 +1,4 @@
-//! What remains of an attach: a connection that carries nothing, and whose end is the end of the client.
+//! The connection that remains after an attach: it carries no bytes, and its end ends the client.
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -18,7 +18,7 @@ impl Connection {
         Ok(Self { stream, alive: true })
     }
 
-    /// Whether the node still holds its end. Never waits. A node that hangs up, breaks the connection or says anything
+    /// Whether the node still holds its end. Never waits. A node that hangs up, breaks the connection or sends anything
     /// counts as gone for good. A node whose machine vanishes is noticed within about five seconds.
     pub fn node_alive(&mut self) -> bool {
         if self.alive {
@@ -29,7 +29,7 @@ impl Connection {
     }
 }
 
-/// To wait on: the descriptor becomes readable when the node has gone.
+/// The descriptor to poll: it becomes readable when the node has left.
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()

@@ -1,4 +1,4 @@
-//! An attach without a socket, for fuzzers that try what bytes can do to it. Not for any other use.
+//! An attach without a socket, for fuzzers that feed it arbitrary bytes. It has no other use.
 
 use crate::tls::channel::Channel;
 pub use crate::tls::frames::{Frames, framed};
@@ -17,7 +17,7 @@ pub struct Conversation<A> {
 }
 
 impl<A: AdmissionPolicy> Conversation<A> {
-    /// A peer that has until `deadline`.
+    /// Begins an attach with a peer that has until `deadline`.
     #[must_use]
     pub fn new(policy: A, deadline: Instant) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
@@ -25,15 +25,15 @@ impl<A: AdmissionPolicy> Conversation<A> {
         Self { visit: ServerSide::new(peer, Channel::plain(), deadline), policy }
     }
 
-    /// Bytes came.
+    /// Handles bytes received from the peer.
     ///
     /// # Errors
-    /// Why the peer must be hung up on.
+    /// The reason for which the peer must be hung up on.
     pub fn hear(&mut self, bytes: &[u8]) -> Result<(), Breach> {
         self.visit.hear(bytes, &self.policy)
     }
 
-    /// Sends what is to be said, at most so many bytes.
+    /// Takes the next bytes to be sent, at most `most`.
     pub fn send(&mut self, most: usize) -> Vec<u8> {
         let bytes = self.visit.outgoing();
         let bytes = bytes[..most.min(bytes.len())].to_vec();
@@ -52,13 +52,13 @@ impl<A: AdmissionPolicy> Conversation<A> {
         self.visit.is_late(now)
     }
 
-    /// The client that the peer has become.
+    /// The client that the peer has become, if it has.
     #[must_use]
     pub fn client(&self) -> Option<u64> {
         self.visit.client()
     }
 
-    /// Whether it has been told all.
+    /// Whether the client has been sent its welcome.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.visit.is_attached()

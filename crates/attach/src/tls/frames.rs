@@ -1,22 +1,22 @@
-//! Messages on a stream of bytes: two bytes of length, little endian, then so many bytes.
+//! Messages on a stream of bytes: two bytes of length, little endian, then as many bytes of content.
 
 use portcullis_errors::{Coded, ErrorCode};
 use thiserror::Error;
 
-/// The most bytes of one message, without its length.
+/// Maximum size of one message in bytes, without its length field.
 pub const FRAME_BYTES_MAX: usize = 4096;
 const LENGTH_BYTES: usize = 2;
 
-/// Why bytes are not a frame.
+/// Reason for which bytes are not a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum FrameError {
-    /// A length that no message has.
+    /// The length field has a value that no message has.
     #[error("a message of {bytes} bytes (1 to {FRAME_BYTES_MAX} are possible)")]
     Length {
         /// The length that was sent.
         bytes: usize,
     },
-    /// More bytes behind a message that has to be answered first.
+    /// More bytes follow a message that must be answered first.
     #[error("spoke out of turn")]
     OutOfTurn,
 }
@@ -37,26 +37,27 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Takes in bytes where both sides take turns, and returns the message that they complete. A side that sends several
-    /// messages at once breaks the rules.
+    /// Adds received bytes on a stream on which both sides take turns, and returns the message that they complete. A
+    /// side that sends several messages at once breaks the rules.
     ///
     /// # Errors
-    /// The bytes cannot be a single frame. The stream is of no more use then.
+    /// The bytes cannot be a single frame. The stream cannot be used any more then.
     pub fn take_in(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, FrameError> {
         self.push(bytes);
         let frame = self.next_frame()?;
         if frame.is_some() && !self.bytes.is_empty() { Err(FrameError::OutOfTurn) } else { Ok(frame) }
     }
 
-    /// Takes in bytes where messages may follow each other. [`next_frame`](Self::next_frame) returns them.
+    /// Adds received bytes on a stream on which messages may follow each other. [`next_frame`](Self::next_frame)
+    /// returns the messages.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next message that is there as a whole.
+    /// Returns the next complete message, if any.
     ///
     /// # Errors
-    /// What comes next cannot be a frame. The stream is of no more use then.
+    /// The next bytes cannot be a frame. The stream cannot be used any more then.
     pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         let Some((length, body)) = self.bytes.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = usize::from(u16::from_le_bytes(*length));
@@ -69,7 +70,7 @@ impl Frames {
     }
 }
 
-/// A message as a frame. A message that is too long is cut off: this crate makes none.
+/// Encodes a message as a frame. A message that is too long is cut off: this crate makes none.
 #[must_use]
 pub fn framed(message: &[u8]) -> Vec<u8> {
     let message = &message[..message.len().min(FRAME_BYTES_MAX)];

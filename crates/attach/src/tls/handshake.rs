@@ -7,12 +7,12 @@
 //!     └───────────┴────────┴──► Leaving
 //! ```
 //!
-//! A client without queue pairs has no ends to bring: it is welcomed when it has said hello. Its control messages come and go
-//! over the connection once it is attached. On other connections nothing is said any more.
+//! A client without queue pairs has no ends to send: it is welcomed after its hello. Once it is attached, control
+//! messages travel over the connection in both directions. On other connections no byte is sent after the welcome.
 //!
-//! A peer that breaks the rules ([`Breach`]) is hung up on at once, and told only what TLS itself says. A peer that
-//! keeps the rules and is refused is told why. Then the node waits until it hangs up or its time is up: closing a
-//! socket with unread bytes would discard the reason.
+//! A peer that breaks the rules ([`Breach`]) is hung up on at once, and is sent only the alerts of TLS itself. A peer
+//! that keeps the rules and is refused is sent the reason. Then the node waits until the peer hangs up or its time is
+//! up: closing a socket with unread bytes would discard the reason.
 
 use crate::handshake::{Dismissal, Reason};
 use crate::tls::channel::Channel;
@@ -24,35 +24,35 @@ use crate::tls::terms::{Ends, Offer, Terms};
 use portcullis_errors::{Coded, ErrorCode};
 use std::time::Instant;
 
-/// The most bytes of a whole attach, including TLS and chains of certificates. An honest attach has about three
-/// thousand.
+/// Maximum number of bytes received in a whole attach, including TLS and chains of certificates. An honest attach has
+/// about three thousand.
 pub(crate) const HEARD_MAX: usize = 32 << 10;
 
-/// Why a peer is hung up on at once.
+/// Reason for which the node hangs up on a peer at once.
 #[derive(Debug, thiserror::Error)]
 pub enum Breach {
-    /// It broke the rules of TLS.
+    /// The peer broke the rules of TLS.
     #[error("broke the rules of TLS: {0}")]
     Tls(rustls::Error),
-    /// What it sent is not a frame.
+    /// The peer sent bytes that are not a frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// What it sent is not the message that is expected.
+    /// The peer sent something other than the expected message.
     #[error("sent what is no message, or not one whose turn it is")]
     Message,
-    /// It sent too much.
+    /// The peer sent too many bytes.
     #[error("sent more than {HEARD_MAX} bytes")]
     Volume,
-    /// It sent something after the welcome.
+    /// The peer sent bytes after the welcome.
     #[error("sent something after the attach was over")]
     AfterTheEnd,
-    /// It does not take what it is sent.
+    /// The peer does not read its pending bytes.
     #[error("left more than {UNSENT_MAX} bytes unread")]
     Deaf,
-    /// The node does not take its message.
+    /// The node does not accept the peer's control message.
     #[error("sent a control message that the node does not take: {0}")]
     Control(Reason),
-    /// It ended the attach.
+    /// The peer ended the attach.
     #[error("hung up before it was attached")]
     HungUp,
 }
@@ -72,31 +72,31 @@ impl Coded for Breach {
     }
 }
 
-/// The ways of an attached client.
+/// Transport of an attached client's control messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ways {
-    /// Queue pairs: on the connection nothing is said any more.
+    /// Queue pairs carry them: no byte is sent over the connection any more.
     QueuePairs,
-    /// Its control messages come and go over the connection.
+    /// The connection carries control messages in both directions.
     OneShots,
 }
 
-/// Bytes that may wait to be sent to an attached client. Honest clients read what they have asked for.
+/// Bytes that may wait to be sent to an attached client. Honest clients read the answers to their requests.
 const UNSENT_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 enum Step {
-    /// The TLS handshake is going on.
+    /// The TLS handshake is in progress.
     Handshake,
-    /// It must say hello.
+    /// The peer must send its hello.
     Hello,
-    /// It must bring its ends.
+    /// The peer must send its ends.
     Ends(Terms),
-    /// The client is admitted, and is being told.
+    /// The client is admitted, and its welcome is being sent.
     Welcomed { client: u64, ways: Ways },
-    /// The client has been told.
+    /// The client's welcome has been sent.
     Attached { client: u64, ways: Ways },
-    /// It is refused and told why; then only its hang-up is waited for.
+    /// The peer is refused, and its reason is sent; after that only its hang-up is outstanding.
     Leaving { told: bool },
 }
 
@@ -109,12 +109,12 @@ pub(crate) struct ServerSide {
     step: Step,
     heard: usize,
     deadline: Instant,
-    /// Why it is refused, until the operator has been told.
+    /// Reason for the refusal, until it is reported to the operator.
     refusal: Option<String>,
 }
 
 impl ServerSide {
-    /// A peer that has until `deadline` to attach.
+    /// Creates the state of a peer that has until `deadline` to attach.
     pub fn new(peer: Peer, channel: Channel, deadline: Instant) -> Self {
         let step = if channel.is_handshaking() { Step::Handshake } else { Step::Hello };
         Self { peer, channel, frames: Frames::default(), step, heard: 0, deadline, refusal: None }
@@ -145,10 +145,10 @@ impl ServerSide {
         !self.is_attached() && now >= self.deadline
     }
 
-    /// Takes in bytes from the peer.
+    /// Handles bytes received from the peer.
     ///
     /// # Errors
-    /// It must be hung up on at once.
+    /// The peer must be hung up on at once.
     pub fn hear(&mut self, bytes: &[u8], policy: &impl AdmissionPolicy) -> Result<(), Breach> {
         if let Step::Attached { client, ways: Ways::OneShots } = self.step {
             return self.hear_messages(client, bytes, policy);
@@ -175,12 +175,12 @@ impl ServerSide {
         {
             self.answer(&message, policy)?;
         }
-        // A peer that brings its ends and hangs up at once is no client.
+        // A peer that sends its ends and hangs up at once is no client.
         let is_leaving = matches!(self.step, Step::Leaving { .. });
         if heard.hung_up && !is_leaving { Err(Breach::HungUp) } else { Ok(()) }
     }
 
-    /// Takes in control messages of an attached client.
+    /// Handles control messages of an attached client.
     fn hear_messages(
         &mut self,
         client: u64,
@@ -198,7 +198,7 @@ impl ServerSide {
     /// Sends a control message to an attached client.
     ///
     /// # Errors
-    /// The client does not take what it is sent: it must be hung up on.
+    /// The client does not read its pending bytes: it must be hung up on.
     pub fn say(&mut self, message: &[u8]) -> Result<(), Breach> {
         if !matches!(
             self.step,
@@ -210,7 +210,8 @@ impl ServerSide {
         if self.channel.outgoing().len() > UNSENT_MAX { Err(Breach::Deaf) } else { Ok(()) }
     }
 
-    /// Tells a peer that is not attached why its connection ends. In the middle of a TLS handshake nothing can be said.
+    /// Sends the reason to a peer that is not attached and whose connection ends. In the middle of a TLS handshake no
+    /// reason can be sent.
     pub fn dismiss(&mut self, why: Dismissal) {
         if !matches!(self.step, Step::Hello | Step::Ends(_)) {
             return;
@@ -224,17 +225,17 @@ impl ServerSide {
         self.step = Step::Leaving { told: false };
     }
 
-    /// Why the peer was refused, where it was told so. Only once.
+    /// Returns the reason for the refusal if the peer was refused. Returns it only once.
     pub fn take_refusal(&mut self) -> Option<String> {
         self.refusal.take()
     }
 
-    /// What is to be sent now.
+    /// Returns the bytes to be sent now.
     pub fn outgoing(&self) -> &[u8] {
         self.channel.outgoing()
     }
 
-    /// So many bytes have been sent.
+    /// Notes that `bytes` bytes have been sent.
     pub fn sent(&mut self, bytes: usize) {
         self.channel.sent(bytes);
         if let Step::Welcomed { client, ways } = self.step
@@ -273,7 +274,7 @@ impl ServerSide {
 
     fn answer(&mut self, message: &[u8], policy: &impl AdmissionPolicy) -> Result<(), Breach> {
         let said = match self.step {
-            // It came with a certificate that names no tenant.
+            // The peer's certificate names no tenant.
             Step::Leaving { .. } => return Ok(()),
             _ => ClientSays::parse(message).ok_or(Breach::Message)?,
         };
@@ -342,7 +343,8 @@ impl ServerSide {
     }
 }
 
-/// Whether the peer keeps the rules of TLS, and only its certificate or version is refused: it is told so.
+/// Whether the peer keeps the rules of TLS, and only its certificate or version is refused. Such a peer is sent the
+/// reason.
 fn is_about_papers(error: &rustls::Error) -> bool {
     use rustls::Error as E;
     matches!(error, E::InvalidCertificate(_) | E::NoCertificatesPresented | E::PeerIncompatible(_))

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use zeroize::Zeroizing;
 
-/// Why the files cannot be used as an identity.
+/// Reason for which the files cannot be used as an identity.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
@@ -36,19 +36,19 @@ pub enum IdentityError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
-        /// Its group, by number.
+        /// The file's group, by number.
         group: u32,
     },
-    /// A file holds something else.
+    /// A file holds other content.
     #[error("{path} holds no {what} in PEM: {reason}. `portcullis certificates` makes such files")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// Kind of content that was looked for.
         what: &'static str,
-        /// What is wrong.
+        /// Reason for the failure.
         reason: String,
     },
     /// Peers will not accept the certificate.
@@ -56,7 +56,7 @@ pub enum IdentityError {
     Unacceptable {
         /// The file of the certificate, or of the authority.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason for the failure.
         reason: String,
     },
     /// The private key belongs to another certificate.
@@ -66,7 +66,7 @@ pub enum IdentityError {
         certificate: PathBuf,
         /// The file of the key.
         key: PathBuf,
-        /// What is wrong.
+        /// Reason for the failure.
         reason: String,
     },
 }
@@ -83,16 +83,16 @@ impl Coded for IdentityError {
     }
 }
 
-/// From when until when peers accept an identity: all of its certificates are valid then.
+/// Period in which peers accept an identity: all of its certificates are valid then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Validity {
-    /// From when.
+    /// Beginning of the period.
     pub from: SystemTime,
-    /// Until when.
+    /// End of the period.
     pub until: SystemTime,
 }
 
-/// Which node this is, and whose tenants it accepts.
+/// The identity of a node, and the authority whose tenants it accepts.
 #[derive(Clone, Debug)]
 pub struct NodeIdentity {
     pub(crate) config: Arc<ServerConfig>,
@@ -100,11 +100,11 @@ pub struct NodeIdentity {
 }
 
 impl NodeIdentity {
-    /// Reads the authority's certificate, the node's (followed by intermediate ones, if any) and its private key. What
-    /// peers would not accept is refused already.
+    /// Reads the authority's certificate, the node's (followed by intermediate ones, if any) and its private key. An
+    /// identity that peers would not accept is refused here already.
     ///
     /// # Errors
-    /// Says which file cannot be used, why, and what to do.
+    /// The error names the file that cannot be used, the reason, and the remedy.
     pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
         let papers = Papers::read(authority, certificate, key)?;
         papers.check(Role::Node)?;
@@ -118,20 +118,20 @@ impl NodeIdentity {
             .with_single_cert(chain, private)
             .map_err(|error| mismatch(certificate, key, &error))?;
         // No session is resumed: that would admit a tenant whose certificate has expired since. Without tickets the
-        // node sends nothing unasked after the handshake, so that any byte means something.
+        // node sends no bytes on its own after the handshake, so that any byte means something.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self { config: Arc::new(config), validity })
     }
 
-    /// From when until when clients accept it.
+    /// Returns the period in which clients accept the identity.
     #[must_use]
     pub fn validity(&self) -> Validity {
         self.validity
     }
 }
 
-/// Which tenant a client acts for, and which authority's nodes it accepts.
+/// The tenant that a client acts for, and the authority whose nodes it accepts.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
     pub(crate) config: Arc<ClientConfig>,
@@ -140,11 +140,11 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Reads the authority's certificate, the tenant's (followed by intermediate ones, if any) and its private key.
-    /// What peers would not accept is refused already.
+    /// Reads the authority's certificate, the tenant's (followed by intermediate ones, if any) and its private key. An
+    /// identity that peers would not accept is refused here already.
     ///
     /// # Errors
-    /// Says which file cannot be used, why, and what to do.
+    /// The error names the file that cannot be used, the reason, and the remedy.
     pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
         let papers = Papers::read(authority, certificate, key)?;
         papers.check(Role::Tenant)?;
@@ -163,33 +163,33 @@ impl ClientIdentity {
         Ok(Self { config: Arc::new(config), tenant, validity })
     }
 
-    /// From when until when nodes accept it.
+    /// Returns the period in which nodes accept the identity.
     #[must_use]
     pub fn validity(&self) -> Validity {
         self.validity
     }
 
-    /// The tenant that the certificate names.
+    /// Returns the tenant that the certificate names.
     #[must_use]
     pub fn tenant(&self) -> &str {
         &self.tenant
     }
 }
 
-/// Longer than any certificate lasts: until the year 9999, the last that one can name.
+/// A time beyond the expiry of every certificate: the end of the year 9999, the last year that one can name.
 const FOREVER: Duration = Duration::from_secs(253_402_300_799);
 
 pub(crate) const AUTHORITY: &str = "certificate of an authority";
 const CERTIFICATE: &str = "certificate";
 pub(crate) const KEY: &str = "private key";
 
-/// What the three files hold.
+/// Content of the three files of an identity.
 struct Papers {
     authority_path: PathBuf,
     certificate_path: PathBuf,
     authorities: Vec<CertificateDer<'static>>,
     roots: Arc<RootCertStore>,
-    /// Never empty.
+    /// The chain of certificates, which is never empty.
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
@@ -208,8 +208,8 @@ impl Papers {
         })
     }
 
-    /// Checks one's own certificate as a peer would, and also that the authority has not expired, which a handshake
-    /// does not.
+    /// Checks this process's own certificate as a peer would. Also checks that the authority has not expired, which a
+    /// handshake does not.
     fn check(&self, role: Role) -> Result<(), IdentityError> {
         let (certificate, between) = (&self.chain[0], &self.chain[1..]);
         let ours = |reason: String| unacceptable(&self.certificate_path, &reason);
@@ -225,7 +225,7 @@ impl Papers {
 }
 
 impl Papers {
-    /// Of the chain, and of the authority that lasts longest.
+    /// Returns the period in which the whole chain, and the authority that lasts longest, are valid.
     fn validity(&self) -> Validity {
         let mut authorities: Vec<_> = self.authorities.iter().filter_map(validity_of).collect();
         authorities.sort_by_key(|&(_, until)| until);
@@ -235,7 +235,7 @@ impl Papers {
     }
 }
 
-/// The authorities that are trusted. There are several while one replaces another.
+/// Returns the trusted authorities. There are several while one replaces another.
 pub(crate) fn roots_of(authorities: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, rustls::Error> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {
@@ -247,7 +247,7 @@ pub(crate) fn roots_of(authorities: &[CertificateDer<'static>]) -> Result<Arc<Ro
 /// Checks a certificate as a peer does, except the host that it is for.
 ///
 /// # Errors
-/// Says why a peer would not accept it.
+/// The reason for which a peer would not accept it.
 pub(crate) fn verify(
     certificate: &CertificateDer<'_>,
     between: &[CertificateDer<'_>],
@@ -275,7 +275,7 @@ pub(crate) fn verify(
     verified.map_err(|error| in_words(&error))
 }
 
-/// What rustls says about a certificate, in plain words.
+/// Describes in plain words an error of rustls about a certificate.
 pub(crate) fn in_words(error: &rustls::Error) -> String {
     use rustls::CertificateError as E;
     let rustls::Error::InvalidCertificate(error) = error else { return error.to_string() };
@@ -324,7 +324,7 @@ pub(crate) fn read_certificates(
     Ok(certificates)
 }
 
-/// The text of a private key that nobody else can read.
+/// Reads the text of a private key that no other user can read.
 pub(crate) fn read_key_text(path: &Path) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
     read(path, Holds::PrivateKey, KEY)
 }

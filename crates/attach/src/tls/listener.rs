@@ -1,4 +1,4 @@
-//! Where clients on other machines connect.
+//! The port that clients on other machines connect to.
 
 use crate::tls::address::{HostPort, is_loopback};
 use crate::tls::identity::NodeIdentity;
@@ -9,24 +9,24 @@ use std::net::{SocketAddr, TcpListener};
 /// Connections that the kernel queues for the acceptor.
 const BACKLOG: i32 = 1024;
 
-/// How a node identifies its clients.
+/// Method by which a node identifies its clients.
 #[derive(Clone, Debug)]
 pub enum NodeSecurity {
-    /// By certificates, in both directions.
+    /// Certificates, in both directions.
     Tls(NodeIdentity),
-    /// Not at all: all that reach the port are admitted, and machines on the way can read along and join in. For one
-    /// machine, or a network without strangers.
+    /// No identification: every client that reaches the port is admitted, and machines on the path can read the traffic
+    /// and inject their own. For a single machine, or a network without strangers.
     Plain,
 }
 
-/// Why a node does not listen.
+/// Reason for which a node does not listen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
     /// The text is not an address to listen at.
     #[error("{0:?} is no address to listen at: write HOST:PORT, for example 0.0.0.0:7471 or [::]:7471")]
     Address(String),
-    /// Reachable from other machines, without certificates.
+    /// The address can be reached from other machines, and the node uses no certificates.
     #[error(
         "{0} can be reached from other machines, and without certificates whoever reaches it gets in: give \
          certificates (see `portcullis certificates --help`), listen at 127.0.0.1, or, where nobody else is on that \
@@ -36,7 +36,7 @@ pub enum ListenError {
     /// The machine refused.
     #[error("cannot listen at {address}: {source}")]
     Machine {
-        /// Where.
+        /// The address.
         address: String,
         /// The machine's error.
         source: std::io::Error,
@@ -84,7 +84,7 @@ impl Listener {
         Ok(Self { socket, security, local })
     }
 
-    /// Where it listens, with the port that it got.
+    /// Returns the address at which the listener accepts connections, with the port that the kernel assigned.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.local

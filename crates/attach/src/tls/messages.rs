@@ -1,15 +1,14 @@
-//! The messages of an attach, as they are on the wire. Here a peer's bytes become a value of a checked type, or
-//! nothing.
+//! The messages of an attach, in their encoding. Here a peer's bytes become a value of a checked type, or are refused.
 
 use crate::tls::terms::{Ends, OneShotTerms, Terms};
 use portcullis_nic::{GuaranteeSet, QpAddress};
 use serde::{Deserialize, Serialize};
 
-/// Marks an attach.
+/// Marks the first message of an attach.
 const MAGIC: [u8; 8] = *b"PORTCUL\0";
-/// Its version. The hello is the same in all versions.
+/// Version of the protocol. The hello is the same in all versions.
 pub const VERSION: u32 = 2;
-/// The longest reason that is passed on, in bytes.
+/// The longest reason that is sent to a peer, in bytes.
 pub const REASON_BYTES_MAX: usize = 1024;
 
 #[derive(Serialize, Deserialize)]
@@ -41,24 +40,24 @@ enum FromNode {
     TooLate,
 }
 
-/// What a client says.
+/// A message from a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClientSays {
-    /// The client wants to attach, in the protocol of this version.
+    /// The client requests to attach, in the protocol of this version.
     Hello {
-        /// [`VERSION`], or another.
+        /// [`VERSION`], or another version.
         version: u32,
     },
-    /// Its queue pairs, not checked against the terms yet.
+    /// The client's queue pairs, not checked against the terms yet.
     Ends(Ends),
 }
 
-/// What a node says.
+/// A message from a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeSays {
-    /// What the client has to bring. They are sound.
+    /// The terms that the client must meet. They are within their bounds.
     Terms(Terms),
-    /// Refused, and why: without control characters, at most [`REASON_BYTES_MAX`] bytes.
+    /// The node refuses, for this reason: without control characters, at most [`REASON_BYTES_MAX`] bytes.
     Refused(String),
     /// The client is admitted. The ends are not checked yet.
     Welcome {
@@ -71,7 +70,7 @@ pub enum NodeSays {
     OneShots {
         /// The client's number on the node.
         client: u64,
-        /// What it has to know. They are sound.
+        /// The terms of the node. They are within their bounds.
         terms: OneShotTerms,
     },
     /// The client's time for the attach is up.
@@ -79,7 +78,7 @@ pub enum NodeSays {
 }
 
 impl ClientSays {
-    /// The message in the bytes, if they are exactly one.
+    /// Parses a message, if the bytes are exactly one.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         match parse(bytes)? {
@@ -88,7 +87,7 @@ impl ClientSays {
         }
     }
 
-    /// The message as bytes.
+    /// Encodes the message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         encode(&match self {
@@ -99,7 +98,7 @@ impl ClientSays {
 }
 
 impl NodeSays {
-    /// The message in the bytes, if they are exactly one and make sense.
+    /// Parses a message, if the bytes are exactly one and its values are within their bounds.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         match parse(bytes)? {
@@ -118,7 +117,7 @@ impl NodeSays {
         }
     }
 
-    /// The message as bytes.
+    /// Encodes the message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         encode(&match self {
@@ -137,7 +136,7 @@ impl NodeSays {
     }
 }
 
-/// A reason is shown on a terminal, so it has no control characters and is short.
+/// Makes a reason presentable on a terminal: short and without control characters.
 fn presentable(reason: &str) -> String {
     let mut text: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     text.truncate(text.floor_char_boundary(REASON_BYTES_MAX));
@@ -149,7 +148,8 @@ fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     rest.is_empty().then_some(message)
 }
 
-/// Plain data of known shape into memory cannot fail. If it did, an empty message would be sent, which means nothing.
+/// Encodes a message. Serializing plain data of known shape into memory cannot fail. If it did, an empty message would
+/// be sent, which means nothing.
 fn encode(message: &impl Serialize) -> Vec<u8> {
     postcard::to_allocvec(message).unwrap_or_default()
 }

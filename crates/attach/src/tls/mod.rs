@@ -1,5 +1,5 @@
-//! How a client on another machine attaches to a node: over a control connection, TCP with mutual TLS, on which each
-//! tells the other where its queue pairs can be reached.
+//! The attach of a client on another machine: a control connection, TCP with mutual TLS, on which each side sends the
+//! other the addresses of its queue pairs.
 //!
 //! ```text
 //! client                                     node
@@ -15,18 +15,19 @@
 //! ```
 //!
 //! Each message is two bytes of length, little endian, and at most 4096 bytes in postcard's encoding. After the welcome
-//! nothing is said: the connection exists so that each end notices when the other has gone. A byte after the welcome is
+//! no byte is sent: the connection exists so that each end notices when the other has left. A byte after the welcome is
 //! a breach, and ends the attach.
 //!
-//! A node whose clients have no queue pairs answers the hello with a welcome that says where its UDP port is. After that the
+//! A node whose clients have no queue pairs answers the hello with a welcome that contains its UDP port. After that the
 //! control messages of both sides travel over the connection, each in a frame, in any order ([`Talk`]).
 //!
-//! A client's tenant comes from its certificate ([`ClientIdentity`]), never from what the client says. The client knows
+//! A client's tenant comes from its certificate ([`ClientIdentity`]), never from its messages. The client recognises
 //! the node by the node's certificate, for the host that it connected to ([`NodeIdentity`]). Both certificates are of
 //! one private authority; [`certificates`] makes them. TLS is version 1.3. Sessions are not resumed, since one would
-//! outlive an expired certificate. A certificate is checked at the attach: its expiry ends no existing one.
+//! outlive an expired certificate. A certificate is checked at the attach: its expiry ends no existing
+//! connection.
 //!
-//! Data that is read and written does not pass here, and TLS does not protect it: see THREATS.md.
+//! The connection does not carry the data of reads and writes, and TLS does not protect that data: see THREATS.md.
 
 mod acceptance;
 mod address;

@@ -7,17 +7,17 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// The peer of an attach, as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// The tenant that its certificate names. `None` where the listener does without certificates.
+    /// The tenant that the peer's certificate names. `None` if the listener uses no certificates.
     pub tenant: Option<String>,
-    /// The address that it connects from.
+    /// The address that the peer connects from.
     pub address: SocketAddr,
     /// The listener's number.
     pub listener: usize,
 }
 
 impl Peer {
-    /// The tenant that it acts for: the one that its certificate names, else the one that the listener has, else one for its
-    /// address.
+    /// Returns the tenant that the peer acts for: the one that its certificate names, else the listener's, else one for
+    /// its address.
     #[must_use]
     pub fn tenant_or(&self, of_listener: Option<&str>) -> String {
         let named = self.tenant.as_deref().or(of_listener);
@@ -28,38 +28,38 @@ impl Peer {
 /// A client that was admitted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Admitted {
-    /// Its number on the node.
+    /// The client's number on the node.
     pub client: u64,
-    /// The node's queue pairs for it, connected to its own.
+    /// The node's queue pairs for the client, connected to the client's.
     pub ends: Ends,
 }
 
-/// Decides which clients are admitted. Called on the acceptor's thread, one call at a time: while it waits, all
+/// Decides which clients are admitted. Called on the acceptor's thread, one call at a time: while a call waits, all
 /// attaches wait.
 pub trait AdmissionPolicy {
-    /// What a client is offered, and would have to bring.
+    /// Returns the offer to a client, with the terms that the client would have to meet.
     ///
     /// # Errors
-    /// Why it is refused. The client is told.
+    /// The reason for which the peer is refused. It is sent to the client.
     fn offer(&self, peer: &Peer) -> Result<Offer, Reason>;
 
-    /// Admits a client, whose ends fit the terms of the [`Offer::QueuePairs`] that it was made.
+    /// Admits a client whose ends fit the terms of the [`Offer::QueuePairs`] that was made to it.
     ///
     /// # Errors
-    /// Why the client is refused: it is told. Nothing is left behind.
+    /// The reason for which the client is refused. It is sent to the client. No state is left behind.
     fn admit(&self, _peer: &Peer, _ends: Ends) -> Result<Admitted, Reason> {
         Err("this node offers no queue pairs".into())
     }
 
-    /// Admits a client that was made an [`Offer::OneShots`]. Returns its number.
+    /// Admits a client to which an [`Offer::OneShots`] was made. Returns its number.
     ///
     /// # Errors
-    /// Why the client is refused: it is told. Nothing is left behind.
+    /// The reason for which the client is refused. It is sent to the client. No state is left behind.
     fn admit_without_queue_pairs(&self, _peer: &Peer) -> Result<u64, Reason> {
         Err("this node offers queue pairs only".into())
     }
 
-    /// Takes in a control message of a client without queue pairs.
+    /// Handles a control message of a client without queue pairs.
     ///
     /// # Errors
     /// The client does not keep to the protocol: its connection is closed.
@@ -67,15 +67,16 @@ pub trait AdmissionPolicy {
         Err("the client sends no messages over this connection".into())
     }
 
-    /// The client's connection is over: the client hung up or broke the rules, it was evicted, or the acceptor ends.
-    /// Called exactly once for every client that was admitted.
+    /// Notes that the client's connection is over: the client hung up or broke the rules, it was evicted, or the
+    /// acceptor ends. Called exactly once for every client that was admitted.
     fn depart(&self, client: u64);
 
-    /// Takes in that a peer was refused, or hung up on for what it sent. Does not wait.
+    /// Notes that a peer was refused, or hung up on for the bytes that it sent. Does not wait.
     fn report(&self, _refused: RefusedPeer) {}
 }
 
-/// By what addresses are counted: an IPv4 address, or the 64-bit network in which an IPv6 host can choose its address.
+/// Key by which addresses are counted: an IPv4 address, or the 64-bit network in which an IPv6 host can choose its
+/// address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Origin(IpAddr);
 

@@ -1,4 +1,4 @@
-//! Which tenant or node a certificate stands for, and in which role. Only for certificates that have been verified.
+//! The tenant or node that a certificate stands for, and its role. Only for certificates that have been verified.
 
 use portcullis_errors::{Coded, ErrorCode};
 use rustls::pki_types::CertificateDer;
@@ -9,9 +9,9 @@ use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::ext::pkix::ExtendedKeyUsage;
 use x509_cert::ext::pkix::name::DirectoryString;
 
-/// The longest name of a tenant, in letters: what a common name of X.520 has room for.
+/// The longest name of a tenant, in letters: the limit of an X.520 common name.
 pub const TENANT_LETTERS_MAX: usize = 64;
-/// How names of tenants begin that do not come from certificates: users of the node's machine, and addresses without
+/// Prefixes of tenants' names that do not come from certificates: users of the node's machine, and addresses without
 /// certificates. No certificate may pass for one of them.
 const RESERVED: [&str; 2] = ["uid:", "address:"];
 
@@ -19,18 +19,18 @@ const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
 const CLIENT_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.2");
 
-/// What a certificate may be used for.
+/// Use that a certificate is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// It serves clients: extended key usage serverAuth.
+    /// Serves clients: extended key usage serverAuth.
     Node,
-    /// It attaches to nodes: extended key usage clientAuth.
+    /// Attaches to nodes: extended key usage clientAuth.
     Tenant,
 }
 
 impl Role {
-    /// The role of a certificate that has exactly one. A certificate without a role could be used for either, and a
-    /// node's stolen key would then open other nodes.
+    /// Returns the role of a certificate that has exactly one. A certificate without a role could be used for either,
+    /// and a node's stolen key would then give access to other nodes.
     pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let certificate = Certificate::from_der(certificate).ok()?;
         let usage = certificate.tbs_certificate().get_extension::<ExtendedKeyUsage>().ok()??.1;
@@ -42,25 +42,25 @@ impl Role {
     }
 }
 
-/// Why a tenant may not have this name.
+/// Reason for which a tenant may not have this name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadTenantName {
-    /// Too long, or empty.
+    /// The name is too long, or empty.
     #[error("a tenant's name has 1 to {TENANT_LETTERS_MAX} letters, not {letters}")]
     Length {
-        /// How many letters it has.
+        /// Number of letters in the name.
         letters: usize,
     },
-    /// It has letters that look like others, or that are not visible.
+    /// The name has letters that look like others, or that are not visible.
     #[error("{0:?} is no tenant's name: printable ASCII letters only, and no space at either end")]
     Letters(String),
-    /// It is kept for tenants without certificates.
+    /// The name is reserved for tenants without certificates.
     #[error("{name:?} is no tenant's name: what starts with {reserved:?} is kept")]
     Reserved {
         /// The name.
         name: String,
-        /// How it begins.
+        /// The reserved prefix.
         reserved: &'static str,
     },
 }
@@ -75,11 +75,11 @@ impl Coded for BadTenantName {
     }
 }
 
-/// Checks a tenant's name: 1 to [`TENANT_LETTERS_MAX`] printable ASCII letters, no space at either end, none that is
-/// kept for others. Only ASCII, so that names that look alike in an audit log are the same.
+/// Checks a tenant's name: 1 to [`TENANT_LETTERS_MAX`] printable ASCII letters, no space at either end, no reserved
+/// prefix. Only ASCII is allowed, so that names that look alike in an audit log are the same.
 ///
 /// # Errors
-/// Says what is wrong, for the person who chose the name.
+/// The fault of the name, in words for the person who chose it.
 pub fn check_tenant_name(name: &str) -> Result<(), BadTenantName> {
     let letters = name.chars().count();
     if !(1..=TENANT_LETTERS_MAX).contains(&letters) {
@@ -94,7 +94,7 @@ pub fn check_tenant_name(name: &str) -> Result<(), BadTenantName> {
     }
 }
 
-/// The common name of a certificate's subject, if it has exactly one.
+/// Returns the common name of a certificate's subject, if it has exactly one.
 pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let mut names = certificate.tbs_certificate().subject().iter().filter(|part| part.oid == COMMON_NAME);
@@ -107,10 +107,10 @@ pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     }
 }
 
-/// The tenant that a verified certificate stands for.
+/// Returns the tenant that a verified certificate stands for.
 ///
 /// # Errors
-/// Says why it stands for none.
+/// The reason for which it stands for no tenant.
 pub(crate) fn tenant_of(certificate: &CertificateDer<'_>) -> Result<String, String> {
     let name = common_name(certificate)
         .ok_or("the certificate names no tenant: its subject needs one common name, as UTF-8")?;
@@ -118,7 +118,7 @@ pub(crate) fn tenant_of(certificate: &CertificateDer<'_>) -> Result<String, Stri
     Ok(name)
 }
 
-/// From when until when a certificate is valid.
+/// Returns the beginning and the end of a certificate's validity.
 pub(crate) fn validity_of(certificate: &CertificateDer<'_>) -> Option<(SystemTime, SystemTime)> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let validity = certificate.tbs_certificate().validity();

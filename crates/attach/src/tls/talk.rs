@@ -1,5 +1,5 @@
-//! A connection of a client without queue pairs, as the client has it after the attach: control messages come and go over it,
-//! and its end is the end of the client.
+//! The connection of a client without queue pairs after the attach, as the client holds it: it carries control messages
+//! in both directions, and its end ends the client.
 
 use crate::tls::channel::Channel;
 use crate::tls::frames::{Frames, framed};
@@ -8,7 +8,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Bytes that are received at once.
+/// Maximum number of bytes in one receive call.
 const HEARD_BYTES: usize = 16 << 10;
 const NOT_WAITING: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
@@ -45,19 +45,19 @@ impl Talk {
         }
     }
 
-    /// Whether something waits until the connection has room for it.
+    /// Whether bytes wait until the connection has room for them.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.alive && !self.channel.outgoing().is_empty()
     }
 
-    /// The next message of the node, if one is there.
+    /// Returns the next message of the node, if one has arrived.
     pub fn hear(&mut self) -> Option<Vec<u8>> {
         loop {
             match self.frames.next_frame() {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => {}
-                // Nothing more can be understood.
+                // The stream cannot be parsed any more.
                 Err(_) => self.alive = false,
             }
             if !self.alive || !self.receive() {
@@ -66,7 +66,7 @@ impl Talk {
         }
     }
 
-    /// Takes in bytes. Returns whether there were any.
+    /// Receives bytes. Returns whether there were any.
     fn receive(&mut self) -> bool {
         let mut bytes = [0; HEARD_BYTES];
         match rustix::net::recv(&self.stream, &mut bytes[..], RecvFlags::DONTWAIT) {
@@ -89,15 +89,15 @@ impl Talk {
         }
     }
 
-    /// Whether the node still held its end when something was last sent or received. A node whose machine vanishes is noticed
-    /// within about five seconds.
+    /// Whether the node still held its end at the last send or receive. A node whose machine vanishes is noticed within
+    /// about five seconds.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.alive
     }
 }
 
-/// To wait on: the descriptor becomes readable when a message has come, or the node has gone.
+/// The descriptor to poll: it becomes readable when a message has arrived, or the node has left.
 impl AsFd for Talk {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()

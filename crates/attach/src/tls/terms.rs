@@ -1,11 +1,11 @@
-//! What node and client agree on: how many queue pairs, how deep, and where each can be reached.
+//! The terms between node and client: the number and depth of queue pairs, and their addresses.
 
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{DEPTH_MAX, EndpointSize, GuaranteeSet, QpAddress};
 use std::collections::HashSet;
 use std::net::Ipv6Addr;
 
-/// Every path of IPv6 carries datagrams that are this long with their headers of 48 bytes.
+/// Payload of the longest datagram that every IPv6 path carries, beside its headers of 48 bytes.
 pub const DATAGRAM_BYTES_MIN: u32 = 1280 - 48;
 /// The longest datagram that an IP packet can carry.
 pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
@@ -13,10 +13,10 @@ pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
 /// The largest number of a queue pair: InfiniBand has 24 bits for it.
 pub const QUEUE_PAIR_MAX: u32 = (1 << 24) - 1;
 
-/// What the node tells a client to bring.
+/// The node's requirements for a client's queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// See [`EndpointSize`], also for the next three.
+    /// Number of data queue pairs. See [`EndpointSize`], also for the next three.
     pub data_queue_pairs: u32,
     /// Requests that each data queue pair holds.
     pub send_depth: u32,
@@ -24,13 +24,13 @@ pub struct Terms {
     pub control_depth: u32,
     /// Bytes of a control message.
     pub message_bytes: u32,
-    /// Guarantees that permissions rest on and the node's device does not keep: empty, unless the node was told to do
-    /// without.
+    /// Guarantees that permissions rest on and the node's device does not keep. Empty, unless the node was configured
+    /// to work without them.
     pub unenforced: GuaranteeSet,
 }
 
 impl Terms {
-    /// The size of a client's end that meets the terms and has so many bytes of buffers.
+    /// Returns the size of a client's end that meets the terms and has `buffers` bytes of buffers.
     #[must_use]
     pub fn size(&self, buffers: u64) -> EndpointSize {
         let &Self { data_queue_pairs, send_depth, control_depth, message_bytes, .. } = self;
@@ -52,14 +52,14 @@ impl Terms {
     }
 }
 
-/// What a client without queue pairs has to know of its node.
+/// The terms of a node for a client without queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OneShotTerms {
-    /// The UDP port that the node's end of operations is at, on the host of the connection.
+    /// The UDP port for operations, on the host of the connection.
     pub port: u16,
     /// Control messages that may be under way in each direction.
     pub control_depth: u32,
-    /// Bytes of the largest datagram that the node sends and takes.
+    /// Bytes of the largest datagram that the node sends and accepts.
     pub datagram_max: u32,
 }
 
@@ -73,28 +73,28 @@ impl OneShotTerms {
     }
 }
 
-/// What a node offers to a client that has said hello.
+/// A node's offer to a client that has sent its hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offer {
-    /// Queue pairs, if the client brings its own ends of them.
+    /// Queue pairs, if the client provides its own ends of them.
     QueuePairs(Terms),
     /// Operations without queue pairs. Control messages travel over the connection itself.
     OneShots(OneShotTerms),
 }
 
-/// Why ends do not fit the terms.
+/// Reason for which ends do not fit the terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnfitEnds {
     /// Too many data queue pairs, or too few.
     #[error("{brought} data queue pairs where the terms say {wanted}")]
     Count {
-        /// How many there are.
+        /// Number of data queue pairs.
         brought: usize,
-        /// How many there have to be.
+        /// Number of data queue pairs in the terms.
         wanted: u32,
     },
-    /// The address cannot be a port's.
+    /// The address cannot be that of a port.
     #[error("{0} is no address of a port")]
     Nowhere(Ipv6Addr),
     /// The number is too large for a queue pair.
@@ -119,9 +119,9 @@ impl Coded for UnfitEnds {
 /// The queue pairs of one side, as the other side reaches them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ends {
-    /// For control messages.
+    /// The queue pair for control messages.
     pub control: QpAddress,
-    /// For one-sided access. The two sides' queue pairs are connected in this order.
+    /// The queue pairs for one-sided access. The two sides' queue pairs are connected in this order.
     pub data: Vec<QpAddress>,
 }
 
@@ -129,7 +129,7 @@ impl Ends {
     /// Checks that these ends fit the terms: as many as agreed, numbers of 24 bits, none named twice.
     ///
     /// # Errors
-    /// Says what is wrong with them.
+    /// The fault of the ends.
     pub fn check(&self, terms: &Terms) -> Result<(), UnfitEnds> {
         let (wanted, brought) = (terms.data_queue_pairs, self.data.len());
         if usize::try_from(wanted) != Ok(brought) {
@@ -151,7 +151,8 @@ impl Ends {
     }
 }
 
-/// Whether a GID can be one port's: not multicast, broadcast, unspecified or loopback, where no peer can be reached.
+/// Whether a GID can be that of one port: not multicast, broadcast, unspecified or loopback, at which no peer can be
+/// reached.
 fn is_somebody(gid: [u8; 16]) -> bool {
     let address = Ipv6Addr::from(gid);
     let odd = address.is_multicast() || address.is_unspecified() || address.is_loopback();

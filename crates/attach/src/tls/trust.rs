@@ -1,4 +1,4 @@
-//! Which peers pass a TLS handshake: those with a certificate of the private authority, in the one role that is
+//! The check of peers in a TLS handshake: a peer needs a certificate of the private authority, in the one role that is
 //! expected. rustls checks chains, times, names and signatures. Only the role is checked here, since rustls accepts a
 //! certificate without a usage as either.
 
@@ -15,7 +15,7 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// The cryptography of all connections.
+/// Returns the cryptography of all connections.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
@@ -28,12 +28,12 @@ fn has_role(certificate: &CertificateDer<'_>, role: Role) -> Result<(), Error> {
     }
 }
 
-/// For TLS 1.2, which is not even compiled in.
+/// Returns the error for TLS 1.2, which is not even compiled in.
 fn no_such_version() -> Error {
     Error::PeerIncompatible(PeerIncompatible::Tls12NotOfferedOrEnabled)
 }
 
-/// Signatures of TLS 1.3, as rustls checks them, the same on both sides.
+/// The signature checks of TLS 1.3, as rustls makes them, the same on both sides.
 macro_rules! signatures_of_tls_1_3 {
     () => {
         fn verify_tls12_signature(
@@ -60,7 +60,7 @@ macro_rules! signatures_of_tls_1_3 {
     };
 }
 
-/// Checks a node's certificate for a client.
+/// Verifier with which a client checks a node's certificate.
 #[derive(Debug)]
 pub(crate) struct NodesOnly(Arc<WebPkiServerVerifier>);
 
@@ -88,7 +88,7 @@ impl ServerCertVerifier for NodesOnly {
     signatures_of_tls_1_3!();
 }
 
-/// Checks a client's certificate for a node. A client has to have one.
+/// Verifier with which a node checks a client's certificate. A client must have one.
 #[derive(Debug)]
 pub(crate) struct TenantsOnly(Arc<dyn ClientCertVerifier>);
 

@@ -10,14 +10,14 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Why an attach failed.
+/// Reason for which an attach failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
     /// No node listens there.
     #[error("no node listens at {path}: {source}. Start one with `portcullis serve --listen shm:{path}`")]
     NoNode {
-        /// Where.
+        /// The node's path.
         path: PathBuf,
         /// The kernel's error.
         source: Errno,
@@ -28,7 +28,7 @@ pub enum AttachError {
          `portcullis serve --socket-group GROUP` or `--socket-mode MODE`, and with the rights of the folders above"
     )]
     Denied {
-        /// Where.
+        /// The node's path.
         path: PathBuf,
         /// The user's number.
         user: u32,
@@ -41,33 +41,33 @@ pub enum AttachError {
     /// The node did not answer in time.
     #[error("the node at {path} did not answer within {within:?}")]
     Silent {
-        /// Where.
+        /// The node's path.
         path: PathBuf,
-        /// How long was waited.
+        /// Time that the client waited.
         within: Duration,
     },
-    /// The client's time for the attach was up before it came to the end.
+    /// The client's time for the attach was up before the attach was complete.
     #[error(
         "the attach took longer than the node at {path} waits for a client: this program or its machine stood still \
          meanwhile. Try again"
     )]
     TooLate {
-        /// Where.
+        /// The node's path.
         path: PathBuf,
     },
     /// The connection ended in the middle, without a reason.
     #[error("what listens at {path} hung up in the middle of the attach: it may have ended. Try again")]
     HungUp {
-        /// Where.
+        /// The node's path.
         path: PathBuf,
     },
-    /// What listens there is not a node of this version.
+    /// The peer at the path is not a node of this version.
     #[error("what listens at {path} is no Portcullis node of this version")]
     NotANode {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// What the node offers cannot be used.
+    /// The node's offer cannot be used.
     #[error("{0}")]
     Unusable(#[source] Reason),
     /// The machine refused.
@@ -90,7 +90,7 @@ impl Coded for AttachError {
     }
 }
 
-/// What a node offers.
+/// A node's offer to a client.
 #[derive(Debug)]
 pub struct Offer {
     /// The size of the port.
@@ -101,30 +101,30 @@ pub struct Offer {
     pub memory: OwnedFd,
     /// The page that says whether the node's engine sleeps.
     pub page: OwnedFd,
-    /// What wakes the engine.
+    /// The event that wakes the engine.
     pub event: OwnedFd,
-    /// What the engine makes readable for a program that waits for a descriptor.
+    /// The alarm: the engine makes it readable for a program that waits for a descriptor.
     pub alarm: OwnedFd,
 }
 
-/// A client that is attached.
+/// An attached client.
 #[derive(Debug)]
 pub struct Attached<T> {
-    /// Its number on the node.
+    /// The client's number on the node.
     pub client: u64,
-    /// The key of its arena.
+    /// The key of the client's arena.
     pub arena_key: u32,
-    /// What `make` returned for the offer.
+    /// The value that `make` returned for the offer.
     pub made: T,
     /// The node serves the client as long as this is open. The node hangs up when it stops serving the client.
     pub socket: OwnedFd,
 }
 
-/// Asks the node at `path` for a port with an arena of `arena_bytes`. `make` maps what the node offers. The whole
-/// attach takes at most `within`, plus what `make` takes.
+/// Requests a port with an arena of `arena_bytes` from the node at `path`. `make` maps the memory of the offer. The
+/// whole attach takes at most `within`, plus the time for `make`.
 ///
 /// # Errors
-/// No node, no answer in time, a refusal, or `make` failed.
+/// No node listens, it does not answer in time, it refuses, or `make` failed.
 pub fn attach<T>(
     path: &Path,
     arena_bytes: u64,
@@ -175,7 +175,7 @@ impl<'a> NodeSocket<'a> {
         self.socket.say(&request.encode()).map_err(|error| Self::told(self.path, self.within, error))
     }
 
-    /// The node's next message, with the descriptors that came with it.
+    /// Receives the node's next message, with its descriptors.
     fn hear(&self) -> Result<(AttachReply, Vec<OwnedFd>), AttachError> {
         let heard = self.socket.hear(REPLY_BYTES);
         let (bytes, descriptors) = heard.map_err(|error| Self::told(self.path, self.within, error))?;

@@ -4,8 +4,8 @@
 //! Hello ──► Mapped ──► Preparing ──► Attached
 //! ```
 //!
-//! A peer that is refused, or breaks the rules, is told why and hung up on at once: on a socket of messages the last
-//! one arrives all the same.
+//! A peer that is refused, or breaks the rules, is sent the reason and hung up on at once. On a message socket the last
+//! message arrives all the same.
 
 use super::listener::Listener;
 use super::messages::{AttachReply, AttachRequest, REPLY_BYTES, REQUEST_BYTES};
@@ -26,24 +26,24 @@ use std::time::{Duration, Instant};
 pub struct User {
     /// The number of the listener.
     pub listener: usize,
-    /// The user, if it has a number here.
+    /// The user, if it has a number on this machine.
     pub user: Option<u32>,
 }
 
 impl Holder for User {
-    /// The kernel names the user.
+    /// Always true: the kernel names the user.
     fn is_proven(&self) -> bool {
         true
     }
 }
 
-/// Why a peer is hung up on.
+/// Reason for which the node hangs up on a peer.
 #[derive(Debug, thiserror::Error)]
 pub enum Breach {
-    /// The peer was told why.
+    /// The peer was sent the reason.
     #[error("{0}")]
     Refused(String),
-    /// It sent something after its attach, and is told nothing.
+    /// The peer sent bytes after its attach. It is sent no reason.
     #[error("sent something after the attach was over")]
     AfterTheEnd,
 }
@@ -59,9 +59,9 @@ impl Coded for Breach {
 
 #[derive(Debug)]
 enum Step {
-    /// Nothing has been received yet.
+    /// No message has been received yet.
     Hello { until: Instant },
-    /// The client has been offered a port, and has to map it.
+    /// The client has been offered a port, and must map it.
     Mapped { until: Instant },
     /// The holder's thread fills the port's memory.
     Preparing,
@@ -69,10 +69,10 @@ enum Step {
     Attached(u64),
 }
 
-/// One peer and what it is offered.
+/// One peer and the offer to it.
 pub struct UnixHandshake<A: AdmissionPolicy> {
     peer: Peer,
-    /// How long the peer may take for each step.
+    /// Time that the peer may take for each step.
     within: Duration,
     step: Step,
     place: Option<A::Place>,
@@ -82,7 +82,7 @@ pub struct UnixHandshake<A: AdmissionPolicy> {
 
 struct Message {
     bytes: [u8; REPLY_BYTES],
-    /// Whether the place's descriptors go with it.
+    /// Whether the place's descriptors are sent with the message.
     is_offer: bool,
 }
 
@@ -150,7 +150,7 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
 
     fn excuse(_: &Listener, socket: &OwnedFd, reason: &str) {
         let refused = AttachReply::Refused(reason.to_owned()).encode();
-        // This does not wait for a peer that has gone or does not read.
+        // This does not wait for a peer that has left or does not read.
         let _ = rustix::net::send(socket, &refused, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
@@ -207,7 +207,7 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
         Outgoing { bytes, descriptors }
     }
 
-    /// A message is sent as a whole.
+    /// Notes that the message has been sent. A message is sent as a whole.
     fn sent(&mut self, _: usize) {
         let sent = self.outgoing.take();
         if let (Some(Message { is_offer: true, .. }), Some(place)) = (sent, &mut self.place) {

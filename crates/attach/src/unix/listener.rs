@@ -1,5 +1,5 @@
-//! A socket in the file system. It is bound without harm to what is there already, and removed without harm to what
-//! replaced it.
+//! A socket in the file system. Binding it does no harm to an existing file, and removing it does no harm to a file
+//! that replaced it.
 //!
 //! Only a socket on which no process listens is replaced. Between that check and the removal another node could bind
 //! there and lose its live socket. So nodes hold a lock on the directory while they bind.
@@ -17,23 +17,23 @@ use std::time::{Duration, Instant};
 
 /// SO_PASSRIGHTS of Linux 6.16. It has this number on all architectures of Linux but Alpha, PA-RISC and SPARC.
 const SO_PASSRIGHTS: i32 = 83;
-/// The socket option that says whether peers may pass descriptors.
+/// The socket option that determines whether peers may pass descriptors.
 #[derive(Clone, Copy)]
 struct PassRights;
 nix::setsockopt_impl!(PassRights, libc::SOL_SOCKET, SO_PASSRIGHTS, bool, nix::sys::socket::sockopt::SetBool);
 
 /// Connections that the kernel queues for the acceptor.
 const BACKLOG: i32 = 1024;
-/// How long to wait for the directory's lock: a node holds it for the time of some system calls.
+/// Time to wait for the directory's lock: a node holds it for the time of some system calls.
 const LOCK_WITHIN: Duration = Duration::from_secs(2);
 const LOCK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Which users may open a socket.
+/// The users that may open a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// The permission bits of its file, whatever the umask is. A client needs the right to write.
+    /// The permission bits of the socket's file, whatever the umask is. A client needs the right to write.
     pub mode: u32,
-    /// The number of the group that its file belongs to. `None`: as the kernel chooses.
+    /// The number of the group that the socket's file belongs to. `None` leaves the choice to the kernel.
     pub group: Option<u32>,
 }
 
@@ -43,24 +43,25 @@ pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     file: FileId,
-    /// Peers can pass descriptors, which may be slow to close.
+    /// Whether peers can pass descriptors, which may be slow to close.
     takes_descriptors: Cell<bool>,
 }
 
 impl Listener {
-    /// Listens at `path` for clients that send messages. An existing socket on which no process listens is replaced; nothing else
-    /// is.
+    /// Listens at `path` for clients that send messages. Replaces an existing socket on which no process listens, and
+    /// no other file.
     ///
     /// # Errors
-    /// Something else is there, another process listens there, or the file system refuses.
+    /// Another file is at the path, another process listens there, or the file system refuses.
     pub fn bind(path: &Path, access: SocketAccess) -> std::io::Result<Self> {
         Self::bind_as(path, access, SocketType::SEQPACKET)
     }
 
-    /// The same for clients that send streams of bytes.
+    /// Listens at `path` for clients that send streams of bytes. Replaces a file in the same way as
+    /// [`bind`](Self::bind).
     ///
     /// # Errors
-    /// As of [`bind`](Self::bind).
+    /// The errors of [`bind`](Self::bind).
     pub fn bind_stream(path: &Path, access: SocketAccess) -> std::io::Result<Self> {
         Self::bind_as(path, access, SocketType::STREAM)
     }
@@ -91,29 +92,29 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Whether descriptors may come with peers' messages.
+    /// Whether descriptors may arrive with peers' messages.
     #[must_use]
     pub fn takes_descriptors(&self) -> bool {
         self.takes_descriptors.get()
     }
 
-    /// Where it listens.
+    /// Returns the path at which it listens.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the socket's file, and returns what is left to close. `None`: without a free descriptor it is closed
-    /// already.
+    /// Removes the socket's file, and returns the descriptor that remains to be closed. `None`: there was no free
+    /// descriptor, and the socket is closed already.
     #[must_use]
     pub fn retire(self) -> Option<OwnedFd> {
         self.socket.try_clone().ok()
     }
 
-    /// Lets peers pass descriptors, as they can on kernels before 6.16. For tests of what happens to them.
+    /// Lets peers pass descriptors, as they can on kernels before 6.16. For tests of the handling of such descriptors.
     #[doc(hidden)]
     pub fn dangerous_take_descriptors(&self) {
-        // Without such an option they come in anyway.
+        // Without such an option descriptors arrive anyway.
         let _ = PassRights.set(&self.socket.as_fd(), &true);
         self.takes_descriptors.set(true);
     }
@@ -132,7 +133,7 @@ impl Listener {
     }
 }
 
-/// Where connections are accepted.
+/// The descriptor on which connections are accepted.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -141,7 +142,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // No lock: other nodes do not replace the socket while it is open, as it still is.
+        // No lock is needed: other nodes do not replace the socket while it is open, and it still is.
         let there = rustix::fs::lstat(&self.path);
         if there.is_ok_and(|there| FileId::of(&there) == self.file) {
             let _ = std::fs::remove_file(&self.path);
@@ -149,8 +150,9 @@ impl Drop for Listener {
     }
 }
 
-/// Makes the kernel refuse descriptors that peers pass; connections inherit that. Before Linux 6.16 it cannot:
-/// descriptors come in, and are closed where that holds up only their user. Returns whether it worked.
+/// Makes the kernel refuse descriptors that peers pass; connections inherit that. A kernel before Linux 6.16 cannot do
+/// so. Then descriptors arrive, and are closed by a thread on which they delay only their own user. Returns whether the
+/// kernel refuses them.
 fn refuse_descriptors(socket: &OwnedFd) -> bool {
     let refused = PassRights.set(&socket.as_fd(), &false).is_ok();
     if !refused {
@@ -159,7 +161,7 @@ fn refuse_descriptors(socket: &OwnedFd) -> bool {
     refused
 }
 
-/// A file, under any name.
+/// The identity of a file, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -217,7 +219,7 @@ fn remove_orphan(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> std
     let taken = |text: &str| Err(Error::new(ErrorKind::AddrInUse, text.to_owned()));
     match rustix::net::connect(&probe, address) {
         Err(Errno::CONNREFUSED) => {}
-        // A full backlog is a listener's too.
+        // A full backlog means a listening process too.
         Ok(()) | Err(Errno::AGAIN) if kind == SocketType::SEQPACKET => {
             return taken("a node listens there already");
         }

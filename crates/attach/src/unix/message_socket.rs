@@ -1,4 +1,4 @@
-//! The connecting end of a Unix socket of messages, with which descriptors come.
+//! The connecting end of a Unix message socket, whose messages can carry descriptors.
 
 use portcullis_errors::{Coded, ErrorCode};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -13,20 +13,20 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A connection to whoever listens at a path.
+/// A connection to the process that listens at a path.
 #[derive(Debug)]
 pub struct MessageSocket {
     socket: OwnedFd,
     until: Instant,
 }
 
-/// Why a message was not said or heard.
+/// Reason for which a message was not sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Nobody listens there, or not any more.
+    /// No process listens there, or not any more.
     #[error("nobody listens: {0}")]
     NoPeer(Errno),
-    /// Nothing was heard in time.
+    /// No message arrived in time.
     #[error("nothing was heard in time")]
     Silent,
     /// The machine refused.
@@ -51,15 +51,15 @@ impl AsFd for MessageSocket {
 }
 
 impl MessageSocket {
-    /// Connects. All that is heard has to be heard until then.
+    /// Connects to the socket at `path`. All messages must arrive before `until`.
     ///
     /// # Errors
-    /// Nobody listens at the path, or this user may not connect there.
+    /// No process listens at the path, or this user may not connect there.
     pub fn connect(path: &Path, until: Instant) -> Result<Self, MessageError> {
         let address = SocketAddrUnix::new(path).map_err(MessageError::NoPeer)?;
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        // A peer that accepts nobody, or reads nothing, has as much time.
+        // A peer that accepts no connection, or reads no bytes, has the same time.
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left))?;
         rustix::net::connect(&socket, &address).map_err(|error| match error {
@@ -69,7 +69,8 @@ impl MessageSocket {
         Ok(Self { socket, until })
     }
 
-    /// Sends a message. A peer that has hung up already is no error: it may have said why.
+    /// Sends a message. A peer that has hung up already is no error: its reason may be in a message that is still to be
+    /// read.
     ///
     /// # Errors
     /// The machine refuses.
@@ -81,29 +82,30 @@ impl MessageSocket {
         }
     }
 
-    /// The peer's next message of at most `most` bytes, with the descriptors that came with it, four at most. Of a longer
-    /// message one byte more is returned.
+    /// Receives the peer's next message of at most `most` bytes, with its descriptors, four at most. A longer message
+    /// is returned cut off to `most + 1` bytes.
     ///
     /// # Errors
-    /// None came in time, or the machine refuses.
+    /// No message arrived in time, or the machine refuses.
     pub fn hear(&self, most: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), MessageError> {
         match self.hear_until(most, self.until) {
-            // A program that stood still itself may have been answered, or told that it is too late.
+            // If this program itself was stopped for a while, an answer or a notice that it is too late may have
+            // arrived.
             Err(MessageError::Silent) => self.take_arrived(most),
             heard => heard,
         }
     }
 
-    /// The peer's next message, as [`hear`](Self::hear) gives it, of a conversation that goes on after the first one: with a time of
-    /// its own.
+    /// Receives the peer's next message like [`hear`](Self::hear), but with a deadline of its own: for a conversation
+    /// that goes on after the first message.
     ///
     /// # Errors
-    /// As [`hear`](Self::hear).
+    /// The errors of [`hear`](Self::hear).
     pub fn hear_until(&self, most: usize, until: Instant) -> Result<(Vec<u8>, Vec<OwnedFd>), MessageError> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            // A peer that always has something to say is not listened to for longer.
+            // A peer that sends without pause is not received from for longer.
             if left.is_zero() {
                 return Err(MessageError::Silent);
             }
@@ -117,7 +119,7 @@ impl MessageSocket {
         self.receive(most)
     }
 
-    /// The peer's next message, if it has arrived already.
+    /// Receives the peer's next message, if it has arrived already.
     fn take_arrived(&self, most: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), MessageError> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&Timespec::default())) {
@@ -127,7 +129,7 @@ impl MessageSocket {
         }
     }
 
-    /// The connection, which tells from now on whether the peer is there.
+    /// Returns the connection, which shows from now on whether the peer is there.
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         self.socket
@@ -145,7 +147,8 @@ impl MessageSocket {
         let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
         let received =
             match rustix::net::recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                // The peer hung up without reading what it was told: the kernel reports that once; its message is behind it.
+                // The peer hung up before it read a message from this side. The kernel reports that once; the peer's
+                // message is behind it.
                 Err(Errno::CONNRESET) => {
                     rustix::net::recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?
                 }

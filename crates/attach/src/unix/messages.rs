@@ -4,43 +4,43 @@ use portcullis_nic::EndpointSize;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Marks an attach. The last byte is the version.
+/// Marks a message of an attach. The last byte is the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"PORTCUL\x05");
 
 /// The longest text of a refusal, in bytes.
 const REASON_BYTES: usize = 192;
 
-/// What a client says.
+/// A message from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachRequest {
-    /// It asks for a port with an arena of so many bytes.
+    /// The client requests a port with an arena of `arena_bytes` bytes.
     Hello {
         /// Bytes of the arena.
         arena_bytes: u64,
     },
-    /// It has mapped the port's file.
+    /// The client has mapped the port's file.
     Mapped,
 }
 
-/// What the node answers.
+/// A message from the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachReply {
-    /// The port's file, the engine's page, an event and an alarm come with this message, in that order. The node waits
-    /// until the client has mapped the file.
+    /// An offer of a port. The port's file, the engine's page, an event and an alarm are sent with this message, in
+    /// that order. The node waits until the client has mapped the file.
     Offer {
         /// The size of the port.
         size: EndpointSize,
-        /// Bytes of its file.
+        /// Bytes of the port's file.
         memory_bytes: u64,
     },
     /// The port works.
     Welcome {
         /// The client's number on the node.
         client: u64,
-        /// The key of its arena.
+        /// The key of the client's arena.
         arena_key: u32,
     },
-    /// Refused, and why.
+    /// The node refuses, for this reason.
     Refused(String),
     /// The client's time for the attach is up.
     TooLate,
@@ -67,7 +67,7 @@ pub(super) const REQUEST_BYTES: usize = size_of::<RequestFrame>();
 const _: () = assert!(REQUEST_BYTES == 64);
 
 impl AttachRequest {
-    /// Its bytes.
+    /// Encodes the request.
     #[must_use]
     pub fn encode(self) -> [u8; REQUEST_BYTES] {
         let (kind, arena_bytes) = match self {
@@ -83,7 +83,7 @@ impl AttachRequest {
         zerocopy::transmute!(frame)
     }
 
-    /// The request in the bytes, if they are one of this version.
+    /// Parses a request, if the bytes are one of this version.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let frame = RequestFrame::read_from_bytes(bytes).ok()?;
@@ -119,7 +119,7 @@ struct ReplyFrame {
 pub(super) const REPLY_BYTES: usize = size_of::<ReplyFrame>();
 
 impl AttachReply {
-    /// Its bytes. A reason that is too long is cut off between two letters.
+    /// Encodes the reply. A reason that is too long is cut off between two letters.
     #[must_use]
     pub fn encode(&self) -> [u8; REPLY_BYTES] {
         let frame = ReplyFrame { magic: U64::new(MAGIC), ..ReplyFrame::new_zeroed() };
@@ -147,7 +147,7 @@ impl AttachReply {
         zerocopy::transmute!(frame)
     }
 
-    /// The reply in the bytes, if they are one of this version and make sense.
+    /// Parses a reply, if the bytes are one of this version and its values make sense.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let frame = ReplyFrame::read_from_bytes(bytes).ok()?;

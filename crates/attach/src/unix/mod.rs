@@ -1,13 +1,13 @@
-//! How another process on this machine attaches: over a Unix socket, on which it gets memory that it shares with the
-//! node.
+//! The attach of another process on this machine: over a Unix socket, on which it receives memory that it shares with
+//! the node.
 //!
-//! The conversation has two steps. The client says hello, and the node offers a port (its file, the engine's page, an
-//! event, an alarm) or says why not. The client maps the file and says so. Then the node seals the file, so that no
-//! page can be taken away any more, fills and locks its own mapping, and welcomes the client. After that the socket
-//! carries nothing: it exists so that each end notices when the other has gone. The client's user comes from the kernel
-//! (`SO_PEERCRED`), never from what the client says.
+//! The conversation has two steps. The client sends its hello, and the node sends an offer of a port (its file, the
+//! engine's page, an event, an alarm) or the reason for a refusal. The client maps the file and reports that. Then the
+//! node seals the file, so that no page can be taken away any more, fills and locks its own mapping, and welcomes the
+//! client. After that the socket carries no messages: it exists so that each end notices when the other has left. The
+//! client's user comes from the kernel (`SO_PEERCRED`), never from the client's messages.
 //!
-//! The [`AdmissionPolicy`] decides what is offered. In this module an offer is descriptors and numbers.
+//! The [`AdmissionPolicy`] decides the content of the offer. In this module an offer is descriptors and numbers.
 
 mod client;
 mod handshake;

@@ -5,7 +5,7 @@ use rustix::fd::AsFd;
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The file that says which user the kernel names where it has no number for one.
+/// The file with the number that the kernel reports for a user without a number in this namespace.
 const OVERFLOW_USER: &str = "/proc/sys/kernel/overflowuid";
 /// The content of that file unless an administrator changed it.
 const OVERFLOW_USER_USUALLY: u32 = 65534;
@@ -13,20 +13,20 @@ const OVERFLOW_USER_USUALLY: u32 = 65534;
 /// A process that attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number. `None` for a process of another PID namespace, which has no number here.
+    /// The process's number. `None` for a process of another PID namespace, which has no number here.
     pub process: Option<u32>,
-    /// The user that it runs as. `None` for one of another user namespace, without a number here: all of its users look
-    /// alike, and like the user `nobody`.
+    /// The user that the process runs as. `None` for a user of another user namespace, without a number here: all such
+    /// users look alike, and like the user `nobody`.
     pub user: Option<u32>,
     /// The listener's number.
     pub listener: usize,
 }
 
 impl Peer {
-    /// The process at the other end of a connection.
+    /// Returns the process at the other end of a connection.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not report the process.
     pub fn of(socket: &impl AsFd, listener: usize) -> std::io::Result<Self> {
         // Raw numbers: other libraries' types have no room for process 0, which stands for processes of other
         // namespaces.
@@ -50,7 +50,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The user that stands for all users without a number here.
+/// Returns the number that stands for all users without a number here.
 fn overflow_user() -> u32 {
     static USER: OnceLock<u32> = OnceLock::new();
     *USER.get_or_init(|| {

@@ -12,14 +12,14 @@ pub const DESCRIPTORS_EACH: u64 = 5;
 /// A client that was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// Its number on the node.
+    /// The client's number on the node.
     pub client: u64,
-    /// The key of its arena.
+    /// The key of the client's arena.
     pub arena_key: u32,
 }
 
-/// What a client is offered, and keeps if it is admitted. It is dropped on the thread of the client's user, when the
-/// connection is closed.
+/// The resources offered to a client, which it keeps if it is admitted. They are dropped on the thread of the client's
+/// user, when the connection is closed.
 pub trait Place: Send + 'static {
     /// The size of the port.
     fn size(&self) -> EndpointSize;
@@ -30,37 +30,38 @@ pub trait Place: Send + 'static {
     /// The port's file, the engine's page, an event, and the client's end of an alarm.
     fn descriptors(&self) -> [BorrowedFd<'_>; 4];
 
-    /// They have been sent: those that only the client needs can be closed.
+    /// Notes that the descriptors have been sent: those that only the client needs can be closed.
     fn was_offered(&mut self);
 
-    /// Makes the port's memory such that no page can be taken away any more. Done on the thread of the client's user,
-    /// after the client has mapped it.
+    /// Returns the errand that secures the port's memory, so that no page can be taken away any more. It runs on the
+    /// thread of the client's user, after the client has mapped the memory.
     fn preparation(&self) -> Errand;
 
-    /// The connection is over: from here on nothing of the client's wakes the node.
+    /// Notes that the connection is over: from here on the client cannot wake the node any more.
     fn give_up(&mut self);
 }
 
 /// Decides which clients get a port.
 pub trait AdmissionPolicy: Send + 'static {
-    /// What is offered.
+    /// The resources that are offered.
     type Place: Place;
 
-    /// What a peer that asks for `arena_bytes` of arena would get.
+    /// Returns the resources for a peer that requests `arena_bytes` of arena.
     ///
     /// # Errors
-    /// Why it is refused. The peer is told.
+    /// The reason for which the peer is refused. It is sent to the peer.
     fn offer(&self, peer: &Peer, arena_bytes: u64) -> Result<Self::Place, Reason>;
 
-    /// Makes the port in the memory that was offered and that the client has mapped.
+    /// Creates the port in the memory that was offered and that the client has mapped.
     ///
     /// # Errors
-    /// Why the peer is refused: it is told. Nothing is left behind.
+    /// The reason for which the peer is refused. It is sent to the peer. No state is left behind.
     fn admit(&self, peer: &Peer, place: &mut Self::Place) -> Result<Admitted, Reason>;
 
-    /// The client has gone, or broke the rules of the socket. Called exactly once for every client that was admitted.
+    /// Notes that the client has left, or broke the rules of the socket. Called exactly once for every client that was
+    /// admitted.
     fn depart(&self, client: u64);
 
-    /// Takes in that a peer was refused, or hung up on for what it sent. Does not wait.
+    /// Notes that a peer was refused, or hung up on for the bytes that it sent. Does not wait.
     fn report(&self, _refused: RefusedPeer) {}
 }

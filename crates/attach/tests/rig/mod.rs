@@ -63,7 +63,7 @@ struct Book {
     barrier: Option<Receiver<()>>,
 }
 
-/// What the admission policy has recorded, for the test.
+/// The record of the admission policy, for the test.
 #[derive(Clone, Default)]
 pub struct Ledger(Arc<(Mutex<Book>, Condvar)>);
 

@@ -107,7 +107,7 @@ impl Papers {
             .with_root_certificates(self.roots());
         let config = match pair {
             Some(Pair { chain, key }) => {
-                // The node must find out whether the key fits the chain.
+                // The node must detect whether the key fits the chain.
                 let key = rustls::crypto::ring::sign::any_supported_type(&key).expect("a key");
                 let pair = SingleCertAndKey::from(CertifiedKey::new(chain, key));
                 config.with_client_cert_resolver(Arc::new(pair))
@@ -121,7 +121,7 @@ impl Papers {
         StreamOwned::new(connection, stream)
     }
 
-    /// The configuration of a node that does not check its own certificate and asks the client for none.
+    /// Returns the configuration of a node that does not check its own certificate and requests none from the client.
     pub fn server_config(&self, pair: Pair) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)

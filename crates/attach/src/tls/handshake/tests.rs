@@ -1,4 +1,4 @@
-//! The state machine alone: any bytes, in any pieces, at any time.
+//! Tests of the state machine alone: any bytes, in any pieces, at any time.
 
 use super::*;
 use crate::tls::identity::NodeIdentity;
@@ -19,7 +19,7 @@ const TERMS: Terms = Terms {
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 const WITHIN: Duration = Duration::from_secs(3);
 
-/// Admits clients that bring an even number, and remembers which are there.
+/// Admits clients that bring an even number, and remembers the clients that are present.
 #[derive(Default)]
 struct Hall {
     present: RefCell<HashSet<u64>>,
@@ -116,7 +116,8 @@ fn who_is_refused_is_told_and_then_hung_up_on_once() {
     assert!(matches!(visit.hear(&vec![0; HEARD_MAX], &hall), Err(Breach::Volume)));
 }
 
-/// What the acceptor does, without sockets: takes in pieces, sends all, closes on a breach or when time is up.
+/// Acts as the acceptor does, without sockets: hands in pieces, sends everything, closes on a breach or when time is
+/// up.
 fn live_through(visit: &mut ServerSide, pieces: &[Vec<u8>], hall: &Hall) {
     for piece in pieces {
         let outcome = visit.hear(piece, hall);
