@@ -1,7 +1,8 @@
-//! What a permission costs the node, and its records: acquired and revoked, over and over, on one thread.
+//! The cost of a permission to the node, with and without its records: acquires and revokes permissions over and over,
+//! on one thread.
 //!
-//! `scripts/instructions` counts its instructions: `permission_cost PERMISSIONS none|wrong|all` says how many, and which
-//! events are recorded.
+//! `scripts/instructions` counts its instructions. `permission_cost PERMISSIONS none|wrong|all` sets the number of
+//! permissions, and the events that are recorded.
 
 #[path = "../tests/rig/mod.rs"]
 mod rig;

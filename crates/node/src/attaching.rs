@@ -1,4 +1,4 @@
-//! How clients attach and leave.
+//! Clients attach to the node and leave it.
 
 use crate::chunks::Chunks;
 use crate::ends::{Admission, ClientEnds};
@@ -10,8 +10,8 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{ClientId, MESSAGE_BYTES, Moment, Refusal, SealedPacket, TenantId};
 
 impl<N: Nic> Node<N> {
-    /// Admits a client of the tenant called `name`, if the tenant may have it: the tenant's domain exists after this.
-    /// Then call [`Node::attach`], or [`Node::abandon`] if the client does not attach.
+    /// Admits a client of the tenant called `name`, if the tenant may have it. The tenant's domain exists after this
+    /// call. The caller then calls [`Node::attach`], or [`Node::abandon`] if the client does not attach.
     ///
     /// # Errors
     /// The tenant is barred or paused, or the node or its NIC is full.
@@ -29,12 +29,12 @@ impl<N: Nic> Node<N> {
         let pd = other.filter(|_| planted::is(Fault::QueuePairInWrongDomain)).unwrap_or(own);
         let chunks = self.chunks.as_ref().map(Chunks::domain);
         let cq = self.mailbox.cq();
-        // Where nothing is posted on them, they need no queue of their own.
+        // If nothing is posted on the data queue pairs, they need no send queue of their own.
         let data_sends = self.enforcement.data_sends().unwrap_or(SendQueue { cq, depth: 1 });
         Ok(Admission { tenant, pd, cq, data_sends, chunks })
     }
 
-    /// Enters a tenant that the node does not know.
+    /// Enters a tenant that the node does not know yet.
     fn settle(&mut self, nic: &mut N, name: &str) -> Result<TenantId, VerbsError> {
         self.enforcement.drop_domains(nic);
         let tenant = self.books.next_tenant().ok_or(used_up("marks of tenants"))?;
@@ -43,16 +43,16 @@ impl<N: Nic> Node<N> {
         Ok(tenant)
     }
 
-    /// Undoes [`Node::admit`]: the client does not attach.
+    /// Undoes [`Node::admit`], for a client that does not attach.
     pub fn abandon(&mut self, nic: &mut N, tenant: TenantId, now: Moment) {
         self.books.leave_tenant(tenant, now);
         self.go_on_taking_apart(nic, now);
     }
 
-    /// Attaches a client. `ends` are the node's ends of its queue pairs, which are the node's to destroy from here on.
+    /// Attaches a client. `ends` are the node's ends of its queue pairs. From here on the node destroys them.
     ///
     /// # Errors
-    /// The NIC refuses. The client is still admitted. The ends are gone.
+    /// The NIC refuses. The client is still admitted, and its ends are destroyed.
     pub fn attach(
         &mut self,
         nic: &mut N,
@@ -89,16 +89,16 @@ impl<N: Nic> Node<N> {
         Ok(client)
     }
 
-    /// Gives the node a table of regions: from here on clients without queue pairs can attach, whose permissions are enforced
-    /// by region keys ([`Mechanism::RegionKey`](portcullis_protocol::Mechanism::RegionKey)). A tenant gets at most
-    /// [`NodeConfig::tenant_regions_max`](crate::NodeConfig::tenant_regions_max) of its places.
+    /// Gives the node a table of regions. From here on clients without queue pairs can attach, and region keys enforce
+    /// their permissions ([`Mechanism::RegionKey`](portcullis_protocol::Mechanism::RegionKey)). A tenant gets at most
+    /// [`NodeConfig::tenant_regions_max`](crate::NodeConfig::tenant_regions_max) places of the table.
     pub fn lend_regions(&mut self, regions: Box<dyn Regions>) {
         let tenant_max = self.config().tenant_regions_max;
         self.enforcement.lend_regions(regions, tenant_max);
     }
 
-    /// Attaches a client without queue pairs, whose packets come from `host`: an IPv6 address, or an IPv4 address mapped to
-    /// one. It may have `depth` requests without an answer. [`Node::hear`] takes its messages in.
+    /// Attaches a client without queue pairs, whose packets arrive from `host`: an IPv6 address, or the IPv6 form of an
+    /// IPv4 address. The client may have `depth` requests without a reply. [`Node::hear`] receives its messages.
     ///
     /// # Errors
     /// The node has no more numbers for clients. The client is still admitted.
@@ -122,21 +122,21 @@ impl<N: Nic> Node<N> {
         Ok(client)
     }
 
-    /// Takes in a message of a client without queue pairs. A client with more requests under way than its terms allow is
-    /// evicted.
+    /// Receives a message of a client without queue pairs. Evicts a client with more requests under way than its terms
+    /// allow.
     pub fn hear(&mut self, client: ClientId, message: [u8; MESSAGE_BYTES]) {
         if !self.mailbox.streams.hear(client, message) {
             self.books.evict(client);
         }
     }
 
-    /// The next message to a client without queue pairs.
+    /// Takes out the next message to a client without queue pairs.
     pub fn poll_reply(&mut self) -> Option<(ClientId, [u8; MESSAGE_BYTES])> {
         self.mailbox.streams.poll_reply()
     }
 
-    /// An operation on a region was refused although its client's key had sealed it: the client is charged, or
-    /// nobody. Copies of a packet cost its client nothing.
+    /// Handles the refusal of an operation on a region that its client's key had sealed. Charges the client, if at all:
+    /// copies of a packet cost the client nothing.
     pub fn handle_refused_operation(
         &mut self,
         client: ClientId,
@@ -148,10 +148,10 @@ impl<N: Nic> Node<N> {
         self.apply_effects();
     }
 
-    /// Detaches a client: its queue pairs stop, and the node's ends of them go. Its permissions end now, or in the next
-    /// turns if there are many. Does nothing if the client is not attached.
+    /// Detaches a client: its queue pairs stop, and the node destroys its ends of them. The client's permissions end
+    /// now, or in the next turns if there are many. Does nothing if the client is not attached.
     pub fn detach(&mut self, nic: &mut N, client: ClientId, now: Moment) {
-        // After this nothing more comes from the client, and the NIC can report all that it refused.
+        // After this the client can send nothing more, and the NIC can report all that it refused.
         if !self.ends.stop(nic, client) {
             return;
         }
@@ -161,7 +161,8 @@ impl<N: Nic> Node<N> {
         self.mailbox.detach(nic, client);
         match ends {
             Some(ends) => {
-                // What the client sent before is heard no more. A device that does not let the queue pair go has failed.
+                // The node does not process messages that the client sent before. A device that fails to destroy the
+                // queue pair has failed.
                 let _ = nic.destroy_qp(ends.control);
                 if let Some(chunks) = &mut self.chunks {
                     chunks.leave(nic, client, now);
@@ -175,7 +176,8 @@ impl<N: Nic> Node<N> {
     }
 }
 
-/// A counter is at its end. The node tells what it counts apart by number, so it refuses instead of beginning anew.
+/// Error of a counter that has reached its end. The counter's numbers identify objects, so the node refuses instead of
+/// starting again.
 fn used_up(what: &'static str) -> VerbsError {
     VerbsError::Exhausted { what, limit: u64::MAX }
 }

@@ -1,8 +1,8 @@
-//! The audit log: what happened to whose permission, one JSON object a line.
+//! The audit log: events of permissions, clients, tenants, names and chunks, one JSON object a line.
 //!
-//! Records are queued as values, and become text only where they are written, outside of the node's turn. The queue is
-//! bounded: a reader that falls behind costs records, which are counted, and never the node's time or memory. Events
-//! that were not chosen make no record.
+//! Records are queued as values, and become text only when they are written, outside of the node's turn. The queue is
+//! bounded: a reader that falls behind loses records, which are counted, and never costs the node time or memory.
+//! Events that were not chosen make no record.
 
 mod events;
 
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// What an audit record is about.
+/// Kind of an audit record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AuditEvent {
     /// The node starts. Written by the node's host, whichever events were chosen.
@@ -29,9 +29,9 @@ pub enum AuditEvent {
     Grant,
     /// A permission's lifetime was extended.
     Extension,
-    /// The holder or the node ended a permission before its time.
+    /// The holder or the node ended a permission before its deadline.
     Revoke,
-    /// A permission's time was over.
+    /// A permission reached its deadline.
     Expiry,
     /// An access of a client was refused.
     Violation,
@@ -45,7 +45,7 @@ pub enum AuditEvent {
     Attach,
     /// A client left.
     Detach,
-    /// A peer was refused before it was a client, or the client was hung up on for what it sent.
+    /// A peer was refused before it was a client, or the node disconnected the client for what it sent.
     Refuse,
     /// A request was refused because a quota of the tenant is used up.
     Quota,
@@ -53,19 +53,19 @@ pub enum AuditEvent {
     Recovery,
     /// An object got a name.
     Publish,
-    /// A name ended: a client asked for it, or its object goes.
+    /// A name ended: a client requested that, or its object is removed.
     Unpublish,
     /// A name was shared with another tenant.
     Share,
     /// A name is not shared with another tenant any more.
     Unshare,
-    /// An object belongs to another one from here on, and is shared with it.
+    /// An object became a member of another one, and is shared with it from here on.
     Include,
-    /// The NIC has allocated a chunk to a client. The node takes it up later.
+    /// The NIC has allocated a chunk to a client. The node learns of it later.
     AllocateChunk,
     /// The NIC has freed a chunk.
     FreeChunk,
-    /// Records were lost here, as many as `count` says. Written whichever events were chosen.
+    /// Records were lost here; `count` is their number. Written whichever events were chosen.
     Lost,
 }
 
@@ -142,10 +142,10 @@ pub struct AuditedPermission {
     /// The header and the start, which identify it.
     #[serde(flatten, serialize_with = "permission_id")]
     pub id: PermissionId,
-    /// Where the buffer starts; hexadecimal in the log.
+    /// Address of the buffer; hexadecimal in the log.
     #[serde(serialize_with = "hexadecimal")]
     pub address: RemoteAddress,
-    /// Bytes of the buffer.
+    /// Number of bytes of the buffer.
     pub length: u64,
     /// `r`, `w` and `a`.
     #[serde(serialize_with = "letters")]
@@ -153,7 +153,7 @@ pub struct AuditedPermission {
     /// `exclusive` or `shared`.
     #[serde(serialize_with = "sharing_name")]
     pub sharing: Sharing,
-    /// From the permission's start, in µs.
+    /// Time from the permission's start, in µs.
     #[serde(rename = "lifetime_us", serialize_with = "lifetime_us")]
     pub lifetime: Lifetime,
 }
@@ -166,12 +166,12 @@ pub struct AuditedAccess {
     /// The access's first byte; hexadecimal in the log.
     #[serde(serialize_with = "hexadecimal")]
     pub address: RemoteAddress,
-    /// How many bytes.
+    /// Number of bytes.
     pub length: u64,
     /// The key that the access showed; hexadecimal in the log.
     #[serde(serialize_with = "key_hexadecimal")]
     pub rkey: Rkey,
-    /// Why the NIC refused it.
+    /// The NIC's reason for the refusal.
     pub fault: &'static str,
 }
 
@@ -196,10 +196,10 @@ pub struct AuditedName {
     /// The object that got it.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text_if_any")]
     pub object: Option<ObjectRef>,
-    /// The other tenant that it is shared with, or was.
+    /// The other tenant with which the name is or was shared.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text_if_any")]
     pub with: Option<TenantName>,
-    /// What that tenant may do: `r`, `w` and `a`.
+    /// Rights of that tenant: `r`, `w` and `a`.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "letters_if_any")]
     pub rights: Option<Rights>,
 }
@@ -218,39 +218,39 @@ pub struct AuditedMember {
 /// A chunk, as the audit log shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct AuditedChunk {
-    /// Where it begins; hexadecimal in the log.
+    /// Address of the chunk; hexadecimal in the log.
     #[serde(serialize_with = "hexadecimal")]
     pub chunk: RemoteAddress,
-    /// Which use of the chunk began or ended, or the last one that ended.
+    /// Number of the use that began or ended, or of the last use that ended.
     pub number_of_use: u64,
 }
 
 /// A peer or a request that was refused, as the audit log shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct AuditedRefusal {
-    /// The peer that is no client: its address, or its user and process.
+    /// The peer, which is no client: its address, or its user and process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Why.
+    /// Reason of the refusal.
     pub reason: String,
 }
 
 impl AuditedName {
-    /// A name of which nothing else is to be said.
+    /// A name without the other fields.
     #[must_use]
     pub fn new(name: DirectoryName) -> Self {
         Self { name, object: None, with: None, rights: None }
     }
 }
 
-/// One record of the audit log. Its text leaves out fields that say nothing about the event. The writer adds the wall
+/// One record of the audit log. Its text leaves out fields that do not apply to the event. The writer adds the wall
 /// clock and the node's incarnation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct AuditRecord {
-    /// When, in µs of the node's time.
+    /// Time of the event, in µs of the node's time.
     #[serde(rename = "at_us", serialize_with = "moment_us")]
     pub at: Moment,
-    /// What happened.
+    /// The kind of the event.
     pub event: AuditEvent,
     /// The tenant's name.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "name")]
@@ -258,46 +258,46 @@ pub struct AuditRecord {
     /// The client, by the node's number for it.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "client_number")]
     pub client: Option<ClientId>,
-    /// The client's process id, where the node knows it.
+    /// The client's process id, if the node knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
-    /// The tenant that the permission's object belongs to, if it is another one.
+    /// The tenant that owns the permission's object, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "name")]
     pub owner: Option<Arc<str>>,
-    /// What happened to a name in the directory.
+    /// The name in the directory that the event is about.
     #[serde(flatten)]
     pub name: Option<Box<AuditedName>>,
-    /// The object that belongs to another one from here on.
+    /// The object that became a member of another one.
     #[serde(flatten)]
     pub member: Option<Box<AuditedMember>>,
-    /// The chunk.
+    /// The chunk that the event is about.
     #[serde(flatten)]
     pub chunk: Option<Box<AuditedChunk>>,
-    /// The permission.
+    /// The permission that the event is about.
     #[serde(flatten)]
     pub permission: Option<AuditedPermission>,
     /// The access that was refused, if the NIC reports it.
     #[serde(flatten)]
     pub access: Option<AuditedAccess>,
-    /// What was refused before it concerned a permission. Beside the other fields, which most records use.
+    /// A refusal that concerned no permission. It is boxed: most records do not use it.
     #[serde(flatten)]
     pub refusal: Option<Box<AuditedRefusal>>,
-    /// Why, in a few words.
+    /// Reason of the event, in a few words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
-    /// When a pause or a bar ends, in µs of the node's time.
+    /// End of a pause or a bar, in µs of the node's time.
     #[serde(rename = "until_us", skip_serializing_if = "Option::is_none", serialize_with = "until_us")]
     pub until: Option<Moment>,
-    /// In a [`FreeChunk`](AuditEvent::FreeChunk) record: how often the chunk was freed since the node read of it last. In a
-    /// [`Lost`](AuditEvent::Lost) record: how many records are missing. In a [`Refuse`](AuditEvent::Refuse) record: how many
-    /// further peers were refused that have no record. In other records: how many further ones of
-    /// the tenant, within a second, are not written one by one.
+    /// Number of events or records. In a [`FreeChunk`](AuditEvent::FreeChunk) record: how often the chunk was freed
+    /// since the node last read its record. In a [`Lost`](AuditEvent::Lost) record: how many records are missing. In a
+    /// [`Refuse`](AuditEvent::Refuse) record: how many further peers were refused without a record. In other records:
+    /// how many further events of the tenant, within a second, have no record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
 }
 
 impl AuditRecord {
-    /// A record of which only the time and the event are known.
+    /// A record with the time and the event only.
     #[must_use]
     pub fn new(at: Moment, event: AuditEvent) -> Self {
         Self {
@@ -322,7 +322,7 @@ impl AuditRecord {
 
 /// Records that wait to be written, outside of the node's turn.
 pub(crate) struct AuditQueue {
-    /// `None` if no audit was asked for.
+    /// `None` if the node keeps no audit log.
     enabled: Option<Bounded>,
 }
 
@@ -330,7 +330,7 @@ struct Bounded {
     events: AuditEvents,
     records: VecDeque<AuditRecord>,
     capacity: usize,
-    /// Lost records that no `Lost` record tells of yet.
+    /// Number of lost records that no `Lost` record reports yet.
     lost: u64,
     lost_last: Moment,
     lost_ever: u64,
@@ -362,7 +362,7 @@ impl AuditQueue {
             return;
         }
         let record = add(AuditRecord::new(at, event));
-        // After a loss, the record that tells of it takes a place too.
+        // After a loss, the record that reports it takes a place too.
         let needed = if queue.lost > 0 { 2 } else { 1 };
         if queue.records.len() + needed > queue.capacity {
             queue.lost += 1;
@@ -375,13 +375,13 @@ impl AuditQueue {
         queue.records.push_back(record);
     }
 
-    /// The oldest record. A `Lost` record stands where records are missing.
+    /// Takes out the oldest record. A `Lost` record stands where records are missing.
     pub(crate) fn pop(&mut self) -> Option<AuditRecord> {
         let queue = self.enabled.as_mut()?;
         queue.records.pop_front().or_else(|| queue.take_lost())
     }
 
-    /// Records that were lost since the node started.
+    /// Number of records lost since the node started.
     pub(crate) fn lost(&self) -> u64 {
         self.enabled.as_ref().map_or(0, |queue| queue.lost_ever)
     }

@@ -1,12 +1,12 @@
-//! What a node counts.
+//! The counters of a node.
 
 use serde::{Deserialize, Serialize};
 
-/// What a node has counted since it started, and what it holds now.
+/// Counts of events since a node started, and of what it holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
-    /// Control messages taken in.
+    /// Control messages received.
     pub control_messages: u64,
     /// Binds, rebinds and unbinds posted.
     pub window_operations: u64,
@@ -14,7 +14,7 @@ pub struct Counters {
     pub grants: u64,
     /// Permissions that the holder or the node ended early.
     pub revokes: u64,
-    /// Permissions that ended by time.
+    /// Permissions that ended at their deadline.
     pub expiries: u64,
     /// Extensions that the node saw.
     pub extensions: u64,
@@ -40,15 +40,15 @@ pub struct Counters {
     pub names: u64,
     /// Turns of the node's own: the CPU's part, beside the NIC's.
     pub turns: u64,
-    /// Chunks of the pool that the NIC hands out alone.
+    /// Chunks of the pool that the NIC hands out without the CPU.
     pub chunks: u64,
-    /// Chunks that clients hold, as far as the node has taken it up.
+    /// Chunks that clients hold, as far as the node has recorded it.
     pub chunks_held: u64,
-    /// How often a chunk was allocated, as far as the node has taken it up.
+    /// Allocations of chunks, as far as the node has recorded them.
     pub chunk_allocations: u64,
-    /// Chunks that the node holds itself, whose memory the machine has back.
+    /// Chunks that the node holds itself. Their memory was given back to the machine.
     pub chunks_set_aside: u64,
-    /// How often the pool was rebuilt because a worker had broken.
+    /// Rebuilds of the pool because a worker had broken.
     pub chunk_rebuilds: u64,
     /// Requests that wait for an object or for memory.
     pub postponed: u64,

@@ -1,9 +1,9 @@
-//! The memory node: who may access which of its bytes, and until when.
+//! The memory node: decides which client may access which of its bytes, and until when.
 //!
-//! The manager of Patronus (FAST'23) §5, as a state machine over any NIC: time comes in as an argument, and nothing
-//! here opens a socket or starts a thread. [`Node`] joins three parts by values: `books` (who may have what; knows no
-//! NIC), `enforcement` (has all else refused; one module a mechanism) and `mailbox` (requests and replies). Beside
-//! them, `ends` knows which client owns each queue pair.
+//! The manager of Patronus (FAST'23) §5, as a state machine over any NIC: time is an argument, and nothing here opens a
+//! socket or starts a thread. [`Node`] joins three parts by values: `books` (decides which client may have which
+//! permission; knows no NIC), `enforcement` (makes sure that everything else is refused; one module for each mechanism)
+//! and `mailbox` (requests and replies). Beside them, `ends` knows the owner of each queue pair.
 #![forbid(unsafe_code)]
 
 mod attaching;

@@ -1,8 +1,8 @@
-//! Requests and replies over verbs messages: a client SENDs, the node answers with a SEND. Those of clients without queue
-//! pairs come and go as values (see [`stream`]).
+//! Requests and replies over verbs messages: a client SENDs a request, and the node replies with a SEND. Messages of
+//! clients without queue pairs are passed as values (see [`stream`]).
 //!
-//! Messages come from clients, and the mailbox reads each once. What a request means and who may ask is not decided
-//! here.
+//! Messages come from clients, and the mailbox reads each once. It does not interpret requests, and does not decide
+//! which client may send them.
 
 mod stream;
 
@@ -16,25 +16,25 @@ use portcullis_protocol::{
 use std::collections::{BTreeMap, VecDeque};
 use stream::Streams;
 
-/// Replies that may wait for a client that takes none, in units of its control queue's depth. A client with more is
-/// evicted.
+/// The most replies that may wait for a client that takes none, in units of its control queue's depth. A client with
+/// more is evicted.
 const BACKLOG_DEPTHS_MAX: usize = 4;
 
-/// Entries of the completion queue for messages: one for each message of a thousand clients.
+/// The most entries of the completion queue for messages: one for each message of a thousand clients.
 const COMPLETIONS_MAX: u32 = 1 << 17;
 
-/// What came of a completion on a client's control queue pair.
+/// Meaning of a completion on a client's control queue pair.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// Replies were sent.
     Sent,
-    /// The queue pair broke, and it was the only way to talk to the client.
+    /// The queue pair broke. Without it the node cannot exchange messages with the client.
     Broken,
-    /// A message.
+    /// A message arrived.
     Request {
-        /// The client's number for it; zero if too little of the message came.
+        /// The client's number for the request; zero if too little of the message arrived.
         sequence: u32,
-        /// What the client asks for. `None`: the message cannot be decoded.
+        /// The request. `None`: the message cannot be decoded.
         request: Option<RequestBody>,
         /// The data behind the message, if it is a write.
         data: Vec<u8>,
@@ -53,7 +53,7 @@ pub(crate) struct Mailbox<M> {
 }
 
 impl<M: Memory> Mailbox<M> {
-    /// An empty mailbox, with a completion queue of at most `depth_max` entries.
+    /// Creates an empty mailbox, with a completion queue of at most `depth_max` entries.
     ///
     /// # Errors
     /// The NIC has no such queue.
@@ -62,7 +62,7 @@ impl<M: Memory> Mailbox<M> {
         Ok(Self { cq, clients: BTreeMap::new(), outbox: Vec::new(), streams: Streams::default() })
     }
 
-    /// The control queue pairs' completion queue.
+    /// Returns the completion queue of the control queue pairs.
     pub fn cq(&self) -> CqId {
         self.cq
     }
@@ -83,7 +83,8 @@ impl<M: Memory> Mailbox<M> {
         Ok(())
     }
 
-    /// Removes what a client that has gone has on the NIC, except its queue pair, which is not the mailbox's.
+    /// Removes the objects of a client that has left from the NIC, except its queue pair, which the mailbox does not
+    /// own.
     pub fn detach(&mut self, nic: &mut impl Nic, client: ClientId) {
         self.streams.remove(client);
         if let Some(messages) = self.clients.remove(&client) {
@@ -91,7 +92,7 @@ impl<M: Memory> Mailbox<M> {
         }
     }
 
-    /// Polls at most `most` completions. Returns how many there were.
+    /// Polls at most `most` completions. Returns their number.
     pub fn poll(&self, nic: &mut impl Nic, most: usize, completions: &mut Vec<Completion>) -> usize {
         // A device that has failed reports nothing more.
         nic.poll(self.cq, most, completions).unwrap_or(0)
@@ -118,13 +119,13 @@ impl<M: Memory> Mailbox<M> {
             }
             _ => Vec::new(),
         };
-        // A queue pair that takes no receive is broken. Its next completion says so.
+        // A queue pair that takes no receive is broken. Its next completion reports that.
         let _ = messages.post_receive(nic, slot);
-        // The number of a message that is cut may be cut too.
+        // The number of a truncated message may be truncated too.
         Heard::Request { sequence: message.as_ref().map_or(0, sequence_of), request, data }
     }
 
-    /// Queues a reply, with data behind it, to a client. Returns whether the client keeps up. A client that has gone
+    /// Queues a reply, with data behind it, to a client. Returns whether the client keeps up. A client that has left
     /// counts as keeping up.
     pub fn reply(&mut self, client: ClientId, reply: &Reply, data: Vec<u8>) -> bool {
         let Some(messages) = self.clients.get_mut(&client) else {
@@ -146,17 +147,17 @@ impl<M: Memory> Mailbox<M> {
         }
     }
 
-    /// How many bytes of data a message of a client can carry.
+    /// Returns the number of bytes of data that a message of a client can carry.
     pub fn data_bytes_max(&self, client: ClientId) -> usize {
         self.clients.get(&client).map_or(0, |messages| messages.data_bytes_max())
     }
 
-    /// Sends the replies that fit. Returns whether there were any. Puts clients that the NIC cannot send to into
+    /// Sends the replies that fit. Returns whether there were any. Puts the clients to which the NIC cannot send into
     /// `lost`.
     pub fn send(&mut self, nic: &mut impl Nic, lost: &mut Vec<ClientId>) -> bool {
         let mut worked = false;
         for client in self.outbox.drain(..) {
-            // The client may have gone meanwhile.
+            // The client may have left meanwhile.
             let Some(messages) = self.clients.get_mut(&client) else { continue };
             messages.queued = false;
             worked = true;
@@ -167,24 +168,24 @@ impl<M: Memory> Mailbox<M> {
         worked
     }
 
-    /// Removes the mailbox from the NIC. No client is attached any more.
+    /// Removes the mailbox from the NIC. No client may be attached any more.
     pub fn end(&self, nic: &mut impl Nic) {
         let _ = nic.destroy_cq(self.cq);
     }
 }
 
-/// The number of a message, which is at the same place in every message, also in one that cannot be decoded.
+/// Returns the number of a message. It is at the same place in every message, even in one that cannot be decoded.
 fn sequence_of(message: &[u8; MESSAGE_BYTES]) -> u32 {
     u32::from_le_bytes([message[4], message[5], message[6], message[7]])
 }
 
-/// The queue pair that a client's messages go over.
+/// The queue pair for a client's messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageQueue {
     pub qp: QpId,
-    /// Requests that it holds, and as many receives.
+    /// Number of requests that it holds, and of receives.
     pub depth: u32,
-    /// Bytes of a message, including the data behind it.
+    /// Number of bytes of a message, including the data behind it.
     pub message_bytes: u32,
 }
 
@@ -198,7 +199,7 @@ struct Messages<M> {
     outgoing: VecDeque<(Reply, Vec<u8>)>,
     /// The requests that send the replies written since the last run.
     requests: Vec<WorkRequest>,
-    /// Replies that have been given a slot.
+    /// Number of replies that were given a slot.
     sent: u32,
     finished: u32,
     /// Whether the client is in the outbox.
@@ -239,8 +240,8 @@ impl<M: Memory> Messages<M> {
         nic.post_receive(self.queue.qp, &[request]).map(|_| ())
     }
 
-    /// A copy of the message in receive slot `slot`, which the sender cannot change any more. `length`: how many bytes came.
-    /// `None`: it is cut.
+    /// Copies the message in receive slot `slot`, so that the sender cannot change it any more. `length`: the number of
+    /// bytes that arrived. `None`: the message is truncated.
     fn message(&self, slot: u32, length: u32) -> Option<[u8; MESSAGE_BYTES]> {
         received_message(length.into(), |bytes| self.memory.read(self.span(slot).address, bytes))
     }
@@ -249,7 +250,7 @@ impl<M: Memory> Messages<M> {
         (self.queue.message_bytes as usize).saturating_sub(MESSAGE_BYTES)
     }
 
-    /// The data behind the message in receive slot `slot`: as much as came, at most `length` bytes.
+    /// Copies the data behind the message in receive slot `slot`: all that arrived, but at most `length` bytes.
     fn data(&self, slot: u32, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length.min(self.data_bytes_max())];
         self.memory.read(self.span(slot).address + MESSAGE_BYTES as u64, &mut bytes);
@@ -261,7 +262,7 @@ impl<M: Memory> Messages<M> {
     }
 
     /// Queues a reply behind the earlier ones. Nearly always a slot is free. The reply is then written there at once:
-    /// replies are large, and each copy of one waits until it is written.
+    /// replies are large, and a copy of one waits until the reply is written.
     fn push(&mut self, reply: &Reply, data: Vec<u8>) {
         if self.outgoing.is_empty() && self.has_free_slot() {
             self.write(reply, &data);
@@ -270,7 +271,7 @@ impl<M: Memory> Messages<M> {
         }
     }
 
-    /// Writes a reply into the next slot, which is free, and adds the request that sends it.
+    /// Writes a reply into the next slot, which must be free, and adds the request that sends it.
     fn write(&mut self, reply: &Reply, data: &[u8]) {
         let depth = self.queue.depth;
         let mut local = self.span(depth + self.sent % depth);

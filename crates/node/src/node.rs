@@ -15,16 +15,16 @@ use portcullis_protocol::{
     TenantId,
 };
 
-/// Requests that the node takes in before it checks whether the turn has steps left.
+/// Number of requests that the node receives before it checks whether the turn has steps left.
 const REQUESTS_AT_ONCE: usize = 8;
-/// Refused accesses that one turn charges. Requests wait until none are left.
+/// The most refused accesses that one turn charges. Requests wait until none are left.
 const EVENTS_PER_TURN: u32 = 16;
-/// Records of chunks that one turn reads.
+/// Number of records of chunks that one turn reads.
 const CHUNKS_PER_TURN: u32 = 64;
-/// How soon the node looks again at a tenant whose last windows wait for the NIC.
+/// Delay until the node checks again a tenant whose last windows wait for the NIC.
 const LOOK_AGAIN: Lifetime = Lifetime::millis(2);
 
-/// Why a node does not start.
+/// Reason that a node does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration makes no sense.
@@ -46,7 +46,7 @@ impl Coded for StartError {
 
 /// A memory node: the manager of Patronus §5, over any NIC.
 ///
-/// The node does nothing by itself: its owner calls [`Node::turn`] with the time, and turns the NIC.
+/// The node does nothing by itself: its owner calls [`Node::turn`] with the time, and lets the NIC run.
 pub struct Node<N: Nic> {
     config: NodeConfig,
     incarnation: Incarnation,
@@ -54,20 +54,20 @@ pub struct Node<N: Nic> {
     pub(crate) enforcement: Enforcement<N>,
     pub(crate) mailbox: Mailbox<N::Memory>,
     pub(crate) ends: Ends,
-    /// Turns so far.
+    /// Number of turns so far.
     turns: u64,
-    /// The chunks that the NIC hands out alone.
+    /// The chunks that the NIC hands out without the CPU.
     pub(crate) chunks: Option<Chunks<N::Memory>>,
     memory: N::Memory,
-    /// Control messages taken in.
+    /// Number of control messages received.
     control_messages: u64,
-    /// Queue pairs rebuilt.
+    /// Number of queue pairs rebuilt.
     recoveries: u64,
     /// Clients that cannot be served any more.
     evicted: Vec<ClientId>,
-    /// Room for completions, kept from turn to turn.
+    /// Buffer for completions, kept from turn to turn.
     completions: Vec<Completion>,
-    /// Room for what was heard at once, kept from turn to turn.
+    /// Buffer for messages that are received at once, kept from turn to turn.
     heard: Vec<(ClientId, Heard)>,
 }
 
@@ -81,8 +81,8 @@ impl<N: Nic> std::fmt::Debug for Node<N> {
 }
 
 impl<N: Nic + 'static> Node<N> {
-    /// A node that lends memory of `nic`. `incarnation` is a random number that no earlier run of a node had. The node
-    /// draws the next keys from `secret`, which only the node knows.
+    /// Creates a node that lends memory of `nic`. `incarnation` is a random number that no earlier run of a node had.
+    /// The node draws the next keys from `secret`, which only the node knows.
     ///
     /// # Errors
     /// The configuration makes no sense, or the NIC has no memory or queues.
@@ -134,38 +134,38 @@ impl<N: Nic + 'static> Node<N> {
 }
 
 impl<N: Nic> Node<N> {
-    /// Which run of a node this is.
+    /// Returns the number of this run of the node.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// The memory that the node lends, for the end of operations that do not go over its NIC.
+    /// Returns the memory that the node lends, for operations that do not go over its NIC.
     #[must_use]
     pub fn memory(&self) -> N::Memory {
         self.memory.clone()
     }
 
-    /// The configuration that the node runs with.
+    /// Returns the configuration with which the node runs.
     #[must_use]
     pub fn config(&self) -> &NodeConfig {
         &self.config
     }
 
-    /// Continues numbering clients, tenants and objects at `number`: for tests near the end of a counter.
+    /// Continues numbering clients, tenants and objects at `number`, for tests near the end of a counter.
     #[doc(hidden)]
     pub fn dangerous_count_from(&mut self, number: u64) {
         self.books.count_from(number);
     }
 
-    /// The queues that hold the chains of a client's workers: for tests that have one fail.
+    /// Returns the queues that hold the chains of a client's workers, for tests in which one fails.
     #[doc(hidden)]
     #[must_use]
     pub fn dangerous_chains_of(&self, client: ClientId) -> Vec<QpId> {
         self.chunks.as_ref().map_or_else(Vec::new, |chunks| chunks.chains_of(client))
     }
 
-    /// Has the first of those queues fail that any client has, as if its NIC had refused a request: for tests.
+    /// Makes the first such queue of any client fail, as if its NIC had refused a request, for tests.
     #[doc(hidden)]
     pub fn dangerous_break_worker(&mut self, nic: &mut N) {
         let clients: Vec<_> = self.books.client_ids().collect();
@@ -177,8 +177,8 @@ impl<N: Nic> Node<N> {
     }
 
     /// Does the work that is due, in the order that lets opposite operations meet in one batch (Patronus §5.4): first
-    /// confirmations of the NIC, then requests, then leases, and last windows and replies. Returns whether anything was
-    /// done.
+    /// confirmations of the NIC, then requests, then leases, and last windows and replies. Returns whether it did
+    /// anything.
     pub fn turn(&mut self, nic: &mut N, now: Moment) -> bool {
         self.turns += 1;
         self.books.begin_turn();
@@ -202,7 +202,7 @@ impl<N: Nic> Node<N> {
         worked || self.enforcement.tend(nic, now)
     }
 
-    /// The next moment at which the node wants a turn without being asked.
+    /// Returns the next moment at which the node needs a turn without any request.
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
         let chunks = self.chunks.as_ref().and_then(Chunks::next_wake);
@@ -239,12 +239,13 @@ impl<N: Nic> Node<N> {
             }
             worked = true;
             left -= polled;
-            // A client that asks for a rebuild has broken a queue pair just before.
+            // A client that requests a rebuild has broken a queue pair just before.
             self.take_events(nic, now);
             let mut heard = std::mem::take(&mut self.heard);
             heard.extend(completions.iter().filter_map(|completion| self.take_in(nic, completion)));
-            // The records of several objects are fetched at once, and not each when its request is served. Looking one up
-            // waits for memory too, so the lookups follow each other closely: the processor then does them side by side.
+            // The records of several objects are fetched at once, and not each when its request is served. Looking a
+            // record up waits for memory too, so the look-ups follow each other closely: the processor then does them
+            // side by side.
             for (_, heard) in &heard {
                 if let Heard::Request { request: Some(RequestBody::Acquire { object, .. }), .. } = heard {
                     self.books.fetch(*object);
@@ -259,7 +260,7 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    /// Takes in at most `left` messages of clients without queue pairs.
+    /// Receives at most `left` messages of clients without queue pairs.
     fn take_messages(&mut self, nic: &mut N, left: &mut usize, now: Moment) -> bool {
         let mut worked = false;
         while *left > 0
@@ -273,14 +274,14 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    /// What a completion on a control queue pair says, and of which client. `None`: a client that has gone, or a data queue
-    /// pair, which completes here when it is flushed.
+    /// Returns the meaning of a completion on a control queue pair, and its client. `None`: the client has left, or it
+    /// is a data queue pair, whose flushed requests complete here.
     fn take_in(&mut self, nic: &mut N, completion: &Completion) -> Option<(ClientId, Heard)> {
         let (client, None) = self.ends.owner(completion.queue_pair)? else { return None };
         Some((client, self.mailbox.take_in(nic, client, completion)))
     }
 
-    /// Handles what was heard from an attached client.
+    /// Handles a message or an event of an attached client.
     fn hear_from(&mut self, nic: &mut N, client: ClientId, heard: Heard, now: Moment) {
         match heard {
             Heard::Sent => {}
@@ -316,7 +317,7 @@ impl<N: Nic> Node<N> {
             RequestBody::AllocateChunk if self.chunks.is_none() => {
                 self.books.handle_request(from, request, now);
             }
-            // Who has workers asks them.
+            // A client with workers must send its request to them.
             RequestBody::AllocateChunk => self.answer(from, Err(Refusal::Malformed)),
             RequestBody::JoinChunks => {
                 let done = self.join_chunks(nic, from, now);
@@ -343,11 +344,11 @@ impl<N: Nic> Node<N> {
         }
     }
 
-    /// A client asks for a broken queue pair to be rebuilt.
+    /// Begins the rebuild of a broken queue pair that a client requests.
     fn rebuild(&mut self, nic: &mut N, from: RequestOrigin, number: u32, now: Moment) -> Result<(), Refusal> {
         let qp = self.ends.stop_broken(nic, from.client, number)?;
         if !self.ends.sees_peer_ends() {
-            // The queue pair is stopped now, so the NIC can tell whether an access broke it.
+            // The queue pair is stopped now, so the NIC can report whether an access broke it.
             self.take_events(nic, now);
         }
         self.books.check_served(from.client, from.tenant, now)?;
@@ -370,18 +371,18 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    /// Takes in all events that the NIC has, such as refused accesses.
+    /// Handles all events that the NIC has, such as refused accesses.
     pub(crate) fn take_events(&mut self, nic: &mut N, now: Moment) {
         while self.take_some_events(nic, now) == EVENTS_PER_TURN {}
     }
 
-    /// Takes in as many events as one turn has time for. Returns how many there were.
+    /// Handles as many events as one turn has time for. Returns their number.
     fn take_some_events(&mut self, nic: &mut N, now: Moment) -> u32 {
         for taken in 0..EVENTS_PER_TURN {
             let Some(event) = nic.poll_event() else { return taken };
             match event {
                 Event::AccessError(qp, refused) => {
-                    // Nothing is charged to a client that has gone meanwhile.
+                    // A client that has left meanwhile is charged for nothing.
                     if let Some((client, number)) = self.ends.owner(qp) {
                         let broken = self.broken(client, number, refused);
                         self.books.handle_violation(client, broken, refused, now);
@@ -400,7 +401,7 @@ impl<N: Nic> Node<N> {
         EVENTS_PER_TURN
     }
 
-    /// Where an access was refused.
+    /// Returns the kind of the queue pair on which an access was refused.
     fn broken(&self, client: ClientId, number: Option<u32>, refused: Option<RefusedAccess>) -> Broken {
         match (number, &self.chunks) {
             (None, _) => Broken::Control,
@@ -419,7 +420,7 @@ impl<N: Nic> Node<N> {
         }
     }
 
-    /// Frees what clients held that are gone, and takes up what the NIC has done.
+    /// Frees the chunks of clients that have left, and records the NIC's changes.
     fn look_after_chunks(&mut self, nic: &mut N, now: Moment) -> bool {
         let Some(chunks) = &mut self.chunks else { return false };
         let worked = chunks.watch(nic, now) | chunks.proceed(nic, now) | chunks.resize(nic, now);
@@ -449,7 +450,7 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    /// Tells the books what came of exposures and withdrawals.
+    /// Reports the outcomes of exposures and withdrawals to the books.
     fn take_outcomes(&mut self, now: Moment) {
         let mut outcomes = self.enforcement.take_outcomes();
         for outcome in outcomes.drain(..) {
@@ -468,16 +469,16 @@ impl<N: Nic> Node<N> {
         self.apply_effects();
     }
 
-    /// Passes the decisions of the books on to the other parts.
+    /// Passes the decisions of the books to the other parts.
     #[inline]
     pub(crate) fn apply_effects(&mut self) {
-        // Nearly always there is none, and a look costs less than a call.
+        // Nearly always there is no effect, and this check costs less than a call.
         while self.books.has_effects() {
             self.apply_next_effect();
         }
     }
 
-    /// Effects are large, and each copy of one waits until it is written: so they are taken where they lie.
+    /// Applies the next effect in place. Effects are large, and a copy of one waits until the effect is written.
     fn apply_next_effect(&mut self) {
         let Self { books, enforcement, mailbox, evicted, .. } = self;
         let mut keeps_up = true;
@@ -493,7 +494,7 @@ impl<N: Nic> Node<N> {
         }
     }
 
-    /// Queues a reply to a client. A client that lets replies pile up is evicted.
+    /// Queues a reply to a client. Evicts a client that lets replies accumulate.
     fn reply(&mut self, client: ClientId, reply: Reply, data: Vec<u8>) {
         if !self.mailbox.reply(client, &reply, data) {
             self.books.evict(client);
@@ -515,7 +516,8 @@ impl<N: Nic> Node<N> {
         worked
     }
 
-    /// Continues with what is being taken apart, as far as this turn's steps go. Returns whether there was anything.
+    /// Continues to take apart clients, tenants and freed objects, as far as this turn's steps allow. Returns whether
+    /// there were any.
     pub(crate) fn go_on_taking_apart(&mut self, nic: &mut N, now: Moment) -> bool {
         if self.books.is_whole() {
             return false;
@@ -531,7 +533,7 @@ impl<N: Nic> Node<N> {
         true
     }
 
-    /// Looks at a tenant without clients. The tenant stays for as long as the objects that it has left behind are kept.
+    /// Checks a tenant without clients. The tenant stays for as long as the objects that it has left behind are kept.
     /// Returns whether there is no more to do now.
     fn look_at_deserted(&mut self, nic: &mut N, tenant: TenantId, now: Moment) -> bool {
         match self.books.let_kept_go(tenant, now) {
@@ -545,7 +547,8 @@ impl<N: Nic> Node<N> {
             self.end_tenant(nic, tenant, now);
             return true;
         }
-        // Too much for one turn: the windows end first. What they exposed becomes free by itself.
+        // Too much for one turn: the windows end first. The memory that they exposed then becomes free without more
+        // work here.
         let shrunk = self.enforcement.shrink(nic, tenant, self.books.steps_left(), now);
         self.books.take_steps(shrunk.ended);
         if shrunk.ended > 0 {
@@ -554,13 +557,13 @@ impl<N: Nic> Node<N> {
         if shrunk.waits_for_nic {
             self.books.look_at_kept_at(now.after(LOOK_AGAIN));
         } else {
-            // No confirmation is to come that could make the rest smaller.
+            // No confirmation will arrive that could make the rest smaller.
             self.end_tenant(nic, tenant, now);
         }
         true
     }
 
-    /// Removes a tenant without clients: nothing of the tenant stays.
+    /// Removes a tenant without clients, with all that it holds.
     fn end_tenant(&mut self, nic: &mut N, tenant: TenantId, now: Moment) {
         self.take_off(nic, tenant, now);
         self.books.handle_tenant_ended(tenant, now);
@@ -584,7 +587,7 @@ impl<N: Nic> Node<N> {
             self.go_on_taking_apart(nic, now);
         }
         // Tenants without clients that have left objects behind. All of them are off the NIC before the first ends: one
-        // may still expose what is another's.
+        // may still expose memory of another.
         let tenants: Vec<TenantId> = self.books.tenants().collect();
         for &tenant in &tenants {
             self.take_off(nic, tenant, now);
@@ -600,35 +603,36 @@ impl<N: Nic> Node<N> {
         self.enforcement.end(nic);
     }
 
-    /// A client that cannot be served any more. The caller should disconnect it, and then call [`Node::detach`].
+    /// Takes out a client that cannot be served any more. The caller should disconnect it, and then call
+    /// [`Node::detach`].
     pub fn poll_evicted(&mut self) -> Option<ClientId> {
         self.evicted.pop()
     }
 
-    /// Records that the node's host has refused a peer, and for what reason, before the peer was a client, and `further` others of
-    /// which nothing else is recorded.
+    /// Records that the node's host has refused a peer, and the reason, before the peer was a client. `further` is the
+    /// number of other refused peers without a record.
     pub fn note_refused(&mut self, peer: String, reason: String, further: u64, now: Moment) {
         self.books.audit_refused(now, (peer, reason), further);
     }
 
-    /// The next audit record.
+    /// Takes out the next audit record.
     pub fn poll_audit(&mut self) -> Option<AuditRecord> {
         self.books.poll_audit()
     }
 
-    /// What is barred or paused now: tenants by name, then clients by number.
+    /// Returns all present bars and pauses: those of tenants by name, then those of clients by number.
     #[must_use]
     pub fn bars(&self, now: Moment) -> Vec<Bar> {
         self.books.bars(now)
     }
 
     /// Lifts the bars and pauses of the tenant called `name` and of its clients, as if none of them had ever broken a
-    /// rule. Returns whether there was one. A client that was evicted for its bar stays out until it attaches again.
+    /// rule. Returns whether there was a bar or a pause. A client that was evicted for its bar must attach again.
     pub fn unbar(&mut self, name: &str, now: Moment) -> bool {
         self.books.unbar(name, now)
     }
 
-    /// The attached clients, by number.
+    /// Reports on the attached clients, in the order of their numbers.
     #[must_use]
     pub fn clients(&self, now: Moment) -> Vec<ClientReport> {
         let mut clients = self.books.clients(now);
@@ -640,7 +644,7 @@ impl<N: Nic> Node<N> {
         clients
     }
 
-    /// What the node has counted, and what it holds.
+    /// Returns the counts of events, and of what the node holds.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let (windows, window_operations) = self.enforcement.windows();

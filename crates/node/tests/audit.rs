@@ -1,4 +1,4 @@
-//! The queue of audit records: its size is limited, and a note in the log says how many records are missing at that
+//! The queue of audit records: its size is limited, and a note in the log reports how many records are missing at that
 //! point.
 
 use crate::rig::Rig;

@@ -1,4 +1,4 @@
-//! Who is charged for a refused access: the client alone for late accesses and strays, its tenant for guesses.
+//! The charge for a refused access: the client alone pays for late accesses and strays, its tenant for guesses.
 
 use crate::rig::{LIMITS, Rig, allocate, guess, is_refused, keys, refused, word};
 use portcullis_nic::{Status, VerbsEndpoint};
@@ -9,7 +9,7 @@ fn rig() -> Rig {
     Rig::new(NodeConfig { violations: LIMITS, audit: true, ..crate::rig::config() })
 }
 
-/// Reads with the key of a permission that ended `later` ago.
+/// Reads with the key of a permission that ended `later`, and two milliseconds, ago.
 fn come_late(rig: &mut Rig, client: usize, later: Lifetime) {
     let it = rig.allocate(client, 64, false);
     rig.revoke(client, it.permission);
@@ -23,7 +23,7 @@ fn stray(rig: &mut Rig, client: usize, it: &Granted) {
     is_refused(rig, client, keys(it).0, it.address().0 + it.length);
 }
 
-/// Has the queue pair rebuilt when the pauses are over. Returns how long that took.
+/// Gets the queue pair rebuilt once the pauses are over. Returns how long that took.
 fn recover(rig: &mut Rig, client: usize) -> Result<Lifetime, Refusal> {
     let asked = rig.now;
     loop {
@@ -117,7 +117,7 @@ fn a_client_that_strays_is_shown_out_alone_and_its_siblings_work_on() {
     rig.end();
 }
 
-/// There is one budget of guesses for a tenant, whichever of its clients make them, and whatever they do in between.
+/// A tenant has one budget of guesses, whichever of its clients make them, and whatever they do in between.
 #[test]
 fn guesses_are_counted_together_over_all_clients_of_a_tenant_also_over_those_that_left() {
     let mut rig = rig();
@@ -219,8 +219,8 @@ fn the_audit_says_what_was_refused_and_how_it_looked() {
     rig.end();
 }
 
-/// The NIC does not report what it refused. An access soon after an end may be late, but a tenant's excuses are
-/// limited.
+/// The NIC does not report the access that it refused. An access soon after an end may be late, but a tenant's excuses
+/// are limited.
 #[test]
 fn on_a_nic_that_tells_nothing_a_tenant_has_few_excuses_and_then_all_are_guesses() {
     let mut rig = rig();
@@ -235,7 +235,7 @@ fn on_a_nic_that_tells_nothing_a_tenant_has_few_excuses_and_then_all_are_guesses
         come_late(&mut rig, client, Lifetime(0));
         late += 1;
     }
-    // One guess came before. Of the others, the excused ones cost the tenant nothing.
+    // There was one guess before. Of the others, the excused ones cost the tenant nothing.
     assert_eq!(late, LIMITS.excuses_max + LIMITS.free_max + LIMITS.bar_after - 1);
     assert_eq!(rig.try_attach("a").err(), Some(Refusal::Barred));
     rig.end();
@@ -250,7 +250,7 @@ fn recover_or_stop(rig: &mut Rig, client: usize) -> bool {
     }
 }
 
-/// With such a NIC, too, an honest client that is late now and then costs its siblings nothing.
+/// On such a NIC too, an honest client that is late now and then costs its siblings nothing.
 #[test]
 fn on_a_nic_that_tells_nothing_a_few_late_accesses_are_the_clients_own_affair() {
     let mut rig = rig();

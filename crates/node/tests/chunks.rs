@@ -1,4 +1,4 @@
-//! What the node's CPU does for chunks that the NIC hands out: workers, reclaiming, and the books afterwards.
+//! The part of the node's CPU for chunks that the NIC hands out: workers, reclaims, and the books afterwards.
 
 use crate::rig::{Rig, refused};
 use portcullis_nic::{
@@ -13,11 +13,11 @@ use portcullis_protocol::{
 use portcullis_softnic::core::ObjectCounts;
 
 const CHUNKS: u64 = 8;
-/// Where a client's requests to workers, and the workers' replies, lie in its arena.
+/// Offsets in a client's arena of its requests to workers, and of the workers' replies.
 const REQUEST_AT: u64 = 768 << 10;
 const REPLY_AT: u64 = REQUEST_AT + 4096;
 const REPLY_BYTES: u32 = 256;
-/// Requests of the NIC in which two clients get two chunks each, and more.
+/// Number of requests of the NIC in which two clients get two chunks each, and more.
 const STEPS: u32 = 160;
 /// More queue pairs than a small node has.
 const QUEUE_PAIRS_MAX: u32 = 64;
@@ -34,7 +34,7 @@ fn join(rig: &mut Rig, client: usize) -> ChunkTerms {
     }
 }
 
-/// Asks the worker that allocates for as many chunks.
+/// Requests this many chunks from the worker that allocates.
 fn ask_for(rig: &mut Rig, client: usize, chunks: u32) {
     let seat = rig.seat(client);
     let lkey = seat.lkey();
@@ -93,7 +93,7 @@ fn a_client_that_leaves_before_its_workers_have_begun_takes_nobody_elses_with_it
     for _ in 0..3 {
         let hasty = rig.attach("red");
         rig.send(hasty, RequestBody::JoinChunks);
-        // The NIC brings the request, and has no turn between the node's answer and the client's end.
+        // The NIC delivers the request, and has no turn between the node's reply and the client's end.
         rig.nic.nic.turn_all();
         rig.node.turn(&mut rig.nic, rig.now);
         rig.detach(hasty);
@@ -116,7 +116,7 @@ fn an_allocation_is_found_whenever_the_node_looks_in_between() {
     join(&mut rig, client);
     for held_now in 1..=CHUNKS {
         ask_for(&mut rig, client, 1);
-        // Each turn of the NIC carries the chain a little further, and the node looks after each.
+        // Each turn of the NIC continues the chain a little, and the node reads the records after each.
         for _ in 0..200 {
             rig.now = rig.now.after(Lifetime::millis(2));
             rig.turn();
@@ -190,7 +190,7 @@ fn clients_that_come_and_go_leave_nothing_on_the_nic() {
             rig.pass(Lifetime::millis(1));
         }
         assert_eq!(held(&rig).0, 0);
-        // The tenant's own things stay for its next client.
+        // The tenant's own objects on the NIC stay for its next client.
         let now = rig.nic.nic.core().objects();
         assert_eq!(*level.get_or_insert(now), now, "round {round}, before {before:?}");
     }
@@ -210,7 +210,7 @@ fn a_nic_that_connects_nothing_makes_no_workers_and_leaves_none_half_made() {
     rig.end();
 }
 
-/// What is left on the NIC of a node that has ended, and of the client that it had.
+/// Returns the objects on the NIC of a node that has ended, and of the client that it had.
 fn left_behind(mut rig: Rig, client: usize, leave_first: bool) -> ObjectCounts {
     let port = rig.seat(client).port;
     if leave_first {
@@ -227,7 +227,7 @@ fn a_node_that_ends_takes_the_pool_and_its_workers_along() {
     let mut without = Rig::new(crate::rig::config());
     let client = without.attach("red");
     let wanted = left_behind(without, client, false);
-    // One has left, and what it held is not freed yet when the node ends.
+    // The client has left, and its chunks are not freed yet when the node ends.
     for leave_first in [false, true] {
         let mut rig = Rig::new(config());
         let client = rig.attach("red");
@@ -284,7 +284,7 @@ fn a_stray_on_a_queue_pair_for_chunks_is_the_clients_own_and_a_guess_its_tenants
     assert_eq!(read(&mut rig, Rkey(0xffff_ff01), window.address), Status::RemoteAccessError);
     assert_eq!(counts(&rig), (0, 2, 1));
     assert_eq!(read(&mut rig, window.rkey, window.address), Status::Success, "a rebuilt one has its windows");
-    // A second chunk comes and goes before the node has read of it: what comes after that is late.
+    // A second chunk is allocated and freed before the node has read its record. An access after that is late.
     ask_for(&mut rig, client, 1);
     rig.settle();
     let seat = rig.seat(client);
@@ -305,7 +305,7 @@ fn a_stray_on_a_queue_pair_for_chunks_is_the_clients_own_and_a_guess_its_tenants
     rig.end();
 }
 
-/// Replies that a client has got from its worker that allocates. `None`: there were errors.
+/// Returns the number of chunks that a client has got from its worker that allocates. `None`: there were errors.
 fn chunks_got(rig: &mut Rig, client: usize) -> Option<u64> {
     let seat = rig.seat(client);
     let [alloc, _] = portcullis_softnic::PortEndpoint::ASKING;
@@ -321,8 +321,8 @@ fn join_again(rig: &mut Rig, client: usize) -> ChunkTerms {
     terms
 }
 
-/// A client's first worker fails after the NIC has executed so many requests, while it and another client ask for chunks.
-/// `is_told`: the NIC says so. Returns how often the pool was rebuilt.
+/// Makes a client's first worker fail after the NIC has executed `steps` requests, while the client and another one
+/// request chunks. `is_told`: whether the NIC reports the failure. Returns how often the pool was rebuilt.
 fn broken_after(steps: u32, is_told: bool) -> u64 {
     let mut rig = Rig::new(config());
     let clients = [rig.attach("red"), rig.attach("blue")];
@@ -363,7 +363,7 @@ fn broken_after(steps: u32, is_told: bool) -> u64 {
         held_by_all += got;
     }
     rig.settle();
-    // All that is left can be had.
+    // All chunks that are left can be allocated.
     rig.seat(clients[1]).completions.clear();
     let left = u32::try_from(CHUNKS - held_by_all).expect("few");
     ask_for(&mut rig, clients[1], left);
@@ -452,7 +452,7 @@ fn sized() -> NodeConfig {
     NodeConfig { chunks: Some(chunks), chunks_ready: Some(READY), ..config() }
 }
 
-/// Lets the node see what has happened, and do what follows.
+/// Gives the node turns to read the records, and to act on them.
 fn look(rig: &mut Rig) {
     for _ in 0..10 {
         rig.pass(Lifetime::millis(2));
@@ -476,7 +476,7 @@ fn the_node_holds_chunks_that_nobody_needs_and_gives_them_back_when_few_are_read
     }
     assert_eq!(aside(&rig), 0);
     rig.detach(client);
-    // Its chunks are freed one after the other.
+    // The client's chunks are freed one after the other.
     (0..MANY).for_each(|_| look(&mut rig));
     assert_eq!((held(&rig).0, aside(&rig)), (0, MANY - 2 * READY));
     let of_node = |record: &portcullis_node::AuditRecord| record.chunk.is_some() && record.client.is_none();
@@ -527,7 +527,7 @@ fn a_pool_that_is_rebuilt_while_the_node_takes_and_gives_loses_nothing() {
     }
 }
 
-/// A node whose NIC hands out nothing.
+/// A configuration in which the NIC hands out no chunks.
 fn by_cpu() -> NodeConfig {
     NodeConfig { chains: false, ..config() }
 }
@@ -551,7 +551,7 @@ fn where_the_nic_has_no_chains_the_nodes_cpu_hands_chunks_out_with_the_same_prom
     let chunk = allocate_chunk(&mut rig, red).expect("a chunk");
     let (rkey, address) = (crate::rig::keys(&chunk).0, chunk.address().0);
     assert_eq!(rig.write(red, rkey, address, &[7; 64]), Status::Success);
-    // It has no deadline, and is nobody else's.
+    // The chunk has no deadline, and no other client can have it.
     rig.pass(Lifetime::seconds(1_000_000));
     assert_eq!(rig.read(red, rkey, address, 64), (Status::Success, vec![7; 64]));
     let other = rig.ask(sibling, crate::rig::acquire(chunk.object, Sharing::Exclusive, Lifetime(0)));

@@ -7,7 +7,7 @@ use portcullis_protocol::{Granted, Keep, Lifetime, Moment, ReplyBody, RequestBod
 
 /// The most that one turn takes apart.
 const STEPS: u64 = 512;
-/// Permissions, which take several turns to end.
+/// Number of permissions. They take several turns to end.
 const CROWD: u64 = 3000;
 /// A lifetime that is longer than any test.
 const LONG: Lifetime = Lifetime::seconds(9);
@@ -26,8 +26,8 @@ fn hold_many(rig: &mut Rig, client: usize, lifetime: Lifetime, keep: Keep) -> Ve
     (0..CROWD).map(|_| granted(rig.ask(client, request(lifetime, keep)))).collect()
 }
 
-/// Turns until nearly nothing is held any more. Returns the most permissions and objects that ended in one turn.
-/// Another tenant sends requests all the time, and must be answered soon.
+/// Takes turns until nearly nothing is held any more. Returns the most permissions and objects that ended in one turn.
+/// Another tenant sends requests all the time, and must get replies soon.
 fn watch_the_end(rig: &mut Rig, other: usize) -> (u64, u64) {
     let (mut permissions, mut objects) = (0, 0);
     let mut asked = None;

@@ -1,4 +1,4 @@
-//! Names of objects: who may give, find and remove them, and when they go.
+//! Names of objects: which clients may give, find and remove them, and when they go.
 
 use crate::rig::{
     Rig, acquire, entry, free, granted, lookup, name, publish, refused, share, tenant, unpublish, unshare,
@@ -12,7 +12,7 @@ fn rig() -> Rig {
     Rig::new(NodeConfig { audit: true, ..crate::rig::config() })
 }
 
-/// A kept object without holders.
+/// Returns the name that an audit record is about.
 fn named(record: &AuditRecord) -> AuditedName {
     *record.name.clone().expect("the record is about a name")
 }
@@ -105,7 +105,7 @@ fn a_list_has_each_name_once_in_order_and_another_tenants_list_what_is_shared() 
     rig.end();
 }
 
-/// A name keeps no object: it goes with the object, and is free again.
+/// A name does not keep its object: the name goes with the object, and is free again.
 #[test]
 fn a_name_goes_with_its_object() {
     let mut rig = rig();

@@ -154,7 +154,7 @@ fn a_turn_takes_in_no_more_requests_than_it_may() {
     rig.end();
 }
 
-/// Replies leave before the node looks at the requests behind them.
+/// Replies leave before the node reads the requests behind them.
 #[test]
 fn requests_that_arrive_together_are_answered_each_with_its_own() {
     const TOGETHER: u64 = 15;
@@ -208,12 +208,12 @@ fn a_client_that_reads_again_has_every_reply_that_waited() {
     };
     rig.seat(client).is_deaf = true;
     ask(&mut rig, 3 * DEPTH - 5);
-    // A few slots become free, so that some of what waits gets one, and the next replies wait behind the rest.
+    // A few slots become free. Some of the waiting replies get one, and the next replies wait behind the rest.
     rig.seat(client).post_receives(0..3);
     rig.deliver();
     rig.settle();
     ask(&mut rig, 4);
-    // All of what waits gets a slot, and the next replies are written at once.
+    // All waiting replies get a slot, and the next replies are written at once.
     rig.seat(client).post_receives(3..DEPTH);
     rig.deliver();
     rig.settle();
@@ -303,7 +303,7 @@ fn a_turn_in_which_a_refusal_is_taken_in_says_that_it_worked() {
     rig.end();
 }
 
-/// The node waits for the NIC to take down what a tenant left behind, and may sleep meanwhile.
+/// The node waits for the NIC to take down the permissions that a tenant left behind, and may sleep meanwhile.
 #[test]
 fn a_node_that_waits_for_its_nic_is_not_busy() {
     let mut rig = Rig::new(NodeConfig { steps_per_turn: 10, ..crate::rig::config() });
@@ -544,7 +544,7 @@ fn a_pause_began_with_the_first_violation_after_the_last_pause() {
     rig.end();
 }
 
-/// An object has at most 1,024 holders, also when more parts become free at once than there is room for.
+/// An object has at most 1,024 holders, even if more parts become free at once than there is room for.
 #[test]
 fn those_who_wait_for_parts_are_let_in_up_to_the_most_holders() {
     const MOST: u64 = 1024;

@@ -1,4 +1,4 @@
-//! Both ends of a client's queue pairs, each on its own NIC: made, removed, broken and rebuilt.
+//! Both ends of a client's queue pairs, each on its own NIC: they are made, removed, broken and rebuilt.
 
 mod faltering;
 
@@ -26,7 +26,7 @@ const SIZE: EndpointSize = EndpointSize {
     message_bytes: 128,
     arena_bytes: 8192,
 };
-/// Where a request lies in the arena.
+/// Offset of a request in the arena.
 const REQUEST_AT: u64 = 4096;
 
 /// A client's queue pair addresses, which are never contacted.
@@ -87,7 +87,7 @@ fn a_nodes_ends_leave_nothing_behind_whichever_call_fails() {
         let made = ClientEnds::connect(&mut nic, admission, &SIZE, control, &data);
         if nic.hook.is_yet_to_fail() {
             let (ends, _, addresses) = made.expect("no call failed");
-            // Each is created, changed in three steps, and asked for its address.
+            // Each end is created, changed in three steps, and queried for its address.
             assert_eq!(calls, 5 * (1 + SIZE.data_queue_pairs));
             assert_eq!((ends.data.len(), addresses.len(), &ends.peers), (data.len(), data.len(), &data));
             assert_eq!(nic.nic.core().objects().queue_pairs, before.queue_pairs + 1 + data.len());
@@ -150,7 +150,7 @@ impl Pair {
         Self::under(first, ViolationLimits::default())
     }
 
-    /// The same, with these limits on violations.
+    /// Makes the pair with these limits on violations.
     fn under(first: [u32; 2], violations: ViolationLimits) -> Self {
         let mut nics = [0, 1].map(|machine: u8| {
             let patience = Lifetime::seconds(60);
@@ -200,7 +200,7 @@ impl Pair {
         }
     }
 
-    /// Lets everything happen that needs no time.
+    /// Lets all happen that needs no time.
     fn settle(&mut self) {
         for _ in 0..64 {
             self.carry();
@@ -210,7 +210,7 @@ impl Pair {
         }
     }
 
-    /// Asks the node, and returns its answer.
+    /// Sends a request to the node, and returns its reply.
     fn ask(&mut self, body: RequestBody) -> ReplyBody {
         self.sequence += 1;
         let bytes = Request { sequence: self.sequence, body }.encode();
@@ -274,7 +274,7 @@ fn ends_of_which_one_was_rebuilt_once_more_do_not_hear_each_other() {
     assert_eq!(pair.read(0, 0), None, "nobody answers");
 }
 
-/// A client that got no answer takes any answer to the rebuild as the end of what it had sent before.
+/// A client that got no reply takes any reply to the rebuild as the end of the requests that it had sent before.
 #[test]
 fn a_queue_pair_whose_rebuild_is_put_off_serves_nothing_meanwhile() {
     let limits = ViolationLimits { free_max: 0, ..ViolationLimits::default() };

@@ -1,4 +1,4 @@
-//! Freeing: after the answer nothing of an object is granted, and the memory goes with the last permission.
+//! Freeing: after the reply nothing of an object is granted, and the memory goes with the last permission.
 
 use crate::rig::{Rig, acquire, free, granted, keys, lookup, publish, refused, share};
 use portcullis_nic::Status;
@@ -30,7 +30,7 @@ fn reads(rig: &mut Rig, client: usize, it: &Granted) -> Status {
     rig.read(client, keys(it).0, it.address().0, 8).0
 }
 
-/// Two readers of one object, who overlap: neither gets it once it is freed, as often as they try.
+/// Two readers of one object overlap: neither gets the object once it is freed, however often they try.
 #[test]
 fn nobody_gets_an_object_that_was_freed_while_a_reader_holds_it() {
     let mut rig = Rig::new(crate::rig::config());
@@ -69,7 +69,7 @@ fn requests_that_wait_for_a_freed_object_are_refused_and_its_name_goes() {
     rig.end();
 }
 
-/// A permission that is asked for before the free, and would be granted after its answer.
+/// A permission is requested before the free, and would be granted after the free's reply.
 #[test]
 fn a_grant_that_is_under_way_does_not_come_after_the_answer() {
     let mut rig = Rig::new(crate::rig::config());
@@ -113,7 +113,7 @@ fn a_free_that_waits_for_the_holders_is_answered_after_the_last_one() {
     let first = rig.send(owner, free_with(object, Holders::Await));
     rig.settle();
     rig.revoke(readers[0], held[0].permission);
-    // A second one waits as well, and one that does not wait is answered.
+    // A second free waits as well, and a free that does not wait gets its reply.
     let second = rig.send(readers[0], free_with(object, Holders::Await));
     assert_eq!(rig.ask(owner, free(object)), ReplyBody::Done);
     rig.settle();
@@ -143,7 +143,7 @@ fn a_free_that_waits_can_be_made_one_that_ends() {
     rig.end();
 }
 
-/// More members than a turn has steps.
+/// The head has more members than a turn has steps.
 #[test]
 fn a_head_takes_a_crowd_of_members_with_it() {
     const MEMBERS: usize = 300;
@@ -159,7 +159,7 @@ fn a_head_takes_a_crowd_of_members_with_it() {
         let it = granted(rig.ask(reader, shared(members[MEMBERS / 2], NOW)));
         let freed = rig.send(owner, free_with(head, holders));
         if holders == Holders::Stay {
-            // In the turn in which the answer comes members are still there.
+            // In the turn in which the reply arrives, members still exist.
             while rig.reply(owner, freed).is_none() {
                 rig.turn();
             }
@@ -179,7 +179,7 @@ fn a_head_takes_a_crowd_of_members_with_it() {
     }
 }
 
-/// Another tenant that may use an object cannot free it, whichever way it asks.
+/// Another tenant that may use an object cannot free it, by any request.
 #[test]
 fn an_object_is_not_its_guests_to_free() {
     let mut rig = Rig::new(crate::rig::config());
@@ -196,7 +196,7 @@ fn an_object_is_not_its_guests_to_free() {
     rig.end();
 }
 
-/// A client that frees what it holds, in one request.
+/// A client frees in one request an object that it holds.
 #[test]
 fn a_permission_that_ends_with_its_object_frees_it_for_all() {
     let mut rig = Rig::new(crate::rig::config());

@@ -1,4 +1,4 @@
-//! Clients that send anything and leave at any time: they get an error at most, and nothing of them stays.
+//! Clients that send anything and leave at any time: they get an error at most, and leave nothing behind.
 
 use crate::rig::{Rig, acquire, allocate, granted, keys};
 use portcullis_nic::Status;
@@ -10,7 +10,7 @@ use portcullis_protocol::{
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
-/// A message of random bytes, or a request that is changed in some bytes and cut off.
+/// A message of random bytes, or a request that is changed in some bytes and truncated.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let any_bytes = prop::collection::vec(any::<u8>(), 0..200);
     let changes = prop::collection::vec((0..MESSAGE_BYTES, any::<u8>()), 0..4);
@@ -37,7 +37,7 @@ fn keep() -> impl Strategy<Value = Keep> {
 }
 
 fn about_a_name() -> impl Strategy<Value = RequestBody> {
-    // Names that meet, and the tenants of the test and another.
+    // Names that occur more than once, and the tenants of the test and another.
     let name = || (0u8..3).prop_map(|number| crate::rig::name(&format!("name {number}")));
     let tenant = || (0u8..3).prop_map(|number| crate::rig::tenant(["a", "b", "c"][usize::from(number)]));
     let address = (0u64..2000).prop_map(|at| RemoteAddress(0x1000_0000_0000 + at * 8));
@@ -223,7 +223,7 @@ fn a_message_that_means_nothing_is_answered_with_its_number() {
     rig.seat(client).send_raw(&bytes);
     rig.settle();
     assert_eq!(rig.reply(client, sequence), Some(ReplyBody::Refused(Refusal::Malformed)));
-    // A message that is cut off has no number, and must not get the number of an earlier message in the same slot.
+    // A truncated message has no number, and must not get the number of an earlier message in the same slot.
     rig.seat(client).send_raw(&bytes[..63]);
     rig.settle();
     assert_eq!(rig.unmatched(client).map(|reply| reply.body), Some(ReplyBody::Refused(Refusal::Malformed)));
@@ -255,7 +255,7 @@ fn who_is_admitted_and_does_not_come_leaves_nothing() {
     rig.end();
 }
 
-/// The client sends requests and never posts a receive for an answer.
+/// The client sends requests and never posts a receive for a reply.
 #[test]
 fn a_client_that_takes_no_answers_is_shown_out_and_harms_nobody() {
     let mut rig = Rig::new(crate::rig::config());

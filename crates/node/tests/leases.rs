@@ -1,4 +1,4 @@
-//! How permissions end and what follows: lifetimes, extensions, waiting, names that are used again.
+//! The ends of permissions and their consequences: lifetimes, extensions, waiting, ids that are used again.
 
 use crate::rig::{Rig, acquire, allocate, granted, keys, refused, word};
 use portcullis_nic::Status;
@@ -15,7 +15,7 @@ fn rig() -> Rig {
 }
 
 fn is_live(rig: &mut Rig, client: usize, it: &Granted) -> bool {
-    // An extension to less than the permission has is answered without a change.
+    // A request for a shorter lifetime than the permission has gets a reply and changes nothing.
     match rig.ask(client, RequestBody::Extend { permission: it.permission, lifetime: Lifetime(1) }) {
         ReplyBody::Extended(_) | ReplyBody::Refused(Refusal::NotExtendable) => true,
         ReplyBody::Refused(Refusal::NotLive) => false,
@@ -196,7 +196,7 @@ fn nobody_overtakes_those_who_wait() {
     let reader = granted(rig.ask(clients[0], acquire(it.object, Sharing::Shared, Lifetime(0))));
     let writer = rig.send(clients[1], acquire(it.object, Sharing::Exclusive, wait));
     rig.settle();
-    // The request could share with the reader, but the writer came first.
+    // The request could share with the reader, but the writer was first.
     assert_eq!(
         refused(rig.ask(clients[2], acquire(it.object, Sharing::Shared, Lifetime(0)))),
         Refusal::Conflict

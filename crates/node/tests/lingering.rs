@@ -12,7 +12,7 @@ fn config() -> NodeConfig {
     NodeConfig { linger_max: LINGER, ..crate::rig::config() }
 }
 
-/// The size of this percentage of the pool.
+/// Returns the number of bytes of this percentage of the pool.
 fn share(rig: &Rig, hundredths: u64) -> u64 {
     rig.node.config().pool_bytes * hundredths / 100
 }
@@ -39,7 +39,7 @@ fn a_window_lingers_for_its_time_and_no_longer() {
     rig.pass(Lifetime(LINGER.0 / 2));
     assert_eq!(objects(&rig), 1, "nobody needs its memory: the unbind waits");
     assert_eq!(rig.read(client, keys(&it).0, it.address().0, 8).0, Status::Success);
-    // The node looks four times in each linger time.
+    // The node checks four times in each linger time.
     rig.pass(Lifetime(LINGER.0 / 2 + LINGER.0 / 4));
     assert_eq!(objects(&rig), 0);
     assert_eq!(rig.read(client, keys(&it).0, it.address().0, 8).0, Status::RemoteAccessError);
@@ -103,7 +103,7 @@ fn nothing_lingers_while_headers_are_scarce() {
             objects(&rig)
         })
         .collect();
-    // Two of the sixteen headers were free. With the third free one, more than a quarter are free.
+    // Two of the sixteen headers were free. With the third free one, more than a quarter is free.
     assert_eq!(left, [13, 12, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11]);
     rig.end();
 }
@@ -131,7 +131,7 @@ fn many_windows_that_have_lingered_end_over_several_turns_without_time() {
     rig.end();
 }
 
-/// More requests wait for memory than the node looks at when some becomes free.
+/// More requests wait for memory than the node retries when some becomes free.
 #[test]
 fn everybody_who_waits_for_memory_hears_when_none_is_on_its_way_any_more() {
     const CLIENTS: usize = 8;
@@ -141,7 +141,7 @@ fn everybody_who_waits_for_memory_hears_when_none_is_on_its_way_any_more() {
     let others: Vec<usize> = (0..CLIENTS).map(|_| rig.attach("b")).collect();
     let (most, half) = (share(&rig, 60), share(&rig, 50));
     let_linger(&mut rig, client, most);
-    // All requests are sent before the node looks.
+    // All requests are sent before the node reads any.
     let asked: Vec<(usize, u32)> = (0..WAITING)
         .map(|number| (others[number % CLIENTS], rig.send(others[number % CLIENTS], allocate(half, false))))
         .collect();

@@ -1,4 +1,5 @@
-//! What a node promises, one module a subject. One program: the node is compiled once for all of them.
+//! The promises of a node, one module for each subject. They are one program, so that the node is compiled once for all
+//! of them.
 
 mod audit;
 mod charging;

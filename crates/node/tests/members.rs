@@ -1,4 +1,4 @@
-//! Objects that belong to another one, their head: they are shared as it is, and no further.
+//! Objects that belong to another one, their head: they are shared in the same way as the head, and no further.
 
 use crate::rig::{Rig, free, granted, publish, refused, share, unpublish, unshare};
 use portcullis_node::{AuditEvent, AuditedMember, NodeConfig};

@@ -1,4 +1,4 @@
-//! Memory: what fits, which refusals name which numbers, whose bytes are visible, and when objects go.
+//! Memory: the sizes that fit, the numbers in refusals, the bytes that are visible, and the ends of objects.
 
 use crate::rig::{Rig, acquire, allocate, free, granted, keys, refused};
 use portcullis_nic::Status;
@@ -85,7 +85,7 @@ fn permissions_are_counted_too() {
     rig.end();
 }
 
-/// Delayed unbinding must not be visible: a client that was told that memory is free may use its quota again.
+/// Delayed unbinding must not be visible: a client that got the reply to its revoke may use its quota again.
 #[test]
 fn a_quota_is_free_as_soon_as_the_revoke_is_answered() {
     let mut rig = Rig::new(quota((1 << 20) + 32, 100));
@@ -201,8 +201,8 @@ fn nobody_sees_another_tenants_bytes() {
     }
 }
 
-/// A pool of one object of 2 MiB, which a tenant has written to and freed. A client of tenant «b» has asked to share
-/// the memory: the scrub has begun and takes many turns.
+/// A pool of one object of 2 MiB, to which a tenant has written and which it has freed. A client of tenant «b» has
+/// requested to share the memory: the scrub has begun and takes many turns.
 fn being_scrubbed() -> (Rig, usize, ObjectName, u32) {
     let mut rig = Rig::new(NodeConfig { pool_bytes: LARGE + PAGE, ..crate::rig::config() });
     let (one, two) = (rig.attach("a"), rig.attach("b"));
@@ -277,7 +277,7 @@ fn a_lease_does_not_run_while_its_memory_is_scrubbed() {
 fn a_scrub_touches_no_neighbour() {
     let mut rig = Rig::new(NodeConfig { pool_bytes: 2 * PAGE, ..crate::rig::config() });
     let (one, two) = (rig.attach("a"), rig.attach("b"));
-    // Objects of two tenants come and go side by side in one page.
+    // Objects of two tenants are allocated and freed side by side in one page.
     let stays: Vec<Granted> = (0..8).map(|_| rig.allocate(one, 200, true)).collect();
     for it in &stays {
         rig.write(one, keys(it).0, it.address().0, &[0x11; 200]);

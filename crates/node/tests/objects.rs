@@ -1,4 +1,4 @@
-//! Objects: their references, how long they live, who holds which parts of them, and their alignment.
+//! Objects: their references, their lifetimes, the holders of their parts, and their alignment.
 
 use crate::rig::{Rig, acquire, free, granted, keys, refused};
 use portcullis_nic::Status;
@@ -96,7 +96,7 @@ fn a_reference_that_was_made_up_names_nothing() {
     rig.end();
 }
 
-/// No tenant is told whether another tenant's object exists.
+/// No tenant learns whether another tenant's object exists.
 #[test]
 fn another_tenants_reference_is_refused_as_one_to_nothing() {
     let mut rig = rig();
@@ -284,7 +284,7 @@ fn parts_that_share_no_byte_are_held_beside_each_other() {
     rig.end();
 }
 
-/// A client that waits for a part stops the holders that it has to wait for, and no others.
+/// A client that waits for a part sends notice to the holders for which it has to wait, and to no others.
 #[test]
 fn waiting_for_a_part_gives_notice_to_its_holders_alone() {
     let mut rig = rig();

@@ -88,7 +88,7 @@ fn windows_that_were_lost_do_not_count_against_the_tenant() {
     rig.end();
 }
 
-/// The most windows that one idle turn allocates or ends.
+/// The most windows that one idle turn allocates or deallocates.
 const PER_TURN: u64 = 16;
 
 #[test]

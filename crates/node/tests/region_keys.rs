@@ -1,4 +1,4 @@
-//! Clients without queue pairs: which regions the node opens and closes for their permissions, and when.
+//! Clients without queue pairs: the regions that the node opens and closes for their permissions, and when.
 
 mod model;
 mod world;
@@ -139,7 +139,7 @@ fn an_object_that_is_let_go_of_goes_with_its_last_region() {
         RequestBody::Allocate { size: 64, alignment: 0, lifetime, rights, sharing: Sharing::Shared, keep };
     let first = granted(world.ask(one, body));
     let second = granted(world.ask(other, acquire(first.object, Sharing::Shared, NOW)));
-    // All in one turn: it is let go of, it loses its holders, and somebody asks for it again.
+    // All in one turn: the object is freed, it loses its holders, and a client requests it again.
     let orders = [
         (one, free(first.object)),
         (one, revoke(&first, false)),
@@ -166,7 +166,7 @@ fn whoever_leaves_has_nothing_open_from_that_moment_and_its_sibling_keeps_all() 
     let held: Vec<Granted> = (0..5).map(|_| world.hold(one)).collect();
     assert!(held.iter().all(|it| world.region(it).is_some()));
     let kept = world.hold(sibling);
-    // Asked for, and not yet heard.
+    // The request is sent, and not yet handled.
     world.say(one, allocate(64, false));
     world.leave(one);
     assert_eq!(world.open(), 1);
@@ -178,7 +178,8 @@ fn whoever_leaves_has_nothing_open_from_that_moment_and_its_sibling_keeps_all() 
     world.end();
 }
 
-/// The tenant goes with its last client. What has ended by then and the books have not heard of goes with it, once.
+/// The tenant ends with its last client. The permissions that have ended by then and that are not yet reported to the
+/// books end with it, once.
 #[test]
 fn a_tenant_that_ends_with_many_permissions_goes_in_turns_and_others_are_served_meanwhile() {
     const HELD: usize = 300;
@@ -226,7 +227,7 @@ fn the_last_client_leaves_while_its_ended_permissions_are_on_their_way_to_the_bo
                 world.turn_alone();
             }
             world.leave(guest);
-            // Another tenant gets the memory, and the slots of what has gone.
+            // Another tenant gets the memory, and the slots of the permissions that have gone.
             let next = world.guest("b");
             world.hold(next);
             world.settle();
@@ -245,7 +246,7 @@ fn an_extension_keeps_the_region_open_and_the_end_of_its_time_closes_it() {
     let extended = Lifetime::millis(300);
     let body = RequestBody::Extend { permission: by_message.permission, lifetime: extended };
     assert!(!matches!(world.ask(guest, body), ReplyBody::Refused(_)));
-    // What the client's atomic does, on the word that is open to it.
+    // This is the effect of the client's atomic on the word that is open to it.
     let word = world.region(&by_word).expect("it is open").lifetime_word;
     let region = world.region(&by_word).expect("it is open");
     let at = word.0.wrapping_sub(region.address.0).wrapping_add(region.offset);

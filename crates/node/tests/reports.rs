@@ -1,4 +1,4 @@
-//! What a node reports to its operator about its clients.
+//! The node's reports to its operator about its clients.
 
 use crate::rig::Rig;
 use portcullis_node::NodeConfig;

@@ -35,7 +35,7 @@ enum Op {
         by: usize,
         size: u64,
     },
-    /// One client waits for what another client revokes.
+    /// One client waits for an object whose permission another client revokes.
     WaitAndRevoke {
         which: usize,
         by: usize,
@@ -190,7 +190,7 @@ impl World {
         self.rig.reply(holder, revoke).expect("a reply to the revoke");
         let mut reply = self.rig.reply(client, wants);
         if reply.is_none() && !is_new {
-            // Others share the object. The wait is a microsecond.
+            // Other clients share the object. The wait is a microsecond.
             self.rig.pass(Lifetime(1));
             reply = self.rig.reply(client, wants);
         }

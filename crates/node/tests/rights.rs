@@ -1,4 +1,4 @@
-//! What a permission opens, and that it opens nothing else: bytes, rights, tenants, under each mechanism.
+//! The accesses that a permission allows, and that it allows no other: bytes, rights, tenants, under each mechanism.
 
 use crate::rig::{Rig, granted, keys, refused, word};
 use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
@@ -166,7 +166,7 @@ fn each_right_opens_its_operation_and_no_other() {
     }
 }
 
-/// Has the queue pair rebuilt if it broke.
+/// Gets the queue pair rebuilt if it broke.
 fn back(rig: &mut Rig, client: usize) {
     rig.settle();
     if rig.ask(client, RequestBody::Recover { queue_pair: 0 }) == ReplyBody::Done {

@@ -1,4 +1,4 @@
-//! Objects that are shared with other tenants: what they may do, and how it ends.
+//! Objects that are shared with other tenants: the permissions of those tenants, and their end.
 
 use crate::rig::{
     Rig, acquire, entry, free, granted, keys, lookup, publish, refused, share, unpublish, unshare,
@@ -28,7 +28,7 @@ fn read(object: ObjectRef) -> RequestBody {
     ask(object, READ, Sharing::Shared, NOW)
 }
 
-/// A kept object of `client`'s without holders, with a name that is shared with tenant `b`.
+/// Makes a kept object of `client` without holders, with a name that is shared with tenant `b`.
 fn shared(rig: &mut Rig, client: usize, rights: Rights) -> ObjectRef {
     let it = rig.allocate(client, 1000, true);
     rig.revoke(client, it.permission);
@@ -165,7 +165,7 @@ fn what_another_tenant_holds_ends_when_the_share_ends() {
             let it = granted(rig.ask(guest, ask(object, BOTH, Sharing::Shared, NOW)));
             let other = granted(rig.ask(guest, read(object)));
             assert_eq!(rig.ask_soon(owner, end), ReplyBody::Done);
-            // From the answer on, and without a further turn of the node.
+            // This holds from the reply on, and without a further turn of the node.
             for it in [&it, &other] {
                 assert_eq!(rig.read(guest, keys(it).0, it.address().0, 8).0, Status::RemoteAccessError);
                 rig.settle();
@@ -295,7 +295,7 @@ fn a_permission_counts_for_its_holder_and_the_bytes_for_their_owner() {
     rig.end();
 }
 
-/// What another tenant wrote is scrubbed, for the object's own tenant too.
+/// The bytes that another tenant wrote are scrubbed, for the object's own tenant too.
 #[test]
 fn the_owners_next_object_does_not_hold_what_another_tenant_wrote() {
     for rights in [BOTH, Rights::ATOMIC | Rights::READ] {
@@ -328,7 +328,7 @@ fn a_tenant_that_leaves_gives_back_what_it_held_of_others() {
     rig.settle();
     assert_eq!(rig.node.counters().tenants, 1);
     granted(rig.ask(owner, ask(object, BOTH, Sharing::Exclusive, NOW)));
-    // The share is the name's, not the client's: it is there when the tenant comes back.
+    // The share belongs to the name, not to the client: it still exists when the tenant attaches again.
     let again = rig.attach("b");
     entry(rig.ask(again, lookup(Some("a"), "table")));
     rig.end();
@@ -344,7 +344,7 @@ fn a_tenant_need_not_be_there_to_be_shared_with() {
     rig.end();
 }
 
-/// The objects of a tenant that has gone are shared for as long as they are kept.
+/// The objects of a tenant without clients are shared for as long as they are kept.
 #[test]
 fn what_is_kept_without_its_tenants_clients_can_be_acquired_until_it_goes() {
     let (mut rig, owner, guest, object) = world(READ);
@@ -361,7 +361,7 @@ fn what_is_kept_without_its_tenants_clients_can_be_acquired_until_it_goes() {
     rig.end();
 }
 
-/// However the two tenants go, nothing is used again while a window of the other still opens it.
+/// In whatever order the two tenants end, no memory is used again while a window of the other still opens it.
 #[test]
 fn an_owner_that_vanishes_while_others_hold_its_objects_takes_their_permissions_along() {
     for mechanism in [Mechanism::MemoryWindow, Mechanism::MemoryRegion] {
@@ -405,7 +405,7 @@ fn tenants_that_hold_each_others_objects_go_in_any_order() {
     }
 }
 
-/// A node that ends leaves nothing behind, whoever holds whose objects.
+/// A node that ends leaves nothing behind, whichever tenants hold permissions over whose objects.
 #[test]
 fn a_node_ends_while_objects_are_shared() {
     let (mut rig, owner, guest, object) = world(Rights::all());
@@ -447,8 +447,8 @@ fn the_end_of_a_share_with_a_crowd_holds_up_nobody() {
     rig.end();
 }
 
-/// The owner's window comes down behind a crowd of others. The other tenant's is alone in its queue, and would be bound
-/// first.
+/// The owner's window is unbound behind a crowd of others. The other tenant's window is alone in its queue, and would
+/// be bound first.
 #[test]
 fn a_permission_does_not_overtake_the_end_of_another_tenants_behind_a_crowd() {
     let (mut rig, owner, guest, object) = world(Rights::all());

@@ -1,4 +1,4 @@
-//! Late accesses, strays and guesses: the cases in which they are hard to tell apart. Each bar is reported once.
+//! Late accesses, strays and guesses: the cases in which they are hard to distinguish. Each bar is reported once.
 
 use crate::rig::{Rig, granted, guess, is_refused, keys, refused, word};
 use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
@@ -13,7 +13,7 @@ fn config() -> NodeConfig {
     NodeConfig { violations: LIMITS, audit: true, ..crate::rig::config() }
 }
 
-/// Has the queue pair rebuilt when the pauses are over. Returns whether there was a pause.
+/// Gets the queue pair rebuilt once the pauses are over. Returns whether there was a pause.
 fn recover(rig: &mut Rig, client: usize) -> bool {
     let mut paused = false;
     loop {
@@ -145,7 +145,7 @@ fn a_clients_bar_is_told_once_whatever_it_breaks_after_it() {
     is_refused(&mut rig, client, key, behind);
     assert_eq!(audited(&mut rig, AuditEvent::Bar), 1);
     assert_eq!(rig.node.poll_evicted(), Some(rig.seat(client).id));
-    // The client has another queue pair and is not shown out yet. Its accesses there no longer count as late.
+    // The client has another queue pair and is not detached yet. Its accesses there no longer count as late.
     rig.pass(Lifetime(LIMITS.late_grace.0 + 1));
     let lkey = rig.seat(client).lkey();
     let local = portcullis_nic::LocalSpan { address: 512 << 10, length: 8, lkey };

@@ -1,4 +1,4 @@
-//! The cost of violations, and who pays it: pauses, bars, and the rebuild of queue pairs.
+//! The cost of violations, and the client or tenant that pays it: pauses, bars, and the rebuild of queue pairs.
 
 use crate::rig::{Rig, acquire, allocate, keys, refused};
 use portcullis_nic::{Operation, Status, VerbsEndpoint};
@@ -92,7 +92,7 @@ fn some_are_free_then_come_pauses_and_then_the_bar() {
     rig.end();
 }
 
-/// A node that records these events, and a client of tenant "a" whose guesses have got the tenant barred.
+/// A node that records these events, and a client of tenant "a" whose guesses have led to a bar of the tenant.
 fn barred_rig(audit_events: AuditEvents) -> (Rig, usize) {
     let mut rig = Rig::new(NodeConfig { audit: true, audit_events, ..config() });
     let client = rig.attach("a");
@@ -158,7 +158,7 @@ fn the_operator_ends_a_bar_and_a_pause_and_nothing_else() {
     rig.end();
 }
 
-/// A request that is under way when the bar begins gets an answer, but no permission.
+/// A request that is under way when the bar begins gets a reply, but no permission.
 #[test]
 fn a_request_under_way_when_the_bar_falls_is_refused() {
     for turns in 0..6 {

@@ -1,5 +1,5 @@
-//! Mechanism `window-group`: a key opens nothing on any queue pair but its own, and the windows of a group come and go
-//! together.
+//! Mechanism `window-group`: a key opens nothing on any queue pair but its own, and the windows of a group are bound
+//! and unbound together.
 
 use crate::rig::{Rig, granted, refused, word};
 use portcullis_nic::{LocalSpan, Operation, RemoteSpan, Status, VerbsEndpoint, WorkRequest};
@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 /// Data queue pairs of the rig's clients.
 const QUEUE_PAIRS: u32 = 2;
 const REFUSED: Status = Status::RemoteAccessError;
-/// With all rights one window covers lifetime word and buffer, with fewer there are two.
+/// With all rights one window covers lifetime word and buffer. With fewer rights there are two windows.
 const RIGHTS: [Rights; 2] = [Rights::all(), Rights::READ];
 
 /// Whether the NIC lets one queue pair bind for all others. Otherwise each window is bound on its own queue pair.
@@ -46,7 +46,8 @@ fn group(granted: &Granted) -> KeyGroup {
     }
 }
 
-/// An access of a client's queue pair that moves or changes nothing. A queue pair that it breaks is rebuilt.
+/// Executes an access of a client's queue pair that moves or changes nothing. If it breaks the queue pair, gets that
+/// rebuilt.
 fn try_key(
     rig: &mut Rig,
     (client, queue_pair): (usize, u32),
@@ -66,7 +67,7 @@ fn rebuild(rig: &mut Rig, (client, queue_pair): (usize, u32)) {
     rig.seat(client).endpoint.rebuilt(queue_pair);
 }
 
-/// Has a client break a queue pair of its own, which it does not have rebuilt.
+/// Makes a client break a queue pair of its own, without a rebuild.
 fn break_queue_pair(rig: &mut Rig, (client, queue_pair): (usize, u32)) {
     let local = LocalSpan { address: 512 << 10, length: 8, lkey: rig.seat(client).lkey() };
     let remote = RemoteSpan { address: RemoteAddress(0), rkey: Rkey::new(0, 0) };
@@ -225,8 +226,8 @@ fn binds_that_fail_grant_nothing_and_leave_nothing_and_the_next_ones_work() {
         refused(rig.ask(client, allocation(Rights::READ)));
         rig.nic.hook.is_broken = false;
         if !chains {
-            // What the NIC refuses breaks the queue pair that it was posted on, and here that is the client's, which notices
-            // it with the next access.
+            // A request that the NIC refuses breaks the queue pair on which it was posted. Here that is the client's,
+            // and the client notices it with its next access.
             for (queue_pair, buffer, _) in keys_by_queue_pair(&it) {
                 assert_eq!(read(&mut rig, (client, queue_pair), buffer, &it), Status::RetryExceededError);
             }
@@ -260,8 +261,8 @@ fn too_few_windows_for_a_group_are_no_group_and_none_of_them_is_lost() {
     }
 }
 
-/// The NIC flushes the invalidations on a queue pair that its client breaks. The windows are closed all the same, also after
-/// the rebuild.
+/// The NIC flushes the invalidations on a queue pair that its client breaks. The windows are closed all the same, even
+/// after the rebuild.
 #[test]
 fn who_breaks_a_queue_pair_keeps_nothing_that_ends_meanwhile() {
     for (chains, rights) in WAYS.into_iter().flat_map(|chains| RIGHTS.map(|rights| (chains, rights))) {
@@ -317,7 +318,7 @@ fn what_comes_and_goes_while_a_queue_pair_is_broken_leaves_the_others_in_peace()
     }
 }
 
-/// More binds than the NIC's end of a queue pair holds wait for its rebuild.
+/// More binds wait for the rebuild of a queue pair than the NIC's end of it holds.
 #[test]
 fn a_rebuilt_queue_pair_has_all_windows_of_its_client_when_the_client_is_told() {
     for chains in WAYS {
@@ -384,7 +385,7 @@ fn clients_that_break_their_queue_pairs_at_any_time_harm_nobody_and_leave_nothin
     }
 }
 
-/// Posts what breaks a queue pair, and does not wait for that.
+/// Posts a request that breaks a queue pair, and does not wait for the break.
 fn break_at_any_time(rig: &mut Rig, (client, queue_pair): (usize, u32)) {
     let local = LocalSpan { address: 512 << 10, length: 8, lkey: rig.seat(client).lkey() };
     let remote = RemoteSpan { address: RemoteAddress(0), rkey: Rkey::new(0, 0) };
@@ -392,7 +393,7 @@ fn break_at_any_time(rig: &mut Rig, (client, queue_pair): (usize, u32)) {
     rig.seat(client).endpoint.post(queue_pair, &[request]);
 }
 
-/// Each request of a batch needs an entry of the completion queue. Here there are far fewer than requests.
+/// Each request of a batch needs an entry of the completion queue. Here there are far fewer entries than requests.
 #[test]
 fn a_short_completion_queue_delays_the_binds_of_all_tenants_and_loses_none() {
     for chains in WAYS {

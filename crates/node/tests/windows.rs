@@ -1,4 +1,4 @@
-//! Windows and their keys: the cost of each permission, that keys always change, and that no window is lost.
+//! Windows and their keys: the cost of each permission, the change of keys, and that no window is lost.
 
 use crate::rig::{Rig, acquire, granted, keys, refused};
 use portcullis_node::{NodeConfig, Reductions};
@@ -152,7 +152,7 @@ fn a_tenant_without_windows_left_hears_so_and_nothing_leaks() {
     }
 }
 
-/// Two windows are needed and one is there. That one must not be lost.
+/// Two windows are needed and only one is left. That one must not be lost.
 #[test]
 fn a_permission_that_gets_half_its_windows_gives_them_back() {
     let mut rig = Rig::new(NodeConfig { windows_max: 3, windows_ready: 1, ..with(Reductions::none()) });
@@ -170,7 +170,7 @@ fn a_permission_that_gets_half_its_windows_gives_them_back() {
     rig.end();
 }
 
-/// More at once than the queue for binds holds.
+/// More permissions end at once than the queue for binds holds.
 #[test]
 fn thousands_of_permissions_end_together() {
     for reductions in [Reductions::default(), Reductions::none()] {

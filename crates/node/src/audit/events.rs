@@ -1,4 +1,4 @@
-//! Which events of the audit log are written.
+//! The set of events that the audit log records.
 
 use super::AuditEvent;
 use portcullis_errors::{Coded, ErrorCode};
@@ -22,13 +22,13 @@ impl AuditEvents {
         Self(0)
     }
 
-    /// This set and `event`.
+    /// Returns this set with `event`.
     #[must_use]
     pub const fn with(self, event: AuditEvent) -> Self {
         Self(self.0 | 1 << event as u32)
     }
 
-    /// This set and `others`.
+    /// Returns the union of this set and `others`.
     #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 | others.0)
@@ -53,7 +53,7 @@ impl FromIterator<AuditEvent> for AuditEvents {
     }
 }
 
-/// There is no event of that name.
+/// Error: no event has that name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{name:?} is no event of the audit log: there are {Names}")]
 pub struct UnknownAuditEvent {

@@ -8,7 +8,7 @@ use portcullis_protocol::{
     ClientId, Credential, Lifetime, Moment, ObjectName, Part, Refusal, Rights, Sharing,
 };
 
-/// A permission that is set up on the NIC already, and that its holder knows of.
+/// A permission that is set up on the NIC already, and that its holder already knows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Adopted {
     pub client: ClientId,
@@ -21,11 +21,12 @@ pub(crate) struct Adopted {
 }
 
 impl<M: Memory> Books<M> {
-    /// Enters a permission that exists. It ends like every other one, with a [`Withdraw`](super::Effect::Withdraw), but
-    /// no client is told that it has started.
+    /// Enters a permission that exists already. It ends like every other permission, with a
+    /// [`Withdraw`](super::Effect::Withdraw), but no client gets a reply that it has started.
     ///
     /// # Errors
-    /// The books refuse it like a request for it that does not wait. The permission is then to be taken down.
+    /// The books refuse the permission as they would refuse a request for it that does not wait. The caller must then
+    /// take its protection down.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "chains on the NIC, which make such permissions, are to come")

@@ -1,4 +1,4 @@
-//! Which tenants and clients are barred or paused, and how that ends: by time or by the operator.
+//! The tenants and clients that are barred or paused, and the end of bars and pauses: by time or by the operator.
 
 use super::Books;
 use super::clients::Client;
@@ -13,13 +13,13 @@ use std::sync::Arc;
 pub struct Bar {
     /// The tenant's name.
     pub tenant: Arc<str>,
-    /// The client. `None`: the tenant with all its clients.
+    /// The client. `None`: the bar is for the tenant with all its clients.
     pub client: Option<ClientId>,
-    /// Whether it is barred: all its permissions have ended. Otherwise it is paused, and they go on.
+    /// Whether it is barred: all its permissions have ended. Otherwise it is paused, and keeps its permissions.
     pub barred: bool,
-    /// Since when, on the node's clock.
+    /// Start of the bar or pause, on the node's clock.
     pub since: Moment,
-    /// Until when.
+    /// End of the bar or pause, on the node's clock.
     pub until: Moment,
     /// The kind of violation.
     pub charge: Charge,
@@ -32,22 +32,23 @@ pub struct ClientReport {
     pub id: ClientId,
     /// The name of its tenant.
     pub tenant: Arc<str>,
-    /// Its process id, where the node knows it.
+    /// The client's process id, if the node knows it.
     pub process: Option<u32>,
-    /// Permissions that it holds.
+    /// Number of permissions that the client holds.
     pub permissions: u64,
     /// Bytes of the objects of these permissions. An object counts with each of them.
     pub bytes: u64,
-    /// Chunks that it holds, as far as the node has taken it up. The books know those that the node's CPU has handed out.
+    /// Number of chunks that the client holds, as far as the node has recorded it. The books count only chunks that the
+    /// node's CPU has handed out.
     pub chunks: u64,
-    /// Its refused accesses since it attached.
+    /// The client's refused accesses since it attached.
     pub violations: Violations,
-    /// Whether the client is served, its tenant's standing included.
+    /// Whether the client is served. This includes its tenant's standing.
     pub standing: Standing,
 }
 
 impl<M: Memory> Books<M> {
-    /// What is barred or paused now: tenants by name, then clients by number.
+    /// Returns all present bars and pauses: those of tenants by name, then those of clients by number.
     pub fn bars(&self, now: Moment) -> Vec<Bar> {
         let tenants = self.standings.iter().filter_map(|(name, record)| {
             let (barred, until) = not_served(record.guesses.standing(now))?;
@@ -66,7 +67,7 @@ impl<M: Memory> Books<M> {
     }
 
     /// Lifts the bars and pauses of the tenant called `name` and of its clients, as if none of them had ever broken a
-    /// rule. Returns whether there was one. A client that was evicted for its bar stays out until it attaches again.
+    /// rule. Returns whether there was a bar or a pause. A client that was evicted for its bar must attach again.
     pub fn unbar(&mut self, name: &str, now: Moment) -> bool {
         let mut lifted = false;
         if let Some(name) = self.standings.forgive(name, now) {
@@ -87,7 +88,7 @@ impl<M: Memory> Books<M> {
         lifted
     }
 
-    /// The attached clients, by number.
+    /// Reports on the attached clients, in the order of their numbers.
     pub fn clients(&self, now: Moment) -> Vec<ClientReport> {
         let report = |client: &Client| ClientReport {
             id: client.id,
@@ -102,7 +103,7 @@ impl<M: Memory> Books<M> {
         self.clients.iter().map(report).collect()
     }
 
-    /// Ends the bars whose time is over.
+    /// Ends the bars that have lasted for their time.
     pub(super) fn end_bars(&mut self, now: Moment) -> bool {
         let Some(served) = self.standings.take_served(now) else { return false };
         for name in served {
@@ -120,7 +121,7 @@ impl<M: Memory> Books<M> {
     }
 }
 
-/// Whether the standing is a bar, and when it ends. `None`: the standing is good.
+/// Returns whether the standing is a bar, and when it ends. `None`: the standing is good.
 fn not_served(standing: Standing) -> Option<(bool, Moment)> {
     match standing {
         Standing::Good => None,

@@ -1,43 +1,43 @@
 //! Sealed packets that a client was charged with.
 //!
-//! Whoever is on the path of a client can send a copy of any packet of it. A copy has the counter of its original, and only
-//! the client can seal another packet. So each is charged once. Packets are remembered as they are, because counters alone
-//! would not do: a dishonest client could seal one request with a large counter, or all its requests with the same one, and
-//! stray for nothing from then on.
+//! An attacker on a client's path can send a copy of any packet of the client. A copy has the counter of its original,
+//! and only the client can seal another packet. So each packet is charged once. Whole packets are remembered, because
+//! counters alone would not suffice: a dishonest client could seal one request with a large counter, or all its
+//! requests with the same counter, and from then on stray at no cost.
 
 use portcullis_nic::RefusedAccess;
 use portcullis_protocol::SealedPacket;
 use std::collections::BTreeSet;
 
-/// Packets that one client was charged with and that are remembered, of each kind of charge. A client whose violations are
-/// within what costs a bar at once ([`ViolationLimits`](crate::ViolationLimits)) has fewer.
+/// The most packets that are remembered for one client and one kind of charge. A client whose violations stay below
+/// those that cost a bar at once ([`ViolationLimits`](crate::ViolationLimits)) has fewer.
 const REMEMBERED_MAX: usize = 256;
 
-/// A packet with what its client was charged for, by counters first.
+/// A packet for which its client was charged, ordered by counter first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Charged {
     counter: u64,
     place: (u32, u32),
-    /// First byte, length and needed right: the same counter with other ones is a packet that only the client can have
-    /// sealed.
+    /// First byte, length and needed right. A packet with the same counter and another access is a packet that only the
+    /// client can have sealed.
     access: (u64, u64, u8),
 }
 
-/// Packets that a client was charged with, for one kind of charge. Nothing for a client that was never charged.
+/// The packets of one client that were charged, for one kind of charge. Empty for a client that was never charged.
 ///
-/// Those with the highest counters are remembered. An honest client's counters grow, so what is below all of them is old, and
-/// may be a copy of what was forgotten: it is not charged. A dishonest client gets there with as many charges as are
-/// remembered.
+/// The packets with the highest counters are remembered. An honest client's counters grow, so a packet below all of
+/// them is old, and may be a copy of a forgotten one: it is not charged. A dishonest client reaches that only with as
+/// many charges as are remembered.
 #[derive(Debug, Default)]
 pub(crate) struct ChargedPackets {
     remembered: BTreeSet<Charged>,
-    /// The highest that was forgotten.
+    /// The highest packet that was forgotten.
     forgotten: Option<Charged>,
 }
 
 impl ChargedPackets {
-    /// Notes that the client is to be charged with a packet. Returns whether it may be: otherwise the packet is a copy, or
-    /// may be one.
+    /// Notes that the client is to be charged for a packet. Returns whether it may be charged. If not, the packet is a
+    /// copy, or may be one.
     pub fn note(&mut self, packet: SealedPacket, refused: &RefusedAccess) -> bool {
         let SealedPacket { region, counter } = packet;
         let access = (refused.address.0, refused.length, refused.needs.bits());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     proptest! {
-        /// Its packets are late by less than are remembered. Copies come at any time.
+        /// The client's packets are late by fewer packets than are remembered. Copies arrive at any time.
         #[test]
         fn an_honest_client_is_charged_with_each_of_its_packets_once(
             gaps in prop::collection::vec(1u64..1000, 1..1000),

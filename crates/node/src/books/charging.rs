@@ -1,9 +1,9 @@
 //! Charges refused accesses, and bars clients and tenants that break the rules too often.
 //!
-//! How the access looked ([`Charge`]) decides whether the client or its tenant pays. A software NIC says what it
-//! refused, so the node can look the key up. An RDMA device says only which queue pair broke. Then an access shortly
-//! after one of the client's permissions has ended is taken for late, and any other for a guess. A guesser can end
-//! permissions of its own for that, so a tenant has few such excuses: see [`ViolationLimits::excuses_max`].
+//! The look of an access ([`Charge`]) decides whether the client or its tenant pays. A software NIC reports the access
+//! that it refused, so the node can look the key up. An RDMA device reports only which queue pair broke. Then an access
+//! shortly after the end of one of the client's permissions is taken for late, and any other for a guess. A guesser can
+//! end permissions of its own to get that excuse, so a tenant has few excuses: see [`ViolationLimits::excuses_max`].
 //!
 //! [`ViolationLimits::excuses_max`]: crate::ViolationLimits::excuses_max
 
@@ -15,17 +15,17 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{ClientId, Moment, Refusal, Rkey, SealedPacket, TenantId};
 use std::sync::Arc;
 
-/// Permissions of siblings that ended a moment ago, as many as are looked at for one access.
+/// The most recently ended permissions of siblings that are compared with one access.
 const ENDED_LOOKED_AT_MAX: usize = 16_384;
 
-/// Where a client's access was refused.
+/// The queue pair or region on which a client's access was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Broken {
-    /// On a data queue pair.
+    /// A data queue pair.
     Data,
-    /// Where it looks like this: on a queue pair for chunks, or on a region.
+    /// A queue pair for chunks, or a region, with the charge that the access looks like.
     Judged(Charge),
-    /// On the control queue pair, which was the only way to talk to the client.
+    /// The control queue pair. Without it the node cannot exchange messages with the client.
     Control,
 }
 
@@ -40,7 +40,7 @@ impl<M: Memory> Books<M> {
     ) {
         let control = broken == Broken::Control;
         let charge = match refused {
-            // A control queue pair lets no access through, so no key can be tried there.
+            // A control queue pair allows no access, so no key can be tried there.
             _ if control => Charge::Stray,
             _ if let Broken::Judged(charge) = broken => charge,
             Some(refused) => self.look_at(client, &refused, now),
@@ -66,12 +66,12 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Charges an operation that its client's key has sealed, and that was refused, to the client. What others have sealed, or
-    /// nobody, is charged to nobody: whoever sends packets can say that it is somebody else.
+    /// Charges a refused operation to the client whose key has sealed it. A packet that another key has sealed, or
+    /// none, is charged to no client: any sender of packets can claim to be another client.
     ///
-    /// Somebody on the path can send a copy of a packet at any later time. So each packet is charged once, and an operation on
-    /// a region that has ended counts as late, which costs the client nothing but a record, and only for a while: the packet
-    /// may have been served before.
+    /// An attacker on the path can send a copy of a packet at any later time. So each packet is charged once. An
+    /// operation on a region that has ended counts as late, and only for a while: the packet may have been served
+    /// before. Lateness costs the client nothing but a record.
     pub fn handle_refused_operation(
         &mut self,
         client: ClientId,
@@ -93,7 +93,7 @@ impl<M: Memory> Books<M> {
         self.handle_violation(client, Broken::Judged(charge), Some(refused), now);
     }
 
-    /// An attached client: the node owns no queue pairs of others.
+    /// Returns an attached client. The node owns queue pairs of attached clients only.
     fn attached(&mut self, client: ClientId) -> &mut super::clients::Client {
         self.clients.get_mut(client).expect("queue pairs of a client that has gone are nobody's")
     }
@@ -108,14 +108,14 @@ impl<M: Memory> Books<M> {
         let it = self.clients.get(client).expect("who was refused something is attached");
         match it.recent.ended(refused.rkey) {
             Some(ended) if now.since(ended) <= self.config.violations.late_grace => Charge::Late,
-            // The client's own key once, but its end is too long ago for a race.
+            // The key was the client's own, but it ended too long ago for a race.
             Some(_) => Charge::Stray,
             None if self.extends_for_sibling(it.tenant, refused, now) => Charge::Late,
             None => Charge::Guess,
         }
     }
 
-    /// Classifies a refused access of which the NIC reports nothing.
+    /// Classifies a refused access about which the NIC reports nothing.
     fn assume(&mut self, client: ClientId, now: Moment) -> Charge {
         let grace = self.config.violations.late_grace;
         let it = self.attached(client);
@@ -136,8 +136,8 @@ impl<M: Memory> Books<M> {
         })
     }
 
-    /// Whether an access tried to extend a sibling's permission that has just ended: keepers do that from sessions of
-    /// their own. Only the lifetime word's own address and key count.
+    /// Whether an access tried to extend a sibling's permission that has just ended. Keepers do that, from sessions of
+    /// their own. Only the address and the key of the lifetime word count.
     fn extends_for_sibling(&self, tenant: TenantId, refused: &RefusedAccess, now: Moment) -> bool {
         if refused.needs != Access::REMOTE_ATOMIC {
             return false;
@@ -154,7 +154,8 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// A client that strays too often is evicted alone, and all its permissions end.
+    /// Charges a client for a stray access. A client that strays too often is evicted alone, and all its permissions
+    /// end.
     fn charge_stray(&mut self, client: ClientId, now: Moment) {
         let it = self.attached(client);
         match it.conduct.record_stray(now) {
@@ -217,26 +218,26 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Whether a client is served now, by its tenant's standing and its own.
+    /// Checks whether a client is served now, by its tenant's standing and its own.
     ///
     /// # Errors
-    /// Barred, or paused for the time that the refusal says.
+    /// The client or its tenant is barred, or paused for the time in the refusal.
     pub fn check_served(&self, client: ClientId, tenant: TenantId, now: Moment) -> Result<(), Refusal> {
         self.standing(tenant, now).and(self.own_standing(client, now)).check(now)
     }
 
-    /// The standing of a tenant.
+    /// Returns the standing of a tenant.
     pub(super) fn standing(&self, tenant: TenantId, now: Moment) -> Standing {
         let tenant = self.tenants.get(tenant);
         if tenant.offended { self.standings.of(&tenant.name, now) } else { Standing::Good }
     }
 
-    /// A client's own standing, whatever its tenant's is.
+    /// Returns a client's own standing, without its tenant's.
     pub(super) fn own_standing(&self, client: ClientId, now: Moment) -> Standing {
         self.clients.get(client).map_or(Standing::Good, |client| client.conduct.standing(now))
     }
 
-    /// The tenant's record of violations.
+    /// Returns the tenant's record of violations.
     fn tenant_record(&mut self, tenant: TenantId, now: Moment) -> &mut TenantRecord {
         let tenant = self.tenants.get_mut(tenant);
         tenant.offended = true;

@@ -1,8 +1,8 @@
-//! Chunks that the node's CPU hands out, where the NIC has no chains: objects of the pool under exclusive permissions without
-//! a deadline.
+//! Chunks that the node's CPU hands out, for NICs without chains. They are objects of the pool under exclusive
+//! permissions without a deadline.
 //!
-//! A client shares its tenant's quota as it does where the NIC hands chunks out. A chunk is zero when it is allocated,
-//! whoever had its memory before. It ends when its client revokes the permission or is gone.
+//! A client shares its tenant's quota in the same way as for chunks that the NIC hands out. A chunk is zero when it is
+//! allocated, whichever client had its memory before. It ends when its client revokes the permission or leaves.
 
 use super::Books;
 use super::requests::{NewObject, RequestOrigin, Wish};
@@ -12,16 +12,16 @@ use portcullis_protocol::{
     ChunkTerms, HandedOutBy, Keep, Lifetime, Moment, Refusal, Rights, Sharing, TenantId,
 };
 
-/// The lifetime of a chunk's permission. No request can ask for it.
+/// The lifetime of a chunk's permission. No request can have this lifetime.
 pub(super) const NO_END: Lifetime = Lifetime(u64::MAX);
-/// Words are aligned, and that is all that atomics need.
+/// Alignment of a chunk, in bytes. Atomics need aligned words, and chunks need no more.
 const ALIGNMENT: u64 = 8;
 
 impl<M: Memory> Books<M> {
-    /// A client will ask for chunks: it gets its share of what its tenant may hold.
+    /// Prepares a client for requests for chunks: assigns it a share of its tenant's quota.
     ///
     /// # Errors
-    /// The node has no chunks, the client has asked before, or its tenant's quota is used up.
+    /// The node has no chunks, the client has joined already, or its tenant's quota is used up.
     pub fn join_chunks(&mut self, from: RequestOrigin) -> Result<ChunkTerms, Refusal> {
         let ChunkLimits { chunks, chunk_bytes, client_max } = self.config.chunks.ok_or(Refusal::NoChunks)?;
         let (used, limit) = (self.chunks_given_to(from.tenant), self.config.quota.chunks_max);
@@ -38,7 +38,7 @@ impl<M: Memory> Books<M> {
         Ok(ChunkTerms { base, chunks, chunk_bytes, quota, held: 0, by: HandedOutBy::Cpu })
     }
 
-    /// How many chunks the clients of a tenant may hold together already.
+    /// Returns the number of chunks that the clients of a tenant may already hold together.
     fn chunks_given_to(&self, tenant: TenantId) -> u64 {
         self.clients.iter().filter(|client| client.tenant == tenant).map(|client| client.chunks.quota).sum()
     }
@@ -51,7 +51,7 @@ impl<M: Memory> Books<M> {
         self.allocate(wish, memory, now)
     }
 
-    /// Whether a client may have one more chunk.
+    /// Checks whether a client may have one more chunk.
     pub(super) fn check_chunk(&self, from: RequestOrigin) -> Result<(), Refusal> {
         let limits = self.config.chunks.ok_or(Refusal::NoChunks)?;
         let chunks = self.clients.get(from.client).map(|client| client.chunks).unwrap_or_default();
@@ -76,7 +76,7 @@ impl Wish {
         Self { from, rights, claim, lifetime: NO_END, guest: None, asked: now }
     }
 
-    /// Whether it is one for a chunk.
+    /// Whether the request is for a chunk.
     pub(super) fn is_for_chunk(&self) -> bool {
         self.lifetime == NO_END
     }

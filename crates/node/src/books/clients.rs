@@ -1,4 +1,4 @@
-//! The attached clients as the books know them, by number. Numbers only grow.
+//! The attached clients in the books, by number. Numbers only grow.
 
 use super::charged::ChargedPackets;
 use super::permissions::PermissionSlot;
@@ -8,7 +8,8 @@ use crate::config::ViolationLimits;
 use portcullis_protocol::{ClientId, TenantId};
 use std::collections::BTreeMap;
 
-/// What a client holds, counted as permissions come and go: a report on all clients walks over no permissions.
+/// Number and size of a client's permissions. They are counted as permissions start and end, so that a report on all
+/// clients need not walk over permissions.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Holdings {
     pub permissions: u64,
@@ -16,23 +17,23 @@ pub(crate) struct Holdings {
 }
 
 impl Holdings {
-    /// A permission over an object of `bytes` bytes began.
+    /// Counts a permission over an object of `bytes` bytes, which has begun.
     pub fn add(&mut self, bytes: u64) {
         self.permissions += 1;
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Such a permission ended.
+    /// Subtracts a permission over an object of `bytes` bytes, which has ended.
     pub fn take(&mut self, bytes: u64) {
         self.permissions = self.permissions.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
-/// The chunks of a client, where the node's CPU hands them out.
+/// The chunks of a client, if the node's CPU hands them out.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct ChunkShare {
-    /// How many it may hold. Zero: it has not asked.
+    /// The most chunks that the client may hold. Zero: the client has not joined.
     pub quota: u64,
     pub held: u64,
 }
@@ -45,11 +46,11 @@ pub(crate) struct Client {
     pub process: Option<u32>,
     /// The first of its permissions.
     pub first: PermissionSlot,
-    /// How many permissions, and the bytes of their objects.
+    /// Number of its permissions, and the bytes of their objects.
     pub held: Holdings,
     pub chunks: ChunkShare,
     pub conduct: Conduct,
-    /// Packets of operations without queue pairs that the client was charged with as late, and as strays.
+    /// Packets of operations without queue pairs for which the client was charged: the late ones, and the strays.
     pub late_packets: ChargedPackets,
     pub stray_packets: ChargedPackets,
     /// Keys that the client held until a moment ago.
@@ -58,12 +59,12 @@ pub(crate) struct Client {
     pub lost: bool,
 }
 
-/// Clients by number. The number of a client that has gone finds no other client.
+/// Clients by number. The number of a client that has left finds no other client.
 #[derive(Debug)]
 pub(crate) struct Clients {
     /// `None`: all numbers are used up.
     next: Option<u64>,
-    // A table by number would grow with each client that comes and goes while one client stays.
+    // A table by number would grow with each client that attaches and leaves while one client stays.
     attached: BTreeMap<ClientId, Box<Client>>,
 }
 
@@ -74,12 +75,12 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// The number of the next client. `None`: there are no more numbers.
+    /// Returns the number of the next client. `None`: all numbers are used up.
     pub fn next_id(&self) -> Option<ClientId> {
         self.next.map(ClientId)
     }
 
-    /// Continues at this number: for tests near the end of a counter.
+    /// Continues at this number, for tests near the end of a counter.
     pub fn count_from(&mut self, next: u64) {
         self.next = Some(next);
     }
@@ -108,17 +109,17 @@ impl Clients {
         self.attached.remove(&id)
     }
 
-    /// A client, unless it has gone.
+    /// Returns a client, unless it has left.
     pub fn get(&self, id: ClientId) -> Option<&Client> {
         self.attached.get(&id).map(|client| &**client)
     }
 
-    /// The same, to change.
+    /// Returns a client to be changed, unless it has left.
     pub fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
         self.attached.get_mut(&id).map(|client| &mut **client)
     }
 
-    /// How many clients are attached.
+    /// Returns the number of attached clients.
     pub fn len(&self) -> u32 {
         u32::try_from(self.attached.len()).expect("the limit of clients is a number of 32 bits")
     }

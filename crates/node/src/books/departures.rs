@@ -1,9 +1,8 @@
-//! Clients that have gone, tenants that go with their last client, and what barred clients held: taken apart a little
-//! in each turn.
+//! Takes apart clients that have left, tenants whose last client has left, and the permissions of barred clients, a
+//! little in each turn.
 //!
-//! However much a client or tenant holds, its end may not hold up the turn in which others are served. A client that
-//! has gone is off the NIC at once. Its permissions end over as many turns as they need, and its tenant stays until
-//! then.
+//! However much a client or tenant holds, its end must not delay the turn in which others are served. A client that has
+//! left is off the NIC at once. Its permissions end over as many turns as they need, and its tenant stays until then.
 
 use super::Books;
 use super::effects::Residue;
@@ -15,7 +14,7 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{ClientId, Lifetime, Moment, Refusal, TenantId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A client that has gone, and what is left of it.
+/// A client that has left, with its remaining permissions and requests.
 #[derive(Debug)]
 pub(crate) struct Departed {
     pub id: ClientId,
@@ -27,15 +26,15 @@ pub(crate) struct Departed {
     waiting: Vec<WaiterSlot>,
 }
 
-/// All that is being taken apart.
+/// All clients and tenants that are being taken apart.
 #[derive(Debug, Default)]
 pub(crate) struct Departures {
     clients: BTreeMap<ClientId, Departed>,
-    /// Attached clients whose permissions are all to end, with the reason.
+    /// Attached clients whose permissions must all end, with the reason.
     barred: VecDeque<(ClientId, &'static str)>,
-    /// Tenants without clients that the node has to look at, each once.
+    /// Tenants without clients that the node must check, each once.
     tenants: VecDeque<TenantId>,
-    /// When the node next looks at kept objects of tenants without clients.
+    /// Time of the next check of the kept objects of tenants without clients.
     pub kept_check: Option<Moment>,
 }
 
@@ -44,32 +43,32 @@ impl Departures {
         self.clients.get(&client)
     }
 
-    /// The first permission of a client that has gone.
+    /// Returns the first permission of a client that has left.
     pub fn first_of(&mut self, client: ClientId) -> Option<&mut PermissionSlot> {
         self.clients.get_mut(&client).map(|gone| &mut gone.first)
     }
 
-    /// Whether there is nothing left to do.
+    /// Whether no client and no tenant is being taken apart.
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty() && self.barred.is_empty() && self.tenants.is_empty()
     }
 }
 
-/// What a tenant without clients still keeps.
+/// State of a tenant without clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
-    /// Nothing: the tenant can end.
+    /// The tenant has nothing left, and can end.
     Nothing,
-    /// Objects that stay for a while.
+    /// The tenant has objects that stay for a while.
     Kept,
-    /// Objects of which other tenants still hold something, which ends.
+    /// Other tenants still hold permissions over the tenant's objects. These are ending.
     Lent,
-    /// Objects that this turn had no more steps for.
+    /// The tenant has objects for which this turn had no more steps.
     More,
 }
 
 impl<M: Memory> Books<M> {
-    /// A client has gone: its permissions end from now on.
+    /// Handles the departure of a client: its permissions end from now on.
     pub fn handle_detached(&mut self, client: ClientId, now: Moment) {
         self.audit_client(now, AuditEvent::Detach, client, None);
         let gone = self.clients.remove(client).expect("a client leaves once");
@@ -79,18 +78,18 @@ impl<M: Memory> Books<M> {
         self.departures.clients.insert(client, departed);
     }
 
-    /// Ends all permissions of a client. The client itself stays for now.
+    /// Ends all permissions of an attached client. The client itself stays for now.
     pub(super) fn end_all_of(&mut self, client: ClientId, reason: &'static str, now: Moment) {
         self.departures.barred.push_back((client, reason));
         self.end_barred(now);
     }
 
-    /// Whether nothing is being taken apart.
+    /// Whether the books take nothing apart at present.
     pub fn is_whole(&self) -> bool {
         self.departures.is_empty() && !self.guests.are_leaving() && self.freeing.is_empty()
     }
 
-    /// Continues to end permissions of clients that are barred or have gone, as far as this turn's steps allow.
+    /// Continues to end permissions of clients that are barred or have left, as far as this turn's steps allow.
     pub fn go_on_ending(&mut self, now: Moment) {
         self.end_barred(now);
         self.end_leaving(now);
@@ -110,7 +109,7 @@ impl<M: Memory> Books<M> {
         while self.steps_left > 0
             && let Some(&(client, reason)) = self.departures.barred.front()
         {
-            // A barred client may have gone meanwhile. Its permissions then end with it.
+            // A barred client may have left meanwhile. Its permissions then end with it.
             let first = self.clients.get(client).map_or(PermissionSlot::NONE, |client| client.first);
             if !self.end_live(Chain::Client, first, reason, now) {
                 self.departures.barred.pop_front();
@@ -118,7 +117,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Ends the permissions of a list that are live, as far as this turn's steps allow. Returns whether there were any.
+    /// Ends the live permissions of a list, as far as this turn's steps allow. Returns whether there were any.
     pub(super) fn end_live(
         &mut self,
         chain: Chain,
@@ -136,13 +135,13 @@ impl<M: Memory> Books<M> {
         !some.is_empty()
     }
 
-    /// Ends what a client that has gone waits for and holds. Returns whether that was all.
+    /// Ends the waiting requests and the permissions of a client that has left. Returns whether none is left.
     fn end_departed(&mut self, client: ClientId, now: Moment) -> bool {
         while self.steps_left > 0 {
             let gone = self.departures.clients.get_mut(&client).expect("it is taken out after this");
             if let Some(waiter) = gone.waiting.pop() {
                 self.take_step();
-                // Another client's request may be there by now.
+                // Another client's request may have the slot by now.
                 if self.postponed.is_of(waiter, client) {
                     let waiter = self.drop_waiter(waiter);
                     self.pass_waiter(&waiter, now);
@@ -154,14 +153,14 @@ impl<M: Memory> Books<M> {
                 self.take_step();
                 self.finish(slot, AuditEvent::Revoke, Some("its client left"), None, now);
             } else {
-                // Being set up: it is ended when the NIC has confirmed it.
+                // The permission is being set up: it ends once the NIC has confirmed it.
                 self.permissions.unlink(Chain::Client, &mut gone.first, slot);
             }
         }
         false
     }
 
-    /// Takes one client off a tenant. With the last one the tenant ends, unless it has objects that stay.
+    /// Removes one client from a tenant. With its last client the tenant ends, unless it has objects that stay.
     pub fn leave_tenant(&mut self, id: TenantId, now: Moment) {
         let tenant = self.tenants.get_mut(id);
         tenant.clients -= 1;
@@ -171,7 +170,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Has all tenants without clients looked at, when something of one of them is due.
+    /// Schedules a check of all tenants without clients, if something of one of them is due.
     pub(super) fn expire_kept(&mut self, now: Moment) -> bool {
         if self.departures.kept_check.is_none_or(|due| due > now) {
             return false;
@@ -182,7 +181,8 @@ impl<M: Memory> Books<M> {
         true
     }
 
-    /// The NIC has finished something for a tenant. If the tenant has no clients, it may be able to end.
+    /// Schedules a check of a tenant for which the NIC has finished something. If the tenant has no clients, it may be
+    /// able to end.
     pub fn look_at_if_deserted(&mut self, id: TenantId) {
         let deserted = self.tenants.find(id).is_some_and(|tenant| tenant.alone_since.is_some());
         if deserted && !self.departures.tenants.contains(&id) {
@@ -190,17 +190,17 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// The next tenant without clients that the node has to look at.
+    /// Returns the next tenant without clients that the node must check.
     pub fn first_deserted(&self) -> Option<TenantId> {
         self.departures.tenants.front().copied()
     }
 
-    /// That tenant has been looked at.
+    /// Notes that the tenant of [`first_deserted`](Self::first_deserted) was checked.
     pub fn pass_deserted(&mut self) {
         self.departures.tenants.pop_front();
     }
 
-    /// Lets go of the objects of a tenant without clients that were kept for long enough. `None`: the tenant has ended,
+    /// Releases the objects of a tenant without clients that were kept for long enough. `None`: the tenant has ended,
     /// or has a client again.
     pub fn let_kept_go(&mut self, id: TenantId, now: Moment) -> Option<Left> {
         loop {
@@ -219,7 +219,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Has other tenants' permissions over the objects of a tenant end, which has no clients and keeps nothing.
+    /// Ends other tenants' permissions over the objects of a tenant that has no clients and keeps nothing.
     fn take_back(&mut self, id: TenantId, now: Moment) -> Left {
         loop {
             if !self.take_step() {
@@ -232,28 +232,29 @@ impl<M: Memory> Books<M> {
         if self.tenants.get(id).guests > 0 { Left::Lent } else { Left::Nothing }
     }
 
-    /// Has tenants without clients looked at again at `due`, or before.
+    /// Schedules a check of the tenants without clients at `due`, or earlier.
     pub fn look_at_kept_at(&mut self, due: Moment) {
         let check = self.departures.kept_check;
         self.departures.kept_check = Some(check.map_or(due, |other| other.min(due)));
     }
 
-    /// The steps that this turn has left.
+    /// Returns the number of steps that this turn has left.
     pub fn steps_left(&self) -> usize {
         self.steps_left as usize
     }
 
-    /// Renews the steps of the turn: the node ends, and takes everything apart at once.
+    /// Gives this turn all its steps again, for a node that ends and takes everything apart at once.
     pub fn renew_steps(&mut self) {
         self.steps_left = self.config.steps_per_turn;
     }
 
-    /// How many objects a tenant has.
+    /// Returns the number of a tenant's objects.
     pub fn objects_of(&self, tenant: TenantId) -> usize {
         self.tenants.get(tenant).objects.len()
     }
 
-    /// A tenant is off the NIC. The permissions `unexposed` never were exposed, and `residues` are exposed no more.
+    /// Handles the removal of a tenant from the NIC. The permissions `unexposed` were never exposed, and `residues` are
+    /// not exposed any more.
     pub fn handle_tenant_off(
         &mut self,
         id: TenantId,
@@ -271,7 +272,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Removes a tenant that is off the NIC, with its objects, of which no other tenant holds anything.
+    /// Removes a tenant that is off the NIC, with its objects, over which no other tenant holds permissions.
     pub fn handle_tenant_ended(&mut self, id: TenantId, now: Moment) {
         assert_eq!(self.tenants.get(id).guests, 0, "what a tenant has lent comes back before it ends");
         for object in self.tenants.get(id).objects.clone() {

@@ -1,4 +1,4 @@
-//! What the books decide, as values. The other parts carry it out and report when that is done.
+//! The decisions of the books, as values. The other parts of the node carry them out and report when that is done.
 
 use super::guests::GuestKey;
 use super::permissions::PermissionSlot;
@@ -8,22 +8,22 @@ use portcullis_protocol::{
     TenantId,
 };
 
-/// What the other parts have to do.
+/// A task for the other parts of the node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Effect {
-    /// A permission is to be set up on the NIC. It has started once [`Books::handle_exposed`] says so.
+    /// A permission must be set up on the NIC. It has started once [`Books::handle_exposed`] is called.
     ///
     /// [`Books::handle_exposed`]: super::Books::handle_exposed
     Expose(Exposure),
-    /// A permission has ended: its protection is to be taken down.
+    /// A permission has ended: its protection must be taken down.
     Withdraw(Withdrawal),
-    /// A reply is to go to a client.
+    /// A reply must be sent to a client.
     Reply(ClientId, Reply),
     /// A client cannot be served any more.
     Evict(ClientId),
 }
 
-/// A permission that is to be set up: the bytes that its holder may access, and its header.
+/// A permission to be set up: the bytes that its holder may access, and its header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exposure {
     pub permission: PermissionSlot,
@@ -32,15 +32,15 @@ pub(crate) struct Exposure {
     pub client: ClientId,
     pub object: ObjectId,
     pub rights: Rights,
-    /// Where its bytes start.
+    /// Address of its first byte.
     pub address: RemoteAddress,
-    /// How many bytes there are.
+    /// Number of its bytes.
     pub length: u64,
     pub lifetime: Lifetime,
 }
 
 impl Exposure {
-    /// Where the permission's lifetime word is.
+    /// Returns the address of the permission's lifetime word.
     pub fn lifetime_word(&self) -> RemoteAddress {
         RemoteAddress(self.id.header.0 + LIFETIME_OFFSET)
     }
@@ -54,30 +54,30 @@ impl Exposure {
 /// A permission that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Withdrawal {
-    /// The slot that it had. Another permission may have that slot by now. That permission is exposed by a later effect
-    /// or with the next batch.
+    /// The slot that the permission had. Another permission may have that slot by now. That permission is exposed by a
+    /// later effect or with the next batch.
     pub permission: PermissionSlot,
     pub tenant: TenantId,
     pub client: ClientId,
     pub rights: Rights,
     pub header: RemoteAddress,
     pub object: ObjectId,
-    /// What its tenant was at the object, if the object is another tenant's.
+    /// The guest that held the permission, if the object is another tenant's.
     pub guest: Option<GuestKey>,
-    /// The object goes too: its memory is used again only after the protection is down.
+    /// Whether the object is removed too. Its memory is used again only after the protection is down.
     pub last: bool,
     pub owed: Option<OwedReply>,
 }
 
 impl Withdrawal {
-    /// All that the permission leaves behind, to be taken down at once.
+    /// Returns all remains of the permission, to be taken down at once.
     pub fn residue(&self) -> Residue {
         let (header, object) = (Some(self.header), Some(self.object));
         Residue { header, object, guest: self.guest, may_linger: false }
     }
 }
 
-/// A [`ReplyBody::Done`] that waits until what it promises is true.
+/// A [`ReplyBody::Done`] that waits until its promise is true.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwedReply {
     pub client: ClientId,
@@ -86,21 +86,21 @@ pub(crate) struct OwedReply {
 }
 
 impl OwedReply {
-    /// The reply, which is due now.
+    /// Returns the reply as an effect, now that it is due.
     pub fn due(self) -> Effect {
         Effect::Reply(self.client, Reply { sequence: self.sequence, body: ReplyBody::Done })
     }
 }
 
-/// What an ended permission leaves behind until it is known to be exposed no more.
+/// The remains of an ended permission, until they are known not to be exposed any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Residue {
-    /// Its header.
+    /// The permission's header.
     pub header: Option<RemoteAddress>,
-    /// The object that its bytes belong to.
+    /// The object of the permission's bytes.
     pub object: Option<ObjectId>,
-    /// What the holder's tenant was at that object, if the object is another tenant's.
+    /// The guest that held the permission, if the object is another tenant's.
     pub guest: Option<GuestKey>,
-    /// The memory is used again only after the residue is gone, so that may wait (Patronus §5.4).
+    /// Whether the taking down may wait, because the memory is used again only after it (Patronus §5.4).
     pub may_linger: bool,
 }

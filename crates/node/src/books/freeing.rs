@@ -1,7 +1,8 @@
-//! Freeing: what a tenant has freed is given to nobody any more, and goes with its last permission.
+//! Freeing: a freed object is granted to no client any more, and is removed with its last permission.
 //!
-//! An object without members and holders goes at once. With a head its members are freed, one after another, as far as a
-//! turn's steps allow: until they are unlinked they count as freed because their head is. The head goes last.
+//! An object without members and holders is removed at once. If a head is freed, its members are freed one after
+//! another, as far as a turn's steps allow. Until a member is unlinked it counts as freed because its head is. The head
+//! is removed last.
 
 use super::Books;
 use super::effects::OwedReply;
@@ -14,31 +15,32 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Holders, Moment, ObjectName, Refusal};
 use std::collections::{HashMap, VecDeque};
 
-/// Why a permission ended, or did not start.
+/// Reason that a permission ended, or did not start.
 pub(super) const FREED: &str = "its object was freed";
 
-/// What was freed and is there still, as far as something is to be done for it.
+/// Freed objects that still exist, as far as the node has work for them.
 #[derive(Debug, Default)]
 pub(crate) struct Freeing {
     pending_frees: PendingFrees,
-    /// What goes together: a head and its members, or one object alone. The head is there until all members are known here.
+    /// The group of objects with which each object is removed: a head and its members, or one object alone. The head
+    /// stays until all its members are in the group.
     together: HashMap<ObjectId, PendingFreeKey>,
-    /// Objects whose members are to be freed or whose holders are to be ended, with the objects' births.
+    /// Objects whose members must be freed or whose holders must be ended, with the objects' births.
     under_way: VecDeque<(ObjectId, u64)>,
 }
 
 impl Freeing {
-    /// Whether nothing is to be done in a later turn.
+    /// Whether no later turn has work to do.
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// What an object goes together with: only itself, unless more is known.
+    /// Returns the group with which an object is removed: itself alone, unless a larger group is known.
     fn pending_free(&mut self, object: ObjectId) -> PendingFreeKey {
         *self.together.entry(object).or_insert_with(|| self.pending_frees.begin(1))
     }
 
-    /// A member goes together with its head.
+    /// Adds a member to the group of its head.
     fn join(&mut self, member: ObjectId, head: ObjectId) {
         let pending_free = self.pending_free(head);
         if self.together.insert(member, pending_free).is_none() {
@@ -46,9 +48,9 @@ impl Freeing {
         }
     }
 
-    /// An object has gone. Returns the replies that are due now.
+    /// Notes that an object was removed. Returns the replies that are due now.
     fn leave(&mut self, object: ObjectId) -> Vec<OwedReply> {
-        // Nearly always there is none, and a look costs less than a hash.
+        // Nearly always there is no group, and this check costs less than a hash.
         if self.together.is_empty() {
             return Vec::new();
         }
@@ -68,7 +70,8 @@ impl<M: Memory> Books<M> {
     ) -> Result<(), Refusal> {
         let object = self.pool.object_of(from.tenant, name)?;
         let record = self.pool.slabs.get(object);
-        // It has gone with its last permission. Its members, if it had any, belong to nothing, so this is no end of theirs.
+        // The object is only waiting for its last exposure to end. Its members, if it had any, belong to no head now,
+        // so this request does not end them.
         if record.going && (record.freed.is_none() || holders == Holders::Stay) {
             return Err(name.missing());
         }
@@ -86,8 +89,8 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// From now on nothing of an object and of its members is granted. The object goes when it has neither members nor
-    /// holders. Ends no permission yet: see [`Books::go_on_freeing`].
+    /// Begins to free an object. From now on nothing of it and of its members is granted. The object is removed when it
+    /// has neither members nor holders. No permission ends yet: see [`Books::go_on_freeing`].
     pub(super) fn begin_to_free(&mut self, object: ObjectId, holders: Holders, now: Moment) {
         if !planted::is(Fault::MembersNotFreed) && !self.pool.slabs.get(object).members().is_empty() {
             self.freeing.pending_free(object);
@@ -95,7 +98,7 @@ impl<M: Memory> Books<M> {
         self.strike_as_freed(object, holders, now);
     }
 
-    /// Marks an object as freed: nobody is granted anything of it any more. Its members and holders are still there.
+    /// Marks an object as freed: no permission over it is granted any more. Its members and holders stay for now.
     fn strike_as_freed(&mut self, object: ObjectId, holders: Holders, now: Moment) {
         let record = self.pool.slabs.get_mut(object);
         let first_time = record.freed.is_none();
@@ -103,7 +106,7 @@ impl<M: Memory> Books<M> {
         let birth = record.birth;
         if first_time {
             self.strike_kept(object);
-            // What other tenants hold ends in any case.
+            // Other tenants' permissions end in any case.
             self.strike_name_if_any(object, now);
             self.serve_waiters(object, now);
         }
@@ -122,7 +125,7 @@ impl<M: Memory> Books<M> {
         while self.steps_left > 0
             && let Some(&(object, birth)) = self.freeing.under_way.front()
         {
-            // The object may have gone meanwhile, and another may have its number.
+            // The object may have been removed meanwhile, and another may have its id.
             let is_there = self.pool.slabs.is_live(object) && self.pool.slabs.get(object).birth == birth;
             if is_there && (self.free_a_member(object, now) || self.end_some_holders(object, now)) {
                 continue;
@@ -134,7 +137,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Frees a member of a freed head. Returns whether there was one.
+    /// Frees a member of a freed head. Returns whether it had one.
     fn free_a_member(&mut self, head: ObjectId, now: Moment) -> bool {
         let record = self.pool.slabs.get(head);
         let (Some(&member), Some(holders)) = (record.members().last(), record.freed) else { return false };
@@ -148,13 +151,13 @@ impl<M: Memory> Books<M> {
         true
     }
 
-    /// Ends permissions over a freed object whose holders are not to stay. Returns whether there were any.
+    /// Ends permissions over a freed object whose holders must not stay. Returns whether there were any.
     fn end_some_holders(&mut self, object: ObjectId, now: Moment) -> bool {
         let record = self.pool.slabs.get(object);
         record.freed == Some(Holders::End) && self.end_live(Chain::Object, record.first, FREED, now)
     }
 
-    /// A freed object has gone: replies may be due that wait for that.
+    /// Queues the replies that are due because a freed object was removed.
     pub(super) fn handle_freed_gone(&mut self, object: ObjectId) {
         for owed in self.freeing.leave(object) {
             self.handle_settled(owed);

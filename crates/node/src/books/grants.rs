@@ -1,4 +1,4 @@
-//! How permissions start and end: what the books do before and after the NIC's part.
+//! Start and end of permissions: the part of the books before and after the NIC's part.
 
 use super::Books;
 use super::chunks::NO_END;
@@ -16,9 +16,10 @@ use portcullis_protocol::{
     RemoteAddress, ReplyBody, Sharing, TenantId,
 };
 
-/// Requests for memory that are tried again at once. Those that still have to wait do so behind the others.
+/// Number of requests for memory that are retried at once. Requests that still have to wait then do so behind the
+/// others.
 const RETRIED_AT_ONCE: usize = 32;
-/// How long after its deadline a permission that is still being set up is looked at again.
+/// Delay after which a permission that is still being set up at its deadline is checked again.
 const LOOK_AGAIN: Lifetime = Lifetime::micros(10);
 
 impl<M: Memory> Books<M> {
@@ -38,7 +39,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Enters a new permission over `object` in the books. Its protection is still to be set up.
+    /// Enters a new permission over `object` in the books. Its protection is not yet set up.
     pub(super) fn start(
         &mut self,
         wish: &Wish,
@@ -68,7 +69,7 @@ impl<M: Memory> Books<M> {
         if let Some(guest) = wish.guest {
             self.start_as_guest(guest, slot);
         }
-        // A client that has gone meanwhile is in no list, and gets nothing once this is set up.
+        // A client that has left meanwhile is in no list, and gets nothing once this is set up.
         if let Some(client) = self.clients.get_mut(client) {
             self.permissions.link(Chain::Client, &mut client.first, slot);
             client.held.add(self.pool.slabs.size(object));
@@ -83,7 +84,7 @@ impl<M: Memory> Books<M> {
         Ok(slot)
     }
 
-    /// Has a permission's protection set up with this turn's batch.
+    /// Requests the setup of a permission's protection with this turn's batch.
     pub(super) fn expose(&mut self, slot: PermissionSlot) {
         let it = self.permissions.get(slot);
         let (address, length) = self.pool.bytes_of(it);
@@ -100,8 +101,8 @@ impl<M: Memory> Books<M> {
         }));
     }
 
-    /// Ends a live permission. It leaves the books at once, and its protection comes down with this turn's batch. A
-    /// reply that is owed goes out when that is confirmed.
+    /// Ends a live permission. It leaves the books at once, and its protection is taken down with this turn's batch. An
+    /// owed reply is sent once that is confirmed.
     pub(super) fn finish(
         &mut self,
         slot: PermissionSlot,
@@ -111,8 +112,8 @@ impl<M: Memory> Books<M> {
         now: Moment,
     ) {
         let permission = *self.permissions.get(slot);
-        // A permission that is being set up ends when the NIC has confirmed it: its client or tenant may not hold it
-        // then.
+        // A permission that is being set up is not ended here. It ends once the NIC has confirmed it, if its client or
+        // tenant may not hold it by then.
         let State::Live(credential) = permission.state else { panic!("{slot:?} ends before it is live") };
         match event {
             AuditEvent::Expiry => self.counters.expiries += 1,
@@ -136,9 +137,9 @@ impl<M: Memory> Books<M> {
         }));
     }
 
-    /// Remembers a permission's keys: from now on its client shows them too late.
+    /// Remembers a permission's keys: from now on its client's accesses with them are late.
     fn remember_keys(&mut self, permission: &Permission, credential: Credential, now: Moment) {
-        // Without keys nothing can be shown, and a client that has gone shows nothing.
+        // A permission without keys has none to show, and a client that has left shows none.
         if credential == Credential::Node {
             return;
         }
@@ -148,7 +149,7 @@ impl<M: Memory> Books<M> {
         client.recent.push(ended, self.config.violations.keys_remembered);
     }
 
-    /// Takes a permission out of the books.
+    /// Removes a permission from the books.
     fn strike(&mut self, slot: PermissionSlot) {
         let permission = *self.permissions.get(slot);
         let record = self.pool.slabs.get_mut(permission.object);
@@ -162,7 +163,7 @@ impl<M: Memory> Books<M> {
             self.permissions.unlink(Chain::Guest, &mut guest.first, slot);
         }
         let bytes = self.pool.slabs.size(permission.object);
-        // If nothing is left of a client that has gone, the permission is in no list any more.
+        // If a client that has left is forgotten already, the permission is in no client's list any more.
         let mut nowhere = PermissionSlot::NONE;
         let head = match self.clients.get_mut(permission.client) {
             Some(client) => {
@@ -180,15 +181,16 @@ impl<M: Memory> Books<M> {
         self.leases.forget(slot.0);
     }
 
-    /// Whether an object goes, now that a permission over it or what kept it has ended. Does not free it yet.
+    /// Marks an object as going if nothing holds, awaits or keeps it any more. Returns whether it did. Does not free
+    /// the object yet.
     fn let_go(&mut self, object: ObjectId, now: Moment) -> bool {
         let record = self.pool.slabs.get(object);
         if record.freed.is_some() && !record.members().is_empty() {
-            // Its members go before it.
+            // The members are freed before their head.
             return false;
         }
         if !record.is_wanted() {
-            // Other tenants do not keep an object: what they hold of it ends.
+            // Other tenants do not keep an object: their permissions over it end.
             self.strike_name_if_any(object, now);
             self.strike_memberships(object);
         }
@@ -198,14 +200,15 @@ impl<M: Memory> Books<M> {
         if goes {
             record.going = true;
             self.going += 1;
-            // The tenant has let go of it. How long its window lingers depends on the node, so the quota ignores that.
+            // The tenant has given the object up. How long its window lingers depends on the node, so the quota ignores
+            // that.
             let tenant = record.tenant;
             self.tenants.get_mut(tenant).usage.refund_object(self.pool.slabs.taken(object));
         }
         goes
     }
 
-    /// Keeps an object for as long as its record says.
+    /// Enters an object into its tenant's kept objects, if its record has a time.
     pub(super) fn enter_kept(&mut self, object: ObjectId) {
         let record = self.pool.slabs.get(object);
         if let Some(time) = record.kept_for() {
@@ -213,7 +216,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// An object is not kept any more: it goes with its last permission, or has gone.
+    /// Stops keeping an object, which is removed with its last permission, or is removed now.
     pub(super) fn strike_kept(&mut self, object: ObjectId) {
         let record = self.pool.slabs.get_mut(object);
         if let Some(time) = record.kept_for() {
@@ -222,13 +225,13 @@ impl<M: Memory> Books<M> {
         record.keep = Keep::No;
     }
 
-    /// Stops keeping an object: it goes when it has no holder.
+    /// Stops keeping an object, and releases it if it has no holder.
     pub(super) fn keep_no_longer(&mut self, object: ObjectId, now: Moment) {
         self.strike_kept(object);
         self.release_if_unwanted(object, now);
     }
 
-    /// Lets go of an object that is not held, awaited or kept. The object is free at once if nothing exposes it.
+    /// Releases an object that is not held, awaited or kept. Frees it at once if nothing exposes it.
     pub(super) fn release_if_unwanted(&mut self, object: ObjectId, now: Moment) {
         let exposed = self.pool.slabs.get(object).exposed > 0;
         if self.let_go(object, now) && !exposed {
@@ -254,10 +257,10 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// The NIC has confirmed a permission's protection: the client gets the permission.
+    /// Handles the NIC's confirmation of a permission's protection: the client gets the permission.
     pub fn handle_exposed(&mut self, slot: PermissionSlot, credential: Credential, now: Moment) {
         let record = self.permissions.get_mut(slot);
-        // Copied before it is changed: a copy of what was just written waits for the write.
+        // Copied before the change: a load of what was just stored would wait for the store.
         let permission = *record;
         let State::Starting(origin) = permission.state else { panic!("{slot:?} is exposed a second time") };
         record.state = State::Live(credential);
@@ -277,7 +280,7 @@ impl<M: Memory> Books<M> {
             return;
         }
         self.pool.slabs.get_mut(object).told = true;
-        // Writing the header has replaced an earlier notice.
+        // Writing the header has overwritten an earlier notice.
         if permission.final_notice || self.is_awaited(object, permission.claim) {
             self.notify(slot, now);
         }
@@ -287,7 +290,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// What the client is told of its permission.
+    /// Returns the description of a permission for the reply to its client.
     fn granted(&self, permission: &Permission, credential: Credential) -> Granted {
         Granted {
             permission: permission.id,
@@ -305,7 +308,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// A permission could not be set up: the books drop it.
+    /// Drops a permission that could not be set up.
     pub fn handle_not_exposed(&mut self, slot: PermissionSlot, refusal: Refusal, now: Moment) {
         let permission = *self.permissions.get(slot);
         let State::Starting(origin) = permission.state else { panic!("{slot:?} is exposed already") };
@@ -325,7 +328,8 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// What an ended permission left behind is exposed no more, and so it is free.
+    /// Handles the end of a residue's exposure: its header is free, and so is a going object's memory if nothing else
+    /// exposes it.
     pub fn handle_withdrawn(&mut self, residue: Residue, now: Moment) {
         if let Some(header) = residue.header {
             self.pool.give_header(header);
@@ -339,24 +343,24 @@ impl<M: Memory> Books<M> {
         if record.going && record.exposed == 0 {
             self.release_object(object);
         } else if residue.guest.is_some() || record.named.as_ref().is_some_and(|it| it.waits > 0) {
-            // Others may have waited for this alone.
+            // Other tenants may have waited for this alone.
             self.serve_waiters(object, now);
         }
     }
 
-    /// What an owed reply promises is true now.
+    /// Queues an owed reply, whose promise is true now.
     pub fn handle_settled(&mut self, owed: OwedReply) {
         self.effects.push_back(owed.due());
     }
 
-    /// Answers requests that wait for memory, if no memory is on its way back.
+    /// Answers requests that wait for memory, if no object is about to give memory back.
     pub fn retry_if_idle(&mut self, now: Moment) {
         if self.going == 0 {
             self.retry_parked(now);
         }
     }
 
-    /// Memory came back: waiting requests for memory are tried again.
+    /// Retries requests for memory, after some memory was freed.
     pub fn retry_parked(&mut self, now: Moment) {
         if !self.postponed.is_thirsty() {
             return;
@@ -388,7 +392,7 @@ impl<M: Memory> Books<M> {
                 self.leases.schedule(now.after(LOOK_AGAIN), slot.0, start);
                 continue;
             }
-            // A request may have extended the permission, or the lifetime word may.
+            // A request or the lifetime word may have extended the permission.
             if permission.deadline() > now || self.see_extension(slot, now) {
                 let deadline = self.permissions.get(slot).deadline();
                 if deadline > now {
@@ -401,7 +405,7 @@ impl<M: Memory> Books<M> {
         worked
     }
 
-    /// Gives notice: this permission cannot be extended any more.
+    /// Notifies the holder that this permission cannot be extended any more.
     pub(super) fn notify(&mut self, slot: PermissionSlot, now: Moment) {
         self.see_extension(slot, now);
         let permission = self.permissions.get_mut(slot);
@@ -409,12 +413,12 @@ impl<M: Memory> Books<M> {
         self.pool.put_notice(permission.id.header);
     }
 
-    /// Takes over what the client has written into the lifetime word, as far as the rules allow. Returns whether the
-    /// permission lives longer now.
+    /// Takes over the lifetime that the client has written into the lifetime word, as far as the rules allow. Returns
+    /// whether the permission lives longer now.
     pub(super) fn see_extension(&mut self, slot: PermissionSlot, now: Moment) -> bool {
         let longest = self.config.longest_lifetime;
         let permission = self.permissions.get_mut(slot);
-        // Until it is live, the word still holds what the header's last holder left there.
+        // Before the permission is live, the word still holds what the header's last holder left there.
         if permission.final_notice || !permission.is_live() {
             return false;
         }

@@ -1,5 +1,5 @@
-//! What other tenants hold of shared objects, and how that ends: at once when the object is not shared any more, and a
-//! little in each turn if there is much of it.
+//! Other tenants' permissions over shared objects, and their end: at once when the object is not shared any more, or a
+//! little in each turn if there are many.
 
 use super::Books;
 use super::effects::OwedReply;
@@ -13,10 +13,10 @@ use portcullis_protocol::{Moment, Refusal, Rights, TenantId};
 use portcullis_slots::{Key, Reuse, Slots};
 use std::collections::VecDeque;
 
-/// Why the permission of another tenant ended.
+/// Reason that the permission of another tenant ended.
 const NOT_SHARED: &str = "its object is not shared any more";
 
-/// Names what one other tenant holds of one object. Never used again for another.
+/// Key of a [`Guest`]: of one tenant at one object of another tenant. A key is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GuestKey(u64);
 
@@ -43,13 +43,13 @@ pub(crate) struct Guest {
     pub tenant: TenantId,
     /// The first of its permissions over the object.
     pub first: PermissionSlot,
-    /// How many there are.
+    /// Number of its permissions over the object.
     pub held: u32,
-    /// The same, with those that have ended and whose protection may still be up.
+    /// Number of its permissions, including those that have ended and whose protection may still be up.
     pub exposed: u32,
-    /// How many of its requests wait for the object.
+    /// Number of its requests that wait for the object.
     pub waits: u32,
-    /// The reply that waits until nothing of this is left.
+    /// The reply that waits until the guest is removed.
     pending_free: Option<PendingFreeKey>,
 }
 
@@ -64,7 +64,7 @@ impl Guest {
 pub(crate) struct Guests {
     all: Slots<GuestKey, Guest>,
     pending_frees: PendingFrees,
-    /// Those that must not hold anything any more. Some may have gone by now.
+    /// Guests that must not hold anything any more. Some may have been removed by now.
     leaving: VecDeque<GuestKey>,
 }
 
@@ -79,24 +79,24 @@ impl Default for Guests {
 }
 
 impl Guests {
-    /// A guest that still holds something, or waits.
+    /// Returns a guest that still holds something, or waits.
     pub fn get(&self, guest: GuestKey) -> &Guest {
         &self.all[guest]
     }
 
-    /// The same, to change.
+    /// Returns a guest that still holds something, or waits, to be changed.
     pub fn get_mut(&mut self, guest: GuestKey) -> &mut Guest {
         &mut self.all[guest]
     }
 
-    /// Whether some have to go.
+    /// Whether some guests have to leave.
     pub fn are_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
 }
 
 impl<M: Memory> Books<M> {
-    /// The guest that a tenant is at an object which is shared with it.
+    /// Returns the guest for a tenant at an object that is shared with it. Makes it if there is none yet.
     pub(super) fn guest_at(&mut self, object: ObjectId, tenant: TenantId) -> GuestKey {
         let record = self.pool.slabs.get_mut(object);
         let known = record.guests().iter().copied().find(|&it| self.guests.get(it).tenant == tenant);
@@ -111,7 +111,7 @@ impl<M: Memory> Books<M> {
         guest
     }
 
-    /// A guest's permission starts.
+    /// Counts a guest's permission, which starts.
     pub(super) fn start_as_guest(&mut self, guest: GuestKey, slot: PermissionSlot) {
         let it = self.guests.get_mut(guest);
         (it.held, it.exposed) = (it.held + 1, it.exposed + 1);
@@ -127,7 +127,8 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// The tenant in whose protection domain a permission is set up: its holder's, whoever owns the object.
+    /// Returns the tenant in whose protection domain a permission is set up: its holder's, whichever tenant owns the
+    /// object.
     pub(super) fn domain_of(&self, permission: &Permission) -> TenantId {
         if planted::is(Fault::GuestInOwnersDomain) {
             return self.pool.slabs.get(permission.object).tenant;
@@ -135,7 +136,8 @@ impl<M: Memory> Books<M> {
         permission.tenant
     }
 
-    /// Permissions over an object that have ended and whose protection may still be up, except for those of `tenant`.
+    /// Returns the number of permissions over an object that have ended and whose protection may still be up, except
+    /// for those of `tenant`.
     pub(super) fn fading_beside(&self, object: ObjectId, tenant: TenantId) -> u32 {
         let record = self.pool.slabs.get(object);
         if record.tenant == tenant {
@@ -145,7 +147,7 @@ impl<M: Memory> Books<M> {
         (record.exposed - record.holders) - own.map_or(0, |own| own.exposed - own.held)
     }
 
-    /// The protection of a guest's permission is down.
+    /// Handles the end of the protection of a guest's permission.
     pub(super) fn handle_guest_withdrawn(&mut self, guest: GuestKey) {
         let it = self.guests.get_mut(guest);
         it.exposed -= 1;
@@ -173,8 +175,8 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Has guests leave: from now on they hold what they hold only until it can be taken from them. The reply that is
-    /// `owed` goes out when nothing of that is left.
+    /// Makes guests leave: from now on they hold their permissions only until these can be ended. The `owed` reply is
+    /// sent once none is left.
     pub(super) fn show_out(&mut self, guests: &[GuestKey], owed: Option<OwedReply>) {
         let pending_free = match owed {
             Some(owed) if guests.is_empty() => return self.handle_settled(owed),
@@ -194,7 +196,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Continues to end what guests hold that have to go, as far as this turn's steps allow.
+    /// Continues to end the permissions and requests of guests that have to leave, as far as this turn's steps allow.
     pub(super) fn end_leaving(&mut self, now: Moment) {
         while self.steps_left > 0
             && let Some(&guest) = self.guests.leaving.front()
@@ -207,7 +209,7 @@ impl<M: Memory> Books<M> {
             match first {
                 Some(permission) => self.take_from_guest(guest, permission, now),
                 None if waits > 0 => self.turn_away(guest, now),
-                // What is left comes down by itself.
+                // The remaining protection is taken down without more work here.
                 None => {
                     self.guests.leaving.pop_front();
                 }
@@ -215,19 +217,19 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Ends a permission of a guest that has to go.
+    /// Ends a permission of a guest that has to leave.
     fn take_from_guest(&mut self, guest: GuestKey, permission: PermissionSlot, now: Moment) {
         self.take_step();
         if self.permissions.get(permission).is_live() {
             self.finish(permission, AuditEvent::Revoke, Some(NOT_SHARED), None, now);
         } else {
-            // Being set up: it is ended when the NIC has confirmed it.
+            // The permission is being set up: it ends once the NIC has confirmed it.
             self.permissions.unlink(Chain::Guest, &mut self.guests.get_mut(guest).first, permission);
             self.permissions.get_mut(permission).uninvited = true;
         }
     }
 
-    /// Refuses the first waiting request of a guest that has to go.
+    /// Refuses the first waiting request of a guest that has to leave.
     fn turn_away(&mut self, guest: GuestKey, now: Moment) {
         self.take_step();
         let object = self.guests.get(guest).object;
@@ -241,7 +243,7 @@ impl<M: Memory> Books<M> {
         self.pass_waiter(&waiter, now);
     }
 
-    /// The reason for the end of a permission, while it was being set up, whose tenant is not invited any more or whose
+    /// Returns the reason to end a permission that was being set up, if its tenant has to leave the object or the
     /// object was freed.
     pub(super) fn reason_if_unwanted(&self, permission: PermissionSlot) -> Option<&'static str> {
         let it = self.permissions.get(permission);

@@ -1,10 +1,10 @@
-//! Which permission was granted last with a key. This tells an access outside of what a client holds from a guess,
-//! without a search of all that the client holds.
+//! The permission that was last granted with each key. It distinguishes an access outside of a client's permissions
+//! from a guess, without a search of all that the client holds.
 
 use crate::books::permissions::PermissionSlot;
 use portcullis_protocol::Rkey;
 
-/// Keys for which room is made at once.
+/// Number of keys for which memory is allocated at once.
 const CHUNK: usize = 4096;
 
 /// Slots of permissions by the index of their keys. The permission may have ended since, so the caller compares.
@@ -15,7 +15,7 @@ pub(crate) struct KeyHolders {
 }
 
 impl KeyHolders {
-    /// A permission was granted with this key.
+    /// Notes that a permission was granted with this key.
     pub fn note(&mut self, key: Rkey, slot: PermissionSlot) {
         let index = key.index() as usize;
         if self.chunks.len() <= index / CHUNK {
@@ -25,7 +25,7 @@ impl KeyHolders {
             [index % CHUNK] = slot;
     }
 
-    /// The slot of the last permission that was granted with a key of this index.
+    /// Returns the slot of the last permission that was granted with a key of this index.
     pub fn last(&self, key: Rkey) -> Option<PermissionSlot> {
         let index = key.index() as usize;
         self.chunks.get(index / CHUNK)?.as_ref()?[index % CHUNK].some()

@@ -1,23 +1,23 @@
-//! When permissions end. This module knows only deadlines: the caller looks up whether a holder has extended its
-//! permission.
+//! The deadlines of permissions. This module knows only deadlines: the caller looks up whether a holder has extended
+//! its permission.
 
 use portcullis_protocol::Moment;
 
-/// «Nowhere» in the heap.
+/// «No place» in the heap.
 const NONE: u32 = u32::MAX;
 
-/// The scheduled end of what is in one of the caller's slots.
+/// The scheduled end of the permission or request in one of the caller's slots.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     deadline: Moment,
-    /// When it began: among equal deadlines, the earlier start goes first.
+    /// Start of the lease. Among equal deadlines, the earlier start goes first.
     start: Moment,
     slot: u32,
 }
 
 impl Lease {
-    /// Whether this lease goes first. Deadline and start are compared as one number, without a branch between them that the
-    /// processor would have to predict.
+    /// Whether this lease goes first. Deadline and start are compared as one number, without a branch between them that
+    /// the processor would have to predict.
     fn is_before(&self, other: &Self) -> bool {
         let key = |lease: &Self| u128::from(lease.deadline.0) << 64 | u128::from(lease.start.0);
         (key(self), self.slot) < (key(other), other.slot)
@@ -26,17 +26,18 @@ impl Lease {
 
 /// Deadlines, earliest first, one for each slot.
 ///
-/// A binary heap that knows where each slot's lease is. Most permissions are revoked long before their deadlines. If
-/// their leases stayed, clearing them out now and then would stop all clients for as long as it takes.
+/// The type is a binary heap that knows the place of each slot's lease. Most permissions are revoked long before their
+/// deadlines. If their leases stayed, removing them all now and then would stop all clients meanwhile.
 #[derive(Default)]
 pub(crate) struct Leases {
     heap: Vec<Lease>,
-    /// Where in the heap the lease of each slot is.
+    /// Place of each slot's lease in the heap.
     places: Vec<u32>,
 }
 
 impl Leases {
-    /// What is in `slot`, and began at `start`, ends at `deadline`, as far as is known now.
+    /// Schedules the end of a slot's lease, which began at `start`, at `deadline`. A later call may change the
+    /// deadline.
     pub(crate) fn schedule(&mut self, deadline: Moment, slot: u32, start: Moment) {
         let lease = Lease { deadline, start, slot };
         if self.places.len() <= slot as usize {
@@ -55,7 +56,7 @@ impl Leases {
         self.settle(place);
     }
 
-    /// What was in `slot` has ended.
+    /// Forgets a slot's lease, which has ended.
     pub(crate) fn forget(&mut self, slot: u32) {
         let Some(&place) = self.places.get(slot as usize).filter(|&&place| place != NONE) else { return };
         self.places[slot as usize] = NONE;
@@ -65,19 +66,19 @@ impl Leases {
         }
     }
 
-    /// Takes out a lease whose deadline has come, and returns its slot.
+    /// Takes out a lease whose deadline has passed, and returns its slot.
     pub(crate) fn due(&mut self, now: Moment) -> Option<u32> {
         let slot = self.heap.first().filter(|lease| lease.deadline <= now)?.slot;
         self.forget(slot);
         Some(slot)
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Moment> {
         self.heap.first().map(|lease| lease.deadline)
     }
 
-    /// Moves the lease at `place` to where it belongs.
+    /// Moves the lease at `place` to its place in the heap.
     fn settle(&mut self, mut place: usize) {
         let lease = self.heap[place];
         while place > 0
@@ -105,7 +106,7 @@ impl Leases {
 
     fn put(&mut self, place: usize, lease: Lease) {
         self.heap[place] = lease;
-        // At most as many as slots, which are numbered in 32 bits.
+        // There are at most as many leases as slots, which are numbered in 32 bits.
         self.places[lease.slot as usize] = u32::try_from(place).unwrap_or(NONE);
     }
 }

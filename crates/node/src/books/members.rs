@@ -1,7 +1,7 @@
-//! Objects that belong together: a head and its members. What the head's name is shared for counts for them all.
+//! Objects that belong together: a head and its members. The shares of the head's name apply to all of them.
 //!
-//! A structure in remote memory consists of several objects and grows by one after another. Its tenant shares it by one
-//! name.
+//! A structure in remote memory consists of several objects, which are added one after another. Its tenant shares it by
+//! one name.
 
 use super::Books;
 use super::effects::OwedReply;
@@ -14,7 +14,7 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Moment, ObjectRef, Refusal};
 
 impl<M: Memory> Books<M> {
-    /// Has an object belong to a head. Both are the tenant's own.
+    /// Makes an object a member of a head. Both must be the tenant's own.
     pub(super) fn include(
         &mut self,
         from: RequestOrigin,
@@ -53,12 +53,12 @@ impl<M: Memory> Books<M> {
         self.pool.slabs.get(member).membership().map(|it| it.head)
     }
 
-    /// The object whose name says with whom an object is shared: its head, or itself.
+    /// Returns the object whose name decides with whom an object is shared: its head, or itself.
     pub(super) fn namesake(&self, object: ObjectId) -> ObjectId {
         self.head_of(object).unwrap_or(object)
     }
 
-    /// What other tenants hold of an object and of its members, as far as `is_it` says so.
+    /// Returns the guests at an object and at its members for which `is_it` holds.
     pub(super) fn guests_of_all(&self, head: ObjectId, is_it: impl Fn(&GuestKey) -> bool) -> Vec<GuestKey> {
         let members = self.pool.slabs.get(head).members();
         let members = if planted::is(Fault::MembersStayShared) { &[] } else { members };
@@ -67,8 +67,8 @@ impl<M: Memory> Books<M> {
         guests.copied().filter(is_it).collect()
     }
 
-    /// An object goes: its members belong to nothing any more, and it belongs to nothing itself. What other tenants
-    /// hold of it ends.
+    /// Ends the memberships of an object that is removed: of its members in it, and its own. Other tenants' permissions
+    /// over it end.
     pub(super) fn strike_memberships(&mut self, object: ObjectId) {
         if self.pool.slabs.get(object).named.is_none() {
             return;
@@ -79,7 +79,7 @@ impl<M: Memory> Books<M> {
         self.leave_head(object);
     }
 
-    /// An object belongs to no head any more. What other tenants hold of it ends.
+    /// Removes an object from its head. Other tenants' permissions over it end.
     pub(super) fn leave_head(&mut self, object: ObjectId) {
         let Some(Membership { head, place }) = self.pool.slabs.get(object).membership() else { return };
         self.pool.slabs.get_mut(object).named().membership = None;

@@ -1,6 +1,6 @@
-//! The books: who may access which bytes, and until when.
+//! The books: which client may access which bytes, and until when.
 //!
-//! Requests, time, refused accesses and confirmations of the NIC go in through `handle_*`. Decisions come out of
+//! Requests, time, refused accesses and confirmations of the NIC enter through `handle_*`. Decisions come out of
 //! [`Books::poll_effect`]. The books know no NIC and no message bytes. They access the pool's memory only for the
 //! headers of permissions, and to zero memory.
 
@@ -77,7 +77,7 @@ pub(crate) struct Books<M> {
     leases: Leases,
     scrubs: Scrubs,
     postponed: Postponed,
-    /// Objects whose waiting requests a later turn looks at, with the objects' births.
+    /// Objects whose waiting requests a later turn serves, with the objects' births.
     put_off: VecDeque<(ObjectId, u64)>,
     tenants: Tenants,
     clients: Clients,
@@ -86,9 +86,9 @@ pub(crate) struct Books<M> {
     directory: Box<dyn Directory + Send>,
     guests: Guests,
     freeing: Freeing,
-    /// Objects that wait until nothing exposes them any more.
+    /// Number of objects that wait until nothing exposes them any more.
     going: u32,
-    /// Steps that this turn may still take, of work that can go on in the next.
+    /// Number of steps that this turn may still take, for work that the next turn can continue.
     steps_left: u32,
     audit: AuditQueue,
     counters: Counters,
@@ -127,38 +127,39 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Continues numbering clients, tenants and objects at `number`: for tests near the end of a counter.
+    /// Continues numbering clients, tenants and objects at `number`, for tests near the end of a counter.
     pub fn count_from(&mut self, number: u64) {
         self.clients.count_from(number);
         self.tenants.count_from(number);
         self.pool.count_from(number);
     }
 
-    /// Fetches what a request for an object reads first, before its turn comes. Decides nothing: any name is allowed.
+    /// Prefetches the memory that a request for an object reads first, before the request is handled. Decides nothing:
+    /// any name is allowed.
     #[inline]
     pub fn fetch(&self, object: ObjectName) {
         self.pool.fetch(object);
     }
 
-    /// Whether [`poll_effect`](Self::poll_effect) has one.
+    /// Whether [`poll_effect`](Self::poll_effect) has an effect.
     #[inline]
     pub fn has_effects(&self) -> bool {
         !self.effects.is_empty()
     }
 
-    /// What the other parts have to do next.
+    /// Returns the next effect, without taking it out.
     #[inline]
     pub fn next_effect(&self) -> Option<&Effect> {
         self.effects.front()
     }
 
-    /// The same, taken out.
+    /// Takes out the next effect.
     #[inline]
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// The next audit record. Records have a queue of their own, which loses some rather than grow.
+    /// Takes out the next audit record. Records have a queue of their own, which loses some rather than grow.
     pub fn poll_audit(&mut self) -> Option<AuditRecord> {
         self.audit.pop()
     }
@@ -169,7 +170,7 @@ impl<M: Memory> Books<M> {
         self.steps_left = self.config.steps_per_turn / 2;
     }
 
-    /// Does what is due by now, with the other half of the turn's steps. Returns whether anything was done.
+    /// Does the work that is due by now, with the other half of the turn's steps. Returns whether there was any.
     pub fn handle_timeout(&mut self, now: Moment) -> bool {
         self.steps_left += self.config.steps_per_turn / 2;
         let mut worked = self.serve_put_off(now);
@@ -180,7 +181,7 @@ impl<M: Memory> Books<M> {
         worked
     }
 
-    /// The next moment at which the books want a turn.
+    /// Returns the next moment at which the books need a turn.
     pub fn next_wake(&self) -> Option<Moment> {
         let more = !self.is_whole() || !self.put_off.is_empty();
         let wakes = [
@@ -211,7 +212,7 @@ impl<M: Memory> Books<M> {
         self.steps_left = self.steps_left.saturating_sub(steps);
     }
 
-    /// Whether the tenant called `name` may have one more client. Returns the tenant, if the node knows it.
+    /// Checks whether the tenant called `name` may have one more client. Returns the tenant, if the node knows it.
     ///
     /// # Errors
     /// The tenant is barred or paused, or the node is full.
@@ -224,36 +225,36 @@ impl<M: Memory> Books<M> {
         Ok(self.tenants.named(name))
     }
 
-    /// The number of the next tenant. `None`: there were too many to tell one more apart.
+    /// Returns the number of the next tenant. `None`: the marks that distinguish tenants are used up.
     pub fn next_tenant(&self) -> Option<TenantId> {
         self.tenants.has_marks().then(|| self.tenants.next_id())
     }
 
-    /// Enters a tenant, as [`next_tenant`](Self::next_tenant). `shared_key` opens all its permissions, if they have no
-    /// keys of their own.
+    /// Enters a tenant with the number [`next_tenant`](Self::next_tenant). `shared_key` opens all its permissions, if
+    /// they have no keys of their own.
     pub fn enter_tenant(&mut self, name: &str, shared_key: Option<Rkey>) {
         let offended = self.standings.knows(name);
         self.tenants.insert(name.into(), shared_key, offended);
     }
 
-    /// All tenants.
+    /// Iterates over all tenants.
     pub fn tenants(&self) -> impl Iterator<Item = TenantId> + '_ {
         self.tenants.iter().map(|(id, _)| id)
     }
 
-    /// Holds a tenant for a client that is to attach, at least until that client leaves.
+    /// Keeps a tenant for a client that will attach, at least until that client leaves.
     pub fn hold_tenant(&mut self, tenant: TenantId) {
         let tenant = self.tenants.get_mut(tenant);
         tenant.clients += 1;
         tenant.alone_since = None;
     }
 
-    /// The number of the next client. `None`: there are no more numbers.
+    /// Returns the number of the next client. `None`: all numbers are used up.
     pub fn next_client(&self) -> Option<ClientId> {
         self.clients.next_id()
     }
 
-    /// Attaches a client, as [`next_client`](Self::next_client), to a tenant that was held for it.
+    /// Attaches a client, with the number [`next_client`](Self::next_client), to a tenant that was held for it.
     pub fn handle_attached(&mut self, client: ClientId, tenant: TenantId, process: Option<u32>, now: Moment) {
         self.clients.insert(client, tenant, process, self.config.violations);
         self.audit_client(now, AuditEvent::Attach, client, None);
@@ -268,12 +269,12 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// A client's tenant. `None`: the client has gone.
+    /// Returns a client's tenant. `None`: the client has left.
     pub fn tenant_of(&self, client: ClientId) -> Option<TenantId> {
         self.clients.get(client).map(|client| client.tenant)
     }
 
-    /// The attached clients, by number.
+    /// Iterates over the attached clients, in the order of their numbers.
     pub fn client_ids(&self) -> impl Iterator<Item = ClientId> + '_ {
         self.clients.iter().map(|client| client.id)
     }
@@ -283,12 +284,12 @@ impl<M: Memory> Books<M> {
         self.pool.is_plentiful()
     }
 
-    /// Whether memory that ended permissions still expose is needed.
+    /// Whether the node needs memory that ended permissions still expose.
     pub fn wants_memory_back(&self) -> bool {
         self.postponed.is_thirsty() || (self.going > 0 && !self.memory_is_plentiful())
     }
 
-    /// What the books have counted, and what they hold.
+    /// Returns the counts of events, and of what the books hold.
     pub fn counters(&self) -> Counters {
         Counters {
             clients: self.clients.len().into(),
@@ -313,7 +314,7 @@ impl<M: Memory> Books<M> {
         self.reply(to, ReplyBody::Refused(refusal));
     }
 
-    /// Audits what happened to a client.
+    /// Audits an event of a client.
     pub fn audit_client(
         &mut self,
         at: Moment,
@@ -332,7 +333,7 @@ impl<M: Memory> Books<M> {
         });
     }
 
-    /// Audits that a peer was refused before it was a client, and how many others since the last record.
+    /// Audits that a peer was refused before it was a client. `further` is the number of others since the last record.
     pub fn audit_refused(&mut self, at: Moment, (peer, reason): (String, String), further: u64) {
         self.audit.push(at, AuditEvent::Refuse, |record| AuditRecord {
             refusal: Some(Box::new(AuditedRefusal { peer: Some(peer), reason })),
@@ -341,13 +342,13 @@ impl<M: Memory> Books<M> {
         });
     }
 
-    /// Audits what the NIC has done with a chunk since the node looked last.
+    /// Audits the changes that the NIC has made to a chunk since the node read its record last.
     pub fn audit_chunk(&mut self, at: Moment, change: Adopted) {
         let Adopted { chunk, before, now, frees, number_of_use } = change;
         if frees > 0 {
             let ended = AuditedChunk { chunk, number_of_use: number_of_use.wrapping_sub(1) };
             let client = before.map(client_of);
-            // Who held it in between, and for how long, nobody knows any more.
+            // The holders in between, and how long each had the chunk, are not known any more.
             self.audit.push(at, AuditEvent::FreeChunk, |record| AuditRecord {
                 client,
                 chunk: Some(Box::new(ended)),
@@ -365,7 +366,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// The same, with the fields that `add` sets.
+    /// Audits an event of a client, with the fields that `add` sets.
     fn audit_of_client(
         &mut self,
         at: Moment,
@@ -385,7 +386,7 @@ impl<M: Memory> Books<M> {
         });
     }
 
-    /// Audits what happened to a permission.
+    /// Audits an event of a permission.
     fn audit_permission(
         &mut self,
         at: Moment,

@@ -68,8 +68,8 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// Removes an object's name from the directory. What other tenants hold of the object ends, and then the reply goes
-    /// out that is `owed`.
+    /// Removes an object's name from the directory. Other tenants' permissions over the object end, and then the `owed`
+    /// reply is sent.
     fn strike_name(&mut self, object: ObjectId, owed: Option<OwedReply>) {
         let record = self.pool.slabs.get_mut(object);
         let name = record.named().name.take().expect("its name is struck once");
@@ -79,7 +79,7 @@ impl<M: Memory> Books<M> {
         self.show_out(&guests, owed);
     }
 
-    /// The object's tenant has let go of it, or is gone itself: the name goes before the object, if there is one.
+    /// Removes the name of an object that is about to be removed, if it has one.
     pub(super) fn strike_name_if_any(&mut self, object: ObjectId, now: Moment) {
         let record = self.pool.slabs.get(object);
         let Some(name) = record.name() else { return };
@@ -131,12 +131,13 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// The owner of names, if it is not the asking tenant itself.
+    /// Returns the owner of names, if it is not the requesting tenant itself.
     fn foreign<'a>(&self, tenant: TenantId, owner: Option<&'a TenantName>) -> Option<&'a TenantName> {
         owner.filter(|owner| owner.as_str() != &*self.tenants.get(tenant).name)
     }
 
-    /// A name as a tenant may see it. `None`: there is none, or the tenant may not know of it.
+    /// Returns a name with what a tenant may know of it. `None`: there is no such name, or the tenant may not know of
+    /// it.
     fn entry(&self, tenant: TenantId, owner: Option<&TenantName>, name: DirectoryName) -> Option<Entry> {
         let reader = self.tenants.get(tenant);
         let (owner, rights) = match self.foreign(tenant, owner) {
@@ -201,8 +202,8 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// The object that a request for a permission names, if it is shared with the tenant: as far as its rights allow
-    /// this. `None`: the tenant may not know of it.
+    /// Returns the object that a request for a permission names, if it is shared with the tenant, or the refusal if the
+    /// share's rights do not suffice. `None`: the tenant may not know of the object.
     pub(super) fn shared_object(
         &self,
         tenant: TenantId,
@@ -215,7 +216,7 @@ impl<M: Memory> Books<M> {
         let called = self.tenants.get(tenant).called.as_ref()?;
         let name = self.pool.slabs.get(self.namesake(object)).name()?;
         let shared = self.directory.shared(owner, &name, called)?;
-        // Who may only read must not be able to keep the owner from writing.
+        // A tenant that may only read must not be able to keep the owner from writing.
         let needed = if sharing == Sharing::Exclusive { rights | Rights::WRITE } else { rights };
         let allowed = shared.contains(needed) || planted::is(Fault::ShareNotCompared);
         Some(if allowed { Ok(object) } else { Err(Refusal::BeyondShare { rights: shared }) })
@@ -225,7 +226,7 @@ impl<M: Memory> Books<M> {
         self.reply(from, ReplyBody::Done);
     }
 
-    /// Audits what a client did with a name.
+    /// Audits a client's request about a name.
     fn audit_name(&mut self, at: Moment, event: AuditEvent, from: RequestOrigin, named: AuditedName) {
         self.audit_of_client(at, event, from.client, |record| AuditRecord {
             name: Some(Box::new(named)),
@@ -234,7 +235,7 @@ impl<M: Memory> Books<M> {
     }
 }
 
-/// The reply that says that a request was carried out.
+/// The reply that reports that a request was carried out.
 fn done(from: RequestOrigin) -> OwedReply {
     OwedReply { client: from.client, sequence: from.sequence }
 }

@@ -1,4 +1,4 @@
-//! Replies that wait until several objects have gone.
+//! Replies that wait until several objects are removed.
 
 use super::effects::OwedReply;
 use portcullis_slots::{Reuse, Slots};
@@ -9,16 +9,16 @@ pub(crate) struct PendingFreeKey(u32);
 
 portcullis_slots::number_key!(PendingFreeKey);
 
-/// Objects whose end is waited for.
+/// A group of objects for whose end replies wait.
 #[derive(Debug, Default)]
 struct PendingFree {
-    /// How many of them are still there.
+    /// Number of its objects that still exist.
     left: usize,
-    /// Replies that are due when none is.
+    /// Replies that are due when no object is left.
     owed: Vec<OwedReply>,
 }
 
-/// Groups of objects whose end is waited for, with the replies that are due when the last object of a group has gone.
+/// Groups of objects for whose end replies wait. The replies are due when the last object of a group is removed.
 #[derive(Debug)]
 pub(crate) struct PendingFrees(Slots<PendingFreeKey, PendingFree>);
 
@@ -29,7 +29,7 @@ impl Default for PendingFrees {
 }
 
 impl PendingFrees {
-    /// Adds a group of `left` objects. More may be added to the group until the last of them has gone.
+    /// Adds a group of `left` objects. More may be added to the group until the last of them is removed.
     pub fn begin(&mut self, left: usize) -> PendingFreeKey {
         self.0.insert(PendingFree { left, owed: Vec::new() })
     }
@@ -39,12 +39,12 @@ impl PendingFrees {
         self.0[pending_free].left += 1;
     }
 
-    /// Adds a reply, which is due when all objects of the group have gone.
+    /// Adds a reply, which is due when all objects of the group are removed.
     pub fn owe(&mut self, pending_free: PendingFreeKey, owed: OwedReply) {
         self.0[pending_free].owed.push(owed);
     }
 
-    /// Removes one object, which has gone, from its group. Returns the replies that are due now.
+    /// Removes one object from its group, because it does not exist any more. Returns the replies that are due now.
     pub fn one_gone(&mut self, pending_free: PendingFreeKey) -> Vec<OwedReply> {
         let it = &mut self.0[pending_free];
         it.left -= 1;

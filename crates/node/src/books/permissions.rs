@@ -1,4 +1,4 @@
-//! The permissions of a node: what each covers, its holder, and what enforces it.
+//! The permissions of a node: the bytes that each covers, its holder, and what enforces it.
 //!
 //! The node acts on this table. The headers in remote memory only repeat it for clients.
 
@@ -12,7 +12,7 @@ use portcullis_slots::{Reuse, Slots};
 pub(crate) struct PermissionSlot(pub u32);
 
 impl PermissionSlot {
-    /// «No permission» in a link, where an `Option` would double a record.
+    /// «No permission» in a link. An `Option` would double a record.
     pub const NONE: Self = Self(u32::MAX);
 
     /// The slot, unless it is [`NONE`](Self::NONE).
@@ -20,7 +20,7 @@ impl PermissionSlot {
         (self != Self::NONE).then_some(self)
     }
 
-    /// The slot's place in a table.
+    /// Returns the slot's place in a table.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -28,22 +28,22 @@ impl PermissionSlot {
 
 portcullis_slots::number_key!(PermissionSlot);
 
-/// Which client is told that a permission has started.
+/// The cause of a permission. It decides which client gets a reply when the permission has started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// The client whose request asked for it.
+    /// A request. Its client gets the reply.
     Request {
         /// The request's number.
         sequence: u32,
     },
-    /// None: something other than a request made it, and its holder knows.
+    /// Something other than a request. No client gets a reply: the holder knows of the permission.
     Adopted,
 }
 
-/// Where a permission is in its life. One that has ended is not in the books any more.
+/// State of a permission. A permission that has ended is not in the books any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// Its protection is being set up, and the client has not heard of it.
+    /// The permission's protection is being set up, and its client does not know of it yet.
     Starting(Origin),
     /// The client holds it, and shows this credential.
     Live(Credential),
@@ -52,19 +52,19 @@ pub(crate) enum State {
 /// A range of an object's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
-    /// Where in the object the range starts.
+    /// Offset in the object at which the range starts.
     pub offset: u64,
     pub length: u64,
 }
 
 impl Extent {
-    /// Whether the two share a byte. Neither reaches beyond its object.
+    /// Whether the two ranges share a byte. Neither may reach beyond its object.
     pub fn overlaps(self, other: Self) -> bool {
         self.offset < other.offset + other.length && other.offset < self.offset + self.length
     }
 }
 
-/// Which bytes a permission covers, and whether others may share them.
+/// The bytes that a permission covers, and whether other permissions may share them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     pub extent: Extent,
@@ -72,7 +72,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Whether the two cannot be held at once.
+    /// Whether the two claims cannot be held at once.
     pub fn conflicts(self, other: Self) -> bool {
         let shared = self.sharing == Sharing::Shared && other.sharing == Sharing::Shared;
         !shared && self.extent.overlaps(other.extent)
@@ -88,16 +88,17 @@ pub(crate) struct Permission {
     pub client: ClientId,
     pub tenant: TenantId,
     pub rights: Rights,
-    /// As last seen, counted from the start.
+    /// The lifetime from the start, as last seen.
     pub lifetime: Lifetime,
-    /// How long its request waited.
+    /// Time for which its request waited.
     pub waited: Lifetime,
     /// The node has put zero into the lifetime word: the permission ends when `lifetime` is over.
     pub final_notice: bool,
     pub state: State,
-    /// What its tenant is at the object, if the object is another tenant's.
+    /// The guest that holds the permission, if the object is another tenant's.
     pub guest: Option<GuestKey>,
-    /// Its object was taken from its tenant while it was being set up: it ends as soon as it is live.
+    /// Whether its tenant lost the object while the permission was being set up: then the permission ends as soon as it
+    /// is live.
     pub uninvited: bool,
     chains: [Links; 3],
 }
@@ -111,11 +112,11 @@ struct Links {
 /// The lists that a permission is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Chain {
-    /// Of its object's holders.
+    /// The holders of an object.
     Object = 0,
-    /// Of its client's permissions.
+    /// The permissions of a client.
     Client = 1,
-    /// Of what its tenant holds of another tenant's object.
+    /// The permissions of a guest.
     Guest = 2,
 }
 
@@ -146,12 +147,12 @@ impl Permission {
         }
     }
 
-    /// Whether the client holds it.
+    /// Whether the client holds the permission.
     pub fn is_live(&self) -> bool {
         matches!(self.state, State::Live(_))
     }
 
-    /// What the client shows for the permission, once it holds it.
+    /// Returns the credential that the client shows, once it holds the permission.
     pub fn credential(&self) -> Option<Credential> {
         match self.state {
             State::Live(credential) => Some(credential),
@@ -159,7 +160,7 @@ impl Permission {
         }
     }
 
-    /// When it ends, as far as is known.
+    /// Returns the moment at which the permission ends, as far as is known.
     pub fn deadline(&self) -> Moment {
         self.id.start.after(self.lifetime)
     }
@@ -186,22 +187,22 @@ impl Permissions {
         self.slots.remove(slot).expect("a permission ends once");
     }
 
-    /// The permission in a slot that was noted some time ago: the permission may have ended since.
+    /// Returns the permission in a slot that was noted some time ago. The noted permission may have ended since.
     pub fn find(&self, slot: PermissionSlot) -> Option<&Permission> {
         self.slots.get(slot)
     }
 
-    /// A permission that has not ended.
+    /// Returns a permission that has not ended.
     pub fn get(&self, slot: PermissionSlot) -> &Permission {
         &self.slots[slot]
     }
 
-    /// The same, to change.
+    /// Returns a permission that has not ended, to be changed.
     pub fn get_mut(&mut self, slot: PermissionSlot) -> &mut Permission {
         &mut self.slots[slot]
     }
 
-    /// How many permissions there are, in any state.
+    /// Returns the number of permissions, in any state.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -215,7 +216,7 @@ impl Permissions {
         self.get_mut(slot).chains[chain as usize] = Links { before: PermissionSlot::NONE, after };
     }
 
-    /// Takes a permission out of the list that starts with `head`. A permission that is in no list stays in none.
+    /// Removes a permission from the list that starts with `head`. A permission that is in no list stays in none.
     pub fn unlink(&mut self, chain: Chain, head: &mut PermissionSlot, slot: PermissionSlot) {
         let nowhere = Links { before: PermissionSlot::NONE, after: PermissionSlot::NONE };
         let links = &mut self.get_mut(slot).chains[chain as usize];
@@ -230,7 +231,7 @@ impl Permissions {
         }
     }
 
-    /// The slots of the list that starts with `head`.
+    /// Iterates over the slots of the list that starts with `head`.
     pub fn chain(&self, chain: Chain, head: PermissionSlot) -> impl Iterator<Item = PermissionSlot> + '_ {
         let next = move |&slot: &PermissionSlot| self.get(slot).chains[chain as usize].after.some();
         std::iter::successors(head.some(), next)

@@ -1,4 +1,4 @@
-//! Requests that wait: for holders of an object to let go (Patronus §5.1), or for memory that is on its way back.
+//! Requests that wait for holders of an object to release it (Patronus §5.1), or for memory that is about to be freed.
 
 use crate::books::leases::Leases;
 use crate::books::pool::ObjectId;
@@ -19,11 +19,11 @@ pub(crate) struct Waiter {
     pub wish: Wish,
     pub object: ObjectId,
     pub since: Moment,
-    /// When the request has waited for long enough.
+    /// Moment at which the request is refused if it still waits.
     pub timeout: Moment,
 }
 
-/// A request for memory that has to come back first.
+/// A request for memory that must be freed first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parked {
     pub wish: Wish,
@@ -36,7 +36,7 @@ pub(crate) struct Postponed {
     waiters: Slots<WaiterSlot, Waiter>,
     timeouts: Leases,
     parked: VecDeque<Parked>,
-    /// How many of these requests each tenant has.
+    /// Number of these requests for each tenant.
     by_tenant: HashMap<TenantId, u32>,
 }
 
@@ -55,7 +55,8 @@ impl Postponed {
         self.waiters.len() + self.parked.len()
     }
 
-    /// Counts one more request of a tenant. However many the tenant has, as many places stay free for others.
+    /// Counts one more request of a tenant. Refuses it if the tenant has as many as there are free places, so that as
+    /// many stay free for others.
     fn enter(&mut self, tenant: TenantId) -> Result<(), Refusal> {
         let free = (self.limit as usize).saturating_sub(self.len());
         let its = self.by_tenant.get(&tenant).copied().unwrap_or(0);
@@ -84,7 +85,7 @@ impl Postponed {
         Ok(slot)
     }
 
-    /// Takes a request out: its turn has come, or its time is over.
+    /// Takes a request out: it is its turn, or its time is over.
     pub fn take(&mut self, slot: WaiterSlot) -> Waiter {
         let waiter = self.waiters.remove(slot).expect("each request is taken out once");
         self.timeouts.forget(slot.0);
@@ -92,7 +93,7 @@ impl Postponed {
         waiter
     }
 
-    /// A request that still waits.
+    /// Returns a request that still waits.
     pub fn get(&self, slot: WaiterSlot) -> &Waiter {
         &self.waiters[slot]
     }
@@ -102,7 +103,7 @@ impl Postponed {
         self.waiters.get(slot).is_some_and(|waiter| waiter.wish.from.client == client)
     }
 
-    /// A request whose time is over. It stays until it is taken.
+    /// Returns a request whose time is over. It stays until it is taken.
     pub fn timed_out(&mut self, now: Moment) -> Option<WaiterSlot> {
         self.timeouts.due(now).map(WaiterSlot)
     }
@@ -111,7 +112,7 @@ impl Postponed {
         self.timeouts.next()
     }
 
-    /// The requests of a client, by slot.
+    /// Returns the requests of a client, by slot.
     pub fn of_client(&self, client: ClientId) -> Vec<WaiterSlot> {
         let its = self.waiters.iter().filter(|(_, waiter)| waiter.wish.from.client == client);
         its.map(|(slot, _)| slot).collect()

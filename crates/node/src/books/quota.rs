@@ -1,9 +1,9 @@
-//! What one tenant holds, against its quota.
+//! The usage of one tenant, against its quota.
 
 use crate::config::Quota;
 use portcullis_protocol::Refusal;
 
-/// What one tenant holds. A charge that its quota refuses changes nothing.
+/// The usage of one tenant. A charge that its quota refuses changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Usage {
     bytes: u64,
@@ -12,13 +12,13 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Bytes held.
+    /// Returns the number of bytes held.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Permissions held.
+    /// Returns the number of permissions held.
     #[cfg(test)]
     pub(crate) fn permissions(&self) -> u64 {
         self.permissions
@@ -33,7 +33,7 @@ impl Usage {
         charge(&mut self.bytes, bytes, quota.bytes_max).inspect_err(|_| refund(&mut self.objects, 1))
     }
 
-    /// An object that took `bytes` bytes is gone.
+    /// Subtracts an object that took `bytes` bytes and was given up.
     pub(crate) fn refund_object(&mut self, bytes: u64) {
         refund(&mut self.objects, 1);
         refund(&mut self.bytes, bytes);
@@ -47,7 +47,7 @@ impl Usage {
         charge(&mut self.permissions, 1, quota.permissions_max)
     }
 
-    /// A permission ended.
+    /// Subtracts a permission that has ended.
     pub(crate) fn refund_permission(&mut self) {
         refund(&mut self.permissions, 1);
     }

@@ -1,4 +1,4 @@
-//! Keys that a client held until a moment ago. They tell a late access from a guess.
+//! Keys that a client held until a moment ago. They distinguish a late access from a guess.
 
 use portcullis_protocol::{Credential, Moment, RegionName, RemoteAddress, Rkey};
 use std::collections::VecDeque;
@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 /// The keys of a permission that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EndedKeys {
-    /// What its holder showed.
+    /// The credential that its holder showed.
     pub credential: Credential,
-    /// Where its lifetime word is.
+    /// Address of its lifetime word.
     pub word: RemoteAddress,
     pub at: Moment,
 }
@@ -28,7 +28,7 @@ pub(crate) struct RecentKeys {
 }
 
 impl RecentKeys {
-    /// Adds the keys of an ended permission. The oldest of `most` are forgotten for it.
+    /// Adds the keys of an ended permission. If there are `most` already, drops the oldest.
     pub fn push(&mut self, keys: EndedKeys, most: u32) {
         if self.ended.len() >= most as usize {
             self.ended.pop_front();
@@ -36,24 +36,24 @@ impl RecentKeys {
         self.ended.push_back(keys);
     }
 
-    /// When the last permission with this key ended.
+    /// Returns the moment at which the last permission with this key ended.
     pub fn ended(&self, key: Rkey) -> Option<Moment> {
         let had = |keys: &&EndedKeys| keys.credential.has_key(key);
         self.ended.iter().rev().find(had).map(|keys| keys.at)
     }
 
-    /// When the permission over this region ended.
+    /// Returns the moment at which the permission over this region ended.
     pub fn region_ended(&self, name: RegionName) -> Option<Moment> {
         let had = |keys: &&EndedKeys| matches!(keys.credential, Credential::RegionKey { region, .. } if region == name);
         self.ended.iter().rev().find(had).map(|keys| keys.at)
     }
 
-    /// The keys of the permissions that ended at `since` or later, the latest first.
+    /// Iterates over the keys of the permissions that ended at `since` or later, the latest first.
     pub fn since(&self, since: Moment) -> impl Iterator<Item = &EndedKeys> {
         self.ended.iter().rev().take_while(move |keys| keys.at >= since)
     }
 
-    /// When the last permission ended.
+    /// Returns the moment at which the last permission ended.
     pub fn last_end(&self) -> Option<Moment> {
         self.ended.back().map(|keys| keys.at)
     }

@@ -1,4 +1,4 @@
-//! What each request about objects and permissions does.
+//! Requests about objects and permissions.
 
 use super::Books;
 use super::chunks::NO_END;
@@ -16,7 +16,7 @@ use portcullis_protocol::{
     Rights, TenantId,
 };
 
-/// The sender, and the number by which the client recognises the reply.
+/// The sender of a request, and the number by which the client recognises the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestOrigin {
     pub client: ClientId,
@@ -24,20 +24,20 @@ pub(crate) struct RequestOrigin {
     pub sequence: u32,
 }
 
-/// What a request for a permission asks for, over whichever object.
+/// A request for a permission, without its object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
     pub from: RequestOrigin,
     pub rights: Rights,
     pub claim: Claim,
     pub lifetime: Lifetime,
-    /// What the tenant is at the object, if the object is another tenant's.
+    /// The guest that requests the permission, if the object is another tenant's.
     pub guest: Option<GuestKey>,
-    /// When the request came.
+    /// Time of arrival of the request.
     pub asked: Moment,
 }
 
-/// What a request for memory asks for.
+/// The memory that a request for an allocation describes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewObject {
     pub size: u64,
@@ -51,7 +51,7 @@ impl<M: Memory> Books<M> {
     pub fn handle_request(&mut self, from: RequestOrigin, request: RequestBody, now: Moment) {
         let wish = |rights, (offset, length), sharing, lifetime| {
             let claim = Claim { extent: Extent { offset, length }, sharing };
-            // Nobody asks for the lifetime of a chunk.
+            // No request may have the lifetime of a chunk.
             let Lifetime(lifetime) = lifetime;
             let lifetime = Lifetime(lifetime.min(NO_END.0 - 1));
             Wish { from, rights, claim, lifetime, guest: None, asked: now }
@@ -107,14 +107,14 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// Whether new things are given to the client.
+    /// Checks whether the client may get new objects and permissions.
     pub(super) fn check_standing(&self, from: RequestOrigin, now: Moment) -> Result<(), Refusal> {
         self.standing(from.tenant, now).check(now)?;
         // A pause of the client itself delays its rebuilds and nothing else.
         if self.own_standing(from.client, now).is_barred() { Err(Refusal::Barred) } else { Ok(()) }
     }
 
-    /// Whether an object may be kept in this way.
+    /// Checks whether an object may be kept in this way.
     fn check_keep(&self, keep: Keep) -> Result<(), Refusal> {
         let longest = self.config.longest_keep;
         let allowed = match keep {
@@ -135,7 +135,7 @@ impl<M: Memory> Books<M> {
         let mark = tenant.mark;
         let object = match self.make_object(&wish, memory) {
             Ok(Some(object)) => object,
-            // Lingering memory is on its way back: the request waits for it.
+            // Lingering memory is about to be freed: the request waits for it.
             Ok(None) => {
                 self.tenants.get_mut(wish.from.tenant).usage.refund_object(takes);
                 return self.postponed.park(wish, memory);
@@ -157,7 +157,7 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// Makes an object for an allocation. `None`: memory is on its way back, and may do.
+    /// Makes an object for an allocation. `None`: memory is about to be freed, and may suffice.
     fn make_object(&mut self, wish: &Wish, memory: NewObject) -> Result<Option<ObjectId>, Refusal> {
         let NewObject { size, alignment, keep } = memory;
         let birth = self.pool.next_birth()?;
@@ -192,12 +192,12 @@ impl<M: Memory> Books<M> {
             (Err(missing), ObjectName::Address(_)) => return Err(missing),
         };
         let done = self.acquire_object(wish, object, wait, now);
-        // If it has got nothing, and waits for nothing, it is no guest.
+        // A tenant that got nothing, and waits for nothing, is no guest.
         wish.guest.into_iter().for_each(|guest| self.forget_guest_if_gone(guest));
         done
     }
 
-    /// A permission over an object that the tenant may have one of.
+    /// Starts a permission over an object that the client's tenant may use, or lets the request wait for it.
     fn acquire_object(
         &mut self,
         mut wish: Wish,
@@ -232,7 +232,7 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// The bytes of an object that a request asks for.
+    /// Returns the range of an object's bytes that a request names.
     pub(super) fn part_of(&mut self, object: ObjectId, part: Extent) -> Result<Extent, Refusal> {
         let size = self.pool.slabs.size(object);
         let rest = size.checked_sub(part.offset).filter(|&rest| rest > 0 && part.length <= rest);
@@ -244,7 +244,7 @@ impl<M: Memory> Books<M> {
         Ok(Extent { offset: part.offset, length })
     }
 
-    /// The live permission with this id, if it belongs to this client (Patronus §5.6: the start must match).
+    /// Returns the live permission with this id, if it belongs to this client (Patronus §5.6: the start must match).
     fn held(&self, from: RequestOrigin, id: PermissionId) -> Result<PermissionSlot, Refusal> {
         let slot = self.pool.holder_of(id)?;
         let permission = self.permissions.get(slot);
@@ -253,8 +253,8 @@ impl<M: Memory> Books<M> {
         if same && own && permission.is_live() { Ok(slot) } else { Err(Refusal::NotLive) }
     }
 
-    /// The same, but a sibling's permission will do: all clients of a tenant may extend it, as they can with the key of
-    /// its lifetime word.
+    /// Returns the live permission with this id, if it belongs to this client or to a sibling. All clients of a tenant
+    /// may extend it, as they can with the key of its lifetime word.
     fn held_by_tenant(&self, from: RequestOrigin, id: PermissionId) -> Result<PermissionSlot, Refusal> {
         let slot = self.pool.holder_of(id)?;
         let permission = self.permissions.get(slot);
@@ -299,7 +299,7 @@ impl<M: Memory> Books<M> {
     ) -> Result<(), Refusal> {
         let slot = self.held(from, id)?;
         let object = self.permissions.get(slot).object;
-        // Another tenant's object is not the client's to free.
+        // The client must not free another tenant's object.
         if free && self.pool.slabs.get(object).tenant == from.tenant {
             self.begin_to_free(object, Holders::Stay, now);
         }
@@ -308,7 +308,7 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// Keeps an object for another time from here on.
+    /// Changes how long an object is kept, from here on.
     fn set_keep(
         &mut self,
         from: RequestOrigin,
@@ -326,7 +326,8 @@ impl<M: Memory> Books<M> {
         Ok(())
     }
 
-    /// Where in the pool's memory an access by message goes, if the client holds a permission that allows it.
+    /// Returns the offset in the pool's memory of an access by message, if the client holds a permission that allows
+    /// it.
     ///
     /// # Errors
     /// The client holds no such permission, or the permission lacks the right or the bytes.

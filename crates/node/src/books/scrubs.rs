@@ -1,4 +1,4 @@
-//! Zeroes memory that another tenant used, a little in each turn. Its next owner gets it only after that.
+//! Zeroes memory that another tenant used, a little in each turn. The next owner gets the memory only after that.
 
 use super::Books;
 use super::permissions::PermissionSlot;
@@ -7,20 +7,20 @@ use portcullis_nic::Memory;
 use portcullis_protocol::{Lifetime, Moment};
 use std::collections::VecDeque;
 
-/// Bytes that one turn zeroes, about a microsecond's worth: all clients' next operations wait for that.
+/// Bytes that one turn zeroes: about a microsecond's worth, for which all clients' next operations wait.
 const BYTES_PER_TURN: u64 = 16 << 10;
 
 /// Objects that are being zeroed, by their first permissions, which wait for that.
 #[derive(Debug, Default)]
 pub(crate) struct Scrubs {
-    /// Each with the bytes that are zero already.
+    /// Each permission with the number of bytes that are zero already.
     waiting: VecDeque<(PermissionSlot, u64)>,
-    /// Bytes that this turn may still zero.
+    /// Number of bytes that this turn may still zero.
     bytes_left: u64,
 }
 
 impl Scrubs {
-    /// A turn begins.
+    /// Begins a turn.
     pub fn begin_turn(&mut self) {
         self.bytes_left = BYTES_PER_TURN;
     }
@@ -35,7 +35,7 @@ impl Scrubs {
 }
 
 impl<M: Memory> Books<M> {
-    /// Zeroes an object, if this turn has time for it.
+    /// Zeroes an object, if this turn has bytes left for it. Returns whether it did.
     pub(super) fn scrub_at_once(&mut self, object: ObjectId) -> bool {
         let bytes = self.pool.slabs.capacity(object).max(self.pool.slabs.size(object));
         let Some(left) = self.scrubs.bytes_left.checked_sub(bytes) else { return false };
@@ -44,7 +44,7 @@ impl<M: Memory> Books<M> {
         true
     }
 
-    /// Has an object zeroed in the turns to come. `permission` is the first one over it.
+    /// Zeroes an object in later turns. `permission` is the first one over it.
     pub(super) fn scrub_later(&mut self, permission: PermissionSlot, object: ObjectId) {
         self.pool.slabs.get_mut(object).scrubbing = true;
         self.scrubs.waiting.push_back((permission, 0));
@@ -67,14 +67,14 @@ impl<M: Memory> Books<M> {
             self.pool.slabs.get_mut(object).scrubbing = false;
             self.start_now(slot, now);
             self.expose(slot);
-            // Requests that may share it with its first holder need not wait for that holder's end.
+            // Requests that may share the object with its first holder need not wait for that holder's end.
             self.serve_waiters(object, now);
         }
         true
     }
 
-    /// A permission that has waited for a scrub starts only now: its client has not heard of it yet, and its time must
-    /// not run out meanwhile.
+    /// Starts a permission that has waited for a scrub. Its start is now, because its client does not know of it yet,
+    /// and its time must not run out meanwhile.
     fn start_now(&mut self, slot: PermissionSlot, now: Moment) {
         let permission = self.permissions.get_mut(slot);
         if now <= permission.id.start {

@@ -1,4 +1,4 @@
-//! What tenants answer for, by name. This outlasts their clients.
+//! The violations of tenants, by name. This record outlasts the tenants' clients.
 
 use super::violations::{Standing, TenantRecord};
 use crate::config::ViolationLimits;
@@ -6,7 +6,7 @@ use portcullis_protocol::Moment;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Tenants that broke a rule and are remembered for it, at most.
+/// The most tenants whose violations are remembered.
 const STANDINGS_MAX: usize = 1 << 16;
 
 /// The tenants that have broken a rule on this node.
@@ -14,7 +14,7 @@ const STANDINGS_MAX: usize = 1 << 16;
 pub(crate) struct Standings {
     limits: ViolationLimits,
     records: HashMap<Arc<str>, TenantRecord>,
-    /// When the first bar ends.
+    /// End of the first bar.
     next_bar_end: Option<Moment>,
 }
 
@@ -28,12 +28,12 @@ impl Standings {
         self.records.contains_key(name)
     }
 
-    /// The standing of a tenant.
+    /// Returns the standing of a tenant.
     pub fn of(&self, name: &str, now: Moment) -> Standing {
         self.records.get(name).map_or(Standing::Good, |record| record.guesses.standing(now))
     }
 
-    /// A tenant's record of violations.
+    /// Returns a tenant's record of violations.
     pub fn record(&mut self, name: &Arc<str>, now: Moment) -> &mut TenantRecord {
         if self.records.len() >= STANDINGS_MAX && !self.records.contains_key(name) {
             // A tenant in good standing needs no record.
@@ -48,12 +48,12 @@ impl Standings {
         self.next_bar_end = Some(self.next_bar_end.map_or(until, |end| end.min(until)));
     }
 
-    /// When the first bar ends.
+    /// Returns the end of the first bar.
     pub fn next_bar_end(&self) -> Option<Moment> {
         self.next_bar_end
     }
 
-    /// Takes out the tenants whose bars are over. `None`: no bar could be.
+    /// Takes out the tenants whose bars are over. `None`: no bar can be over yet.
     pub fn take_served(&mut self, now: Moment) -> Option<Vec<Arc<str>>> {
         self.next_bar_end.filter(|&end| now >= end)?;
         let served = self.records.extract_if(|_, record| record.guesses.has_served_bar(now));
@@ -67,13 +67,13 @@ impl Standings {
         Some(served)
     }
 
-    /// Forgets what a tenant that is barred or paused answers for.
+    /// Forgets the violations of a tenant that is barred or paused.
     pub fn forgive(&mut self, name: &str, now: Moment) -> Option<Arc<str>> {
         let is_served = self.of(name, now) == Standing::Good;
         if is_served { None } else { self.records.remove_entry(name).map(|(name, _)| name) }
     }
 
-    /// All records, by tenant name.
+    /// Iterates over all records, by tenant name.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &TenantRecord)> {
         self.records.iter()
     }

@@ -1,4 +1,4 @@
-//! Tenants as the books know them: what each holds and keeps, and how many clients act for it.
+//! Tenants in the books: what each holds and keeps, and the number of its clients.
 
 use super::pool::ObjectId;
 use super::quota::Usage;
@@ -10,23 +10,24 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Tenant {
     pub name: Arc<str>,
-    /// The same name as other tenants can say it. `None`: it is too long, and nobody can share anything with this tenant.
+    /// The name in the form in which other tenants can use it. `None`: the name is too long, and no tenant can share
+    /// anything with this tenant.
     pub called: Option<TenantName>,
-    /// Tells the tenant's bytes from those of others; not used again.
+    /// Distinguishes the tenant's bytes from those of others. It is not used again.
     pub mark: u64,
     /// The key that opens all permissions of the tenant, if they have no keys of their own.
     pub shared_key: Option<Rkey>,
     pub usage: Usage,
-    /// Its objects, including those that are going. Each object knows its place here.
+    /// The tenant's objects, including those that are going. Each object knows its place here.
     pub objects: Vec<ObjectId>,
-    /// Its kept objects, by how long they stay after the last client has gone.
+    /// The kept objects, by how long they stay after the tenant's last client has left.
     pub kept: BTreeSet<(u64, ObjectId)>,
     pub clients: u32,
-    /// Other tenants that hold something of its objects: one for each tenant and object.
+    /// Number of other tenants that hold permissions over its objects or wait for them: one for each tenant and object.
     pub guests: u32,
-    /// Since when it has no clients, and only stays for what it has left behind.
+    /// The moment since which it has no clients, and stays only for what it has left behind.
     pub alone_since: Option<Moment>,
-    /// It has broken a rule on this node before, so its standing has to be looked up.
+    /// Whether it has broken a rule on this node before, so that its standing has to be looked up.
     pub offended: bool,
 }
 
@@ -38,17 +39,17 @@ pub(crate) struct Tenants {
 }
 
 impl Tenants {
-    /// Continues at this mark: for tests near the end of a counter.
+    /// Continues at this mark, for tests near the end of a counter.
     pub fn count_from(&mut self, mark: u64) {
         self.next_mark = mark;
     }
 
-    /// Whether one more tenant can be told apart from all earlier ones.
+    /// Whether a mark is left for one more tenant.
     pub fn has_marks(&self) -> bool {
         self.next_mark < u64::MAX
     }
 
-    /// The number of the next tenant.
+    /// Returns the number of the next tenant.
     pub fn next_id(&self) -> TenantId {
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         TenantId(u32::try_from(free).expect("each tenant has a domain, which a NIC numbers in 32 bits"))
@@ -80,22 +81,22 @@ impl Tenants {
         self.slots[tenant.0 as usize] = None;
     }
 
-    /// The tenant with this name, if it has clients or has left something behind.
+    /// Returns the tenant with this name, if it has clients or has left something behind.
     pub fn named(&self, name: &str) -> Option<TenantId> {
         self.iter().find(|(_, tenant)| &*tenant.name == name).map(|(id, _)| id)
     }
 
-    /// The tenant that has this number now: not always the one that had it some time ago.
+    /// Returns the tenant that has this number now. It may not be the tenant that had it some time ago.
     pub fn find(&self, tenant: TenantId) -> Option<&Tenant> {
         self.slots.get(tenant.0 as usize)?.as_deref()
     }
 
-    /// The tenant of a client, an object or a permission.
+    /// Returns the tenant of a client, an object or a permission.
     pub fn get(&self, tenant: TenantId) -> &Tenant {
         self.find(tenant).expect("a tenant stays for as long as something of it does")
     }
 
-    /// The same, to change.
+    /// Returns the tenant of a client, an object or a permission, to be changed.
     pub fn get_mut(&mut self, tenant: TenantId) -> &mut Tenant {
         let slot = self.slots[tenant.0 as usize].as_deref_mut();
         slot.expect("a tenant stays for as long as something of it does")

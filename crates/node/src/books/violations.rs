@@ -1,20 +1,21 @@
-//! What a violation costs, and whether the client or its tenant pays.
+//! The cost of a violation, and whether the client or its tenant pays.
 //!
-//! Three things look alike to a NIC. An honest client is *late* now and then: its access arrives after its permission
-//! has ended, one to ten times a second at worst (Patronus §5.5). A broken client *strays*: it uses a key that it holds
-//! where that key does not open. A dishonest client *guesses* keys, of which a window has 256. Only the client answers
-//! for the first two. Guesses are counted for the tenant, because a guesser can use many clients. A tenant has some
-//! guesses free, is then paused for longer and longer, and is barred in the end.
+//! Three kinds of access look alike to a NIC. An honest client is *late* now and then: its access arrives after its
+//! permission has ended, one to ten times a second at worst (Patronus §5.5). A broken client *strays*: it uses a key
+//! that it holds in a place that the key does not open. A dishonest client *guesses* keys, of which a window has 256.
+//! Only the client pays for the first two. Guesses are counted for the tenant, because a guesser can use many clients.
+//! A tenant has some free guesses, is then paused for longer and longer, and is barred in the end.
 
 use crate::config::ViolationLimits;
 use portcullis_protocol::{Lifetime, Moment, Refusal};
 
-/// What a refused access looks like to the node, and so whether client or tenant pays.
+/// The kind of a refused access, as it looks to the node. It decides whether the client or its tenant pays.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Charge {
     /// The client held the key until a moment ago. Only the client is slowed, and never barred for it.
     Late,
-    /// The client holds the key, and used it where it does not open. Only the client is slowed, and in the end evicted.
+    /// The client holds the key, and used it in a place that the key does not open. Only the client is slowed, and in
+    /// the end evicted.
     Stray,
     /// The client never had the key. Its tenant is paused, and in the end barred.
     Guess,
@@ -35,11 +36,11 @@ impl Charge {
 /// A client's refused accesses since it attached, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Violations {
-    /// See [`Charge::Late`].
+    /// Accesses of the kind [`Charge::Late`].
     pub late: u64,
-    /// See [`Charge::Stray`].
+    /// Accesses of the kind [`Charge::Stray`].
     pub stray: u64,
-    /// See [`Charge::Guess`].
+    /// Accesses of the kind [`Charge::Guess`].
     pub guesses: u64,
 }
 
@@ -56,25 +57,25 @@ impl Violations {
 /// Whether a node serves a tenant, or a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// It is served.
+    /// The tenant or client is served.
     Good,
-    /// Not served before that moment.
+    /// The tenant or client is not served before that moment.
     Paused {
-        /// When the pause ends.
+        /// End of the pause.
         until: Moment,
     },
-    /// Not served before that moment, and all its permissions have ended.
+    /// The tenant or client is not served before that moment, and all its permissions have ended.
     Barred {
-        /// When the bar ends.
+        /// End of the bar.
         until: Moment,
     },
 }
 
 impl Standing {
-    /// Whether a client or tenant with this standing is served now.
+    /// Checks whether a client or tenant with this standing is served now.
     ///
     /// # Errors
-    /// Barred, or paused for the time that the refusal says.
+    /// The client or tenant is barred, or paused for the time in the refusal.
     pub(crate) fn check(self, now: Moment) -> Result<(), Refusal> {
         match self {
             Self::Good => Ok(()),
@@ -87,7 +88,7 @@ impl Standing {
         matches!(self, Self::Barred { .. })
     }
 
-    /// The standing of a client to which both apply.
+    /// Returns the standing of a client to which both standings apply.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Barred { until: one }, Self::Barred { until: other }) => {
@@ -107,7 +108,7 @@ impl Standing {
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     left: u32,
-    /// Up to when `left` has been counted.
+    /// The moment up to which `left` was counted.
     counted: Moment,
 }
 
@@ -116,7 +117,7 @@ impl Bucket {
         Self { left: most, counted: Moment(0) }
     }
 
-    /// Adds what has come back. Returns whether the bucket is full.
+    /// Adds the tokens that have come back since the last count. Returns whether the bucket is full.
     fn refill(&mut self, most: u32, again: Lifetime, now: Moment) -> bool {
         let again = again.0.max(1);
         let back = now.since(self.counted).0 / again;
@@ -127,7 +128,7 @@ impl Bucket {
                 self.counted = self.counted.after(Lifetime(back * again));
                 false
             }
-            // A full bucket saves nothing up.
+            // A full bucket accumulates nothing.
             _ => {
                 self.left = most;
                 self.counted = self.counted.max(now);
@@ -143,14 +144,14 @@ impl Bucket {
     }
 }
 
-/// The violations of one kind that a client or tenant answers for.
+/// The violations of one kind that are charged to a client or tenant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ViolationBudget {
     limits: ViolationLimits,
     free: Bucket,
-    /// Violations that cost a pause.
+    /// Number of violations that cost a pause.
     paused: u32,
-    /// When the present pause or bar began, and when it ends.
+    /// Start of the present pause or bar. `until` is its end.
     since: Moment,
     until: Moment,
 }
@@ -163,7 +164,7 @@ impl ViolationBudget {
     }
 
     /// Records a violation. Pauses are not forgiven before a bar has ended, so that slow guessing does not pay. Returns
-    /// the standing after that.
+    /// the resulting standing.
     pub(crate) fn record(&mut self, now: Moment) -> Standing {
         if self.has_served_bar(now) {
             *self = Self::new(self.limits);
@@ -179,8 +180,8 @@ impl ViolationBudget {
         self.standing(now)
     }
 
-    /// Records lateness. Pauses of at most `longest` follow, and never a bar. The pauses are forgiven once all free
-    /// violations are back.
+    /// Records a late access. It leads to pauses of at most `longest`, and never to a bar. The pauses are forgiven once
+    /// all free violations are back.
     pub(crate) fn record_lateness(&mut self, longest: Lifetime, now: Moment) -> Standing {
         if self.free.refill(self.limits.free_max, self.limits.free_again, now) {
             self.paused = 0;
@@ -206,7 +207,7 @@ impl ViolationBudget {
         Lifetime(self.limits.pause_min.0.saturating_mul(factor).min(longest.0))
     }
 
-    /// The standing by this budget.
+    /// Returns the standing by this budget.
     pub(crate) fn standing(&self, now: Moment) -> Standing {
         let until = self.until;
         match (now < until, self.is_spent()) {
@@ -216,7 +217,7 @@ impl ViolationBudget {
         }
     }
 
-    /// When the present pause or bar began.
+    /// Returns the start of the present pause or bar.
     pub(crate) fn since(&self) -> Moment {
         self.since
     }
@@ -231,11 +232,11 @@ impl ViolationBudget {
     }
 }
 
-/// What a tenant answers for: the guesses of all its clients, including those that have gone.
+/// The violations charged to a tenant: the guesses of all its clients, including those that have left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TenantRecord {
     pub guesses: ViolationBudget,
-    /// For accesses of which the NIC reports nothing: each may be late, or a guess.
+    /// Tokens for accesses about which the NIC reports nothing: each may be late, or a guess.
     excuses: Bucket,
 }
 
@@ -244,7 +245,7 @@ impl TenantRecord {
         Self { guesses: ViolationBudget::new(limits), excuses: Bucket::full(limits.excuses_max) }
     }
 
-    /// Whether one more access of which the NIC reports nothing may pass as late.
+    /// Whether one more access about which the NIC reports nothing may count as late.
     pub(crate) fn excuse(&mut self, now: Moment) -> bool {
         let limits = self.guesses.limits;
         self.excuses.refill(limits.excuses_max, limits.excuse_again, now);
@@ -252,7 +253,7 @@ impl TenantRecord {
     }
 }
 
-/// What a client answers for by itself.
+/// The violations charged to a client alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conduct {
     /// All its refused accesses.
@@ -267,8 +268,8 @@ impl Conduct {
         Self { violations: Violations::default(), late: budget, strays: budget }
     }
 
-    /// Records a late access. `told`: the NIC said so. If lateness is assumed, the client is slowed as far as a guesser
-    /// would be.
+    /// Records a late access. `told`: whether the NIC reported it as late. If lateness is only assumed, the client is
+    /// slowed as much as a guesser.
     pub(crate) fn record_lateness(&mut self, told: bool, now: Moment) -> Standing {
         let limits = self.late.limits;
         self.late.record_lateness(if told { limits.late_pause_max } else { limits.pause_max }, now)
@@ -278,18 +279,18 @@ impl Conduct {
         self.strays.record(now)
     }
 
-    /// The client's own standing.
+    /// Returns the client's own standing.
     pub(crate) fn standing(&self, now: Moment) -> Standing {
         self.late.standing(now).and(self.strays.standing(now))
     }
 
-    /// The kind of violation behind the standing, and since when it lasts.
+    /// Returns the kind of violation behind the standing, and the moment since which it lasts.
     pub(crate) fn cause(&self, now: Moment) -> (Charge, Moment) {
         let strays = self.strays.standing(now) == self.standing(now);
         if strays { (Charge::Stray, self.strays.since()) } else { (Charge::Late, self.late.since()) }
     }
 
-    /// Forgets what the client answers for. Its refused accesses stay counted.
+    /// Forgets the violations charged to the client. Its refused accesses stay counted.
     pub(crate) fn forgive(&mut self) {
         *self = Self { violations: self.violations, ..Self::new(self.late.limits) };
     }
@@ -300,14 +301,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Keys of a window.
+    /// Number of keys of a window.
     const KEYS: u64 = 256;
 
     fn budget() -> ViolationBudget {
         ViolationBudget::new(ViolationLimits::default())
     }
 
-    /// A moment with nothing special about it, in µs.
+    /// A moment without special properties, in µs.
     const NOW: u64 = 123_456_789;
 
     #[test]

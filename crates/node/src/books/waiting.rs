@@ -1,7 +1,7 @@
 //! Requests that wait for an object: their order, and which holders get notice.
 //!
-//! Requests for the whole of an object are served first come, first served. Once a part of an object was asked for,
-//! requests and holders that have no byte in common do not wait for each other.
+//! Requests for the whole of an object are served first come, first served. Once there was a request for a part of an
+//! object, requests and holders that have no byte in common do not wait for each other.
 
 use super::Books;
 use super::permissions::{Chain, Claim, Origin, PermissionSlot};
@@ -11,17 +11,18 @@ use portcullis_nic::Memory;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Moment, Refusal, Sharing, TenantId};
 
-/// Permissions over an object of which parts were asked for, at most: each request looks at all of them.
+/// The most permissions over an object of which parts were requested: each request looks at all of them.
 const PARTS_MAX: u32 = 1024;
 
-/// Claims that can be compared in the time of one step.
+/// Number of claims that can be compared in the time of one step.
 const CLAIMS_PER_STEP: usize = 64;
 
-/// Requests for a divided object that are looked at when a holder lets go. Requests behind them wait for these.
+/// Number of requests for a divided object that are checked when a holder releases it. Requests behind them wait for
+/// these.
 const LOOKED_AT_MAX: usize = 64;
 
 impl<M: Memory> Books<M> {
-    /// A part of the object is asked for.
+    /// Notes that there was a request for a part of the object.
     pub(super) fn divide(&mut self, object: ObjectId) -> Result<(), Refusal> {
         let record = self.pool.slabs.get_mut(object);
         if record.holders >= PARTS_MAX {
@@ -38,8 +39,8 @@ impl<M: Memory> Books<M> {
         if record.scrubbing {
             return false;
         }
-        // Each tenant's windows are bound and unbound in an order of their own. So nothing starts before what other
-        // tenants held is known to be down.
+        // Each tenant's windows are bound and unbound in an order of their own. So no permission starts before the
+        // protection of other tenants' ended permissions is known to be down.
         if self.fading_beside(object, tenant) > 0 {
             return false;
         }
@@ -51,7 +52,7 @@ impl<M: Memory> Books<M> {
         room && !self.holders(object).any(|(_, held)| held.conflicts(claim))
     }
 
-    /// The holders of an object, the latest first, and what they hold.
+    /// Iterates over the holders of an object and their claims, the latest first.
     fn holders(&self, object: ObjectId) -> impl Iterator<Item = (PermissionSlot, Claim)> + '_ {
         let chain = self.permissions.chain(Chain::Object, self.pool.slabs.get(object).first);
         chain.map(|slot| (slot, self.permissions.get(slot).claim))
@@ -66,7 +67,7 @@ impl<M: Memory> Books<M> {
         record.waiting.iter().any(|&waiter| self.postponed.get(waiter).wish.claim.conflicts(claim))
     }
 
-    /// A request waits for the object: the holders in its way cannot extend any more (Patronus §5.3).
+    /// Notifies the holders that are in the way of a waiting request: they cannot extend any more (Patronus §5.3).
     pub(super) fn give_notice(&mut self, object: ObjectId, claim: Claim, now: Moment) {
         let divided = self.pool.slabs.get(object).divided;
         let aware = |slot: PermissionSlot| self.permissions.get(slot).final_notice;
@@ -74,8 +75,8 @@ impl<M: Memory> Books<M> {
             let concerned = |&(slot, held): &(PermissionSlot, Claim)| held.conflicts(claim) && !aware(slot);
             self.holders(object).filter(concerned).map(|(slot, _)| slot).collect()
         } else {
-            // The latest holders come first: behind one that has had its notice, all have. So a crowd of holders costs
-            // a further waiting request nothing.
+            // The latest holders come first: all holders after a notified one were notified too. So a crowd of holders
+            // costs a further waiting request nothing.
             self.holders(object).map(|(slot, _)| slot).take_while(|&slot| !aware(slot)).collect()
         };
         for slot in holders {
@@ -83,7 +84,8 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Lets in the requests that wait for the object, as far as they can hold it together. Refuses all, if it was freed.
+    /// Grants the waiting requests for the object, as far as they can hold it together. Refuses all of them if the
+    /// object was freed.
     pub(super) fn serve_waiters(&mut self, object: ObjectId, now: Moment) {
         if planted::is(Fault::WaiterForgotten) {
             return;
@@ -107,7 +109,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// This turn has done enough: a later one lets in the requests that wait for the object.
+    /// Leaves the waiting requests for the object to a later turn: this turn has no steps left.
     fn serve_later(&mut self, object: ObjectId) {
         let record = self.pool.slabs.get_mut(object);
         if !record.waiting.is_empty() && !std::mem::replace(&mut record.put_off, true) {
@@ -115,7 +117,7 @@ impl<M: Memory> Books<M> {
         }
     }
 
-    /// Continues to let in the requests that an earlier turn had no steps for.
+    /// Continues to grant the requests for which an earlier turn had no steps.
     pub(super) fn serve_put_off(&mut self, now: Moment) -> bool {
         let any = !self.put_off.is_empty();
         if planted::is(Fault::PutOffForgotten) {
@@ -124,7 +126,7 @@ impl<M: Memory> Books<M> {
         while self.steps_left > 0
             && let Some((object, birth)) = self.put_off.pop_front()
         {
-            // The object may have gone meanwhile, and another may have its number.
+            // The object may have been removed meanwhile, and another may have its id.
             if !self.pool.slabs.is_live(object) || self.pool.slabs.get(object).birth != birth {
                 continue;
             }
@@ -135,12 +137,12 @@ impl<M: Memory> Books<M> {
         any
     }
 
-    /// Takes steps for comparing claims, since a crowd of them takes time.
+    /// Takes steps for comparing claims, because comparing many of them takes time.
     pub(super) fn charge_claims(&mut self, claims: usize) {
         self.take_steps(claims / CLAIMS_PER_STEP);
     }
 
-    /// The first waiting request that may start now, and overtakes none that is in its way.
+    /// Returns the first waiting request that may start now, and that overtakes no request in its way.
     fn next_admitted(&mut self, object: ObjectId) -> Option<WaiterSlot> {
         let record = self.pool.slabs.get(object);
         if self.pool.is_freed(object) {
@@ -165,7 +167,7 @@ impl<M: Memory> Books<M> {
         None
     }
 
-    /// Refuses requests that have waited for as long as they were ready to.
+    /// Refuses requests that have waited for their longest time.
     pub(super) fn time_out_requests(&mut self, now: Moment) -> bool {
         let mut worked = false;
         while self.steps_left > 0
@@ -192,7 +194,7 @@ impl<M: Memory> Books<M> {
         waiter
     }
 
-    /// A request waits no more, and was not let in.
+    /// Handles a request that waits no more and was not granted.
     pub(super) fn pass_waiter(&mut self, waiter: &Waiter, now: Moment) {
         waiter.wish.guest.into_iter().for_each(|guest| self.forget_guest_if_gone(guest));
         // The requests behind it may fit beside the present holders.

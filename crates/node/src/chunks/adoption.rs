@@ -1,61 +1,62 @@
-//! What the NIC has done with the chunks, taken up afterwards: late, but complete.
+//! Records afterwards the changes that the NIC has made to the chunks: late, but completely.
 //!
-//! A counting completion queue says that something has happened: each allocation and each free releases the lock once.
-//! Then the records are read, some at a time. An allocation names its holder in the record only after it has released the
-//! lock, so the records are read again until no worker had a request in hand when the reading began. A record counts its uses, so what happened between two readings is counted
-//! too, although nobody knows any more who held the chunk meanwhile.
+//! A counting completion queue shows that something has happened: each allocation and each free releases the lock once.
+//! Then the node reads the records, some at a time. An allocation writes its holder into the record only after it has
+//! released the lock. So the node reads the records again, until no worker had a request in hand when the reading
+//! began. A record counts its uses, so uses between two readings are counted too, although their holders are not known
+//! any more.
 
 use portcullis_nic::{Memory, RemoteAddress};
 use portcullis_offload::{ChunkPool, ClientNumber};
 use portcullis_protocol::{CHUNK_QUEUE_PAIRS, Lifetime, Moment};
 use std::collections::BTreeMap;
 
-/// How long the node waits from one reading of all records to the next.
+/// Time from one reading of all records to the next.
 const BETWEEN: Lifetime = Lifetime::millis(1);
-/// The longest that it waits while a worker has a request in hand and nothing changes: a client that posts no receive for
-/// the reply can keep its worker so.
+/// The longest time between two readings while a worker has a request in hand and nothing changes. A client that posts
+/// no receive for the reply can keep its worker in that state.
 const LONGEST: Lifetime = Lifetime::millis(1000);
 
-/// A chunk as it was read last.
+/// A chunk, as it was last read.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     holder: Option<ClientNumber>,
-    /// Who held it last, if nobody does.
+    /// The chunk's last holder, if it has none now.
     last: Option<ClientNumber>,
     uses: u64,
 }
 
-/// A change that was found.
+/// A change of a chunk that a reading has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Adopted {
     pub chunk: RemoteAddress,
-    /// Who held it when it was read before.
+    /// The chunk's holder at the previous reading.
     pub before: Option<ClientNumber>,
     pub now: Option<ClientNumber>,
-    /// How often it was freed since.
+    /// Number of frees since then.
     pub frees: u64,
-    /// The number of its present use, or of its next one.
+    /// Number of the chunk's present use, or of its next one.
     pub number_of_use: u64,
 }
 
-/// All chunks, as they were read last.
+/// All chunks, as they were last read.
 #[derive(Debug)]
 pub(crate) struct Adoption {
     seen: Vec<Seen>,
     held: BTreeMap<ClientNumber, u64>,
     frees: u64,
-    /// Releases of the lock when the present reading began.
+    /// Number of releases of the lock when the present reading began.
     releases: u32,
-    /// The next record to be read. `None`: no reading is under way.
+    /// The next record to read. `None`: no reading is under way.
     next: Option<usize>,
-    /// There may be something new to be read.
+    /// Whether there may be something new to read.
     is_due: bool,
-    /// The present reading began when no worker had a request in hand, so it misses nothing.
+    /// Whether no worker had a request in hand when the present reading began, so that it misses nothing.
     is_final: bool,
-    /// The present reading has found a change.
+    /// Whether the present reading has found a change.
     has_found: bool,
     read_at: Moment,
-    /// How long it waits after that.
+    /// Time from `read_at` to the next reading.
     pause: Lifetime,
 }
 
@@ -78,7 +79,8 @@ impl Adoption {
         }
     }
 
-    /// Reads some records, if there may be something new in them. `is_at_rest`: whether no worker has a request in hand.
+    /// Reads some records, if there may be something new in them. `is_at_rest` returns whether no worker has a request
+    /// in hand.
     pub fn step<M: Memory>(
         &mut self,
         pool: &ChunkPool<M, CHUNK_QUEUE_PAIRS>,
@@ -109,7 +111,7 @@ impl Adoption {
         found
     }
 
-    /// The table has changed although the lock was not released.
+    /// Schedules a reading of the table, which has changed although the lock was not released.
     pub fn look_again(&mut self) {
         (self.is_due, self.next, self.pause) = (true, None, BETWEEN);
     }
@@ -140,29 +142,29 @@ impl Adoption {
         Some(Adopted { chunk, before, now: holder, frees, number_of_use: uses })
     }
 
-    /// When there is something to be read, if there is.
+    /// Returns the time of the next reading, if one is due.
     pub fn next_step(&self) -> Option<Moment> {
         let pause = if self.next.is_some() { Lifetime(0) } else { self.pause };
         self.is_due.then(|| self.read_at.after(pause))
     }
 
-    /// Whether a client was a chunk's last holder.
+    /// Whether a client holds a chunk, or was its last holder.
     pub fn was_holder(&self, chunk: u64, client: ClientNumber) -> bool {
         let seen = usize::try_from(chunk).ok().and_then(|place| self.seen.get(place));
         seen.is_some_and(|seen| seen.holder == Some(client) || seen.last == Some(client))
     }
 
-    /// Chunks that somebody holds.
+    /// Returns the number of chunks that are held.
     pub fn held(&self) -> u64 {
         self.held.values().sum()
     }
 
-    /// Chunks that a client holds.
+    /// Returns the number of chunks that a client holds.
     pub fn held_by(&self, client: ClientNumber) -> u64 {
         self.held.get(&client).copied().unwrap_or(0)
     }
 
-    /// How often a chunk was allocated.
+    /// Returns the number of allocations of chunks.
     pub fn allocations(&self) -> u64 {
         self.frees + self.held()
     }

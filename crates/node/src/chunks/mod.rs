@@ -1,8 +1,8 @@
-//! Chunks that the NIC hands out alone (OneSidedMW): what the node's CPU does for them, off the path.
+//! Chunks that the NIC hands out without the CPU (OneSidedMW): the part of the node's CPU, off the critical path.
 //!
-//! Clients ask workers on the NIC. Here are the rest: a client's workers are made when it asks for them, and when it has
-//! gone, what it held is freed. What the NIC has done is taken into the books afterwards ([`adoption`]). Nothing here is
-//! on the path of an allocation or of an access.
+//! Clients send their requests to workers on the NIC. This module does the rest: it makes a client's workers when the
+//! client requests them, and frees a client's chunks when the client has left. It records the NIC's changes in the
+//! books afterwards ([`adoption`]). Nothing here is on the path of an allocation or of an access.
 
 mod adoption;
 mod rebuilding;
@@ -29,19 +29,19 @@ use sizing::Sizing;
 use std::collections::{BTreeMap, HashMap};
 use watch::LockWatch;
 
-/// What a client's queue pairs for chunks let through, as far as windows allow it.
+/// Access that a client's queue pairs for chunks allow, as far as windows allow it.
 pub(crate) const CHUNK_ACCESS: Access = Access::REMOTE;
-/// How soon the node looks again at clients that are gone, and at chunks that were handed out meanwhile.
+/// Delay until the node checks again the clients that have left, and the chunks that were handed out meanwhile.
 const LOOK_AGAIN: Lifetime = Lifetime::millis(1);
-/// Workers of clients that are gone, while others have all of theirs, and the node's own two.
+/// Number of workers besides those of all attached clients: for clients that have left, and the node's own two.
 const WORKERS_SPARE: u32 = 18;
 
 /// The node's ends of a client's queue pairs for chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ChunkEnds {
-    /// For accesses, with the addresses of the client's ends.
+    /// The queue pairs for accesses, with the addresses of the client's ends.
     pub access: Vec<(QpId, QpAddress)>,
-    /// The client's own queue pairs on which it asks, where the node can connect them: both ends are on its NIC.
+    /// The client's own queue pairs for requests, if the node can connect them: if both ends are on its NIC.
     pub asking: Vec<QpId>,
 }
 
@@ -50,13 +50,13 @@ pub struct ChunkEnds {
 struct Member {
     tenant: TenantId,
     ends: ChunkEnds,
-    /// `None`: it has not asked for any, or the pool was rebuilt since.
+    /// The client's workers. `None`: it has not requested any, or the pool was rebuilt since.
     workers: Option<Workers<CHUNK_QUEUE_PAIRS>>,
-    /// How many chunks it can hold, once it has asked for workers. Zero before.
+    /// The most chunks that the client can hold, once it has requested workers. Zero before.
     quota: u64,
 }
 
-/// A client that is gone, and may still hold chunks.
+/// A client that has left, and may still hold chunks.
 #[derive(Debug)]
 struct Leaving<M> {
     tenant: TenantId,
@@ -69,27 +69,27 @@ struct Leaving<M> {
 pub(crate) struct Chunks<M> {
     pool: ChunkPool<M, CHUNK_QUEUE_PAIRS>,
     limits: ChunkLimits,
-    /// How many chunks the clients of one tenant can hold.
+    /// The most chunks that the clients of one tenant can hold together.
     tenant_max: u64,
     members: BTreeMap<ClientId, Member>,
     leaving: Vec<Leaving<M>>,
     adoption: Adoption,
-    /// Where the node holds chunks itself.
+    /// The chunks that the node holds itself, if it resizes the pool.
     sizing: Option<Sizing<M>>,
     /// The chunk of each window, by the upper bits of its keys.
     chunk_of_key: HashMap<u32, u64>,
     lock: LockWatch,
     rebuilds: Rebuilds,
-    /// A worker has broken, and the pool could not be rebuilt yet: nobody is served.
+    /// A worker has broken, and the pool could not be rebuilt yet: no client is served.
     is_broken: bool,
     next_look: Option<Moment>,
 }
 
 impl<M: Memory> Chunks<M> {
-    /// A pool whose chunks are all free.
+    /// Creates a pool whose chunks are all free.
     ///
     /// # Errors
-    /// The NIC has no chains, or too little of something. Nothing is left behind.
+    /// The NIC has no chains, or a limit of the NIC is reached. No object is left behind.
     pub fn new<N: Nic<Memory = M>>(
         nic: &mut N,
         (limits, ready): (ChunkLimits, Option<u64>),
@@ -115,12 +115,12 @@ impl<M: Memory> Chunks<M> {
         })
     }
 
-    /// Where the node's ends of queue pairs for accesses are made.
+    /// Returns the protection domain of the node's ends of queue pairs for accesses.
     pub fn domain(&self) -> PdId {
         self.pool.domains().access
     }
 
-    /// A client has attached.
+    /// Enters a client that has attached.
     ///
     /// # Errors
     /// The NIC refuses.
@@ -138,8 +138,8 @@ impl<M: Memory> Chunks<M> {
         Ok(())
     }
 
-    /// Makes the workers of a client, which serve it from here on. A client asks again when the pool was rebuilt: its quota
-    /// stays, and what it holds counts.
+    /// Makes the workers of a client, which serve it from here on. A client requests workers again after the pool was
+    /// rebuilt: its quota stays, and the chunks that it holds count.
     ///
     /// # Errors
     /// The client has no queue pairs for chunks, or has workers already; its tenant's quota is used up; the NIC refuses.
@@ -174,7 +174,7 @@ impl<M: Memory> Chunks<M> {
         Ok(ChunkTerms { base, chunks, chunk_bytes, quota, held, by: HandedOutBy::Nic })
     }
 
-    /// How many chunks the clients of a tenant may hold together already.
+    /// Returns the number of chunks that the clients of a tenant may already hold together.
     fn given_to(&self, tenant: TenantId) -> u64 {
         let present = self.members.values().filter(|it| it.tenant == tenant).map(|it| it.quota);
         let gone = self.leaving.iter().filter(|it| it.tenant == tenant).map(|it| it.quota);
@@ -192,7 +192,7 @@ impl<M: Memory> Chunks<M> {
         let workers = self.pool.attach(nic, number, &group, quota)?;
         let begun = self.connect(nic, &workers, &ends.asking);
         if let Err(error) = begun {
-            // The first error says why.
+            // The first error gives the reason.
             let _ = self.pool.dismiss_workers(nic, workers);
             return Err(error);
         }
@@ -207,7 +207,7 @@ impl<M: Memory> Chunks<M> {
     ) -> Result<(), VerbsError> {
         let &[alloc, free] = asking else { return Err(VerbsError::NoSuch { what: "queue pair to ask on" }) };
         for (qp, peer) in [alloc, free].into_iter().zip(workers.addresses(nic)?) {
-            // What was under way when the pool was rebuilt is over: the client expects no more of it.
+            // The requests that were under way when the pool was rebuilt are over: the client expects no reply to them.
             nic.modify_qp(qp, QpChange::Reset)?;
             connect_qp(nic, qp, peer)?;
         }
@@ -215,7 +215,8 @@ impl<M: Memory> Chunks<M> {
         self.pool.start_workers(nic, workers, here)
     }
 
-    /// A client is gone. Its queue pairs for accesses stay until its chunks are free: windows are bound to them.
+    /// Handles the departure of a client. Its queue pairs for accesses stay until its chunks are free: windows are
+    /// bound to them.
     pub fn leave<N: Nic<Memory = M>>(&mut self, nic: &mut N, client: ClientId, now: Moment) {
         let Some(Member { tenant, ends, workers, quota }) = self.members.remove(&client) else { return };
         self.next_look = Some(now);
@@ -234,7 +235,7 @@ impl<M: Memory> Chunks<M> {
         }
     }
 
-    /// Goes on with what is to be done for clients that are gone. Returns whether anything was done.
+    /// Continues the reclaims of clients that have left. Returns whether any was completed.
     pub fn proceed<N: Nic<Memory = M>>(&mut self, nic: &mut N, now: Moment) -> bool {
         if self.is_broken || self.next_look.is_none_or(|at| now < at) {
             return false;
@@ -248,7 +249,7 @@ impl<M: Memory> Chunks<M> {
                 it.reclaim.group().iter().for_each(|&qp| destroy(nic, qp));
                 false
             }
-            // There is no worker to be had now; the next look tries again.
+            // No worker is free now. The next check tries again.
             Err(VerbsError::Exhausted { .. }) => true,
             Err(_) => {
                 rebuilds.ask();
@@ -260,7 +261,7 @@ impl<M: Memory> Chunks<M> {
         worked
     }
 
-    /// Takes up what the NIC has done, as far as `steps` chunks go. Returns what has changed.
+    /// Records the NIC's changes, of at most `steps` chunks. Returns the changes.
     pub fn adopt<N: Nic<Memory = M>>(&mut self, nic: &N, steps: u32, now: Moment) -> Vec<Adopted> {
         let (_, releases) = self.pool.lock_counts(nic).unwrap_or_default();
         let Self { pool, members, leaving, adoption, .. } = self;
@@ -269,7 +270,7 @@ impl<M: Memory> Chunks<M> {
             leaving.is_empty() && workers.all(|it| pool.is_at_rest(nic, it).unwrap_or(false))
         };
         let mut adopted = adoption.step(pool, (releases, is_at_rest), steps, now);
-        // What the node takes and gives itself is nobody's use.
+        // Takes and gives of the node itself are no client's uses.
         let of_client = |number: &ClientNumber| *number != node_number();
         for change in &mut adopted {
             (change.before, change.now) = (change.before.filter(of_client), change.now.filter(of_client));
@@ -278,28 +279,28 @@ impl<M: Memory> Chunks<M> {
         adopted
     }
 
-    /// When there is something to be done without being asked.
+    /// Returns the next moment at which there is work to do here.
     pub fn next_wake(&self) -> Option<Moment> {
         let resize = self.sizing.as_ref().and_then(|sizing| sizing.next_look);
         let own = [self.next_look, resize, self.lock.next_look()].map(|at| at.filter(|_| !self.is_broken));
         own.into_iter().chain([self.adoption.next_step(), self.rebuilds.next()]).flatten().min()
     }
 
-    /// What a refused access on a client's queue pair for chunks looks like.
+    /// Classifies a refused access on a client's queue pair for chunks.
     pub fn charge(&self, client: ClientId, refused: Option<RefusedAccess>) -> Charge {
         let number = number_of(client);
         let chunk = refused.and_then(|refused| self.chunk_of_key.get(&refused.rkey.index()).copied());
         let holds = |chunk: &u64| self.pool.holder(*chunk) == number;
         match chunk {
             Some(chunk) if holds(&chunk) => Charge::Stray,
-            // A use that was over before the node has read of it is in the record alone.
+            // If a use was over before the node has read its record, only the record shows its holder.
             Some(chunk) if number.is_some() && self.pool.freed_by(chunk) == number => Charge::Late,
             Some(chunk) if number.is_some_and(|it| self.adoption.was_holder(chunk, it)) => Charge::Late,
             _ => Charge::Guess,
         }
     }
 
-    /// What is counted here, as far as the node has taken it up.
+    /// Returns the counters of chunks, as far as the node has recorded the NIC's changes.
     pub fn counters(&self) -> Counters {
         let (held, given) = self.sizing.as_ref().map_or((0, 0), |sizing| (sizing.held(), sizing.given));
         let of_node = self.adoption.held_by(node_number()) + given;
@@ -313,21 +314,21 @@ impl<M: Memory> Chunks<M> {
         }
     }
 
-    /// Chunks that clients hold, as far as the node has taken it up.
+    /// Returns the number of chunks that clients hold, as far as the node has recorded it.
     fn held_by_clients(&self) -> u64 {
         self.adoption.held() - self.adoption.held_by(node_number())
     }
 
-    /// How many chunks a client holds, as far as the node has taken it up.
+    /// Returns the number of chunks that a client holds, as far as the node has recorded it.
     pub fn held_by(&self, client: ClientId) -> u64 {
         number_of(client).map_or(0, |number| self.adoption.held_by(number))
     }
 
-    /// Removes the pool and its workers from the NIC. All clients have left.
+    /// Removes the pool and its workers from the NIC. All clients must have left.
     pub fn end<N: Nic<Memory = M>>(mut self, nic: &mut N) {
         for Leaving { reclaim, .. } in std::mem::take(&mut self.leaving) {
             self.pool.adopt_queue_pairs(reclaim.group());
-            // The NIC is about to go: what it does not let go now, nobody misses.
+            // The NIC is about to be closed: an object that it does not destroy now does no harm.
             let _ = reclaim.abandon(&mut self.pool, nic);
         }
         if let Some(sizing) = self.sizing.take() {
@@ -337,7 +338,7 @@ impl<M: Memory> Chunks<M> {
     }
 }
 
-/// The chains of the workers.
+/// Returns the chains of the workers.
 fn chains() -> Chains {
     let chains = Chains::new::<CHUNK_QUEUE_PAIRS>();
     let without = |lines: &[Line]| {
@@ -359,7 +360,7 @@ fn chains() -> Chains {
     chains
 }
 
-/// The chunk of each window, by the upper bits of its keys.
+/// Returns the chunk of each window, by the upper bits of its keys.
 fn chunks_by_key<M: Memory>(pool: &ChunkPool<M, CHUNK_QUEUE_PAIRS>) -> HashMap<u32, u64> {
     let chunks = (0..pool.geometry().chunks).flat_map(|chunk| [chunk; CHUNK_QUEUE_PAIRS]);
     pool.parts().windows.iter().map(|window| window.rkey.index()).zip(chunks).collect()
@@ -369,17 +370,17 @@ fn destroy(nic: &mut impl Nic, qp: QpId) {
     let _ = nic.destroy_qp(qp);
 }
 
-/// The number by which chains know the node itself. No client lives that long.
+/// Returns the number of the node itself in chains. No client gets so large a number.
 fn node_number() -> ClientNumber {
     ClientNumber::MAX
 }
 
-/// The number by which chains know a client.
+/// Returns the number of a client in chains.
 fn number_of(client: ClientId) -> Option<ClientNumber> {
     ClientNumber::new(client.0.checked_add(1)?)
 }
 
-/// The client of such a number.
+/// Returns the client with this number in chains.
 pub(crate) fn client_of(number: ClientNumber) -> ClientId {
     ClientId(number.get() - 1)
 }

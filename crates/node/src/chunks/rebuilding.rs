@@ -1,9 +1,9 @@
-//! A pool in which a worker has broken is rebuilt: others wait for a moment, and nobody loses a chunk.
+//! Rebuilds a pool in which a worker has broken. Other clients wait for a moment, and no client loses a chunk.
 //!
-//! All workers end, those of clients that are gone and the node's own too. Clients learn of it by the errors of what they
-//! had asked for, and ask for workers again ([`JoinChunks`](portcullis_protocol::RequestBody::JoinChunks)). What a client
-//! holds stays its own, with the same keys. An allocation whose reply had not left is undone. A free may have happened or
-//! not: the client asks again.
+//! All workers end, including the node's own and those of clients that have left. Clients learn of it by the errors of
+//! their pending requests, and request workers again ([`JoinChunks`](portcullis_protocol::RequestBody::JoinChunks)). A
+//! client keeps its chunks, with the same keys. An allocation whose reply had not left is undone. A free may have been
+//! executed or not: the client sends the request again.
 
 use super::watch::LockWatch;
 use super::{Chunks, Leaving, chunks_by_key};
@@ -11,33 +11,33 @@ use portcullis_nic::{Memory, Nic, QpChange, QpId, VerbsError};
 use portcullis_offload::Reclaim;
 use portcullis_protocol::{ClientId, Lifetime, Moment};
 
-/// The shortest time from one rebuild to the next, so that a NIC on which every worker breaks takes the node no time.
+/// The shortest time from one rebuild to the next. It bounds the node's time on a NIC on which every worker breaks.
 const BETWEEN_REBUILDS: Lifetime = Lifetime::millis(10);
 
 /// The rebuilds of a pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rebuilds {
-    /// A worker has broken.
+    /// Whether a worker has broken.
     is_due: bool,
-    /// No rebuild before.
+    /// The earliest moment of the next rebuild.
     not_before: Moment,
     pub count: u64,
 }
 
 impl Rebuilds {
-    /// The pool is to be rebuilt.
+    /// Requests a rebuild of the pool.
     pub fn ask(&mut self) {
         self.is_due = true;
     }
 
-    /// When it is to be rebuilt, if it is.
+    /// Returns the moment of the next rebuild, if one is due.
     pub fn next(&self) -> Option<Moment> {
         self.is_due.then_some(self.not_before)
     }
 }
 
 impl<M: Memory> Chunks<M> {
-    /// A queue pair has failed: it may have been a worker's, which may have the lock.
+    /// Handles the failure of a queue pair: it may be a worker's, and that worker may have the lock.
     pub fn handle_broken<N: Nic<Memory = M>>(&mut self, nic: &N) {
         let mut own = self.members.values().filter_map(|member| member.workers.as_ref());
         let mut hired = self.leaving.iter().map(|leaving| &leaving.reclaim);
@@ -47,7 +47,7 @@ impl<M: Memory> Chunks<M> {
         self.rebuilds.is_due |= broken;
     }
 
-    /// Looks whether the pool stands still, and rebuilds it then. Returns whether it did.
+    /// Checks whether the pool stands still, and if so rebuilds it. Returns whether it did.
     pub fn watch<N: Nic<Memory = M>>(&mut self, nic: &mut N, now: Moment) -> bool {
         let counts = self.pool.lock_counts(nic).unwrap_or_default();
         self.rebuilds.is_due |= self.lock.look(counts, now);
@@ -57,8 +57,8 @@ impl<M: Memory> Chunks<M> {
         for &qp in self.members.values().flat_map(|member| &member.ends.asking) {
             let _ = nic.modify_qp(qp, QpChange::Error);
         }
-        // What cannot be rebuilt serves nobody, until another attempt succeeds. Clients learn of it by their requests' errors,
-        // and whoever holds a chunk has access to it as before.
+        // A pool that cannot be rebuilt serves no client until another attempt succeeds. Clients learn of it by their
+        // requests' errors. A holder of a chunk has access to it as before.
         self.is_broken = self.rebuild(nic).is_err();
         self.rebuilds = Rebuilds {
             is_due: self.is_broken,
@@ -71,7 +71,7 @@ impl<M: Memory> Chunks<M> {
         true
     }
 
-    /// The queues that hold the chains of a client's workers: for tests of what follows when one fails.
+    /// Returns the queues that hold the chains of a client's workers, for tests in which one fails.
     pub fn chains_of(&self, client: ClientId) -> Vec<QpId> {
         let workers = self.members.get(&client).and_then(|member| member.workers.as_ref());
         workers.iter().flat_map(|workers| workers.parts()).map(|parts| parts.chain).collect()

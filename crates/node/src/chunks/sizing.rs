@@ -1,32 +1,32 @@
-//! A pool whose memory follows its use: the node takes free chunks out of the pool, gives their memory back to the machine,
-//! and puts them back when few are ready.
+//! A pool whose memory follows its use: the node takes free chunks out of the pool and gives their memory back to the
+//! machine. It puts them back when few are ready.
 //!
-//! The node takes and gives as any client does ([`Reserve`]), so clients allocate and free meanwhile. How many chunks are
-//! ready it knows from what it has taken up, which is a millisecond old. It gives below `ready` chunks and takes above
-//! twice as many, so a pool whose use goes up and down a little stays as it is. A client that allocates faster than the
-//! node gives is told that no chunk is free, and tries again.
+//! The node takes and gives chunks as any client does ([`Reserve`]), so clients allocate and free meanwhile. It knows
+//! the number of ready chunks from its own records, which are a millisecond old. It gives chunks below `ready` and
+//! takes chunks above twice as many, so a pool whose use varies a little stays as it is. If a client allocates faster
+//! than the node gives, its request is refused because no chunk is free, and it tries again.
 //!
 //! # Keys
-//! A chunk gets new windows when it comes by after 128 uses. The node does not look for chunks that were used often, since
-//! keys need not be new for the protection of one client from another: a window works on its holder's queue pairs only,
-//! whoever knows its key. Keys that repeat after 256 uses could let a client reach its own chunk by a key that it had for the
-//! same chunk 256 uses ago. That is its own memory.
+//! A chunk gets new windows when the node has it after 128 uses. The node does not search for chunks that were used
+//! often: the isolation of clients from each other does not need new keys. A window works on its holder's queue pairs
+//! only, whichever client knows its key. Keys that repeat after 256 uses could let a client reach its own chunk by a
+//! key that it had for the same chunk 256 uses ago. That is its own memory.
 
 use super::{Chunks, node_number};
 use portcullis_nic::{Memory, Nic, VerbsError};
 use portcullis_offload::{Change, ChunkPool, Progress, Reserve};
 use portcullis_protocol::{CHUNK_QUEUE_PAIRS, Lifetime, Moment};
 
-/// How soon the node looks again at what the NIC does for it.
+/// Delay until the node checks again for replies and completions of the NIC.
 const LOOK_SOON: Lifetime = Lifetime::micros(50);
 
-/// What the node holds of its own pool.
+/// The node's own share of its pool.
 #[derive(Debug)]
 pub(super) struct Sizing<M> {
     pub reserve: Reserve<M, CHUNK_QUEUE_PAIRS>,
-    /// Free chunks that are kept ready, at least.
+    /// The least number of free chunks that are kept ready.
     ready: u64,
-    /// Chunks that the node has given so far.
+    /// Number of chunks that the node has given so far.
     pub given: u64,
     pub next_look: Option<Moment>,
 }
@@ -41,12 +41,12 @@ impl<M: Memory> Sizing<M> {
         Ok(Self { reserve, ready, given: 0, next_look: None })
     }
 
-    /// Chunks that the node holds.
+    /// Returns the number of chunks that the node holds.
     pub fn held(&self) -> u64 {
         self.reserve.held().len() as u64
     }
 
-    /// What is to be done about so many free chunks.
+    /// Returns the change that this number of free chunks calls for.
     fn wanted(&self, free: u64) -> Option<Change> {
         let ready = free.saturating_sub(self.held());
         if ready < self.ready && self.held() > 0 {
@@ -60,7 +60,7 @@ impl<M: Memory> Sizing<M> {
 }
 
 impl<M: Memory> Chunks<M> {
-    /// Makes the pool smaller or larger, by one chunk at a time. Returns whether anything was done.
+    /// Makes the pool smaller or larger, by one chunk at a time. Returns whether it did anything.
     pub fn resize<N: Nic<Memory = M>>(&mut self, nic: &mut N, now: Moment) -> bool {
         if self.is_broken {
             return false;
@@ -116,7 +116,7 @@ impl<M: Memory> Sizing<M> {
         if self.held() > before
             && let Some(&chunk) = self.reserve.held().last()
         {
-            // Nobody reaches it: its windows are the node's.
+            // No client reaches the chunk: its windows are the node's.
             let bytes = pool.geometry().chunk_bytes;
             pool.chunks_memory().give_back(chunk * bytes, bytes);
         }

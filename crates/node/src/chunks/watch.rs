@@ -1,30 +1,30 @@
-//! Whether the lock of the free list is stuck: a worker has it, and does not go on.
+//! Detects that the lock of the free list is stuck: that a worker has it, and stands still.
 
 use portcullis_protocol::{Lifetime, Moment};
 
-/// How long the lock may be wanted without being released once. A chain has it for five requests.
+/// The longest time that chains may wait for the lock without any release. A chain has the lock for five requests.
 pub(crate) const LOCK_HELD_MAX: Lifetime = Lifetime::millis(100);
-/// How often the node looks meanwhile, at least: a machine that stood still has not turned its NIC either.
+/// The least number of checks in that time. A machine that stood still has not run its NIC either.
 pub(crate) const LOOKS_MIN: u32 = 16;
 
 /// Watches the lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LockWatch {
-    /// `None`: nobody wants the lock.
+    /// `None`: no chain waits for the lock.
     wanted: Option<Wanted>,
 }
 
-/// The lock has been wanted, and not released.
+/// A wait for the lock since its last release.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     since: Moment,
-    /// Releases before.
+    /// Number of releases before the wait.
     releases: u32,
     looks: u32,
 }
 
 impl LockWatch {
-    /// Looks at the counts of tickets and of releases. Returns whether the lock is stuck.
+    /// Checks the counts of tickets and of releases. Returns whether the lock is stuck.
     pub fn look(&mut self, (tickets, releases): (u32, u32), now: Moment) -> bool {
         if tickets == releases {
             self.wanted = None;
@@ -42,7 +42,7 @@ impl LockWatch {
         }
     }
 
-    /// When it wants to look again.
+    /// Returns the time of the next check.
     pub fn next_look(&self) -> Option<Moment> {
         self.wanted.map(|wanted| wanted.since.after(LOCK_HELD_MAX))
     }

@@ -11,23 +11,22 @@ use portcullis_protocol::{GROUP_QUEUE_PAIRS_MAX, Header, Lifetime, Mechanism};
 /// Bytes of a page. The pool is divided into pages.
 pub(crate) const PAGE_BYTES: u64 = 64 << 10;
 
-/// As the longest time to keep objects: for as long as the node runs.
+/// The longest time to keep objects that lets them stay for as long as the node runs.
 pub(crate) const FOR_EVER: Lifetime = Lifetime(u64::MAX);
 
-/// Which techniques that save window operations are used (Patronus §5.4). The protection is the same with and without
-/// them.
+/// The techniques that save window operations (Patronus §5.4). The protection is the same with and without them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reductions {
     /// Windows stay bound while their memory is not used again.
     pub delayed_unbinding: bool,
     /// One window covers a new object's lifetime word and its buffer.
     pub contiguity: bool,
-    /// The window of a permission that ends is bound again for one that starts.
+    /// The window of a permission that ends is bound again for a permission that starts.
     pub handover: bool,
 }
 
 impl Reductions {
-    /// None of them: what Patronus §7 calls the naive use of windows.
+    /// No technique: the naive use of windows in Patronus §7.
     #[must_use]
     pub const fn none() -> Self {
         Self { delayed_unbinding: false, contiguity: false, handover: false }
@@ -40,70 +39,71 @@ impl Default for Reductions {
     }
 }
 
-/// The configuration of a node. [`validate`](Self::validate) says whether it makes sense.
+/// The configuration of a node. [`validate`](Self::validate) checks whether it makes sense.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeConfig {
-    /// What enforces permissions.
+    /// The mechanism that enforces permissions.
     pub mechanism: Mechanism,
-    /// Which techniques save window operations.
+    /// The techniques that save window operations.
     pub reductions: Reductions,
     /// Memory for clients' objects, in bytes; whole pages of 64 KiB are used.
     pub pool_bytes: u64,
-    /// Whether the node takes all memory at its start. Otherwise a page comes with its first use. The operation that
-    /// uses it, and all after it, then wait until the kernel has found one.
+    /// Whether the node takes all memory at its start. Otherwise a page is allocated at its first use, and the
+    /// operation that uses it, and all after it, wait until the kernel has found one.
     pub fill_memory: bool,
     /// Headers of 32 bytes in the header pool: for permissions whose header does not lie before the object.
     pub headers: u32,
-    /// The longest that a permission lives, including extensions (Patronus §5.3).
+    /// The longest lifetime of a permission, including extensions (Patronus §5.3).
     pub longest_lifetime: Lifetime,
     /// The longest that a request may wait for conflicting holders.
     pub longest_wait: Lifetime,
-    /// The longest that an object may stay after its tenant's last client has gone. [`Lifetime`]'s largest value: for
-    /// as long as the node runs.
+    /// The longest time that an object may stay after its tenant's last client has left. [`Lifetime`]'s largest value:
+    /// for as long as the node runs.
     pub longest_keep: Lifetime,
-    /// Objects of all tenants. Each takes about 200 bytes of the node's own memory.
+    /// The most objects of all tenants together. Each takes about 200 bytes of the node's own memory.
     pub objects_max: u32,
-    /// What each tenant may hold.
+    /// The most that each tenant may hold.
     pub quota: Quota,
-    /// What violations cost.
+    /// The cost of violations.
     pub violations: ViolationLimits,
-    /// Queue pairs that are rebuilt at the same time; further ones wait.
+    /// The most queue pairs that are rebuilt at the same time. Further ones wait.
     pub recoveries_max: u32,
-    /// Queue pairs that a client has besides the one in use (Patronus §5.5).
+    /// Number of queue pairs that a client has besides the one in use (Patronus §5.5).
     pub spare_queue_pairs: u32,
-    /// Ready windows up to which a tenant's pool is filled, off the critical path (Patronus §5.6).
+    /// Number of ready windows up to which a tenant's pool is filled, off the critical path (Patronus §5.6).
     pub windows_ready: u32,
-    /// Windows that a tenant may have, used or not.
+    /// The most windows of a tenant, used or not.
     pub windows_max: u32,
-    /// How long a window whose keys are used up rests before it goes.
+    /// Time for which a window whose keys are used up rests before it is deallocated.
     pub window_rest: Lifetime,
-    /// The longest that an ended permission's window stays bound under delayed unbinding.
+    /// The longest time that an ended permission's window stays bound under delayed unbinding.
     pub linger_max: Lifetime,
-    /// Requests of all clients that wait for an object or for memory. One tenant gets at most half of them.
+    /// The most requests of all clients that wait for an object or for memory. One tenant gets at most half of them.
     pub postponed_max: u32,
-    /// Attached clients.
+    /// The most attached clients.
     pub clients_max: u32,
-    /// Requests that one turn of the node takes in: the largest batch in which windows are handed over.
+    /// The most requests that one turn of the node receives: the largest batch in which windows are handed over.
     pub requests_per_turn: u32,
-    /// Steps that one turn takes of work that can go on in the next: permissions that end, requests that are let in,
-    /// objects and windows that go. Operations of others wait for these, however much a client leaves behind.
+    /// The most steps of one turn, for work that the next turn can continue: permissions that end, waiting requests
+    /// that are granted, objects and windows that are removed. Other clients' operations wait for no more than these,
+    /// however much a client leaves behind.
     pub steps_per_turn: u32,
-    /// The chunks that clients allocate and free. `None`: there are none.
+    /// The chunks that clients allocate and free. `None`: the node has no chunks.
     pub chunks: Option<ChunkLimits>,
-    /// Whether the node uses what the NIC has for chains, where it has all of it: the NIC hands the chunks out, and one
-    /// queue pair binds the windows of groups for others. Otherwise the node's CPU hands the chunks out, which are objects
-    /// of a pool that is as much larger, and each window of a group is bound on its own queue pair.
+    /// Whether the node uses the NIC's features for chains, if the NIC has all of them: the NIC hands the chunks out,
+    /// and one queue pair binds the windows of groups for others. Otherwise the node's CPU hands the chunks out, as
+    /// objects of a pool that is larger by their size, and each window of a group is bound on its own queue pair.
     pub chains: bool,
-    /// How many free chunks the node keeps ready, and at most twice as many. It holds the others itself, and their memory
-    /// goes back to the machine. `None`: all are ready, and the node holds none.
+    /// The least number of free chunks that the node keeps ready; it keeps at most twice as many. It holds the others
+    /// itself, and their memory is given back to the machine. `None`: all chunks are ready, and the node holds none.
     pub chunks_ready: Option<u64>,
-    /// Places of the table of regions that a tenant may have, for its clients without queue pairs.
+    /// The most places of the table of regions for a tenant's clients without queue pairs.
     pub tenant_regions_max: u32,
-    /// Whether audit records are made.
+    /// Whether the node makes audit records.
     pub audit: bool,
-    /// The events of which they are made.
+    /// The events for which it makes them.
     pub audit_events: AuditEvents,
-    /// Audit records that wait to be written; further ones are lost, and counted.
+    /// The most audit records that wait to be written. Further ones are lost, and counted.
     pub audit_records_max: u32,
 }
 
@@ -142,49 +142,51 @@ impl Default for NodeConfig {
     }
 }
 
-/// The most bytes of a pool: with what lies beside it, the pool stays within the 48 bits of an address in a header.
+/// The most bytes of a pool. With the headers beside it, such a pool stays within the 48 bits of an address in a
+/// header.
 const POOL_BYTES_MAX: u64 = 1 << 47;
 
-/// The longest time that can be configured: a day. A longer lease would be none.
+/// The longest time that can be configured: a day. A longer lease would not be a lease any more.
 const LIFETIME_MAX: Lifetime = Lifetime::seconds(24 * 60 * 60);
 
-/// A NIC names regions and windows in the 24 upper bits of an rkey.
+/// The most windows. A NIC names regions and windows in the 24 upper bits of an rkey.
 const WINDOWS_MAX: u64 = (1 << 24) - 1;
 
-/// More spare queue pairs do not help: a NIC has few, and a client breaks one at a time.
+/// The most spare queue pairs. More do not help: a NIC has few, and a client breaks one at a time.
 const SPARE_QUEUE_PAIRS_MAX: u64 = 64;
 
-/// With fewer steps a turn might take in no request.
+/// The least number of steps of a turn. With fewer a turn might receive no request.
 const STEPS_MIN: u64 = 2;
 
-/// As many chunks as the table of a pool has records for.
+/// The most chunks: the number of chunks for which the table of a pool has records.
 const CHUNKS_MAX: u64 =
     portcullis_offload::record::Layout::<{ portcullis_protocol::CHUNK_QUEUE_PAIRS }>::CHUNKS_MAX;
-/// A chunk is zeroed by one WRITE.
+/// The most bytes of a chunk. A chunk is zeroed by one WRITE.
 const CHUNK_BYTES_MAX: u64 = u32::MAX as u64;
 
 /// The most of all other counts.
 const COUNT_MAX: u64 = 1 << 24;
 
 impl NodeConfig {
-    /// The same with as much more room in the pool as chunks take there, if the node's CPU hands them out.
+    /// Returns this configuration with more room in the pool, as much as chunks take there, if the node's CPU hands
+    /// them out.
     pub(crate) fn with_room_for_chunks(self) -> Self {
         let of_chunks = self.chunks.filter(|_| !self.chains).map_or(0, |limits| limits.bytes_in_pool());
         Self { pool_bytes: self.pool_bytes.saturating_add(of_chunks), ..self }
     }
 
-    /// Bytes of memory that a node of this configuration lends, including its header pool.
+    /// Returns the number of bytes of memory that a node of this configuration lends, including its header pool.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.header_bytes() + self.pool_bytes
     }
 
-    /// Bytes before the pool, in whole pages.
+    /// Returns the number of bytes before the pool, in whole pages.
     pub(crate) fn header_bytes(&self) -> u64 {
         (u64::from(self.headers) * Header::BYTES).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Checks that a node can be started with this.
+    /// Checks that a node can be started with this configuration.
     ///
     /// # Errors
     /// The first limit that is out of range, or the first two that contradict each other.
@@ -264,31 +266,31 @@ fn in_order(lower: &'static str, upper: &'static str, values: (u64, u64)) -> Res
     if low > high { Err(ConfigError::Contradiction { lower, low, upper, high }) } else { Ok(()) }
 }
 
-/// Why no node can be started with a configuration.
+/// Reason that no node can be started with a configuration.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A limit is below what makes sense.
+    /// A limit is below the least value that makes sense.
     #[error("{limit} is {value} {unit}: it must be at least {least}")]
     TooSmall {
         /// The limit.
         limit: &'static str,
-        /// Its unit.
+        /// The limit's unit.
         unit: &'static str,
-        /// Its value.
+        /// The limit's value.
         value: u64,
-        /// The least it can be.
+        /// The least value.
         least: u64,
     },
-    /// A limit is beyond what the node can keep.
+    /// A limit is above the largest value that the node can keep.
     #[error("{limit} is {value} {unit}: it can be {most} at most")]
     TooLarge {
         /// The limit.
         limit: &'static str,
-        /// Its unit.
+        /// The limit's unit.
         unit: &'static str,
-        /// Its value.
+        /// The limit's value.
         value: u64,
-        /// The most it can be.
+        /// The largest value.
         most: u64,
     },
     /// Two limits contradict each other.
@@ -296,11 +298,11 @@ pub enum ConfigError {
     Contradiction {
         /// The limit that must not be above the other.
         lower: &'static str,
-        /// Its value.
+        /// The limit's value.
         low: u64,
         /// The other limit.
         upper: &'static str,
-        /// Its value.
+        /// The limit's value.
         high: u64,
     },
 }
@@ -316,7 +318,7 @@ impl Coded for ConfigError {
 }
 
 impl ConfigError {
-    /// The same error, with `name`'s names for the limits: those that a program's users know.
+    /// Returns this error with the limits renamed by `name`, to the names that a program's users know.
     #[must_use]
     pub fn renamed(self, name: impl Fn(&'static str) -> &'static str) -> Self {
         match self {

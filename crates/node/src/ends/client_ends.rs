@@ -6,47 +6,48 @@ use portcullis_nic::{
 };
 use portcullis_protocol::TenantId;
 
-/// What a tenant's clients need on the NIC.
+/// The NIC's objects that a tenant's clients need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// The tenant.
     pub tenant: TenantId,
     /// The tenant's protection domain, for the node's ends of its clients' queue pairs.
     pub pd: PdId,
-    /// The completion queue of those queue pairs, except for `data_sends`.
+    /// The completion queue of the node's ends, except for `data_sends`.
     pub cq: CqId,
     /// The send queues of the data queue pairs.
     pub data_sends: SendQueue,
-    /// The protection domain of the node's ends of its queue pairs for chunks, if the node has chunks.
+    /// The protection domain of the node's ends of the client's queue pairs for chunks, if the node has chunks.
     pub chunks: Option<PdId>,
 }
 
-/// The node's ends of a client's queue pairs, connected and in RTS.
+/// The node's ends of a client's queue pairs, connected and in the state RTS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientEnds {
-    /// For control messages.
+    /// The queue pair for control messages.
     pub control: QpId,
-    /// For one-sided operations, by the client's numbers for them.
+    /// The queue pairs for one-sided operations, by the client's numbers for them.
     pub data: Vec<QpId>,
     /// The addresses of the client's ends of `data`. Both ends increase their first packet number by one with every
     /// rebuild, so that no packet of the old connection is taken for one of the new.
     pub peers: Vec<QpAddress>,
-    /// For chunks, where the node hands them out by its NIC.
+    /// The queue pairs for chunks, if the node's NIC hands them out.
     pub chunks: ChunkEnds,
-    /// Requests that the control queue pair holds, and as many receives.
+    /// Number of requests that the control queue pair holds, and of receives.
     pub control_depth: u32,
-    /// Bytes of a control message.
+    /// Number of bytes of a control message.
     pub message_bytes: u32,
 }
 
 impl ClientEnds {
     /// Makes ends for a client that [`Node::admit`](crate::Node::admit) admitted, and connects them to the client's own
     /// ends at these addresses. Returns them with their addresses: the control queue pair's and the data queue pairs'.
-    /// Those for accesses to chunks come last in `data`; on which queue pairs the client asks for chunks it does not know.
+    /// The ends for accesses to chunks are the last in `data`. The function does not know the queue pairs on which the
+    /// client requests chunks.
     ///
     /// # Errors
-    /// `data` has more or fewer addresses than `size` says, the node's NIC hands out no chunks, or it refuses. Nothing is
-    /// left behind on the NIC.
+    /// `data` has another number of addresses than `size` requires, the node's NIC hands out no chunks, or it refuses.
+    /// Nothing is left behind on the NIC.
     pub fn connect(
         nic: &mut impl Nic,
         admission: Admission,
@@ -84,7 +85,7 @@ impl ClientEnds {
             ends.data.push(qp);
             addresses.push(address);
         }
-        // The node sends nothing on these: chains bind their windows.
+        // The node sends nothing on these queue pairs: chains bind their windows.
         let silent = SendQueue { cq: admission.cq, depth: 1 };
         for &peer in chunks {
             let made = make_end(nic, of_chunks, (silent, 0), peer);
@@ -95,20 +96,20 @@ impl ClientEnds {
         Ok((ends, at, addresses))
     }
 
-    /// The control queue pair and all others.
+    /// Iterates over all queue pairs, including the control queue pair.
     pub(crate) fn all(&self) -> impl Iterator<Item = QpId> + '_ {
         let chunks = self.chunks.access.iter().map(|&(qp, _)| qp);
         self.data.iter().copied().chain(chunks).chain([self.control])
     }
 
-    /// The queue pair that the client knows by this number: those for chunks come behind the others.
+    /// Returns the queue pair with the client's number for it. Queue pairs for chunks follow the others.
     pub(crate) fn numbered(&self, number: u32) -> Option<QpId> {
         let number = number as usize;
         let chunk = || self.chunks.access.get(number.checked_sub(self.data.len())?).map(|&(qp, _)| qp);
         self.data.get(number).copied().or_else(chunk)
     }
 
-    /// Where the client's end of that queue pair is.
+    /// Returns the address of the client's end of that queue pair.
     pub(crate) fn peer(&mut self, number: u32) -> &mut QpAddress {
         let number = number as usize;
         match number.checked_sub(self.data.len()) {
@@ -117,8 +118,8 @@ impl ClientEnds {
         }
     }
 
-    /// Removes the ends of a client from the NIC that was not attached. From [`Node::attach`](crate::Node::attach) on they
-    /// are the node's.
+    /// Removes the ends of a client that was not attached from the NIC. From [`Node::attach`](crate::Node::attach) on
+    /// the node owns the ends.
     pub fn destroy(&self, nic: &mut impl Nic) {
         for qp in self.all() {
             let _ = nic.destroy_qp(qp);

@@ -1,6 +1,6 @@
-//! The node's ends of clients' queue pairs: which client owns each, and how broken ones are rebuilt.
+//! The node's ends of clients' queue pairs: the owner of each, and the rebuilds of broken ones.
 //!
-//! This module knows no permissions. The enforcement decides what a queue pair lets its client do.
+//! This module knows no permissions. The enforcement decides what accesses a queue pair allows its client.
 
 mod client_ends;
 mod owners;
@@ -23,13 +23,13 @@ pub(crate) struct Ends {
     without: BTreeSet<ClientId>,
     owners: Owners,
     rebuilds: Rebuilds,
-    /// See [`portcullis_nic::Capabilities::sees_peer_ends`].
+    /// Whether the NIC sees the state of peers' ends: [`portcullis_nic::Capabilities::sees_peer_ends`].
     sees_peer_ends: bool,
 }
 
 impl Ends {
-    /// No ends yet. `sees_peer_ends`: whether the NIC sees when a client's end breaks. `at_once`: queue pairs that are
-    /// rebuilt at the same time.
+    /// Creates a table without ends. `sees_peer_ends`: whether the NIC sees when a client's end breaks. `at_once`: the
+    /// most queue pairs that are rebuilt at the same time.
     pub fn new(sees_peer_ends: bool, at_once: u32) -> Self {
         let (clients, without, owners) = (BTreeMap::new(), BTreeSet::new(), Owners::default());
         Self { clients, without, owners, rebuilds: Rebuilds::new(at_once), sees_peer_ends }
@@ -52,7 +52,7 @@ impl Ends {
         self.without.insert(client);
     }
 
-    /// Removes a client that has gone, and returns its ends. `None`: it had none.
+    /// Removes a client that has left, and returns its ends. `None`: it had none.
     pub fn remove(&mut self, client: ClientId) -> Option<ClientEnds> {
         self.without.remove(&client);
         self.rebuilds.forget(client);
@@ -63,12 +63,13 @@ impl Ends {
         Some(ends)
     }
 
-    /// The client that owns a queue pair, and which of its data queue pairs it is. No number: the control queue pair.
+    /// Returns the client that owns a queue pair, and its number among the data queue pairs. No number: the control
+    /// queue pair.
     pub fn owner(&self, qp: QpId) -> Option<(ClientId, Option<u32>)> {
         self.owners.get(qp)
     }
 
-    /// Stops a client's queue pairs: nothing more comes from it. Returns whether it is attached.
+    /// Stops a client's queue pairs, so that it can send nothing more. Returns whether the client is attached.
     pub fn stop(&self, nic: &mut impl Nic, client: ClientId) -> bool {
         let Some(ends) = self.clients.get(&client) else { return self.without.contains(&client) };
         for qp in ends.all() {
@@ -77,30 +78,31 @@ impl Ends {
         true
     }
 
-    /// A client's data queue pairs. A client that has gone has none.
+    /// Returns a client's data queue pairs. A client that has left has none.
     pub fn data(&self, client: ClientId) -> &[QpId] {
         self.clients.get(&client).map_or(&[], |ends| &ends.data)
     }
 
-    /// Whether a number of a client's is that of a queue pair for chunks.
+    /// Whether a client's number for a queue pair is that of a queue pair for chunks.
     pub fn is_for_chunks(&self, client: ClientId, number: u32) -> bool {
         number as usize >= self.data(client).len()
     }
 
-    /// Returns a data queue pair that a client wants rebuilt. It lets nothing through from here on.
+    /// Returns a data queue pair that a client wants rebuilt. It allows no accesses from here on.
     ///
     /// # Errors
-    /// [`Refusal::Malformed`]: it is not broken, or is being rebuilt already. An honest client asks once.
+    /// [`Refusal::Malformed`]: the queue pair is not broken, or is being rebuilt already. An honest client sends the
+    /// request once.
     pub fn stop_broken(&self, nic: &mut impl Nic, client: ClientId, number: u32) -> Result<QpId, Refusal> {
         let ends = self.clients.get(&client).ok_or(Refusal::Malformed)?;
         let qp = ends.numbered(number).ok_or(Refusal::Malformed)?;
-        // If a client's requests had no answer for too long, its end is broken, which the node cannot see.
+        // If a client's requests had no reply for too long, its end breaks, which the node cannot see.
         let broken = !self.sees_peer_ends || nic.qp_state(qp).is_ok_and(|state| state == QpState::Error);
         if !broken || self.rebuilds.has(qp) {
             return Err(Refusal::Malformed);
         }
         if !self.sees_peer_ends {
-            // Once the client has any answer, nothing that it sent here before is executed any more.
+            // Once the client has any reply, nothing that it sent here before is executed any more.
             let _ = nic.modify_qp(qp, QpChange::Error);
         }
         Ok(qp)
@@ -116,7 +118,7 @@ impl Ends {
         self.rebuilds.ask(client, sequence, qp, number);
     }
 
-    /// Takes the next step of each rebuild. Returns which rebuilds are over, and whether there were any.
+    /// Takes the next step of each rebuild. Returns the rebuilds that are over, and whether any was under way.
     pub fn go_on_rebuilding<N: Nic>(&mut self, nic: &mut N, gate: &mut impl Gate<N>) -> (Vec<Rebuilt>, bool) {
         self.rebuilds.step(nic, &mut self.clients, gate)
     }

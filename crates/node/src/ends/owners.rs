@@ -1,10 +1,10 @@
-//! Which client owns each queue pair, by the NIC's number for it.
+//! The owner of each queue pair, by the NIC's number for it.
 
 use portcullis_nic::QpId;
 use portcullis_protocol::ClientId;
 
-/// The owner of each queue pair, and which of its data queue pairs it is. NICs number queue pairs from zero, so this is
-/// a table: each message is looked up here.
+/// The client that owns each queue pair, and the queue pair's number among the client's data queue pairs. This is a
+/// table, because NICs number queue pairs from zero: each message leads to a look-up here.
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
     owners: Vec<Option<(ClientId, Option<u32>)>>,
@@ -23,7 +23,7 @@ impl Owners {
         self.owners[qp.0 as usize] = None;
     }
 
-    /// The owner of a queue pair. Any number is allowed.
+    /// Returns the owner of a queue pair. Any number is allowed.
     pub fn get(&self, qp: QpId) -> Option<(ClientId, Option<u32>)> {
         *self.owners.get(qp.0 as usize)?
     }

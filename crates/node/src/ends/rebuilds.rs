@@ -9,18 +9,19 @@ use std::collections::{BTreeMap, VecDeque};
 /// Retries of a SEND to a client that has no receive posted.
 const RNR_RETRIES: u8 = 6;
 
-/// What the enforcement has to say while data queue pairs are rebuilt.
+/// The part of the enforcement in the rebuild of data queue pairs.
 pub(crate) trait Gate<N: Nic> {
-    /// A queue pair is to be rebuilt. Returns whether the NIC has done with all that was posted on it.
+    /// Prepares the rebuild of a queue pair. Returns whether the NIC has finished all requests that were posted on it.
     fn quiesce(&mut self, qp: QpId) -> bool;
 
-    /// A queue pair is in RTS again, and lets nothing through yet.
+    /// Notes that a queue pair is in the state RTS again. It allows no accesses yet.
     fn resume(&mut self, qp: QpId);
 
-    /// After [`resume`](Self::resume): returns whether the queue pair has what its client's permissions need there.
+    /// Restores, after [`resume`](Self::resume), what the client's permissions need on the queue pair. Returns whether
+    /// all of it is there.
     fn restore(&mut self, nic: &mut N, qp: QpId) -> bool;
 
-    /// What a client's queue pairs may let through now.
+    /// Returns the access that a client's queue pairs may allow now.
     fn access(&self, client: ClientId) -> Access;
 }
 
@@ -31,11 +32,11 @@ enum Step {
     Init,
     ReadyToReceive,
     ReadyToSend,
-    /// What the enforcement does on the queue pair before its client may use it.
+    /// The enforcement's work on the queue pair before its client may use it.
     Restore,
 }
 
-/// A queue pair on its way from ERR to RTS.
+/// A queue pair on its way from the state ERR to RTS.
 #[derive(Clone, Copy, Debug)]
 struct Rebuild {
     client: ClientId,
@@ -50,7 +51,7 @@ struct Rebuild {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rebuilt {
     pub client: ClientId,
-    /// The request that asked for it.
+    /// Number of the request for the rebuild.
     pub sequence: u32,
     /// Whether the queue pair works again.
     pub done: bool,
@@ -82,7 +83,8 @@ impl Rebuilds {
         self.running.retain(|rebuild| rebuild.client != client);
     }
 
-    /// Takes the next step of each rebuild under way. Returns which are over, and whether there were any.
+    /// Takes the next step of each rebuild under way. Returns the rebuilds that are over, and whether any was under
+    /// way.
     pub fn step<N: Nic>(
         &mut self,
         nic: &mut N,
@@ -111,7 +113,7 @@ impl Rebuilds {
 }
 
 impl Rebuild {
-    /// Takes the next step, if it can be taken yet. Returns whether it was the last.
+    /// Takes the next step, if that is possible yet. Returns whether it was the last.
     fn step<N: Nic>(
         &mut self,
         nic: &mut N,
@@ -126,7 +128,7 @@ impl Rebuild {
             }
             Step::Reset => Step::Reset,
             Step::Init => {
-                // No rights yet: what the client holds may change before the last step.
+                // No rights yet: the client's permissions may change before the last step.
                 nic.modify_qp(qp, QpChange::Init { access: Access::empty() })?;
                 Step::ReadyToReceive
             }
@@ -145,7 +147,7 @@ impl Rebuild {
         Ok(false)
     }
 
-    /// Lets the client's accesses through, if all is there that they need.
+    /// Allows the client's accesses, if all that they need is there.
     fn let_in<N: Nic>(
         &mut self,
         nic: &mut N,
@@ -163,7 +165,7 @@ impl Rebuild {
     }
 }
 
-/// The address of the client's end of a queue pair from now on.
+/// Returns the address of the client's end of a queue pair from now on.
 fn next_peer(peer: &mut QpAddress) -> QpAddress {
     *peer = peer.after_reset();
     *peer

@@ -5,15 +5,15 @@ use crate::books::Exposure;
 use portcullis_nic::{Access, Nic, QpId};
 use portcullis_protocol::{ClientId, Credential, Refusal, Rkey};
 
-/// Such a mechanism.
+/// A mechanism that sets up and takes down each permission by itself, and is done when the call returns.
 pub(crate) trait Immediate<N: Nic> {
-    /// See [`Enforcer::pool_access`].
+    /// The access of [`Enforcer::pool_access`].
     const POOL_ACCESS: Access;
 
-    /// See [`Enforcer::client_access`].
+    /// Implements [`Enforcer::client_access`].
     fn client_access(&self, client: ClientId) -> Access;
 
-    /// See [`Enforcer::shared_key`].
+    /// Implements [`Enforcer::shared_key`].
     fn shared_key(_domain: &Domain) -> Option<Rkey> {
         None
     }
@@ -21,10 +21,10 @@ pub(crate) trait Immediate<N: Nic> {
     /// Sets a permission up. `None`: the NIC refuses, and nothing exposes the permission.
     fn expose(&mut self, around: &mut Surroundings<'_, N>, exposure: &Exposure) -> Option<Credential>;
 
-    /// Takes a permission down: nothing exposes it after this.
+    /// Takes a permission down. Nothing exposes it after this.
     fn withdraw(&mut self, _around: &mut Surroundings<'_, N>, _ended: &Ended) {}
 
-    /// See [`Enforcer::forget_client`].
+    /// Implements [`Enforcer::forget_client`].
     fn forget_client(&mut self, _client: ClientId) {}
 }
 

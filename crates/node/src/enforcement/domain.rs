@@ -1,4 +1,4 @@
-//! A tenant's protection domain, and its region over the pool: what every mechanism needs.
+//! A tenant's protection domain, and its region over the pool. Every mechanism needs them.
 
 use crate::books::POOL_BASE;
 use portcullis_nic::{Access, Memory, Nic, PdId, Region, VerbsError};

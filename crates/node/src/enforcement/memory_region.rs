@@ -6,8 +6,8 @@ use crate::books::{Exposure, offset};
 use portcullis_nic::{Access, Nic, Region, RegionId, RemoteAddress};
 use portcullis_protocol::{ClientId, Credential};
 
-/// The mechanism by registration: a region over each permission's lifetime word and another over its bytes, or one over
-/// both.
+/// The mechanism by registration. It registers a region over each permission's lifetime word and another over its
+/// bytes, or one over both.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryRegion;
 

@@ -14,17 +14,17 @@ use portcullis_protocol::{Credential, Lifetime, Moment, Rkey, TenantId};
 /// The mechanism of Patronus.
 pub(super) struct MemoryWindow {
     config: NodeConfig,
-    /// Windows between two permissions, kept for its room.
+    /// Windows between two permissions, kept to reuse their memory.
     stock: Stock,
-    /// When lingering windows are looked at next.
+    /// Time of the next check of lingering windows.
     linger_check: Moment,
 }
 
-/// A window, and what it exposes without a permission.
+/// A window, and the residue that it exposes without a permission.
 type Overdue = (WindowIndex, Residue);
 
 impl MemoryWindow {
-    /// No tenants yet.
+    /// Creates the mechanism, without tenants.
     ///
     /// # Errors
     /// The NIC has no queue for the completions of binds.
@@ -38,7 +38,7 @@ impl MemoryWindow {
         Windowed::new(scheme, nic, config, secret, depth_max)
     }
 
-    /// Unbinds the windows that nothing took over, or lets them linger.
+    /// Unbinds the windows that no starting permission took over, or lets them linger.
     fn unbind_stock<N: Nic>(
         &mut self,
         around: &Surroundings<'_, N>,
@@ -67,8 +67,8 @@ impl MemoryWindow {
         }
     }
 
-    /// Binds what a starting permission needs, first windows of ended ones (Patronus §5.4, handover). `None`: there is
-    /// no window.
+    /// Binds the windows that a starting permission needs, first windows of ended ones (Patronus §5.4, handover).
+    /// `None`: no window is left.
     fn bind<N: Nic>(
         &mut self,
         around: &mut Surroundings<'_, N>,
@@ -208,7 +208,7 @@ impl Scheme for MemoryWindow {
 
     fn next_wake(&self, tenants: &[Option<Box<Tenant<Self>>>]) -> Option<Moment> {
         let lingering = tenants.iter().flatten().filter_map(|tenant| tenant.windows.lingering_since());
-        // Not before the next check: until then nothing is released.
+        // Not before the next check: until then no window is released.
         lingering.map(|since| since.after(self.config.linger_max).max(self.linger_check)).min()
     }
 }
@@ -216,9 +216,9 @@ impl Scheme for MemoryWindow {
 /// The windows of permissions that ended in this turn.
 #[derive(Default)]
 struct Stock {
-    /// Unbound at once, unless a starting permission takes them over.
+    /// Windows that are unbound at once, unless a starting permission takes them over.
     prompt: Vec<(WindowIndex, Residue)>,
-    /// May stay bound for a while.
+    /// Windows that may stay bound for a while.
     lazy: Vec<(WindowIndex, Residue)>,
 }
 
@@ -227,7 +227,7 @@ impl Stock {
         let Ended { withdrawal, exposing: Exposing { word, bytes, .. } } = *ended;
         let (header, object) = (Some(withdrawal.header), Some(withdrawal.object));
         let guest = withdrawal.guest;
-        // What a tenant holds of another's object ends at once, also with the object.
+        // Another tenant's permission over the object ends at once, even if the object is removed.
         let may_linger = withdrawal.last && guest.is_none();
         if word == bytes {
             self.put(WindowIndex(bytes), Residue { header, object, guest, may_linger });
@@ -243,7 +243,7 @@ impl Stock {
         stock.push((window, residue));
     }
 
-    /// A window with a key left for the handover and one for its unbind.
+    /// Takes a window that has a key left for the handover and one for its unbind.
     fn take(&mut self, windows: &Windows) -> Option<(WindowIndex, Residue)> {
         for stock in [&mut self.prompt, &mut self.lazy] {
             if let Some(at) = stock.iter().rposition(|&(window, _)| !windows.is_worn(window)) {
@@ -254,7 +254,7 @@ impl Stock {
     }
 }
 
-/// Binds a window anew, and returns its key. What it exposed before becomes free with the batch.
+/// Binds a window anew, and returns its key. Its previous residue becomes free with the batch.
 fn rebind(
     tenant: &mut Tenant<MemoryWindow>,
     batch: &mut Batch<WindowIndex>,
@@ -269,7 +269,7 @@ fn rebind(
     rkey
 }
 
-/// Binding a window of type 1 to no bytes unbinds it.
+/// Unbinds a window: a window of type 1 is unbound by a bind to no bytes.
 fn unbind(
     tenant: &mut Tenant<MemoryWindow>,
     batch: &mut Batch<WindowIndex>,

@@ -1,8 +1,8 @@
-//! Enforcement: has every access refused that the books do not allow.
+//! Enforcement: makes sure that every access that the books do not allow is refused.
 //!
-//! Exposures and withdrawals come from the books as values, and are carried out in one batch for each turn and tenant
-//! (Patronus §5.4). Outcomes go back as values. A mechanism is one module here, behind the trait [`Enforcer`]. Nothing
-//! here decides who may have what.
+//! Exposures and withdrawals arrive from the books as values, and are carried out in one batch for each turn and tenant
+//! (Patronus §5.4). Outcomes are returned as values. A mechanism is one module here, behind the trait [`Enforcer`].
+//! Nothing here decides which client may have which permission.
 
 mod at_once;
 mod domain;
@@ -34,52 +34,52 @@ use window_group::WindowGroup;
 /// The bytes of a header that a client may access: its lifetime word.
 const EXPOSED_BYTES: u64 = Header::BYTES - LIFETIME_OFFSET;
 
-/// What came of an exposure or a withdrawal.
+/// Outcome of an exposure or a withdrawal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
     /// The permission is enforced from here on. Its holder shows this credential.
     Exposed(PermissionSlot, Credential),
     /// The permission could not be set up, and nothing exposes it.
     NotExposed(PermissionSlot, Refusal),
-    /// The residue is exposed no more.
+    /// The residue is not exposed any more.
     Withdrawn(Residue),
-    /// What this owed reply promises is true now.
+    /// The promise of this owed reply is true now.
     Settled(OwedReply),
 }
 
-/// What exposes a permission's lifetime word and its bytes, as the NIC or the mechanism numbers it. Headers repeat
-/// this.
+/// The windows or regions that expose a permission's lifetime word and its bytes, as the NIC or the mechanism numbers
+/// them. Headers repeat these numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Exposing {
     pub word: u32,
     pub bytes: u32,
-    /// The region, if its holder has no queue pairs.
+    /// The region, if the permission's holder has no queue pairs.
     region: Option<RegionName>,
 }
 
 impl Exposing {
-    /// Nothing of the permission's own.
+    /// The permission has no window or region of its own.
     const NOTHING: Self = Self::on_nic(u32::MAX, u32::MAX);
 
-    /// Windows or regions of the NIC.
+    /// Names windows or regions of the NIC.
     const fn on_nic(word: u32, bytes: u32) -> Self {
         Self { word, bytes, region: None }
     }
 
-    /// A place in the table of regions.
+    /// Names a place in the table of regions.
     fn region(name: RegionName) -> Self {
         Self { word: name.index, bytes: name.index, region: Some(name) }
     }
 }
 
-/// A permission that is to be taken down.
+/// A permission to be taken down.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub withdrawal: Withdrawal,
     pub exposing: Exposing,
 }
 
-/// What a mechanism can use while it sets up and takes down.
+/// The context in which a mechanism sets up and takes down permissions.
 pub(crate) struct Surroundings<'a, N: Nic> {
     pub nic: &'a mut N,
     pub ends: &'a Ends,
@@ -88,7 +88,7 @@ pub(crate) struct Surroundings<'a, N: Nic> {
     pub memory: &'a N::Memory,
     /// The unit of lengths in headers, in bytes.
     pub scale: u64,
-    /// Whether what has ended may stay exposed for a while, because the memory is not needed soon (Patronus §5.4).
+    /// Whether ended permissions may stay exposed for a while, because the memory is not needed soon (Patronus §5.4).
     pub may_linger: bool,
     pub now: Moment,
     pub outcomes: &'a mut Vec<Outcome>,
@@ -96,7 +96,8 @@ pub(crate) struct Surroundings<'a, N: Nic> {
 }
 
 impl<N: Nic> Surroundings<'_, N> {
-    /// Notes what exposes a permission from here on, and writes its header (Patronus Fig. 3), which is not exposed yet.
+    /// Notes the windows or regions that expose a permission from here on, and writes its header (Patronus Fig. 3),
+    /// which is not exposed yet.
     fn enter(&mut self, exposure: &Exposure, exposing: Exposing) {
         self.exposing.put(exposure.permission.index(), Some(exposing));
         let Exposure { id, address, length, lifetime, .. } = *exposure;
@@ -109,7 +110,8 @@ impl<N: Nic> Surroundings<'_, N> {
     }
 }
 
-/// The permissions and ranges that a tenant leaves when the node takes it off the NIC. None of them is exposed any more.
+/// The permissions and ranges that a tenant leaves when the node removes it from the NIC. None of them is exposed any
+/// more.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
     /// Permissions that were never exposed.
@@ -117,32 +119,32 @@ pub(crate) struct Leftovers {
     pub residues: Vec<Residue>,
 }
 
-/// What [`Enforcer::shrink`] did.
+/// The result of [`Enforcer::shrink`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shrunk {
-    /// How many things ended.
+    /// Number of things that ended.
     pub ended: usize,
     /// Whether some of them are taken down with the tenant's next batch.
     pub in_batch: bool,
-    /// Whether the NIC is at work for the tenant.
+    /// Whether the NIC is still working for the tenant.
     pub waits_for_nic: bool,
 }
 
 /// A mechanism: how permissions are set up and taken down on the NIC.
 pub(crate) trait Enforcer<N: Nic> {
-    /// The access that a tenant's region over the whole pool gives peers by itself: none if something finer enforces
-    /// permissions.
+    /// Returns the access that a tenant's region over the whole pool gives peers by itself: none if something finer
+    /// enforces permissions.
     fn pool_access(&self) -> Access;
 
-    /// What access a client's data queue pairs let through now.
+    /// Returns the access that a client's data queue pairs allow now.
     fn client_access(&self, client: ClientId) -> Access;
 
-    /// The key that opens all permissions of a tenant, if they have no keys of their own.
+    /// Returns the key that opens all permissions of a tenant, if they have no keys of their own.
     fn shared_key(&self, _domain: &Domain) -> Option<Rkey> {
         None
     }
 
-    /// Sets up what a tenant needs besides its domain.
+    /// Sets up a tenant's objects on the NIC, besides its domain.
     ///
     /// # Errors
     /// The NIC refuses. Nothing is left behind.
@@ -153,33 +155,37 @@ pub(crate) trait Enforcer<N: Nic> {
     /// Removes a tenant from the NIC, except for its domain: nothing of the tenant is exposed after this.
     fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, ending: &[Ended]) -> Leftovers;
 
-    /// The send queues that the node's ends of data queue pairs must have. `None`: nothing is posted on them.
+    /// Returns the send queues that the node's ends of data queue pairs must have. `None`: nothing is posted on them.
     fn data_sends(&self) -> Option<SendQueue> {
         None
     }
 
-    /// A client of a tenant has come, with these ends of its data queue pairs.
+    /// Enters a client of a tenant, with these ends of its data queue pairs.
     fn enter_client(&mut self, _tenant: TenantId, _data: &[QpId]) {}
 
-    /// A client has gone. The node's ends of its data queue pairs go as soon as nothing on the NIC needs them.
+    /// Handles the departure of a client. The node's ends of its data queue pairs are destroyed as soon as nothing on
+    /// the NIC needs them.
     fn forget_client(&mut self, nic: &mut N, _client: ClientId, data: Vec<QpId>) {
         destroy_all(nic, &data);
     }
 
-    /// A data queue pair is to be rebuilt. Returns whether the NIC has done with all that was posted on it.
+    /// Prepares the rebuild of a data queue pair. Returns whether the NIC has finished all requests that were posted on
+    /// it.
     fn quiesce(&mut self, _qp: QpId) -> bool {
         true
     }
 
-    /// A data queue pair is in RTS again, and lets nothing through yet.
+    /// Notes that a data queue pair is in the state RTS again. It allows no accesses yet.
     fn resume(&mut self, _qp: QpId) {}
 
-    /// After [`resume`](Self::resume): returns whether the queue pair has what its client's permissions need there.
+    /// Restores, after [`resume`](Self::resume), what the client's permissions need on the queue pair. Returns whether
+    /// all of it is there.
     fn restore(&mut self, _nic: &mut N, _qp: QpId) -> bool {
         true
     }
 
-    /// Sets up what starts and takes down what ended in this turn, for one tenant. Returns whether all of it is done.
+    /// Sets up the permissions that start in this turn and takes down those that ended, for one tenant. Returns whether
+    /// all of it is done.
     fn carry_out(
         &mut self,
         around: &mut Surroundings<'_, N>,
@@ -201,24 +207,24 @@ pub(crate) trait Enforcer<N: Nic> {
         unreachable!("{completion:?}: this mechanism asks the NIC for nothing that completes later")
     }
 
-    /// A queue pair of the node's own broke.
+    /// Handles the break of one of the node's own queue pairs.
     fn handle_broken(&mut self, _nic: &mut N, _qp: QpId, _outcomes: &mut Vec<Outcome>) {}
 
-    /// Puts exposures that have lingered for long enough, or all that linger if the memory is `wanted`, into the next batch of
-    /// their tenant. Adds that tenant to `busy`.
+    /// Puts exposures that have lingered for long enough, or all that linger if the memory is `wanted`, into the next
+    /// batch of their tenant. Adds that tenant to `busy`.
     fn release_lingering(&mut self, _wanted: bool, _now: Moment, _busy: &mut Vec<TenantId>) {}
 
-    /// Does work that can wait until nothing else is to be done. Returns whether there is more.
+    /// Does work that can wait until there is nothing else to do. Returns whether there is more.
     fn tend(&mut self, _nic: &mut N, _now: Moment) -> bool {
         false
     }
 
-    /// The next moment at which the mechanism wants a turn.
+    /// Returns the next moment at which the mechanism needs a turn.
     fn next_wake(&self) -> Option<Moment> {
         None
     }
 
-    /// How much there is to take apart when a tenant ends.
+    /// Returns the number of things to take apart when a tenant ends.
     fn burden(&self, _tenant: TenantId) -> usize {
         0
     }
@@ -228,7 +234,7 @@ pub(crate) trait Enforcer<N: Nic> {
         Shrunk::default()
     }
 
-    /// Windows in any state, and operations on windows so far.
+    /// Returns the number of windows in any state, and of operations on windows so far.
     fn windows(&self) -> (u64, u64) {
         (0, 0)
     }
@@ -240,43 +246,43 @@ pub(crate) trait Enforcer<N: Nic> {
 /// Destroys queue pairs that nothing needs any more.
 fn destroy_all(nic: &mut impl Nic, queue_pairs: &[QpId]) {
     for &qp in queue_pairs {
-        // A device that does not let a queue pair go has failed.
+        // A device that fails to destroy a queue pair has failed.
         let _ = nic.destroy_qp(qp);
     }
 }
 
-/// What a turn sets up and takes down for one tenant.
+/// The work of a turn for one tenant.
 struct Work {
     domain: Domain,
     starting: Vec<Exposure>,
     ending: Vec<Ended>,
 }
 
-/// The enforcement of a node: its mechanism, its tenants' domains, and what waits for the next batch.
+/// The enforcement of a node: its mechanism, its tenants' domains, and the work for the next batch.
 pub(crate) struct Enforcement<N: Nic> {
     mechanism: Box<dyn Enforcer<N> + Send>,
     memory: N::Memory,
     scale: u64,
     tenants: Vec<Option<Work>>,
-    /// What exposes each permission, by its slot.
+    /// The windows or regions that expose each permission, by its slot.
     exposing: Table<Option<Exposing>>,
     /// Tenants with something to set up or take down in this turn, each once.
     busy: Vec<TenantId>,
-    /// Domains of tenants that have gone, while queue pairs are still in them.
+    /// Domains of tenants that have ended, while queue pairs are still in them.
     empty_domains: Vec<PdId>,
     outcomes: Vec<Outcome>,
-    /// For clients without queue pairs. `None`: there are none.
+    /// The mechanism for clients without queue pairs. `None`: the node allows no such clients.
     region_keys: Option<RegionKeys>,
-    /// Outcomes that the mechanism for those clients has taken note of.
+    /// Number of outcomes that the mechanism for those clients has taken note of.
     noted: usize,
 }
 
 impl<N: Nic> Enforcement<N> {
-    /// The enforcement that `config` names, over `memory`. It draws the next keys from `secret`, which only the node
-    /// knows. Its completion queues have at most `depth_max` entries.
+    /// Creates the enforcement that `config` names, over `memory`. It draws the next keys from `secret`, which only the
+    /// node knows. Its completion queues have at most `depth_max` entries.
     ///
     /// # Errors
-    /// The NIC has no queues.
+    /// The NIC has no queues left.
     pub fn new(
         nic: &mut N,
         config: &NodeConfig,
@@ -312,12 +318,12 @@ impl<N: Nic> Enforcement<N> {
         })
     }
 
-    /// From here on there may be clients without queue pairs. A tenant may have `tenant_max` places of the table.
+    /// Allows clients without queue pairs from here on. A tenant may have `tenant_max` places of the table.
     pub fn lend_regions(&mut self, regions: Box<dyn Regions>, tenant_max: u32) {
         self.region_keys = Some(RegionKeys::new(regions, tenant_max));
     }
 
-    /// The mechanism for clients without queue pairs.
+    /// Returns the mechanism for clients without queue pairs.
     pub fn region_keys(&mut self) -> Option<&mut RegionKeys> {
         self.region_keys.as_mut()
     }
@@ -341,7 +347,7 @@ impl<N: Nic> Enforcement<N> {
         Ok(shared_key)
     }
 
-    /// Removes a tenant from the NIC. Its domain goes when no queue pair of a client is in it any more.
+    /// Removes a tenant from the NIC. Its domain is deallocated once no queue pair of a client is in it any more.
     pub fn end_tenant(&mut self, nic: &mut N, ends: &Ends, tenant: TenantId, now: Moment) -> Leftovers {
         let Work { domain, starting, ending } =
             self.tenants[tenant.0 as usize].take().expect("a tenant ends once");
@@ -376,12 +382,12 @@ impl<N: Nic> Enforcement<N> {
         leftovers
     }
 
-    /// Lets the domains go in which there are no queue pairs any more.
+    /// Deallocates the domains in which there are no queue pairs any more.
     pub fn drop_domains(&mut self, nic: &mut N) {
         self.empty_domains.retain(|&pd| matches!(nic.deallocate_pd(pd), Err(VerbsError::Busy { .. })));
     }
 
-    /// A tenant's protection domain.
+    /// Returns a tenant's protection domain.
     pub fn pd(&self, tenant: TenantId) -> PdId {
         self.work(tenant).domain.pd
     }
@@ -423,13 +429,13 @@ impl<N: Nic> Enforcement<N> {
         }
     }
 
-    /// See [`Enforcer::release_lingering`].
+    /// Calls [`Enforcer::release_lingering`].
     pub fn release_lingering(&mut self, wanted: bool, now: Moment) {
         self.mechanism.release_lingering(wanted, now, &mut self.busy);
     }
 
-    /// The tenants with something to set up or take down in this turn. [`return_busy`](Self::return_busy) takes their
-    /// buffer back.
+    /// Takes the tenants with something to set up or take down in this turn. [`return_busy`](Self::return_busy) takes
+    /// their buffer back.
     pub fn take_busy(&mut self) -> Vec<TenantId> {
         std::mem::take(&mut self.busy)
     }
@@ -442,7 +448,7 @@ impl<N: Nic> Enforcement<N> {
         }
     }
 
-    /// See [`Enforcer::carry_out`]. `may_linger`: what ended may stay exposed for a while.
+    /// Calls [`Enforcer::carry_out`]. `may_linger`: whether ended permissions may stay exposed for a while.
     pub fn carry_out(
         &mut self,
         nic: &mut N,
@@ -468,13 +474,13 @@ impl<N: Nic> Enforcement<N> {
         if let Some(region_keys) = &mut self.region_keys {
             around.outcomes[self.noted..].iter().for_each(|outcome| region_keys.take_note(outcome));
             region_keys.proceed(&mut around);
-            // Its own outcomes are not the NIC's.
+            // The mechanism's own outcomes are not the NIC's.
             self.noted = around.outcomes.len();
         }
         done
     }
 
-    /// The outcomes since the last call. [`return_outcomes`](Self::return_outcomes) takes their buffer back.
+    /// Takes the outcomes since the last call. [`return_outcomes`](Self::return_outcomes) takes their buffer back.
     pub fn take_outcomes(&mut self) -> Vec<Outcome> {
         if let Some(region_keys) = &mut self.region_keys {
             self.outcomes[self.noted..].iter().for_each(|outcome| region_keys.take_note(outcome));
@@ -498,54 +504,54 @@ impl<N: Nic> Enforcement<N> {
         self.mechanism.poll(nic, completions);
     }
 
-    /// See [`Enforcer::confirm`].
+    /// Calls [`Enforcer::confirm`].
     pub fn confirm(&mut self, nic: &mut N, completion: &Completion, now: Moment) -> Option<TenantId> {
         self.mechanism.confirm(nic, completion, now, &mut self.outcomes)
     }
 
-    /// Handles a broken queue pair that is no client's.
+    /// Handles the break of a queue pair that belongs to no client.
     pub fn handle_broken(&mut self, nic: &mut N, qp: QpId) {
         self.mechanism.handle_broken(nic, qp, &mut self.outcomes);
     }
 
-    /// See [`Enforcer::tend`].
+    /// Calls [`Enforcer::tend`].
     pub fn tend(&mut self, nic: &mut N, now: Moment) -> bool {
         self.mechanism.tend(nic, now)
     }
 
-    /// See [`Enforcer::next_wake`].
+    /// Calls [`Enforcer::next_wake`].
     pub fn next_wake(&self) -> Option<Moment> {
         self.mechanism.next_wake()
     }
 
-    /// See [`Enforcer::data_sends`].
+    /// Calls [`Enforcer::data_sends`].
     pub fn data_sends(&self) -> Option<SendQueue> {
         self.mechanism.data_sends()
     }
 
-    /// See [`Enforcer::enter_client`].
+    /// Calls [`Enforcer::enter_client`].
     pub fn enter_client(&mut self, tenant: TenantId, data: &[QpId]) {
         self.mechanism.enter_client(tenant, data);
     }
 
-    /// See [`Enforcer::client_access`].
+    /// Calls [`Enforcer::client_access`].
     pub fn client_access(&self, client: ClientId) -> Access {
         self.mechanism.client_access(client)
     }
 
-    /// See [`Enforcer::forget_client`].
+    /// Calls [`Enforcer::forget_client`].
     pub fn forget_client(&mut self, nic: &mut N, client: ClientId, data: Vec<QpId>) {
         self.mechanism.forget_client(nic, client, data);
     }
 
-    /// How much there is to take apart when a tenant ends.
+    /// Returns the number of things to take apart when a tenant ends.
     pub fn burden(&self, tenant: TenantId) -> usize {
         let work = self.work(tenant);
         let without_nic = self.region_keys.as_ref().map_or(0, |region_keys| region_keys.burden(tenant));
         work.starting.len() + work.ending.len() + self.mechanism.burden(tenant) + without_nic
     }
 
-    /// See [`Enforcer::shrink`].
+    /// Calls [`Enforcer::shrink`].
     pub fn shrink(&mut self, nic: &mut N, tenant: TenantId, most: usize, now: Moment) -> Shrunk {
         let mut shrunk = self.mechanism.shrink(nic, tenant, most, now);
         let work = self.work(tenant);
@@ -558,12 +564,12 @@ impl<N: Nic> Enforcement<N> {
         shrunk
     }
 
-    /// Windows in any state, and operations on windows so far.
+    /// Returns the number of windows in any state, and of operations on windows so far.
     pub fn windows(&self) -> (u64, u64) {
         self.mechanism.windows()
     }
 
-    /// See [`Enforcer::end`].
+    /// Calls [`Enforcer::end`].
     pub fn end(&mut self, nic: &mut N) {
         self.mechanism.end(nic);
     }

@@ -23,8 +23,8 @@ impl<N: Nic> Immediate<N> for NodeCopy {
     }
 }
 
-/// Carries out an access that came as a message, with `data` behind it. `room`: bytes of data that a reply to the
-/// client can carry.
+/// Carries out an access that arrived as a message, with `data` behind it. `room`: the number of bytes of data that a
+/// reply to the client can carry.
 ///
 /// # Errors
 /// The client's permission does not allow it, or the message is malformed.
@@ -40,7 +40,7 @@ pub(crate) fn carry_out<M: Memory>(
         RequestBody::Read { permission, offset, length } => {
             let at = books.covered(from, permission, (offset, length), Rights::READ)?;
             let length = usize::try_from(length).unwrap_or(usize::MAX);
-            // At most what any message carries, and what this client's messages carry.
+            // Bounded by what any message carries, and by what this client's messages carry.
             if length > DATA_BYTES_MAX.min(room) {
                 return Err(Refusal::Malformed);
             }

@@ -1,5 +1,5 @@
-//! Mechanism `queue-pair`: the flags of a client's queue pairs follow what the client holds. No byte range is enforced:
-//! this is for comparison.
+//! Mechanism `queue-pair`: the access flags of a client's queue pairs follow the client's permissions. No byte range is
+//! enforced: this is for comparison.
 
 use super::at_once::Immediate;
 use super::{Domain, Ended, Exposing, Surroundings};
@@ -8,7 +8,7 @@ use portcullis_nic::{Access, Nic, QpChange, QpState};
 use portcullis_protocol::{ClientId, Credential, Rights, Rkey};
 use std::collections::HashMap;
 
-/// How many permissions with each right a client holds.
+/// Number of permissions with each right, for each client.
 #[derive(Debug, Default)]
 pub(crate) struct QueuePair {
     held: HashMap<ClientId, [u32; 3]>,
@@ -60,7 +60,7 @@ impl QueuePair {
         change: i32,
     ) {
         if around.ends.data(client).is_empty() {
-            // A client that has gone has no access any more.
+            // A client that has left has no access any more.
             return;
         }
         let before = self.access(client);
@@ -79,7 +79,7 @@ impl QueuePair {
             if around.nic.qp_state(qp).is_ok_and(|state| state == QpState::ReadyToSend) {
                 let changed = around.nic.modify_qp(qp, QpChange::Access { access });
                 if changed.is_err() {
-                    // Rather no access than more than the client holds.
+                    // No access is better than more access than the client's permissions allow.
                     let _ = around.nic.modify_qp(qp, QpChange::Error);
                 }
             }

@@ -1,8 +1,8 @@
-//! Mechanism `region-key`: for clients without queue pairs, whose accesses are encrypted operations on their own (1RMA). A
-//! permission takes a place in a table of regions, and its holder gets a key that was derived for it.
+//! Mechanism `region-key`, for clients without queue pairs, whose accesses are encrypted operations on their own
+//! (1RMA). A permission takes a place in a table of regions, and its holder gets a key that was derived for it.
 //!
-//! A permission is set up, and taken down, when the call returns: no request of the NIC is awaited, and no queue pair breaks.
-//! The table is behind [`Regions`], which knows keys and packets. This module knows neither.
+//! A permission is set up, or taken down, when the call returns: the node awaits no request of the NIC, and no queue
+//! pair breaks. The table is behind [`Regions`], which knows keys and packets. This module knows neither.
 
 use super::{Exposing, Outcome, Surroundings};
 use crate::books::{Exposure, ObjectId, PermissionSlot, Residue, Withdrawal, offset};
@@ -14,31 +14,31 @@ use portcullis_protocol::{
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-/// A region that is to be opened to one holder.
+/// A region to be opened to one holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenRegion {
     /// The holder.
     pub client: ClientId,
-    /// The host that the holder's packets come from: an IPv6 address, or an IPv4 address mapped to one.
+    /// The host from which the holder's packets arrive: an IPv6 address, or the IPv6 form of an IPv4 address.
     pub host: [u8; 16],
-    /// Where its bytes start, as the holder names them.
+    /// Address of its bytes, as the holder names them.
     pub address: RemoteAddress,
-    /// Where they start in the node's memory.
+    /// Offset of its bytes in the node's memory.
     pub offset: u64,
-    /// How many bytes.
+    /// Number of its bytes.
     pub length: u64,
     /// The permission's lifetime word, on which the holder may do atomics, whatever the rights.
     pub lifetime_word: RemoteAddress,
-    /// What the holder may do with the bytes.
+    /// The holder's rights over the bytes.
     pub rights: Rights,
 }
 
-/// The node's table of regions (1RMA §4.3), as the node needs it.
+/// The node's table of regions (1RMA §4.3), as far as the node uses it.
 pub trait Regions: Debug + Send {
     /// Opens a region. Returns its name and its holder's key. `None`: all places are taken.
     fn open(&mut self, region: OpenRegion) -> Option<(RegionName, HolderKey)>;
 
-    /// Closes a region: after this no operation of its holder has any effect.
+    /// Closes a region. After this no operation of its holder has any effect.
     fn close(&mut self, region: RegionName);
 }
 
@@ -54,16 +54,16 @@ struct Guest {
 pub(crate) struct RegionKeys {
     regions: Box<dyn Regions>,
     clients: HashMap<ClientId, Guest>,
-    /// Places that a tenant may have.
+    /// The most places of a tenant.
     tenant_max: u32,
-    /// Places that each tenant has. Tenants with none are not in it.
+    /// Number of places of each tenant. Tenants without places are not in the map.
     taken: HashMap<TenantId, u32>,
-    /// Ended permissions of clients with queue pairs over each object that the NIC has not taken down yet. Nothing is opened
-    /// over such an object: its bytes may still be exposed.
+    /// For each object, the number of ended permissions of clients with queue pairs that the NIC has not taken down
+    /// yet. No region is opened over such an object: its bytes may still be exposed.
     closing: HashMap<ObjectId, u32>,
-    /// Permissions that wait for that.
+    /// Permissions that wait for the NIC to take others down.
     waiting: Vec<Exposure>,
-    /// Permissions whose regions are closed, and the books are not told yet.
+    /// Permissions whose regions are closed, and whose end is not yet reported to the books.
     ended: Vec<Withdrawal>,
 }
 
@@ -86,14 +86,14 @@ impl RegionKeys {
         self.clients.contains_key(&client)
     }
 
-    /// Notes that the NIC is to take a permission over this object down.
+    /// Notes that the NIC has to take down a permission over this object.
     pub fn begin_closing(&mut self, object: ObjectId) {
         if !planted::is(Fault::OpenedWhileBound) {
             *self.closing.entry(object).or_default() += 1;
         }
     }
 
-    /// Notes what the NIC has taken down.
+    /// Notes an outcome of the NIC, which may have taken a permission down.
     pub fn take_note(&mut self, outcome: &Outcome) {
         let Outcome::Withdrawn(residue) = outcome else { return };
         let Some(object) = residue.object else { return };
@@ -105,18 +105,18 @@ impl RegionKeys {
         }
     }
 
-    /// Sets a permission up with [`proceed`](Self::proceed).
+    /// Queues a permission, which [`proceed`](Self::proceed) sets up.
     pub fn expose(&mut self, exposure: Exposure) {
         self.waiting.push(exposure);
     }
 
-    /// The tenants of permissions that can be set up now.
+    /// Iterates over the tenants of permissions that can be set up now.
     pub fn ready(&self) -> impl Iterator<Item = TenantId> + '_ {
         self.waiting.iter().filter(|it| !self.closing.contains_key(&it.object)).map(|it| it.tenant)
     }
 
-    /// Tells of the permissions of a tenant that have ended, and sets up those over whose objects the NIC exposes nothing any
-    /// more that has ended.
+    /// Reports the permissions of a tenant that have ended. Sets up those over whose objects the NIC exposes no ended
+    /// permissions any more.
     pub fn proceed<N: Nic>(&mut self, around: &mut Surroundings<'_, N>) {
         let (tenant, closing) = (around.tenant, &self.closing);
         for ended in self.ended.extract_if(.., |it| it.tenant == tenant) {
@@ -141,7 +141,7 @@ impl RegionKeys {
         around: &mut Surroundings<'_, N>,
         exposure: &Exposure,
     ) -> Result<Credential, Refusal> {
-        // The client has gone meanwhile: the books end the permission as soon as it is set up.
+        // If the client has left meanwhile, the books end the permission as soon as it is set up.
         let guest = self.clients.get(&exposure.client).ok_or(Refusal::NotLive)?;
         let taken = self.taken.get(&exposure.tenant).copied().unwrap_or_default();
         if taken >= self.tenant_max {
@@ -167,8 +167,8 @@ impl RegionKeys {
         self.taken.values().map(|&taken| u64::from(taken)).sum()
     }
 
-    /// Takes a permission down: from here on its holder's operations have no effect. The books are told with
-    /// [`proceed`](Self::proceed).
+    /// Takes a permission down: from here on its holder's operations have no effect. [`proceed`](Self::proceed) reports
+    /// the end to the books.
     pub fn withdraw(&mut self, withdrawal: Withdrawal, region: RegionName) {
         if !planted::is(Fault::RegionStaysOpen) {
             self.regions.close(region);
@@ -182,13 +182,13 @@ impl RegionKeys {
         self.ended.push(withdrawal);
     }
 
-    /// How much of a tenant's is not told to the books yet.
+    /// Returns the number of a tenant's permissions that are not reported to the books yet.
     pub fn burden(&self, tenant: TenantId) -> usize {
         let waiting = self.waiting.iter().filter(|it| it.tenant == tenant).count();
         waiting + self.ended.iter().filter(|it| it.tenant == tenant).count()
     }
 
-    /// A tenant ends. Returns its permissions that were never set up, and what is left of those that have ended.
+    /// Ends a tenant. Returns its permissions that were never set up, and the residues of those that have ended.
     pub fn end_tenant(&mut self, tenant: TenantId) -> (Vec<PermissionSlot>, Vec<Residue>) {
         self.clients.retain(|_, guest| guest.tenant != tenant);
         let waiting = self.waiting.extract_if(.., |it| it.tenant == tenant);

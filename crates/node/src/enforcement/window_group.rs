@@ -1,10 +1,11 @@
-//! Mechanism `window-group`: a type-2 window for each data queue pair of a permission's holder, spares included
-//! (OneSidedMW, «QP and MW Grouping»). A key opens nothing on any other queue pair, so it is of no use to whoever guesses
-//! or learns it, siblings of the holder included.
+//! Mechanism `window-group`: a type-2 window for each data queue pair of a permission's holder, including spares
+//! (OneSidedMW, «QP and MW Grouping»). A key opens nothing on any other queue pair. So it is useless to a client that
+//! guesses or learns it, even to a sibling of the holder.
 //!
-//! All windows of a turn are bound and invalidated in one batch: on a queue pair of the node's own where the NIC lets that
-//! bind for others, and otherwise each on the node's end of its own queue pair. A window of type 2 cannot be bound anew
-//! while it is bound, so there is no handover in place, and delaying an invalidation saves nothing.
+//! All windows of a turn are bound and invalidated in one batch. If the NIC has a queue pair that binds for others, the
+//! batch is posted on one of the node's own. Otherwise each window is bound on the node's end of the queue pair that
+//! may use it. A window of type 2 cannot be bound anew while it is bound, so there is no handover in place, and
+//! delaying an invalidation saves nothing.
 
 use super::windowed::{Batch, Collected, GoneWindows, Release, Scheme, Tenant, WindowIndex, Windowed};
 use super::{EXPOSED_BYTES, Ended, Exposing, Surroundings};
@@ -31,15 +32,15 @@ portcullis_slots::number_key!(GroupIndex);
 #[derive(Clone, Copy, Debug)]
 struct Group {
     holder: ClientId,
-    /// How many queue pairs the holder has.
+    /// Number of the holder's queue pairs.
     count: usize,
     bytes: Windows,
-    /// Over the lifetime word, where those over the bytes do not cover it.
+    /// The windows over the lifetime word, if those over the bytes do not cover it.
     word: Option<Windows>,
 }
 
 impl Group {
-    /// Its windows, each with the place of its queue pair.
+    /// Iterates over the windows, each with the place of its queue pair.
     fn windows(&self) -> impl Iterator<Item = (WindowIndex, usize)> + use<> {
         let (count, bytes, word) = (self.count, self.bytes, self.word);
         let placed = move |windows: Windows| windows.into_iter().zip(0..count);
@@ -47,14 +48,14 @@ impl Group {
         all.filter(|&(window, _)| window != GONE)
     }
 
-    /// A window of the group's has gone.
+    /// Notes that a window of the group was deallocated.
     fn lose(&mut self, window: WindowIndex) {
         let mut places = self.bytes.iter_mut().chain(self.word.iter_mut().flatten());
         *places.find(|place| **place == window).expect("the window is one of the group's") = GONE;
     }
 }
 
-/// Where a group has no window, or no longer.
+/// Placeholder for a window that a group does not have, or not any more.
 const GONE: WindowIndex = WindowIndex(u32::MAX);
 
 /// The groups of one tenant.
@@ -72,9 +73,9 @@ impl Default for Groups {
 struct Holder {
     /// The node's ends of its data queue pairs.
     queue_pairs: Vec<QpId>,
-    /// How many groups may be bound to them.
+    /// Number of groups that may be bound to them.
     groups: usize,
-    /// The client has gone: its queue pairs go with the last of its groups.
+    /// Whether the client has left: then its queue pairs are destroyed with the last of its groups.
     is_gone: bool,
 }
 
@@ -82,12 +83,12 @@ struct Holder {
 #[derive(Debug, Default)]
 pub(super) struct WindowGroup {
     holders: HashMap<ClientId, Holder>,
-    /// Queue pairs of clients that have gone, to which no group is bound any more.
+    /// Queue pairs of clients that have left, to which no group is bound any more.
     left: Vec<QpId>,
 }
 
 impl WindowGroup {
-    /// No tenants yet.
+    /// Creates the mechanism, without tenants.
     ///
     /// # Errors
     /// The NIC has no queue for the completions of binds.
@@ -100,7 +101,7 @@ impl WindowGroup {
         Windowed::new(Self::default(), nic, config, secret, depth_max)
     }
 
-    /// Binds a group for a starting permission. `None`: there are too few windows, or the holder has gone.
+    /// Binds a group for a starting permission. `None`: there are too few windows, or the holder has left.
     fn bind<N: Nic>(
         &mut self,
         around: &mut Surroundings<'_, N>,
@@ -164,7 +165,7 @@ impl WindowGroup {
         batch.releases.push(Release { residue: ended.withdrawal.residue(), unbound: Some(index) });
     }
 
-    /// A group of a holder's is bound no more.
+    /// Notes that a group of a holder is not bound any more.
     fn let_go(&mut self, client: ClientId) {
         let holder = self.holders.get_mut(&client).expect("who holds a group is known");
         holder.groups -= 1;
@@ -228,7 +229,7 @@ impl Scheme for WindowGroup {
         index: GroupIndex,
         gone: &mut GoneWindows,
     ) {
-        // Two batches that fail together may name it.
+        // Two batches that fail together may name the same group.
         let Some(group) = tenant.own.0.remove(index) else { return };
         for (window, _) in group.windows() {
             tenant.windows.retire(nic, window, gone);
@@ -245,7 +246,7 @@ impl Scheme for WindowGroup {
 
     fn forget_client(&mut self, client: ClientId, data: Vec<QpId>) -> Vec<QpId> {
         match self.holders.get_mut(&client) {
-            // The NIC refuses binds for a queue pair that has gone, and a batch with such a bind fails for all.
+            // The NIC refuses binds for a queue pair that was destroyed, and a batch with such a bind fails for all.
             Some(holder) if holder.groups > 0 => {
                 holder.is_gone = true;
                 Vec::new()
@@ -262,7 +263,7 @@ impl Scheme for WindowGroup {
     }
 }
 
-/// As many windows as a holder has queue pairs. `None`: there are too few.
+/// Takes as many windows as a holder has queue pairs. `None`: there are too few.
 fn take_windows<N: Nic>(
     around: &mut Surroundings<'_, N>,
     (tenant, gone): (&mut Tenant<WindowGroup>, &mut GoneWindows),

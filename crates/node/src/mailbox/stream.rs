@@ -1,19 +1,19 @@
-//! Messages of clients without queue pairs. They arrive over a connection that the node does not know: whoever owns it hands
-//! each message over as a value, and takes the replies as values.
+//! Messages of clients without queue pairs. They arrive over a connection that the node does not know: its owner passes
+//! each message to the node as a value, and takes the replies as values.
 
 use super::{Heard, sequence_of};
 use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply, Request};
 use std::collections::{HashMap, VecDeque};
 
-/// A client's requests that are not answered.
+/// Number of a client's requests that have no reply yet.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// How many there may be.
+    /// The most requests without a reply.
     depth: u32,
     unanswered: u32,
 }
 
-/// The messages of all such clients.
+/// The messages of all clients without queue pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     clients: HashMap<ClientId, Stream>,
@@ -22,7 +22,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// A client has come, which may have so many requests without an answer.
+    /// Adds a client, which may have `depth` requests without a reply.
     pub fn insert(&mut self, client: ClientId, depth: u32) {
         self.clients.insert(client, Stream { depth, unanswered: 0 });
     }
@@ -34,7 +34,7 @@ impl Streams {
         }
     }
 
-    /// A message has come. Returns whether the client keeps to its terms. Of a client that has gone nothing is heard.
+    /// Receives a message. Returns whether the client keeps to its terms. Drops messages of a client that has left.
     pub fn hear(&mut self, client: ClientId, message: [u8; MESSAGE_BYTES]) -> bool {
         let Some(stream) = self.clients.get_mut(&client) else { return true };
         if stream.unanswered >= stream.depth {
@@ -45,7 +45,7 @@ impl Streams {
         true
     }
 
-    /// The next message that has come, as what it says.
+    /// Takes out the next message that has arrived, decoded.
     pub fn take_in(&mut self) -> Option<(ClientId, Heard)> {
         let (client, message) = self.arrived.pop_front()?;
         let request = Request::decode(message).ok().map(|request| request.body);
@@ -59,7 +59,7 @@ impl Streams {
         }
     }
 
-    /// The next reply to be sent.
+    /// Takes out the next reply to be sent.
     pub fn poll_reply(&mut self) -> Option<(ClientId, [u8; MESSAGE_BYTES])> {
         self.replies.pop_front()
     }

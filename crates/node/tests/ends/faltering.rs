@@ -10,12 +10,12 @@ use portcullis_softnic::SoftNic;
 use std::cell::Cell;
 use std::ops::Range;
 
-/// A software NIC with that fault. Removing objects always works, as on real NICs.
+/// A software NIC that fails at one chosen call. Removing objects always works, as on real NICs.
 pub type FalteringNic = Around<SoftNic, Faltering>;
 
 #[derive(Default)]
 pub struct Faltering {
-    /// The number of calls that still work. `None`: no call fails.
+    /// Number of calls that still work. `None`: no call fails.
     left: Cell<Option<u32>>,
 }
 
@@ -25,7 +25,7 @@ pub fn failure() -> VerbsError {
 }
 
 impl Faltering {
-    /// Lets the call after the next `calls` ones fail.
+    /// Makes the call after the next `calls` ones fail.
     pub fn fail_after(&self, calls: u32) {
         self.left.set(Some(calls));
     }

@@ -1,4 +1,4 @@
-//! Random sequences beside a model that knows who holds what.
+//! Random sequences beside a model that knows the holder of each permission.
 
 use super::world::{NOW, World, name, revoke};
 use crate::rig::{self, acquire, free};
@@ -9,7 +9,7 @@ use portcullis_protocol::{
 };
 use proptest::prelude::*;
 
-/// What a client does in a random sequence.
+/// A step of a client in a random sequence.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Allocate { by: usize, shared: bool },
@@ -21,7 +21,7 @@ enum Op {
     RevokeWithQueuePairs,
 }
 
-/// What the model knows: who holds what.
+/// A permission in the model, with its holder.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     by: usize,
@@ -47,11 +47,11 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A random sequence, with what is held beside it.
+/// A random sequence, with the model of what is held.
 struct Modelled {
     world: World,
     guests: Vec<ClientId>,
-    /// A client of tenant `a` with queue pairs, and what it holds.
+    /// A client of tenant `a` with queue pairs. `own` is the permission that it holds.
     client: usize,
     own: Option<Granted>,
     held: Vec<Held>,
@@ -67,7 +67,7 @@ impl Modelled {
         Self { world, guests, client, own: None, held: Vec::new(), objects: Vec::new() }
     }
 
-    /// Has a guest ask, with turns before the NIC does anything.
+    /// Sends a guest's request, and takes `alone` turns of the node before the NIC does anything.
     fn ask(&mut self, by: usize, body: RequestBody, alone: u8) -> ReplyBody {
         let sequence = self.world.say(self.guests[by], body);
         (0..alone).for_each(|_| self.world.turn_alone());
@@ -155,7 +155,7 @@ impl Modelled {
     }
 
     fn free(&mut self, by: usize, object: ObjectRef, alone: u8) {
-        // It goes with its last holder. Until then it can be acquired.
+        // The object goes with its last holder. Until then it can be acquired.
         self.ask(by, free(object), alone);
     }
 

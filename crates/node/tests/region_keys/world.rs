@@ -1,4 +1,4 @@
-//! A node that has lent a table of regions, with clients of both kinds.
+//! A node with a table of regions, and clients of both kinds.
 
 use crate::rig::{Rig, allocate, granted};
 use portcullis_node::{NodeConfig, OpenRegion, Regions};
@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 pub const HOST: [u8; 16] = [7; 16];
-/// Places of the table, if a test does not say otherwise.
+/// Number of places of the table, unless a test needs another.
 pub const PLACES: usize = 64;
 pub const NOW: Lifetime = Lifetime(0);
 pub const WHILE: Lifetime = Lifetime::seconds(5);
 
-/// A table of regions that holds no memory, and takes each order at its word.
+/// A table of regions that holds no memory, and carries out each call without checks.
 #[derive(Debug, Default)]
 pub struct Table {
     size: usize,
@@ -51,7 +51,7 @@ impl Regions for Lent {
     }
 }
 
-/// A node that has lent regions, with its NIC, clients with queue pairs, and guests: clients without.
+/// A node with a table of regions, its NIC, clients with queue pairs, and guests: clients without queue pairs.
 pub struct World {
     pub rig: Rig,
     pub table: Arc<Mutex<Table>>,
@@ -134,7 +134,7 @@ impl World {
         self.table.lock().expect("not poisoned").open.get(&name(it)).copied()
     }
 
-    /// What has no holder any more goes, and nothing may stay.
+    /// Ends the node. Objects without holders go, and nothing may stay.
     pub fn end(self) {
         let (clients, regions) = (self.rig.node.clients(self.rig.now), Arc::clone(&self.table));
         let with_queue_pairs = self.rig.clients().len();

@@ -1,4 +1,4 @@
-//! What the test knows of a node's past: every key that was ever granted, and what was written with it.
+//! The test's record of a node's past: every key that was ever granted, and the bytes that were written with it.
 
 use crate::rig::{Rig, keys, word};
 use portcullis_nic::Status;
@@ -18,11 +18,11 @@ pub struct Record {
     pub rights: Rights,
     pub tenant: usize,
     pub client: usize,
-    /// The holder revoked the permission or left.
+    /// Whether the holder revoked the permission or left.
     pub ended: bool,
-    /// The holder changed the lifetime word: the permission may live up to the longest lifetime, or not.
+    /// Whether the holder changed the lifetime word: then the permission may live up to the longest lifetime, or not.
     pub touched: bool,
-    /// It began without other holders of its memory: all earlier ones were over.
+    /// Whether it began without other holders of its memory: all earlier ones were over.
     alone: bool,
     /// The number of records when the permission was first known to be over.
     over_at: Option<usize>,
@@ -48,9 +48,9 @@ pub struct World {
     /// The tenant of each attached client.
     pub tenants: HashMap<usize, usize>,
     pub records: Vec<Record>,
-    /// For each stamp: the tenant that wrote it.
+    /// The tenant that wrote each stamp.
     stamps: Vec<usize>,
-    /// What each object that may be live is filled with, by address, once it is written.
+    /// The stamp with which each object that may be live is filled, by address, once it is written.
     contents: HashMap<u64, Option<u64>>,
 }
 
@@ -148,7 +148,7 @@ impl World {
 
     fn check_words(&self, tenant: usize, start: u64, bytes: &[u8], what: &str) {
         let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight")));
-        // A tenant may find the remains of headers where its own objects had them.
+        // A tenant may find the remains of headers at places where its own objects had them.
         let own_headers: HashSet<u64> = self
             .records
             .iter()

@@ -31,9 +31,9 @@ const SIZE: EndpointSize = EndpointSize {
     message_bytes: 128 + 8192,
     arena_bytes: 1 << 20,
 };
-/// Where the data of one-sided operations lies in an arena: behind all message slots.
+/// Offset of the data of one-sided operations in an arena: behind all message slots.
 const DATA_AT: u64 = 512 << 10;
-/// After this many rounds everything has happened that needs no time.
+/// After this many rounds all has happened that needs no time.
 const ROUNDS_MAX: u32 = 200_000;
 
 /// The end of an operation: its status, and the bytes that it returned.
@@ -48,7 +48,7 @@ pub struct Seat {
     sequence: u32,
     replies: HashMap<u32, (ReplyBody, Vec<u8>)>,
     unmatched: VecDeque<Reply>,
-    /// What came of requests that were no control messages.
+    /// Completions of requests that were no control messages.
     pub completions: Vec<Completion>,
 }
 
@@ -60,7 +60,7 @@ pub struct Rig {
     page: Mapping,
 }
 
-/// A software NIC that can fail, or report nothing of a refused access, like an RDMA device.
+/// A software NIC that can fail, or report nothing about a refused access, like an RDMA device.
 pub type RigNic = Around<SoftNic, Faults>;
 
 #[derive(Default)]
@@ -68,7 +68,7 @@ pub struct Faults {
     pub is_mute: bool,
     /// Binds fail, and no queue pair can be connected.
     pub is_broken: bool,
-    /// The most entries that a completion queue can have, if the device has a limit of its own.
+    /// The most entries of a completion queue, if the device has a limit of its own.
     pub completions_max: Option<u32>,
 }
 
@@ -140,7 +140,7 @@ impl Rig {
         Self::on(RigNic::default(), config, secret)
     }
 
-    /// A rig on a NIC whose completion queues have so many entries at most.
+    /// A rig on a NIC whose completion queues have at most `completions_max` entries.
     pub fn with_completions(config: NodeConfig, completions_max: u32) -> Self {
         let mut nic = RigNic::default();
         nic.hook.completions_max = Some(completions_max);
@@ -204,7 +204,7 @@ impl Rig {
         self.seats[client].as_mut().expect("an attached client")
     }
 
-    /// The attached clients.
+    /// Returns the attached clients.
     pub fn clients(&self) -> Vec<usize> {
         (0..self.seats.len()).filter(|&number| self.seats[number].is_some()).collect()
     }
@@ -219,12 +219,12 @@ impl Rig {
         worked
     }
 
-    /// Delivers what was sent. The node does not look at it yet.
+    /// Delivers the messages that were sent. The node does not read them yet.
     pub fn deliver(&mut self) {
         while self.nic.nic.turn_all() {}
     }
 
-    /// Gives turns until nothing more happens without time.
+    /// Takes turns until nothing more happens without time.
     pub fn settle(&mut self) {
         let mut quiet = 0;
         for _ in 0..ROUNDS_MAX {
@@ -236,13 +236,13 @@ impl Rig {
         panic!("nothing settles: {:?}", self.node.counters());
     }
 
-    /// Lets time pass, with all that follows.
+    /// Lets time pass, and all happen that follows from it.
     pub fn pass(&mut self, time: Lifetime) {
         self.now = self.now.after(time);
         self.settle();
     }
 
-    /// Sends a request and returns its number. Gives no turns.
+    /// Sends a request and returns its number. Takes no turns.
     pub fn send(&mut self, client: usize, body: RequestBody) -> u32 {
         self.send_with(client, body, &[])
     }
@@ -257,7 +257,7 @@ impl Rig {
         sequence
     }
 
-    /// The reply to a request, if it has arrived.
+    /// Takes the reply to a request, if it has arrived.
     pub fn reply(&mut self, client: usize, sequence: u32) -> Option<ReplyBody> {
         self.seat(client).replies.remove(&sequence).map(|(body, _)| body)
     }
@@ -273,7 +273,7 @@ impl Rig {
         self.seat(client).replies.remove(&sequence).unwrap_or_else(|| panic!("no reply to {body:?}"))
     }
 
-    /// Sends a request, and returns the reply as soon as it is there.
+    /// Sends a request, and returns the reply as soon as it has arrived.
     pub fn ask_soon(&mut self, client: usize, body: RequestBody) -> ReplyBody {
         let sequence = self.send(client, body);
         for _ in 0..1000 {
@@ -285,7 +285,7 @@ impl Rig {
         panic!("no reply to {body:?}");
     }
 
-    /// A reply that belongs to no request.
+    /// Takes a reply that belongs to no request.
     pub fn unmatched(&mut self, client: usize) -> Option<Reply> {
         self.seat(client).unmatched.pop_front()
     }
@@ -339,7 +339,7 @@ impl Rig {
         (status, self.seat(client).endpoint.arena().load(DATA_AT))
     }
 
-    /// Has data queue pair 0 rebuilt after a violation.
+    /// Gets data queue pair 0 rebuilt after a violation.
     pub fn recover(&mut self, client: usize) {
         assert_eq!(self.ask(client, RequestBody::Recover { queue_pair: 0 }), ReplyBody::Done);
         self.seat(client).endpoint.rebuilt(0);
@@ -357,19 +357,19 @@ impl Rig {
         assert_eq!(self.ask(client, RequestBody::Revoke { permission, free: false }), ReplyBody::Done);
     }
 
-    /// An object that is kept, and that nobody holds.
+    /// Allocates an object that is kept and has no holder.
     pub fn keep(&mut self, client: usize) -> Granted {
         let it = self.allocate(client, 64, true);
         self.revoke(client, it.permission);
         it
     }
 
-    /// Lets all clients leave. Nothing of them may stay.
+    /// Detaches all clients. Nothing of them may stay.
     pub fn end(mut self) {
         for client in self.clients() {
             self.detach(client);
         }
-        // What was kept for the tenant's next client goes in time.
+        // The objects that were kept for the tenant's next client go in time.
         self.pass(self.node.config().longest_keep);
         let left = self.node.counters();
         let held =
@@ -484,7 +484,7 @@ pub fn unshare(text: &str, with: &str) -> RequestBody {
     RequestBody::Unshare { name: name(text), tenant: tenant(with) }
 }
 
-/// Looks a name up: of another tenant, or (`None`) of the client's own.
+/// A request to look a name up: a name of another tenant, or (`None`) of the client's own.
 pub fn lookup(owner: Option<&str>, text: &str) -> RequestBody {
     RequestBody::Lookup { owner: owner.map(tenant), name: name(text) }
 }
@@ -516,18 +516,18 @@ pub fn refused(reply: ReplyBody) -> Refusal {
     }
 }
 
-/// The keys of a permission's buffer and of its lifetime word.
+/// Returns the keys of a permission's buffer and of its lifetime word.
 pub fn keys(granted: &Granted) -> (Rkey, Rkey) {
     let Granted { credential, .. } = granted;
     credential.buffer_key().zip(credential.lifetime_key()).expect("a permission with keys")
 }
 
-/// The address of a permission's lifetime word.
+/// Returns the address of a permission's lifetime word.
 pub fn word(granted: &Granted) -> u64 {
     granted.permission.header.0 + portcullis_protocol::LIFETIME_OFFSET
 }
 
-/// Limits that few violations reach, for tests of who is charged.
+/// Limits that few violations reach, for tests of the charge for violations.
 pub const LIMITS: ViolationLimits = ViolationLimits {
     free_max: 2,
     free_again: Lifetime::seconds(100),

@@ -1,4 +1,4 @@
-//! The directory inside a node: what it knows lives and ends with the node.
+//! The directory inside a node. Its names end with the node.
 
 use super::{Directory, Reader};
 use crate::config::Quota;
@@ -17,8 +17,8 @@ struct Named {
 #[derive(Debug, Default)]
 struct Namespace {
     names: BTreeMap<DirectoryName, Named>,
-    /// The names that each other tenant may see. Without this, a tenant that sees few of many names could have the node
-    /// look through all.
+    /// The names that each other tenant may see. Without this index, a tenant that sees few of many names could make
+    /// the node search them all.
     seen_by: BTreeMap<TenantName, BTreeSet<DirectoryName>>,
 }
 
@@ -33,7 +33,8 @@ impl Namespace {
     }
 }
 
-/// Names by tenant. Every call costs the logarithm of what it looks at, and `unpublish` that for each share.
+/// Names by tenant. Every call costs the logarithm of the number of names or shares, and `unpublish` costs that for
+/// each share.
 #[derive(Debug)]
 pub(crate) struct EmbeddedDirectory {
     quota: Quota,
@@ -42,7 +43,7 @@ pub(crate) struct EmbeddedDirectory {
 }
 
 impl EmbeddedDirectory {
-    /// A directory without names, which allows each tenant what `quota` says.
+    /// A directory without names, which allows each tenant the names and shares of `quota`.
     pub fn new(quota: Quota) -> Self {
         Self { quota, tenants: BTreeMap::new(), names: 0 }
     }
@@ -213,7 +214,7 @@ mod tests {
     }
 
     proptest! {
-        /// All names that a reader may see are listed, once each and in order, whatever is shared in between.
+        /// A list has all names that a reader may see, once each and in order, whatever is shared in between.
         #[test]
         fn a_list_has_what_its_reader_may_see(
             steps in prop::collection::vec((0u8..6, 0u8..8, 0u8..3), 0..120),

@@ -3,8 +3,8 @@
 use portcullis_protocol::{Header, RemoteAddress};
 use std::collections::VecDeque;
 
-/// Free headers, handed out in the order in which they came back. So each is used again as late as possible, and a
-/// delayed unbinding exposes only free headers (Patronus §5.4).
+/// Free headers, handed out in the order in which they were given back. So each is used again as late as possible, and
+/// a delayed unbinding exposes only free headers (Patronus §5.4).
 pub(crate) struct HeaderPool {
     base: RemoteAddress,
     count: u32,
@@ -18,7 +18,7 @@ impl HeaderPool {
         Self { base, count, free: (0..count).collect() }
     }
 
-    /// The header that has been free for longest.
+    /// Takes the header that has been free for longest.
     pub(crate) fn take(&mut self) -> Option<RemoteAddress> {
         self.free.pop_front().map(|index| self.address(index))
     }
@@ -30,23 +30,23 @@ impl HeaderPool {
         self.free.extend(index);
     }
 
-    /// How many headers are free.
+    /// Returns the number of free headers.
     pub(crate) fn free(&self) -> u32 {
-        // At most `count`.
+        // The length is at most `count`.
         u32::try_from(self.free.len()).unwrap_or(self.count)
     }
 
-    /// All headers, free or not.
+    /// Returns the number of all headers, free or not.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Where a header lies.
+    /// Returns the address of a header.
     pub(crate) fn address(&self, index: u32) -> RemoteAddress {
         RemoteAddress(self.base.0 + u64::from(index) * Header::BYTES)
     }
 
-    /// Which header starts at this address. Any address is allowed.
+    /// Returns the index of the header that starts at this address. Any address is allowed.
     pub(crate) fn index(&self, address: RemoteAddress) -> Option<u32> {
         let offset = address.0.checked_sub(self.base.0)?;
         let index = u32::try_from(offset / Header::BYTES).ok()?;

@@ -1,7 +1,7 @@
-//! The memory that a node lends: which bytes belong to which object and header, whose bytes lie in free memory, and
-//! what the node itself reads and writes there.
+//! The memory that a node lends: the bytes of each object and header, the tenants whose bytes may lie in free memory,
+//! and the node's own accesses to that memory.
 //!
-//! This module knows no clients, leases or NICs. A NIC accesses the same memory by itself.
+//! This module knows no clients, leases or NICs. A NIC accesses the same memory on its own.
 
 mod headers;
 mod object;
@@ -23,7 +23,7 @@ use portcullis_protocol::{
 };
 use taint::Taint;
 
-/// The first address of the pool: no process has it, and it fits into the 48 bits of a header.
+/// The first address of the pool. No process has it, and it fits into the 48 bits of a header.
 pub const POOL_BASE: RemoteAddress = RemoteAddress(0x1000_0000_0000);
 
 /// Offset of the start within a header.
@@ -41,7 +41,7 @@ pub(crate) struct Pool<M> {
     /// The objects' places and records.
     pub slabs: Slabs<Object>,
     headers: HeaderPool,
-    /// Which permission a header of the header pool is for.
+    /// The permission of each header of the header pool.
     header_slots: Vec<PermissionSlot>,
     taint: Taint,
     /// Number of objects so far.
@@ -68,12 +68,12 @@ impl<M: Memory> Pool<M> {
         }
     }
 
-    /// Continues at this number of objects: for tests near the end of a counter.
+    /// Continues at this number of objects, for tests near the end of a counter.
     pub fn count_from(&mut self, births: u64) {
         self.births = births;
     }
 
-    /// The number of the next object.
+    /// Returns the number of the next object.
     ///
     /// # Errors
     /// [`Refusal::NodeFull`]: the node has as many objects as it may have, or no number is left.
@@ -84,10 +84,10 @@ impl<M: Memory> Pool<M> {
         self.births.checked_add(1).ok_or(Refusal::NodeFull { limit: u64::MAX })
     }
 
-    /// A new object, which has [`next_birth`](Self::next_birth) as its number.
+    /// Places a new object, which has [`next_birth`](Self::next_birth) as its number.
     ///
     /// # Errors
-    /// As [`Slabs::allocate`].
+    /// The errors of [`Slabs::allocate`].
     pub fn place(&mut self, size: u64, alignment: u64, object: Object) -> Result<ObjectId, Refusal> {
         let birth = object.birth;
         let placed = self.slabs.allocate(size, alignment, object)?;
@@ -95,26 +95,27 @@ impl<M: Memory> Pool<M> {
         Ok(placed)
     }
 
-    /// The reference that names an object for ever.
+    /// Returns the reference that names an object for ever.
     pub fn reference(&self, object: ObjectId) -> ObjectRef {
         let (address, birth) = (self.slabs.address(object), self.slabs.get(object).birth);
         ObjectRef { incarnation: self.incarnation, address, birth }
     }
 
-    /// The object that a request names, if it belongs to this tenant, is not going and was not freed.
+    /// Returns the object that a request names, if it belongs to this tenant, is not going and was not freed.
     ///
     /// # Errors
-    /// As [`Pool::object_of`].
+    /// The errors of [`Pool::object_of`].
     pub fn object_named(&self, tenant: TenantId, name: ObjectName) -> Result<ObjectId, Refusal> {
         let object = self.object_of(tenant, name)?;
         let is_over = self.slabs.get(object).going || self.is_freed(object);
         if is_over { Err(name.missing()) } else { Ok(object) }
     }
 
-    /// The object that a request names, if it belongs to this tenant and its memory is not free yet.
+    /// Returns the object that a request names, if it belongs to this tenant and its memory is not free yet.
     ///
     /// # Errors
-    /// Another tenant's object is refused like one that is gone: this tenant may not know whether it lives.
+    /// Another tenant's object is refused in the same way as one that was removed: this tenant may not know whether it
+    /// exists.
     pub fn object_of(&self, tenant: TenantId, name: ObjectName) -> Result<ObjectId, Refusal> {
         let birth = match name {
             ObjectName::Reference(it) if it.incarnation != self.incarnation => {
@@ -129,7 +130,7 @@ impl<M: Memory> Pool<M> {
         if meant && record.tenant == tenant { Ok(object) } else { Err(name.missing()) }
     }
 
-    /// Whether an object was freed, or the head that it belongs to.
+    /// Whether an object was freed, or its head was.
     #[inline]
     pub fn is_freed(&self, object: ObjectId) -> bool {
         let record = self.slabs.get(object);
@@ -137,7 +138,7 @@ impl<M: Memory> Pool<M> {
         (record.freed.is_some() || with_head()) && !planted::is(Fault::FreedStillGranted)
     }
 
-    /// Has the processor fetch the record of an object, and the line of its header, without waiting for them.
+    /// Prefetches the record of an object and the cache line of its header, without waiting for them.
     #[inline]
     pub fn fetch(&self, name: ObjectName) {
         if let Some(object) = self.slabs.find(name.address()) {
@@ -146,7 +147,7 @@ impl<M: Memory> Pool<M> {
         }
     }
 
-    /// The object that a reference names, whichever tenant it belongs to, if it is not going and was not freed.
+    /// Returns the object that a reference names, of any tenant, if it is not going and was not freed.
     pub fn object_at(&self, reference: ObjectRef) -> Option<ObjectId> {
         let object = self.slabs.find(reference.address)?;
         let record = self.slabs.get(object);
@@ -154,14 +155,14 @@ impl<M: Memory> Pool<M> {
         (meant && !record.going && !self.is_freed(object)).then_some(object)
     }
 
-    /// Where a permission's bytes start, and how many there are.
+    /// Returns the address of a permission's bytes, and their number.
     pub fn bytes_of(&self, permission: &Permission) -> (RemoteAddress, u64) {
         let extent = permission.claim.extent;
         (RemoteAddress(self.slabs.address(permission.object).0 + extent.offset), extent.length)
     }
 
-    /// A header for a new permission: the hole right before the buffer if one window may expose both (`beside`) and the
-    /// hole is free, else one of the header pool (Patronus §5.4, contiguity).
+    /// Takes a header for a new permission. This is the hole right before the buffer if one window may expose both
+    /// (`beside`) and the hole is free, and otherwise a header of the header pool (Patronus §5.4, contiguity).
     ///
     /// # Errors
     /// [`Refusal::NodeFull`]: no header is free.
@@ -180,18 +181,18 @@ impl<M: Memory> Pool<M> {
         if self.headers.contains(header) {
             return self.headers.give(header);
         }
-        // If the object went first, its hole went with it.
+        // If the object was removed already, its hole was removed with it.
         if let Some(object) = self.object_behind(header) {
             self.slabs.get_mut(object).hole_used = false;
         }
     }
 
-    /// The object that has this header in its hole. Any address is allowed.
+    /// Returns the object that has this header in its hole. Any address is allowed.
     fn object_behind(&self, header: RemoteAddress) -> Option<ObjectId> {
         header.checked_add(Header::BYTES).and_then(|buffer| self.slabs.find(buffer))
     }
 
-    /// Notes which permission a header of `object` is for.
+    /// Notes the permission of a header of `object`.
     pub fn note_header(&mut self, header: RemoteAddress, object: ObjectId, permission: PermissionSlot) {
         match self.headers.index(header) {
             Some(index) => self.header_slots[index as usize] = permission,
@@ -199,10 +200,10 @@ impl<M: Memory> Pool<M> {
         }
     }
 
-    /// The permission that has the header of this id now. Any id is allowed.
+    /// Returns the permission that has the header of this id now. Any id is allowed.
     ///
     /// # Errors
-    /// [`Refusal::NotLive`]: no permission has it.
+    /// [`Refusal::NotLive`]: no permission has that header.
     pub fn holder_of(&self, id: PermissionId) -> Result<PermissionSlot, Refusal> {
         let slot = match self.headers.index(id.header) {
             Some(index) => self.header_slots[index as usize],
@@ -214,30 +215,30 @@ impl<M: Memory> Pool<M> {
         slot.some().ok_or(Refusal::NotLive)
     }
 
-    /// When the last permission with this header started, as the header still says.
+    /// Reads from a header the start of the last permission that had it.
     pub fn last_start(&self, header: RemoteAddress) -> u64 {
         self.memory.load(offset(header) + START_OFFSET)
     }
 
-    /// The value of a header's lifetime word.
+    /// Reads a header's lifetime word.
     pub fn lifetime_word(&self, header: RemoteAddress) -> Lifetime {
         Lifetime(self.memory.load(offset(header) + LIFETIME_OFFSET))
     }
 
-    /// Tells a holder that its permission cannot be extended any more (Patronus §5.3).
+    /// Notifies a holder that its permission cannot be extended any more (Patronus §5.3).
     pub fn put_notice(&self, header: RemoteAddress) {
         self.memory.store(offset(header) + LIFETIME_OFFSET, 0);
     }
 
-    /// Gives an object's bytes to the tenant with this mark. Returns whether others may have left theirs there.
+    /// Gives an object's bytes to the tenant with this mark. Returns whether other tenants' bytes may still lie there.
     pub fn take_over(&mut self, mark: u64, object: ObjectId) -> bool {
         let bytes = self.slabs.size(object) + Header::BYTES;
         let foreign = self.taint.take(mark, self.slabs.header_hole(object), bytes);
         foreign && !planted::is(Fault::ScrubSkipped)
     }
 
-    /// Another tenant may write into an object from here on: whoever has these bytes next gets them scrubbed, also the
-    /// object's own tenant.
+    /// Notes that another tenant may write into an object from here on. The next owner of these bytes gets them
+    /// scrubbed, even if it is the object's own tenant.
     pub fn mix(&mut self, object: ObjectId) {
         if !std::mem::replace(&mut self.slabs.get_mut(object).named().mixed, true) {
             let bytes = self.slabs.size(object) + Header::BYTES;
@@ -250,12 +251,12 @@ impl<M: Memory> Pool<M> {
         self.memory.zero(offset(self.slabs.address(object)) + from, bytes);
     }
 
-    /// Whether there is so much free memory that what has ended may stay exposed for a while (Patronus §5.4).
+    /// Whether enough memory is free that ended permissions may stay exposed for a while (Patronus §5.4).
     pub fn is_plentiful(&self) -> bool {
         self.slabs.bytes_free() > self.bytes / 4 && self.headers.free() > self.headers.count() / 4
     }
 
-    /// Headers of the header pool in use.
+    /// Returns the number of headers of the header pool in use.
     pub fn headers_used(&self) -> u32 {
         self.headers.count() - self.headers.free()
     }
@@ -263,16 +264,16 @@ impl<M: Memory> Pool<M> {
 
 /// Whether a permission's header may lie in the hole before its buffer, exposed by the same window.
 ///
-/// The window over lifetime word and buffer has one set of rights, and the word needs atomics. So only a permission
-/// with all rights can have such a window without getting more than was granted.
+/// The window over lifetime word and buffer has one set of rights, and the word needs atomics. So only for a permission
+/// with all rights does such a window give no more than was granted.
 pub(crate) fn fits_beside(rights: Rights, offset: u64) -> bool {
     rights == Rights::all() && offset == 0
 }
 
-/// The start of a permission whose header was last used by one that started at `last`: later, so that no two
-/// permissions share an id.
+/// Returns the start of a permission whose header was last used by a permission that started at `last`. The new start
+/// is later, so that no two permissions share an id.
 pub(crate) fn start_after(last: u64, now: Moment) -> Moment {
-    /// A last start so far ahead of `now`, in µs, is still a tie.
+    /// If the last start is ahead of `now` by less than this, in µs, it counts as a tie.
     const START_TIES: u64 = 1_000;
     let tied = last >= now.0 && last < now.0 + START_TIES;
     if tied { Moment(last + 1) } else { now }

@@ -7,95 +7,97 @@ use crate::books::postponed::WaiterSlot;
 use portcullis_protocol::{DirectoryName, Holders, Keep, TenantId};
 use std::collections::VecDeque;
 
-/// What the node keeps about an object that has a name or had one, or belongs to one.
+/// The node's data about an object that has or had a name, or that is or was a head or a member.
 #[derive(Debug, Default)]
 pub(crate) struct NamedObject {
-    /// Its name in the directory.
+    /// The object's name in the directory.
     pub name: Option<DirectoryName>,
-    /// Other tenants that hold something of it, and with which it is shared.
+    /// The other tenants that hold permissions over it or wait for them, and with which it is shared.
     pub guests: Vec<GuestKey>,
-    /// How many of the object's `exposed`, `holders` and `waiting` are other tenants'.
+    /// Other tenants' part of the object's `exposed`, `holders` and `waiting`.
     pub exposed: u32,
     pub holders: u32,
     pub waits: u32,
-    /// Another tenant may have written into it.
+    /// Whether another tenant may have written into it.
     pub mixed: bool,
     /// The objects that belong to it.
     pub members: Vec<ObjectId>,
-    /// What it belongs to itself.
+    /// The object's own membership in a head.
     pub membership: Option<Membership>,
 }
 
-/// What an object belongs to.
+/// Membership of an object in a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Membership {
     pub head: ObjectId,
-    /// Its place among the head's members.
+    /// The object's place among the head's members.
     pub place: usize,
 }
 
-/// What the node keeps about an object besides its place.
+/// The node's data about an object, besides its place.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub tenant: TenantId,
-    /// Its place in its tenant's list.
+    /// The object's place in its tenant's list.
     pub listed: u32,
-    /// Which object of this run of the node it is: see [`portcullis_protocol::ObjectRef`].
+    /// Number of the object in this run of the node: see [`portcullis_protocol::ObjectRef`].
     pub birth: u64,
-    /// What the object outlives.
+    /// How long the object stays without permissions.
     pub keep: Keep,
-    /// A client has been told the reference. Until then no client can ask to keep or free the object.
+    /// Whether a client has received the reference. Until then no client can request to keep or free the object.
     pub told: bool,
-    /// Its tenant has freed it: nothing of it is granted any more. Of several frees the one that asks most of its holders.
+    /// Set once its tenant has freed it: then nothing of it is granted any more. After several frees, the strictest of
+    /// them.
     pub freed: Option<Holders>,
-    /// Its last permission has ended: the object goes when no window exposes it any more.
+    /// Whether its last permission has ended: the object is removed when no window exposes it any more.
     pub going: bool,
-    /// The header hole before its buffer is in use.
+    /// Whether the header hole before its buffer is in use.
     pub hole_used: bool,
     /// The permission whose header is in the hole.
     pub hole_slot: PermissionSlot,
-    /// Permissions over the object whose protection may still be up: until it is down, the memory is not used again.
+    /// Number of permissions over the object whose protection may still be up. Until it is down, the memory is not used
+    /// again.
     pub exposed: u32,
     pub holders: u32,
-    /// What there is of it only if it has a name or belongs to one. Few objects do, and every request reads this record:
-    /// so it is elsewhere.
+    /// The data that only named objects, heads and members have. Few objects have it, and every request reads this
+    /// record, so it is elsewhere.
     pub named: Option<Box<NamedObject>>,
-    /// How many of the holders are exclusive.
+    /// Number of exclusive holders.
     pub exclusive: u32,
-    /// A part of the object was asked for: holders and waiting requests may get along beside each other.
+    /// Whether a request was for a part of the object: then holders and waiting requests need not conflict.
     pub divided: bool,
     /// The first of its holders.
     pub first: PermissionSlot,
-    /// Requests that wait for the object, first come first served.
+    /// Requests that wait for the object, in the order of their arrival.
     pub waiting: VecDeque<WaiterSlot>,
-    /// A later turn lets some of them in.
+    /// Whether a later turn serves the waiting requests.
     pub put_off: bool,
-    /// The bytes are being zeroed; the first permission waits for that.
+    /// Whether the bytes are being zeroed. The first permission waits for that.
     pub scrubbing: bool,
 }
 
 impl Object {
-    /// Its name in the directory, if it has one.
+    /// Returns its name in the directory, if it has one.
     pub fn name(&self) -> Option<DirectoryName> {
         self.named.as_ref()?.name
     }
 
-    /// The objects that belong to it.
+    /// Returns the objects that belong to it.
     pub fn members(&self) -> &[ObjectId] {
         self.named.as_ref().map_or(&[], |it| &it.members)
     }
 
-    /// What it belongs to, if it does.
+    /// Returns its membership in a head, if it has one.
     pub fn membership(&self) -> Option<Membership> {
         self.named.as_ref()?.membership
     }
 
-    /// The other tenants that hold something of it, and with which it is shared.
+    /// Returns the other tenants that hold permissions over it or wait for them, and with which it is shared.
     pub fn guests(&self) -> &[GuestKey] {
         self.named.as_ref().map_or(&[], |it| &it.guests)
     }
 
-    /// What there is of it only if it has a name or belongs to one.
+    /// Returns the data that only named objects, heads and members have. Creates it if there is none yet.
     pub fn named(&mut self) -> &mut NamedObject {
         self.named.get_or_insert_default()
     }
@@ -130,21 +132,21 @@ impl Object {
         }
     }
 
-    /// Whether a client waits until the object has gone: its windows do not linger.
+    /// Whether a client waits until the object is removed. Then its windows do not linger.
     pub fn end_is_awaited(&self) -> bool {
         self.freed > Some(Holders::Stay)
     }
 
-    /// Whether its own tenant holds it, waits for it, or has it kept. An object of which no client was told cannot be
-    /// used or freed: it is not kept.
+    /// Whether its own tenant holds it, waits for it, or has it kept. If no client has received its reference, no
+    /// client can use or free it, so it is not kept.
     pub fn is_wanted(&self) -> bool {
         let holds = self.holders > self.named.as_ref().map_or(0, |it| it.holders);
         let waits = self.waiting.len() > self.named.as_ref().map_or(0, |it| it.waits) as usize;
         holds || waits || (self.keep != Keep::No && self.told)
     }
 
-    /// How long a kept object stays after its tenant's last client has gone, in µs. [`u64::MAX`]: for as long as the
-    /// node runs.
+    /// Returns how long a kept object stays after its tenant's last client has left, in µs. [`u64::MAX`]: for as long
+    /// as the node runs.
     pub fn kept_for(&self) -> Option<u64> {
         match self.keep {
             Keep::No => None,

@@ -1,19 +1,19 @@
-//! Which pages of the pool are free, as runs. Pages are numbers here: their memory is never accessed.
+//! The free pages of the pool, as runs. Pages are numbers here: their memory is never accessed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The free pages of a pool. Taking is best fit, the lowest run first among equals, which keeps long runs long. Giving
-/// back joins neighbours at once.
+/// back joins neighbouring runs at once.
 pub(crate) struct PageRuns {
-    /// Pages of each free run, by its first page.
+    /// Number of pages of each free run, by its first page.
     by_start: BTreeMap<u32, u32>,
-    /// The same runs as (pages, first page).
+    /// The free runs as (pages, first page).
     by_pages: BTreeSet<(u32, u32)>,
     free: u32,
 }
 
 impl PageRuns {
-    /// `pages` free pages, numbered from zero.
+    /// Creates `pages` free pages, numbered from zero.
     pub(crate) fn new(pages: u32) -> Self {
         let mut runs = Self { by_start: BTreeMap::new(), by_pages: BTreeSet::new(), free: 0 };
         if pages > 0 {
@@ -33,7 +33,7 @@ impl PageRuns {
         Some(start)
     }
 
-    /// Gives back `pages` pages from `start` on. All of them were taken, in whichever calls.
+    /// Gives back `pages` pages from `start` on. All of them must have been taken, by any calls.
     pub(crate) fn give(&mut self, start: u32, pages: u32) {
         self.free += pages;
         let (mut first, mut joined) = (start, pages);
@@ -51,7 +51,7 @@ impl PageRuns {
         self.insert(first, joined);
     }
 
-    /// Free pages, in however many pieces.
+    /// Returns the number of free pages, in any number of pieces.
     #[cfg(test)]
     pub(crate) fn free(&self) -> u32 {
         self.free

@@ -1,11 +1,11 @@
-//! Which bytes of the pool belong to which object. This is metadata only: nothing here accesses the pool's memory.
+//! The bytes of the pool that belong to each object. This is metadata only: nothing here accesses the pool's memory.
 //!
 //! An object is a buffer with a 32-byte hole right before it for a permission's header, so that one window can expose
-//! both (Patronus §5.4, contiguity). Small objects lie in spans of one size class, as in a slab allocator. Large
-//! objects have pages of their own, and so has any object for which whole pages take no more than its class does. A
+//! both (Patronus §5.4, contiguity). Small objects lie in spans of one size class, as in a slab allocator. A large
+//! object has pages of its own, and so has any object that takes no more bytes in whole pages than in its class. A
 //! requested alignment applies to the buffer; the hole lies before it.
 //!
-//! An object never moves. So a free place is of use to objects of other classes once its whole span is free.
+//! An object never moves. So objects of other classes can use a free place only once its whole span is free.
 
 mod classes;
 mod span;
@@ -23,7 +23,7 @@ const HOLE_ALIGNMENT: u64 = Header::BYTES;
 /// The largest alignment of a buffer, in bytes.
 pub(crate) const ALIGNMENT_MAX: u64 = 2 << 20;
 
-/// «No index», where an `Option<u32>` would double a record. No table has so many entries.
+/// «No index». An `Option<u32>` would double a record. No table has so many entries.
 const NONE: u32 = u32::MAX;
 
 /// Names a live object of one [`Slabs`]. An id is used again after its object was freed.
@@ -31,31 +31,32 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct ObjectId(pub(crate) u32);
 
 struct Object<T> {
-    /// Where its buffer starts.
+    /// Address of its buffer.
     address: RemoteAddress,
-    /// The buffer's bytes, as asked for.
+    /// Number of bytes of the buffer, as requested.
     size: u64,
     span: u32,
     slot: u32,
-    /// The node's record of the object; `None` when the id is free.
+    /// The node's record of the object, or `None` if the id is free.
     payload: Option<T>,
 }
 
 struct Class {
-    /// Pages of a span, if the pool has them in one piece.
+    /// Number of pages of a span, if the pool has them in one piece.
     pages: u32,
-    /// Pages that even one object needs.
+    /// Number of pages that even one object needs.
     pages_min: u32,
-    /// The list of spans with room. Objects go into the first span, so that what was freed last is used last.
+    /// The list of spans with room. Objects go into the first span, so that the memory freed last is used last.
     first: u32,
     last: u32,
-    /// The one span without objects that is kept, so that a lone object that comes and goes does not cut pages anew.
+    /// The one span without objects that is kept, so that an object that is repeatedly allocated and freed does not cut
+    /// pages anew each time.
     empty: Option<u32>,
 }
 
 /// The pool's objects, each with a `T` that the node keeps about it.
 ///
-/// Methods that take an [`ObjectId`] panic if that object is not live. Ids never come from a peer, but addresses do:
+/// Methods that take an [`ObjectId`] panic if that object is not live. Ids never arrive from a peer, but addresses do:
 /// [`find`](Self::find) is the only way from an address to an id.
 pub(crate) struct Slabs<T> {
     base: u64,
@@ -73,7 +74,7 @@ pub(crate) struct Slabs<T> {
 }
 
 impl<T> Slabs<T> {
-    /// An empty pool of `bytes` bytes from `base` on, in whole pages: up to 64 KiB at either end are not used.
+    /// Creates an empty pool of `bytes` bytes from `base` on, in whole pages: up to 64 KiB at either end are not used.
     pub(crate) fn new(base: RemoteAddress, bytes: u64) -> Self {
         let aligned = base.0.checked_next_multiple_of(PAGE_BYTES).unwrap_or(base.0);
         let usable = bytes.min(u64::MAX - base.0).saturating_sub(aligned - base.0);
@@ -99,10 +100,11 @@ impl<T> Slabs<T> {
         }
     }
 
-    /// Bytes of the pool that an object takes, including its header hole and the rounding to its class or pages.
+    /// Returns the number of bytes of the pool that an object takes, including its header hole and the rounding to its
+    /// class or pages.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), except for lack of room.
+    /// The errors of [`allocate`](Self::allocate), except for lack of room.
     pub(crate) fn footprint(size: u64, alignment: u64) -> Result<u64, Refusal> {
         check(size, alignment)?;
         match home_class(size, alignment) {
@@ -111,8 +113,8 @@ impl<T> Slabs<T> {
         }
     }
 
-    /// A new object with a buffer of at least `size` bytes at a multiple of `alignment`. `payload` is the node's record
-    /// of it.
+    /// Allocates an object with a buffer of at least `size` bytes at a multiple of `alignment`. `payload` is the node's
+    /// record of it.
     ///
     /// # Errors
     /// [`Refusal::Nothing`] for no bytes; [`Refusal::Alignment`]; [`Refusal::OutOfMemory`] if the pool has no room in
@@ -143,7 +145,7 @@ impl<T> Slabs<T> {
     }
 
     /// Frees an object with its header hole, and returns the node's record of it. The memory may be given to the next
-    /// request, but later than all that is free now in its span.
+    /// request, but only after all that is free now in its span.
     pub(crate) fn free(&mut self, object: ObjectId) -> T {
         let record = &mut self.objects[object.0 as usize];
         let payload = record.payload.take().expect("only a live object is freed");
@@ -170,7 +172,7 @@ impl<T> Slabs<T> {
         payload
     }
 
-    /// The live object whose buffer starts at exactly this address. Any address is allowed.
+    /// Returns the live object whose buffer starts at exactly this address. Any address is allowed.
     pub(crate) fn find(&self, address: RemoteAddress) -> Option<ObjectId> {
         let offset = address.0.checked_sub(self.base)?.checked_sub(Header::BYTES)?;
         let page = usize::try_from(offset / PAGE_BYTES).ok()?;
@@ -178,63 +180,63 @@ impl<T> Slabs<T> {
         self.spans.get(span as usize)?.object_at(offset)
     }
 
-    /// Where an object's buffer starts.
+    /// Returns the address of an object's buffer.
     pub(crate) fn address(&self, object: ObjectId) -> RemoteAddress {
         self.record(object).address
     }
 
-    /// Where the 32-byte hole before an object's buffer starts.
+    /// Returns the address of the 32-byte hole before an object's buffer.
     pub(crate) fn header_hole(&self, object: ObjectId) -> RemoteAddress {
         RemoteAddress(self.record(object).address.0 - Header::BYTES)
     }
 
-    /// The size that was asked for, in bytes.
+    /// Returns the requested size, in bytes.
     pub(crate) fn size(&self, object: ObjectId) -> u64 {
         self.record(object).size
     }
 
-    /// Bytes that the object's buffer really has: at least its size.
+    /// Returns the number of bytes that the object's buffer really has: at least its size.
     pub(crate) fn capacity(&self, object: ObjectId) -> u64 {
         self.spans[self.record(object).span as usize].stride - Header::BYTES
     }
 
-    /// Bytes of the pool that the object takes: see [`footprint`](Self::footprint).
+    /// Returns the number of bytes of the pool that the object takes: see [`footprint`](Self::footprint).
     pub(crate) fn taken(&self, object: ObjectId) -> u64 {
         self.capacity(object) + Header::BYTES
     }
 
-    /// What the node keeps about an object.
+    /// Returns the node's record of an object.
     pub(crate) fn get(&self, object: ObjectId) -> &T {
         self.record(object).payload.as_ref().expect("only live objects are looked at")
     }
 
-    /// Has the processor fetch what the node keeps about an object, without waiting for it.
+    /// Prefetches the node's record of an object, without waiting for it.
     #[inline]
     pub(crate) fn prefetch(&self, object: ObjectId) {
         portcullis_nic::prefetch(self.record(object));
     }
 
-    /// What the node keeps about an object, to change.
+    /// Returns the node's record of an object, to be changed.
     pub(crate) fn get_mut(&mut self, object: ObjectId) -> &mut T {
         self.objects[object.0 as usize].payload.as_mut().expect("only live objects are looked at")
     }
 
-    /// Whether an object has this id now, even if it is not the one that the caller means.
+    /// Whether an object has this id now, even if it is not the object that the caller means.
     pub(crate) fn is_live(&self, object: ObjectId) -> bool {
         self.objects.get(object.0 as usize).is_some_and(|record| record.payload.is_some())
     }
 
-    /// Bytes that objects take, including header holes and rounding.
+    /// Returns the number of bytes that objects take, including header holes and rounding.
     pub(crate) fn bytes_used(&self) -> u64 {
         self.bytes_used
     }
 
-    /// Bytes that no object takes, in however many pieces.
+    /// Returns the number of bytes that no object takes, in any number of pieces.
     pub(crate) fn bytes_free(&self) -> u64 {
         self.span_of_page.len() as u64 * PAGE_BYTES - self.bytes_used
     }
 
-    /// Live objects.
+    /// Returns the number of live objects.
     pub(crate) fn objects(&self) -> u32 {
         self.live
     }
@@ -279,8 +281,8 @@ impl<T> Slabs<T> {
         Some(span)
     }
 
-    /// Pages of its own for one object. Takes as many extra pages as the alignment may cost, and gives back those
-    /// before and behind the object.
+    /// Makes a span of its own pages for one object. Takes as many extra pages as the alignment may cost, and gives
+    /// back those before and behind the object.
     fn large_span(&mut self, size: u64, alignment: u64) -> Option<u32> {
         let alignment = alignment.max(HOLE_ALIGNMENT);
         let most = size.checked_add(Header::BYTES)?.checked_add(alignment - HOLE_ALIGNMENT)?;
@@ -305,7 +307,7 @@ impl<T> Slabs<T> {
         Some(span)
     }
 
-    /// Takes pages in one piece, if need be from the empty spans that classes keep.
+    /// Takes pages in one piece, if necessary from the empty spans that classes keep.
     fn take_run(&mut self, pages: u32) -> Option<u32> {
         if let Some(first_page) = self.runs.take(pages) {
             return Some(first_page);
@@ -385,22 +387,22 @@ impl<T> Slabs<T> {
     }
 }
 
-/// The class in whose spans an object lies. `None`: it has pages of its own, which take no more.
+/// Returns the class in whose spans an object lies. `None`: the object has pages of its own, which take no more.
 fn home_class(size: u64, alignment: u64) -> Option<usize> {
     let class = class_of(size, alignment)?;
     let pages = page_footprint(size, alignment)?;
     (stride(class) < pages).then_some(class)
 }
 
-/// Bytes that an object with pages of its own takes, as `large_span` places it. Alignments beyond a page put the buffer at
-/// the start of a page. `None`: no pool is so large.
+/// Returns the number of bytes that an object with pages of its own takes, as `large_span` places it. Alignments beyond
+/// a page put the buffer at the start of a page. `None`: no pool is so large.
 fn page_footprint(size: u64, alignment: u64) -> Option<u64> {
     let before = alignment.clamp(HOLE_ALIGNMENT, PAGE_BYTES);
     let end = size.checked_add(before)?.checked_next_multiple_of(PAGE_BYTES)?;
     Some(end - before + Header::BYTES)
 }
 
-/// Checks whether an object can have this size and this alignment.
+/// Checks that an object can have this size and this alignment.
 fn check(size: u64, alignment: u64) -> Result<(), Refusal> {
     if size == 0 {
         return Err(Refusal::Nothing);

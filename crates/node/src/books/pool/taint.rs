@@ -1,21 +1,21 @@
-//! Whose bytes lie in free memory, so that it is scrubbed before another tenant gets it.
+//! The tenants whose bytes may lie in free memory, so that it is scrubbed before another tenant gets it.
 
 use crate::config::PAGE_BYTES;
 use portcullis_protocol::RemoteAddress;
 
-/// Which tenants have used a page since the pool was all zeros.
+/// The tenants that have used a page since the pool was all zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trace {
-    /// None.
+    /// No tenant.
     Clean,
     /// One tenant.
     Of(u64),
-    /// Several.
+    /// Several tenants.
     Mixed,
 }
 
-/// For each page of the pool, whose bytes it may still hold. Coarse on purpose: a page that two tenants share costs
-/// each a scrub, but never leaks.
+/// The tenants whose bytes each page of the pool may still hold. This is coarse on purpose: a page that two tenants
+/// share costs each a scrub, but never leaks.
 #[derive(Debug)]
 pub(crate) struct Taint {
     base: u64,
@@ -23,13 +23,14 @@ pub(crate) struct Taint {
 }
 
 impl Taint {
-    /// A pool of zeros.
+    /// Creates the marks of a pool of zeros.
     pub fn new(base: RemoteAddress, bytes: u64) -> Self {
         let pages = usize::try_from(bytes.div_ceil(PAGE_BYTES) + 1).unwrap_or(usize::MAX);
         Self { base: base.0, pages: vec![Trace::Clean; pages] }
     }
 
-    /// Gives these bytes to `tenant`. Returns whether they must be scrubbed first: others may have left theirs there.
+    /// Gives these bytes to `tenant`. Returns whether they must be scrubbed first, because other tenants' bytes may lie
+    /// there.
     pub fn take(&mut self, tenant: u64, address: RemoteAddress, bytes: u64) -> bool {
         let mut foreign = false;
         for trace in self.pages_of(address, bytes) {
@@ -45,7 +46,7 @@ impl Taint {
         foreign
     }
 
-    /// Several tenants may have written these bytes.
+    /// Notes that several tenants may have written these bytes.
     pub fn mix(&mut self, address: RemoteAddress, bytes: u64) {
         self.pages_of(address, bytes).fill(Trace::Mixed);
     }

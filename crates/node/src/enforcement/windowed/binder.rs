@@ -1,8 +1,9 @@
 //! The batches of one tenant's binds, and the ways in which they reach the NIC.
 //!
-//! Binds that were posted together are confirmed together. There are two ways. Where one queue pair may bind whatever a
-//! mechanism binds, that is a queue pair of the node's own ([`OwnQueue`]): no client uses it, so no client can break it.
-//! Otherwise each window is bound on the node's end of the queue pair that may use it ([`Phases`], [`Lanes`]).
+//! Binds that were posted together are confirmed together. There are two ways. If one queue pair may bind all that a
+//! mechanism binds, the binder uses a queue pair of the node's own ([`OwnQueue`]): no client uses it, so no client can
+//! break it. Otherwise each window is bound on the node's end of the queue pair that may use it ([`Phases`],
+//! [`Lanes`]).
 
 use super::lanes::{LaneRequest, Lanes};
 use super::own_queue::OwnQueue;
@@ -13,17 +14,18 @@ use portcullis_nic::{ChainVerb, Completion, Nic, Operation, QpId};
 use portcullis_protocol::Credential;
 use std::collections::VecDeque;
 
-/// Binds and unbinds that were posted together. `Unit` is what the mechanism binds and unbinds as one.
+/// Binds and unbinds that were posted together. A `Unit` is a set of windows that the mechanism binds and unbinds as
+/// one.
 #[derive(Debug)]
 pub(in crate::enforcement) struct Batch<Unit> {
     /// Permissions that start with the batch, and their credentials.
     pub starts: Vec<(PermissionSlot, Credential)>,
-    /// What becomes free when the batch is confirmed.
+    /// Residues and units that become free when the batch is confirmed.
     pub releases: Vec<Release<Unit>>,
     pub owed: Vec<OwedReply>,
-    /// All that the batch binds or unbinds.
+    /// All units that the batch binds or unbinds.
     pub touched: Vec<Unit>,
-    /// Requests so far.
+    /// Number of requests so far.
     pub requests: usize,
 }
 
@@ -34,7 +36,7 @@ impl<Unit> Default for Batch<Unit> {
 }
 
 impl<Unit> Batch<Unit> {
-    /// Empties the batch, and keeps its room.
+    /// Empties the batch, and keeps its memory.
     fn clear(&mut self) {
         self.starts.clear();
         self.releases.clear();
@@ -44,15 +46,15 @@ impl<Unit> Batch<Unit> {
     }
 }
 
-/// What becomes free once it is known to be exposed no more.
+/// A residue that becomes free once it is known not to be exposed any more.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::enforcement) struct Release<Unit> {
     pub residue: Residue,
-    /// What exposed it, if that was unbound.
+    /// The unit that exposed it, if that was unbound.
     pub unbound: Option<Unit>,
 }
 
-/// How requests reach the NIC.
+/// The way in which requests reach the NIC.
 #[derive(Debug)]
 enum Way<Unit> {
     Own(OwnQueue),
@@ -64,21 +66,21 @@ enum Way<Unit> {
 pub(in crate::enforcement) struct Binder<Unit> {
     way: Way<Unit>,
     batches: VecDeque<Batch<Unit>>,
-    /// How many of them, from the oldest on, are confirmed.
+    /// Number of batches, from the oldest on, that are confirmed.
     confirmed: usize,
     /// Windows that have to be deallocated because they cannot be invalidated.
     closing: Vec<LaneRequest<Unit>>,
-    /// Confirmed batches, empty, for use of their room.
+    /// Confirmed batches, now empty, kept to reuse their memory.
     spare: Vec<Batch<Unit>>,
 }
 
 impl<Unit: Copy + PartialEq> Binder<Unit> {
-    /// Binds on a queue pair of the node's own.
+    /// Creates a binder that uses a queue pair of the node's own.
     pub fn on_own_queue(queue: OwnQueue) -> Self {
         Self::of(Way::Own(queue))
     }
 
-    /// Binds on the queue pairs of clients.
+    /// Creates a binder that uses the queue pairs of clients.
     pub fn on_lanes() -> Self {
         Self::of(Way::Lanes(Phases::default()))
     }
@@ -88,7 +90,7 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
         Self { way, batches, confirmed: 0, closing, spare }
     }
 
-    /// The queue pair of the node's own.
+    /// Returns the node's own queue pair, if the binder uses one.
     pub fn own_queue_pair(&self) -> Option<QpId> {
         match &self.way {
             Way::Own(queue) => Some(queue.qp),
@@ -96,7 +98,7 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
         }
     }
 
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn open_batch(&mut self) -> Batch<Unit> {
         self.spare.pop().unwrap_or_default()
     }
@@ -128,7 +130,7 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
         batch.requests += 1;
     }
 
-    /// Closes a batch that has requests, which are the last ones.
+    /// Closes a batch that has requests. Its requests must be the last ones added.
     pub fn close_batch(&mut self, batch: Batch<Unit>) {
         match &mut self.way {
             Way::Own(queue) => queue.close_batch(),
@@ -137,13 +139,13 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
         self.batches.push_back(batch);
     }
 
-    /// Takes a batch back, for use of its room.
+    /// Takes a batch back, to reuse its memory.
     pub fn return_batch(&mut self, mut batch: Batch<Unit>) {
         batch.clear();
         self.spare.push(batch);
     }
 
-    /// Posts what can be posted now. Returns whether the NIC takes requests at all.
+    /// Posts the requests that can be posted now. Returns whether the NIC takes requests at all.
     pub fn post(&mut self, nic: &mut impl Nic, lanes: Option<&mut Lanes<Unit>>) -> bool {
         match &mut self.way {
             Way::Own(queue) => queue.post(nic),
@@ -155,32 +157,32 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
         }
     }
 
-    /// Takes in that a request on the node's own queue pair was executed.
+    /// Handles the completion of a request on the node's own queue pair.
     pub fn complete(&mut self, completion: &Completion) {
         if let Way::Own(queue) = &mut self.way {
             self.confirmed += usize::from(queue.complete(completion));
         }
     }
 
-    /// Takes in that a request of a batch is done with, on a queue pair of a client's.
+    /// Handles the end of a request of a batch on a client's queue pair.
     pub fn complete_on_lane(&mut self) {
         if let Way::Lanes(phases) = &mut self.way {
             phases.complete();
         }
     }
 
-    /// The windows that have to be deallocated before a batch is taken for confirmed.
+    /// Takes the windows that have to be deallocated before a batch counts as confirmed.
     pub fn take_closing(&mut self) -> Vec<LaneRequest<Unit>> {
         std::mem::take(&mut self.closing)
     }
 
-    /// The oldest batch, if it is confirmed.
+    /// Takes out the oldest batch, if it is confirmed.
     pub fn take_confirmed(&mut self) -> Option<Batch<Unit>> {
         self.confirmed = self.confirmed.checked_sub(1)?;
         self.batches.pop_front()
     }
 
-    /// All batches, none of which is under way any more.
+    /// Takes out all batches after a failure. None of them is under way any more.
     pub fn fail(&mut self, nic: &mut impl Nic) -> VecDeque<Batch<Unit>> {
         match &mut self.way {
             Way::Own(queue) => queue.begin_anew(nic),
@@ -189,7 +191,7 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
         std::mem::take(&mut self.batches)
     }
 
-    /// The batches under way.
+    /// Iterates over the batches under way.
     pub fn batches(&self) -> impl Iterator<Item = &Batch<Unit>> {
         self.batches.iter()
     }

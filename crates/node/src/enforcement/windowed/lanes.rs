@@ -1,9 +1,9 @@
-//! The node's ends of clients' data queue pairs as places to bind windows on: the way of a NIC on which no queue pair binds
-//! for another.
+//! Binds windows on the node's ends of clients' data queue pairs, for a NIC on which no queue pair binds for another.
 //!
-//! A client can break its own queue pairs at any time, and the NIC then flushes what is posted on them. That must not fail
-//! what was asked for others. So a bind that was flushed is postponed until the queue pair is rebuilt, and a window whose
-//! invalidation was flushed is deallocated, which closes it as well. Nothing is posted on a queue pair that is down.
+//! A client can break its own queue pairs at any time, and the NIC then flushes the requests that are posted on them.
+//! That must not make requests for other clients fail. So a bind that was flushed is postponed until the queue pair is
+//! rebuilt. A window whose invalidation was flushed is deallocated, which closes it as well. Nothing is posted on a
+//! queue pair that is down.
 
 use super::windows::WindowIndex;
 use portcullis_nic::{Completion, CqId, Nic, Operation, QpId, SendQueue, Status, WorkRequest};
@@ -11,14 +11,14 @@ use portcullis_protocol::TenantId;
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::HashMap;
 
-/// Requests that one of these queue pairs holds.
+/// Number of requests that one of these queue pairs holds.
 const DEPTH: u32 = 16;
 
 /// A bind or an invalidation, for the queue pair that may use the window.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneRequest<Unit> {
     pub lane: QpId,
-    /// What the window belongs to.
+    /// The unit to which the window belongs.
     pub unit: Unit,
     pub window: WindowIndex,
     pub operation: Operation,
@@ -30,14 +30,14 @@ impl<Unit> LaneRequest<Unit> {
     }
 }
 
-/// For what a request was posted.
+/// The purpose for which a request was posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Purpose {
-    /// For a batch under way.
+    /// A batch under way.
     Batch,
     /// A bind that was postponed, for a queue pair that has been rebuilt.
     Restoration,
-    /// For a batch that has failed.
+    /// A batch that has failed.
     Nothing,
 }
 
@@ -45,68 +45,68 @@ enum Purpose {
 #[derive(Debug)]
 struct Lane<Unit> {
     tenant: TenantId,
-    /// It is broken, or about to be rebuilt.
+    /// Whether it is broken, or about to be rebuilt.
     is_down: bool,
-    /// Requests that have not completed.
+    /// Number of requests that have not completed.
     under_way: usize,
-    /// Those of them that were postponed.
+    /// Number of those requests that were postponed before.
     restoring: usize,
     postponed: Vec<LaneRequest<Unit>>,
 }
 
-/// What came of a request that a binder wanted posted.
+/// Outcome of a binder's attempt to post a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Posting {
     /// It is under way.
     Posted,
-    /// It must be tried again after the next completion.
+    /// The binder must try again after the next completion.
     Later,
-    /// There is nothing to do on the queue pair, which is down.
+    /// Nothing has to be done on the queue pair, which is down.
     Skipped,
-    /// As `Skipped`, and the window may still be bound: it has to be deallocated.
+    /// Nothing can be done on the queue pair, which is down. The window may still be bound: it has to be deallocated.
     Closes,
 }
 
-/// What a completion means.
+/// Meaning of a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completed<Unit> {
-    /// A request of the tenant's batch under way is done with.
+    /// A request of the tenant's batch under way is finished.
     Done(TenantId),
-    /// As `Done`, and this window may still be bound: it has to be deallocated.
+    /// A request of the tenant's batch is finished, and this window may still be bound: it has to be deallocated.
     Closes(TenantId, Unit, WindowIndex),
     /// The NIC refused a request of the tenant's batch.
     Failed(TenantId),
-    /// Nothing for a batch.
+    /// The request belonged to no batch under way.
     Aside(TenantId),
 }
 
-/// All of them.
+/// The node's ends of all clients' data queue pairs, on which windows are bound.
 #[derive(Debug)]
 pub struct Lanes<Unit> {
     cq: CqId,
-    /// Entries of the completion queue that no request needs.
+    /// Number of entries of the completion queue that no request needs.
     room: usize,
-    /// A request had to wait for such an entry.
+    /// Whether a request had to wait for such an entry.
     was_short: bool,
     lanes: HashMap<QpId, Lane<Unit>>,
     posted: HashMap<u64, (LaneRequest<Unit>, Purpose)>,
-    /// The id of the next request. None comes again.
+    /// The id of the next request. No id is used again.
     next: u64,
 }
 
 impl<Unit: Copy + PartialEq> Lanes<Unit> {
-    /// No queue pairs yet. They complete on `cq`, which has room for so many completions.
+    /// Creates a table without queue pairs. They complete on `cq`, which has room for `room` completions.
     pub fn new(cq: CqId, room: u32) -> Self {
         let (lanes, posted) = (HashMap::new(), HashMap::new());
         Self { cq, room: room as usize, was_short: false, lanes, posted, next: 1 }
     }
 
-    /// The send queue of each.
+    /// Returns the send queue of each queue pair.
     pub fn sends(&self) -> SendQueue {
         SendQueue { cq: self.cq, depth: DEPTH }
     }
 
-    /// Takes in the queue pairs of a client, which work.
+    /// Adds the queue pairs of a client, which work.
     pub fn insert(&mut self, tenant: TenantId, queue_pairs: &[QpId]) {
         for &qp in queue_pairs {
             let (under_way, restoring, postponed) = (0, 0, Vec::new());
@@ -123,7 +123,7 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
         }
     }
 
-    /// Posts a request of a batch, or says what became of it.
+    /// Posts a request of a batch, or returns why not.
     pub fn post(&mut self, nic: &mut impl Nic, request: LaneRequest<Unit>) -> Posting {
         let lane = self.lanes.get_mut(&request.lane).expect("a queue pair stays while its client has groups");
         if !request.is_bind() && lane.drop_postponed(request.window) {
@@ -133,11 +133,11 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
             return Posting::Posted;
         }
         let lane = self.lanes.get_mut(&request.lane).expect("it was there");
-        // Until all that was posted is flushed, it is unknown which windows are bound.
+        // Until all posted requests are flushed, it is unknown which windows are bound.
         if lane.is_down && lane.under_way == 0 { lane.skip(request) } else { Posting::Later }
     }
 
-    /// Posts a request, if there is room and the queue pair takes it.
+    /// Posts a request, if there is room and the queue pair takes it. Returns whether it did.
     fn put(&mut self, nic: &mut impl Nic, request: LaneRequest<Unit>, purpose: Purpose) -> bool {
         if self.room == 0 {
             self.was_short = true;
@@ -160,7 +160,7 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
         true
     }
 
-    /// Takes a completion in. `None`: it is of a queue pair that has gone.
+    /// Handles a completion. `None`: its queue pair is not in the table any more.
     pub fn complete(&mut self, completion: &Completion) -> Option<Completed<Unit>> {
         let (request, purpose) = self.posted.remove(&completion.request)?;
         self.room += 1;
@@ -182,12 +182,12 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
         })
     }
 
-    /// Whether requests had to wait because the completion queue might have overflowed. They can be posted again.
+    /// Whether requests had to wait because the completion queue might have overflowed, and can be posted again now.
     pub fn take_shortage(&mut self) -> bool {
         self.room > 0 && std::mem::take(&mut self.was_short)
     }
 
-    /// All batches of a tenant have failed: what is under way for them matters no more.
+    /// Abandons the requests under way for a tenant, all of whose batches have failed.
     pub fn abandon(&mut self, tenant: TenantId) {
         for (request, purpose) in self.posted.values_mut().filter(|(_, purpose)| *purpose == Purpose::Batch) {
             if self.lanes[&request.lane].tenant == tenant {
@@ -196,7 +196,8 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
         }
     }
 
-    /// The windows of a tenant's unit have gone: nothing is bound to it any more, also not when a queue pair is rebuilt.
+    /// Forgets the requests for a tenant's unit whose windows were deallocated. Nothing is bound to the unit any more,
+    /// even if a queue pair is rebuilt.
     pub fn forget(&mut self, tenant: TenantId, unit: Unit) {
         for lane in self.lanes.values_mut().filter(|lane| lane.tenant == tenant) {
             lane.postponed.retain(|request| request.unit != unit);
@@ -210,7 +211,8 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
         }
     }
 
-    /// A queue pair is to be rebuilt. Returns whether all that was posted on it has completed: RESET would discard it.
+    /// Prepares the rebuild of a queue pair. Returns whether all requests that were posted on it have completed: RESET
+    /// would discard them.
     pub fn quiesce(&mut self, qp: QpId) -> bool {
         self.lanes.get_mut(&qp).is_none_or(|lane| {
             lane.is_down = true;
@@ -218,15 +220,15 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
         })
     }
 
-    /// A queue pair takes requests again.
+    /// Notes that a queue pair takes requests again.
     pub fn resume(&mut self, qp: QpId) {
         if let Some(lane) = self.lanes.get_mut(&qp) {
             lane.is_down = false;
         }
     }
 
-    /// Binds what was postponed for a queue pair that takes requests again. Returns whether there is no more to wait for:
-    /// all of it is bound, or the queue pair has broken once more.
+    /// Posts the binds that were postponed for a queue pair that takes requests again. Returns whether there is no more
+    /// to wait for: all of them are done, or the queue pair has broken once more.
     pub fn restore(&mut self, nic: &mut impl Nic, qp: QpId) -> bool {
         let Some(lane) = self.lanes.get_mut(&qp) else { return true };
         let is_restored = lane.restoring == 0 && lane.postponed.is_empty();
@@ -243,7 +245,7 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
 }
 
 impl<Unit: Copy + PartialEq> Lane<Unit> {
-    /// A request that is not executed, because the queue pair is down.
+    /// Handles a request that is not executed, because the queue pair is down.
     fn skip(&mut self, request: LaneRequest<Unit>) -> Posting {
         if request.is_bind() {
             self.postponed.push(request);
@@ -255,7 +257,7 @@ impl<Unit: Copy + PartialEq> Lane<Unit> {
         Posting::Closes
     }
 
-    /// Drops the bind of a window that was postponed. Returns whether there was one: the window is not bound then.
+    /// Drops the postponed bind of a window. Returns whether there was one: then the window is not bound.
     fn drop_postponed(&mut self, window: WindowIndex) -> bool {
         let place = self.postponed.iter().position(|bind| bind.window == window);
         place.map(|place| self.postponed.swap_remove(place)).is_some()

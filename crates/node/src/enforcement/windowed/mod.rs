@@ -1,7 +1,8 @@
-//! What the mechanisms by memory windows share: a tenant's windows, the queue pairs on which they are bound, and one batch
-//! for each turn and tenant (Patronus §5.4).
+//! The common part of the mechanisms by memory windows: a tenant's windows, the queue pairs on which they are bound,
+//! and one batch for each turn and tenant (Patronus §5.4).
 //!
-//! A mechanism is a [`Scheme`]: it decides which windows a permission gets. Nothing here knows what a window exposes.
+//! A mechanism is a [`Scheme`]: it decides which windows a permission gets. Nothing here knows the bytes that a window
+//! exposes.
 
 mod binder;
 mod lanes;
@@ -26,13 +27,14 @@ use rand::rngs::StdRng;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-/// Entries of the completion queue for binds. After a failure all requests complete, also the unsignalled ones.
+/// The most entries of the completion queue for binds. After a failure all requests complete, including the unsignalled
+/// ones.
 const COMPLETIONS_MAX: u32 = 1 << 15;
 
-/// Completions that are polled from that queue at a time.
+/// Number of completions that are polled from that queue at a time.
 const COMPLETIONS_AT_ONCE: usize = 256;
 
-/// How often the window pools are tended while nothing else happens.
+/// Time between two cares of the window pools while nothing else happens.
 const TEND_EVERY: Lifetime = Lifetime::millis(10);
 
 /// A tenant's windows.
@@ -40,26 +42,26 @@ pub(super) struct Tenant<S: Scheme> {
     pub region: RegionId,
     pub binder: Binder<S::Unit>,
     pub windows: Windows,
-    /// What the scheme keeps of the tenant.
+    /// The scheme's data about the tenant.
     pub own: S::OfTenant,
 }
 
-/// What a batch could not do, or did too early because a mistake is planted.
+/// Permissions that could not be part of a batch, and residues that are free too early because a mistake is planted.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
-    /// Permissions for which there was no window.
+    /// Permissions for which no window was left.
     pub failed: Vec<PermissionSlot>,
-    /// What is free too early.
+    /// Residues that are free too early.
     pub early: Vec<Residue>,
 }
 
-/// A mechanism by windows: which windows a permission gets, and how they are bound and unbound.
+/// A mechanism by windows. It decides which windows a permission gets, and how they are bound and unbound.
 pub(super) trait Scheme: Sized + Send + 'static {
-    /// What is bound and unbound as one.
+    /// A set of windows that is bound and unbound as one.
     type Unit: Copy + PartialEq + Debug + Send;
-    /// What the scheme keeps of each tenant.
+    /// The scheme's data about each tenant.
     type OfTenant: Default + Send;
-    /// The windows that it uses.
+    /// The kind of windows that the scheme uses.
     const KIND: WindowKind;
 
     /// Collects one tenant's binds and unbinds of this turn.
@@ -72,10 +74,10 @@ pub(super) trait Scheme: Sized + Send + 'static {
         ending: &mut Vec<Ended>,
     ) -> Collected;
 
-    /// Takes back what is known to be unbound.
+    /// Takes back a unit that is known to be unbound.
     fn give(&mut self, tenant: &mut Tenant<Self>, unit: Self::Unit, now: Moment, rest: Lifetime);
 
-    /// One window of a unit cannot be unbound: the window goes, and its keys with it.
+    /// Deallocates one window of a unit, which cannot be unbound. Its keys are lost with it.
     fn retire_window<N: Nic>(
         &mut self,
         _nic: &mut N,
@@ -87,7 +89,7 @@ pub(super) trait Scheme: Sized + Send + 'static {
         unreachable!("only windows of type 2 are bound on clients' queue pairs")
     }
 
-    /// It is unknown what is bound to what: the windows go, and their keys with them.
+    /// Deallocates the windows of a unit, because it is unknown to what they are bound. Their keys are lost with them.
     fn retire<N: Nic>(
         &mut self,
         nic: &mut N,
@@ -96,20 +98,20 @@ pub(super) trait Scheme: Sized + Send + 'static {
         gone: &mut GoneWindows,
     );
 
-    /// A tenant has ended, and its windows with it.
+    /// Ends the scheme's data about a tenant. The tenant's windows have ended with it.
     fn end_tenant(&mut self, own: Self::OfTenant) -> Vec<Residue>;
 
-    /// A client has gone. Returns which of its data queue pairs nothing needs any more.
+    /// Handles the departure of a client. Returns those of its data queue pairs that nothing needs any more.
     fn forget_client(&mut self, _client: ClientId, data: Vec<QpId>) -> Vec<QpId> {
         data
     }
 
-    /// Data queue pairs of clients that have gone, as soon as nothing needs them any more.
+    /// Takes the data queue pairs of clients that have left, as soon as nothing needs them any more.
     fn take_left(&mut self) -> Vec<QpId> {
         Vec::new()
     }
 
-    /// See [`Enforcer::release_lingering`].
+    /// Implements [`Enforcer::release_lingering`].
     fn release_lingering(
         &mut self,
         _tenants: &mut [Option<Box<Tenant<Self>>>],
@@ -119,13 +121,13 @@ pub(super) trait Scheme: Sized + Send + 'static {
     ) {
     }
 
-    /// Has at most `most` things that are bound without a permission go with the next batch. Returns how many, and
-    /// whether any wait for that batch.
+    /// Puts at most `most` windows that are bound without a permission into the next batch, which unbinds them. Returns
+    /// their number, and whether any wait for that batch.
     fn hasten(&mut self, _tenant: &mut Tenant<Self>, _most: usize, _now: Moment) -> (usize, bool) {
         (0, false)
     }
 
-    /// See [`Enforcer::next_wake`].
+    /// Implements [`Enforcer::next_wake`].
     fn next_wake(&self, _tenants: &[Option<Box<Tenant<Self>>>]) -> Option<Moment> {
         None
     }
@@ -136,21 +138,21 @@ pub(super) struct Windowed<S: Scheme> {
     scheme: S,
     config: NodeConfig,
     cq: CqId,
-    /// Where windows are bound if no queue pair may bind for others.
+    /// The queue pairs on which windows are bound if no queue pair may bind for others.
     lanes: Option<Lanes<S::Unit>>,
     tenants: Vec<Option<Box<Tenant<S>>>>,
-    /// Tenants by their queue pairs for binds.
+    /// Tenants, by their queue pairs for binds.
     binders: BTreeMap<QpId, TenantId>,
     gone: GoneWindows,
     lots: StdRng,
     /// Binds, rebinds and unbinds posted.
     operations: u64,
-    /// When the window pools are tended next.
+    /// Time of the next care of the window pools.
     tend_check: Moment,
 }
 
 impl<S: Scheme> Windowed<S> {
-    /// No tenants yet.
+    /// Creates the mechanism, without tenants.
     ///
     /// # Errors
     /// The NIC has no queue for the completions of binds.
@@ -178,7 +180,8 @@ impl<S: Scheme> Windowed<S> {
         })
     }
 
-    /// A bind failed, and it is unknown which windows are bound to what. So all of them go, and their keys with them.
+    /// Deallocates all windows of a tenant's batches after a bind has failed: it is unknown to what each is bound.
+    /// Their keys are lost with them.
     fn fail_batches(&mut self, nic: &mut impl Nic, id: TenantId, outcomes: &mut Vec<Outcome>) {
         let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
         let batches = tenant.binder.fail(nic);
@@ -200,7 +203,7 @@ impl<S: Scheme> Windowed<S> {
         }
     }
 
-    /// Posts what can be posted now, and says what is confirmed. Returns whether a batch is.
+    /// Posts the requests that can be posted now, and reports the confirmed batches. Returns whether there was one.
     fn proceed(
         &mut self,
         nic: &mut impl Nic,
@@ -236,7 +239,7 @@ impl<S: Scheme> Windowed<S> {
         self.destroy(nic, &left);
     }
 
-    /// Destroys data queue pairs of clients that have gone.
+    /// Destroys data queue pairs of clients that have left.
     fn destroy(&mut self, nic: &mut impl Nic, queue_pairs: &[QpId]) {
         if let Some(lanes) = &mut self.lanes {
             queue_pairs.iter().for_each(|&qp| lanes.remove(qp));
@@ -244,7 +247,7 @@ impl<S: Scheme> Windowed<S> {
         destroy_all(nic, queue_pairs);
     }
 
-    /// Takes a completion in. Returns the tenant that it is about, and whether the NIC has refused a request of a batch.
+    /// Handles a completion. Returns its tenant, and whether the NIC has refused a request of a batch.
     fn take_in(&mut self, nic: &mut impl Nic, completion: &Completion) -> Option<(TenantId, bool)> {
         let of = |id: TenantId| id.0 as usize;
         if let Some(&id) = self.binders.get(&completion.queue_pair) {
@@ -268,7 +271,7 @@ impl<S: Scheme> Windowed<S> {
         Some((id, matches!(completed, Completed::Failed(_))))
     }
 
-    /// Goes on for all tenants whose requests had to wait for room in the completion queue.
+    /// Continues for all tenants whose requests had to wait for room in the completion queue.
     fn make_up_for_shortage(&mut self, nic: &mut impl Nic, now: Moment, outcomes: &mut Vec<Outcome>) {
         if self.lanes.as_mut().is_some_and(Lanes::take_shortage) {
             for id in (0..).map(TenantId).take(self.tenants.len()) {
@@ -297,7 +300,7 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
             self.binders.insert(queue.qp, id);
             Binder::on_own_queue(queue)
         };
-        // Whoever posts a bind of type 2 chooses the low byte of its key.
+        // The poster of a bind of type 2 chooses the low byte of its key.
         let chosen_keys = S::KIND == WindowKind::Two || nic.capabilities().chosen_keys;
         let windows =
             Windows::new((domain.pd, S::KIND), self.config.windows_max, chosen_keys, &mut self.lots);
@@ -364,7 +367,7 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         ending: &mut Vec<Ended>,
     ) -> bool {
         let slot = around.tenant.0 as usize;
-        // Taken out of the table, so that the rest can be reached meanwhile.
+        // Taken out of the table, so that the rest of `self` can be used meanwhile.
         let mut tenant = self.tenants[slot].take().expect("each tenant has windows until it ends");
         let mut batch = tenant.binder.open_batch();
         batch.owed.extend(ending.iter().filter_map(|ended| ended.withdrawal.owed));
@@ -397,7 +400,7 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         now: Moment,
         outcomes: &mut Vec<Outcome>,
     ) -> Option<TenantId> {
-        // `None`: the tenant or the client may have ended since.
+        // `None`: the tenant or the client may have ended meanwhile.
         let (id, is_refused) = self.take_in(nic, completion)?;
         let confirmed = if is_refused {
             self.fail_batches(nic, id, outcomes);
@@ -419,7 +422,7 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         self.scheme.release_lingering(&mut self.tenants, wanted, now, busy);
     }
 
-    /// Fills pools and ends worn windows.
+    /// Fills pools and deallocates worn windows.
     fn tend(&mut self, nic: &mut N, now: Moment) -> bool {
         if now < self.tend_check {
             return false;

@@ -7,30 +7,30 @@ use portcullis_nic::{
 };
 use std::collections::VecDeque;
 
-/// Requests that the queue pair holds.
+/// Number of requests that the queue pair holds.
 const DEPTH: u32 = 1024;
 
-/// One request in this many of a batch is signalled: half of what the queue holds. A batch may be larger than the
-/// queue, which forgets requests only when one is signalled.
+/// One request in this many of a batch is signalled: half of the number that the queue holds. A batch may be larger
+/// than the queue, which forgets requests only when a signalled one completes.
 const SIGNAL_EVERY: usize = DEPTH as usize / 2;
 
-/// The queue pair, and requests that it had no room for yet.
+/// The queue pair, and the requests for which it had no room yet.
 #[derive(Debug)]
 pub struct OwnQueue {
     pub qp: QpId,
-    /// The queue pair broke, and the NIC would not connect it again.
+    /// Whether the queue pair broke, and the NIC would not connect it again.
     is_down: bool,
     unposted: VecDeque<WorkRequest>,
-    /// Requests since the last one that is signalled.
+    /// Number of requests since the last signalled one.
     unsignalled: usize,
     /// Number of batches so far.
     count: u64,
-    /// The numbers of the batches under way: the ids of their last requests. None is zero, and none comes again.
+    /// The numbers of the batches under way: the ids of their last requests. No number is zero, and none is used again.
     under_way: VecDeque<u64>,
 }
 
 impl OwnQueue {
-    /// A queue pair in RTS. `for_others`: it binds windows for other queue pairs.
+    /// Creates a queue pair in the state RTS. `for_others`: whether it binds windows for other queue pairs.
     pub fn new(nic: &mut impl Nic, pd: PdId, cq: CqId, for_others: bool) -> Result<Self, VerbsError> {
         let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: DEPTH, receive_depth: 0 };
         let qp = if for_others {
@@ -46,7 +46,7 @@ impl OwnQueue {
         Ok(Self { qp, is_down: false, unposted, unsignalled: 0, count: 0, under_way })
     }
 
-    /// Adds a request to the batch that is open.
+    /// Adds a request to the open batch.
     pub fn put(&mut self, operation: Operation) {
         self.unsignalled += 1;
         let signalled = self.unsignalled == SIGNAL_EVERY;
@@ -56,7 +56,7 @@ impl OwnQueue {
         self.unposted.push_back(WorkRequest { id: 0, signalled, operation });
     }
 
-    /// Closes the batch, whose requests are the last unposted ones.
+    /// Closes the batch. Its requests are the last unposted ones.
     pub fn close_batch(&mut self) {
         self.count += 1;
         self.unsignalled = 0;
@@ -65,10 +65,10 @@ impl OwnQueue {
         self.under_way.push_back(self.count);
     }
 
-    /// Posts what the queue has room for. Returns whether the queue takes requests at all.
+    /// Posts the requests for which the queue has room. Returns whether the queue takes requests at all.
     pub fn post(&mut self, nic: &mut impl Nic) -> bool {
         if self.is_down && !self.unposted.is_empty() {
-            // What the NIC refused at the break may work by now, so that this batch need not fail.
+            // The NIC refused this at the break, and may allow it by now. Then this batch need not fail.
             self.mend(nic);
         }
         while !self.unposted.is_empty() {
@@ -82,13 +82,14 @@ impl OwnQueue {
         true
     }
 
-    /// Takes in that a request was executed. Returns whether that confirms the oldest batch.
+    /// Handles the completion of a request. Returns whether that confirms the oldest batch.
     pub fn complete(&mut self, completion: &Completion) -> bool {
-        // Within a batch, or of one that failed: this only says that the queue has room again.
+        // Other completions are within a batch, or of a failed batch: they only show that the queue has room again.
         self.under_way.pop_front_if(|number| *number == completion.request).is_some()
     }
 
-    /// Forgets all batches, and connects the queue pair again after it broke. If that fails, the next batch tries again.
+    /// Forgets all batches, and connects the queue pair again after it broke. If that fails, the next batch tries
+    /// again.
     pub fn begin_anew(&mut self, nic: &mut impl Nic) {
         self.unposted.clear();
         self.under_way.clear();

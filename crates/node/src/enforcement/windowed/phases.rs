@@ -1,8 +1,8 @@
 //! One tenant's batches on the queue pairs of its clients.
 //!
-//! A queue pair executes its requests in order, and several do not wait for each other. So a batch has two phases, first
-//! what it invalidates and then what it binds: a phase begins when all of the phase before it is done, in whichever batch.
-//! Otherwise a window could be bound over bytes that another client can still reach.
+//! A queue pair executes its requests in order, but several queue pairs do not wait for each other. So a batch has two
+//! phases: first its invalidations and then its binds. A phase begins when all requests of the previous phase are
+//! finished, in whichever batch. Otherwise a window could be bound over bytes that another client can still reach.
 
 use super::lanes::{LaneRequest, Lanes, Posting};
 use portcullis_nic::{Nic, Operation, QpId};
@@ -14,11 +14,11 @@ struct Phase<Unit> {
     binds: bool,
     waiting: BTreeMap<QpId, VecDeque<LaneRequest<Unit>>>,
     under_way: usize,
-    /// It is the last of its batch.
+    /// Whether it is the last phase of its batch.
     ends_batch: bool,
 }
 
-/// The phases, of which the first is under way.
+/// The phases. The first is under way.
 #[derive(Debug)]
 pub struct Phases<Unit>(VecDeque<Phase<Unit>>);
 
@@ -29,7 +29,7 @@ impl<Unit> Default for Phases<Unit> {
 }
 
 impl<Unit: Copy + PartialEq> Phases<Unit> {
-    /// Adds a request to the batch that is open.
+    /// Adds a request to the open batch.
     pub fn put(&mut self, request: LaneRequest<Unit>) {
         let binds = matches!(request.operation, Operation::BindWindow(_));
         let is_open = |phase: &Phase<Unit>| !phase.ends_batch && phase.binds == binds;
@@ -41,19 +41,19 @@ impl<Unit: Copy + PartialEq> Phases<Unit> {
         phase.waiting.entry(request.lane).or_default().push_back(request);
     }
 
-    /// Closes the batch.
+    /// Closes the open batch.
     pub fn close_batch(&mut self) {
         self.0.back_mut().expect("a batch has requests").ends_batch = true;
     }
 
-    /// Takes in that a request of the first phase is done with.
+    /// Handles the end of a request of the first phase.
     pub fn complete(&mut self) {
         let phase = self.0.front_mut().expect("what completes was posted for a phase");
         phase.under_way -= 1;
     }
 
-    /// Posts what can be posted now. Returns how many batches are done, and puts windows into `closing` that have to be
-    /// deallocated because they cannot be invalidated.
+    /// Posts the requests that can be posted now. Returns the number of batches that are done, and puts windows into
+    /// `closing` that have to be deallocated because they cannot be invalidated.
     pub fn post(
         &mut self,
         nic: &mut impl Nic,

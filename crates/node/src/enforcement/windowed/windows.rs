@@ -1,8 +1,9 @@
-//! A tenant's memory windows: those that are ready, that linger and that rest.
+//! A tenant's memory windows: those that are ready, those that linger and those that rest.
 //!
-//! Every bind and unbind takes another key. After 256 keys the window rests, and another then replaces it. The next
-//! window is drawn at random, and so is the key if the NIC lets keys be chosen: earlier keys do not tell the next ones.
-//! Windows are allocated when there is nothing else to do, because that takes far longer than a bind (Patronus §5.6).
+//! Every bind and unbind takes another key. After 256 keys the window rests, and another window then replaces it. The
+//! next window is drawn at random, and so is the key if the NIC lets the node choose keys: earlier keys do not reveal
+//! the next ones. Windows are allocated when there is nothing else to do, because an allocation takes far longer than a
+//! bind (Patronus §5.6).
 
 use crate::books::Residue;
 use portcullis_nic::{Nic, PdId, Rkey, VerbsError, WindowId, WindowKind};
@@ -13,14 +14,14 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{HashMap, VecDeque};
 
-/// Keys of a window: the low byte of its rkey.
+/// Number of keys of a window: the values of the low byte of its rkey.
 const KEYS: u16 = 256;
-/// Windows allocated or ended in one idle turn.
+/// Number of windows allocated or deallocated in one idle turn.
 const PER_TURN: usize = 16;
-/// A lingering window is drawn from this many of the oldest: the others have not lingered long.
+/// Number of the oldest lingering windows from which one is drawn. The others have not lingered long.
 const DRAWN_FROM: usize = 16;
 
-/// The place of a window in its tenant's table: what the paper's headers call its location.
+/// The place of a window in its tenant's table: the location of the window in the headers of Patronus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WindowIndex(pub u32);
 
@@ -30,16 +31,16 @@ portcullis_slots::number_key!(WindowIndex);
 struct Slot {
     window: WindowId,
     rkey: Rkey,
-    /// How many keys the window has had.
+    /// Number of keys that the window has had.
     used: u16,
     past: PastKeys,
 }
 
-/// Keys that a place on the NIC had lately. No key comes again before 128 others.
+/// Keys that a place on the NIC had lately. No key is used again before 128 others.
 #[derive(Clone, Copy, Debug, Default)]
 struct PastKeys {
     latest: [u64; 4],
-    /// How many are in `latest`.
+    /// Number of keys in `latest`.
     count: u16,
     before: [u64; 4],
 }
@@ -54,9 +55,9 @@ impl PastKeys {
         }
     }
 
-    /// One of the other keys, drawn at random.
+    /// Draws one of the other keys at random.
     fn draw(&self, lots: &mut StdRng) -> u8 {
-        // Of random keys the first one that is free is as random among the free ones as one that is counted off, and is
+        // The first free key of some random keys is as random among the free ones as a key that is counted off. It is
         // found sooner, unless few are free.
         let tried = lots.random::<u64>().to_le_bytes();
         tried.into_iter().find(|&key| self.is_free(key)).unwrap_or_else(|| self.count_off(lots))
@@ -84,7 +85,7 @@ impl PastKeys {
     }
 }
 
-/// The past keys of windows that are gone, by place on the NIC: another window may get that place soon.
+/// The past keys of deallocated windows, by place on the NIC: another window may get that place soon.
 #[derive(Debug, Default)]
 pub(crate) struct GoneWindows(HashMap<u32, PastKeys>);
 
@@ -100,7 +101,7 @@ pub(crate) struct Windows {
     pd: PdId,
     kind: WindowKind,
     limit: u32,
-    /// Whether the NIC takes any key for a bind.
+    /// Whether the NIC accepts any key for a bind.
     chosen_keys: bool,
     lots: StdRng,
     slots: Slots<WindowIndex, Slot>,
@@ -110,7 +111,8 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// At most `limit` windows of a domain. Only the node knows `secret`, from which they are drawn.
+    /// Creates a set of at most `limit` windows of a domain. Windows and keys are drawn from `secret`, which only the
+    /// node knows.
     pub fn new((pd, kind): (PdId, WindowKind), limit: u32, chosen_keys: bool, secret: &mut StdRng) -> Self {
         Self {
             pd,
@@ -125,7 +127,7 @@ impl Windows {
         }
     }
 
-    /// Windows, in any state.
+    /// Returns the number of windows, in any state.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -140,7 +142,8 @@ impl Windows {
         Ok(self.slots.insert(Slot { window: window.id, rkey: window.rkey, used: 0, past }))
     }
 
-    /// A window to bind, and what it still exposes. Lingering windows go first: binding them anew is their unbind.
+    /// Takes a window to bind, with the residue that it still exposes. Lingering windows are taken first: binding them
+    /// anew is their unbind.
     pub fn take(
         &mut self,
         nic: &mut impl Nic,
@@ -158,7 +161,7 @@ impl Windows {
         Ok((self.idle.swap_remove_back(drawn).expect("one of them was drawn"), Residue::default()))
     }
 
-    /// The id of a window, and its next key, with which the caller binds or unbinds it.
+    /// Returns the id of a window, and its next key, with which the caller must bind or unbind it.
     pub fn advance(&mut self, window: WindowIndex) -> (WindowId, Rkey) {
         let slot = &mut self.slots[window];
         let next = if self.chosen_keys {
@@ -179,7 +182,7 @@ impl Windows {
         self.slots.get(window).is_none_or(|slot| slot.used + 2 > KEYS)
     }
 
-    /// The present key of a window that is bound.
+    /// Returns the present key of a bound window.
     pub fn key(&self, window: WindowIndex) -> Rkey {
         self.slots[window].rkey
     }
@@ -193,7 +196,7 @@ impl Windows {
         }
     }
 
-    /// Lets a window stay bound: what it exposes is not used again meanwhile.
+    /// Lets a window stay bound. The memory that it exposes is not used again meanwhile.
     pub fn linger(&mut self, window: WindowIndex, residue: Residue, now: Moment) {
         self.lingering.push_back((window, residue, now));
     }
@@ -207,12 +210,12 @@ impl Windows {
         })
     }
 
-    /// Since when the oldest lingering window lingers.
+    /// Returns the moment since which the oldest lingering window lingers.
     pub fn lingering_since(&self) -> Option<Moment> {
         self.lingering.front().map(|&(_, _, since)| since)
     }
 
-    /// Deallocates a window, whatever it is bound to: its keys open nothing from here on.
+    /// Deallocates a window, to whatever it is bound. Its keys open nothing from here on.
     pub fn retire(&mut self, nic: &mut impl Nic, window: WindowIndex, gone: &mut GoneWindows) {
         if let Some(slot) = self.slots.remove(window) {
             let _ = nic.deallocate_window(slot.window);
@@ -220,7 +223,7 @@ impl Windows {
         }
     }
 
-    /// Deallocates at most `most` windows that are bound to nothing. Returns how many.
+    /// Deallocates at most `most` windows that are bound to nothing. Returns their number.
     pub fn retire_unused(&mut self, nic: &mut impl Nic, most: usize, gone: &mut GoneWindows) -> usize {
         let mut ended = 0;
         while ended < most {
@@ -252,7 +255,7 @@ impl Windows {
         left == 0
     }
 
-    /// Deallocates all windows, and returns what lingered.
+    /// Deallocates all windows, and returns the residues of those that lingered.
     pub fn end(&mut self, nic: &mut impl Nic, gone: &mut GoneWindows) -> Vec<Residue> {
         for slot in self.slots.take_all() {
             let _ = nic.deallocate_window(slot.window);

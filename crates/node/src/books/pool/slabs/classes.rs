@@ -1,34 +1,36 @@
 //! The size classes of slabs: 64 bytes to 1 MiB, in powers of two and the steps half-way between them. Each alignment
-//! beyond that of a header has the same classes again.
+//! beyond that of a header has all these classes again.
 
 use super::{HOLE_ALIGNMENT, PAGE_BYTES};
 use portcullis_protocol::Header;
 
-/// How many sizes there are.
+/// Number of sizes.
 const SIZES: usize = 29;
 
-/// Alignments that have classes of their own: from twice a header's to a page's.
+/// Number of alignments that have classes of their own: from twice a header's to a page's.
 const ALIGNMENTS: usize = (PAGE_BYTES.ilog2() - HOLE_ALIGNMENT.ilog2()) as usize;
 
-/// How many classes there are: each size without an alignment, then each with the smallest, and so on.
+/// Number of classes: each size without an alignment, then each with the smallest, and so on.
 pub(super) const CLASSES: usize = SIZES * (1 + ALIGNMENTS);
 
-/// Bytes of the smallest class.
+/// Number of bytes of the smallest class.
 const SMALLEST: u64 = 64;
 
-/// Bytes of the largest class. Larger objects take pages of their own.
+/// Number of bytes of the largest class. Larger objects take pages of their own.
 const LARGEST: u64 = 1 << 20;
 
-/// Objects that a span holds at least, if the pool is large enough.
+/// The least number of objects of a span, if the pool is large enough.
 const SPAN_OBJECTS_MIN: u64 = 8;
 
-/// A span leaves at most this part of its bytes unused: one sixteenth.
+/// Divisor of a span's bytes: at most one sixteenth of them is unused.
 const SPAN_WASTE_PART: u64 = 16;
 
-/// A span takes at most this part of the pool, so that a few classes with one object each do not take the whole pool.
+/// Divisor of the pool's pages: a span takes at most this part, so that a few classes with one object each do not take
+/// the whole pool.
 const SPAN_POOL_PART: u64 = 64;
 
-/// The smallest class that `size` bytes fit, aligned to `alignment`. `None`: larger than the largest size or alignment.
+/// Returns the smallest class that fits `size` bytes, aligned to `alignment`. `None`: the size or the alignment is
+/// larger than the largest.
 pub(super) fn class_of(size: u64, alignment: u64) -> Option<usize> {
     if alignment > PAGE_BYTES {
         return None;
@@ -50,34 +52,34 @@ fn size_class(size: u64) -> Option<usize> {
     Some(2 * doublings + if size <= half_way { 1 } else { 2 })
 }
 
-/// The alignment of the buffers of a class.
+/// Returns the alignment of the buffers of a class.
 pub(super) fn alignment(class: usize) -> u64 {
     HOLE_ALIGNMENT << (class / SIZES)
 }
 
-/// Bytes from one object of a class to the next: its header hole, its buffer, and what its alignment rounds up.
+/// Returns the distance in bytes between objects of a class: header hole, buffer, and rounding for the alignment.
 pub(super) fn stride(class: usize) -> u64 {
     (buffer_bytes(class) + Header::BYTES).next_multiple_of(alignment(class))
 }
 
-/// Bytes of a span before its first header hole, so that the buffer behind the hole is aligned.
+/// Returns the number of bytes of a span before its first header hole, which align the buffer behind the hole.
 pub(super) fn lead(class: usize) -> u64 {
     alignment(class) - Header::BYTES
 }
 
-/// Bytes that the buffers of a class hold at least.
+/// Returns the least number of bytes of a buffer of a class.
 pub(super) fn buffer_bytes(class: usize) -> u64 {
     let class = class % SIZES;
     let power = SMALLEST << (class / 2);
     if class.is_multiple_of(2) { power } else { power + power / 2 }
 }
 
-/// Pages that hold one object of a class.
+/// Returns the number of pages that hold one object of a class.
 pub(super) fn span_pages_min(class: usize) -> u64 {
     (lead(class) + stride(class)).div_ceil(PAGE_BYTES)
 }
 
-/// Pages of a span of a class, in a pool of `pool_pages` pages.
+/// Returns the number of pages of a span of a class, in a pool of `pool_pages` pages.
 pub(super) fn span_pages(class: usize, pool_pages: u64) -> u64 {
     let (stride, lead) = (stride(class), lead(class));
     let fewest = (lead + SPAN_OBJECTS_MIN * stride).div_ceil(PAGE_BYTES);
@@ -88,7 +90,7 @@ pub(super) fn span_pages(class: usize, pool_pages: u64) -> u64 {
     if wanted <= most {
         return wanted.max(least);
     }
-    // In a small pool the span that leaves the smallest part of its bytes unused, and the shortest of those.
+    // A small pool gets the span that leaves the smallest part of its bytes unused, and the shortest of those.
     let part = |pages: &u64| (waste(*pages) << 32) / (pages * PAGE_BYTES);
     (least..=most).min_by_key(part).unwrap_or(least)
 }

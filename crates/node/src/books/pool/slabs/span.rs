@@ -14,11 +14,11 @@ enum Slot {
 
 /// Pages cut into objects. A record outlives its span and is used again, so that steady work allocates nothing.
 pub(super) struct Span {
-    /// Where the first header hole is, in bytes from the pool's start.
+    /// Offset of the first header hole from the pool's start, in bytes.
     pub(super) start: u64,
     pub(super) first_page: u32,
     pub(super) pages: u32,
-    /// Bytes from one object to the next: its header hole and its buffer.
+    /// Distance in bytes between objects: header hole and buffer.
     pub(super) stride: u64,
     /// The size class, or `None` for one large object.
     pub(super) class: Option<usize>,
@@ -49,7 +49,7 @@ impl Span {
         }
     }
 
-    /// Frees all `count` slots, the first as the oldest.
+    /// Cuts the span into `count` free slots, the first as the oldest.
     pub(super) fn cut(&mut self, count: u32) {
         self.live = 0;
         self.slots.clear();
@@ -63,7 +63,7 @@ impl Span {
         self.oldest_free == NONE
     }
 
-    /// Puts an object into the slot that has been free for longest. `None`: all are taken.
+    /// Puts an object into the slot that has been free for longest. `None`: all slots are taken.
     pub(super) fn take(&mut self, object: ObjectId) -> Option<u32> {
         let slot = self.oldest_free;
         let place = self.slots.get_mut(slot as usize)?;
@@ -78,7 +78,7 @@ impl Span {
         Some(slot)
     }
 
-    /// Frees a slot, which is used again after all that are free now.
+    /// Frees a slot. It is used again after all slots that are free now.
     pub(super) fn give(&mut self, slot: u32) {
         self.slots[slot as usize] = Slot::Free { next: NONE };
         match self.slots.get_mut(self.newest_free as usize) {
@@ -89,7 +89,7 @@ impl Span {
         self.live -= 1;
     }
 
-    /// The live object whose header hole starts `offset` bytes into the pool.
+    /// Returns the live object whose header hole starts `offset` bytes into the pool.
     pub(super) fn object_at(&self, offset: u64) -> Option<ObjectId> {
         let relative = offset.checked_sub(self.start)?;
         let slot = usize::try_from(relative / self.stride).ok()?;
@@ -99,7 +99,7 @@ impl Span {
         }
     }
 
-    /// Where a slot's header hole starts, in bytes from the pool's start.
+    /// Returns the offset of a slot's header hole from the pool's start, in bytes.
     pub(super) fn offset_of(&self, slot: u32) -> u64 {
         self.start + u64::from(slot) * self.stride
     }

@@ -14,14 +14,14 @@ fn pool() -> Slabs<u64> {
     Slabs::new(BASE, POOL)
 }
 
-/// By the start of each object's hole: the object's end, id and size.
+/// The end, id and size of each object, by the start of its hole.
 type Model = BTreeMap<u64, (u64, ObjectId, u64)>;
 
 fn size() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 1u64..300, 4 => 1u64..70_000, 2 => 1u64..2 << 20, 1 => 1u64..=POOL]
 }
 
-/// A size and an alignment, which is mostly none.
+/// A size and an alignment. Most have no alignment.
 fn wanted() -> impl Strategy<Value = (u64, u64)> {
     (size(), prop_oneof![3 => Just(0u32), 1 => 0u32..22]).prop_map(|(size, power)| (size, 1 << power))
 }
