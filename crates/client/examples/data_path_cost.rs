@@ -1,7 +1,7 @@
-//! What the client itself costs: reads on a NIC that does nothing and takes no time.
+//! Measures the cost of the client itself: reads on a NIC that does nothing and takes no time.
 //!
-//! `cargo run --release -p portcullis-client --example data_path_cost`. With a number it does that many pipelined
-//! reads and nothing else: `scripts/instructions` counts their instructions.
+//! `cargo run --release -p portcullis-client --example data_path_cost`. With a number as argument the example does that
+//! many pipelined reads and nothing else: `scripts/instructions` counts their instructions.
 
 #![allow(clippy::disallowed_methods, reason = "it measures, and is no state machine")]
 
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Reads of each case, when no number is given.
+/// Reads of each case, if no number is given.
 const READS: u32 = 10_000_000;
 const READ_BYTES: u32 = 64;
 
@@ -53,7 +53,7 @@ impl Memory for Arena {
     }
 }
 
-/// Completes every signalled request at once, and grants every allocation.
+/// A NIC and a node that complete every signalled request at once and grant every allocation.
 struct Null {
     arena: Arena,
     completions: VecDeque<Completion>,

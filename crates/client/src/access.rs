@@ -1,7 +1,7 @@
-//! An access to a node's memory as a value: its credential, where it goes and what it does.
+//! An access to a node's memory as a value: its credential, its address and its action.
 //!
-//! Accesses are checked here, once, so that an honest mistake never reaches the node. How an access travels is up to a
-//! [`Carrier`](crate::carrier::Carrier).
+//! The client checks each access here, once, so that an honest mistake never reaches the node. A
+//! [`Carrier`](crate::carrier::Carrier) decides how the access travels.
 
 use crate::operations::WORD_BYTES;
 use crate::{Error, Lease, Permission};
@@ -9,7 +9,7 @@ use portcullis_protocol::{
     Credential, LIFETIME_OFFSET, Lifetime, Moment, PermissionId, RemoteAddress, Rights, Sharing,
 };
 
-/// What an access does.
+/// Action of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Read,
@@ -35,23 +35,24 @@ impl Action {
 /// One access to a node's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
-    /// The permission that covers it. `None`: an access without checks at this end.
+    /// The permission that covers the access. `None`: the client does not check the access.
     pub(crate) permission: Option<PermissionId>,
-    /// The credential that it shows.
+    /// The credential that the access shows.
     pub(crate) credential: Credential,
     /// The address of offset zero.
     pub(crate) base: RemoteAddress,
-    /// Where its bytes start, counted from `base`.
+    /// Offset of the first byte, counted from `base`.
     pub(crate) offset: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub(crate) length: u64,
     pub(crate) action: Action,
-    /// Whether nobody else may write its bytes meanwhile.
+    /// Whether no other client may write the bytes meanwhile.
     pub(crate) is_exclusive: bool,
 }
 
 impl Access {
-    /// An access under a permission, and the moment on the client's clock from which the permission counts as dead.
+    /// Checks an access under a permission. Returns it with the moment on the client's clock from which the permission
+    /// counts as dead.
     ///
     /// # Errors
     /// [`Error::WrongRight`], [`Error::OutsideRange`], [`Error::Expired`] or [`Error::Misaligned`].
@@ -65,13 +66,13 @@ impl Access {
     ) -> Result<(Self, Moment), Error> {
         let deadline = permission.lease().deadline();
         match Self::under(permission, offset, length, action) {
-            // An access after the deadline is expired first of all.
+            // After the deadline the caller gets `Expired` even if the access is misaligned as well.
             Ok(_) | Err(Error::Misaligned) if now >= deadline => Err(Error::Expired),
             access => access.map(|access| (access, deadline)),
         }
     }
 
-    /// The same without regard to the time.
+    /// Checks an access under a permission, except for the time.
     ///
     /// # Errors
     /// As [`Access::checked`], except for [`Error::Expired`].
@@ -92,7 +93,7 @@ impl Access {
         Ok(Self { permission: Some(permission.id()), credential, base, offset, length, action, is_exclusive })
     }
 
-    /// An access without checks at this end.
+    /// Builds an access that the client does not check.
     pub(crate) fn unchecked(
         address: RemoteAddress,
         credential: Credential,
@@ -103,7 +104,7 @@ impl Access {
         Self { permission, credential, base, offset, length, action, is_exclusive: false }
     }
 
-    /// The compare and swap that extends a lease.
+    /// Builds the compare and swap that extends a lease.
     ///
     /// # Errors
     /// [`Error::Misaligned`]: the node named a header that has no lifetime word.
@@ -115,7 +116,7 @@ impl Access {
         Ok(Self { permission, credential, base, offset: 0, length, action, is_exclusive })
     }
 
-    /// Where its bytes start.
+    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> RemoteAddress {
         RemoteAddress(self.base.0.wrapping_add(self.offset))
     }

@@ -1,41 +1,41 @@
-//! What a client asks for: memory, and permissions over existing objects.
+//! Requests of a client: for memory, and for permissions over existing objects.
 
 use crate::calls::Awaited;
 use portcullis_protocol::{
     Keep, Lifetime, Moment, ObjectName, ObjectRef, Part, RemoteAddress, RequestBody, Rights, Sharing,
 };
 
-/// What [`Client::allocate`](crate::Client::allocate) asks for.
+/// Parameters of [`Client::allocate`](crate::Client::allocate).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocate {
     /// Size in bytes.
     pub size: u64,
-    /// Alignment of the first byte: a power of two. Zero and one ask for none.
+    /// Alignment of the first byte: a power of two. Zero and one mean no alignment.
     pub alignment: u64,
-    /// How long the permission is to live.
+    /// Lifetime of the permission.
     pub lifetime: Lifetime,
-    /// What the permission allows.
+    /// Rights of the permission.
     pub rights: Rights,
-    /// Whether others may share the object.
+    /// Whether other clients may share the object.
     pub sharing: Sharing,
-    /// How long the object is kept.
+    /// For how long the node keeps the object.
     pub keep: Keep,
 }
 
-/// What [`Client::acquire`](crate::Client::acquire) asks for.
+/// Parameters of [`Client::acquire`](crate::Client::acquire).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Acquire {
-    /// Which object.
+    /// The object.
     pub object: ObjectName,
-    /// Which bytes of it.
+    /// The bytes of the object that the permission covers.
     pub part: Part,
-    /// How long the permission is to live.
+    /// Lifetime of the permission.
     pub lifetime: Lifetime,
-    /// What the permission allows.
+    /// Rights of the permission.
     pub rights: Rights,
-    /// Whether others may share the bytes.
+    /// Whether other clients may share the bytes.
     pub sharing: Sharing,
-    /// How long the node may let the request wait for conflicting holders.
+    /// For how long the node may let the request wait for conflicting holders.
     pub wait: Lifetime,
 }
 
@@ -61,13 +61,14 @@ impl Acquire {
     }
 }
 
-/// The lifetime of a permission by default: a second.
+/// Default lifetime of a permission: a second.
 const LIFETIME: Lifetime = Lifetime::seconds(1);
-/// How long a request may wait by default: a second.
+/// Default time that a request may wait: a second.
 const WAIT: Lifetime = Lifetime::seconds(1);
 
 impl Allocate {
-    /// Exclusive memory of `size` bytes with all rights, for a second. It goes with its permission.
+    /// Requests exclusive memory of `size` bytes with all rights, for a second. The memory is freed when its permission
+    /// ends.
     #[must_use]
     pub fn bytes(size: u64) -> Self {
         Self {
@@ -92,7 +93,7 @@ impl Allocate {
         Self { rights, ..self }
     }
 
-    /// Lets others share the object.
+    /// Lets other clients share the object.
     #[must_use]
     pub fn shared(self) -> Self {
         Self { sharing: Sharing::Shared, ..self }
@@ -104,20 +105,21 @@ impl Allocate {
         Self { alignment, ..self }
     }
 
-    /// Keeps the object when its permissions end, until it is freed or the tenant's last client goes.
+    /// Keeps the object when its permissions end, until it is freed or the tenant's last client leaves.
     #[must_use]
     pub fn keep(self) -> Self {
         Self { keep: Keep::Attached, ..self }
     }
 
     /// Keeps the object when its permissions end, until it is freed or the tenant's last client has been gone for
-    /// `time`: its producer may restart. The node has a limit for this (`serve --longest-keep`).
+    /// `time`, so that its producer may restart. The node limits this time (`serve --longest-keep`).
     #[must_use]
     pub fn keep_for(self, time: Lifetime) -> Self {
         Self { keep: Keep::For(time), ..self }
     }
 
-    /// Keeps the object until it is freed or the node ends. The node has to allow it (`serve --longest-keep forever`).
+    /// Keeps the object until it is freed or the node ends. The node must allow pinned objects (`serve --longest-keep
+    /// forever`).
     #[must_use]
     pub fn pinned(self) -> Self {
         Self { keep: Keep::Pinned, ..self }
@@ -125,14 +127,15 @@ impl Allocate {
 }
 
 impl Acquire {
-    /// This object, whole, exclusively and with all rights, for a second, with a wait of a second.
+    /// Requests the whole of this object, exclusively and with all rights, for a second. The request may wait for a
+    /// second.
     #[must_use]
     pub fn object(object: ObjectRef) -> Self {
         Self::named(ObjectName::Reference(object))
     }
 
-    /// The tenant's object that starts at `address` now. It need not be the object that the caller means: another may
-    /// lie there after the meant one was freed or the node has started again.
+    /// Requests the tenant's object that starts at `address` now. This may be another object than the caller means: the
+    /// meant one may have been freed, or the node may have restarted.
     #[must_use]
     pub fn dangerous_at(address: RemoteAddress) -> Self {
         Self::named(ObjectName::Address(address))
@@ -167,20 +170,21 @@ impl Acquire {
         self.rights(Rights::READ)
     }
 
-    /// Lets others share the bytes.
+    /// Lets other clients share the bytes.
     #[must_use]
     pub fn shared(self) -> Self {
         Self { sharing: Sharing::Shared, ..self }
     }
 
-    /// Only `length` bytes of the object from `offset` on. Offsets of the permission's accesses count from there.
-    /// Permissions over parts that share no byte do not exclude each other. A length of zero: all the rest.
+    /// Requests only `length` bytes of the object from `offset` on. Offsets of the permission's accesses count from
+    /// there. Permissions over parts that share no byte do not exclude each other. A length of zero means all bytes
+    /// from `offset` on.
     #[must_use]
     pub fn part(self, offset: u64, length: u64) -> Self {
         Self { part: Part { offset, length }, ..self }
     }
 
-    /// How long the request waits for conflicting holders.
+    /// Sets for how long the request waits for conflicting holders.
     #[must_use]
     pub fn wait(self, wait: Lifetime) -> Self {
         Self { wait, ..self }

@@ -1,5 +1,5 @@
-//! Several operations with one doorbell, of which only the last reports its end, and several requests to the node with
-//! another.
+//! Batches: several operations with one doorbell and one completion, and several requests to the node with another
+//! doorbell.
 
 use crate::access::{Access, Action};
 use crate::calls::Awaited;
@@ -18,11 +18,12 @@ use std::sync::Arc;
 
 /// Operations that [`Batch::post`] posts together, in order. Each has its own outcome.
 ///
-/// They take one doorbell and, while the queue has room, one completion. The requests to the node take one more
-/// doorbell. The node takes them in at one turn where it can, so that windows of ending permissions go to starting ones
-/// (Patronus §5.4). A batch that is dropped without being posted has begun nothing: its buffers are given back, its
-/// operations and calls never get an outcome, and permissions that it was to revoke end by themselves. A caller that
-/// cannot keep the borrow sets the batch aside ([`Batch::set_aside`]) and resumes it ([`Client::resume_batch`]).
+/// The operations take one doorbell and, while the queue has room, one completion. The requests to the node take one
+/// more doorbell. The node handles the requests in one turn if it can, so that windows of ending permissions go to
+/// starting ones (Patronus §5.4). A batch that is dropped without being posted has begun nothing: its buffers are given
+/// back, its operations and calls never get an outcome, and permissions that it was to revoke end at their deadlines. A
+/// caller that cannot keep the borrow sets the batch aside ([`Batch::set_aside`]) and resumes it
+/// ([`Client::resume_batch`]).
 pub struct Batch<'a, E: VerbsEndpoint> {
     client: &'a mut Client<E>,
     /// Operations and calls in the batch.
@@ -30,7 +31,7 @@ pub struct Batch<'a, E: VerbsEndpoint> {
 }
 
 impl<E: VerbsEndpoint> Client<E> {
-    /// An empty batch.
+    /// Begins an empty batch.
     pub fn batch(&mut self) -> Batch<'_, E> {
         // A batch that was leaked left its operations here.
         self.cancel_staged();
@@ -38,10 +39,10 @@ impl<E: VerbsEndpoint> Client<E> {
         Batch { client: self, count: 0 }
     }
 
-    /// The batch that was last set aside, with all that it holds. An empty one if there is none.
+    /// Resumes the batch that was last set aside, with all that it holds. Begins an empty batch if none was set aside.
     ///
-    /// A batch that waits to be resumed is dropped when another one or a single call is begun instead. While it waits,
-    /// the client sends the node no message, so it is to be posted before the client is polled.
+    /// A batch that waits to be resumed is dropped if another batch or a single call begins instead. While it waits,
+    /// the client sends no message to the node, so the caller must post it before polling the client.
     #[inline]
     pub fn resume_batch(&mut self) -> Batch<'_, E> {
         match self.set_aside.take() {
@@ -65,7 +66,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.control.drop_held();
     }
 
-    /// Posts what was staged.
+    /// Posts the staged operations and requests.
     fn send_staged(&mut self) {
         self.staged_calls.clear();
         let (queue_pairs, messages, mut link) = self.carriers();
@@ -267,38 +268,38 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         self.stage_call(awaited, body)
     }
 
-    /// Has what is added from here on begin only when all operations before it have ended. See [`Client::fence`].
+    /// Makes later operations wait until all operations before them have ended. See [`Client::fence`].
     pub fn fence(&mut self) {
         self.client.fence();
     }
 
-    /// How many operations and calls the batch holds.
+    /// Returns the number of operations and calls in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether the batch is empty.
+    /// Returns whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Begins all operations and calls in the batch, and returns their number. Cannot fail: room was found when each
+    /// Begins all operations and calls in the batch, and returns their number. It cannot fail: room was found when each
     /// was added.
     pub fn post(self) -> usize {
         self.client.send_staged();
         self.count
     }
 
-    /// Gives the borrow of the client back. The batch stays as it is until [`Client::resume_batch`].
+    /// Releases the borrow of the client. The batch stays as it is until [`Client::resume_batch`].
     #[inline]
     pub fn set_aside(self) {
         let mut batch = ManuallyDrop::new(self);
         batch.client.set_aside = Some(batch.count);
     }
 
-    /// Adds an access that was checked without regard to the time.
+    /// Adds an access of which all but the time was checked.
     pub(crate) fn add_checked(
         &mut self,
         now: Moment,

@@ -8,24 +8,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The smallest block, in bytes: a cache line.
 const BLOCK_MIN: u64 = 64;
 
-/// How much of a buffer is fetched ahead, in bytes, and in which steps.
+/// Bytes of a buffer that are prefetched at most, and the bytes of a cache line.
 const PREFETCHED_BYTES: u64 = 512;
 const LINE_BYTES: usize = 64;
 
-/// How many sizes of blocks there are: powers of two times [`BLOCK_MIN`], beyond any `u32` length.
+/// Number of block sizes: powers of two times [`BLOCK_MIN`], beyond any `u32` length.
 const CLASSES: usize = 28;
 
-/// Bits of [`Place`] that hold the length, and those that hold the class.
+/// Bits of [`Place`] that hold the length, and bits that hold the class.
 const LENGTH_BITS: u32 = 32;
 const CLASS_BITS: u32 = 5;
 
-/// The most bytes of an arena that buffers come from; the rest is not used.
+/// The most bytes of an arena that buffers can use; the rest is not used.
 pub const BUFFERS_BYTES_MAX: u64 = BLOCK_MIN << (u64::BITS - LENGTH_BITS - CLASS_BITS);
 
 const _: () = assert!(CLASSES <= 1 << CLASS_BITS);
 
-/// Where a buffer lies, the size of its block, and its length, in one word. So a buffer is two words, which travel in
-/// registers. With three, moving it in and out of slots was half of an operation's cost.
+/// Offset of a buffer's block, the size class of the block, and the buffer's length, in one word. So a buffer is two
+/// words, which travel in registers. With three words, moving it in and out of slots was half of an operation's cost.
 #[derive(Clone, Copy)]
 struct Place(u64);
 
@@ -53,26 +53,27 @@ impl Place {
     }
 }
 
-/// The part of the arena that buffers come from: a buddy allocator that merges only when it must. Giving a block back
-/// and taking the same size again costs a push and a pop.
+/// The part of the arena that holds buffers: a buddy allocator that merges only when it must. Giving a block back and
+/// taking the same size again costs a push and a pop.
 pub(crate) struct Blocks<M> {
     memory: M,
     key: Lkey,
     base: u64,
-    /// Bytes at the beginning of the memory that an attach adds to the arena that it was asked for.
+    /// Bytes at the beginning of the memory that an attach adds to the requested arena.
     added: u64,
     free: Mutex<[Vec<u64>; CLASSES]>,
 }
 
 impl<M: Memory> Blocks<M> {
-    /// Blocks from `base` to the end of the memory, of which the first `added` bytes do not count as the arena.
+    /// Makes blocks of the memory from `base` to its end. The first `added` bytes of the memory do not count as the
+    /// arena.
     pub(crate) fn new(memory: M, key: Lkey, base: u64, added: u64) -> Self {
         let base = base.next_multiple_of(BLOCK_MIN);
         let mut free: [Vec<u64>; CLASSES] = std::array::from_fn(|_| Vec::new());
         let mut at = 0;
         let rest = memory.length().saturating_sub(base).min(BUFFERS_BYTES_MAX);
         let mut left = rest / BLOCK_MIN * BLOCK_MIN;
-        // Largest first keeps every block aligned to its size, counted from the base.
+        // Cutting the largest blocks first keeps every block aligned to its size, counted from the base.
         for (class, blocks) in free.iter_mut().enumerate().rev() {
             while left >= block_bytes(class) {
                 blocks.push(at);
@@ -97,7 +98,7 @@ impl<M: Memory> Blocks<M> {
         Ok(Buffer { blocks: Arc::clone(self), place: Place::new(block, class, length) })
     }
 
-    /// The error where there is no block for so many bytes.
+    /// The error if no free block has `length` bytes.
     fn full(&self, length: u32) -> Error {
         Error::ArenaFull {
             asked: length.into(),
@@ -112,7 +113,7 @@ impl<M: Memory> Blocks<M> {
     }
 }
 
-/// The class of the smallest block that has so many bytes.
+/// The class of the smallest block that has `length` bytes.
 fn class_of(length: u32) -> u32 {
     u64::from(length).div_ceil(BLOCK_MIN).max(1).next_power_of_two().trailing_zeros()
 }
@@ -121,7 +122,7 @@ fn block_bytes(class: usize) -> u64 {
     BLOCK_MIN << class
 }
 
-/// A block of `class`, split off a larger one if need be.
+/// Takes a free block of `class`, and splits a larger one if need be.
 fn take(free: &mut [Vec<u64>; CLASSES], class: usize) -> Option<u64> {
     let from = (class..CLASSES).find(|&from| !free[from].is_empty())?;
     let block = free[from].pop()?;
@@ -150,32 +151,32 @@ fn merge(free: &mut [Vec<u64>; CLASSES]) {
 }
 
 /// Bytes of the arena with one holder at a time: the caller, or an operation until its outcome is taken. Dropping a
-/// buffer gives its bytes back. Fresh buffers hold whatever was there before.
+/// buffer gives its bytes back. A fresh buffer holds whatever its bytes held before.
 pub struct Buffer<M: Memory> {
     blocks: Arc<Blocks<M>>,
     place: Place,
 }
 
 impl<M: Memory> Buffer<M> {
-    /// Bytes that an operation on this buffer moves.
+    /// Returns the number of bytes that an operation on this buffer moves.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.place.length()
     }
 
-    /// Whether an operation on this buffer moves nothing.
+    /// Returns whether an operation on this buffer moves no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The longest that [`Buffer::resize`] can make it, in bytes.
+    /// Returns the greatest length to which [`Buffer::resize`] can set the buffer, in bytes.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         block_bytes(self.place.class())
     }
 
-    /// Changes the length within the capacity. Bytes that are added hold whatever was there before.
+    /// Changes the length within the capacity. Added bytes hold whatever they held before.
     ///
     /// # Errors
     /// [`Error::ArenaFull`] beyond the capacity; the length stays.
@@ -205,7 +206,7 @@ impl<M: Memory> Buffer<M> {
         self.blocks.memory.write(self.at() + u64::from(offset), from);
     }
 
-    /// As [`Buffer::read`], for callers that cannot be sure of the span.
+    /// Copies bytes out, like [`Buffer::read`], but returns an error if the span lies outside the buffer.
     ///
     /// # Errors
     /// [`Error::OutsideBuffer`]: nothing was copied.
@@ -215,7 +216,7 @@ impl<M: Memory> Buffer<M> {
         Ok(())
     }
 
-    /// As [`Buffer::write`], for callers that cannot be sure of the span.
+    /// Copies bytes in, like [`Buffer::write`], but returns an error if the span lies outside the buffer.
     ///
     /// # Errors
     /// [`Error::OutsideBuffer`]: nothing was copied.
@@ -237,7 +238,7 @@ impl<M: Memory> Buffer<M> {
         if inside { Ok(()) } else { Err(Error::OutsideBuffer { offset, length, size }) }
     }
 
-    /// Whether the buffer comes from these blocks.
+    /// Returns whether the buffer comes from these blocks.
     #[inline]
     pub(crate) fn is_of(&self, blocks: &Arc<Blocks<M>>) -> bool {
         Arc::ptr_eq(&self.blocks, blocks)
@@ -247,7 +248,8 @@ impl<M: Memory> Buffer<M> {
         LocalSpan { address: self.at(), length: self.len(), lkey: self.blocks.key }
     }
 
-    /// Announces to the processor that the first of the bytes will be read soon: the NIC has just written them.
+    /// Prefetches the first bytes into the processor's cache: the NIC has just written them and the caller will read
+    /// them soon.
     #[inline]
     pub(crate) fn prefetch(&self) {
         for at in (0..u64::from(self.len()).min(PREFETCHED_BYTES)).step_by(LINE_BYTES) {
@@ -255,20 +257,20 @@ impl<M: Memory> Buffer<M> {
         }
     }
 
-    /// Where in the arena the buffer starts.
+    /// Offset of the buffer in the arena.
     pub(crate) fn at(&self) -> u64 {
         self.blocks.base + self.place.block()
     }
 }
 
 impl<M: Lend> Buffer<M> {
-    /// The bytes, in place: what an operation has read, without a copy.
+    /// Returns the bytes in place, without a copy.
     #[must_use]
     pub fn bytes(&self) -> M::Bytes<'_> {
         self.blocks.memory.lend(self.at(), self.len().into())
     }
 
-    /// The bytes, in place, to be filled for a write.
+    /// Returns the bytes in place, for the caller to fill before a write.
     #[must_use]
     pub fn bytes_mut(&mut self) -> M::BytesMut<'_> {
         self.blocks.memory.lend_mut(self.at(), self.len().into())

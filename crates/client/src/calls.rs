@@ -1,4 +1,4 @@
-//! Calls of the control path: what they wait for, and their results.
+//! Calls of the control path: the answers that they await, and their results.
 
 use crate::{Effect, Error, Lease, Permission, config::CALLS_MAX};
 use portcullis_protocol::{ChunkTerms, Entry, Lifetime, Moment, RequestBody, Rights, Sharing};
@@ -18,21 +18,22 @@ pub enum Answer {
     Granted(Permission),
     /// The lifetime that the permission has now, from its start (of the extensions).
     Extended(Lifetime),
-    /// Done (of `revoke`, `free`, `free_chunk`, `keep_object`, `publish`, `unpublish`, `share` and `unshare`).
+    /// The request was carried out (of `revoke`, `free`, `free_chunk`, `keep_object`, `publish`, `unpublish`, `share`
+    /// and `unshare`).
     Done,
     /// An entry of a directory (of `lookup` and `list_behind`).
     Entry(Entry),
-    /// There is no further entry (of `list_behind`).
+    /// The directory has no further entry (of `list_behind`).
     EndOfList,
-    /// What the client may ask the workers on the node's NIC for (of `join_chunks`).
+    /// The terms on which workers on the node's NIC allocate chunks for the client (of `join_chunks`).
     Chunks(ChunkTerms),
 }
 
-/// What is needed of an extension under way.
+/// State of an extension under way.
 #[derive(Clone, Debug)]
 pub(crate) struct Extending {
     pub(crate) lease: Arc<Lease>,
-    /// The lifetime asked for.
+    /// The requested lifetime.
     pub(crate) asked: Lifetime,
     /// The lifetime that the word was believed to hold.
     pub(crate) believed: Lifetime,
@@ -40,41 +41,42 @@ pub(crate) struct Extending {
     pub(crate) retry: bool,
 }
 
-/// What a call waits for.
+/// The kind of answer that a call awaits.
 #[derive(Clone, Debug)]
 pub(crate) enum Awaited {
     Grant {
         requested_at: Moment,
         rights: Rights,
         sharing: Sharing,
-        /// The object was allocated by the same request.
+        /// Whether the same request allocated the object.
         is_new: bool,
     },
     Done,
     Entry,
     NextEntry,
     Extension(Extending),
-    /// Workers.
+    /// The terms of workers.
     Chunks,
-    /// A chunk of the node's CPU.
+    /// A chunk that the node's CPU hands out.
     Chunk,
     /// The answer of a worker.
     Worker,
 }
 
 impl Awaited {
-    /// Whether the object of what is granted is nobody else's: it goes with a grant that comes too late.
+    /// Returns whether no other permission covers the granted object: a grant that arrives too late is given back with
+    /// its object.
     fn is_new(&self) -> bool {
         matches!(self, Self::Grant { is_new: true, .. } | Self::Chunk | Self::Worker)
     }
 }
 
-/// How a call is named where it is given up, and what may have come of it.
+/// Name of a call in the error of a time-out, and the effect that the request may have had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asked {
     pub(crate) what: &'static str,
     pub(crate) effect: Effect,
-    /// For how long the node may let the request wait.
+    /// The time for which the node may let the request wait.
     pub(crate) wait: Lifetime,
 }
 
@@ -86,10 +88,10 @@ impl Asked {
     pub(crate) const EXTENSION: Self =
         Self { what: "an extension of a permission", effect: Effect::Perhaps, wait: Lifetime(0) };
 
-    /// The request of a message.
+    /// Describes the request of a message.
     pub(crate) fn of(body: &RequestBody) -> Self {
         let (what, effect) = match body {
-            // What is granted too late is given back.
+            // A permission that is granted too late is given back.
             RequestBody::Allocate { .. } => ("an allocation", Effect::Nothing),
             RequestBody::Acquire { .. } => ("a request for a permission", Effect::Nothing),
             RequestBody::AllocateChunk => ("an allocation of a chunk", Effect::Nothing),
@@ -116,32 +118,32 @@ enum State {
     Waiting {
         awaited: Awaited,
         asked: Asked,
-        /// The step of the limit at whose end it is given up.
+        /// The call is given up at the end of this step of the limit.
         last_step: u64,
     },
-    /// It was given up, or nobody wants its result. The answer is still to come.
+    /// The call was given up, or its caller has forgotten it. The answer has not arrived yet.
     Late {
         awaited: Awaited,
-        /// What the caller is told. `None`: it was, or it wants to know nothing.
+        /// The error for the caller. `None`: the caller has taken it, or has forgotten the call.
         error: Option<Error>,
         is_given_up: bool,
     },
     Over(Result<Answer, Error>),
 }
 
-/// A permission that came too late for its caller, and whether its object goes with it.
+/// A permission that arrived too late for its caller, and whether its object is to be freed with it.
 pub(crate) type Unwanted = (Permission, bool);
 
 /// All calls of a client. Ids are used once.
 pub(crate) struct Calls {
     states: Slots<u64, State>,
     waiting: usize,
-    /// How many have ended, and how many of them were counted.
+    /// Number of calls that have ended, and how many of them [`Calls::count_ended`] has counted.
     ended: usize,
     counted: usize,
-    /// Permissions that nobody wants, to be given back.
+    /// Permissions without a caller, to be given back.
     unwanted: Vec<Unwanted>,
-    /// Calls that were given up, and to which no answer has come.
+    /// Calls that were given up and whose answers have not arrived.
     given_up: usize,
 }
 
@@ -164,7 +166,7 @@ impl Calls {
         Ok(id)
     }
 
-    /// Undoes [`Calls::begin`], as if the call had never been.
+    /// Undoes [`Calls::begin`], as if the call had never begun.
     pub(crate) fn cancel(&mut self, id: u64) {
         match self.states.remove(id) {
             Some(State::Waiting { .. }) => self.waiting -= 1,
@@ -219,7 +221,7 @@ impl Calls {
         }
     }
 
-    /// Nobody takes the result of a call any more.
+    /// Discards the result of a call, now or when it arrives.
     pub(crate) fn forget(&mut self, call: Call) {
         match self.states.get_mut(call.id) {
             Some(state @ State::Waiting { .. }) => {
@@ -237,7 +239,7 @@ impl Calls {
         }
     }
 
-    /// Gives up the calls whose last step is over.
+    /// Begins a step of the limit, and gives up the calls whose last step is over.
     pub(crate) fn begin_step(&mut self, step: u64, within: Lifetime) {
         for (_, state) in self.states.iter_mut() {
             let State::Waiting { awaited, asked, last_step } = state else { continue };
@@ -254,17 +256,17 @@ impl Calls {
         }
     }
 
-    /// How many calls were given up and are not answered.
+    /// Number of calls that were given up and are not answered.
     pub(crate) fn given_up(&self) -> usize {
         self.given_up
     }
 
-    /// Takes a permission that nobody wants.
+    /// Takes a permission that is to be given back.
     pub(crate) fn take_unwanted(&mut self) -> Option<Unwanted> {
         self.unwanted.pop()
     }
 
-    /// Adds a permission that nobody wants.
+    /// Adds a permission that is to be given back.
     pub(crate) fn add_unwanted(&mut self, unwanted: Unwanted) {
         self.unwanted.push(unwanted);
     }
@@ -286,7 +288,7 @@ impl Calls {
         self.unwanted.clear();
     }
 
-    /// How many calls have ended.
+    /// Number of calls that have ended.
     pub(crate) fn ended(&self) -> usize {
         self.ended
     }
@@ -296,13 +298,13 @@ impl Calls {
         self.waiting
     }
 
-    /// How many calls have ended since this was last asked.
+    /// Returns how many calls have ended since the last call of this function.
     pub(crate) fn count_ended(&mut self) -> usize {
         self.ended.wrapping_sub(std::mem::replace(&mut self.counted, self.ended))
     }
 }
 
-/// The permission that a call has brought.
+/// The permission in the result of a call, if it has one.
 fn granted(result: Result<Answer, Error>) -> Option<Permission> {
     match result {
         Ok(Answer::Granted(permission)) => Some(permission),

@@ -1,4 +1,4 @@
-//! How accesses travel to the node. The credential of an access tells which way it takes.
+//! Carriers of accesses to the node. The credential of an access selects its carrier.
 
 use crate::Error;
 use crate::access::Access;
@@ -6,14 +6,14 @@ use crate::control::Control;
 use crate::operations::Operations;
 use portcullis_nic::{LocalSpan, VerbsEndpoint};
 
-/// What carriers of one client share.
+/// State that the carriers of one client share.
 pub(crate) struct Link<'a, E: VerbsEndpoint> {
     pub(crate) endpoint: &'a mut E,
     pub(crate) operations: &'a mut Operations<E::Memory>,
     pub(crate) control: &'a mut Control,
 }
 
-/// An access that has its slot: the operation's id, and where in the arena the bytes are.
+/// An access that has its slot: the operation's id, and the place of the bytes in the arena.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun<'a> {
     pub(crate) operation: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Begun<'a> {
     pub(crate) access: &'a Access,
 }
 
-/// When an access is sent.
+/// Time at which an access is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Posting {
     /// As soon as there is room.
@@ -30,20 +30,20 @@ pub(crate) enum Posting {
     Staged,
 }
 
-/// A way for accesses to the node, in the order in which they are handed over.
+/// Sends accesses to the node in the order in which it takes them in.
 pub(crate) trait Carrier<E: VerbsEndpoint> {
-    /// Takes an access in: to be sent as soon as there is room, or to be staged for a batch.
+    /// Takes an access in, and sends it as soon as there is room or stages it for a batch.
     ///
     /// # Errors
-    /// [`Error::QueueFull`], or this end cannot carry the access. Nothing was taken in.
+    /// [`Error::QueueFull`], or the client's endpoint cannot carry the access. Nothing was taken in.
     fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error>;
 
-    /// Sends what was staged. Cannot fail: room was found when each access was taken in.
+    /// Sends the staged accesses. It cannot fail: room was found when each access was taken in.
     fn send_staged(&mut self, link: &mut Link<'_, E>);
 
-    /// Forgets what was staged with its operations, which never began.
+    /// Drops the staged accesses and their operations, which never began.
     fn cancel_staged(&mut self, link: &mut Link<'_, E>);
 
-    /// Forgets everything: the operations have ended.
+    /// Drops all accesses: the operations have ended.
     fn clear(&mut self);
 }

@@ -1,7 +1,8 @@
-//! Chunks that the node's NIC allocates and frees alone (OneSidedMW): the client asks workers there, by short messages.
+//! Chunks that the node's NIC allocates and frees alone (OneSidedMW): the client sends short messages to workers on the
+//! NIC.
 //!
-//! A worker answers in the order of the requests, so a reply needs no number. The client never asks for more chunks than
-//! it may hold: the worker would leave the request unanswered until a chunk is free.
+//! A worker answers in the order of the requests, so a reply needs no number. The client never requests more chunks
+//! than it may hold: the worker would leave the request unanswered until a chunk is free.
 
 use crate::calls::Calls;
 use crate::{Answer, Error, Permission};
@@ -14,7 +15,7 @@ use portcullis_offload::{Geometry, Handle, REQUEST_BYTES, Reply, reply_bytes};
 use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ChunkTerms, HandedOutBy, Refusal, RemoteAddress};
 use std::collections::VecDeque;
 
-/// Bytes of a request's place in the arena, and of a reply's.
+/// Bytes of the place of a request in the arena, and bytes of the place of a reply.
 const REQUEST_PLACE: u64 = REQUEST_BYTES.next_multiple_of(8);
 const REPLY_PLACE: u64 = reply_bytes::<CHUNK_QUEUE_PAIRS>().next_multiple_of(8);
 const LANE_BYTES: u64 = ASKING_DEPTH as u64 * (REQUEST_PLACE + REPLY_PLACE);
@@ -26,28 +27,28 @@ pub(crate) enum Worker {
     Free,
 }
 
-/// What a worker was asked.
+/// A request to a worker.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
-    /// Who waits for the answer. `None`: the client itself, which asks again what it did not get to know.
+    /// The call that waits for the answer. `None`: the client itself repeats a request whose answer it did not get.
     call: Option<u64>,
     /// The chunk to be freed.
     handle: Handle,
 }
 
-/// The queue pair on which one worker is asked.
+/// The queue pair for requests to one worker.
 #[derive(Debug, Default)]
 struct Lane {
-    /// What has no answer yet, in the order in which it was asked.
+    /// Requests without an answer, in the order in which they were sent.
     asked: VecDeque<Asked>,
     /// Requests that the NIC still needs.
     sending: usize,
-    /// Where the next request goes.
+    /// Slot of the next request.
     next: u32,
     is_broken: bool,
 }
 
-/// What a client may ask the workers for.
+/// The pool of chunks, and the client's terms in it.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     geometry: Geometry,
@@ -58,21 +59,21 @@ struct Share {
 #[derive(Debug)]
 pub(crate) struct Chunks {
     key: Lkey,
-    /// Where in the arena the messages are.
+    /// Offset of the messages in the arena.
     at: u64,
     /// `None`: the client has no workers.
     share: Option<Share>,
-    /// Chunks that the client holds or has asked for.
+    /// Chunks that the client holds or has requested.
     taken: u64,
-    /// Chunks that were to be freed when the worker broke: nobody knows whether they were.
+    /// Chunks that the worker may or may not have freed before it broke.
     unsure: Vec<Handle>,
-    /// How many of those were asked for again, and have no answer yet.
+    /// Number of repeated requests to free a chunk that have no answer yet.
     asked_again: usize,
     lanes: [Lane; 2],
 }
 
 impl Chunks {
-    /// Messages from `at` on in the arena.
+    /// Makes a client without workers whose messages lie from `at` on in the arena.
     pub(crate) fn new(endpoint: &impl VerbsEndpoint, at: u64) -> Self {
         Self {
             key: endpoint.arena_key(),
@@ -90,10 +91,10 @@ impl Chunks {
         if endpoint.size().asking_queue_pairs() == 0 { 0 } else { 2 * LANE_BYTES }
     }
 
-    /// The client has workers from here on.
+    /// Notes that the client has workers from now on.
     ///
     /// # Errors
-    /// [`Error::SessionLost`]: no pool is like that.
+    /// [`Error::SessionLost`]: no pool can have these terms.
     pub(crate) fn joined(&mut self, terms: ChunkTerms) -> Result<(), Error> {
         let ChunkTerms { base, chunks, chunk_bytes, .. } = terms;
         if chunk_bytes == 0 || chunks > Layout::<CHUNK_QUEUE_PAIRS>::CHUNKS_MAX {
@@ -103,20 +104,21 @@ impl Chunks {
         Ok(())
     }
 
-    /// What the node has said about the client's workers. `None`: there are none.
+    /// The terms that the node has sent for the client's workers. `None`: the client has no workers.
     pub(crate) fn terms(&self) -> Option<ChunkTerms> {
         self.share.map(|share| share.terms)
     }
 
-    /// Whether the node's CPU hands chunks out: there are no workers to be asked.
+    /// Returns whether the node's CPU hands out chunks, so that there are no workers.
     pub(crate) fn are_by_cpu(&self) -> bool {
         self.share.is_some_and(|share| share.terms.by == HandedOutBy::Cpu)
     }
 
-    /// Begins to ask for workers. Until they are there nothing is asked of those that broke.
+    /// Prepares a request for workers. If workers broke, the client sends them no requests until the new ones are
+    /// there.
     ///
     /// # Errors
-    /// The client has workers.
+    /// [`Refusal::Malformed`]: the client has workers, and none of them broke.
     pub(crate) fn join(&mut self) -> Result<(), Error> {
         if self.share.is_some() {
             if !self.lanes.iter().any(|lane| lane.is_broken) {
@@ -127,8 +129,8 @@ impl Chunks {
         Ok(())
     }
 
-    /// The client has other workers than before, and holds so many chunks. It asks again for what was to be freed, and
-    /// for no chunk before that is done: it could be one of those.
+    /// Begins to use new workers; the client holds `held` chunks. It repeats the unanswered requests to free chunks,
+    /// and requests no chunk before they are answered: the worker might hand out one of these chunks.
     pub(crate) fn resume<E: VerbsEndpoint>(&mut self, endpoint: &mut E, calls: &mut Calls, held: u64) {
         for worker in [Worker::Alloc, Worker::Free] {
             self.broke(calls, worker);
@@ -144,10 +146,10 @@ impl Chunks {
         }
     }
 
-    /// Asks for a chunk.
+    /// Requests a chunk.
     ///
     /// # Errors
-    /// [`Error::Quota`], [`Error::QueueFull`], or there are no workers. Nothing was sent.
+    /// [`Error::Quota`], [`Error::QueueFull`], or the client has no workers. Nothing was sent.
     pub(crate) fn allocate<E: VerbsEndpoint>(&mut self, endpoint: &mut E, call: u64) -> Result<(), Error> {
         let quota = self.share()?.terms.quota;
         if self.taken >= quota {
@@ -161,10 +163,10 @@ impl Chunks {
         Ok(())
     }
 
-    /// Asks for the end of the chunk at an address.
+    /// Requests that the worker free the chunk at an address.
     ///
     /// # Errors
-    /// [`Error::ForeignChunk`], [`Error::QueueFull`], or there are no workers. Nothing was sent.
+    /// [`Error::ForeignChunk`], [`Error::QueueFull`], or the client has no workers. Nothing was sent.
     pub(crate) fn free<E: VerbsEndpoint>(
         &mut self,
         endpoint: &mut E,
@@ -247,7 +249,7 @@ impl Chunks {
         }
     }
 
-    /// What a worker's answer means.
+    /// Converts a worker's answer into the result of the call.
     fn judge(&mut self, worker: Worker, reply: &Reply<CHUNK_QUEUE_PAIRS>) -> Result<Answer, Error> {
         match (worker, reply.is_done) {
             (Worker::Alloc, true) => Ok(Answer::Granted(Permission::of_chunk(reply))),
@@ -263,7 +265,7 @@ impl Chunks {
         }
     }
 
-    /// Nothing more comes from a worker: what it was asked may have been done or not.
+    /// Marks a worker as broken. It sends no more answers, and may or may not have carried out the pending requests.
     fn broke(&mut self, calls: &mut Calls, worker: Worker) {
         let lane = &mut self.lanes[worker as usize];
         lane.is_broken = true;
@@ -278,7 +280,7 @@ impl Chunks {
         }
     }
 
-    /// The worker whose queue pair a completion is of.
+    /// The worker to whose queue pair a completion belongs.
     pub(crate) fn worker_of<E: VerbsEndpoint>(completion: &Completion) -> Option<Worker> {
         let [alloc, free] = E::ASKING;
         match completion.queue_pair {
@@ -288,7 +290,7 @@ impl Chunks {
         }
     }
 
-    /// Forgets everything: the calls have ended.
+    /// Drops all requests: the calls have ended.
     pub(crate) fn clear(&mut self) {
         self.share = None;
         for lane in &mut self.lanes {

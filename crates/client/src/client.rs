@@ -1,4 +1,4 @@
-//! The client itself: its parts, the calls of the control path, and the poll that moves everything.
+//! The client: its parts, the calls of the control path, and the poll that drives them.
 
 use crate::buffer::Blocks;
 use crate::calls::{Asked, Awaited, Calls};
@@ -26,10 +26,10 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Completions that are polled at once.
+/// The most completions that one poll of the endpoint returns.
 const COMPLETIONS_MOST: usize = 256;
 
-/// How often one poll asks for that many, which bounds the time of one call.
+/// The most polls of the endpoint in one [`Client::take_in`], which bounds the time of the call.
 const ROUNDS_MOST: usize = 16;
 
 /// A revocation that was not begun, with its permission.
@@ -38,7 +38,7 @@ const ROUNDS_MOST: usize = 16;
 pub struct NotRevoked {
     /// The permission that was handed in.
     pub permission: Box<Permission>,
-    /// Why.
+    /// The reason.
     #[source]
     pub error: Error,
 }
@@ -60,15 +60,15 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) control: Control,
     pub(crate) calls: Calls,
     pub(crate) messages: Messages,
-    /// Accesses without queue pairs.
+    /// The carrier of accesses without queue pairs.
     pub(crate) one_shots: OneShots,
-    /// Extensions that the node is to confirm.
+    /// Calls of extensions that the node must confirm.
     pub(crate) confirmations: VecDeque<u64>,
     /// Calls of a batch that is being collected.
     pub(crate) staged_calls: Vec<u64>,
-    /// How much a batch holds that waits to be resumed.
+    /// Number of operations and calls in a batch that waits to be resumed.
     pub(crate) set_aside: Option<usize>,
-    /// Why the session is over, if it is.
+    /// The error that ended the session, if it is over.
     pub(crate) over: Option<Error>,
     /// For how long operations and calls may be under way.
     pub(crate) limit: Limit,
@@ -80,7 +80,7 @@ pub struct Client<E: VerbsEndpoint> {
 }
 
 impl<E: VerbsEndpoint> Client<E> {
-    /// A client on an endpoint that has not been used yet.
+    /// Makes a client on an endpoint that has not been used yet.
     ///
     /// # Errors
     /// [`Error::ArenaFull`]: the arena is too short for the control messages and the operations' words.
@@ -119,7 +119,7 @@ impl<E: VerbsEndpoint> Client<E> {
         Ok(client)
     }
 
-    /// A buffer of `length` bytes in the arena. It holds whatever was there before.
+    /// Returns a buffer of `length` bytes in the arena. It holds whatever its bytes held before.
     ///
     /// # Errors
     /// [`Error::ArenaFull`].
@@ -127,30 +127,31 @@ impl<E: VerbsEndpoint> Client<E> {
         self.blocks.buffer(length)
     }
 
-    /// Asks for memory and a permission over it (Patronus §5.1). Answered with [`Answer::Granted`].
+    /// Requests memory and a permission over it (Patronus §5.1). The answer is [`Answer::Granted`].
     ///
     /// # Errors
-    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
     pub fn allocate(&mut self, now: Moment, ask: Allocate) -> Result<Call, Error> {
         self.call(ask.awaited(now), ask.body())
     }
 
-    /// Asks for a permission over an object that exists. Answered with [`Answer::Granted`].
+    /// Requests a permission over an object that exists. The answer is [`Answer::Granted`].
     ///
-    /// The permission's deadline counts from when the request was sent, plus the time that it waited at the node.
+    /// The permission's deadline counts from the moment at which the request was sent, plus the time that it waited at
+    /// the node.
     ///
     /// # Errors
-    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
     pub fn acquire(&mut self, now: Moment, ask: Acquire) -> Result<Call, Error> {
         self.call(ask.awaited(now), ask.body())
     }
 
-    /// Ends a permission; `free` also lets go of a kept object. Answered with [`Answer::Done`].
+    /// Ends a permission; `free` also frees a kept object. The answer is [`Answer::Done`].
     ///
     /// Operations still under way race with the end of their permission: take their outcomes first.
     ///
     /// # Errors
-    /// [`NotRevoked`] with the permission back: [`Error::QueueFull`], or what ended the session.
+    /// [`NotRevoked`] with the permission back: [`Error::QueueFull`], or the error that ended the session.
     pub fn revoke(&mut self, _now: Moment, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
         self.end_permission(permission, free)
     }
@@ -160,16 +161,17 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Done, body).map_err(|error| NotRevoked { permission: Box::new(permission), error })
     }
 
-    /// Frees an object and its members: from the answer on, [`Answer::Done`], nothing of them is granted any more. Permissions over
-    /// them stay, and the memory goes with the last one.
+    /// Frees an object and its members. After the answer, [`Answer::Done`], the node grants no more permissions over
+    /// them. Existing permissions stay, and the memory is freed when the last of them ends.
     ///
     /// # Errors
-    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
     pub fn free(&mut self, object: ObjectRef) -> Result<Call, Error> {
         self.free_with(object, Holders::Stay)
     }
 
-    /// The same. `holders` says what becomes of the permissions over the object, and what the answer waits for.
+    /// Frees an object and its members. `holders` decides whether the permissions over the object stay, and what the
+    /// answer waits for.
     ///
     /// # Errors
     /// As [`Client::free`].
@@ -177,7 +179,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Done, RequestBody::Free { object: object.into(), holders })
     }
 
-    /// The same for the tenant's object that starts at `address` now: see [`Acquire::dangerous_at`].
+    /// Frees the tenant's object that starts at `address` now: see [`Acquire::dangerous_at`].
     ///
     /// # Errors
     /// As [`Client::free`].
@@ -186,11 +188,11 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Done, RequestBody::Free { object, holders: Holders::Stay })
     }
 
-    /// Keeps an object for another time from here on. [`Keep::No`]: the object goes once its last permission has ended.
-    /// Answered with [`Answer::Done`].
+    /// Changes for how long the node keeps an object. [`Keep::No`]: the object is freed once its last permission has
+    /// ended. The answer is [`Answer::Done`].
     ///
     /// # Errors
-    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
     pub fn keep_object(&mut self, object: ObjectRef, keep: Keep) -> Result<Call, Error> {
         self.call(Awaited::Done, RequestBody::Keep { object: object.into(), keep })
     }
@@ -201,7 +203,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.ask(awaited, body)
     }
 
-    /// The same within a batch.
+    /// Sends a request, or adds it to the batch that is being collected.
     pub(crate) fn ask(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
         if let Some(error) = self.over {
             return Err(error);
@@ -215,19 +217,19 @@ impl<E: VerbsEndpoint> Client<E> {
         Ok(Call { id })
     }
 
-    /// The result of a call, once. `None`: it is under way, or its result was taken.
+    /// Takes the result of a call. `None`: the call is under way, or its result was taken.
     pub fn take_call(&mut self, call: Call) -> Option<Result<Answer, Error>> {
         self.calls.take(call)
     }
 
-    /// The outcome of an operation, once. `None`: it is under way, or its outcome was taken.
+    /// Takes the outcome of an operation. `None`: the operation is under way, or its outcome was taken.
     #[inline]
     pub fn take(&mut self, operation: Operation) -> Option<Outcome<E::Memory>> {
         self.operations.take(operation)
     }
 
-    /// The buffer and the value of an operation that was carried out and that [`Client::drain_ended`] has named: the
-    /// quick way to most outcomes. `None`: [`Client::take`] has the outcome, if there is one.
+    /// Takes the buffer and the value of an operation that was carried out and that [`Client::drain_ended`] has
+    /// returned: the quick way to most outcomes. `None`: [`Client::take`] has the outcome, if there is one.
     #[inline]
     pub fn take_success(&mut self, operation: Operation) -> Option<(Option<Buffer<E::Memory>>, u64)> {
         self.operations.take_success(operation)
@@ -239,15 +241,15 @@ impl<E: VerbsEndpoint> Client<E> {
         self.operations.drain(into);
     }
 
-    /// Appends the operations that have ended and were not taken, in the order of their ends. Each is named once: its
-    /// outcome waits for [`Client::take`], and [`Client::drain`] does not return it.
+    /// Appends the operations that have ended and were not taken, in the order of their ends. Each is returned once:
+    /// its outcome waits for [`Client::take`], and [`Client::drain`] does not return it.
     #[inline]
     pub fn drain_ended(&mut self, into: &mut Vec<Operation>) {
         self.operations.drain_ended(into);
     }
 
-    /// Takes in what the NIC reports, and acts on it: ends operations and calls, switches queue pairs, sends what
-    /// waited. Returns how many operations and calls ended. Never blocks.
+    /// Polls the NIC and acts on its completions: ends operations and calls, switches queue pairs, sends what waited
+    /// for room. Returns how many operations and calls ended. Never blocks.
     ///
     /// Events are judged by `now`, so it must not have been read before something else that takes time, such as a
     /// sleep. A caller that cannot read a clock each time calls [`Client::take_in`] first.
@@ -256,8 +258,9 @@ impl<E: VerbsEndpoint> Client<E> {
         self.judge(now)
     }
 
-    /// Takes in what the NIC reports, as far as it does not depend on the time: operations that were carried out end.
-    /// Returns whether [`Client::judge`] has something to do, with a time that is read after this. Never blocks.
+    /// Polls the NIC and handles the completions that do not depend on the time: ends the operations that were carried
+    /// out. Returns whether [`Client::judge`] has something to do, with a time that is read after this call. Never
+    /// blocks.
     pub fn take_in(&mut self) -> bool {
         if self.over.is_some() {
             return false;
@@ -267,7 +270,7 @@ impl<E: VerbsEndpoint> Client<E> {
             completions.clear();
             let came = self.endpoint.poll(COMPLETIONS_MOST, &mut completions);
             for completion in &completions {
-                // What comes after a completion that is to be judged is judged after it.
+                // Completions keep their order: all that follow one that waits for [`Client::judge`] wait as well.
                 let timeless = self.unjudged.is_empty() && self.queue_pairs.has(completion.queue_pair);
                 if timeless && self.queue_pairs.succeeded(&mut self.operations, completion) {
                     continue;
@@ -278,7 +281,7 @@ impl<E: VerbsEndpoint> Client<E> {
                     self.unjudged.push(*completion);
                 }
             }
-            // The endpoint may have stopped early, so that something is acted upon before it reports more.
+            // The endpoint may have returned early, so that the client acts on a completion before it gets more.
             if came < COMPLETIONS_MOST || !self.unjudged.is_empty() {
                 break;
             }
@@ -287,9 +290,9 @@ impl<E: VerbsEndpoint> Client<E> {
         !self.unjudged.is_empty() || self.is_unsettled()
     }
 
-    /// Judges by the time what was taken in, and acts on it: refusals, extensions, answers of the node, rebuilds, and
-    /// what waited for room. Nothing is posted that has expired meanwhile. Returns how many operations and calls have
-    /// ended since the last time, including those that ended as they were taken in.
+    /// Handles the completions that depend on the time: refusals, extensions, answers of the node, and rebuilds. Posts
+    /// what waited for room, except for operations whose permission has expired meanwhile. Returns how many operations
+    /// and calls have ended since the last call, including those that [`Client::take_in`] ended.
     ///
     /// `now` must have been read after [`Client::take_in`] has returned.
     pub fn judge(&mut self, now: Moment) -> usize {
@@ -301,7 +304,7 @@ impl<E: VerbsEndpoint> Client<E> {
                 let (queue_pairs, _, mut link) = self.carriers();
                 queue_pairs.completed(&mut link, now, &completion);
             } else if completion.queue_pair == E::ONE_SHOT {
-                // A node that has started anew answers at the same address, and knows no key of its former life.
+                // A restarted node answers at the same address, and knows no key from before the restart.
                 if completion.status == Status::RemoteAccessError && !self.endpoint.node_alive() {
                     self.node_gone();
                 }
@@ -320,7 +323,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.operations.count_ended() + self.calls.count_ended()
     }
 
-    /// Whether something is left to do that may be possible by now.
+    /// Returns whether there is pending work that may be possible by now.
     fn is_unsettled(&self) -> bool {
         self.next_rebuild().is_some()
             || self.queue_pairs.is_backed_up()
@@ -333,26 +336,26 @@ impl<E: VerbsEndpoint> Client<E> {
             || self.calls.has_unwanted()
     }
 
-    /// The carriers, and what they share.
+    /// The carriers for queue pairs and for messages, and the state that they share.
     #[inline]
     pub(crate) fn carriers(&mut self) -> (&mut QueuePairs, &mut Messages, Link<'_, E>) {
         let Self { endpoint, operations, control, queue_pairs, messages, .. } = self;
         (queue_pairs, messages, Link { endpoint, operations, control })
     }
 
-    /// The carrier of accesses to chunks, and what it shares with the others.
+    /// The carrier of accesses to chunks, and the state that it shares with the others.
     pub(crate) fn chunk_carrier(&mut self) -> (&mut QueuePairs, Link<'_, E>) {
         let Self { endpoint, operations, control, chunk_queue_pairs, .. } = self;
         (chunk_queue_pairs, Link { endpoint, operations, control })
     }
 
-    /// The carrier of accesses without queue pairs, and what it shares with the others.
+    /// The carrier of accesses without queue pairs, and the state that it shares with the others.
     pub(crate) fn one_shot_carrier(&mut self) -> (&mut OneShots, Link<'_, E>) {
         let Self { endpoint, operations, control, one_shots, .. } = self;
         (one_shots, Link { endpoint, operations, control })
     }
 
-    /// Whether this end has a way for accesses with such a credential.
+    /// Returns whether this client's endpoint can carry accesses with the credential.
     pub(crate) fn can_carry(&self, credential: &Credential) -> bool {
         match credential {
             Credential::Keys { .. } | Credential::Group(_) => self.endpoint.size().data_queue_pairs > 0,
@@ -362,53 +365,56 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
-    /// Whether operations are carried out in the order in which they are posted. Over UDP they are not: there one operation
-    /// may be lost and a later one carried out.
+    /// Returns whether the node carries out operations in the order in which they are posted. Over UDP it does not: one
+    /// operation may be lost and a later one carried out.
     #[inline]
     pub fn keeps_order(&self) -> bool {
         !self.endpoint.has_one_shots()
     }
 
-    /// Has the next operation begin only when all before it have ended. On queue pairs this changes nothing: they keep the
-    /// order in which operations are posted. Over UDP operations have no order without it (1RMA §4.4).
+    /// Makes the next operation wait until all operations before it have ended. On queue pairs this changes nothing:
+    /// they keep the order in which operations are posted. Over UDP operations have no order without a fence (1RMA
+    /// §4.4).
     pub fn fence(&mut self) {
         self.one_shots.fence();
     }
 
-    /// When the node is to be asked for a rebuild next.
+    /// The moment of the next request for a rebuild, if any is due.
     fn next_rebuild(&self) -> Option<Moment> {
         [self.queue_pairs.next_wake(), self.chunk_queue_pairs.next_wake()].into_iter().flatten().min()
     }
 
-    /// Asks the node for workers on its NIC, which allocate and free chunks for this client from then on (OneSidedMW).
-    /// Answered with [`Answer::Chunks`].
+    /// Requests workers on the node's NIC, which allocate and free chunks for this client from then on (OneSidedMW).
+    /// The answer is [`Answer::Chunks`].
     ///
-    /// If a worker has broken, requests end with [`Refusal::NicFailed`], and the client asks for workers again by this call.
-    /// It keeps its chunks, with the keys that they have. An allocation that ended so has not happened. A chunk whose free
-    /// ended so is freed at the latest when this call is answered and the next chunk is allocated.
+    /// If a worker has broken, requests end with [`Refusal::NicFailed`], and the caller requests new workers by this
+    /// call. The client keeps its chunks and their keys. An allocation that ended with this error has not happened. A
+    /// chunk whose free ended with this error is freed at the latest when this call is answered and the next chunk is
+    /// allocated.
     ///
     /// # Errors
-    /// The client has workers already ([`Refusal::Malformed`]), [`Error::QueueFull`], or what ended the session. Nothing was
-    /// begun.
+    /// The client has workers already ([`Refusal::Malformed`]), [`Error::QueueFull`], or the error that ended the
+    /// session. Nothing was begun.
     pub fn join_chunks(&mut self) -> Result<Call, Error> {
         self.chunks.join()?;
         self.call(Awaited::Chunks, RequestBody::JoinChunks)
     }
 
-    /// What the node answered to [`Client::join_chunks`]. `None`: it has not been asked, or refused.
+    /// Returns the node's answer to [`Client::join_chunks`]. `None`: the client has not called it, or the node has
+    /// refused or not answered yet.
     #[must_use]
     pub fn chunk_terms(&self) -> Option<ChunkTerms> {
         self.chunks.terms()
     }
 
-    /// Asks for a chunk: a worker on the node's NIC, so that the node's CPU has no part in it, or the node's CPU where the NIC
-    /// has no chains ([`ChunkTerms::by`](portcullis_protocol::ChunkTerms::by)). Answered with [`Answer::Granted`]: the
-    /// permission ends when the chunk is freed, and not before. If no chunk is free, the call ends with
-    /// [`Error::NoFreeChunk`].
+    /// Requests a chunk from a worker on the node's NIC, so that the node's CPU has no part in it, or from the node's
+    /// CPU if the NIC has no chains ([`ChunkTerms::by`](portcullis_protocol::ChunkTerms::by)). The answer is
+    /// [`Answer::Granted`]: the permission ends when the chunk is freed, and not before. If no chunk is free, the call
+    /// ends with [`Error::NoFreeChunk`].
     ///
     /// # Errors
-    /// [`Error::QueueFull`], [`Error::Quota`], [`Refusal::NoChunks`] before [`Client::join_chunks`] was answered, or what
-    /// ended the session. Nothing was begun.
+    /// [`Error::QueueFull`], [`Error::Quota`], [`Refusal::NoChunks`] before [`Client::join_chunks`] was answered, or
+    /// the error that ended the session. Nothing was begun.
     pub fn allocate_chunk(&mut self) -> Result<Call, Error> {
         if self.chunks.are_by_cpu() {
             return self.call(Awaited::Chunk, RequestBody::AllocateChunk);
@@ -416,14 +422,14 @@ impl<E: VerbsEndpoint> Client<E> {
         self.ask_worker(Chunks::allocate)
     }
 
-    /// Frees a chunk. The NIC takes its windows away and zeroes it before anybody gets it again. Answered with
+    /// Frees a chunk. The NIC unbinds its windows and zeroes it before any client gets it again. The answer is
     /// [`Answer::Done`].
     ///
     /// Operations still under way race with the end of their chunk: take their outcomes first.
     ///
     /// # Errors
-    /// [`NotRevoked`] with the permission back: [`Error::ForeignChunk`] if it is over no chunk, [`Error::QueueFull`], or what
-    /// ended the session.
+    /// [`NotRevoked`] with the permission back: [`Error::ForeignChunk`] if the permission is over no chunk,
+    /// [`Error::QueueFull`], or the error that ended the session.
     pub fn free_chunk(&mut self, permission: Permission) -> Result<Call, NotRevoked> {
         if self.chunks.are_by_cpu() {
             let body = RequestBody::Revoke { permission: permission.id(), free: true };
@@ -435,8 +441,8 @@ impl<E: VerbsEndpoint> Client<E> {
             .map_err(|error| NotRevoked { permission: Box::new(permission), error })
     }
 
-    /// Asks for the end of whichever chunk is at an address: for hostile tests. The worker frees it only if this client
-    /// holds it; otherwise the call ends with [`Error::ForeignChunk`].
+    /// Requests that a worker free the chunk at an address, even if another client holds it: for hostile tests. The
+    /// worker frees it only if this client holds it; otherwise the call ends with [`Error::ForeignChunk`].
     ///
     /// # Errors
     /// As [`Client::free_chunk`].
@@ -460,7 +466,7 @@ impl<E: VerbsEndpoint> Client<E> {
         Ok(Call { id })
     }
 
-    /// Acts on what has become possible.
+    /// Does the pending work that has become possible.
     fn settle(&mut self, now: Moment) {
         while let Some(extended) = self.operations.next_extended() {
             self.lifetime_swapped(now, extended);
@@ -511,14 +517,14 @@ impl<E: VerbsEndpoint> Client<E> {
     fn call_answered(&mut self, now: Moment, id: u64, body: ReplyBody) {
         let Some(awaited) = self.calls.awaited(id) else { return };
         let result = match (awaited, body) {
-            // What the node granted is of no use here.
+            // The client cannot use the permission that the node granted.
             (_, ReplyBody::Granted(granted)) if !self.can_carry(&granted.credential) => {
                 Err(Error::SessionLost)
             }
             (Awaited::Grant { requested_at, rights, sharing, .. }, ReplyBody::Granted(granted)) => {
                 Ok(Answer::Granted(Permission::new(granted, requested_at, (rights, sharing), &self.mark)))
             }
-            // It has no deadline, so it does not matter when it was asked for.
+            // A chunk has no deadline, so the time of the request does not matter.
             (Awaited::Chunk, ReplyBody::Granted(granted)) => {
                 let rights = Rights::READ | Rights::WRITE | Rights::ATOMIC;
                 Ok(Answer::Granted(Permission::new(
@@ -547,19 +553,19 @@ impl<E: VerbsEndpoint> Client<E> {
                 Err(if expired { Error::Expired } else { Error::Revoked })
             }
             (_, ReplyBody::Refused(refusal)) => Err(refusal.into()),
-            // An answer to another question: what the node did is unknown.
+            // The answer does not fit the request, so what the node did is unknown.
             _ => Err(Error::SessionLost),
         };
         self.calls.finish(id, result);
     }
 
-    /// Tells the client that its node is gone: everything under way ends with [`Error::NodeGone`], and nothing
-    /// can be begun any more.
+    /// Notes that the node is gone: everything under way ends with [`Error::NodeGone`], and nothing can be begun any
+    /// more.
     pub fn node_gone(&mut self) {
         self.end(Error::NodeGone);
     }
 
-    /// Ends the session and everything in it. The first reason stays.
+    /// Ends the session and everything in it. If it has ended before, the first error stays.
     pub(crate) fn end(&mut self, error: Error) {
         let error = *self.over.get_or_insert(error);
         Carrier::<E>::clear(&mut self.queue_pairs);
@@ -567,71 +573,74 @@ impl<E: VerbsEndpoint> Client<E> {
         self.chunks.clear();
         Carrier::<E>::clear(&mut self.messages);
         Carrier::<E>::clear(&mut self.one_shots);
-        // What a batch holds that waits to be resumed ends with the rest.
+        // The contents of a batch that waits to be resumed end with the rest.
         self.staged_calls.clear();
         self.set_aside = None;
         self.confirmations.clear();
         self.operations.finish_all(error);
         self.calls.finish_all(error);
-        // The calls they belong to have just ended.
+        // The calls to which these extensions belong have just ended.
         while self.operations.next_extended().is_some() {}
     }
 
-    /// Why nothing can be begun any more. `None`: the session stands.
+    /// Returns the error that ended the session. `None`: the session stands.
     #[must_use]
     pub fn over(&self) -> Option<Error> {
         self.over
     }
 
-    /// How many calls of the control path there is room for now.
+    /// Returns how many calls of the control path there is room for now.
     #[must_use]
     pub fn room_for_calls(&self) -> usize {
         self.control.room()
     }
 
-    /// How many calls of the control path can be under way at once.
+    /// Returns how many calls of the control path can be under way at once.
     #[must_use]
     pub fn calls_max(&self) -> usize {
         self.control.room_at_most()
     }
 
-    /// How many operations and calls have ended: a wait sees by it whether anything goes on.
+    /// Returns how many operations and calls have ended. A waiting caller learns from it whether the client makes
+    /// progress.
     #[must_use]
     pub fn ended(&self) -> u64 {
         (self.operations.ended() + self.calls.ended()) as u64
     }
 
-    /// Operations and calls that have begun and not ended.
+    /// Returns the number of operations and calls that have begun and not ended.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.operations.under_way() + self.calls.waiting()
     }
 
-    /// When [`Client::poll`] has something to do even if no completion comes, if ever.
+    /// Returns the moment at which [`Client::poll`] has something to do even if no completion arrives. `None`: there is
+    /// no such moment.
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
-        // Without room for the message, only a completion moves anything.
+        // Without room for the message, a rebuild has to wait for a completion.
         let rebuild = self.next_rebuild().filter(|_| self.control.has_room(true));
         let step = self.limit.step_ends().filter(|_| self.pending() > 0);
         rebuild.into_iter().chain(step).min()
     }
 
-    /// Sets for how long operations and calls that begin from here on may be under way; a request that may wait at the node has that
-    /// time besides. Then they end with [`Error::TimedOut`]. `None`: as long as it takes, as it is at first.
+    /// Sets for how long operations and calls that begin from now on may be under way; a request that may wait at the
+    /// node has that time besides. Then they end with [`Error::TimedOut`]. `None`, the default: there is no limit.
     ///
-    /// The limit is kept to within an eighth of it where the client is polled, or [`Client::tick`] called, at [`Client::next_wake`].
+    /// The limit is kept to within an eighth of it if the caller polls the client, or calls [`Client::tick`], at
+    /// [`Client::next_wake`].
     pub fn limit_to(&mut self, within: Option<Lifetime>) {
         self.limit.set(within);
     }
 
-    /// The limit of [`Client::limit_to`].
+    /// Returns the limit that [`Client::limit_to`] set.
     #[must_use]
     pub fn limit(&self) -> Option<Lifetime> {
         self.limit.within()
     }
 
-    /// Gives up what has been under way for too long, as [`Client::judge`] also does. For callers that wait, between two calls of
-    /// [`Client::take_in`]: what has come is not given up.
+    /// Gives up what has been under way for too long, as [`Client::judge`] also does. A waiting caller calls it between
+    /// two calls of [`Client::take_in`], so that no operation is given up whose completion has arrived.
     pub fn tick(&mut self, now: Moment) {
         if self.limit.advance(now)
             && !planted::is(Fault::LimitNotKept)
@@ -643,23 +652,24 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
-    /// Whether something was given up that has not ended at the node: it stands still, or cannot be reached.
+    /// Returns whether something was given up that has not ended at the node: the node stands still, or cannot be
+    /// reached.
     #[must_use]
     pub fn has_given_up(&self) -> bool {
         self.operations.given_up() + self.calls.given_up() > 0
     }
 
-    /// Says that nobody takes the result of a call any more. A permission that it brings is given back.
+    /// Discards the result of a call. If the call brings a permission, the client gives it back.
     pub fn forget(&mut self, call: Call) {
         self.calls.forget(call);
     }
 
-    /// Ends a permission that nobody wants, as soon as there is room for the message.
+    /// Ends a permission that the caller does not need, as soon as there is room for the message.
     pub fn give_back(&mut self, permission: Permission) {
         self.calls.add_unwanted((permission, false));
     }
 
-    /// Asks for the ends of the permissions that came too late.
+    /// Sends requests to end the permissions that wait to be given back.
     fn give_back_unwanted(&mut self) {
         while self.control.has_room(false)
             && let Some((permission, free)) = self.calls.take_unwanted()
@@ -672,26 +682,26 @@ impl<E: VerbsEndpoint> Client<E> {
                 Err(NotRevoked { permission, error: Error::QueueFull { .. } }) => {
                     return self.calls.add_unwanted((*permission, free));
                 }
-                // It has ended, or does with the session.
+                // The permission has ended, or ends with the session.
                 Err(_) => {}
             }
         }
     }
 
-    /// How often queue pairs broke and what it cost. Those for chunks count too.
+    /// Returns how often queue pairs broke and what it cost, including the queue pairs for chunks.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.queue_pairs.counters().and(self.chunk_queue_pairs.counters())
     }
 
-    /// The endpoint, to wait on it.
+    /// Returns the endpoint, to wait on it.
     pub fn endpoint(&mut self) -> &mut E {
         &mut self.endpoint
     }
 }
 
 impl<E: VerbsEndpoint + Pollable> Client<E> {
-    /// What an event loop waits for, after [`Pollable::arm`].
+    /// Returns the descriptor that an event loop waits for, after [`Pollable::arm`].
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.endpoint.descriptor()
     }

@@ -14,8 +14,8 @@ pub const CALLS_MAX: u32 = 1024;
 /// The configuration of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientConfig {
-    /// Whether another queue pair stands in for a broken one at once (Patronus §5.5). Otherwise everything waits until
-    /// the node has rebuilt it: the other half of Table 5.
+    /// Whether another queue pair replaces a broken one at once (Patronus §5.5). Otherwise everything waits until the
+    /// node has rebuilt the broken one: the other half of Table 5.
     pub use_spares: bool,
     /// Operations that may have begun and not been taken yet; each costs 8 bytes of the arena.
     pub operations_max: u32,
@@ -30,7 +30,7 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
-    /// The error of a full backlog.
+    /// The error for a full backlog.
     pub(crate) fn backlog_full(&self) -> Error {
         Error::QueueFull { limit: u64::try_from(self.backlog_max).unwrap_or(u64::MAX) }
     }

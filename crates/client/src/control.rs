@@ -1,4 +1,4 @@
-//! Control messages: their slots in the arena, and which request a reply belongs to.
+//! Control messages: their slots in the arena, and the matching of replies to requests.
 
 use crate::Error;
 use portcullis_nic::{
@@ -20,18 +20,18 @@ const INDEX_MASK: u32 = 0xFFFF;
 pub(crate) struct Piece {
     /// The operation's id.
     pub(crate) operation: u64,
-    /// Where in the operation's buffer it starts.
+    /// Offset of the piece in the operation's buffer.
     pub(crate) offset: u64,
-    /// How many bytes the reply has to bring; zero if none.
+    /// Bytes that the reply must bring; zero if none.
     pub(crate) length: u64,
 }
 
-/// What a request was sent for.
+/// Purpose of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// A call of the caller: its id.
+    /// A call of the caller, by its id.
     Call(u64),
-    /// A rebuild of this data queue pair.
+    /// A rebuild of this queue pair.
     Recover(u32),
     /// A part of an operation.
     Piece(Piece),
@@ -42,7 +42,7 @@ pub(crate) enum Purpose {
 pub(crate) struct Arrived {
     pub(crate) purpose: Purpose,
     pub(crate) body: ReplyBody,
-    /// Where in the arena the reply's data is, and how many bytes of it came.
+    /// Offset of the reply's data in the arena, and the number of bytes that arrived.
     pub(crate) data: (u64, u64),
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Control {
     message_bytes: u32,
     slots: Vec<Slot>,
     free: Vec<u16>,
-    /// Receives that are to be posted.
+    /// Slots of receives that wait to be posted.
     owed: Vec<u16>,
     /// Requests of a batch that is being collected, and those of a posted batch that the queue had no room for.
     held: Vec<WorkRequest>,
@@ -100,23 +100,23 @@ impl Control {
         self.slots.len() as u64
     }
 
-    /// Slots that stay free for requests for rebuilds. Calls may wait for other clients for as long as they like, and
-    /// without its rebuild nothing moves on a data queue pair.
+    /// Number of slots that stay free for requests for rebuilds. Calls may wait for other clients without a limit, and
+    /// a broken data queue pair carries nothing before its rebuild.
     fn kept_for(&self, rebuild: bool) -> usize {
         usize::from(!rebuild && self.slots.len() > 1)
     }
 
-    /// How many requests that are for no rebuild can be sent now.
+    /// Returns how many requests other than for rebuilds can be sent now.
     pub(crate) fn room(&self) -> usize {
         self.free.len().saturating_sub(self.kept_for(false))
     }
 
-    /// How many of them can be under way at once.
+    /// Returns how many requests other than for rebuilds can be under way at once.
     pub(crate) fn room_at_most(&self) -> usize {
         self.slots.len() - self.kept_for(false)
     }
 
-    /// Whether a request can be sent. `rebuild`: one for a rebuild.
+    /// Returns whether a request can be sent. `rebuild`: the request is for a rebuild.
     pub(crate) fn has_room(&self, rebuild: bool) -> bool {
         self.free.len() > self.kept_for(rebuild)
     }
@@ -129,7 +129,7 @@ impl Control {
         u64::from(self.message_bytes) * (self.depth() + u64::from(index))
     }
 
-    /// Sends a request with `data` behind it. Returns whether there was room: otherwise nothing was sent.
+    /// Sends a request with `data` behind it. Returns whether there was room. Without room nothing is sent.
     pub(crate) fn ask<E: VerbsEndpoint>(
         &mut self,
         endpoint: &mut E,
@@ -164,18 +164,18 @@ impl Control {
         true
     }
 
-    /// Collects the requests from here on, to be sent with one doorbell.
+    /// Begins to collect requests, to be sent with one doorbell.
     pub(crate) fn hold(&mut self) {
         self.holding = true;
     }
 
-    /// Sends what was collected.
+    /// Stops collecting, and sends the collected requests.
     pub(crate) fn release<E: VerbsEndpoint>(&mut self, endpoint: &mut E) {
         self.holding = false;
         self.send_held(endpoint);
     }
 
-    /// Sends what was collected, as far as the queue has room for it.
+    /// Sends the collected requests, as far as the queue has room for them.
     pub(crate) fn send_held<E: VerbsEndpoint>(&mut self, endpoint: &mut E) {
         if !self.held.is_empty() && !self.holding {
             let posted = endpoint.post_control(&self.held);
@@ -183,12 +183,12 @@ impl Control {
         }
     }
 
-    /// Whether something is to be posted that a queue had no room for.
+    /// Returns whether requests or receives wait for room on a queue.
     pub(crate) fn is_behind(&self) -> bool {
         !self.owed.is_empty() || !self.held.is_empty() && !self.holding
     }
 
-    /// Forgets the requests that were collected and not sent.
+    /// Drops the requests that were collected and not sent.
     pub(crate) fn drop_held(&mut self) {
         if !std::mem::take(&mut self.holding) {
             return;
@@ -200,7 +200,7 @@ impl Control {
         }
     }
 
-    /// Posts the receives that are owed.
+    /// Posts the receives that wait to be posted.
     pub(crate) fn post_receives<E: VerbsEndpoint>(&mut self, endpoint: &mut E) {
         while let Some(&index) = self.owed.last() {
             let local =
@@ -245,7 +245,7 @@ impl Control {
         Ok(Some(Arrived { purpose, body: reply.body, data: (at + HEAD, data) }))
     }
 
-    /// The slot that a sequence number names, unless it was used again.
+    /// The slot that a sequence number names. `None`: there is no such slot, or another request uses it now.
     fn slot(&mut self, sequence: u32) -> Option<(u16, &mut Slot)> {
         let index = u16::try_from(sequence & INDEX_MASK).ok()?;
         let slot = self.slots.get_mut(usize::from(index))?;

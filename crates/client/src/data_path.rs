@@ -1,4 +1,4 @@
-//! One-sided operations: each becomes an [`Access`], which is checked, gets a slot and goes to its carrier.
+//! One-sided operations: each becomes an [`Access`], which is checked, gets a slot and is handed to its carrier.
 
 use crate::access::{Access, Action};
 use crate::carrier::{Begun, Carrier, Posting};
@@ -7,11 +7,11 @@ use crate::{Buffer, Client, Error, Operation, Permission, Rejected};
 use portcullis_nic::{Endpoint, Status, VerbsEndpoint};
 use portcullis_protocol::{Credential, Moment, RemoteAddress};
 
-/// Where an operation goes.
+/// Target of an operation.
 pub(crate) enum Target<'a> {
-    /// Bytes of a permission, from this offset on, with all checks.
+    /// Bytes of a permission, from this offset on. The client makes all checks.
     Permission(&'a Permission, u64),
-    /// An address and a credential, without checks.
+    /// An address and a credential. The client checks nothing.
     Unchecked(RemoteAddress, Credential),
 }
 
@@ -23,7 +23,7 @@ impl<E: VerbsEndpoint> Client<E> {
     ///
     /// # Errors
     /// [`Rejected`] with the buffer: [`Error::Expired`], [`Error::OutsideRange`], [`Error::WrongRight`],
-    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
     #[inline]
     pub fn read(
         &mut self,
@@ -88,11 +88,11 @@ impl<E: VerbsEndpoint> Client<E> {
         )
     }
 
-    /// A read without checks on this side: for demonstrations and hostile tests. If the node's NIC refuses it, it ends
-    /// with [`Error::Violation`], costs this client a queue pair, and is charged to the client or its tenant.
+    /// Reads without checks by the client: for demonstrations and hostile tests. If the node's NIC refuses the read, it
+    /// ends with [`Error::Violation`], costs this client a queue pair, and is charged to the client or its tenant.
     ///
     /// # Errors
-    /// [`Error::QueueFull`], or what ended the session.
+    /// [`Error::QueueFull`], or the error that ended the session.
     pub fn dangerous_read(
         &mut self,
         now: Moment,
@@ -109,7 +109,7 @@ impl<E: VerbsEndpoint> Client<E> {
         )
     }
 
-    /// A write without checks on this side. See [`Client::dangerous_read`].
+    /// Writes without checks by the client. See [`Client::dangerous_read`].
     ///
     /// # Errors
     /// As [`Client::dangerous_read`].
@@ -129,7 +129,7 @@ impl<E: VerbsEndpoint> Client<E> {
         )
     }
 
-    /// A compare and swap without checks on this side. See [`Client::dangerous_read`].
+    /// Compares and swaps without checks by the client. See [`Client::dangerous_read`].
     ///
     /// # Errors
     /// As [`Client::dangerous_read`].
@@ -163,7 +163,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.begin_checked(posting, (owner, access), buffer)
     }
 
-    /// The same for an access that has been checked.
+    /// Gives a checked access a slot and hands it to its carrier.
     #[inline(always)]
     pub(crate) fn begin_checked(
         &mut self,
@@ -198,20 +198,20 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
-    /// The same for an access without a queue pair.
+    /// Hands an access to the carrier without queue pairs.
     fn hand_to_one_shots(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
         let (one_shots, mut link) = self.one_shot_carrier();
         one_shots.take_in(&mut link, begun, posting)
     }
 
-    /// The same for an access to a chunk.
+    /// Hands an access to the carrier of accesses to chunks.
     #[cold]
     fn hand_to_chunks(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
         let (chunk_queue_pairs, mut link) = self.chunk_carrier();
         chunk_queue_pairs.take_in(&mut link, begun, posting)
     }
 
-    /// Whether an operation may begin, and for whom.
+    /// Checks whether an operation may begin, and returns its owner and its access.
     #[inline]
     fn admit(
         &self,

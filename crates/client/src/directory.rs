@@ -1,4 +1,4 @@
-//! Calls about names: the directory of the client's tenant, and what other tenants share with it.
+//! Calls about names: in the directory of the client's tenant, and names that other tenants share with it.
 
 use crate::calls::Awaited;
 use crate::{Call, Client, Error};
@@ -6,18 +6,18 @@ use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::{DirectoryName, ObjectRef, RequestBody, Rights, TenantName};
 
 impl<E: VerbsEndpoint> Client<E> {
-    /// Gives an object of the tenant a name. Two clients that publish the same name at once agree on one of them: the
-    /// other is refused. The name goes with its object, which it does not keep. Answered with
+    /// Gives an object of the tenant a name. If two clients publish the same name at once, one succeeds and the other
+    /// is refused. The name does not keep the object, and is removed when the object is freed. The answer is
     /// [`Answer::Done`](crate::Answer::Done).
     ///
     /// # Errors
-    /// [`Error::QueueFull`], or what ended the session. Nothing was begun.
+    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
     pub fn publish(&mut self, name: DirectoryName, object: ObjectRef) -> Result<Call, Error> {
         self.call(Awaited::Done, RequestBody::Publish { name, object })
     }
 
-    /// Removes a name. What other tenants hold of its object ends. Answered with [`Answer::Done`](crate::Answer::Done)
-    /// when no access of theirs can succeed any more.
+    /// Removes a name. Other tenants' permissions over its object end. The answer,
+    /// [`Answer::Done`](crate::Answer::Done), arrives when no access of theirs can succeed any more.
     ///
     /// # Errors
     /// As [`Client::publish`].
@@ -25,7 +25,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Done, RequestBody::Unpublish { name })
     }
 
-    /// Asks for the object with a name. `owner`: the tenant that shares it; `None`: the client's own. Answered with
+    /// Requests the object with a name. `owner`: the tenant that shares it; `None`: the client's own. The answer is
     /// [`Answer::Entry`](crate::Answer::Entry).
     ///
     /// # Errors
@@ -34,8 +34,8 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Entry, RequestBody::Lookup { owner, name })
     }
 
-    /// Asks for the first entry behind the name `after`, or of all. `owner`: the tenant that shares the names; `None`:
-    /// the client's own. Answered with [`Answer::Entry`](crate::Answer::Entry) or
+    /// Requests the first entry behind the name `after`, or the first of all if it is `None`. `owner`: the tenant that
+    /// shares the names; `None`: the client's own. The answer is [`Answer::Entry`](crate::Answer::Entry) or
     /// [`Answer::EndOfList`](crate::Answer::EndOfList).
     ///
     /// # Errors
@@ -48,8 +48,9 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::NextEntry, RequestBody::List { owner, after })
     }
 
-    /// Lets another tenant acquire permissions over a named object, with at most these rights. Without the right to
-    /// write they are shared, never exclusive. Answered with [`Answer::Done`](crate::Answer::Done).
+    /// Lets another tenant acquire permissions over a named object, with at most these rights. If the rights do not
+    /// include writing, these permissions are shared, never exclusive. The answer is
+    /// [`Answer::Done`](crate::Answer::Done).
     ///
     /// # Errors
     /// As [`Client::publish`].
@@ -57,8 +58,8 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Done, RequestBody::Share { name, tenant, rights })
     }
 
-    /// Shares a named object with another tenant no more. What that tenant holds of it ends. Answered with
-    /// [`Answer::Done`](crate::Answer::Done) when no access of that tenant's can succeed any more.
+    /// Stops sharing a named object with another tenant. That tenant's permissions over the object end. The answer,
+    /// [`Answer::Done`](crate::Answer::Done), arrives when no access of that tenant can succeed any more.
     ///
     /// # Errors
     /// As [`Client::publish`].
@@ -66,8 +67,9 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(Awaited::Done, RequestBody::Unshare { name, tenant })
     }
 
-    /// Has an object of the tenant belong to another one, its head: whoever the head is shared with, now or later, has the
-    /// same rights over the member. It ends with either of them. Answered with [`Answer::Done`](crate::Answer::Done).
+    /// Makes an object of the tenant a member of another one, its head: tenants with which the head is shared, now or
+    /// later, have the same rights over the member. The membership ends with either object. The answer is
+    /// [`Answer::Done`](crate::Answer::Done).
     ///
     /// # Errors
     /// As [`Client::publish`].

@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by what ended and whose fault it is.
+//! Errors, which name what ended and whose fault it is.
 
 use crate::Buffer;
 use portcullis_errors::{Coded, ErrorCode};
@@ -6,13 +6,13 @@ use portcullis_nic::{Memory, Status};
 use portcullis_protocol::{BadName, Lifetime, Refusal, Rights};
 use std::fmt;
 
-/// What may have come of an operation that was given up.
+/// Possible effect of an operation that was given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Effect {
-    /// It changes nothing, or was not begun.
+    /// The operation changes nothing, or was not begun.
     Nothing,
-    /// It may have been carried out, and it still may be: an access until its permission ends.
+    /// The operation may have been carried out, or may still be; for an access, until its permission ends.
     Perhaps,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Effect {
     }
 }
 
-/// Why an operation or a call did not do what was asked.
+/// The reason why an operation or a call failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -35,32 +35,32 @@ pub enum Error {
     /// The node ended the permission before its deadline.
     #[error("the node ended the permission before its deadline: acquire it again")]
     Revoked,
-    /// The caller's mistake, found here: the permission lives longer than the extension asked for. Nothing was sent.
+    /// The caller's mistake, found here: the permission lives longer than the requested extension. Nothing was sent.
     #[error(
         "the permission lives for another {left}: an extension does not shorten it, a revocation ends it"
     )]
     LivesLonger {
-        /// The time that it has left.
+        /// The time that the permission has left.
         left: Lifetime,
     },
     /// The caller's mistake, found here: nothing was sent.
     #[error("{length} bytes at {offset} reach outside the permission's {size}")]
     OutsideRange {
-        /// Where in the permission's buffer.
+        /// Offset of the access in the permission's bytes.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         length: u64,
-        /// How many bytes the permission covers.
+        /// Number of bytes that the permission covers.
         size: u64,
     },
     /// The caller's mistake, found here: nothing was copied.
     #[error("{length} bytes at {offset} reach outside the buffer's {size}")]
     OutsideBuffer {
-        /// Where in the buffer.
+        /// Offset of the copy in the buffer.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         length: u64,
-        /// How many bytes the buffer holds.
+        /// Number of bytes that the buffer holds.
         size: u64,
     },
     /// The caller's mistake, found here: the buffer comes from another session's arena. Nothing was sent.
@@ -85,25 +85,25 @@ pub enum Error {
     #[error("the node's NIC refused the access: no live permission of this tenant covers it")]
     Violation,
     /// The connection broke under the operation, which may or may not have been carried out. The node has stopped its
-    /// end of the connection, so what was not carried out by now never will be.
+    /// end of the connection: if the operation was not carried out by now, it never will be.
     #[error("the connection broke under the operation: it may or may not have happened")]
     Interrupted,
-    /// The node, or the network to it, has not answered for as long as the session's limit says. The session goes on: what the
-    /// answer grants when it comes is given back.
+    /// No answer of the node has arrived within the session's limit. The session continues: a permission that arrives
+    /// later is given back.
     #[error(
         "{what} has not ended within {within}: the node or the network to it is too slow or stands still; {effect}. Try again later, \
          or raise the limit (within)"
     )]
     TimedOut {
-        /// What was waited for.
+        /// The operation or request that has not ended.
         what: &'static str,
-        /// What may have come of it.
+        /// The effect that it may have had.
         effect: Effect,
         /// The limit.
         within: Lifetime,
     },
-    /// The node has not answered in time, or has refused for too long to take the operation in, and nothing of the operation was carried
-    /// out. Only operations without a connection end so. Try again.
+    /// The node has not answered in time, or has refused for too long to take the operation in, and no part of the
+    /// operation was carried out. Only operations without a connection end with this error. Try again.
     #[error("the node has not answered in time, and nothing was carried out: try again")]
     Unanswered,
     /// The caller's mistake, found here: the text is no name. Nothing was sent.
@@ -112,43 +112,44 @@ pub enum Error {
     /// A queue is full: nothing was begun. Take what is finished, then try again.
     #[error("the queue is full ({limit}): take what is finished, then try again")]
     QueueFull {
-        /// How many it holds.
+        /// Number of entries that the queue holds.
         limit: u64,
     },
-    /// The arena has no piece of this size: nothing was begun.
+    /// The arena has no free piece of this size: nothing was begun.
     #[error("{}", arena_full(*asked, *needed, *arena))]
     ArenaFull {
-        /// The bytes asked for.
+        /// The requested bytes.
         asked: u64,
         /// Bytes of the smallest arena that has such a piece, while no other buffer is held.
         needed: u64,
         /// Bytes of this session's arena.
         arena: u64,
     },
-    /// This machine's fault: the NIC at this end could not carry out the request.
+    /// This machine's fault: the client's NIC could not carry out the request.
     #[error("the local NIC failed with {0}")]
     LocalFault(Status),
-    /// The tenant broke the rules too often, and has to wait.
+    /// The tenant has committed too many violations, and has to wait.
     #[error("the tenant is paused for {wait} after too many violations")]
     Paused {
-        /// How long from the node's answer.
+        /// The time to wait, from the node's answer on.
         wait: Lifetime,
     },
-    /// The client or its tenant broke the rules so often that the node serves it no more.
+    /// The client or its tenant has committed so many violations that the node no longer serves it.
     #[error("the tenant is barred from this node: its operator can say why")]
     Barred,
     /// The tenant's quota is used up.
     #[error("the tenant's quota is used up: {used} of {limit}")]
     Quota {
-        /// Bytes, objects, permissions, names or tenants that share a name: what is used, in the unit of the limit.
+        /// The amount in use, in the unit of the limit: bytes, objects, permissions, names or tenants that share a
+        /// name.
         used: u64,
-        /// The most that may be held.
+        /// The most that the tenant may hold.
         limit: u64,
     },
-    /// Nobody has freed a chunk that this client could get. Try again.
+    /// No chunk is free for this client. Try again.
     #[error("the node has no free chunk: free one, or try again later")]
     NoFreeChunk,
-    /// The chunk is not this client's. Nothing has changed.
+    /// The chunk does not belong to this client. Nothing has changed.
     #[error("the chunk is not this client's: it frees only what it has allocated")]
     ForeignChunk,
     /// The caller's mistake, found here: a small object lies in one chunk. Nothing was sent.
@@ -156,12 +157,13 @@ pub enum Error {
         "a small object has at most the {limit} bytes of a chunk, not {bytes}: allocate memory of the node instead"
     )]
     SmallObjectTooLong {
-        /// The bytes asked for.
+        /// The requested bytes.
         bytes: u64,
         /// Bytes of a chunk.
         limit: u64,
     },
-    /// The caller's mistake, found here: the small object was freed before, or is another allocator's. Nothing has changed.
+    /// The caller's mistake, found here: the small object was freed before, or belongs to another allocator. Nothing
+    /// has changed.
     #[error(
         "the small object was freed before, or comes from another allocator: free it once, where it comes from"
     )]
@@ -169,13 +171,14 @@ pub enum Error {
     /// The node refused for another reason.
     #[error(transparent)]
     Refused(Refusal),
-    /// The control queue pair broke, or the node's answer made no sense. This session is over: attach again.
+    /// The control queue pair broke, or the node sent an answer that does not fit the request. This session is over:
+    /// attach again.
     ///
-    /// Operations that were under way may or may not have been carried out. They may still be, until the node has let
-    /// go of this client or their permission has ended there.
+    /// Operations that were under way may or may not have been carried out. They may still be carried out, until the
+    /// node has removed this client or their permission has ended at the node.
     #[error("the session with the node is lost: attach again")]
     SessionLost,
-    /// The node is gone, and everything on it. A node that was started again is another one.
+    /// The node is gone, and everything on it. A restarted node is another node.
     #[error("the node is gone: it has ended, or has started anew, and what it held is lost. Connect again")]
     NodeGone,
 }
@@ -215,11 +218,11 @@ impl Coded for Error {
 }
 
 impl Error {
-    /// Whether the same call may succeed later in this session, if the caller only waits, takes what is finished, or
-    /// acquires the permission again.
+    /// Returns whether the same call may succeed later in this session, if the caller only waits, takes finished
+    /// results, or acquires the permission again.
     ///
     /// An [`Error::Interrupted`] operation may have been carried out, and so may one that has [`Error::TimedOut`] with
-    /// [`Effect::Perhaps`]: retry only what may happen twice.
+    /// [`Effect::Perhaps`]: retry only operations that may be carried out twice.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -288,9 +291,9 @@ impl From<Refusal> for Error {
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Rejected<M: Memory> {
-    /// The buffer that was handed in; none for atomics.
+    /// The buffer that the caller handed in; none for atomics.
     pub buffer: Option<Buffer<M>>,
-    /// Why.
+    /// The reason.
     #[source]
     pub error: Error,
 }

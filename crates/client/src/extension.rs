@@ -1,4 +1,5 @@
-//! Extensions of permissions: one CAS on the lifetime word (Patronus §5.3), or an RPC where that cannot be.
+//! Extensions of permissions: one CAS on the lifetime word (Patronus §5.3), or an RPC if the client cannot reach the
+//! word.
 
 use crate::access::Access;
 use crate::calls::{Asked, Awaited, Extending};
@@ -12,21 +13,21 @@ use portcullis_protocol::{Lifetime, Moment, Refusal, RequestBody};
 use std::sync::Arc;
 
 impl<E: VerbsEndpoint> Client<E> {
-    /// Asks that the permission live for `time` from now. Answered with [`Answer::Extended`].
+    /// Extends a permission to `time` from now. The answer is [`Answer::Extended`].
     ///
-    /// The node's CPU has no part in it. If the node has given notice that it will not extend the permission, the call
-    /// ends with [`Refusal::NotExtendable`].
+    /// The node's CPU has no part in the extension. If the node has given notice that it will not extend the
+    /// permission, the call ends with [`Refusal::NotExtendable`].
     ///
     /// # Errors
     /// [`Error::Expired`], [`Error::QueueFull`], [`Error::LivesLonger`] if the permission has more than `time` left,
-    /// [`Refusal::LifetimeTooLong`] if it would live beyond [`Lease::longest`], counted from its start, or what ended
-    /// the session. Nothing was begun.
+    /// [`Refusal::LifetimeTooLong`] if it would live beyond [`Lease::longest`], counted from its start, or the error
+    /// that ended the session. Nothing was begun.
     pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
         self.extend_to(now, permission.lease(), now.after(time))
     }
 
-    /// Asks that a lease last until `deadline` on the client's clock. It may belong to a permission that another
-    /// session of the same tenant holds. Answered with [`Answer::Extended`].
+    /// Extends a lease to `deadline` on the client's clock. The lease may belong to a permission that another session
+    /// of the same tenant holds. The answer is [`Answer::Extended`].
     ///
     /// # Errors
     /// As [`Client::extend`].
@@ -38,7 +39,7 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
-    /// An extension by the lifetime word.
+    /// Extends a lease by a compare and swap on the lifetime word.
     pub(crate) fn swap_lifetime(
         &mut self,
         posting: Posting,
@@ -56,8 +57,8 @@ impl<E: VerbsEndpoint> Client<E> {
         Ok(Call { id })
     }
 
-    /// Extends by a message to the node: the naive way of Patronus §5.3, for comparison and for nodes that give no key
-    /// to the lifetime word.
+    /// Extends a lease by a message to the node: the naive way of Patronus §5.3, for comparison and for nodes that give
+    /// no key to the lifetime word.
     ///
     /// # Errors
     /// As [`Client::extend_to`].
@@ -71,7 +72,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.call(awaited, body)
     }
 
-    /// The message that asks the node for an extension.
+    /// Builds the message that requests an extension from the node.
     pub(crate) fn extension_message(
         &self,
         now: Moment,
@@ -94,7 +95,8 @@ impl<E: VerbsEndpoint> Client<E> {
         if deadline < ends {
             return Err(Error::LivesLonger { left: ends.since(now) });
         }
-        // The lifetime word counts from the start, which is then or later: the node does not end it before `deadline`.
+        // The lifetime word counts from the permission's start, which is `started_after` or later: the node does not
+        // end the permission before `deadline`.
         let asked = deadline.since(lease.started_after());
         if asked > lease.longest {
             return Err(Error::Refused(Refusal::LifetimeTooLong { longest: lease.longest }));
@@ -102,7 +104,7 @@ impl<E: VerbsEndpoint> Client<E> {
         Ok(Extending { lease: Arc::clone(lease), asked, believed, retry: true })
     }
 
-    /// The compare and swap of an extension.
+    /// Begins the compare and swap of an extension.
     fn swap(&mut self, posting: Posting, call: u64, extending: &Extending) -> Result<(), Error> {
         let lease = &extending.lease;
         let access = Access::of_lifetime(lease, extending.believed, extending.asked)?;
@@ -115,8 +117,8 @@ impl<E: VerbsEndpoint> Client<E> {
         })
     }
 
-    /// Handles the end of a CAS on a lifetime word. Its result counts only well before the deadline that held until
-    /// now. Later the node may have begun to unbind before it could see the new value, and its clock may be ahead.
+    /// Handles the end of a CAS on a lifetime word. The result counts only well before the old deadline. Later the node
+    /// may have begun to unbind before it could see the new value, and the node's clock may be ahead.
     pub(crate) fn lifetime_swapped(&mut self, now: Moment, Extended { call, result }: Extended) {
         let Some(Awaited::Extension(extending)) = self.calls.awaited(call) else { return };
         let in_time = extending.lease.surely_lives(now) || planted::is(Fault::LateExtensionBelieved);
@@ -134,7 +136,8 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
-    /// The word held another lifetime than believed: another session of this tenant extended the permission.
+    /// Adopts the lifetime that the word held instead of the expected one: another session of this tenant extended the
+    /// permission.
     fn adopt(&mut self, call: u64, extending: Extending, found: Lifetime) {
         // Whatever the word holds, the node lets no permission live longer than its longest.
         let found = found.min(extending.lease.longest);
@@ -151,7 +154,7 @@ impl<E: VerbsEndpoint> Client<E> {
         }
     }
 
-    /// Asks the node to confirm extensions that the word alone leaves open.
+    /// Requests the node's confirmation of extensions that the word alone leaves open.
     pub(crate) fn ask_for_confirmations(&mut self) {
         while let Some(&call) = self.confirmations.front() {
             if let Some(Awaited::Extension(Extending { lease, asked, .. })) = self.calls.awaited(call) {

@@ -2,10 +2,10 @@
 //! to a spare queue pair when one breaks.
 //!
 //! The client is a state machine: it does no I/O of its own, reads no clock, starts no thread and never blocks.
-//! [`Client::take_in`] takes events in, and [`Client::judge`] acts on those that depend on the time; [`Client::poll`]
-//! does both. `now` is an argument everywhere, in microseconds of any monotonic clock of the client. It is never
-//! compared with the node's clock. No time is kept: an event is judged by a time that was read after it. Blocking calls
-//! belong to the crate above.
+//! [`Client::take_in`] polls the NIC's completions, and [`Client::judge`] acts on those that depend on the time;
+//! [`Client::poll`] does both. `now` is an argument everywhere, in microseconds of any monotonic clock of the client.
+//! It is never compared with the node's clock. The client keeps no time: it judges an event by a time that was read
+//! after the event. Blocking calls belong to the crate `portcullis`.
 //!
 //! The data path takes no lock, allocates nothing and hashes nothing: an operation is a slot, and its work request's id
 //! is the slot and the slot's generation.

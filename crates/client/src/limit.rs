@@ -1,17 +1,19 @@
-//! The time for which operations and calls may be under way.
+//! Limit of the time for which operations and calls may be under way.
 //!
-//! A limit is counted in steps of a fraction of it, and a step is over when the caller says so ([`Client::tick`](crate::Client::tick)):
-//! nothing here reads a clock, and to begin an operation takes no time. A tick ends one step at most. So time in which the caller stood
-//! still counts as one step, and no operation is given up whose end the caller had no chance to see.
+//! A limit is counted in steps, each a fraction of it. A step ends only when the caller calls
+//! [`Client::tick`](crate::Client::tick): nothing here reads a clock, so the limit costs no time when an operation
+//! begins. A tick ends one step at most. So time in which the caller stood still counts as one step, and no operation
+//! is given up whose end the caller had no chance to see.
 
 use portcullis_protocol::{Lifetime, Moment};
 
-/// Steps of a limit.
+/// Number of steps of a limit.
 const STEPS: u8 = 16;
-/// An operation is given up after this many: it may begin at the end of a step, and that step may be one that was noticed late.
+/// Number of steps after which an operation is given up: it may begin at the end of a step, and the end of that step
+/// may be noticed late.
 pub(crate) const GIVEN_UP_AFTER: u8 = STEPS + 2;
 
-/// The limit of a client, and how many of its steps have passed.
+/// The limit of a client, and the number of its steps that have passed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     /// `None`: there is no limit.
@@ -21,14 +23,14 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// No limit.
+    /// A client without a limit.
     pub(crate) const NONE: Self = Self { within: None, steps: 0, step_began: Moment(0) };
 
     pub(crate) fn set(&mut self, within: Option<Lifetime>) {
         self.within = within;
     }
 
-    /// The limit. `None`: there is none.
+    /// The limit. `None`: the client has no limit.
     pub(crate) fn within(&self) -> Option<Lifetime> {
         self.within
     }
@@ -37,25 +39,26 @@ impl Limit {
         self.within.map(|within| Lifetime((within.0 / u64::from(STEPS)).max(1)))
     }
 
-    /// How many steps have passed.
+    /// Number of steps that have passed.
     pub(crate) fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The step at whose end something is given up that begins now and may wait at the node for `wait` besides.
+    /// The step at whose end an operation or a call that begins now is given up. `wait`: the time that it may wait at
+    /// the node besides.
     pub(crate) fn last_step(&self, wait: Lifetime) -> u64 {
         self.step().map_or(u64::MAX, |step| {
             self.steps.saturating_add(GIVEN_UP_AFTER.into()).saturating_add(wait.0.div_ceil(step.0))
         })
     }
 
-    /// When the present step is over. `None`: there is no limit.
+    /// The end of the present step. `None`: the client has no limit.
     pub(crate) fn step_ends(&self) -> Option<Moment> {
         self.step().map(|step| self.step_began.after(step))
     }
 
-    /// Ends the present step if its time is over. Returns whether it was. The next one begins when this one was over, even where that
-    /// is noticed a little late, so that many such do not add up.
+    /// Ends the present step if its time is over, and returns whether it was. The next step begins at the end of this
+    /// one, even if the end is noticed a little late, so that many small delays do not add up.
     pub(crate) fn advance(&mut self, now: Moment) -> bool {
         let (Some(step), Some(ends)) = (self.step(), self.step_ends()) else { return false };
         let is_over = now >= ends;

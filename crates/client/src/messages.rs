@@ -14,14 +14,14 @@ struct Transfer {
     operation: u64,
     permission: PermissionId,
     access: Access,
-    /// Bytes for which messages have been sent.
+    /// Number of bytes for which messages have been sent.
     sent: u64,
 }
 
-/// The progress of an operation, by its slot.
+/// The progress of an operation.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
-    /// Where in the arena the operation's bytes are.
+    /// Offset of the operation's bytes in the arena.
     local: u64,
     outstanding: u32,
     all_sent: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Messages {
     /// Transfers of a batch that is being collected.
     staged: Vec<Transfer>,
     progress: Vec<Progress>,
-    /// For copies between the arena's buffers and its messages.
+    /// Intermediate buffer for copies between the arena's buffers and its messages.
     bytes: Vec<u8>,
     config: ClientConfig,
 }
@@ -105,12 +105,12 @@ impl Messages {
         Self { waiting, staged, progress: Vec::new(), bytes: Vec::new(), config }
     }
 
-    /// Whether nothing waits to be sent.
+    /// Returns whether no access waits to be sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Makes the tables at first use: most clients need none.
+    /// Allocates the tables at first use: most clients need none.
     fn make_room(&mut self) {
         if self.progress.is_empty() {
             let none =
@@ -195,7 +195,7 @@ impl Messages {
                 Some(Err(link.operations.refused(piece.operation, now)))
             }
             (_, ReplyBody::Refused(refusal)) => Some(Err(refusal.into())),
-            // An answer to another question.
+            // The answer does not fit the request.
             _ => Some(Err(Error::SessionLost)),
         };
         let progress = &mut self.progress[slot];

@@ -1,7 +1,7 @@
-//! The carrier of mechanism `region-key`: each access is an encrypted operation on its own, without a queue pair (1RMA).
+//! The carrier of mechanism `region-key`: each access is a separate encrypted operation, without a queue pair (1RMA).
 //!
-//! Such operations have no order among each other. Where a caller needs one it asks for a fence: what comes behind the fence
-//! begins when all before it has ended.
+//! Such operations have no order among each other. A caller that needs an order sets a fence: operations behind the
+//! fence begin when all operations before it have ended.
 
 use crate::access::Action;
 use crate::carrier::{Begun, Carrier, Link, Posting};
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     request: OneShotRequest,
-    /// Whether it waits for all before it.
+    /// Whether the operation waits for all before it.
     is_fenced: bool,
 }
 
@@ -87,17 +87,17 @@ impl OneShots {
         Self { config, waiting: VecDeque::new(), staged: Vec::new(), under_way: 0, fence: false }
     }
 
-    /// Has the next operation wait for all before it.
+    /// Makes the next operation wait for all before it.
     pub(crate) fn fence(&mut self) {
         self.fence = true;
     }
 
-    /// Whether operations wait that may be able to begin.
+    /// Returns whether operations wait that may be able to begin.
     pub(crate) fn is_backed_up(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Begins operations, as many as there is room for, up to a fence.
+    /// Begins as many waiting operations as there is room for, up to a fence.
     pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
         while let Some(next) = self.waiting.front() {
             if next.is_fenced && self.under_way > 0 {
@@ -111,7 +111,8 @@ impl OneShots {
         }
     }
 
-    /// Ends an operation that was carried out. Returns `false` for another's completion, and for one that is to be judged.
+    /// Ends an operation that was carried out. Returns `false` for the completion of another carrier, and for one that
+    /// [`Client::judge`](crate::Client::judge) has to handle.
     #[inline]
     pub(crate) fn succeeded<E: VerbsEndpoint>(
         &mut self,
@@ -126,7 +127,7 @@ impl OneShots {
         true
     }
 
-    /// Ends an operation that was not.
+    /// Ends an operation that was not carried out.
     pub(crate) fn failed<E: VerbsEndpoint>(
         &mut self,
         link: &mut Link<'_, E>,
@@ -137,7 +138,7 @@ impl OneShots {
         link.operations.fail(completion.request, now, completion.status);
     }
 
-    /// Ends what waits and has expired meanwhile: it would be refused.
+    /// Ends waiting operations whose permission has expired meanwhile: the node would refuse them.
     pub(crate) fn give_up_expired<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
         self.waiting.retain(|waiting| {
             let has_expired = link.operations.has_expired(waiting.request.id, now);

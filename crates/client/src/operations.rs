@@ -1,4 +1,4 @@
-//! Operations as slots: which are free, which are under way, and the outcomes of those that ended.
+//! Slots of operations: free slots, operations under way, and outcomes of operations that have ended.
 
 use crate::access::Action;
 use crate::limit::GIVEN_UP_AFTER;
@@ -18,14 +18,15 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// The number that its work requests carry, whenever they are posted: for traces.
+    /// Returns the number that all work requests of the operation carry: for traces.
     #[must_use]
     pub fn number(self) -> u64 {
         self.id
     }
 
-    /// Its place among the client's operations, below [`ClientConfig::operations_max`](crate::ClientConfig). No other
-    /// operation has this place until the outcome is taken.
+    /// Returns the operation's place among the client's operations, below
+    /// [`ClientConfig::operations_max`](crate::ClientConfig). No other operation has this place until the outcome is
+    /// taken.
     #[must_use]
     pub fn place(self) -> usize {
         slot_of(self.id)
@@ -34,9 +35,10 @@ impl Operation {
 
 /// The outcome of an operation.
 pub struct Outcome<M: Memory> {
-    /// The buffer that it used. None for atomics, and for an operation that was given up: the NIC may still write to it.
+    /// The buffer that the operation used. None for atomics, and for an operation that was given up: the NIC may still
+    /// write to the buffer.
     pub buffer: Option<Buffer<M>>,
-    /// Reads and writes: the bytes moved. Atomics: the word's old value.
+    /// For reads and writes the number of bytes moved, for atomics the word's old value.
     pub result: Result<u64, Error>,
 }
 
@@ -46,12 +48,12 @@ impl<M: Memory> fmt::Debug for Outcome<M> {
     }
 }
 
-/// For whom an operation was begun.
+/// Receiver of an operation's result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
     /// The caller, under a permission that was checked here and counts as dead from `deadline` on.
     Checked {
-        /// On the client's clock.
+        /// The permission's deadline on the client's clock.
         deadline: Moment,
     },
     /// The caller, without checks.
@@ -70,13 +72,13 @@ enum Phase {
     Free,
     UnderWay,
     Done,
-    /// The outcome says that the operation was given up. The NIC still has the slot's bytes.
+    /// The operation was given up, and its outcome was not taken. The NIC still has the slot's bytes.
     GivenUp,
-    /// The same when the outcome was taken.
+    /// The operation was given up, and its outcome was taken. The NIC still has the slot's bytes.
     Forgotten,
 }
 
-/// What an operation does, for the error of one that is given up.
+/// Kind of an operation, for the error if it is given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verb {
     Read,
@@ -88,7 +90,8 @@ struct Slot<M: Memory> {
     generation: u32,
     phase: Phase,
     owner: Owner,
-    /// The error is in [`Operations::errors`], so that a slot stays small enough to be quick.
+    /// Whether the operation failed. Its error is in [`Operations::errors`], so that a slot stays small enough to be
+    /// quick.
     failed: bool,
     verb: Verb,
     /// The step of the limit in which the operation began, modulo 256.
@@ -107,22 +110,23 @@ pub(crate) struct Extended {
 pub(crate) struct Operations<M: Memory> {
     memory: M,
     key: Lkey,
-    /// Where in the arena the slots' words start.
+    /// Offset of the slots' words in the arena.
     words: u64,
     slots: Vec<Slot<M>>,
     free: Vec<u32>,
-    /// Ids in the order of their ends. Those taken one by one stay in until they reach the front.
+    /// Ids in the order in which operations ended. The ids of outcomes that were taken one by one stay in the list
+    /// until they reach its front.
     done: VecDeque<u64>,
     /// Errors of operations that failed and were not taken, by id.
     errors: Vec<(u64, Error)>,
     extended: Vec<Extended>,
-    /// How many have ended, and how many of them were counted.
+    /// Number of operations that have ended, and how many of them [`Operations::count_ended`] has counted.
     ended: usize,
     counted: usize,
     under_way: usize,
     /// The present step of the limit, modulo 256.
     step: u8,
-    /// Operations that were given up, and that the NIC has not done with.
+    /// Number of operations that were given up and that the NIC has not completed.
     given_up: usize,
 }
 
@@ -184,7 +188,7 @@ impl<M: Memory> Operations<M> {
         Ok(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
-    /// Undoes [`Operations::begin`], as if the operation had never been. Does nothing if it has ended.
+    /// Undoes [`Operations::begin`], as if the operation had never begun. Does nothing if it has ended.
     pub(crate) fn cancel(&mut self, id: u64) -> Option<Buffer<M>> {
         let slot = &self.slots[slot_of(id)];
         if slot.phase != Phase::UnderWay || u64::from(slot.generation) != id >> 32 {
@@ -199,7 +203,7 @@ impl<M: Memory> Operations<M> {
         Error::QueueFull { limit: u64::try_from(self.slots.len()).unwrap_or(u64::MAX) }
     }
 
-    /// The arena's word for the result of an atomic.
+    /// The word in the arena for the result of an atomic.
     pub(crate) fn word(&self, id: u64) -> LocalSpan {
         LocalSpan { address: self.word_at(id), length: WORD_BYTES, lkey: self.key }
     }
@@ -217,7 +221,7 @@ impl<M: Memory> Operations<M> {
         self.finish(id, Ok(result));
     }
 
-    /// Ends an operation with the NIC's `status`. Its meaning depends on the owner.
+    /// Ends an operation with the NIC's `status`, whose meaning depends on the owner.
     pub(crate) fn fail(&mut self, id: u64, now: Moment, status: Status) {
         let error = match status {
             Status::RemoteAccessError => self.refused(id, now),
@@ -231,7 +235,7 @@ impl<M: Memory> Operations<M> {
         self.finish(id, Err(error));
     }
 
-    /// The error of an access whose permission the node or its NIC no longer knows.
+    /// The error for an access whose permission the node or its NIC no longer knows.
     pub(crate) fn refused(&self, id: u64, now: Moment) -> Error {
         match self.slots[slot_of(id)].owner {
             Owner::Unchecked => Error::Violation,
@@ -242,8 +246,8 @@ impl<M: Memory> Operations<M> {
         }
     }
 
-    /// Whether an operation that the NIC does not have yet is to end without it: it was given up, or its permission has ended, by the
-    /// deadline known when the operation began.
+    /// Returns whether an operation that was not posted to the NIC yet is to end without it: the operation was given
+    /// up, or its permission has expired by the deadline known when the operation began.
     pub(crate) fn has_expired(&self, id: u64, now: Moment) -> bool {
         let slot = &self.slots[slot_of(id)];
         if matches!(slot.phase, Phase::GivenUp | Phase::Forgotten) {
@@ -263,7 +267,7 @@ impl<M: Memory> Operations<M> {
         }
         self.under_way -= 1;
         if let Owner::Extension { call, .. } = slot.owner {
-            // An extension has no buffer, and its result goes on below.
+            // The released slot holds nothing of use: an extension has no buffer, and its result is passed on below.
             let _ = self.release(id);
             self.extended.push(Extended { call, result });
             return;
@@ -283,7 +287,7 @@ impl<M: Memory> Operations<M> {
         self.ended += 1;
     }
 
-    /// Notes that the NIC has done with an operation that was given up.
+    /// Notes that the NIC has completed an operation that was given up.
     #[cold]
     fn finish_late(&mut self, id: u64) {
         let slot = &mut self.slots[slot_of(id)];
@@ -298,8 +302,9 @@ impl<M: Memory> Operations<M> {
         self.given_up -= 1;
     }
 
-    /// Begins a step of the limit, and gives up what began too many steps ago. A slot that is given up is not used again before the NIC
-    /// has done with its bytes. Extensions end with their calls.
+    /// Begins a step of the limit, and gives up the operations that began too many steps ago. The slot of such an
+    /// operation is not used again before the NIC has finished with its bytes. Extensions are skipped, because they end
+    /// with their calls.
     pub(crate) fn begin_step(&mut self, step: u64, within: Lifetime) {
         self.step = (step & 0xFF) as u8;
         for index in 0..self.slots.len() {
@@ -338,7 +343,7 @@ impl<M: Memory> Operations<M> {
         Outcome { buffer, result }
     }
 
-    /// Gives a slot back. Returns what it held.
+    /// Frees a slot, and returns its buffer and its value.
     #[inline]
     fn free(&mut self, id: u64) -> (Option<Buffer<M>>, u64) {
         let slot = &mut self.slots[slot_of(id)];
@@ -360,7 +365,7 @@ impl<M: Memory> Operations<M> {
         matches!(slot.phase, Phase::Done | Phase::GivenUp) && u64::from(slot.generation) == id >> 32
     }
 
-    /// What a successful operation has come to, if [`Operations::drain_ended`] has named it.
+    /// Takes the buffer and the value of a successful operation that [`Operations::drain_ended`] has returned.
     #[inline]
     pub(crate) fn take_success(&mut self, operation: Operation) -> Option<(Option<Buffer<M>>, u64)> {
         let slot = self.slots.get(slot_of(operation.id))?;
@@ -376,7 +381,7 @@ impl<M: Memory> Operations<M> {
         while self.done.front().is_some_and(|&id| !self.is_done(id)) {
             self.done.pop_front();
         }
-        // Bounds the list for callers that never take the oldest one.
+        // Bounds the list for callers that never take the oldest outcome.
         if self.done.len() >= self.slots.len().saturating_mul(2) {
             let mut done = std::mem::take(&mut self.done);
             done.retain(|&id| self.is_done(id));
@@ -409,7 +414,7 @@ impl<M: Memory> Operations<M> {
         }
     }
 
-    /// Ends everything that is under way, or was given up: the NIC reports nothing more.
+    /// Ends all operations that are under way or were given up: the NIC reports no more completions.
     pub(crate) fn finish_all(&mut self, error: Error) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
@@ -428,22 +433,22 @@ impl<M: Memory> Operations<M> {
         self.extended.pop()
     }
 
-    /// How many operations have ended since this was last asked.
+    /// Returns how many operations have ended since the last call of this function.
     pub(crate) fn count_ended(&mut self) -> usize {
         self.ended.wrapping_sub(std::mem::replace(&mut self.counted, self.ended))
     }
 
-    /// How many operations were given up that the NIC has not done with.
+    /// Number of operations that were given up and that the NIC has not completed.
     pub(crate) fn given_up(&self) -> usize {
         self.given_up
     }
 
-    /// How many operations have ended.
+    /// Number of operations that have ended.
     pub(crate) fn ended(&self) -> usize {
         self.ended
     }
 
-    /// Operations that have begun and not ended.
+    /// Number of operations that have begun and not ended.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way
     }

@@ -1,5 +1,5 @@
-//! A batch as a value, for callers that cannot borrow their client while they collect, such as other languages. It
-//! knows no client and no time: both come when it is posted.
+//! A batch as a value, for callers that cannot borrow their client while they collect, such as bindings of other
+//! languages. The batch knows no client and no time: the caller passes both when it posts the batch.
 
 use crate::access::{Access, Action};
 use crate::carrier::Posting;
@@ -12,7 +12,7 @@ use portcullis_protocol::{Lifetime, Moment};
 use std::fmt;
 use std::sync::Arc;
 
-/// One thing that is to be begun.
+/// An operation or a request that is to be begun.
 enum Step<M: Memory> {
     Access { access: Access, lease: Arc<Lease>, buffer: Option<Buffer<M>> },
     Allocate(Allocate),
@@ -22,7 +22,7 @@ enum Step<M: Memory> {
 }
 
 impl<M: Memory> Step<M> {
-    /// Begins the step. A step that there is no room for comes back.
+    /// Begins the step. Returns the step itself if there is no room for it.
     fn begin<E: VerbsEndpoint<Memory = M>>(
         self,
         batch: &mut Batch<'_, E>,
@@ -61,13 +61,13 @@ pub enum Started<M: Memory> {
     Operation(Result<Operation, Rejected<M>>),
     /// A request to the node.
     Call(Result<Call, Error>),
-    /// A revocation, or its permission back.
+    /// A revocation, or the permission back.
     Revocation(Result<Call, NotRevoked>),
 }
 
 /// Operations and requests that [`Client::post`] posts together, in order. Before that the batch borrows nothing,
-/// begins nothing and takes no room. Dropped, it gives its buffers back, and permissions that it was to revoke end by
-/// themselves.
+/// begins nothing and takes no room. A batch that is dropped gives its buffers back, and permissions that it was to
+/// revoke end at their deadlines.
 pub struct OwnedBatch<M: Memory> {
     steps: Vec<Step<M>>,
 }
@@ -79,7 +79,7 @@ impl<M: Memory> Default for OwnedBatch<M> {
 }
 
 impl<M: Memory> OwnedBatch<M> {
-    /// An empty batch.
+    /// Makes an empty batch.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -153,18 +153,18 @@ impl<M: Memory> OwnedBatch<M> {
         self.steps.push(Step::Revoke { permission, free });
     }
 
-    /// Adds a [`Client::extend`]. The time counts from when the batch is posted.
+    /// Adds a [`Client::extend`]. The time counts from the moment at which the batch is posted.
     pub fn extend(&mut self, permission: &Permission, time: Lifetime) {
         self.steps.push(Step::Extend { lease: Arc::clone(permission.lease()), time });
     }
 
-    /// How many operations and calls the batch holds.
+    /// Returns the number of operations and calls in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether the batch is empty.
+    /// Returns whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
@@ -195,10 +195,10 @@ impl<M: Memory> fmt::Debug for OwnedBatch<M> {
 }
 
 impl<E: VerbsEndpoint> Client<E> {
-    /// Begins what is in a batch, in order, with a doorbell for the operations and another for the requests. Returns
-    /// what became of each step that began or failed. A step fails if its permission has ended meanwhile or its buffer is
-    /// another session's; those behind it begin all the same. The first step that a queue has no room for stays in the
-    /// batch, with all behind it: post the batch again when something has ended.
+    /// Begins the steps of a batch, in order, with a doorbell for the operations and another for the requests. Returns
+    /// the result of each step that began or failed. A step fails if its permission has ended meanwhile or its buffer
+    /// belongs to another session; later steps begin all the same. The first step that a queue has no room for stays in
+    /// the batch, with all later steps: post the batch again when an operation or a call has ended.
     pub fn post(&mut self, now: Moment, owned: &mut OwnedBatch<E::Memory>) -> Vec<Started<E::Memory>> {
         let mut batch = self.batch();
         let mut begun = Vec::with_capacity(owned.steps.len());
@@ -217,7 +217,7 @@ impl<E: VerbsEndpoint> Client<E> {
         begun
     }
 
-    /// Begins an access that was checked without regard to the time.
+    /// Begins an access of which all but the time was checked.
     pub(crate) fn begin_in_time(
         &mut self,
         posting: Posting,

@@ -1,4 +1,4 @@
-//! What a client holds: a permission and the lease that keeps it alive.
+//! Permissions of a client, and the leases that keep them alive.
 
 use crate::Error;
 use portcullis_offload::Reply;
@@ -9,13 +9,13 @@ use portcullis_protocol::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Two sound clocks differ by less than one part in this many: each may be off by a thousandth. The kernel itself slews
-/// a clock by at most a two-thousandth.
+/// The divisor that bounds the difference of two sound clocks: they differ by less than one part in this many, since
+/// each may be off by a thousandth. The kernel itself slews a clock by at most a two-thousandth.
 const CLOCKS_DIFFER: u64 = 500;
-/// What is lost when moments and the time that a request waited are cut off to whole µs.
+/// The most that is lost by rounding moments and the time that a request waited down to whole µs.
 const ROUNDED_MICROS: u64 = 3;
 
-/// What one client has in common with its permissions, and with no other client's.
+/// Identity that a client shares with its permissions, and with no other client's permissions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mark(Arc<()>);
 
@@ -25,11 +25,11 @@ impl PartialEq for Mark {
     }
 }
 
-/// How long a permission lives. All that keep it alive in this process share its lease.
+/// The lifetime of a permission. All holders in this process that extend the permission share its lease.
 ///
 /// The deadline is on the client's clock and needs no agreement with the node's clock. The node cannot have granted the
-/// permission before the request was sent. So the deadline is too late by no more than the two clocks differ meanwhile
-/// (Patronus §5.3). Decisions that need certainty keep a distance from it.
+/// permission before the request was sent. So the deadline is too late by no more than the two clocks drift apart
+/// meanwhile (Patronus §5.3). Decisions that need certainty leave a margin before it.
 #[derive(Debug)]
 pub struct Lease {
     pub(crate) permission: PermissionId,
@@ -47,7 +47,7 @@ impl Lease {
         let credential = match granted.credential {
             Credential::Keys { lifetime, .. } => Credential::Keys { buffer: lifetime, lifetime },
             Credential::Group(keys) => keys.of_word().map_or(Credential::Node, Credential::Group),
-            // A region key opens both.
+            // A region key opens both the bytes and the lifetime word.
             other @ (Credential::Chunk(_) | Credential::RegionKey { .. } | Credential::Node) => other,
         };
         Self {
@@ -60,20 +60,21 @@ impl Lease {
         }
     }
 
-    /// A moment on the client's clock before which the permission cannot have started: when the request was sent, plus
-    /// the time that it waited at the node, as the node says.
+    /// Returns a moment on the client's clock before which the permission cannot have started: the moment at which the
+    /// request was sent, plus the time that it waited at the node, which the node reports.
     #[must_use]
     pub fn started_after(&self) -> Moment {
         self.started_after
     }
 
-    /// The longest that the permission can live, including extensions.
+    /// Returns the longest lifetime that the permission can have, including extensions.
     #[must_use]
     pub fn longest(&self) -> Lifetime {
         self.longest
     }
 
-    /// Whether this client can reach the lifetime word. Otherwise only the node's CPU changes it for the client.
+    /// Returns whether this client can reach the lifetime word. Otherwise only the node's CPU can change the word for
+    /// the client.
     pub(crate) fn has_word_for(&self, client: &Mark) -> bool {
         match self.credential {
             Credential::Keys { .. } => true,
@@ -82,28 +83,28 @@ impl Lease {
         }
     }
 
-    /// Whether its keys work in another client's session only: on that client's queue pairs, or under its number. Two sessions
-    /// that used one region key would use one nonce twice.
+    /// Returns whether the lease's keys work in another client's session only: on that client's queue pairs, or under
+    /// that client's number. Two sessions that used one region key would use one nonce twice.
     #[inline]
     pub(crate) fn is_of_another(&self, client: &Mark) -> bool {
         matches!(self.credential, Credential::Group(_) | Credential::RegionKey { .. })
             && self.holder.as_ref().is_some_and(|holder| holder != client)
     }
 
-    /// How long the permission lives from its start, as far as this client knows.
+    /// Returns the permission's lifetime, counted from its start, as far as this client knows.
     #[must_use]
     pub fn lifetime(&self) -> Lifetime {
-        // Nothing else is published with this number, so any recent value is safe.
+        // This number publishes no other data, so any recent value is safe.
         Lifetime(self.lifetime.load(Ordering::Relaxed))
     }
 
-    /// The moment on the client's clock from which the permission counts as dead.
+    /// Returns the moment on the client's clock from which the permission counts as dead.
     #[must_use]
     pub fn deadline(&self) -> Moment {
         self.started_after.after(self.lifetime())
     }
 
-    /// Whether the permission cannot be over at the node yet, however much two sound clocks differ.
+    /// Returns whether the permission cannot have ended at the node yet, however much two sound clocks differ.
     pub(crate) fn surely_lives(&self, now: Moment) -> bool {
         let lifetime = self.lifetime();
         let differ = lifetime.0 / CLOCKS_DIFFER + ROUNDED_MICROS;
@@ -117,8 +118,8 @@ impl Lease {
 
 /// The right to access some bytes of a node for some time: the paper's `Perm` (Patronus §5.1).
 ///
-/// Not `Clone`: it ends by [`Client::revoke`](crate::Client::revoke), or by itself at its deadline. Dropping it tells
-/// the node nothing.
+/// Not `Clone`: a permission ends by [`Client::revoke`](crate::Client::revoke), or by itself at its deadline. Dropping
+/// it sends nothing to the node.
 #[derive(Debug)]
 pub struct Permission {
     id: PermissionId,
@@ -152,8 +153,8 @@ impl Permission {
         }
     }
 
-    /// The permission over a chunk that a worker has allocated (OneSidedMW): exclusive, with every right, and without an end
-    /// until the holder frees the chunk or is gone. No object of the node's books lies there.
+    /// Makes the permission over a chunk that a worker has allocated (OneSidedMW). It is exclusive, has every right,
+    /// and does not end until the holder frees the chunk or is gone. The node's books have no object there.
     pub(crate) fn of_chunk(reply: &Reply<CHUNK_QUEUE_PAIRS>) -> Self {
         let [first, ..] = reply.windows;
         let credential = Credential::Chunk(reply.windows.map(|window| window.rkey));
@@ -183,74 +184,75 @@ impl Permission {
         }
     }
 
-    /// Some bytes of a chunk, for the same credential and as long as the chunk.
+    /// Makes a permission over some bytes of a chunk, with the chunk's credential and lease.
     pub(crate) fn part_of_chunk(&self, offset: u64, length: u64) -> Self {
         debug_assert!(self.check_span(offset, length, self.rights).is_ok(), "a part lies in its chunk");
         Self { offset: self.offset + offset, length, lease: Arc::clone(&self.lease), ..*self }
     }
 
-    /// Its name on the node.
+    /// Returns the permission's name on the node.
     #[must_use]
     pub fn id(&self) -> PermissionId {
         self.id
     }
 
-    /// The object that it covers, by which others can acquire the object as well.
+    /// Returns the reference of the covered object, with which other clients can acquire the object as well.
     #[must_use]
     pub fn object(&self) -> ObjectRef {
         self.object
     }
 
-    /// Where in the object its bytes start.
+    /// Returns the offset of the permission's bytes in the object.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Where its bytes start, for work requests and traces. To name the object, use [`Permission::object`].
+    /// Returns the address of the permission's first byte, for work requests and traces. To name the object, use
+    /// [`Permission::object`].
     #[must_use]
     pub fn address(&self) -> RemoteAddress {
         RemoteAddress(self.object.address.0.wrapping_add(self.offset))
     }
 
-    /// How many bytes it covers.
+    /// Returns the number of bytes that the permission covers.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// What it allows.
+    /// Returns the rights that the permission grants.
     #[must_use]
     pub fn rights(&self) -> Rights {
         self.rights
     }
 
-    /// Whether it is exclusive or shared.
+    /// Returns whether the permission is exclusive or shared.
     #[must_use]
     pub fn sharing(&self) -> Sharing {
         self.sharing
     }
 
-    /// The credential that each access shows.
+    /// Returns the credential that each access shows.
     #[must_use]
     pub fn credential(&self) -> Credential {
         self.credential
     }
 
-    /// What enforces it.
+    /// Returns the mechanism that enforces the permission.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
 
-    /// Its lease, for a keeper that extends it from another session of the same tenant.
+    /// Returns the permission's lease, for a keeper that extends it from another session of the same tenant.
     #[must_use]
     pub fn lease(&self) -> &Arc<Lease> {
         &self.lease
     }
 
-    /// Checks that an access of these bytes that needs these rights is within the permission. Each access is checked by itself;
-    /// a caller that cuts a transfer into several accesses checks the whole of it before the first one.
+    /// Checks that the permission covers these bytes and has the rights that an access needs. Each access is checked by
+    /// itself; a caller that cuts a transfer into several accesses checks the whole of it before the first one.
     ///
     /// # Errors
     /// [`Error::WrongRight`] or [`Error::OutsideRange`].

@@ -1,12 +1,12 @@
 //! Work requests on the data queue pairs: posting, completion, and the switch to a spare (Patronus §5.5).
 //!
-//! One queue pair is active at a time, so requests reach the node in the order in which they were begun. When it
-//! breaks, the guilty request gets its error. Those before it have succeeded. Those behind it were not executed: they
-//! go to the front of the backlog and from there, in order, to the next queue pair.
+//! One queue pair is active at a time, so requests reach the node in the order in which they were begun. When the
+//! active queue pair breaks, the guilty request gets its error. The requests before it have succeeded. The requests
+//! behind it were not executed: they go to the front of the backlog and from there, in order, to the next queue pair.
 //!
 //! A queue pair that breaks for lack of an answer is different: its requests may still be on their way, and the node's
-//! end may still execute them. Nothing else is posted, and none of its writes and atomics is reported as over, before
-//! the node has answered the request for its rebuild: the node stops its end first.
+//! end may still execute them. Until the node has answered the request for the rebuild, the client posts no other
+//! request and reports no end of the writes and atomics in doubt. The node stops its end before it answers.
 
 use crate::access::Action;
 use crate::carrier::{Begun, Carrier, Link, Posting};
@@ -20,27 +20,27 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{CHUNK_QUEUE_PAIRS, Credential, GROUP_QUEUE_PAIRS_MAX, Moment, Rkey};
 use std::collections::VecDeque;
 
-/// A full queue has at least this many signalled requests, so that its room comes back in time.
+/// The least number of signalled requests in a full queue, so that room is freed in time.
 const SIGNALS_PER_DEPTH: usize = 4;
 
 /// The keys of an operation, one for each queue pair.
 type LaneKeys = [Rkey; GROUP_QUEUE_PAIRS_MAX];
 
-/// How often queue pairs broke, and what it cost.
+/// Counters of broken queue pairs and of the cost of the breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// How often another queue pair took over.
+    /// Number of times that another queue pair took over.
     pub switches: u64,
     /// Requests that were flushed and posted again.
     pub replayed: u64,
-    /// Rebuilds that the node was asked for.
+    /// Rebuilds that the client requested from the node.
     pub rebuilds_asked: u64,
     /// Queue pairs that the node rebuilt.
     pub recoveries: u64,
 }
 
 impl Counters {
-    /// Both together.
+    /// Adds two sets of counters.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             switches: self.switches + other.switches,
@@ -53,13 +53,13 @@ impl Counters {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LaneState {
-    /// Empty or active.
+    /// Idle or active.
     Ready,
-    /// In error; this many flushes are still to come.
+    /// In error; this many flush completions have not arrived yet.
     Draining(usize),
-    /// Empty; the node is to be asked for a rebuild, from this moment on.
+    /// Empty after an error; the client may request a rebuild from this moment on.
     Drained(Moment),
-    /// The node has been asked.
+    /// Empty; the client has requested the rebuild.
     Rebuilding,
     /// The node will not rebuild it.
     Lost,
@@ -67,24 +67,24 @@ enum LaneState {
 
 struct Lane {
     state: LaneState,
-    /// Posted and not known to be over, in order.
+    /// Requests that are posted and not known to have ended, in order.
     flights: VecDeque<WorkRequest>,
     /// Requests posted since the last signalled one.
     unsignalled: usize,
 }
 
-/// Writes and atomics without an answer: the node may execute them until it has stopped its end of their queue pair.
+/// Writes and atomics without an answer. The node may execute them until it has stopped its end of their queue pair.
 struct Doubt {
     queue_pair: u32,
     operations: Vec<u64>,
 }
 
-/// The data queue pairs of a client and what waits for them.
+/// The data queue pairs of a client and the requests that wait for them.
 pub(crate) struct QueuePairs {
-    /// The number of the first of them. Elsewhere here they are numbered from zero.
+    /// The endpoint's number of the first queue pair. Elsewhere here the queue pairs are numbered from zero.
     first: u32,
-    /// The keys of the operation of each place, one for each queue pair. Empty until an operation has keys that work on one
-    /// queue pair only.
+    /// The keys of the operation in each slot, one key for each queue pair. Empty until an operation has keys that work
+    /// on one queue pair only.
     keys: Vec<LaneKeys>,
     lanes: Vec<Lane>,
     active: Option<u32>,
@@ -101,15 +101,15 @@ pub(crate) struct QueuePairs {
 }
 
 impl QueuePairs {
-    /// The data queue pairs.
+    /// Makes the carrier on the data queue pairs.
     pub(crate) fn data(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
         Self::new(endpoint, (0, endpoint.size().data_queue_pairs), config)
     }
 
-    /// The queue pairs for accesses to chunks.
+    /// Makes the carrier on the queue pairs for accesses to chunks.
     pub(crate) fn chunks(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
         let EndpointSize { data_queue_pairs, chunk_queue_pairs, .. } = endpoint.size();
-        // A chunk has no windows for more.
+        // A chunk has no windows for more queue pairs.
         let count = chunk_queue_pairs.min(u32::try_from(CHUNK_QUEUE_PAIRS).unwrap_or(u32::MAX));
         Self::new(endpoint, (data_queue_pairs, count), config)
     }
@@ -139,7 +139,7 @@ impl QueuePairs {
         flights
     }
 
-    /// Whether a queue pair of this number is among them.
+    /// Returns whether the queue pair belongs to this carrier.
     #[inline]
     pub(crate) fn has(&self, queue_pair: QpId) -> bool {
         self.lane_of(queue_pair) < self.lanes.len()
@@ -154,7 +154,7 @@ impl QueuePairs {
         self.counters
     }
 
-    /// How many requests more can be taken in now.
+    /// Returns how many more requests can be taken in now.
     fn room(&self) -> usize {
         if self.lanes.is_empty() {
             return 0;
@@ -197,7 +197,7 @@ impl QueuePairs {
         Ok(())
     }
 
-    /// Posts requests with one doorbell as far as there is room; the rest waits in the backlog. The caller has asked
+    /// Posts requests with one doorbell as far as there is room; the rest waits in the backlog. The caller has checked
     /// [`QueuePairs::room`].
     fn submit_all(&mut self, endpoint: &mut impl VerbsEndpoint, requests: &mut [WorkRequest]) {
         let mut posted = 0;
@@ -206,7 +206,7 @@ impl QueuePairs {
         {
             let most = self.lane_room().min(requests.len());
             if let Some(last) = requests[..most].last_mut() {
-                // Requests that wait behind it may expire, and would then report nothing.
+                // The requests that wait behind the last one may expire, and would then report no completion.
                 last.signalled = true;
             }
             rekey(&self.keys, active, &mut requests[..most]);
@@ -217,13 +217,13 @@ impl QueuePairs {
         self.backlog.extend(&requests[posted..]);
     }
 
-    /// Whether something waits that [`QueuePairs::pump`] could post.
+    /// Returns whether requests wait that [`QueuePairs::pump`] could post.
     pub(crate) fn is_backed_up(&self) -> bool {
         !self.backlog.is_empty() && self.lane_room() > 0
     }
 
-    /// Posts requests from the backlog as far as there is room, except those whose permission has ended meanwhile: the
-    /// node would refuse and charge them.
+    /// Posts requests from the backlog as far as there is room, except for requests whose permission has expired
+    /// meanwhile: the node would refuse them and charge the client.
     pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
         while let Some(active) = self.active {
             let room = self.lane_room();
@@ -243,7 +243,7 @@ impl QueuePairs {
             if most == 0 {
                 return;
             }
-            // The request that was to report for all before it may have expired.
+            // The signalled request behind these may have expired.
             first[most - 1].signalled = true;
             rekey(&self.keys, active, &mut first[..most]);
             let lane = &mut self.lanes[active as usize];
@@ -255,8 +255,8 @@ impl QueuePairs {
         }
     }
 
-    /// Takes in a completion of a data queue pair if it says that a request, and so all before it, was carried out.
-    /// Returns whether it does. Earlier completions must have been taken in.
+    /// Handles a completion of a data queue pair if it reports that a request, and so all requests before it, was
+    /// carried out. Returns whether it does. Earlier completions must have been handled.
     #[inline]
     pub(crate) fn succeeded<M: Memory>(
         &mut self,
@@ -300,7 +300,7 @@ impl QueuePairs {
         }
     }
 
-    /// The request at the head of the active queue pair failed.
+    /// Handles the failure of the request at the head of the active queue pair.
     fn broke<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment, completion: &Completion) {
         let place = self.lane_of(completion.queue_pair);
         let lane = &mut self.lanes[place];
@@ -316,19 +316,20 @@ impl QueuePairs {
         lane.unsignalled = 0;
         lane.state = if flushes == 0 { LaneState::Drained(now) } else { LaneState::Draining(flushes) };
         while let Some(mut flight) = lane.flights.pop_back() {
-            // Without an answer the node may have come further than this end knows. A read can be done again. A write
-            // must not, if it was carried out and another client's write has followed.
+            // Without an answer the node may have executed more requests than the client knows. A read can be repeated.
+            // A write must not be: if it was carried out and another client's write has followed, the repetition would
+            // overwrite that.
             if uncertain && !is_read(&flight) && !planted::is(Fault::ExecutedReplayed) {
                 in_doubt.push(flight.id);
                 continue;
             }
-            // A replay would be refused, and break the next queue pair: with many short leases under way, one late
-            // access would bring down all others, one queue pair each.
+            // The node would refuse the replay, which would break the next queue pair. With many short leases under
+            // way, one late access would then break all queue pairs, one after another.
             if link.operations.has_expired(flight.id, now) {
                 link.operations.finish(flight.id, Err(Error::Expired));
                 continue;
             }
-            // Whatever would have reported for it is gone with the old queue pair.
+            // The signalled request that would have reported for this one is gone with the old queue pair.
             flight.signalled |= self.backlog.is_empty();
             self.backlog.push_front(flight);
             self.counters.replayed += 1;
@@ -343,15 +344,15 @@ impl QueuePairs {
         self.pump(link, now);
     }
 
-    /// Requests without an answer will get none, and the node executes no more of them.
+    /// Ends the requests in doubt: they will get no answer, and the node executes no more of them.
     fn end_doubt<M: Memory>(&mut self, operations: &mut Operations<M>) {
         for id in self.doubt.take().into_iter().flat_map(|doubt| doubt.operations) {
             operations.finish(id, Err(Error::Interrupted));
         }
     }
 
-    /// Makes a ready queue pair the active one, if there is one and nothing is in doubt: what was posted before must
-    /// not overtake what is posted now.
+    /// Makes a ready queue pair the active one, if there is one and no request is in doubt. Otherwise a request in
+    /// doubt could be executed after a request that is posted now.
     fn promote(&mut self) {
         let ready = self.lanes[..self.candidates()].iter().position(|lane| lane.state == LaneState::Ready);
         let ready = ready.filter(|_| self.doubt.is_none());
@@ -370,7 +371,7 @@ impl QueuePairs {
 }
 
 impl QueuePairs {
-    /// The key that an access shows on the active queue pair. Those for the others are kept, for its replay.
+    /// Returns the key for an access on the active queue pair. Keeps the keys for the other queue pairs, for a replay.
     #[inline(always)]
     fn key_for(&mut self, Begun { operation, access, .. }: Begun<'_>) -> Rkey {
         match access.credential {
@@ -402,15 +403,15 @@ impl QueuePairs {
     }
 }
 
-/// How a broken queue pair becomes a spare again.
+/// Rebuilds, by which broken queue pairs become spares again.
 impl QueuePairs {
-    /// A queue pair whose rebuild the node is to be asked for now.
+    /// Returns a queue pair whose rebuild the client is to request now.
     pub(crate) fn to_rebuild(&self, now: Moment) -> Option<u32> {
         let due = |lane: &Lane| matches!(lane.state, LaneState::Drained(from) if from <= now);
         self.lanes.iter().position(due).and_then(|index| u32::try_from(index).ok()).map(|it| it + self.first)
     }
 
-    /// When the node is to be asked for a rebuild next.
+    /// Returns the moment of the next request for a rebuild, if any is due.
     pub(crate) fn next_wake(&self) -> Option<Moment> {
         let from = |lane: &Lane| match lane.state {
             LaneState::Drained(from) => Some(from),
@@ -424,13 +425,14 @@ impl QueuePairs {
         &mut self.lanes[place]
     }
 
-    /// The node has been asked.
+    /// Notes that the client has requested the rebuild.
     pub(crate) fn rebuilding(&mut self, index: u32) {
         self.counters.rebuilds_asked += 1;
         self.lane_mut(index).state = LaneState::Rebuilding;
     }
 
-    /// The node has answered the request for a rebuild, in whichever way: its end of the queue pair has stopped.
+    /// Notes that the node has answered the request for a rebuild, whatever the answer: its end of the queue pair has
+    /// stopped.
     pub(crate) fn stopped<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
         if self.doubt.as_ref().is_some_and(|doubt| doubt.queue_pair == index) {
             self.end_doubt(link.operations);
@@ -439,12 +441,12 @@ impl QueuePairs {
         }
     }
 
-    /// The node will rebuild the queue pair, but not before `from`.
+    /// Notes that the node will rebuild the queue pair, but not before `from`.
     pub(crate) fn ask_again(&mut self, index: u32, from: Moment) {
         self.lane_mut(index).state = LaneState::Drained(from);
     }
 
-    /// The node has rebuilt a queue pair: it is a spare again, or active at once if no other is.
+    /// Notes that the node has rebuilt a queue pair. The queue pair is a spare again, or becomes active if no other is.
     pub(crate) fn rebuilt<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
         link.endpoint.rebuilt(index);
         self.lane_mut(index).state = LaneState::Ready;
@@ -455,7 +457,8 @@ impl QueuePairs {
         }
     }
 
-    /// The node will never rebuild a queue pair. Returns whether none is left that could ever carry requests.
+    /// Notes that the node will never rebuild a queue pair. Returns whether no queue pair is left that could ever carry
+    /// requests.
     pub(crate) fn lost(&mut self, index: u32) -> bool {
         self.lane_mut(index).state = LaneState::Lost;
         self.lanes[..self.candidates()].iter().all(|lane| lane.state == LaneState::Lost)
@@ -505,8 +508,8 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
 }
 
 impl Lane {
-    /// All requests before `id` were carried out. Returns whether `id` is under way: requests are known by their ids
-    /// alone, and an id from elsewhere completes nothing.
+    /// Ends all requests before `id` as carried out. Returns whether `id` is under way: requests are known by their ids
+    /// alone, and an unknown id completes nothing.
     #[inline]
     fn succeed_before<M: Memory>(&mut self, operations: &mut Operations<M>, id: u64) -> bool {
         let Some(before) = self.flights.iter().position(|flight| flight.id == id) else { return false };
@@ -516,7 +519,7 @@ impl Lane {
         true
     }
 
-    /// The same, including request `id` itself.
+    /// Ends request `id` and all requests before it as carried out.
     #[inline]
     fn succeed_through<M: Memory>(&mut self, operations: &mut Operations<M>, id: u64) {
         if self.succeed_before(operations, id) {
@@ -525,7 +528,7 @@ impl Lane {
         }
     }
 
-    /// Posts with one doorbell, with enough signals that room comes back in time.
+    /// Posts requests with one doorbell, and signals enough of them that room is freed in time.
     fn post<E: VerbsEndpoint>(
         &mut self,
         endpoint: &mut E,
@@ -550,7 +553,7 @@ impl Lane {
     }
 }
 
-/// The request that carries an access out, signalled.
+/// The signalled work request for an access.
 #[inline]
 fn work_request(Begun { operation: id, local, access }: Begun<'_>, rkey: Rkey) -> WorkRequest {
     let remote = RemoteSpan { address: access.address(), rkey };
@@ -567,13 +570,13 @@ fn verb(action: Action, local: LocalSpan, remote: RemoteSpan) -> Verb {
     }
 }
 
-/// The key for one queue pair. The node makes no groups for clients that have more of them.
+/// Returns the key for one queue pair. The node makes no window groups for clients with more queue pairs than keys.
 #[inline]
 fn key_on(keys: &LaneKeys, lane: u32) -> Rkey {
     keys.get(lane as usize).copied().unwrap_or(Rkey(0))
 }
 
-/// Gives requests the keys that work on this queue pair.
+/// Replaces the keys of requests by those for the active queue pair.
 fn rekey(keys: &[LaneKeys], active: u32, requests: &mut [WorkRequest]) {
     if keys.is_empty() {
         return;

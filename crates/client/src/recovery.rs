@@ -7,12 +7,12 @@ use crate::{Client, Error};
 use portcullis_nic::{QpId, VerbsEndpoint};
 use portcullis_protocol::{Lifetime, Moment, Refusal, ReplyBody, RequestBody};
 
-/// The shortest time between two requests for one rebuild, so that a node that says «wait for nothing» is not
-/// asked in a loop.
+/// The shortest time between two requests for one rebuild, so that the client sends no requests in a loop to a node
+/// that answers with a wait of zero.
 const REBUILD_PAUSE: Lifetime = Lifetime::micros(100);
 
 impl<E: VerbsEndpoint> Client<E> {
-    /// Asks the node for the rebuilds that are due, as far as there is room for messages.
+    /// Requests the rebuilds that are due, as far as there is room for messages.
     pub(crate) fn ask_for_rebuilds(&mut self, now: Moment) {
         while let Some(queue_pair) =
             self.queue_pairs.to_rebuild(now).or_else(|| self.chunk_queue_pairs.to_rebuild(now))

@@ -1,4 +1,4 @@
-//! Requests ask for what the caller asked for. Also: their results, and what may be tried again.
+//! Requests carry the caller's parameters. Also tests their results, and which errors may be retried.
 
 use crate::fake::{Fake, Handle, fake};
 use portcullis_client::{Acquire, Allocate, Answer, Client, ClientConfig, Error, Permission};

@@ -74,7 +74,7 @@ fn a_refusal_reaches_its_call() {
 fn a_full_control_queue_begins_nothing_and_loses_nothing() {
     let (mut client, handle, permission) = client(None);
     handle.world().node.hold = true;
-    // Of four slots one is kept for rebuilds.
+    // One of the four slots is kept for rebuilds.
     let calls: Vec<_> = (0..3).map(|_| client.free(permission.object()).unwrap()).collect();
     let not_revoked = client.revoke(NOW, permission, true).unwrap_err();
     assert_eq!(not_revoked.error, Error::QueueFull { limit: 3 });
@@ -95,8 +95,8 @@ fn stale_and_forged_replies_are_ignored() {
     handle.world().node.hold = true;
     let second = client.free(permission.object()).unwrap();
     client.poll(NOW);
-    // An old number, a slot that does not exist, and a slot without a waiting request. One at a time: each takes a
-    // receive.
+    // An old number, a slot that does not exist, and a slot without a waiting request. They are delivered one at a time
+    // because each takes a receive.
     for sequence in [sequence, 0xFFFF, u32::MAX, sequence ^ 1] {
         let body = ReplyBody::Refused(Refusal::Barred);
         handle.world().deliver(&Reply { sequence, body }.encode());
@@ -177,8 +177,8 @@ fn an_extension_that_completes_after_the_old_deadline_is_confirmed_by_the_node()
     }
 }
 
-/// The node's clock may be a thousandth ahead, and the client's a thousandth behind: near the deadline the word may
-/// have been swapped after the node had looked at it for the last time.
+/// The node's clock may be a thousandth ahead, and the client's a thousandth behind: near the deadline the client may
+/// have swapped the word after the node had read it for the last time.
 #[test]
 fn an_extension_is_believed_only_where_no_sound_clock_is_past_the_deadline() {
     for (before, asked) in [(20_040, 0), (20_000, 1), (1, 1)] {
@@ -210,7 +210,7 @@ fn an_extension_by_somebody_else_is_adopted_and_built_upon() {
     let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
     assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Extended(Lifetime(5_000)))));
     assert_eq!((extends(&handle), permission.lease().lifetime()), (0, Lifetime(5_000)));
-    // A longer one than asked for is not cut short.
+    // A lifetime that is longer than the requested one is not shortened.
     handle.world().remote.store(lifetime_word(&permission), 9_000);
     let call = client.extend(NOW, &permission, Lifetime::micros(7_000)).unwrap();
     assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Extended(Lifetime(9_000)))));
@@ -283,7 +283,7 @@ fn an_extension_beyond_the_longest_lifetime_is_refused_at_once() {
     assert!(client.extend_to(NOW, lease, last).is_ok());
 }
 
-/// A caller that polls in a loop and reads the clock now and then must not judge by an old time.
+/// A caller that polls in a loop and reads the clock only at times must not judge by an old time.
 #[test]
 fn the_clock_is_read_after_what_it_judges_has_come_in() {
     let (mut client, handle, permission) = client(None);
@@ -295,7 +295,7 @@ fn the_clock_is_read_after_what_it_judges_has_come_in() {
     assert_eq!(extends(&handle), 1, "the node is asked whether it saw the extension in time");
     client.poll(late);
     assert!(matches!(client.take_call(call), Some(Ok(Answer::Extended(Lifetime(5_000))))));
-    // Where nothing depends on the time, no clock is needed.
+    // If nothing depends on the time, no clock is needed.
     let buffer = client.buffer(8).unwrap();
     let operation = client.read(NOW, &permission, 0, buffer).unwrap();
     handle.run_all();
@@ -317,7 +317,7 @@ fn requests_of_a_batch_share_a_doorbell_and_are_answered_each() {
         .map(|at| batch.acquire(NOW, Acquire::object(kept_object(64 * at)).part(0, 8)).unwrap())
         .collect();
     let allocated = batch.allocate(NOW, Allocate::bytes(64)).unwrap();
-    // The control queue holds four, and keeps a place for rebuilds.
+    // The control queue holds four requests, and keeps one place for rebuilds.
     let full = batch.allocate(NOW, Allocate::bytes(64)).unwrap_err();
     assert_eq!(full, Error::QueueFull { limit: 3 });
     assert_eq!(batch.len(), 3);

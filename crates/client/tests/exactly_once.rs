@@ -1,4 +1,4 @@
-//! Every operation ends exactly once, with the truth, and in the order in which it was begun, whatever breaks.
+//! Every operation ends exactly once, with its true result, and in the order in which it was begun, whatever breaks.
 
 use crate::fake::{BAD, Fake, GOOD, Handle, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 const NOW: Moment = Moment(10);
 
-/// Turns that the client may wait for room.
+/// Greatest number of turns for which the client may wait for room.
 const TURNS_MAX: usize = 10_000;
 
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ fn grant(client: &mut Client<Fake>, handle: &Handle, key: portcullis_protocol::R
     permission
 }
 
-/// What the test knows of the operations it began, in order.
+/// The test's record of the operations that it began, in order.
 #[derive(Default)]
 struct Ledger {
     begun: Vec<(Operation, bool)>,
@@ -64,7 +64,8 @@ impl Ledger {
         }
     }
 
-    /// Fetch-and-add of 1 on one word numbers the executed ones in their order.
+    /// Checks the results. Every operation is a fetch-and-add of 1 on one word, so the old values number the executed
+    /// operations in their order.
     fn check(&self, word: u64) {
         let mut executed = 0;
         for (operation, guilty) in &self.begun {

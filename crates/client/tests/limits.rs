@@ -1,4 +1,4 @@
-//! Buffers to their last byte, queues to their last place, and what the client counts.
+//! Buffers to their last byte, queues to their last place, and the client's counters.
 
 use crate::fake::{BAD, Fake, GOOD, Handle, fake};
 use portcullis_client::{Acquire, Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
@@ -37,7 +37,7 @@ fn result(client: &mut Client<Fake>, operation: Operation) -> Result<u64, Error>
     client.take(operation).expect("the operation has ended").result
 }
 
-/// Reports a completion that the fake NIC never would.
+/// Reports a completion that the fake NIC would never report.
 fn say(handle: &Handle, request: u64, queue_pair: QpId, status: Status, kind: CompletionKind) {
     handle.world().completions.push_back(Completion { request, queue_pair, status, kind });
 }
@@ -127,7 +127,7 @@ fn the_client_knows_what_is_pending_and_whether_there_is_room_for_calls() {
     write(&mut client, &permission);
     write(&mut client, &permission);
     assert_eq!((client.pending(), client.room_for_calls() > 0), (2, true));
-    // Of four slots one is kept for rebuilds.
+    // One of the four slots is kept for rebuilds.
     for calls in 1..=3 {
         client.free(permission.object()).unwrap();
         assert_eq!((client.pending(), client.room_for_calls() > 0), (2 + calls, calls < 3));
@@ -291,7 +291,7 @@ fn what_is_asked_in_a_leaked_batch_is_forgotten_with_it_and_calls_go_on() {
     assert_eq!(handle.look().node.asked.len(), 1, "the acquisition was never sent");
 }
 
-/// Mechanism `node-copy`: collected operations count too.
+/// With mechanism `node-copy`, collected operations count towards the backlog as well.
 #[test]
 fn a_batch_of_messages_is_bounded_by_the_backlog() {
     let (endpoint, handle) = fake(0, 1);

@@ -1,4 +1,5 @@
-//! What the client library promises, one module a subject. One program: the client is compiled once for all of them.
+//! Tests of the promises of the client library, one module for each subject. All modules are one program, so that the
+//! client is compiled once for all of them.
 
 mod asking;
 mod calls;

@@ -1,4 +1,4 @@
-//! Mechanism `node-copy`: the same operations, as messages.
+//! Mechanism `node-copy`: one-sided operations that travel as messages.
 
 use crate::fake::node::{Reaction, release};
 use crate::fake::{Fake, Handle, fake};
@@ -13,7 +13,7 @@ fn start() -> (Client<Fake>, Handle, Permission) {
     start_with(u32::try_from(DATA_BYTES_MAX).unwrap())
 }
 
-/// A client whose messages carry `data` bytes of data.
+/// Starts a client whose messages carry `data` bytes of data.
 fn start_with(data: u32) -> (Client<Fake>, Handle, Permission) {
     let (endpoint, handle) = fake(0, 1);
     handle.world().node.by_messages = true;

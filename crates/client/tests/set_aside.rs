@@ -1,4 +1,4 @@
-//! Batches that wait to be resumed, and outcomes that are named before they are taken.
+//! Batches that wait to be resumed, and operations that are reported as ended before their outcomes are taken.
 
 use crate::fake::{Fake, Handle, fake};
 use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
@@ -15,7 +15,7 @@ fn start() -> (Client<Fake>, Handle, Permission) {
     (client, handle, permission)
 }
 
-/// Adds a write to the batch that waits, or to a new one, and leaves it.
+/// Adds a write to the waiting batch, or to a new one, and sets the batch aside.
 fn add(client: &mut Client<Fake>, permission: &Permission) -> Operation {
     let buffer = client.buffer(1).unwrap();
     let mut batch = client.resume_batch();

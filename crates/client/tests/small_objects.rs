@@ -1,5 +1,5 @@
-//! Small objects against a plain model: whatever is allocated and freed in whichever order, no two objects share a byte,
-//! mistakes are errors, and chunks come back.
+//! Small objects against a plain model: whatever is allocated and freed in whichever order, no two objects share a
+//! byte, mistakes are errors, and chunks are given back.
 
 use portcullis_client::{ClassOccupancy, Error, SmallObjectId, SmallObjects};
 use portcullis_protocol::Refusal;
@@ -10,13 +10,13 @@ use std::ops::Range;
 const CHUNK_BYTES: u64 = 1024;
 const FREE_MAX: usize = 2;
 
-/// What a program does.
+/// Step of a program.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(u64),
-    /// Frees one of the objects that live.
+    /// Frees a live object.
     Free(prop::sample::Index),
-    /// Frees one that was freed before.
+    /// Frees an object that was freed before.
     FreeAgain(prop::sample::Index),
 }
 
@@ -29,10 +29,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An allocator, and what its user knows of it.
+/// An allocator, and the state that its user knows.
 struct Model {
     objects: SmallObjects<u64>,
-    /// The objects that live, with their chunks and the bytes of these that they were given.
+    /// Live objects, with their chunks and their bytes in the chunks.
     live: BTreeMap<usize, (SmallObjectId, u64, Range<u64>)>,
     freed: Vec<SmallObjectId>,
     /// Chunks that the allocator holds.
@@ -183,7 +183,7 @@ fn new_objects_fill_the_first_chunks_so_that_the_last_ones_come_back() {
         ids.extend((0..16).map(|_| objects.place(64).expect("it fits").expect("there is room")));
     }
     assert_eq!(objects.place(64), Ok(None), "all are full");
-    // One place in each chunk becomes free, and is taken again while the last chunk is emptied.
+    // One place in each chunk is freed, and taken again while the last chunk is emptied.
     for chunk in ids.chunks(16) {
         objects.free(chunk[0]).expect("it lives");
     }

@@ -89,7 +89,7 @@ fn a_replay_does_not_wait_for_the_rebuild() {
     let behind = write(&mut client, &permission, 0, 1);
     handle.run(1);
     client.poll(NOW);
-    // The flush of the old request has not even come in.
+    // The flush of the old request has not arrived yet.
     handle.run_all();
     client.poll(NOW);
     assert_eq!(result(&mut client, behind), Ok(1));
@@ -197,7 +197,7 @@ fn what_comes_late_never_overwrites_what_was_begun_after_it() {
     let behind = write(&mut client, &permission, 0, 1);
     handle.run(1);
     client.poll(NOW);
-    // Over the same byte: `raw` writes to 4096.
+    // This write goes to the same byte as `raw`, which writes to 4096.
     let newer = write(&mut client, &permission, 4096 - permission.address().0, 9);
     handle.run_all();
     handle.arrive();
@@ -483,7 +483,8 @@ fn a_completion_of_an_unknown_request_completes_nothing() {
     assert!(client.take(operation).is_none());
 }
 
-/// If it were sent, it would be refused, charged to an honest client, and break the queue pair that was just rebuilt.
+/// If the client sent an expired request, the node would refuse it and charge it to an honest client, and the refusal
+/// would break the queue pair that was just rebuilt.
 #[test]
 fn what_expires_while_it_waits_for_a_rebuild_is_never_sent() {
     let (mut client, handle, permission) = start(1, 16, ClientConfig::default());
@@ -508,7 +509,7 @@ fn what_expires_while_it_waits_for_a_rebuild_is_never_sent() {
     assert_eq!(handle.look().executed.len() - before, 1);
 }
 
-/// A batch reports its end by its last request, which may be what has expired.
+/// A batch reports its end by its last request, and that request may have expired.
 #[test]
 fn what_goes_before_an_expired_request_of_its_batch_still_tells_of_its_end() {
     let (mut client, handle, permission) = start(1, 16, ClientConfig::default());
@@ -522,7 +523,7 @@ fn what_goes_before_an_expired_request_of_its_batch_still_tells_of_its_end() {
     handle.world().node.hold = true;
     client.poll(NOW);
     let Some(Ok(Answer::Granted(long))) = client.take_call(call) else { panic!("granted") };
-    // The rebuild of the only queue pair is done by now: break it again, and let the batch wait.
+    // The rebuild of the only queue pair has ended by now, so the queue pair has to break again for the batch to wait.
     let _guilty = raw(&mut client, BAD);
     handle.run_all();
     client.poll(NOW);
@@ -540,7 +541,7 @@ fn what_goes_before_an_expired_request_of_its_batch_still_tells_of_its_end() {
     assert_eq!(result(&mut client, expires), Err(Error::Expired));
 }
 
-/// A batch that is longer than the queue has room for: its posted part reports its end by itself.
+/// If a batch is longer than the room in the queue, its posted part reports its end by itself.
 #[test]
 fn what_was_posted_of_a_batch_tells_of_its_end_though_the_rest_expires() {
     let (mut client, handle, permission) = start(1, 4, ClientConfig::default());

@@ -1,4 +1,5 @@
-//! How long operations and calls may be under way, where the node stands still, and what becomes of answers that come too late.
+//! Limits of the time for which operations and calls may be under way if the node stands still, and the handling of
+//! answers that arrive too late.
 
 use crate::fake::node::{Reaction, release};
 use crate::fake::{Fake, Handle, fake};
@@ -6,7 +7,7 @@ use portcullis_client::{Acquire, Allocate, Answer, Call, Client, ClientConfig, E
 use portcullis_protocol::{Lifetime, Moment, RequestBody};
 
 const WITHIN: Lifetime = Lifetime::millis(1_600);
-/// How often the client is polled: more often than a step of the limit.
+/// Interval at which the client is polled: shorter than a step of the limit.
 const POLLED_EVERY: Lifetime = Lifetime::millis(20);
 /// The limit is kept to within an eighth of it.
 const BOUND: Lifetime = Lifetime::millis(1_600 + 200);
@@ -33,7 +34,7 @@ impl Rig {
         }
     }
 
-    /// Lets time pass until `ended` returns something. Returns it, and how long that took.
+    /// Lets time pass until `ended` returns a value. Returns the value, and the time that passed.
     fn until<T>(&mut self, mut ended: impl FnMut(&mut Client<Fake>) -> Option<T>) -> (T, Lifetime) {
         let began = self.now;
         loop {
@@ -56,7 +57,7 @@ impl Rig {
         permission
     }
 
-    /// The ends of permissions that the node was asked for, and whether their objects go with them.
+    /// Returns, for each revocation that the node received, whether it also frees the object.
     fn revoked(&self) -> Vec<bool> {
         let ends = |body| if let RequestBody::Revoke { free, .. } = body { Some(free) } else { None };
         self.handle.look().node.asked.iter().filter_map(|request| ends(request.body)).collect()
@@ -98,7 +99,7 @@ fn a_late_completion_is_not_taken_for_another_operations() {
         let (outcome, _) = rig.until(|client| client.take(operation));
         assert!(outcome.result.is_err());
     }
-    // The node goes on: what it was asked is carried out now, in its order.
+    // The node continues: it now carries out the earlier requests, in their order.
     let next = rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap();
     rig.handle.run_all();
     let (outcome, _) = rig.until(|client| client.take(next));
@@ -132,7 +133,7 @@ fn places_of_operations_that_were_given_up_are_free_again_when_the_nic_has_done_
 fn what_was_given_up_before_the_nic_had_it_is_never_carried_out() {
     let mut rig = Rig::new();
     let permission = rig.granted();
-    // More than the queue pair has room for.
+    // These are more operations than the queue pair has room for.
     let begun: Vec<_> =
         (0..40).map(|_| rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap()).collect();
     for operation in begun {

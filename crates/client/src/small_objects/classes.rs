@@ -1,25 +1,26 @@
-//! Which sizes small objects come in.
+//! Size classes of small objects.
 
 /// Bytes of the smallest object.
 const OBJECT_BYTES_MIN: u64 = 16;
 /// Sizes are multiples of this, so that each object takes atomics.
 const WORD: u64 = 8;
-/// Steps from one power of two to the next.
+/// Number of classes from one power of two to the next.
 const STEPS: u64 = 4;
-/// Up to so many objects of a chunk, each number has a class.
+/// The greatest number of objects in a chunk up to which each number has a class of its own.
 const FEW: u64 = 8;
 
-/// The size classes of a chunk: quarters of powers of two, each widened to what as many objects leave of the chunk; and
-/// then the eighth of a chunk, the seventh, up to the whole. So an object of more than 64 bytes wastes a quarter of its
-/// place at the most, and one of more than an eighth of a chunk shares it with as many of its size as fit.
+/// The size classes of a chunk: multiples of a quarter of a power of two, each widened so that its objects fill the
+/// chunk; then an eighth of the chunk, a seventh, and so on up to the whole. So an object of more than 64 bytes wastes
+/// at most a quarter of its place, and an object of more than an eighth of a chunk shares the chunk with as many
+/// objects of its size as fit.
 #[derive(Clone, Debug)]
 pub(super) struct SizeClasses {
-    /// Bytes of an object, ascending. The last is the chunk.
+    /// Bytes of an object of each class, ascending. The last class is the whole chunk.
     sizes: Vec<u64>,
 }
 
 impl SizeClasses {
-    /// The classes of a chunk of so many bytes.
+    /// Computes the classes of a chunk of `chunk_bytes` bytes.
     pub fn of_chunk(chunk_bytes: u64) -> Self {
         let place_of = |objects: u64| chunk_bytes / objects / WORD * WORD;
         let mut sizes = Vec::new();
@@ -36,7 +37,7 @@ impl SizeClasses {
         Self { sizes }
     }
 
-    /// The smallest class with room for so many bytes. `None`: they are more than a chunk has.
+    /// The smallest class with room for `bytes` bytes. `None`: a chunk has fewer bytes.
     pub fn class_of(&self, bytes: u64) -> Option<usize> {
         let class = self.sizes.partition_point(|size| *size < bytes);
         (class < self.sizes.len()).then_some(class)
@@ -52,12 +53,12 @@ impl SizeClasses {
         *self.sizes.last().expect("the chunk itself is a class")
     }
 
-    /// Objects that a chunk has room for.
+    /// Number of objects of a class that a chunk has room for.
     pub fn objects(&self, class: usize) -> u32 {
         u32::try_from(self.chunk_bytes() / self.sizes[class]).expect("a chunk has fewer")
     }
 
-    /// How many classes there are.
+    /// Number of classes.
     pub fn count(&self) -> usize {
         self.sizes.len()
     }
@@ -101,7 +102,7 @@ mod tests {
             let classes = SizeClasses::of_chunk(chunk);
             let bytes = 65 + (chunk / 8 - 65) * per_mille / 1000;
             let class = classes.class_of(bytes).expect("it is less than a chunk");
-            // What a chunk leaves over is shared by its objects.
+            // The bytes that a chunk leaves over are shared by its objects.
             let place = chunk as f64 / f64::from(classes.objects(class));
             prop_assert!(bytes as f64 >= place * 0.75, "{bytes} in {place}");
         }

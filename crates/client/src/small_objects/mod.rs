@@ -1,10 +1,10 @@
 //! Small objects in chunks that the client holds (OneSidedMW, «each CN organizes them into size classes»).
 //!
-//! A chunk holds objects of one size class. Objects come and go here, in the client: there is no message for an object, and
-//! none of the node's memory says anything about it. Only where a class has no free place is another chunk needed, and
+//! A chunk holds objects of one size class. The client alone creates and frees objects: it sends no message for an
+//! object, and the node's memory holds no record of it. Another chunk is needed only if a class has no free place, and
 //! only a chunk without objects can be given back.
 //!
-//! This is a state machine over chunks of any type. It asks nobody for chunks and frees none: its caller hands them in
+//! This is a state machine over chunks of any type. It neither requests nor frees chunks: its caller hands them in
 //! ([`SmallObjects::add`]) and takes them out ([`SmallObjects::take_surplus`]).
 
 mod classes;
@@ -20,8 +20,8 @@ use portcullis_protocol::Refusal;
 use portcullis_slots::{Reuse, Slots};
 use std::collections::BTreeSet;
 
-/// The name of a small object in its allocator. No other object of that allocator ever has it, so the name of an object
-/// that was freed names nothing.
+/// The name of a small object in its allocator. No other object of that allocator ever has the same name, so the name
+/// of a freed object names nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SmallObjectId {
     chunk: u64,
@@ -29,14 +29,14 @@ pub struct SmallObjectId {
     birth: u32,
 }
 
-/// Where a small object lies.
+/// Location of a small object.
 #[derive(Debug)]
 pub struct Located<'a, C> {
     /// The chunk.
     pub chunk: &'a C,
-    /// Where in the chunk its bytes start.
+    /// Offset of the object's bytes in the chunk.
     pub offset: u64,
-    /// Bytes of its place, which are at least those that were asked for.
+    /// Bytes of the object's place, which are at least as many as were requested.
     pub place_bytes: u64,
 }
 
@@ -57,50 +57,50 @@ struct Class {
     objects: u64,
 }
 
-/// What an allocator's chunks are used for.
+/// Use of an allocator's chunks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Occupancy {
-    /// Bytes of all chunks that it holds.
+    /// Bytes of all chunks that the allocator holds.
     pub bytes_held: u64,
     /// Bytes of the places of all objects.
     pub bytes_live: u64,
-    /// Chunks that it holds.
+    /// Number of chunks that the allocator holds.
     pub chunks: u64,
-    /// Chunks of them without objects.
+    /// Number of chunks without objects.
     pub free_chunks: u64,
-    /// Objects.
+    /// Number of objects.
     pub objects: u64,
-    /// The same for each size class that has chunks, by ascending size.
+    /// Use of the chunks of each size class that has any, by ascending size.
     pub classes: Vec<ClassOccupancy>,
 }
 
-/// What the chunks of one size class are used for.
+/// Use of the chunks of one size class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClassOccupancy {
     /// Bytes of an object's place.
     pub place_bytes: u64,
-    /// Chunks with objects of this class.
+    /// Number of chunks with objects of this class.
     pub chunks: u64,
-    /// Places of these chunks.
+    /// Number of places in these chunks.
     pub places: u64,
-    /// Objects of this class.
+    /// Number of objects of this class.
     pub objects: u64,
 }
 
-/// Which parts of chunks are objects. See the module's documentation.
+/// Allocator of small objects in chunks. See the module's documentation.
 #[derive(Debug)]
 pub struct SmallObjects<C> {
     sizes: SizeClasses,
     classes: Vec<Class>,
     in_use: Slots<u64, InUse<C>>,
-    /// Chunks without objects. The one that became so last is used first.
+    /// Chunks without objects. The chunk that became empty last is used first.
     free: Vec<C>,
     free_max: usize,
 }
 
 impl<C> SmallObjects<C> {
-    /// Objects in chunks of `chunk_bytes`, a multiple of 8. Up to `free_max` chunks without objects are kept for the next
-    /// ones.
+    /// Makes an allocator for chunks of `chunk_bytes`, a multiple of 8. Up to `free_max` chunks without objects are
+    /// kept for later objects.
     #[must_use]
     pub fn new(chunk_bytes: u64, free_max: usize) -> Self {
         let sizes = SizeClasses::of_chunk(chunk_bytes);
@@ -148,7 +148,7 @@ impl<C> SmallObjects<C> {
         key
     }
 
-    /// Hands in a chunk, for whichever class needs one next.
+    /// Adds a chunk, which the next class that needs a chunk will use.
     pub fn add(&mut self, chunk: C) {
         self.free.push(chunk);
     }
@@ -176,7 +176,7 @@ impl<C> SmallObjects<C> {
         Ok(())
     }
 
-    /// Where an object lies. `None`: it was freed.
+    /// Returns the location of an object. `None`: the object was freed.
     #[must_use]
     #[inline]
     pub fn locate(&self, object: SmallObjectId) -> Option<Located<'_, C>> {
@@ -188,7 +188,7 @@ impl<C> SmallObjects<C> {
         })
     }
 
-    /// Takes out a chunk without objects, if there are more than are to be kept.
+    /// Takes out a chunk without objects, if there are more of them than the allocator keeps.
     pub fn take_surplus(&mut self) -> Option<C> {
         (self.free.len() > self.free_max).then(|| self.free.remove(0))
     }
@@ -207,7 +207,7 @@ impl<C> SmallObjects<C> {
         all
     }
 
-    /// How many objects of so many bytes a chunk has room for.
+    /// Returns how many objects of `bytes` bytes a chunk has room for.
     ///
     /// # Errors
     /// As [`SmallObjects::place`].
@@ -215,13 +215,13 @@ impl<C> SmallObjects<C> {
         Ok(self.sizes.objects(self.class_of(bytes)?))
     }
 
-    /// Bytes of a chunk, which is also the longest object.
+    /// Returns the bytes of a chunk, which is also the longest object.
     #[must_use]
     pub fn chunk_bytes(&self) -> u64 {
         self.sizes.chunk_bytes()
     }
 
-    /// What the chunks are used for.
+    /// Returns the use of the chunks.
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
         let of_class = |(class, it): (usize, &Class)| ClassOccupancy {

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 /// Bytes of a chunk that the client holds.
 ///
-/// Reads, writes and atomics take it like any permission, within the bytes that were asked for. The client library checks
-/// this range. The NIC checks the chunk: to the NIC all objects of a chunk are one thing of one client. So a mistake of
-/// this program that gets past the library can reach a neighbour of the same client, and never what is another's.
+/// Reads, writes and atomics take a small object like any permission, within the requested bytes. The client library
+/// checks this range. The NIC checks only that the access lies in the chunk, whose objects all belong to one client. So
+/// a mistake of this program that gets past the library can reach a neighbouring object of the same client, but never
+/// the memory of another client.
 ///
-/// An object holds whatever this client has last written to these bytes of the chunk, and zeros where it has written
-/// nothing: a chunk comes as zeros, and no object is zeroed. Dropping an object frees nothing.
+/// An object holds whatever this client has last written to these bytes of the chunk, and zeros if it has written
+/// nothing: the node hands out chunks zeroed, and the client does not zero objects. Dropping an object frees nothing.
 #[derive(Debug)]
 #[must_use = "an object that is dropped stays allocated until the session ends"]
 pub struct SmallObject {
@@ -22,7 +23,7 @@ pub struct SmallObject {
 }
 
 impl SmallObject {
-    /// Its name in its allocator. Two allocators give the same names.
+    /// Returns the object's name in its allocator. Two allocators may give the same names.
     #[must_use]
     pub fn id(&self) -> SmallObjectId {
         self.id
@@ -41,15 +42,16 @@ impl Deref for SmallObject {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotFreed {
-    /// The object that was handed in. `None`: the object is free, but its chunk could not be given back to the node.
+    /// The object that the caller handed in. `None`: the object is free, but its chunk could not be given back to the
+    /// node.
     pub object: Option<Box<SmallObject>>,
-    /// Why.
+    /// The reason.
     #[source]
     pub error: Error,
 }
 
 impl NotFreed {
-    /// Of an object that comes back.
+    /// Makes the error that returns an object to the caller.
     #[must_use]
     pub fn still_held(object: SmallObject, error: Error) -> Self {
         Self { object: Some(Box::new(object)), error }
@@ -77,9 +79,9 @@ impl SmallObjects<Permission> {
     /// Frees an object.
     ///
     /// # Errors
-    /// [`NotFreed`] with the object back: [`Error::NoSuchSmallObject`] if it is another allocator's.
+    /// [`NotFreed`] with the object back: [`Error::NoSuchSmallObject`] if the object belongs to another allocator.
     pub fn free_object(&mut self, object: SmallObject) -> Result<(), NotFreed> {
-        // Two allocators give the same names. The lease tells whose chunk an object is a part of.
+        // Two allocators may give the same names. The lease identifies the chunk that an object is a part of.
         let is_own = self
             .locate(object.id)
             .is_some_and(|own| Arc::ptr_eq(own.chunk.lease(), object.permission.lease()));

@@ -1,21 +1,21 @@
-//! The places of one chunk: which are taken.
+//! The places of one chunk, and which of them are taken.
 
-/// Places of a bit map's word.
+/// Number of places in a word of the bit map.
 const BITS: usize = 64;
 
 /// The places of a chunk, all of one size.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
-    /// A bit for each place: whether it is free.
+    /// One bit for each place, which is set while the place is free.
     free: Vec<u64>,
-    /// How often each place was taken and freed together: odd while it is taken. It comes round after two thousand
-    /// million uses of one place.
+    /// For each place, how often it was taken or freed: odd while the place is taken. The number wraps after two
+    /// thousand million uses of one place.
     births: Vec<u32>,
     taken: u32,
 }
 
 impl Places {
-    /// So many places, all free.
+    /// Makes `count` places, all free.
     pub fn new(count: u32) -> Self {
         let count = count as usize;
         let bits = |word: usize| (count - word * BITS).min(BITS);
@@ -34,7 +34,7 @@ impl Places {
         Some((u32::try_from(place).expect("a chunk has fewer"), self.births[place]))
     }
 
-    /// Whether what was born in a place is still there.
+    /// Returns whether the object that took the place with this birth is still there.
     pub fn has(&self, place: u32, birth: u32) -> bool {
         birth % 2 == 1 && self.births.get(place as usize) == Some(&birth)
     }

@@ -1,4 +1,5 @@
-//! A NIC and a node in one, small enough to believe. It executes requests one at a time, when told to.
+//! A fake NIC and node in one, small enough to verify by reading. It executes requests one at a time, when the test
+//! calls it.
 
 #![allow(dead_code, reason = "an example uses a part of it")]
 
@@ -20,7 +21,7 @@ use std::time::Duration;
 pub const GOOD: Rkey = Rkey(0x0100);
 /// A key that the fake NIC refuses.
 pub const BAD: Rkey = Rkey(0x0200);
-/// A key whose requests are carried out, but the answer is lost.
+/// A key whose requests are carried out, but whose answers are lost.
 pub const UNANSWERED: Rkey = Rkey(0x0300);
 /// A key whose requests are on their way for longer than the client waits. They are carried out when they arrive.
 pub const LATE: Rkey = Rkey(0x0400);
@@ -68,19 +69,19 @@ impl Memory for Bytes {
 pub struct QueuePair {
     pub error: bool,
     queue: VecDeque<WorkRequest>,
-    /// Requests on their way. The node's end drops them once it has been stopped.
+    /// Requests that have not arrived at the node yet. The node's end drops them once it has been stopped.
     late: Vec<WorkRequest>,
     /// Posted requests that no polled completion covers.
     held: VecDeque<u64>,
 }
 
-/// What both ends see.
+/// State that the client's end and the node's end share.
 pub struct World {
     pub arena: Bytes,
     pub remote: Bytes,
     pub pairs: Vec<QueuePair>,
     pub completions: VecDeque<Completion>,
-    /// How often the client asked for completions.
+    /// Number of times that the client polled for completions.
     pub polls: u32,
     pub doorbells: usize,
     pub control_doorbells: usize,
@@ -233,7 +234,7 @@ impl World {
         }
     }
 
-    /// Stops the node's end of a queue pair: it executes nothing more.
+    /// Stops the node's end of a queue pair: it executes no more requests.
     pub fn stop(&mut self, pair: u32) {
         self.pairs[pair as usize].late.clear();
     }

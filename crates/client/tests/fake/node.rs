@@ -8,7 +8,7 @@ use portcullis_protocol::{
 };
 use std::collections::VecDeque;
 
-/// What the node does with the next request.
+/// Reaction of the node to a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Reaction {
     /// Serves the request.
@@ -19,7 +19,7 @@ pub enum Reaction {
     Ignore,
 }
 
-/// The fake node: what it was asked, and how it is to react.
+/// The fake node: the requests that it received, and its reactions to the next ones.
 #[derive(Default)]
 pub struct Node {
     pub asked: Vec<Request>,
@@ -28,10 +28,10 @@ pub struct Node {
     /// While set, replies go into `held`.
     pub hold: bool,
     pub held: VecDeque<Vec<u8>>,
-    /// Grants say this instead of [`GOOD`].
+    /// The key in grants, instead of [`GOOD`].
     pub key: Option<Rkey>,
     pub by_messages: bool,
-    /// Where in the memory the header of the next grant starts.
+    /// Offset of the next grant's header in the memory.
     pub next: u64,
 }
 
@@ -74,7 +74,7 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
             world.node.next += 32 + size.next_multiple_of(8);
             assert!(world.node.next <= REMOTE_BYTES as u64);
             world.remote.store(header + 24, lifetime.0);
-            // The bytes lie right behind the header, whatever part of the object they are.
+            // The granted bytes lie right behind the header, whatever part of the object they are.
             let offset = if let RequestBody::Acquire { part, .. } = body { part.offset } else { 0 };
             let key = world.node.key.unwrap_or(GOOD);
             let keys = Credential::Keys { buffer: key, lifetime: key };
