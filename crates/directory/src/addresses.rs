@@ -1,8 +1,10 @@
-//! Where heaps lie: each has one range in the whole cluster (RPCool §4.1), so that it can be mapped there in every process.
+//! Addresses of heaps: each heap has one range in the whole cluster (RPCool §4.1), so that every process can map it
+//! there.
 //!
-//! Heaps of about the same size have their places in a part of the addresses of their own. So a place is known by its first
-//! byte alone, and to give it out once is to enter one thing once, which every directory can. Addresses are what there is
-//! most of: that a heap may take twice as many as it has bytes costs nothing.
+//! Heaps of about the same size (of one power of two) share a part of the address space of their own, divided into
+//! places. So the first byte alone identifies a place, and to allocate a place to only one heap is to make one entry
+//! only once, which every directory can do. Addresses are plentiful: a heap may use up to twice as many addresses as it
+//! has bytes, and that costs nothing.
 
 use portcullis_errors::{Coded, ErrorCode};
 use std::ops::Range;
@@ -12,7 +14,7 @@ use std::ops::Range;
 pub struct HeapRange {
     /// The address of the first byte: a multiple of the next power of two of `bytes`.
     pub address: u64,
-    /// How many bytes the heap has.
+    /// Number of bytes of the heap.
     pub bytes: u64,
 }
 
@@ -23,11 +25,11 @@ pub struct Space {
     end: u64,
     smallest: u64,
     largest: u64,
-    /// The addresses of each class but the last, which has the rest.
+    /// Number of addresses of each class but the last, which has the rest.
     part: u64,
 }
 
-/// Heaps cannot be placed in such addresses.
+/// Heaps cannot be placed at these addresses.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "heaps of {smallest} to {largest} bytes cannot be placed in {start:#x}..{end:#x}: both sizes must be powers of two of at \
@@ -47,14 +49,16 @@ impl Coded for SpaceError {
     }
 }
 
-/// The smallest page of the machines that heaps are for: a heap's bytes are a multiple of it.
+/// The smallest page of the machines that heaps are for. A heap's bytes are a multiple of it.
 const PAGE: u64 = 4096;
 
 impl Space {
-    /// The space of heaps of `smallest` to `largest` bytes in these addresses. All who use a directory have the same one.
+    /// Creates the space of heaps of `smallest` to `largest` bytes at these addresses. All users of a directory must
+    /// have the same space.
     ///
     /// # Errors
-    /// The sizes are no powers of two, the addresses are no multiples of the larger one, or they are too few.
+    /// The sizes are not powers of two, the addresses are not multiples of the larger size, or there are too few of
+    /// them.
     pub fn new(addresses: Range<u64>, smallest: u64, largest: u64) -> Result<Self, SpaceError> {
         let Range { start, end } = addresses;
         let error = SpaceError { start, end, smallest, largest };
@@ -67,34 +71,35 @@ impl Space {
         if share < largest || !start.is_multiple_of(largest) || !end.is_multiple_of(largest) {
             return Err(error);
         }
-        // A power of two not below the largest size: so each place lies at a multiple of its size.
+        // A power of two not below the largest size, so that each place lies at a multiple of its size.
         let part = 1 << share.ilog2();
         Ok(Self { start, end, smallest, largest, part })
     }
 
-    /// The space of a cluster that has chosen no other: heaps of 64 KiB to 1 TiB, between programs that are linked to fixed
-    /// addresses and what the kernel maps.
+    /// Returns the space of a cluster that has chosen no other: heaps of 64 KiB to 1 TiB, between the addresses that
+    /// programs are linked to and those that the kernel maps.
     ///
     /// # Panics
-    /// Never: it is a space.
+    /// Never: the arguments are valid.
     #[must_use]
     pub fn usual() -> Self {
         Self::new(0x1000_0000_0000..0x5000_0000_0000, 1 << 16, 1 << 40).expect("64 TiB have room")
     }
 
-    /// The addresses.
+    /// Returns the addresses of the space.
     #[must_use]
     pub const fn addresses(&self) -> Range<u64> {
         self.start..self.end
     }
 
-    /// Bytes of the smallest and the largest heap.
+    /// Returns the bytes of the smallest and the largest heap.
     #[must_use]
     pub const fn sizes(&self) -> (u64, u64) {
         (self.smallest, self.largest)
     }
 
-    /// The places for heaps of so many bytes, and the bytes in whole pages. `None`: no heap has so many.
+    /// Returns the class for heaps of `bytes` bytes, and the bytes rounded up to whole pages. `None`: no heap can have
+    /// this size.
     pub(crate) fn class(&self, bytes: u64) -> Option<(Class, u64)> {
         if bytes < self.smallest || bytes > self.largest {
             return None;
@@ -116,28 +121,28 @@ pub(crate) struct Class {
 }
 
 impl Class {
-    /// The address of a place, counted from the first and round.
+    /// Returns the address of a place. Numbers beyond the last place wrap around.
     pub(crate) const fn place(&self, number: u64) -> u64 {
         self.start + number % self.places * self.size
     }
 
-    /// How many addresses a place has.
+    /// Number of addresses of a place.
     pub(crate) const fn size(&self) -> u64 {
         self.size
     }
 
-    /// The number of the place behind this one.
+    /// Returns the number of the place after this one.
     pub(crate) const fn behind(&self, address: u64) -> u64 {
         (address - self.start) / self.size + 1
     }
 
-    /// The places from this one to the last, and those before it.
+    /// Returns the places from this one to the last, and those before it.
     pub(crate) const fn from(&self, address: u64) -> [Range<u64>; 2] {
         [address..self.start + self.places * self.size, self.start..address]
     }
 
-    /// The first place from the beginning of `among` that is not among those that are taken. `taken` are the first of them, in
-    /// order; `None`: all of `among` are.
+    /// Returns the first place of `among` that is not in `taken`. `taken` must be the first of the taken places, in
+    /// order. `None`: all places of `among` are taken.
     pub(crate) fn first_free(&self, among: Range<u64>, taken: impl IntoIterator<Item = u64>) -> Option<u64> {
         let mut free = among.start;
         for place in taken {

@@ -1,4 +1,4 @@
-//! The only place where a clock is read.
+//! The only place that reads a clock.
 
 use std::time::Instant;
 

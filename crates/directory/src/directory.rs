@@ -11,60 +11,61 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// What a cluster knows of names, heaps and leases: RPCool's orchestrator (§4.1, §4.6).
+/// A cluster's store of names, heaps and leases: RPCool's orchestrator (§4.1, §4.6).
 ///
-/// **Whoever has a directory is trusted.** It says for which tenant and process it asks, as RPCool's daemon does; the directory
-/// decides what these may do. A program that is not trusted asks such a daemon.
+/// **Every user of this trait is trusted.** The caller names the tenant and the process that it acts for, as RPCool's
+/// daemon does; the directory decides what these may do. A program that is not trusted sends its requests to such a
+/// daemon.
 ///
-/// **Everything belongs to a lease**, which one process has. When the lease ends, its names and its hold on heaps have ended in
-/// the same step. Who else needs to know learns of it by a [`Watch`].
+/// **Everything belongs to a lease**, which one process has. When the lease ends, its names and its hold on heaps end
+/// in the same step. Other processes that need to know are notified by a [`Watch`].
 ///
-/// Each call ends within a bounded time. A call that fails with [`DirectoryError::Away`] may have been carried out if the error
-/// says so; of the calls that change something, [`create_heap`](Self::create_heap) and [`open_lease`](Self::open_lease) are
-/// not to be repeated blindly then: [`heaps`](Self::heaps) tells what a lease holds, and a lease that nobody knows of ends by
-/// itself. All others can be repeated.
+/// Each call ends within a bounded time. A call that fails with [`DirectoryError::Away`] may have been carried out if
+/// the error has that flag. Of the calls that change something, [`create_heap`](Self::create_heap) and
+/// [`open_lease`](Self::open_lease) must not be repeated blindly then: [`heaps`](Self::heaps) returns the heaps that a
+/// lease holds, and a lease that no process knows of ends by itself. All other calls can be repeated.
 pub trait Directory: Send + Sync + Debug {
-    /// Gives a process of this tenant a lease that lives for this time without being kept alive: [`Lease::time_to_live`] says for
-    /// how long it really is.
+    /// Opens a lease for a process of this tenant. It lives for this time without being kept alive;
+    /// [`Lease::time_to_live`] returns the actual time.
     ///
     /// # Errors
-    /// The tenant's quota of leases, or the directory is away.
+    /// The tenant's quota of leases is used up, or the directory is away.
     fn open_lease(&self, tenant: &TenantName, time_to_live: Duration) -> Result<Lease, DirectoryError>;
 
-    /// Lets a lease live for its whole time again, from now on.
+    /// Renews a lease for its whole time, from now on.
     ///
     /// # Errors
     /// The lease has ended, or the directory is away.
     fn keep_alive(&self, lease: &Lease) -> Result<(), DirectoryError>;
 
-    /// Ends a lease now. A lease that has ended stays so.
+    /// Ends a lease now. If the lease has ended already, the call has no effect.
     ///
     /// # Errors
     /// The directory is away.
     fn end_lease(&self, lease: &Lease) -> Result<(), DirectoryError>;
 
-    /// Registers an entry under a name, until it is withdrawn or the lease ends. The same lease may register the name again, with
-    /// the same entry or with another one, which takes its place.
+    /// Registers an entry under a name, until it is withdrawn or the lease ends. The same lease may register the name
+    /// again, with the same entry or with another one, which replaces it.
     ///
     /// # Errors
-    /// Another lease has the name, the tenant may not register it ([`Access`](crate::Access)), the tenant's quota of names, the
-    /// lease has ended, or the directory is away.
+    /// Another lease has the name, the tenant may not register it ([`Access`](crate::Access)), the tenant's quota of
+    /// names is used up, the lease has ended, or the directory is away.
     fn register(&self, lease: &Lease, name: &Name, entry: &Entry) -> Result<(), DirectoryError>;
 
-    /// Withdraws what this lease has registered under a name.
+    /// Withdraws the entry that this lease has registered under a name.
     ///
     /// # Errors
     /// The lease has not registered the name or has ended, or the directory is away.
     fn withdraw(&self, lease: &Lease, name: &Name) -> Result<(), DirectoryError>;
 
-    /// What a name stands for.
+    /// Looks up the entry under a name.
     ///
     /// # Errors
-    /// There is nothing, or the tenant may not see it; or the directory is away.
+    /// The name has no entry, or the tenant may not see it; or the directory is away.
     fn look_up(&self, tenant: &TenantName, name: &Name) -> Result<Found, DirectoryError>;
 
-    /// Looks a name up and goes on looking: what its entry becomes, when it ends, when there is one again. `None` stands for no
-    /// entry, and for one that the tenant may not see.
+    /// Looks up a name and watches it: changes of its entry, its end, and a new entry. `None` stands for no entry, and
+    /// for an entry that the tenant may not see.
     ///
     /// # Errors
     /// The directory is away.
@@ -74,32 +75,36 @@ pub trait Directory: Send + Sync + Debug {
         name: &Name,
     ) -> Result<Box<dyn Watch<Option<Found>>>, DirectoryError>;
 
-    /// Gives a new heap addresses that no other heap of the cluster has, and enters this lease as its first holder. Processes of
-    /// the same tenant, and those of `others`, may hold it too.
+    /// Allocates addresses that no other heap of the cluster has to a new heap, and registers this lease as its first
+    /// holder. Processes of the same tenant, and those of `others`, may hold it too.
     ///
     /// # Errors
-    /// No heap can have so many bytes, there are no addresses left, a quota, the lease has ended, or the directory is away.
+    /// No heap can have this size, there are no addresses left, a quota is used up, the lease has ended, or the
+    /// directory is away.
     fn create_heap(&self, lease: &Lease, bytes: u64, others: &Who) -> Result<HeapRange, DirectoryError>;
 
-    /// Enters this lease as a holder of the heap at this address. One that holds it already goes on holding it.
+    /// Registers this lease as a holder of the heap at this address. A lease that holds it already continues to hold
+    /// it.
     ///
     /// # Errors
-    /// There is no heap that anybody holds, or the tenant may not hold it; a quota, the lease has ended, or the directory is away.
+    /// No heap with a holder is at this address, or the tenant may not hold it; a quota is used up, the lease has
+    /// ended, or the directory is away.
     fn hold_heap(&self, lease: &Lease, address: u64) -> Result<HeapRange, DirectoryError>;
 
-    /// Lets go of a heap. The last holder gives its addresses back.
+    /// Releases a heap. When the last holder releases it, its addresses are free again.
     ///
     /// # Errors
     /// The lease does not hold it or has ended, or the directory is away.
     fn release_heap(&self, lease: &Lease, address: u64) -> Result<(), DirectoryError>;
 
-    /// The heaps that this lease holds, by address.
+    /// Returns the heaps that this lease holds, by address.
     ///
     /// # Errors
     /// The lease has ended, or the directory is away.
     fn heaps(&self, lease: &Lease) -> Result<Vec<HeapRange>, DirectoryError>;
 
-    /// Watches who holds a heap that this lease holds: the failure notice of RPCool §4.6. No holders: the heap is gone.
+    /// Watches the holders of a heap that this lease holds: the failure notice of RPCool §4.6. If there are no holders,
+    /// the heap has ended.
     ///
     /// # Errors
     /// The lease does not hold it or has ended, or the directory is away.
@@ -109,36 +114,37 @@ pub trait Directory: Send + Sync + Debug {
         address: u64,
     ) -> Result<Box<dyn Watch<BTreeSet<LeaseId>>>, DirectoryError>;
 
-    /// Takes back the addresses of heaps whose holders' leases have all ended, and says which these were. To be called now and
-    /// then by those who keep the directory. Without it, such addresses are taken back when others of their size run out.
+    /// Frees the addresses of heaps whose holders' leases have all ended, and returns these heaps. The operators of the
+    /// directory should call it from time to time. Without it, such addresses are freed when other addresses of their
+    /// size run out.
     ///
     /// # Errors
-    /// The directory is away. Some may have been taken back.
+    /// The directory is away. Some addresses may have been freed.
     fn reclaim(&self) -> Result<Vec<HeapRange>, DirectoryError>;
 
-    /// Sets the quota of a tenant, or of all tenants that have none of their own. What goes beyond it already stays.
+    /// Sets the quota of a tenant, or of all tenants without a quota of their own. Usage that exceeds it already stays.
     ///
     /// # Errors
     /// The directory is away.
     fn set_quota(&self, tenant: Option<&TenantName>, quota: Quota) -> Result<(), DirectoryError>;
 
-    /// What a lease and its tenant have.
+    /// Returns the usage of a lease and its tenant.
     ///
     /// # Errors
     /// The lease has ended, or the directory is away.
     fn usage(&self, lease: &Lease) -> Result<Usage, DirectoryError>;
 }
 
-/// A look at something that changes.
+/// A watch on a value that changes.
 ///
-/// It reports states, not steps: of what changes several times between two looks, the last state is reported.
+/// It reports states, not steps: if a value changes several times between two calls, only the last state is reported.
 pub trait Watch<T>: Send + Debug {
-    /// What was seen last.
+    /// Returns the value that was seen last.
     fn seen(&self) -> &T;
 
-    /// Waits until there is something else to see, for at most this time, and returns it. `None`: nothing has changed.
+    /// Waits until the value has changed, for at most this time, and returns it. `None`: it has not changed.
     ///
     /// # Errors
-    /// The directory is away. Nothing is lost: the next call goes on from what was seen last.
+    /// The directory is away. No change is lost: the next call continues from the value that was seen last.
     fn next(&mut self, at_most: Duration) -> Result<Option<T>, DirectoryError>;
 }

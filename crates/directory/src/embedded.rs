@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A directory that lives in this process, and ends with it: a [`Ledger`] with a clock, for many threads. Clones are the same
-/// directory.
+/// A directory that lives in this process, and ends with it: a [`Ledger`] with a clock, for many threads. Clones share
+/// the same directory.
 #[derive(Clone, Debug)]
 pub struct Embedded(Arc<Shared>);
 
@@ -25,14 +25,14 @@ pub struct Embedded(Arc<Shared>);
 struct Shared {
     beginning: Instant,
     ledger: Mutex<Ledger>,
-    /// Rung after each change, for those who watch.
+    /// Notified after each change, for watches.
     changed: Condvar,
-    /// How many changes there were.
+    /// Number of changes so far.
     changes: AtomicU64,
 }
 
 impl Embedded {
-    /// A directory that gives out these addresses.
+    /// Creates a directory that allocates these addresses.
     #[must_use]
     pub fn new(space: Space) -> Self {
         let beginning = clock::now();
@@ -44,7 +44,7 @@ impl Embedded {
         }))
     }
 
-    /// Changes the ledger, and wakes those who watch.
+    /// Changes the ledger, and wakes the watches.
     fn change<T>(&self, change: impl FnOnce(&mut Ledger, Duration) -> T) -> T {
         let mut ledger = self.0.lock();
         let told = change(&mut ledger, self.0.now());
@@ -54,8 +54,8 @@ impl Embedded {
         told
     }
 
-    /// Waits until there were more changes than so many, or a lease has ended by itself, for at most this time. Returns how many
-    /// changes there were.
+    /// Waits until there were more than `seen` changes, or a lease has ended by itself, for at most this time. Returns
+    /// the number of changes.
     pub(crate) fn wait_for_change(&self, seen: u64, at_most: Duration) -> u64 {
         let until = self.0.now().saturating_add(at_most);
         let mut ledger = self.0.lock();
@@ -66,7 +66,7 @@ impl Embedded {
                 return changes;
             }
             if now >= ends {
-                // Else the next call would find the same end.
+                // Otherwise the next call would find the same end.
                 ledger.expire(now);
                 return changes;
             }
@@ -77,22 +77,22 @@ impl Embedded {
         }
     }
 
-    /// Wakes those who wait, as a change would.
+    /// Wakes the waiting threads, as a change would.
     pub(crate) fn ring(&self) {
         self.change(|_, _| ());
     }
 
-    /// What a tenant sees under a name.
+    /// Returns the entry that a tenant sees under a name.
     pub(crate) fn look(&self, tenant: &TenantName, name: &Name) -> Option<Found> {
         self.see(|ledger, now| ledger.look_up(tenant, name, now))
     }
 
-    /// Who holds the heap at this address.
+    /// Returns the holders of the heap at this address.
     pub(crate) fn holders(&self, address: u64) -> BTreeSet<LeaseId> {
         self.see(|ledger, now| ledger.holders(address, now))
     }
 
-    /// The addresses that it gives out.
+    /// Returns the addresses that the directory allocates.
     pub(crate) fn space(&self) -> Space {
         self.see(|ledger, _| *ledger.space())
     }
@@ -112,7 +112,8 @@ impl Shared {
         clock::now().saturating_duration_since(self.beginning)
     }
 
-    /// A ledger changes in single steps, each of which leaves it whole or has not begun.
+    /// Locks the ledger. It changes in single steps, each of which is complete or has not begun, so a poisoned lock
+    /// does no harm.
     fn lock(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -197,7 +198,7 @@ impl Directory for Embedded {
 
 type Look<T> = Box<dyn Fn(&mut Ledger, Duration) -> T + Send>;
 
-/// Somebody who watches a part of the ledger.
+/// A watch on a part of the ledger.
 struct Looking<T> {
     shared: Arc<Shared>,
     look: Look<T>,
@@ -228,7 +229,7 @@ impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Looking<T> {
             if now >= until {
                 return Ok(None);
             }
-            // A lease ends by itself: nobody rings then.
+            // If a lease ends by itself, no thread sends a notification.
             let wake = ledger.next_end().map_or(until, |ends| ends.min(until));
             let pause = wake.saturating_sub(now);
             ledger = match self.shared.changed.wait_timeout(ledger, pause) {

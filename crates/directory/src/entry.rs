@@ -1,4 +1,4 @@
-//! What stands in the directory under a name, and who may see it.
+//! Entries of the directory, and the access to them.
 
 use crate::addresses::HeapRange;
 use crate::lease::LeaseId;
@@ -7,12 +7,12 @@ use portcullis_protocol::{ObjectRef, TenantName};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Where something is reached, as text: a socket's path, or a node's address such as `udp:10.0.0.7:7777`. 1 to
-/// [`Address::BYTES_MAX`] bytes of UTF-8 without control characters. Whoever connects reads it.
+/// Address of a peer, as text: a socket's path, or a node's address such as `udp:10.0.0.7:7777`. It has 1 to
+/// [`Address::BYTES_MAX`] bytes of UTF-8 without control characters. The connecting process parses it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Address(Box<str>);
 
-/// A part of an entry is none that an entry can have.
+/// A part of an entry is not valid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
@@ -22,13 +22,13 @@ pub enum EntryError {
     /// A node has no address, or too many.
     #[error("a node has 1 to {} addresses in the directory, not {addresses}", Target::NODE_ADDRESSES_MAX)]
     Addresses {
-        /// How many were given.
+        /// Number of addresses given.
         addresses: usize,
     },
     /// A list of tenants is too long.
     #[error("an access list has at most {} tenants, not {tenants}", Who::TENANTS_MAX)]
     Tenants {
-        /// How many tenants were given.
+        /// Number of tenants given.
         tenants: usize,
     },
 }
@@ -40,19 +40,19 @@ impl Coded for EntryError {
 }
 
 impl Address {
-    /// The most bytes of an address.
+    /// Maximum size of an address in bytes.
     pub const BYTES_MAX: usize = 512;
 
-    /// The address with this text.
+    /// Creates an address from its text.
     ///
     /// # Errors
-    /// It is empty or too long, or has a control character.
+    /// The text is empty or too long, or has a control character.
     pub fn new(text: &str) -> Result<Self, EntryError> {
         let fits = (1..=Self::BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
         if fits { Ok(Self(text.into())) } else { Err(EntryError::Address) }
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -65,30 +65,31 @@ impl fmt::Display for Address {
     }
 }
 
-/// What a name stands for.
+/// The thing that a name stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Target {
     /// A channel of calls (RPCool §4.2).
     Channel {
-        /// Where its server takes connections.
+        /// The address at which its server accepts connections.
         address: Address,
     },
     /// A memory node.
     Node {
-        /// Where it takes clients in: 1 to [`Target::NODE_ADDRESSES_MAX`] addresses, each a [`ScopedAddress`] as text.
+        /// The addresses at which it accepts clients: 1 to [`Target::NODE_ADDRESSES_MAX`], each a [`ScopedAddress`] as
+        /// text.
         ///
         /// [`ScopedAddress`]: crate::ScopedAddress
         addresses: Vec<Address>,
     },
-    /// A heap. That it has a name keeps it no longer than its holders do.
+    /// A heap. Its name does not keep it alive: it lives only as long as its holders.
     Heap {
-        /// Its addresses.
+        /// The heap's addresses.
         range: HeapRange,
     },
     /// An object in a node's memory.
     Object {
-        /// Where the node takes clients in.
+        /// The address at which the node accepts clients.
         node: Address,
         /// The object.
         object: ObjectRef,
@@ -96,10 +97,10 @@ pub enum Target {
 }
 
 impl Target {
-    /// The most addresses of a node.
+    /// Maximum number of addresses of a node.
     pub const NODE_ADDRESSES_MAX: usize = 16;
 
-    /// What kind of thing it is, as people are told.
+    /// Returns the kind of the target, as a word for people.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -120,36 +121,36 @@ impl Target {
     }
 }
 
-/// Some tenants.
+/// A set of tenants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Who {
     /// All tenants.
     Everybody,
-    /// These tenants: see [`Who::tenants`] for how many there can be.
+    /// These tenants, at most as many as [`Who::tenants`] allows.
     Tenants(BTreeSet<TenantName>),
 }
 
 impl Who {
-    /// The most tenants in a list.
+    /// Maximum number of tenants in a list.
     pub const TENANTS_MAX: usize = 64;
 
-    /// Nobody.
+    /// Returns the empty set.
     #[must_use]
     pub const fn nobody() -> Self {
         Self::Tenants(BTreeSet::new())
     }
 
-    /// These tenants.
+    /// Creates a set of these tenants.
     ///
     /// # Errors
-    /// They are more than [`Who::TENANTS_MAX`].
+    /// There are more than [`Who::TENANTS_MAX`].
     pub fn tenants(tenants: impl IntoIterator<Item = TenantName>) -> Result<Self, EntryError> {
         let who = Self::Tenants(tenants.into_iter().collect());
         who.check()?;
         Ok(who)
     }
 
-    /// Whether this tenant is one of them.
+    /// Whether this tenant is in the set.
     #[must_use]
     pub fn includes(&self, tenant: &TenantName) -> bool {
         match self {
@@ -168,40 +169,40 @@ impl Who {
     }
 }
 
-/// The access list of an entry. The tenant that has registered it may do everything.
+/// The access list of an entry. The tenant that has registered the entry has every right.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// Who else sees the entry. To others the name is not there.
+    /// Other tenants that see the entry. For all others the name does not exist.
     pub look_up: Who,
-    /// Who else may register names below this one, for as long as the entry is there.
+    /// Other tenants that may register names below this one, for as long as the entry exists.
     pub register: Who,
 }
 
 impl Access {
-    /// For nobody but the tenant that registers the entry.
+    /// Returns the access list for the registering tenant alone.
     #[must_use]
     pub const fn private() -> Self {
         Self { look_up: Who::nobody(), register: Who::nobody() }
     }
 
-    /// Everybody sees the entry, and nobody else registers names below it.
+    /// Returns the access list with which every tenant sees the entry, and no other tenant registers names below it.
     #[must_use]
     pub const fn public() -> Self {
         Self { look_up: Who::Everybody, register: Who::nobody() }
     }
 }
 
-/// What is registered under a name.
+/// The entry under a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// What the name stands for.
+    /// The thing that the name stands for.
     pub target: Target,
-    /// Who may see it.
+    /// The access list.
     pub access: Access,
 }
 
 impl Entry {
-    /// Whether it is an entry that a directory takes.
+    /// Checks that a directory accepts the entry.
     ///
     /// # Errors
     /// A node has no address or too many, or an access list is too long.
@@ -215,18 +216,18 @@ impl Entry {
 /// An entry that was looked up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// What the name stands for.
+    /// The thing that the name stands for.
     pub target: Target,
     /// The tenant that has registered it.
     pub tenant: TenantName,
-    /// The lease with which the entry ends.
+    /// The lease whose end also ends the entry.
     pub lease: LeaseId,
-    /// Another number than that of every earlier registration of the name, so a name that has ended and come again between two
-    /// looks is told from one that was there all the time.
+    /// Number that differs from that of every earlier registration of the name. It distinguishes a name that ended and
+    /// was registered again between two looks from one that existed all the time.
     pub registration: u64,
 }
 
-/// An entry that is registered, whoever may see it.
+/// A registered entry, before access checks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Registered {
     pub(crate) entry: Entry,
@@ -236,7 +237,7 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
-    /// What a tenant sees of it.
+    /// Returns the part of the entry that a tenant sees.
     pub(crate) fn seen_by(&self, tenant: &TenantName) -> Option<Found> {
         (self.tenant == *tenant || self.entry.access.look_up.includes(tenant)).then(|| Found {
             target: self.entry.target.clone(),

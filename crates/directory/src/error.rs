@@ -1,4 +1,4 @@
-//! What a directory says no with.
+//! The errors of a directory.
 
 use crate::entry::EntryError;
 use crate::lease::LeaseId;
@@ -7,11 +7,12 @@ use crate::quota::QuotaError;
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::TenantName;
 
-/// A directory did not do what it was asked for.
+/// A directory did not carry out a request.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
-    /// Nothing has the name that the asking tenant may see. Of a name to be withdrawn: this lease has not registered it.
+    /// The name has no entry that the requesting tenant may see. When withdrawing: this lease has not registered the
+    /// name.
     #[error("there is nothing called {0} in the directory, or it is not for this tenant")]
     NoSuchName(Name),
     /// Another process has registered the name.
@@ -40,19 +41,19 @@ pub enum DirectoryError {
         /// The user of the process.
         user: u32,
     },
-    /// A part of the entry is none that an entry can have.
+    /// A part of the entry is not valid.
     #[error(transparent)]
     Unfit(#[from] EntryError),
-    /// The lease has ended, and everything with it.
+    /// The lease has ended, and everything that belonged to it.
     #[error("the lease {0} with the directory has ended: it was not kept alive in time, or was given back")]
     LeaseEnded(LeaseId),
-    /// There is no room in a quota.
+    /// A quota has no room.
     #[error(transparent)]
     Quota(#[from] QuotaError),
-    /// No heap can have so many bytes.
+    /// No heap can have the requested size.
     #[error("a heap has {smallest} to {largest} bytes, not {bytes}")]
     HeapSize {
-        /// How many were asked for.
+        /// Number of bytes requested.
         bytes: u64,
         /// Bytes of the smallest heap.
         smallest: u64,
@@ -62,55 +63,55 @@ pub enum DirectoryError {
     /// All places for heaps of this size are taken.
     #[error("all addresses for heaps of {bytes} bytes are taken")]
     NoAddresses {
-        /// How many bytes were asked for.
+        /// Number of bytes requested.
         bytes: u64,
     },
-    /// No heap lies there that this lease holds, or that the tenant may hold.
+    /// No heap is at this address that this lease holds, or that the tenant may hold.
     #[error("there is no heap at {0:#x}, or it is not for this process")]
     NoSuchHeap(u64),
     /// The directory cannot be reached, or does not answer in time.
     #[error("the directory at {at} does not answer: {why}{}", uncertain(*.may_have_happened))]
     Away {
-        /// Where it was asked last.
+        /// The address of the last request.
         at: String,
-        /// What came instead of an answer.
+        /// The failure in place of an answer.
         why: String,
-        /// Whether what was asked for may have been carried out.
+        /// Whether the request may have been carried out.
         may_have_happened: bool,
     },
     /// The directory has refused the request itself.
     #[error("the directory at {at} refuses: {why}")]
     Refused {
-        /// Where it was asked.
+        /// The address of the request.
         at: String,
-        /// What it said.
+        /// The directory's reason.
         why: String,
     },
-    /// The directory's answer, or what is stored in it, makes no sense.
+    /// The directory's answer, or its stored data, is not valid.
     #[error("the directory says what makes no sense: {0}")]
     Nonsense(String),
-    /// Others changed the same things again and again, so the request never came through. Nothing was changed.
+    /// Other processes changed the same data again and again, so that the request never succeeded. Nothing was changed.
     #[error("others change the same things in the directory all the time: try again later")]
     Contended,
-    /// The directory is used with other addresses for heaps.
+    /// The directory is in use with another address space for heaps.
     #[error(
         "the directory gives out other addresses than this process was told: {stored} there, {given} here"
     )]
     OtherSpace {
-        /// What the directory has.
+        /// The directory's address space.
         stored: String,
-        /// What this process was told.
+        /// This process's address space.
         given: String,
     },
-    /// The text is no address of a directory, or leads where no directory is reached safely.
+    /// The text is not an address of a directory, or the directory cannot be reached safely there.
     #[error("{text} is no address of a directory: {why}")]
     BadEndpoint {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// Reason for the failure.
         why: &'static str,
     },
-    /// The directory is in etcd, and this program was built without.
+    /// The directory is in etcd, and this program was built without support for etcd.
     #[error(
         "{text} is a directory in etcd, and this program was built without: build the crate portcullis-directory with its \
          feature \"etcd\""
@@ -122,9 +123,9 @@ pub enum DirectoryError {
     /// A certificate or a key for the directory cannot be used.
     #[error("{what} for the directory cannot be used: {why}")]
     BadIdentity {
-        /// Which file's content.
+        /// The file whose content cannot be used.
         what: &'static str,
-        /// What is wrong with it.
+        /// Reason for the failure.
         why: String,
     },
 }

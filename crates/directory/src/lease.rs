@@ -1,10 +1,11 @@
-//! Leases: one for each process, with which everything ends that the process has in the directory (RPCool §4.6).
+//! Leases: each process has one, and everything that the process has in the directory ends with its lease (RPCool
+//! §4.6).
 
 use portcullis_protocol::TenantName;
 use std::fmt;
 use std::time::Duration;
 
-/// The number of a lease in its directory. It is given once.
+/// The number of a lease in its directory. It is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LeaseId(pub u64);
 
@@ -14,15 +15,15 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// The shortest time that a lease is given for.
+/// The shortest duration of a lease.
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
-/// The longest time that a lease is given for.
+/// The longest duration of a lease.
 pub const LEASE_MAX: Duration = Duration::from_hours(24);
 
-/// The lease of one process. It ends when it was not kept alive for its time, however the process has ended.
+/// The lease of one process. It ends if it is not kept alive in time, however the process has ended.
 ///
-/// A process whose keep-alive is not answered has to take its lease for ended when the time has passed since it *asked* the
-/// last time that it was answered: for the directory the time begins later.
+/// A process whose keep-alive is not answered must assume that its lease has ended when the lease's time has passed
+/// since the process *sent* the last request that was answered: for the directory the time begins later.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lease {
     id: LeaseId,
@@ -35,27 +36,27 @@ impl Lease {
         Self { id, tenant, time_to_live }
     }
 
-    /// Its number.
+    /// Returns the lease's number.
     #[must_use]
     pub const fn id(&self) -> LeaseId {
         self.id
     }
 
-    /// The tenant of the process.
+    /// Returns the tenant of the process.
     #[must_use]
     pub const fn tenant(&self) -> &TenantName {
         &self.tenant
     }
 
-    /// How long the lease lives without being kept alive: what was asked for in whole seconds, from [`LEASE_MIN`] to
-    /// [`LEASE_MAX`], or longer if the directory gives none as short.
+    /// Returns how long the lease lives without being kept alive. It is the requested time in whole seconds, from
+    /// [`LEASE_MIN`] to [`LEASE_MAX`], or longer if the directory has a longer minimum.
     #[must_use]
     pub const fn time_to_live(&self) -> Duration {
         self.time_to_live
     }
 }
 
-/// The time that is given when so much was asked for, in whole seconds.
+/// Returns the granted time in whole seconds for a requested time.
 pub(crate) fn whole_seconds(asked: Duration) -> u64 {
     let asked = asked.clamp(LEASE_MIN, LEASE_MAX);
     asked.as_secs() + u64::from(asked.subsec_nanos() > 0)

@@ -1,14 +1,15 @@
-//! The directory of a cluster (RPCool §4.1, §4.2, §4.6): what has which name, which addresses each heap has, who holds what and
-//! until when, and how much that may be.
+//! The directory of a cluster (RPCool §4.1, §4.2, §4.6): names and their entries, the addresses of heaps, leases with
+//! what each holds, and quotas.
 //!
-//! - [`Directory`]: what its users see. [`Embedded`] is one within a process, [`Remote`] that of another process of the machine,
-//!   which serves it ([`Server`]), `etcd::Etcd` one for a cluster; all keep the same promises, and pass the same tests.
-//! - [`Ledger`]: the state of the embedded one, without I/O and without a clock.
-//! - [`Name`], [`Entry`], [`Access`]: what is registered, and who may see it.
-//! - [`Lease`]: everything that a process has in the directory ends with its lease. [`Watch`]: who is told.
-//! - [`Place`]: where a directory is, as text. [`Registration`]: what a process that serves keeps registered.
-//! - [`ScopedAddress`]: an address, and from where it leads there.
-//! - [`Space`], [`HeapRange`]: the addresses of heaps. [`Quota`]: how many bytes of heaps.
+//! - [`Directory`]: the interface for users. [`Embedded`] is a directory within a process, [`Remote`] accesses that of
+//!   another process of the machine, which serves it ([`Server`]), and `etcd::Etcd` is a directory for a cluster. All
+//!   keep the same promises, and pass the same tests.
+//! - [`Ledger`]: the state of the embedded directory, without I/O and without a clock.
+//! - [`Name`], [`Entry`], [`Access`]: registered names and the access to them.
+//! - [`Lease`]: everything that a process has in the directory ends with its lease. [`Watch`]: notification of changes.
+//! - [`Place`]: the address of a directory, as text. [`Registration`]: keeps a serving process registered.
+//! - [`ScopedAddress`]: an address, with the scope from which it is valid.
+//! - [`Space`], [`HeapRange`]: the addresses of heaps. [`Quota`]: limits such as the bytes of heaps.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -1,16 +1,16 @@
-//! Names in the directory. A text becomes a name here, or an error.
+//! Names in the directory. A text is parsed into a name here, or into an error.
 
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::TenantName;
 use std::fmt;
 use std::str::FromStr;
 
-/// A hierarchical name, such as `bank/payments/eu` (RPCool §4.2): one to [`Name::SEGMENTS_MAX`] segments with slashes between
-/// them.
+/// A hierarchical name, such as `bank/payments/eu` (RPCool §4.2): one to [`Name::SEGMENTS_MAX`] segments with slashes
+/// between them.
 ///
-/// A segment has 1 to [`Name::SEGMENT_BYTES_MAX`] ASCII letters, digits and characters of `-_.:@+=`, and is neither `.` nor
-/// `..`, so a name is also a path and a part of a URL. The first segment is the tenant whose names these are. A tenant whose
-/// own name has other characters has no names in the directory.
+/// A segment has 1 to [`Name::SEGMENT_BYTES_MAX`] ASCII letters, digits and characters of `-_.:@+=`, and is neither `.`
+/// nor `..`, so a name is also a path and a part of a URL. The first segment is the tenant that owns the name. A tenant
+/// whose own name has other characters has no names in the directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Name(Box<str>);
 
@@ -18,16 +18,16 @@ pub struct Name(Box<str>);
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// It is empty or too long.
+    /// The name is empty or too long.
     #[error("a name in the directory has 1 to {} bytes, not {bytes}", Name::BYTES_MAX)]
     Length {
-        /// How many bytes it has.
+        /// Number of bytes in the name.
         bytes: usize,
     },
-    /// It has too many segments.
+    /// The name has too many segments.
     #[error("a name in the directory has at most {} segments, not {segments}", Name::SEGMENTS_MAX)]
     Segments {
-        /// How many segments it has.
+        /// Number of segments in the name.
         segments: usize,
     },
     /// A segment is empty or too long.
@@ -36,17 +36,17 @@ pub enum NameError {
         Name::SEGMENT_BYTES_MAX
     )]
     SegmentLength {
-        /// Which segment, from 0.
+        /// The segment's index, from 0.
         at: usize,
-        /// How many bytes it has.
+        /// Number of bytes in the segment.
         bytes: usize,
     },
-    /// It has a character that no name may have.
+    /// The name has a character that names may not have.
     #[error(
         "byte {at} of the name is {letter:?}: names have ASCII letters, digits and the characters -_.:@+=, with / between them"
     )]
     Letter {
-        /// The first such byte.
+        /// The index of the first such byte.
         at: usize,
         /// The character.
         letter: char,
@@ -54,7 +54,7 @@ pub enum NameError {
     /// A segment is `.` or `..`.
     #[error("segment {at} of the name is only dots, as if it were a path: choose another")]
     Dots {
-        /// Which segment, from 0.
+        /// The segment's index, from 0.
         at: usize,
     },
 }
@@ -71,17 +71,17 @@ impl Coded for NameError {
 }
 
 impl Name {
-    /// The most bytes of a name.
+    /// Maximum size of a name in bytes.
     pub const BYTES_MAX: usize = 255;
-    /// The most segments of a name.
+    /// Maximum number of segments in a name.
     pub const SEGMENTS_MAX: usize = 16;
-    /// The most bytes of a segment.
+    /// Maximum size of a segment in bytes.
     pub const SEGMENT_BYTES_MAX: usize = 64;
 
-    /// The name with this text.
+    /// Parses a name.
     ///
     /// # Errors
-    /// It is none: see [`Name`].
+    /// The text is not a name: see [`Name`].
     pub fn new(text: &str) -> Result<Self, NameError> {
         if !(1..=Self::BYTES_MAX).contains(&text.len()) {
             return Err(NameError::Length { bytes: text.len() });
@@ -106,13 +106,13 @@ impl Name {
         Ok(Self(text.into()))
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The tenant whose name it is: its first segment.
+    /// Returns the tenant that owns the name: its first segment.
     ///
     /// # Panics
     /// Never: a segment has no more bytes than a tenant's name, and no control characters.
@@ -122,13 +122,13 @@ impl Name {
         TenantName::new(first).expect("a segment is a tenant's name")
     }
 
-    /// Whether it is one of this tenant's names: its first segment is the tenant.
+    /// Whether the name belongs to this tenant: its first segment is the tenant.
     #[must_use]
     pub fn is_of(&self, tenant: &TenantName) -> bool {
         self.0.split('/').next() == Some(tenant.as_str())
     }
 
-    /// The names above this one, the nearest first: of `a/b/c` these are `a/b` and `a`.
+    /// Returns the names above this one, the nearest first. For `a/b/c` these are `a/b` and `a`.
     pub fn above(&self) -> impl Iterator<Item = Self> + '_ {
         self.0.rmatch_indices('/').map(|(at, _)| Self(self.0[..at].into()))
     }

@@ -1,4 +1,4 @@
-//! Where a directory is, as people write it: `etcd:http://127.0.0.1:2379`, `unix:/run/portcullis.directory`.
+//! Addresses of directories, as people write them: `etcd:http://127.0.0.1:2379`, `unix:/run/portcullis.directory`.
 
 use crate::addresses::Space;
 use crate::directory::Directory;
@@ -12,31 +12,31 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The address of a directory. One that is read is one that can be opened, if the directory is there.
+/// The address of a directory. A parsed address can be opened, if the directory is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Place {
-    /// `etcd:URL,URL…`: in the etcd whose members are there.
+    /// `etcd:URL,URL…`: a directory in the etcd with these members.
     #[cfg(feature = "etcd")]
     Etcd(String),
-    /// `unix:PATH`: the one that a process of this machine serves at that socket.
+    /// `unix:PATH`: a directory that a process of this machine serves at that socket.
     Unix(PathBuf),
 }
 
-/// How a directory is opened.
+/// Options for opening a directory.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// How long a call may take.
+    /// Maximum duration of a call.
     pub patience: Duration,
-    /// The addresses that it gives out to heaps, which all who use it have to say alike.
+    /// The addresses that it allocates to heaps. All users of the directory must give the same.
     pub space: Space,
-    /// Who has to be met at `https://` addresses of etcd, and what shows who comes.
+    /// The expected identity of etcd at `https://` addresses, and the client's own certificate.
     #[cfg(feature = "etcd")]
     pub identity: Option<Identity>,
 }
 
 impl Default for OpenOptions {
-    /// Five seconds, the usual space, and no identity.
+    /// Returns five seconds, the usual space, and no identity.
     fn default() -> Self {
         Self {
             patience: Duration::from_secs(5),
@@ -47,9 +47,9 @@ impl Default for OpenOptions {
     }
 }
 
-/// What the address of a directory at a Unix socket begins with.
+/// Prefix of the address of a directory at a Unix socket.
 const UNIX: &str = "unix:";
-/// What the address of a directory in etcd begins with.
+/// Prefix of the address of a directory in etcd.
 const ETCD: &str = "etcd:";
 
 impl FromStr for Place {
@@ -89,10 +89,10 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// The directory there.
+    /// Opens the directory at this address.
     ///
     /// # Errors
-    /// The options make no sense, the directory is away, or it gives out other addresses.
+    /// The options are not valid, the directory is away, or it allocates other addresses.
     pub fn open(&self, options: &OpenOptions) -> Result<Arc<dyn Directory>, DirectoryError> {
         match self {
             Self::Unix(path) => Ok(Arc::new(Remote::connect(path, options.patience, options.space)?)),

@@ -1,13 +1,13 @@
-//! Quotas: how much a process and a tenant may have in the directory at a time (RPCool §4.6).
+//! Quotas: limits on what a process and a tenant may have in the directory at a time (RPCool §4.6).
 
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::TenantName;
 use portcullis_protocol::planted::{self, Fault};
 use std::fmt;
 
-/// What each process of a tenant, and the tenant in all, may have at a time.
+/// Limits for each process of a tenant, and for the tenant in all, at a time.
 ///
-/// A heap counts for each process that holds it, with the bytes that were asked for.
+/// A heap counts for each process that holds it, with its requested bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quota {
     /// Bytes of heaps that one process holds.
@@ -21,13 +21,13 @@ pub struct Quota {
 }
 
 impl Default for Quota {
-    /// 64 GiB for a process, 256 GiB, 1,000 names and 1,000 leases for a tenant.
+    /// Returns 64 GiB for a process, and 256 GiB, 1,000 names and 1,000 leases for a tenant.
     fn default() -> Self {
         Self { process_bytes: 64 << 30, tenant_bytes: 256 << 30, names: 1_000, leases: 1_000 }
     }
 }
 
-/// What a process and its tenant have.
+/// Present usage of a process and its tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Usage {
     /// Bytes of heaps that the process holds.
@@ -40,7 +40,7 @@ pub struct Usage {
     pub leases: u64,
 }
 
-/// One of the numbers of a [`Quota`].
+/// A limit of a [`Quota`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limited {
     /// Bytes of heaps of one process.
@@ -64,21 +64,21 @@ impl fmt::Display for Limited {
     }
 }
 
-/// What was asked for goes beyond a quota. Nothing was changed.
+/// A request exceeds a quota. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the quota of tenant {tenant} is {most} {limited}, of which {used} are used: there is no room for {asked} more"
 )]
 pub struct QuotaError {
-    /// Whose quota it is.
+    /// The tenant with the quota.
     pub tenant: TenantName,
-    /// Which of its numbers.
+    /// The limit that would be exceeded.
     pub limited: Limited,
-    /// The number.
+    /// Value of the limit.
     pub most: u64,
-    /// How much of it is used.
+    /// Amount in use.
     pub used: u64,
-    /// How much was asked for.
+    /// Amount requested.
     pub asked: u64,
 }
 
@@ -88,7 +88,7 @@ impl Coded for QuotaError {
     }
 }
 
-/// What is asked for.
+/// A request that counts against a quota.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked {
     HeapBytes(u64),
@@ -97,7 +97,7 @@ pub(crate) enum Asked {
 }
 
 impl Quota {
-    /// Whether there is room for what is asked for beside what is used.
+    /// Checks that the request fits within the quota, beside the present usage.
     pub(crate) fn admit(&self, tenant: &TenantName, used: &Usage, asked: Asked) -> Result<(), QuotaError> {
         let check = |limited, most: u64, used: u64, asked: u64| {
             let has_room = used.checked_add(asked).is_some_and(|sum| sum <= most);

@@ -1,12 +1,12 @@
-//! What stands in the directory, as it is written down and sent. What is read comes from others: it becomes a value here, or an
-//! error that says why not.
+//! Stored and sent form of the directory's data. Bytes that are read come from other processes: they are parsed into a
+//! value here, or into an error with the reason.
 
 use crate::addresses::HeapRange;
 use crate::entry::{Address, Target, Who};
 use portcullis_protocol::TenantName;
 use serde::{Deserialize, Serialize};
 
-/// A [`Target`].
+/// Stored form of a [`Target`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StoredTarget {
@@ -16,7 +16,7 @@ pub(crate) enum StoredTarget {
     Object { node: String, object: String },
 }
 
-/// A [`Who`].
+/// Stored form of a [`Who`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StoredWho {

@@ -1,10 +1,11 @@
-//! What keeps a lease alive and a name registered, turn by turn.
+//! Keeps a lease alive and a name registered, turn by turn.
 //!
-//! Without the name nothing is lost but that others find it: so nothing here ends because a directory is away, or because a name is
-//! another's for a while. It is tried again, and told. Heaps are held with each new lease again, as far as they are still there.
+//! Without the name nothing is lost, except that other processes do not find it. So nothing here ends because a
+//! directory is away, or because another process has the name for a while: the registrar tries again, and reports the
+//! change. With each new lease it holds the heaps again, as far as they still exist.
 //!
-//! Each turn looks whether what was registered is still there: an operator, a restore or a clean-up may have deleted it in a store
-//! such as etcd although the lease lives.
+//! Each turn checks that the registered entry still exists: an operator, a restore or a clean-up may have deleted it in
+//! a store such as etcd although the lease lives.
 
 use crate::directory::Directory;
 use crate::entry::Entry;
@@ -16,36 +17,37 @@ use portcullis_protocol::TenantName;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A tenant's lease, and what is registered with it.
+/// A tenant's lease, and the entry registered with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holding {
-    /// Whose it is.
+    /// The tenant that owns the lease.
     pub tenant: TenantName,
-    /// How long the lease lives when the process is gone.
+    /// Time that the lease lives after the process has ended.
     pub time_to_live: Duration,
-    /// What is registered. `None`: the lease is for heaps alone.
+    /// The name and its entry. `None`: the lease is for heaps alone.
     pub entry: Option<(Name, Entry)>,
 }
 
-/// What has changed since the last turn that told something.
+/// Change since the last turn that reported one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// All is registered for the first time.
+    /// Everything is registered for the first time.
     Registered,
-    /// It could not be registered until now, for this reason, and is tried again.
+    /// The registration has failed until now, for this reason, and is tried again.
     Late(DirectoryError),
-    /// The lease has ended, or may have: others may not find what was registered. It is tried again.
+    /// The lease has ended, or may have: other processes may not find the entry. The registration is tried again.
     Lost(DirectoryError),
-    /// All is registered again after it was lost.
+    /// Everything is registered again after it was lost.
     Back,
 }
 
-/// Keeps a [`Holding`] in a directory. It reads no clock and does not wait: see [`Registration`](crate::Registration) for both.
+/// Keeps a [`Holding`] in a directory. It reads no clock and does not wait: see [`Registration`](crate::Registration)
+/// for both.
 #[derive(Debug)]
 pub struct Registrar {
     holding: Holding,
     held: Option<Held>,
-    /// The heaps that every lease is to hold, by address.
+    /// The heaps that every lease must hold, by address.
     heaps: BTreeSet<u64>,
     told: Told,
 }
@@ -53,9 +55,9 @@ pub struct Registrar {
 #[derive(Debug)]
 struct Held {
     lease: Lease,
-    /// When the directory was asked the last time that it answered that the lease lives.
+    /// Time at which the last request was sent to which the directory replied that the lease lives.
     confirmed: Duration,
-    /// Whether nothing that is to be registered is missing, as far as is known.
+    /// Whether the entry is registered completely, as far as is known.
     is_registered: bool,
     /// The heaps that this lease holds.
     heaps: BTreeSet<u64>,
@@ -73,13 +75,13 @@ enum Told {
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Registrar {
-    /// Nothing is registered before the first turn.
+    /// Creates a registrar. Nothing is registered before the first turn.
     #[must_use]
     pub const fn new(holding: Holding) -> Self {
         Self { holding, held: None, heaps: BTreeSet::new(), told: Told::Nothing }
     }
 
-    /// Has these heaps, and no others, held with each lease from the next turn on. What leaves the list is not let go of here.
+    /// Sets the heaps to hold with each lease from the next turn on. Heaps that leave the set are not released here.
     pub fn want_heaps(&mut self, heaps: BTreeSet<u64>) {
         if let Some(held) = &mut self.held {
             held.heaps.retain(|address| heaps.contains(address));
@@ -87,19 +89,19 @@ impl Registrar {
         self.heaps = heaps;
     }
 
-    /// The heaps that the present lease holds.
+    /// Returns the heaps that the present lease holds.
     #[must_use]
     pub fn heaps_held(&self) -> BTreeSet<u64> {
         self.held.as_ref().map(|held| held.heaps.clone()).unwrap_or_default()
     }
 
-    /// The lease, if there is one that has not ended as far as is known.
+    /// Returns the lease, if one exists and has not ended, as far as is known.
     #[must_use]
     pub fn lease(&self) -> Option<&Lease> {
         self.held.as_ref().map(|held| &held.lease)
     }
 
-    /// Does everything for the first time. Where that fails nothing stays.
+    /// Registers everything for the first time. If that fails, nothing stays registered.
     ///
     /// # Errors
     /// The directory refuses, or is away.
@@ -112,40 +114,40 @@ impl Registrar {
         done
     }
 
-    /// Does what is due, at this time of a clock that never goes back. Returns what has changed, and when the next turn is due
-    /// at the latest.
+    /// Does the work that is due at `now`, the time of a clock that never goes back. Returns the change, if any, and
+    /// the longest pause before the next turn.
     pub fn turn(&mut self, directory: &dyn Directory, now: Duration) -> (Option<Change>, Duration) {
         let mut done = self.try_turn(directory, now);
         if let Err(DirectoryError::LeaseEnded(_)) = &done {
-            // With the lease everything is free at once: for the next one too. In a store whose keys were deleted something of it
-            // may be left, in the way of the next one.
+            // When a lease ends, everything that it had is free at once, for the next lease too. In a store whose keys
+            // were deleted, some keys of the ended lease may be left, and would block the next one.
             self.end(directory);
             let told = self.judge(done, now);
             done = self.try_turn(directory, now);
             let (again, pause) = (self.judge(done.clone(), now), self.pause(&done));
-            // Lost and back in one turn is back.
+            // If the registration is lost and restored in one turn, only the restoration is reported.
             return (again.or(told), pause);
         }
         let pause = self.pause(&done);
         (self.judge(done, now), pause)
     }
 
-    /// The directory cannot even be asked.
+    /// Takes a turn when the directory cannot even be opened.
     pub fn turn_without(&mut self, error: DirectoryError, now: Duration) -> (Option<Change>, Duration) {
         let done = Err(error);
         let pause = self.pause(&done);
         (self.judge(done, now), pause)
     }
 
-    /// Ends the lease, if there is one that the directory has confirmed the last time it was asked.
+    /// Ends the lease, if there is one.
     pub fn end(&mut self, directory: &dyn Directory) {
         if let Some(held) = self.held.take() {
-            // Else it ends by itself.
+            // If this fails, the lease ends by itself.
             let _ = directory.end_lease(&held.lease);
         }
     }
 
-    /// Whether the last turn did what was due.
+    /// Whether everything is registered, as far as is known.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.told == Told::Registered
@@ -169,7 +171,8 @@ impl Registrar {
                 held.is_registered = false;
                 self.told = Told::Lost(ErrorCode::NoSuchName);
             }
-            // Where the name is found this mends what else belongs to it, and changes nothing where nothing is missing.
+            // If the name is found, this repairs the data that belongs to it, and changes nothing if nothing is
+            // missing.
             directory.register(&held.lease, name, entry)?;
             held.is_registered = true;
         }
@@ -182,7 +185,8 @@ impl Registrar {
         for address in self.heaps.difference(&there) {
             match directory.hold_heap(&held.lease, *address) {
                 Ok(_) => _ = held.heaps.insert(*address),
-                // All its holders had gone: the addresses are nobody's, or another heap's. Whoever asks is told.
+                // The heap has lost all its holders: its addresses are free, or another heap has them. Callers that
+                // check the heap see that.
                 Err(DirectoryError::NoSuchHeap(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -204,7 +208,7 @@ impl Registrar {
             held.is_registered && now.saturating_sub(held.confirmed) < held.lease.time_to_live()
         };
         if self.told == Told::Registered && self.held.as_ref().is_some_and(lives) {
-            // It may be answered before the lease ends.
+            // The directory may answer before the lease ends.
             return None;
         }
         let told = if was_there { Told::Lost(error.code()) } else { Told::Late(error.code()) };
@@ -219,7 +223,7 @@ impl Registrar {
     }
 }
 
-/// Whether others find under the name what the lease has registered.
+/// Whether other processes find the lease's entry under the name.
 fn is_found(
     directory: &dyn Directory,
     lease: &Lease,
@@ -316,7 +320,7 @@ mod tests {
         assert_eq!(rig.turn_away(), Some(Change::Lost(away())));
         assert_eq!(rig.turn_away(), None);
         assert!(!rig.registrar.is_well());
-        // The lease has lived on: a directory that comes back may give leases their time again.
+        // The lease has lived on: a directory that returns may give leases their whole time again.
         let lease = rig.registrar.lease().cloned();
         assert_eq!((rig.turn(), rig.registrar.lease().cloned()), (Some(Change::Back), lease));
     }
@@ -399,7 +403,7 @@ mod tests {
         );
         let held = rig.directory.heaps(&second).expect("it lives");
         assert_eq!(held.iter().map(|range| range.address).collect::<Vec<_>>(), [shared]);
-        // The last holder gives the addresses back.
+        // When the last holder leaves, its addresses are free again.
         rig.directory.end_lease(&other).expect("it is there");
         assert!(rig.directory.hold_heap(&second, shared).is_ok());
         rig.registrar.want_heaps(BTreeSet::new());
@@ -413,7 +417,7 @@ mod tests {
         dead.turn(&rig.directory, rig.now);
         assert_eq!(rig.turn(), Some(Change::Late(DirectoryError::NameTaken(name()))));
         assert_eq!(rig.turn(), None);
-        // Its lease ends.
+        // The lease of the dead process ends.
         dead.end(&rig.directory);
         assert_eq!(rig.turn(), Some(Change::Registered));
     }

@@ -1,4 +1,5 @@
-//! A thread that keeps something registered for as long as the process serves it. Between its turns a [`Sentry`] watches the name.
+//! A thread that keeps an entry registered for as long as the process serves it. Between its turns a [`Sentry`] watches
+//! the name.
 
 use crate::clock;
 use crate::directory::Directory;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Nothing was registered.
+/// Reason for which nothing was registered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -36,8 +37,8 @@ impl Coded for StartError {
     }
 }
 
-/// Keeps a [`Holding`] in a directory until it is dropped: see [`Registrar`]. Then the lease is ended, if the directory is there;
-/// otherwise it ends by itself.
+/// Keeps a [`Holding`] in a directory until it is dropped: see [`Registrar`]. Then the lease is ended, if the directory
+/// can be reached; otherwise it ends by itself.
 pub struct Registration {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -46,19 +47,19 @@ pub struct Registration {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Rung when the keeper is to stop, or to take a turn at once.
+    /// Notified when the keeper must stop, or take a turn at once.
     wake: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     is_stopped: bool,
-    /// The sentry has seen a change: a turn is due.
+    /// Whether the sentry has seen a change, so that a turn is due.
     is_noticed: bool,
     lease: Option<Lease>,
-    /// The heaps that are to be held with each lease, by address.
+    /// The heaps to hold with each lease, by address.
     heaps: BTreeSet<u64>,
-    /// Those of them of which that is known.
+    /// Heaps of that set that are held, as far as is known.
     held: BTreeSet<u64>,
 }
 
@@ -80,7 +81,8 @@ impl fmt::Debug for Registration {
 }
 
 impl Registration {
-    /// Starts the thread. `open` opens the directory, and is called again where it was away; `tell` is told what changes.
+    /// Starts the thread. `open` opens the directory, and is called again after the directory was away; `tell` receives
+    /// the changes.
     ///
     /// # Errors
     /// The machine refuses a thread.
@@ -95,7 +97,8 @@ impl Registration {
         Self::keep(Keeper { shared, registrar, beginning, directory: None, guard, open, tell })
     }
 
-    /// The same, where nothing is to be begun without what is registered: it is when this returns, and kept from then on.
+    /// Registers the entry before it returns, and keeps it registered from then on: for callers that must not begin
+    /// without it.
     ///
     /// # Errors
     /// The directory refuses, or is away; or the machine refuses a thread.
@@ -122,7 +125,7 @@ impl Registration {
         Ok(Self { shared, thread })
     }
 
-    /// The lease, if there is one that has not ended as far as is known.
+    /// Returns the lease, if one exists and has not ended, as far as is known.
     #[must_use]
     pub fn lease(&self) -> Option<Lease> {
         self.shared.lock().lease.clone()
@@ -131,7 +134,7 @@ impl Registration {
     /// Holds the heap at this address with the present lease, and with each that follows it.
     ///
     /// # Errors
-    /// As [`Directory::hold_heap`], or there is no lease now.
+    /// The errors of [`Directory::hold_heap`], or there is no lease now.
     pub fn hold_heap(&self, directory: &dyn Directory, address: u64) -> Result<(), DirectoryError> {
         let lease = self.lease().ok_or(DirectoryError::NoSuchHeap(address))?;
         directory.hold_heap(&lease, address)?;
@@ -139,14 +142,14 @@ impl Registration {
         Ok(())
     }
 
-    /// Goes on holding a heap that the lease holds already, with each lease that follows.
+    /// Continues to hold a heap that the present lease holds already, with each lease that follows.
     pub fn keep_heap(&self, address: u64) {
         let mut state = self.shared.lock();
         state.heaps.insert(address);
         state.held.insert(address);
     }
 
-    /// Lets go of a heap. What the directory does not hear of ends with the lease.
+    /// Releases a heap. If the directory does not receive the request, the hold ends with the lease.
     pub fn release_heap(&self, directory: &dyn Directory, address: u64) {
         let lease = {
             let mut state = self.shared.lock();
@@ -159,8 +162,8 @@ impl Registration {
         }
     }
 
-    /// Whether the heap at this address is held, as far as is known. Where the directory was away for so long that nobody held
-    /// it, its addresses may have become another heap's.
+    /// Whether the heap at this address is held, as far as is known. If the directory was away until no process held
+    /// the heap any more, another heap may have its addresses.
     #[must_use]
     pub fn holds_heap(&self, address: u64) -> bool {
         self.shared.lock().held.contains(&address)
@@ -184,7 +187,7 @@ struct Guard {
 }
 
 impl Guard {
-    /// `None`: the lease is for heaps alone.
+    /// Returns `None` if the lease is for heaps alone.
     fn of(holding: Holding, shared: &Arc<Shared>) -> io::Result<Option<Self>> {
         let Some((name, _)) = holding.entry else { return Ok(None) };
         let shared = Arc::downgrade(shared);
@@ -197,16 +200,16 @@ impl Guard {
     }
 }
 
-/// A turn that is due because of a change comes so long after the last one, at least: what is deleted again and again is not
+/// Minimum time between a turn and the next one that a change causes: an entry that is deleted again and again is not
 /// registered as fast as the directory answers.
 const NOTICED_AGAIN: Duration = Duration::from_secs(1);
 
 struct Keeper<O, T> {
     shared: Arc<Shared>,
     registrar: Registrar,
-    /// The registrar's time is counted from here.
+    /// Start of the registrar's time.
     beginning: Instant,
-    /// If it was there the last time that it was asked.
+    /// The directory, if it could be opened.
     directory: Option<Arc<dyn Directory>>,
     guard: Option<Guard>,
     open: O,
@@ -237,13 +240,13 @@ where
                 break;
             }
         }
-        // A directory that is away would only be waited for.
+        // A call to a directory that is away would only wait.
         if let Some(there) = self.directory.filter(|_| self.registrar.is_well()) {
             self.registrar.end(&*there);
         }
     }
 
-    /// Has the name watched until the next turn.
+    /// Starts a watch of the name until the next turn.
     fn order_watch(&self, at_most: Duration) {
         if let (Some(guard), Some(directory), Some(lease)) =
             (&self.guard, &self.directory, self.registrar.lease())
@@ -254,12 +257,13 @@ where
         }
     }
 
-    /// Tells what came of a turn in which these heaps were wanted, and waits for the next one.
+    /// Publishes the result of a turn in which these heaps were wanted, and waits for the next turn. Returns whether
+    /// the thread must stop.
     fn is_stopped_after(&self, wanted: &BTreeSet<u64>, pause: Duration) -> bool {
         let mut state = self.shared.lock();
         state.lease = self.registrar.lease().cloned();
         let held = self.registrar.heaps_held();
-        // Of what has come since, the turn says nothing.
+        // The turn did not cover heaps that were added since.
         let is_held = |address: &u64| if wanted.contains(address) { held.contains(address) } else { true };
         state.held.retain(is_held);
         let again = held.intersection(&state.heaps).copied().collect::<Vec<_>>();

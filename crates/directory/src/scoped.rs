@@ -1,8 +1,8 @@
-//! Addresses that lead somewhere only from where they were registered.
+//! Addresses that are valid only within a scope around the place where they were registered.
 //!
-//! A Unix socket is a file of one machine, and another machine can have another server at the same path. So its address says which
-//! file it is: the boot of its machine, its device and its inode. An address of loopback says which machine it belongs to. Who looks
-//! such an address up elsewhere leaves it out.
+//! A Unix socket is a file of one machine, and another machine can have another server at the same path. So its address
+//! identifies the file: the boot of its machine, its device and its inode. A loopback address identifies the machine
+//! that it belongs to. A process that looks up such an address elsewhere ignores it.
 
 use crate::entry::{Address, EntryError};
 use portcullis_errors::{Coded, ErrorCode};
@@ -11,22 +11,22 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What the address of a Unix socket begins with, before its path.
+/// Prefix of the address of a Unix socket, before its path.
 const SOCKET: &str = "shm:";
-/// Where the kernel says which boot of which machine this is.
+/// The kernel's file that identifies the boot of this machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// From where an address leads to who has registered it.
+/// The scope within which an address leads to the process that has registered it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Scope {
-    /// From wherever its host can be reached.
+    /// Every place from which its host can be reached.
     Everywhere,
-    /// From one machine, for as long as it does not boot again.
+    /// One machine, until its next boot.
     Machine {
         /// The boot.
         boot: Box<str>,
     },
-    /// Through one file of one machine.
+    /// One file of one machine.
     File {
         /// The boot.
         boot: Box<str>,
@@ -37,7 +37,7 @@ pub enum Scope {
     },
 }
 
-/// An address with its scope. As text the scope stands behind the address: `udp:10.0.0.7:7472`,
+/// An address with its scope. In the text the scope follows the address: `udp:10.0.0.7:7472`,
 /// `udp:127.0.0.1:7472?boot=ID`, `shm:/run/node.sock?boot=ID&device=NUMBER&inode=NUMBER`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ScopedAddress {
@@ -45,11 +45,11 @@ pub struct ScopedAddress {
     scope: Scope,
 }
 
-/// Why an address leads nowhere from here.
+/// Reason for which an address is not valid here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotHere {
-    /// It belongs to another machine, or to this one before its last boot.
+    /// The address belongs to another machine, or to this one before its last boot.
     #[error("it is an address of another machine")]
     OtherMachine,
     /// There is no file at the path, or this process may not see it.
@@ -58,10 +58,10 @@ pub enum NotHere {
     /// Another file is at the path.
     #[error("another socket is at that path here")]
     OtherFile,
-    /// The address does not say which socket file it is.
+    /// The address does not identify the socket file.
     #[error("it does not say which socket file it is")]
     Unscoped,
-    /// Which machine this is cannot be seen.
+    /// This machine cannot be identified.
     #[error("which machine this is cannot be seen: {0}")]
     UnknownMachine(String),
 }
@@ -76,24 +76,24 @@ impl Coded for NotHere {
 }
 
 impl ScopedAddress {
-    /// An address that leads to its host from everywhere.
+    /// Creates an address that is valid everywhere.
     #[must_use]
     pub fn everywhere(text: &str) -> Self {
         Self { text: text.into(), scope: Scope::Everywhere }
     }
 
-    /// An address that leads there from this machine alone.
+    /// Creates an address that is valid on this machine alone.
     ///
     /// # Errors
-    /// The kernel does not say which machine this is.
+    /// The kernel does not identify this machine.
     pub fn on_this_machine(text: &str) -> io::Result<Self> {
         Ok(Self { text: text.into(), scope: Scope::Machine { boot: boot_id()? } })
     }
 
-    /// The address of the Unix socket that is at this path now: `shm:PATH`, with an absolute path.
+    /// Creates the address of the Unix socket that is at this path now: `shm:PATH`, with an absolute path.
     ///
     /// # Errors
-    /// There is no such file, its path is no text, or the kernel does not say which machine this is.
+    /// There is no such file, its path is not UTF-8, or the kernel does not identify this machine.
     pub fn of_socket(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let file = std::fs::symlink_metadata(&path)?;
@@ -103,10 +103,10 @@ impl ScopedAddress {
         Ok(Self { text: text.into(), scope })
     }
 
-    /// What was registered, taken apart. `None`: the text has a scope that nobody knows.
+    /// Parses a registered address. `None`: the text has an unknown scope.
     #[must_use]
     pub fn parse(address: &Address) -> Option<Self> {
-        // A path may have a question mark of its own; a scope stands last.
+        // A path may have a question mark of its own; the scope is always last.
         let (text, scope) = match address.as_str().rsplit_once("?boot=") {
             None => (address.as_str(), Scope::Everywhere),
             Some((text, scope)) => (text, parse_scope(scope)?),
@@ -114,36 +114,36 @@ impl ScopedAddress {
         (!text.is_empty()).then(|| Self { text: text.into(), scope })
     }
 
-    /// The address without its scope.
+    /// Returns the address without its scope.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The path, if it is the address of a Unix socket.
+    /// Returns the path, if it is the address of a Unix socket.
     #[must_use]
     pub fn socket(&self) -> Option<&Path> {
         self.text.strip_prefix(SOCKET).map(Path::new)
     }
 
-    /// The scope.
+    /// Returns the scope.
     #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// As it is registered.
+    /// Encodes the address for registration.
     ///
     /// # Errors
-    /// It is longer than an entry's address may be, or has control characters.
+    /// The text is longer than an entry's address may be, or has control characters.
     pub fn to_address(&self) -> Result<Address, EntryError> {
         Address::new(&self.to_string())
     }
 
-    /// Whether it leads from here to who has registered it.
+    /// Checks that the address leads from here to the process that has registered it.
     ///
     /// # Errors
-    /// It does not, and why.
+    /// The reason for which it does not.
     pub fn check(&self) -> Result<(), NotHere> {
         let unknown = |error: io::Error| NotHere::UnknownMachine(error.to_string());
         match (&self.scope, self.socket()) {
@@ -176,7 +176,7 @@ impl fmt::Display for ScopedAddress {
     }
 }
 
-/// What stands behind `?boot=`.
+/// Parses the text after `?boot=`.
 fn parse_scope(text: &str) -> Option<Scope> {
     let mut parts = text.split('&');
     let boot = parts.next().filter(|boot| !boot.is_empty())?.into();

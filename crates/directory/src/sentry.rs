@@ -1,5 +1,5 @@
-//! A thread that watches a registered name between two turns of its keeper. So a name that is deleted is registered again at once,
-//! and not only when the next turn is due. It changes nothing itself.
+//! A thread that watches a registered name between two turns of its keeper. So a deleted name is registered again at
+//! once, and not only when the next turn is due. The thread changes nothing itself.
 
 use crate::directory::Directory;
 use crate::lease::Lease;
@@ -15,18 +15,18 @@ pub(crate) struct Order {
     /// The lease that has registered the name.
     pub(crate) lease: Lease,
     pub(crate) name: Name,
-    /// For how long.
+    /// Maximum duration of the watch.
     pub(crate) at_most: Duration,
 }
 
-/// The thread. It ends when this is dropped, after the watch that is under way: nobody waits for that.
+/// The thread. It ends when this is dropped, after the watch in progress: dropping does not wait for that.
 #[derive(Debug)]
 pub(crate) struct Sentry {
     orders: Sender<Order>,
 }
 
 impl Sentry {
-    /// Starts the thread. `notice` is called when a watched name is not as it was registered, and when that cannot be seen.
+    /// Starts the thread. It calls `notice` when a watched name differs from its registration, and when it cannot look.
     pub(crate) fn start(notice: impl Fn() + Send + 'static) -> io::Result<Self> {
         let (orders, receiver) = channel();
         let thread = std::thread::Builder::new().name("portcullis-watch".to_owned());
@@ -34,16 +34,16 @@ impl Sentry {
         Ok(Self { orders })
     }
 
-    /// Has a name watched once the watch that is under way has ended. Does not wait.
+    /// Orders a watch of a name, to begin when the watch in progress has ended. Does not wait.
     pub(crate) fn order(&self, order: Order) {
-        // The thread ends before this only by a panic, and the keeper's turns go on without it.
+        // The thread ends earlier only by a panic, and the keeper's turns go on without it.
         let _ = self.orders.send(order);
     }
 }
 
 fn carry_out(orders: &Receiver<Order>, notice: impl Fn()) {
     while let Ok(mut order) = orders.recv() {
-        // What was ordered meanwhile is out of date but for the last.
+        // Of the orders that arrived meanwhile, all but the last are out of date.
         while let Ok(newer) = orders.try_recv() {
             order = newer;
         }

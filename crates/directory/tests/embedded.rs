@@ -1,4 +1,4 @@
-//! The embedded directory keeps what every directory promises.
+//! The embedded directory keeps the promises of every directory.
 
 #[macro_use]
 mod promises;

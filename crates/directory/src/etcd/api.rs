@@ -1,6 +1,7 @@
-//! What is said to etcd's JSON gateway, and what it answers: the few parts of etcd's API that a directory needs.
+//! Requests to etcd's JSON gateway and its answers: the few parts of etcd's API that a directory needs.
 //!
-//! Keys and values are base64 there, and 64-bit numbers are texts. What is at its default is left out of answers.
+//! The gateway encodes keys and values in base64, and 64-bit numbers as text. Answers omit fields with their default
+//! value.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -60,7 +61,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// One key, or all from a key to before another one.
+/// One key, or all keys from one key up to another, without that.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Keys {
     key: Bytes,
@@ -73,21 +74,21 @@ impl Keys {
         Self { key: Bytes(key.into()), range_end: None }
     }
 
-    /// From `first` to before `end`.
+    /// Returns the keys from `first` up to `end`, without `end`.
     pub(super) fn from(first: &str, end: &str) -> Self {
         Self { key: Bytes(first.into()), range_end: Some(Bytes(end.into())) }
     }
 
-    /// All keys that begin with this folder and a slash.
+    /// Returns all keys that begin with this folder and a slash.
     pub(super) fn below(folder: &str) -> Self {
-        // `0` is the byte behind the slash.
+        // `0` is the byte after the slash.
         Self::from(&format!("{folder}/"), &format!("{folder}0"))
     }
 
-    /// All keys below a folder but one.
+    /// Returns all keys below a folder except one.
     pub(super) fn below_but(folder: &str, one: &str) -> [Self; 2] {
         let before = Self::from(&format!("{folder}/"), one);
-        // No key comes between a key and the same with a zero behind it.
+        // No key sorts between a key and the same key with a zero byte after it.
         [before, Self::from(&format!("{one}\0"), &format!("{folder}0"))]
     }
 }
@@ -120,7 +121,7 @@ impl Read {
 pub(super) struct Put {
     pub(super) key: Bytes,
     pub(super) value: Bytes,
-    /// 0: the key ends with no lease.
+    /// The lease that ends the key; 0 if no lease does.
     pub(super) lease: Number,
 }
 
@@ -150,7 +151,8 @@ impl Step {
     }
 }
 
-/// A condition of a transaction. Over several keys it holds if it holds for each; over none, if it holds for revision 0.
+/// A condition of a transaction. A condition on several keys holds if it holds for each; a condition on no key holds if
+/// it holds for revision 0.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Compare {
     #[serde(flatten)]
@@ -172,22 +174,23 @@ impl Compare {
         Self { keys, target: "MOD", result, create_revision: None, mod_revision: Some(Number(revision)) }
     }
 
-    /// There is no such key.
+    /// Returns the condition that there is no such key.
     pub(super) const fn is_absent(keys: Keys) -> Self {
         Self::create(keys, "EQUAL")
     }
 
-    /// There is such a key.
+    /// Returns the condition that there is such a key.
     pub(super) const fn is_there(keys: Keys) -> Self {
         Self::create(keys, "GREATER")
     }
 
-    /// None of them was put since this revision of the store. Some may have gone.
+    /// Returns the condition that none of the keys was put since this revision of the store. Some may have been
+    /// deleted.
     pub(super) const fn none_put_since(keys: Keys, revision: Number) -> Self {
         Self::changed(keys, "LESS", revision.0 + 1)
     }
 
-    /// The key has the value that it was last given at this revision.
+    /// Returns the condition that the key still has the value that it was given at this revision.
     pub(super) const fn is_still(key: Keys, mod_revision: Number) -> Self {
         Self::changed(key, "EQUAL", mod_revision.0)
     }
@@ -272,7 +275,7 @@ pub(super) struct LeaseAnswer {
     pub(super) seconds: Number,
 }
 
-/// What comes where an answer has several parts.
+/// The envelope of an answer with several parts.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Part<T> {
@@ -287,11 +290,11 @@ pub(super) struct WatchAnswer {
     pub(super) events: Vec<de::IgnoredAny>,
 }
 
-/// Why etcd refuses.
+/// A refusal by etcd.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Complaint {
-    /// A status of gRPC.
+    /// A gRPC status.
     #[serde(alias = "grpc_code")]
     pub(super) code: u32,
     pub(super) message: String,

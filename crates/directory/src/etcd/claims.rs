@@ -1,5 +1,5 @@
-//! What a tenant's leases have. It is read as a whole and added up, and what is decided from it is written only if nothing has
-//! come to it since: so two processes that ask at the same time never go beyond a quota together.
+//! The holdings of a tenant's leases. They are read as a whole and added up, and a decision based on them is written
+//! only if nothing was added since. So two processes with requests at the same time never exceed a quota together.
 
 use super::api::{Compare, KeyValue, Keys, Number, Step};
 use super::keys::Layout;
@@ -16,14 +16,14 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(super) struct Claims {
     tenant: TenantName,
-    /// What their keys begin with.
+    /// Prefix of the claims' keys.
     folder: String,
     revision: Number,
     claims: Vec<KeyValue>,
     quota: Quota,
 }
 
-/// The claims of one lease, and what its tenant has in all.
+/// The usage of one lease and its tenant, and the heaps of the lease.
 #[derive(Debug)]
 pub(super) struct OfLease {
     pub(super) usage: Usage,
@@ -58,7 +58,7 @@ pub(super) fn read_with<const N: usize>(
 }
 
 impl Claims {
-    /// Whether the lease lives, and what it and its tenant have.
+    /// Checks that the lease lives, and returns its usage and its tenant's.
     pub(super) fn of(&self, etcd: &Etcd, lease: &Lease) -> Result<OfLease, DirectoryError> {
         let mut of = self.sum(lease.id().0)?;
         let key = etcd.0.layout.lease(lease);
@@ -69,7 +69,7 @@ impl Claims {
         Ok(of)
     }
 
-    /// Whether the name is among what the lease has.
+    /// Whether the name is among the claims of the lease.
     pub(super) fn have_name(&self, etcd: &Etcd, lease: &Lease, name: &Name) -> bool {
         let key = etcd.0.layout.claimed_name(lease, name);
         self.claims.iter().any(|claim| claim.key.0 == key.as_bytes())
@@ -80,7 +80,7 @@ impl Claims {
         let mut heaps = Vec::new();
         for claim in &self.claims {
             let is_own = records::lease(claim)?.0 == lease;
-            // LEASE/KIND/...
+            // The rest of the key is LEASE/KIND/...
             let key = std::str::from_utf8(&claim.key.0).map_err(|error| records::nonsense(claim, error))?;
             let kind = key.strip_prefix(&self.folder).and_then(|below| below.split('/').nth(1));
             match kind {
@@ -101,17 +101,17 @@ impl Claims {
         Ok(OfLease { usage, heaps })
     }
 
-    /// Whether a live lease may have this too.
+    /// Checks that a live lease has room in its quota for the request.
     pub(super) fn admit(&self, etcd: &Etcd, lease: &Lease, asked: Asked) -> Result<(), DirectoryError> {
         Ok(self.quota.admit(&self.tenant, &self.of(etcd, lease)?.usage, asked)?)
     }
 
-    /// Whether the tenant may have another lease.
+    /// Checks that the tenant may have another lease.
     pub(super) fn admit_lease(&self) -> Result<(), DirectoryError> {
         Ok(self.quota.admit(&self.tenant, &self.sum(0)?.usage, Asked::Lease)?)
     }
 
-    /// The condition that nothing has come to what was read, and that no quota has changed.
+    /// Returns the conditions that nothing was added to these claims, and that no quota has changed.
     pub(super) fn hold(&self, etcd: &Etcd) -> [Compare; 3] {
         let layout = &etcd.0.layout;
         let keys = [
@@ -122,7 +122,7 @@ impl Claims {
         keys.map(|keys| Compare::none_put_since(keys, self.revision))
     }
 
-    /// The revision of the store at which they were read.
+    /// Returns the revision of the store at which the claims were read.
     pub(super) const fn revision(&self) -> Number {
         self.revision
     }

@@ -1,4 +1,4 @@
-//! Where etcd is, and who may be met there.
+//! The addresses of etcd, and the identities that are accepted there.
 
 use crate::error::DirectoryError;
 use portcullis_attach::identity_file::{self, Holds, Unread};
@@ -15,7 +15,7 @@ use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConf
 pub(super) struct Endpoints(Vec<String>);
 
 impl Endpoints {
-    /// Addresses with commas between them.
+    /// Parses a list of addresses with commas between them.
     pub(super) fn parse(text: &str) -> Result<Self, DirectoryError> {
         let addresses = text.split(',').map(|address| {
             let bad = |why| DirectoryError::BadEndpoint { text: address.to_owned(), why };
@@ -50,22 +50,22 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Who has to be met at an `https://` address, and what shows who comes. All are PEM.
+/// The expected identity of etcd at an `https://` address, and the client's own certificate. All are PEM.
 #[derive(Clone)]
 pub struct Identity {
     /// The certificates of the authorities that etcd's certificate may be from.
     pub authorities: Vec<u8>,
-    /// The certificate that etcd is shown (`--client-cert-auth`).
+    /// The client's certificate for etcd (`--client-cert-auth`).
     pub certificate: Vec<u8>,
-    /// Its key.
+    /// The certificate's private key.
     pub key: Vec<u8>,
 }
 
 impl Identity {
-    /// From three files of a folder: `ca.pem`, `client.pem` and `client-key.pem`.
+    /// Reads the identity from three files of a folder: `ca.pem`, `client.pem` and `client-key.pem`.
     ///
     /// # Errors
-    /// A file cannot be read, or others may read that of the key.
+    /// A file cannot be read, or other users may read the key's file.
     pub fn load(folder: &Path) -> Result<Self, DirectoryError> {
         let read = |name: &'static str, holds| {
             let mut bytes = Vec::new();
@@ -91,7 +91,7 @@ fn in_words(unread: Unread) -> String {
     }
 }
 
-/// The file of the key that shows etcd who comes.
+/// The file of the client's private key.
 const KEY: &str = "client-key.pem";
 
 impl fmt::Debug for Identity {
@@ -100,7 +100,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// What speaks HTTP.
+/// Returns an HTTP client.
 pub(super) fn agent(identity: Option<&Identity>) -> Result<Agent, DirectoryError> {
     let tls = TlsConfig::builder().unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()));
     let tls = match identity {
@@ -118,7 +118,7 @@ pub(super) fn agent(identity: Option<&Identity>) -> Result<Agent, DirectoryError
         .http_status_as_error(false)
         .max_redirects(0)
         .max_redirects_will_error(false)
-        // A directory is reached directly, whatever the environment says of the web.
+        // A directory is reached directly, even if the environment sets a proxy.
         .proxy(None);
     Ok(config.build().into())
 }

@@ -1,4 +1,4 @@
-//! Requests to etcd's JSON gateway over HTTP: one at a time, each with an end.
+//! Requests to etcd's JSON gateway over HTTP: one at a time, each with a deadline.
 
 use super::api::{Complaint, Keys, Number, Part, WatchAnswer, WatchFrom, WatchRequest};
 use super::endpoint::Endpoints;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use ureq::{Agent, Body, http::Response};
 
-/// How etcd is reached. The endpoint that has answered is asked first.
+/// A client of etcd's gateway. It first tries the endpoint that has answered last.
 #[derive(Debug)]
 pub(super) struct Gateway {
     agent: Agent,
@@ -20,17 +20,17 @@ pub(super) struct Gateway {
     first: AtomicUsize,
 }
 
-/// Why there is no answer.
+/// Reason for which there is no answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// etcd knows no such lease any more.
+    /// etcd does not know the lease any more.
     NoLease,
     /// Anything else.
     Other(DirectoryError),
 }
 
 impl Failure {
-    /// The error, of a request that names no lease.
+    /// Returns the error for a request that names no lease.
     pub(super) fn of_no_lease(self) -> DirectoryError {
         match self {
             Self::NoLease => DirectoryError::Nonsense("etcd misses a lease that nobody asked for".to_owned()),
@@ -38,7 +38,7 @@ impl Failure {
         }
     }
 
-    /// The error, of a request that names this lease.
+    /// Returns the error for a request that names this lease.
     pub(super) fn of_lease(self, lease: LeaseId) -> DirectoryError {
         match self {
             Self::NoLease => DirectoryError::LeaseEnded(lease),
@@ -53,24 +53,24 @@ impl From<DirectoryError> for Failure {
     }
 }
 
-/// Whether a request may be sent a second time when nobody knows what became of the first.
+/// Whether a request may be sent a second time when the outcome of the first is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Repeat {
-    /// It changes nothing, or the same once more.
+    /// The request changes nothing, or makes the same change once more.
     Yes,
     No,
 }
 
-/// What came of a watch.
+/// The outcome of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Heard {
-    /// Something has changed, or the watch has to begin anew.
+    /// A key has changed, or the watch must begin anew.
     Change,
-    /// Nothing, until the time was over or the connection broke.
+    /// No change was reported until the time was over or the connection broke.
     Nothing,
 }
 
-/// More than an answer ever has.
+/// Limit beyond the size of every answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 impl Gateway {
@@ -78,7 +78,7 @@ impl Gateway {
         Self { agent, endpoints, first: AtomicUsize::new(0) }
     }
 
-    /// Asks one endpoint after another, until one answers or the time is over.
+    /// Sends a request to one endpoint after another, until one answers or the time is over.
     pub(super) fn ask<A: DeserializeOwned>(
         &self,
         path: &str,
@@ -94,7 +94,7 @@ impl Gateway {
         for tried in 0..count {
             let number = (first + tried) % count;
             let at = self.endpoints.get(number);
-            // What is left is shared among those that can still be asked.
+            // The remaining time is divided among the endpoints that have not been tried yet.
             let share = left(until) / u32::try_from(count - tried).expect("endpoints are few");
             let told = match self.post(at, path, &body, share) {
                 Ok(answer) => read(at, answer),
@@ -121,7 +121,7 @@ impl Gateway {
 
     /// Waits until one of the keys may have changed since before this revision, for at most this time.
     ///
-    /// It may come back early, also where etcd is away: whoever waits looks again anyway.
+    /// It may return early, even if etcd is away: callers read the keys again in any case.
     pub(super) fn wait_for_change(
         &self,
         keys: &Keys,
@@ -150,18 +150,18 @@ impl Gateway {
         Ok(Heard::Nothing)
     }
 
-    /// A watch has broken again and again, and etcd answers other requests.
+    /// Returns the error for a watch that has broken again and again, while etcd answers other requests.
     pub(super) fn breaks_off(&self) -> DirectoryError {
         let why = Why::Away("it breaks off each watch".to_owned());
         why.at(self.preferred(), false).of_no_lease()
     }
 
-    /// What a complaint within an answer means.
+    /// Returns the failure for a complaint within an answer.
     pub(super) fn complaint(&self, complaint: Complaint) -> Failure {
         Why::of(complaint).at(self.preferred(), false)
     }
 
-    /// The endpoint that has answered last.
+    /// Returns the endpoint that has answered last.
     fn preferred(&self) -> &str {
         self.endpoints.get(self.first.load(Ordering::Relaxed))
     }
@@ -178,9 +178,9 @@ impl Gateway {
     }
 }
 
-/// What was not as it should be, at one endpoint.
+/// A failed request at one endpoint.
 struct Trouble {
-    /// Whether etcd may have got the request.
+    /// Whether etcd may have received the request.
     is_sent: bool,
     why: Why,
 }
@@ -193,11 +193,11 @@ enum Why {
 }
 
 impl Why {
-    /// What a complaint of etcd means, by its status of gRPC.
+    /// Classifies a complaint of etcd by its gRPC status.
     fn of(complaint: Complaint) -> Self {
         match complaint.code {
             5 if complaint.message.contains("lease not found") => Self::NoLease,
-            // Cancelled, deadline exceeded, aborted, internal, unavailable: etcd has no leader, or is on its way out.
+            // Cancelled, deadline exceeded, aborted, internal, unavailable: etcd has no leader, or is shutting down.
             1 | 4 | 10 | 13 | 14 => Self::Away(complaint.message),
             _ => Self::Refused(complaint.message),
         }
@@ -230,7 +230,7 @@ fn read<A: DeserializeOwned>(at: &str, answer: Response<Body>) -> Result<A, Trou
     }
     match serde_json::from_slice(&bytes) {
         Ok(complaint) => trouble(Why::of(complaint)),
-        // Something between here and etcd.
+        // The answer is from something between this client and etcd.
         Err(_) => trouble(Why::Away(format!("HTTP {status}"))),
     }
 }
@@ -239,7 +239,7 @@ fn malformed(at: &str, error: &serde_json::Error) -> DirectoryError {
     DirectoryError::Nonsense(format!("{at} gives no answer of etcd's: {error}"))
 }
 
-/// Whether a request may have left although there is no answer.
+/// Whether a request may have been sent although there is no answer.
 fn may_be_sent(error: &ureq::Error) -> bool {
     use ureq::{Error, Timeout};
     match error {
@@ -251,6 +251,6 @@ fn may_be_sent(error: &ureq::Error) -> bool {
 }
 
 fn left(until: Instant) -> Duration {
-    // A request with no time at all would end before it says why.
+    // A request with no time at all would end before it reports a reason.
     until.saturating_duration_since(clock::now()).max(Duration::from_millis(1))
 }

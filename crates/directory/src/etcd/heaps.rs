@@ -1,4 +1,5 @@
-//! Heaps: a key for each place that is taken, which ends with no lease, and a key for each holder, which ends with the holder's.
+//! Heaps: a key for each place in use, which ends with no lease, and a key for each holder, which ends with the
+//! holder's lease.
 
 use super::api::{Compare, KeyValue, Keys, Number, Read, ReadAnswer, Step, Transaction};
 use super::gateway::{Failure, Repeat};
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Instant;
 
-/// So many keys are read at once.
+/// Number of keys that are read at once.
 const PAGE: i64 = 1_000;
 
 pub(super) fn create(
@@ -34,8 +35,8 @@ pub(super) fn create(
     etcd.try_again(|until| {
         let claims = claims::read(etcd, lease.tenant(), until)?;
         claims.admit(etcd, lease, Asked::HeapBytes(bytes))?;
-        // The revision grows with each change in etcd: so addresses rest before they are given again, and nobody has to
-        // remember which came last.
+        // The revision grows with each change in etcd. So addresses rest before they are allocated again, and no
+        // process must remember which were allocated last.
         let next = class.place(claims.revision().0.cast_unsigned());
         let address = match was_taken {
             true => free_place(etcd, class, next, until)?.ok_or(DirectoryError::NoAddresses { bytes })?,
@@ -51,7 +52,7 @@ pub(super) fn create(
     })
 }
 
-/// A place from `next` on that is free. If all are taken, those that nobody holds are taken back first.
+/// Returns a free place from `next` on. If all are in use, the places without holders are freed first.
 fn free_place(etcd: &Etcd, class: Class, next: u64, until: Instant) -> Result<Option<u64>, DirectoryError> {
     for may_reclaim in [true, false] {
         for among in class.from(next) {
@@ -89,7 +90,7 @@ fn first_free(
     Ok(None)
 }
 
-/// The first of the heaps at these addresses.
+/// Returns the addresses of the first heaps in this range.
 fn keys(etcd: &Etcd, among: &Range<u64>, until: Instant) -> Result<Vec<u64>, DirectoryError> {
     let read = Step::Read(Read::first_keys(etcd.0.layout.heaps(among), PAGE));
     let (_, parts) = etcd.read_all(vec![read], until)?;
@@ -121,7 +122,7 @@ pub(super) fn hold(
         if held.iter().any(|holder| holder.key.0 == own.as_bytes()) {
             return Ok(Some(heap.range));
         }
-        // Somebody has deleted the holder's key, and the claim is there.
+        // Another process has deleted the holder's key, and the claim still exists.
         let claim = Keys::one(&layout.claimed_heap(lease, address));
         let compare = vec![Compare::is_still(key, stored.mod_revision), Compare::is_there(claim)];
         return enter(etcd, lease, heap.range, compare, vec![], until);
@@ -135,7 +136,7 @@ pub(super) fn hold(
     enter(etcd, lease, heap.range, compare, vec![], until)
 }
 
-/// Enters a lease as a holder, with what else is put, if these conditions hold and the lease lives.
+/// Registers a lease as a holder, and makes the other puts, if these conditions hold and the lease lives.
 fn enter(
     etcd: &Etcd,
     lease: &Lease,
@@ -152,10 +153,10 @@ fn enter(
     Ok(told.map_err(|failure| failure.of_lease(lease.id()))?.succeeded.then_some(heap))
 }
 
-/// So many heaps are looked at in one transaction: etcd takes 128 steps.
+/// Number of heaps that are read in one transaction: etcd accepts 128 steps.
 const HEAPS_AT_ONCE: usize = 50;
 
-/// The heaps that a lease holds: those whose own key and whose holder's key are both there.
+/// Returns the heaps that a lease holds: those of which both the heap's key and the holder's key exist.
 pub(super) fn held(etcd: &Etcd, lease: &Lease) -> Result<Vec<HeapRange>, DirectoryError> {
     let layout = &etcd.0.layout;
     let claimed = claims::read(etcd, lease.tenant(), etcd.until())?.of(etcd, lease)?.heaps;
@@ -220,7 +221,7 @@ pub(super) fn watch(
     Ok(Box::new(Watching::new(etcd, keys, Box::new(holders))?))
 }
 
-/// Takes back what nobody holds among these addresses, page by page.
+/// Frees the heaps without holders among these addresses, page by page.
 pub(super) fn reclaim(etcd: &Etcd, among: &Range<u64>) -> Result<Vec<HeapRange>, DirectoryError> {
     let mut reclaimed = Vec::new();
     let mut among = among.clone();
@@ -244,7 +245,7 @@ pub(super) fn reclaim(etcd: &Etcd, among: &Range<u64>) -> Result<Vec<HeapRange>,
     }
 }
 
-/// The address in a holder's key.
+/// Returns the address in a holder's key.
 fn held_address(key: &[u8]) -> Option<u64> {
     let end = key.iter().rposition(|&byte| byte == b'/')?;
     Layout::address(&key[..end])

@@ -1,4 +1,4 @@
-//! Where things are in etcd.
+//! The layout of keys in etcd.
 //!
 //! ```text
 //! PREFIX/space                          the addresses that are given out
@@ -9,7 +9,7 @@
 //! PREFIX/claims/TENANT/LEASE/...        what the lease has: itself, its names, its heaps; ends with the lease
 //! ```
 //!
-//! What a tenant has is the sum of its claims, so nothing has to be counted down when a lease ends.
+//! A tenant's usage is the sum of its claims, so no counter must be decreased when a lease ends.
 
 use super::api::Keys;
 use crate::lease::{Lease, LeaseId};
@@ -44,12 +44,12 @@ impl Layout {
         format!("{}/heaps/{address:016x}", self.0)
     }
 
-    /// The heaps at these addresses.
+    /// Returns the keys of the heaps at these addresses.
     pub(super) fn heaps(&self, among: &Range<u64>) -> Keys {
         Keys::from(&self.heap(among.start), &self.heap(among.end))
     }
 
-    /// The address that a heap's key ends with.
+    /// Returns the address that a heap's key ends with.
     pub(super) fn address(key: &[u8]) -> Option<u64> {
         let last = key.rsplit(|&byte| byte == b'/').next()?;
         u64::from_str_radix(std::str::from_utf8(last).ok()?, 16).ok()
@@ -84,7 +84,7 @@ impl Layout {
     }
 }
 
-/// A tenant's name as a segment of a key.
+/// Encodes a tenant's name as a segment of a key.
 fn segment(tenant: &TenantName) -> String {
     tenant.as_str().replace('%', "%25").replace('/', "%2F")
 }

@@ -1,4 +1,4 @@
-//! Leases are etcd's. A claim that ends with the lease says whose it is.
+//! Leases of the directory are leases of etcd. A claim that ends with the lease names its tenant.
 
 use super::api::{Grant, LeaseAnswer, Number, OfLease, Part, Step, Transaction};
 use super::gateway::{Failure, Repeat};
@@ -13,7 +13,7 @@ pub(super) fn open(
     tenant: &TenantName,
     time_to_live: Duration,
 ) -> Result<Lease, DirectoryError> {
-    // It may have been deleted since this directory was connected.
+    // The key of the space may have been deleted since this directory was connected.
     etcd.agree_on_space()?;
     claims::read(etcd, tenant, etcd.until())?.admit_lease()?;
     let seconds = i64::try_from(lease::whole_seconds(time_to_live)).expect("leases are of a day at most");
@@ -27,7 +27,7 @@ pub(super) fn open(
     let lease = Lease::new(LeaseId(id), *tenant, Duration::from_secs(seconds));
     let claimed = etcd.try_again(|until| claim(etcd, &lease, until));
     if claimed.is_err() {
-        // Else it ends by itself.
+        // If this fails, the lease ends by itself.
         let _ = end(etcd, lease.id());
     }
     claimed.map(|()| lease)

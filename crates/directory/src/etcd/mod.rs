@@ -1,16 +1,17 @@
 //! A directory in etcd, for a cluster that has outgrown one machine.
 //!
-//! etcd's own leases, watches and transactions do the work: an entry ends with its lease because etcd ends it, and what is
-//! decided from what was read is written in a transaction that compares what was read. This module keeps no state beside etcd.
+//! etcd's own leases, watches and transactions do the work. An entry ends with its lease because etcd ends it. A
+//! decision based on data that was read is written in a transaction that compares that data. This module keeps no state
+//! beside etcd.
 //!
-//! **Who may write below the prefix in etcd can do everything here**: access lists and quotas are checked by those who use this
-//! module. So etcd is for RPCool's trusted daemons: give them certificates, and nobody else.
+//! **A process that may write below the prefix in etcd can do everything here**: the users of this module check access
+//! lists and quotas. So etcd is for RPCool's trusted daemons: give certificates to them, and to no other process.
 //!
-//! **It speaks to etcd's JSON gateway**, which every etcd from 3.4 on has. The `etcd-client` crate speaks gRPC, and brings
-//! tokio and tonic, and needs `protoc` where it is built.
+//! **It uses etcd's JSON gateway**, which every etcd from 3.4 on has. The `etcd-client` crate uses gRPC, depends on
+//! tokio and tonic, and needs `protoc` on the build machine.
 //!
-//! **When etcd goes away**, calls fail with [`DirectoryError::Away`] within [`EtcdOptions::patience`]. What etcd has confirmed
-//! is there when it comes back, and leases go on: etcd gives them their time again when it starts.
+//! **When etcd is unavailable**, calls fail with [`DirectoryError::Away`] within [`EtcdOptions::patience`]. Confirmed
+//! data is there when etcd returns, and leases live on: etcd gives them their time again when it starts.
 
 mod api;
 mod claims;
@@ -42,21 +43,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How etcd is reached, and what of it is the directory's.
+/// The address of etcd, and the directory's part of it.
 #[derive(Clone, Debug)]
 pub struct EtcdOptions {
-    /// The addresses of etcd's members with commas between them, such as `http://127.0.0.1:2379`. `http://` is for loopback only.
+    /// The addresses of etcd's members with commas between them, such as `http://127.0.0.1:2379`. `http://` is for
+    /// loopback only.
     pub endpoints: String,
-    /// What all keys begin with, behind a slash: `portcullis` if nothing else is said. Two prefixes are two directories.
+    /// Prefix of all keys, after a leading slash: `portcullis` by default. Two prefixes are two directories.
     pub prefix: Name,
-    /// How long a call may take: 5 seconds if nothing else is said.
+    /// Maximum duration of a call: 5 seconds by default.
     pub patience: Duration,
-    /// Who has to be met at `https://` addresses, and what shows who comes.
+    /// The expected identity of etcd at `https://` addresses, and the client's own certificate.
     pub identity: Option<Identity>,
 }
 
 impl EtcdOptions {
-    /// The etcd at these addresses, and for the rest what is usual.
+    /// Returns the options for the etcd at these addresses, with defaults for the rest.
     ///
     /// # Panics
     /// Never: the usual prefix is a name.
@@ -66,17 +68,17 @@ impl EtcdOptions {
         Self { endpoints: endpoints.into(), prefix, patience: Duration::from_secs(5), identity: None }
     }
 
-    /// Whether the options make sense, wherever etcd is.
+    /// Checks that the options are valid, without a connection to etcd.
     ///
     /// # Errors
-    /// An address is none, or leads over a network without TLS; or the identity cannot be used.
+    /// An address is not valid, or leads over a network without TLS; or the identity cannot be used.
     pub fn check(&self) -> Result<(), DirectoryError> {
         endpoint::agent(self.identity.as_ref())?;
         Endpoints::parse(&self.endpoints).map(|_| ())
     }
 }
 
-/// A directory in etcd. Clones are the same directory.
+/// A directory in etcd. Clones share the same directory.
 #[derive(Clone, Debug)]
 pub struct Etcd(Arc<Shared>);
 
@@ -88,14 +90,14 @@ struct Shared {
     space: Space,
 }
 
-/// How often a transaction is tried again when others have changed what was read.
+/// Number of times that a transaction is tried when other processes have changed the data that was read.
 const TRIES: usize = 64;
 
 impl Etcd {
-    /// The directory there. It gives out the addresses of `space`; all who use it have to say the same.
+    /// Connects to the directory. It allocates the addresses of `space`; all its users must give the same.
     ///
     /// # Errors
-    /// The options make no sense, etcd is away, or its directory gives out other addresses.
+    /// The options are not valid, etcd is away, or its directory allocates other addresses.
     pub fn connect(options: &EtcdOptions, space: Space) -> Result<Self, DirectoryError> {
         let gateway =
             Gateway::new(endpoint::agent(options.identity.as_ref())?, Endpoints::parse(&options.endpoints)?);
@@ -105,7 +107,7 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// The first who comes says which addresses there are.
+    /// Checks that the directory has this space. The first process that connects stores its own.
     fn agree_on_space(&self) -> Result<(), DirectoryError> {
         let space = &self.0.space;
         let (smallest, largest) = space.sizes();
@@ -129,7 +131,7 @@ impl Etcd {
         }
     }
 
-    /// When a call that begins now has to end.
+    /// Returns the time at which a call that begins now must end.
     fn until(&self) -> Instant {
         clock::now() + self.0.patience
     }
@@ -139,7 +141,7 @@ impl Etcd {
         read.map_err(Failure::of_no_lease)
     }
 
-    /// Reads several things at one revision.
+    /// Reads several keys at one revision.
     fn read_all(
         &self,
         reads: Vec<Step>,
@@ -158,7 +160,7 @@ impl Etcd {
         self.0.gateway.ask("kv/txn", transaction, repeat, until)
     }
 
-    /// Tries until a try comes through, nobody being in its way, or there is an error.
+    /// Repeats a transaction until no other process interferes, or there is an error.
     fn try_again<T>(
         &self,
         mut once: impl FnMut(Instant) -> Result<Option<T>, DirectoryError>,
@@ -176,7 +178,7 @@ impl Etcd {
     }
 }
 
-/// The number of a lease as etcd has it.
+/// Returns the number of a lease in etcd's form.
 fn lease_number(id: LeaseId) -> Number {
     Number(id.0.cast_signed())
 }

@@ -1,4 +1,4 @@
-//! Names: one key for each, which only one lease can have put.
+//! Names: one key for each, which only one lease can put.
 
 use super::api::{Compare, KeyValue, Keys, Step, Transaction};
 use super::gateway::Repeat;
@@ -52,7 +52,8 @@ pub(super) fn register(
     Ok(told.map_err(|failure| failure.of_lease(lease.id()))?.succeeded.then_some(()))
 }
 
-/// The condition that a name above this one is there as it was read, and lets the tenant register this one.
+/// Returns the condition that a name above this one still has the entry that was read, and that entry lets the tenant
+/// register this name.
 fn permission(
     etcd: &Etcd,
     tenant: &TenantName,

@@ -1,4 +1,4 @@
-//! What is stored in etcd. Bytes from there become values here, or an error: others may have written them.
+//! Data stored in etcd. Its bytes are parsed into values here, or into an error: other processes may have written them.
 
 use super::api::KeyValue;
 use super::keys::Layout;
@@ -35,7 +35,7 @@ pub(super) struct StoredQuota {
     leases: u64,
 }
 
-/// A heap as it is stored.
+/// A heap in its stored form.
 pub(super) struct KnownHeap {
     pub(super) range: HeapRange,
     pub(super) tenant: TenantName,
@@ -92,7 +92,7 @@ pub(super) fn quota(stored: &KeyValue) -> Result<Quota, DirectoryError> {
     Ok(Quota { process_bytes, tenant_bytes, names, leases })
 }
 
-/// The lease that a key ends with.
+/// Returns the lease whose end deletes a key.
 pub(super) fn lease(stored: &KeyValue) -> Result<LeaseId, DirectoryError> {
     match u64::try_from(stored.lease.0) {
         Ok(id) if id != 0 => Ok(LeaseId(id)),

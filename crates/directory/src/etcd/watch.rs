@@ -1,5 +1,5 @@
-//! Watches. etcd's watch says that something has changed since a revision, whatever happened in between: so nothing is lost
-//! between two looks, nor while etcd was away. What there is now is then read.
+//! Watches. etcd's watch reports that a key has changed since a revision, whatever happened in between, so no change is
+//! lost between two looks, nor while etcd was away. The present values are read after that.
 
 use super::Etcd;
 use super::api::{KeyValue, Keys, Number};
@@ -10,19 +10,19 @@ use crate::error::DirectoryError;
 use std::fmt;
 use std::time::Duration;
 
-/// So often a watch is begun anew within one wait.
+/// Number of times that a watch is begun anew within one wait.
 const BREAKS_MAX: u32 = 3;
 
-/// What somebody sees who may look at what is stored.
+/// Function that turns the stored keys into the value that a watch shows.
 type See<T> = Box<dyn Fn(&[KeyValue]) -> Result<T, DirectoryError> + Send>;
 
-/// Somebody who watches keys.
+/// A watch on keys.
 pub(super) struct Watching<T> {
     etcd: Etcd,
     keys: Keys,
     see: See<T>,
     seen: T,
-    /// The revision of the store at which it was seen.
+    /// The revision of the store at which the value was read.
     revision: Number,
 }
 
@@ -58,7 +58,7 @@ impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Watching<T> {
                 broken +=
                     u32::from(heard == Heard::Nothing && clock::now().duration_since(beginning) < at_most);
             }
-            // That nothing was heard may also mean that etcd is away: this read tells.
+            // Silence may also mean that etcd is away: this read shows whether it is.
             let read = self.etcd.read(self.keys.clone(), self.etcd.until())?;
             let there = (self.see)(&read.kvs)?;
             self.revision = read.header.revision;
@@ -69,7 +69,7 @@ impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Watching<T> {
             if left.is_zero() {
                 return Ok(None);
             }
-            // An etcd that is there but breaks off watches must not be asked as fast as it answers.
+            // An etcd that is reachable but breaks off watches must not be polled as fast as it answers.
             if broken == BREAKS_MAX {
                 return Err(self.etcd.0.gateway.breaks_off());
             }

@@ -16,19 +16,20 @@ use std::time::Duration;
 pub(super) struct Heap {
     pub(super) range: HeapRange,
     pub(super) tenant: TenantName,
-    /// Which other tenants may hold it.
+    /// Other tenants that may hold it.
     pub(super) others: Who,
     pub(super) holders: BTreeSet<LeaseId>,
 }
 
-/// So many orphans are kept for [`Ledger::reclaim`]; if there are more, nobody calls it.
+/// Maximum number of orphans that wait for [`Ledger::reclaim`]. If there are more, no caller calls it, so creating a heap
+/// calls it.
 const ORPHANS_MAX: usize = 4_096;
 
 impl Ledger {
-    /// Gives a new heap addresses.
+    /// Allocates addresses to a new heap.
     ///
     /// # Errors
-    /// Those of [`Directory::create_heap`](crate::Directory::create_heap).
+    /// The errors of [`Directory::create_heap`](crate::Directory::create_heap).
     pub fn create_heap(
         &mut self,
         lease: &Lease,
@@ -60,10 +61,10 @@ impl Ledger {
         Ok(range)
     }
 
-    /// Enters a lease as a holder of a heap.
+    /// Registers a lease as a holder of a heap.
     ///
     /// # Errors
-    /// Those of [`Directory::hold_heap`](crate::Directory::hold_heap).
+    /// The errors of [`Directory::hold_heap`](crate::Directory::hold_heap).
     pub fn hold_heap(
         &mut self,
         lease: &Lease,
@@ -86,7 +87,7 @@ impl Ledger {
         Ok(range)
     }
 
-    /// Lets go of a heap.
+    /// Releases a heap.
     ///
     /// # Errors
     /// The lease does not hold it, or has ended.
@@ -106,7 +107,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The heaps that a lease holds, by address.
+    /// Returns the heaps that a lease holds, by address.
     ///
     /// # Errors
     /// The lease has ended.
@@ -116,13 +117,13 @@ impl Ledger {
         Ok(held.iter().map(|address| self.heaps[address].range).collect())
     }
 
-    /// Who holds a heap; nobody if it is gone.
+    /// Returns the holders of a heap; none if it has ended.
     pub fn holders(&mut self, address: u64, now: Duration) -> BTreeSet<LeaseId> {
         self.expire(now);
         self.heaps.get(&address).map(|heap| heap.holders.clone()).unwrap_or_default()
     }
 
-    /// Takes back the addresses of heaps whose holders' leases have all ended.
+    /// Frees the addresses of heaps whose holders' leases have all ended. Returns these heaps.
     pub fn reclaim(&mut self, now: Duration) -> Vec<HeapRange> {
         self.expire(now);
         let orphans = std::mem::take(&mut self.orphans);
@@ -154,7 +155,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A place of the class that no heap has, from the one that is next.
+    /// Returns a free place of the class, from the next place on.
     fn free_place(&self, class: Class) -> Option<u64> {
         let next = self.next_places.get(&class.size()).copied().unwrap_or(0);
         if planted::is(Fault::PlaceGivenTwice) {

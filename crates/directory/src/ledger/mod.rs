@@ -1,7 +1,7 @@
-//! The state of the embedded directory: who has registered and holds what, until when.
+//! The state of the embedded directory: names, heaps, their holders, and the ends of leases.
 //!
-//! No I/O, no clock and no chance: the caller says what time it is, and whoever asks for the same in the same order gets the
-//! same. So the simulator can own one. Every call first ends the leases whose time has passed.
+//! It has no I/O, no clock and no randomness: the caller passes the time, and the same calls in the same order have the
+//! same results. So the simulator can own a ledger. Every call first ends the leases whose time has passed.
 
 mod heaps;
 #[cfg(test)]
@@ -21,28 +21,28 @@ use std::time::Duration;
 
 /// Names, heaps, leases and quotas. `now` is the time since some beginning; it may stand still, and does not go back.
 ///
-/// Its calls promise what those of [`Directory`](crate::Directory) do.
+/// Its calls keep the same promises as those of [`Directory`](crate::Directory).
 #[derive(Debug)]
 pub struct Ledger {
     space: Space,
     leases: BTreeMap<LeaseId, Holder>,
-    /// The same leases, by their ends.
+    /// The ends of the leases, in order.
     ends: BTreeSet<(Duration, LeaseId)>,
     names: BTreeMap<Name, Registered>,
     heaps: BTreeMap<u64, Heap>,
-    /// The heaps that nobody holds any more.
+    /// The heaps without a holder.
     orphans: BTreeSet<u64>,
-    /// By the size of a class: the number of the place that is looked at first. It moves on, so that addresses rest before they
-    /// are given to another heap.
+    /// Number of the place to try first, by the size of a class. It moves on, so that addresses rest before they are
+    /// given to another heap.
     next_places: BTreeMap<u64, u64>,
     tenants: BTreeMap<TenantName, TenantUse>,
     quota: Quota,
     quotas: BTreeMap<TenantName, Quota>,
-    /// How many leases and registrations there were.
+    /// Number of leases and registrations so far.
     count: u64,
 }
 
-/// What a lease has.
+/// The holdings of a lease.
 #[derive(Debug)]
 struct Holder {
     tenant: TenantName,
@@ -53,7 +53,7 @@ struct Holder {
     bytes: u64,
 }
 
-/// What the leases of a tenant have, added up.
+/// Sum of the holdings of a tenant's leases.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct TenantUse {
     leases: u64,
@@ -62,7 +62,8 @@ struct TenantUse {
 }
 
 impl Ledger {
-    /// A ledger that gives out these addresses. Tenants have [`Quota::default`] until they are given another one.
+    /// Creates a ledger that allocates these addresses. Tenants have [`Quota::default`] until they are given another
+    /// one.
     #[must_use]
     pub fn new(space: Space) -> Self {
         Self {
@@ -80,16 +81,16 @@ impl Ledger {
         }
     }
 
-    /// The addresses that it gives out.
+    /// Returns the addresses that it allocates.
     #[must_use]
     pub const fn space(&self) -> &Space {
         &self.space
     }
 
-    /// Gives a process a lease.
+    /// Opens a lease for a process.
     ///
     /// # Errors
-    /// The tenant's quota of leases.
+    /// The tenant's quota of leases is used up.
     pub fn open_lease(
         &mut self,
         tenant: &TenantName,
@@ -116,7 +117,7 @@ impl Ledger {
         Ok(Lease::new(id, *tenant, time_to_live))
     }
 
-    /// Lets a lease live for its whole time again.
+    /// Renews a lease for its whole time.
     ///
     /// # Errors
     /// The lease has ended.
@@ -138,7 +139,7 @@ impl Ledger {
         self.remove_lease(lease.id());
     }
 
-    /// When the next lease ends, if none is kept alive until then.
+    /// Returns the time at which the next lease ends, if none is kept alive until then.
     #[must_use]
     pub fn next_end(&self) -> Option<Duration> {
         self.ends.first().map(|&(ends, _)| ends)
@@ -156,7 +157,7 @@ impl Ledger {
     /// Registers an entry under a name.
     ///
     /// # Errors
-    /// Those of [`Directory::register`](crate::Directory::register).
+    /// The errors of [`Directory::register`](crate::Directory::register).
     pub fn register(
         &mut self,
         lease: &Lease,
@@ -205,13 +206,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// What a name stands for. `None`: nothing that the tenant may see.
+    /// Looks up the entry under a name. `None`: there is no entry that the tenant may see.
     pub fn look_up(&mut self, tenant: &TenantName, name: &Name, now: Duration) -> Option<Found> {
         self.expire(now);
         self.names.get(name)?.seen_by(tenant)
     }
 
-    /// Sets the quota of a tenant, or of all that have none of their own.
+    /// Sets the quota of a tenant, or of all tenants without a quota of their own.
     pub fn set_quota(&mut self, tenant: Option<&TenantName>, quota: Quota) {
         match tenant {
             Some(tenant) => {
@@ -221,7 +222,7 @@ impl Ledger {
         }
     }
 
-    /// What a lease and its tenant have.
+    /// Returns the usage of a lease and its tenant.
     ///
     /// # Errors
     /// The lease has ended.
@@ -240,7 +241,7 @@ impl Ledger {
         self.quotas.get(tenant).copied().unwrap_or(self.quota)
     }
 
-    /// A tenant that has nothing leaves nothing behind.
+    /// Changes the sums of a tenant. A tenant that has nothing leaves nothing behind.
     fn change_use(&mut self, tenant: &TenantName, change: impl FnOnce(&mut TenantUse)) {
         let used = self.tenants.get_mut(tenant).expect("who has a lease is counted");
         change(used);
@@ -277,7 +278,7 @@ impl Ledger {
     }
 }
 
-/// What a lease has, if it lives.
+/// Returns the holdings of a lease, if it lives.
 fn live<'a>(
     leases: &'a mut BTreeMap<LeaseId, Holder>,
     lease: &Lease,

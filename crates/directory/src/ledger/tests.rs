@@ -1,5 +1,5 @@
-//! The ledger against a model that is as simple as can be: lists that are searched from front to back, and sums that are added up
-//! anew each time. And the mistakes that are planted in the ledger: the comparison finds each.
+//! Tests of the ledger against a model that is as simple as possible: lists that are searched from front to back, and
+//! sums that are computed anew each time. Also tests that the comparison finds each planted fault of the ledger.
 
 use super::*;
 use crate::entry::{Access, Address, Target, Who};
@@ -11,7 +11,7 @@ use proptest::test_runner::{TestError, TestRunner};
 
 const PAGE: u64 = 4096;
 
-/// Four places of one page, two of two and two of four, so that they run out.
+/// Returns a space with four places of one page, two of two pages and two of four, so that they run out.
 fn space() -> Space {
     Space::new(0x10_0000..0x11_0000, PAGE, 4 * PAGE).expect("room for three classes")
 }
@@ -67,14 +67,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// A lease as the model knows it.
+/// A lease in the model.
 struct Known {
     lease: Lease,
     ends: Duration,
     has_ended: bool,
 }
 
-/// A heap that was given out: who holds it, by places in the list of leases.
+/// A heap that was allocated, with its holders as indices into the list of leases.
 struct Given {
     range: HeapRange,
     tenant: TenantName,
@@ -87,7 +87,7 @@ struct Given {
 struct Model {
     now: Duration,
     leases: Vec<Known>,
-    /// Name, entry, who has registered it.
+    /// Name, entry, and the index of the lease that registered it.
     names: Vec<(Name, Entry, usize)>,
     heaps: Vec<Given>,
 }
@@ -143,7 +143,7 @@ impl Model {
     }
 }
 
-/// Does a step in both, and compares what comes of it.
+/// Performs a step in both, and compares the results.
 fn step(model: &mut Model, ledger: &mut Ledger, step: Step) -> Result<(), TestCaseError> {
     let leases = model.leases.len();
     match step {
@@ -241,7 +241,7 @@ fn create(
             for heap in model.heaps.iter_mut().filter(|heap| !heap.is_back) {
                 let is_apart =
                     heap.range.address + heap.range.bytes <= range.address || end <= heap.range.address;
-                // Addresses of orphans are taken back where others have run out.
+                // Addresses of orphans are freed when others have run out.
                 heap.is_back = !is_apart && heap.holders.is_empty();
                 prop_assert!(is_apart || heap.is_back, "{:x?} is given twice", range);
             }
@@ -259,7 +259,7 @@ fn create(
     Ok(())
 }
 
-/// A heap of the model; most are among the latest.
+/// Returns a heap of the model; most are among the latest.
 fn heap_of(model: &Model, number: usize) -> Option<usize> {
     model.heaps.len().checked_sub(1 + number % 4)
 }
@@ -267,7 +267,7 @@ fn heap_of(model: &Model, number: usize) -> Option<usize> {
 fn hold(model: &mut Model, ledger: &mut Ledger, lease: usize, heap: usize) -> Result<(), TestCaseError> {
     let Some(at) = heap_of(model, heap) else { return Ok(()) };
     let range = model.heaps[at].range;
-    // The addresses may be another heap's by now.
+    // Another heap may have the addresses by now.
     let at = model.heaps.iter().rposition(|heap| heap.range.address == range.address).unwrap_or(at);
     let told = ledger.hold_heap(&model.leases[lease].lease, range.address, model.now);
     let Given { range, tenant, shared, ref holders, .. } = model.heaps[at];
@@ -312,7 +312,7 @@ fn reclaim(model: &mut Model, ledger: &mut Ledger) -> Result<(), TestCaseError> 
     Ok(())
 }
 
-/// Everything that can be seen is what the model says.
+/// Compares everything visible with the model.
 fn compare(model: &Model, ledger: &mut Ledger) -> Result<(), TestCaseError> {
     for (at, known) in model.leases.iter().enumerate() {
         let usage = ledger.usage(&known.lease, model.now).ok();
@@ -345,7 +345,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
         step(&mut model, &mut ledger, next)?;
         compare(&model, &mut ledger)?;
     }
-    // All leases end: nothing is left but addresses to take back.
+    // All leases end: nothing is left but addresses to free.
     model.pass(100);
     compare(&model, &mut ledger)?;
     reclaim(&mut model, &mut ledger)?;
@@ -362,7 +362,7 @@ proptest! {
     }
 }
 
-/// What the comparison says with a mistake planted.
+/// Returns the comparison's message with a planted fault.
 #[cfg(feature = "planted")]
 fn said(fault: Fault) -> Option<String> {
     planted::plant(Some(fault));

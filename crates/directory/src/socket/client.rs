@@ -1,4 +1,4 @@
-//! A directory of another process of this machine.
+//! A client of the directory of another process of this machine.
 
 use super::messages::{
     Asked, MESSAGE_BYTES_MAX, Question, Reply, SentEntry, SentRange, Told, VERSION, decode, encode, range,
@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A directory that another process of this machine serves: see [`Server`](crate::Server). Clones are the same, over the same
-/// connection.
+/// A directory that another process of this machine serves: see [`Server`](crate::Server). Clones share the same
+/// directory and the same connection.
 ///
-/// A connection that breaks is followed by another one with the next call; the leases that it had have ended.
+/// If the connection breaks, the next call makes another one; the leases of the broken connection have ended.
 #[derive(Clone, Debug)]
 pub struct Remote(Arc<Shared>);
 
@@ -33,7 +33,7 @@ struct Shared {
     line: Mutex<Option<Line>>,
 }
 
-/// Where the server is, and what has to be agreed on with it.
+/// The server's address, and the parameters for it.
 #[derive(Clone, Debug)]
 struct Door {
     path: PathBuf,
@@ -45,16 +45,16 @@ struct Door {
 #[derive(Debug)]
 struct Line {
     socket: MessageSocket,
-    /// The number of the last question.
+    /// The number of the last request.
     number: u32,
 }
 
-/// Why there is no answer.
+/// Reason for which there is no answer.
 #[derive(Debug)]
 enum Trouble {
     /// The connection may still be good: an answer may come late.
     Silent,
-    /// It has ended, or what comes makes no sense.
+    /// The connection has ended, or received data is not valid.
     Broken(DirectoryError),
 }
 
@@ -74,7 +74,7 @@ impl Door {
         ))
     }
 
-    /// A new connection.
+    /// Makes a new connection.
     fn dial(&self, until: Instant) -> Result<Line, DirectoryError> {
         let socket = MessageSocket::connect(&self.path, until).map_err(|error| self.away(error, false))?;
         let mut line = Line { socket, number: 0 };
@@ -107,7 +107,7 @@ impl Line {
         Ok(self.number)
     }
 
-    /// The answer to a question. Those to earlier ones come late, and nobody waits for them any more.
+    /// Receives the answer to a request. Late answers to earlier requests are ignored.
     fn hear(&self, door: &Door, number: u32, until: Instant) -> Result<Told, Trouble> {
         loop {
             let heard = self.socket.hear_until(MESSAGE_BYTES_MAX, until);
@@ -120,7 +120,7 @@ impl Line {
             }
             match decode::<Reply>(&bytes) {
                 Some(Reply { number: of, told }) if of == number => return Ok(told),
-                // It has no room for more connections.
+                // The server has no room for more connections.
                 Some(Reply { number: 0, told: Told::No(error) }) => {
                     return Err(Trouble::Broken(error.read(&door.at())));
                 }
@@ -137,11 +137,11 @@ impl Line {
 }
 
 impl Remote {
-    /// The directory that is served at this path. It gives out the addresses of `space`; all who use it have to say the same.
-    /// Each call takes at most `patience`.
+    /// Connects to the directory that is served at this path. It allocates the addresses of `space`; all its users must
+    /// give the same. Each call takes at most `patience`.
     ///
     /// # Errors
-    /// Nobody serves a directory there, it does not let this process in, or it gives out other addresses.
+    /// No process serves a directory there, it does not admit this process, or it allocates other addresses.
     pub fn connect(path: &Path, patience: Duration, space: Space) -> Result<Self, DirectoryError> {
         let door = Door { path: path.to_owned(), patience, space };
         let line = door.dial(clock::now() + patience)?;
@@ -153,7 +153,7 @@ impl Remote {
         told.pop().ok_or_else(|| self.0.door.nonsense())
     }
 
-    /// Asks, and then for what did not fit into the answer.
+    /// Sends a request, and then requests the parts that did not fit into the answer.
     fn ask_all(&self, asked: Asked) -> Result<Vec<Told>, DirectoryError> {
         let Shared { door, line } = &*self.0;
         let until = clock::now() + door.patience;
@@ -205,7 +205,7 @@ impl Remote {
         Ok(all)
     }
 
-    /// The error in an answer that is not what was asked for.
+    /// Returns the error for an answer other than the expected one.
     fn no(&self, told: Told) -> DirectoryError {
         no(&self.0.door, told)
     }
@@ -225,7 +225,7 @@ fn no(door: &Door, told: Told) -> DirectoryError {
     }
 }
 
-/// More parts than any list has.
+/// Limit beyond the number of parts of every list.
 const PARTS_MAX: usize = 100_000;
 
 fn ask_all_of(line: &mut Line, door: &Door, asked: Asked, until: Instant) -> Result<Vec<Told>, Trouble> {
@@ -330,7 +330,7 @@ impl Directory for Remote {
     }
 }
 
-/// What a watch sees, from the parts of an answer.
+/// Function that turns the parts of an answer into the value that a watch shows.
 type See<T> = fn(&Door, Vec<Told>) -> Result<T, DirectoryError>;
 
 fn see_name(door: &Door, mut told: Vec<Told>) -> Result<Option<Found>, DirectoryError> {
@@ -359,9 +359,9 @@ struct Watching<T> {
     door: Door,
     begin: Asked,
     see: See<T>,
-    /// With the number of the question that waits, if one does.
+    /// The connection, with the number of the pending request, if any.
     line: Option<(Line, Option<u32>)>,
-    /// `None` only until it has begun.
+    /// The value that was seen last. `None` only until the watch has begun.
     seen: Option<T>,
 }
 
@@ -372,7 +372,7 @@ impl<T: fmt::Debug> fmt::Debug for Watching<T> {
 }
 
 impl<T> Watching<T> {
-    /// Begins, or begins anew where the connection has broken. Returns what is there.
+    /// Begins the watch, or begins it anew after the connection has broken. Returns the present value.
     fn begin(&mut self, until: Instant) -> Result<T, DirectoryError> {
         let mut line = self.door.dial(until)?;
         let told = ask_all_of(&mut line, &self.door, self.begin.clone(), until);
@@ -390,7 +390,7 @@ impl<T> Watching<T> {
         }
     }
 
-    /// Waits for the next sight. `None`: there is none until then.
+    /// Waits for the next value. `None`: it has not changed by `until`.
     fn wait(&mut self, until: Instant) -> Result<Option<T>, DirectoryError> {
         let Some((line, waiting)) = &mut self.line else { return self.begin(self.patient()).map(Some) };
         let heard = match *waiting {
@@ -432,7 +432,7 @@ impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Watching<T> {
         let until = clock::now().checked_add(at_most).unwrap_or_else(|| self.patient());
         loop {
             match self.wait(until)? {
-                // Begun anew, it may see what was seen before.
+                // A watch that was begun anew may return the value that was seen before.
                 Some(there) if self.seen.as_ref() == Some(&there) => {}
                 Some(there) => {
                     self.seen = Some(there.clone());

@@ -1,7 +1,7 @@
-//! One connection of a client, at the server: what it asks, and what it is told.
+//! The server's side of one client's connection: requests and answers.
 //!
-//! A peer that breaks the rules is told so and hung up on: it says what is no message, asks before it has taken its last answer, or
-//! begins with something else than hello.
+//! A peer breaks the rules if it sends bytes that are not a message, sends a request before it has read its last
+//! answer, or begins with something other than a hello. It is sent the reason and hung up on.
 
 use super::messages::{
     Asked, MESSAGE_BYTES_MAX, PART_MAX, Question, Reply, SentError, SentFound, SentRange, Told, VERSION,
@@ -23,7 +23,7 @@ use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use std::time::{Duration, Instant};
 
-/// Why a peer is hung up on.
+/// Reason for which the server hangs up on a peer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Breach {
     #[error("it sent what is no message")]
@@ -44,20 +44,20 @@ enum Step {
     Client { client: u64, speaker: Speaker },
 }
 
-/// What is left of a list, to be asked for.
+/// Remaining part of a list, for further requests.
 #[derive(Debug)]
 enum Rest {
     Heaps(Vec<SentRange>),
     Holders(Vec<u64>),
 }
 
-/// A watch, which is all that its connection does.
+/// A watch. A connection with a watch does nothing else.
 #[derive(Debug)]
 struct Watch {
     watched: Watched,
     directory: Embedded,
     parked: Parked,
-    /// The number of the question that waits.
+    /// The number of the pending request.
     waiting: Option<u32>,
 }
 
@@ -81,7 +81,7 @@ impl Conversation {
     }
 
     fn shown_out(&mut self, number: u32, breach: Breach) -> Result<(), Breach> {
-        // Its last answer goes before.
+        // The peer's last answer has precedence.
         if self.outgoing.is_none() {
             self.say(number, Told::No(SentError::Refused(breach.to_string())));
         }
@@ -114,7 +114,7 @@ impl Conversation {
         match &mut self.watch {
             Some(watch) if watch.waiting.is_none() => {
                 watch.waiting = Some(number);
-                // First this, then the look: a change in between is told.
+                // The client is entered before the look, so that a change in between is reported.
                 watch.parked.lock().insert(client);
                 self.look();
                 Ok(())
@@ -123,7 +123,7 @@ impl Conversation {
         }
     }
 
-    /// Whether there is something else to see for a client that waits for it.
+    /// Sends the present value to a client that waits for one, if it has changed.
     fn look(&mut self) {
         let Step::Client { client, .. } = self.step else { return };
         let Some(watch) = &mut self.watch else { return };
@@ -135,7 +135,7 @@ impl Conversation {
         self.say(number, told);
     }
 
-    /// The next part of a list.
+    /// Returns the next part of a list.
     fn more(&mut self) -> Option<Told> {
         fn cut<T>(list: &mut Vec<T>) -> (Vec<T>, bool) {
             let rest = list.split_off(list.len().min(PART_MAX));
@@ -206,7 +206,7 @@ impl Conversation {
     }
 }
 
-/// Who asks for something.
+/// The client that sent a request.
 #[derive(Clone, Copy)]
 struct Asker<'a> {
     client: u64,
@@ -233,7 +233,7 @@ impl Asker<'_> {
 
     fn lease(self, id: u64) -> Result<Lease, DirectoryError> {
         let id = LeaseId(id);
-        // A lease of another connection is none of this one's.
+        // A connection may not use the lease of another one.
         self.door.lease(self.client, id).ok_or(DirectoryError::LeaseEnded(id))
     }
 
@@ -318,7 +318,7 @@ impl Asker<'_> {
 }
 
 fn refused(why: &str) -> DirectoryError {
-    // Where it was asked, its client knows.
+    // The client knows the address to which it sent the request.
     DirectoryError::Refused { at: String::new(), why: why.to_owned() }
 }
 
@@ -374,7 +374,7 @@ impl Handshake for Conversation {
         }
     }
 
-    /// Something has changed in the directory.
+    /// Notes that the directory has changed.
     fn say(&mut self, _: &[u8]) -> Result<(), Breach> {
         if self.outgoing.is_none() {
             self.look();
@@ -387,7 +387,7 @@ impl Handshake for Conversation {
         Outgoing { bytes, descriptors: Vec::new() }
     }
 
-    /// A message is sent as a whole.
+    /// Notes that the message has been sent. A message is sent as a whole.
     fn sent(&mut self, _: usize) {
         self.outgoing = None;
     }
@@ -411,7 +411,7 @@ impl Handshake for Conversation {
     }
 
     fn dismiss(&mut self, why: Dismissal) {
-        // The number is that of no question, as where there is no room.
+        // No request has this number. It is also the number of a refusal for lack of room.
         let told = Told::No(SentError::Refused(why.to_string()));
         self.outgoing = Some(encode(&Reply { number: 0, told }));
     }

@@ -1,4 +1,4 @@
-//! What a client and a server of a directory say to each other: one message each way, in postcard's encoding.
+//! The messages between a client and a server of a directory: one message each way, in postcard's encoding.
 
 use crate::addresses::{HeapRange, Space};
 use crate::entry::{Access, Entry, EntryError, Found, Who};
@@ -10,14 +10,14 @@ use crate::record::{StoredTarget, StoredWho};
 use portcullis_protocol::TenantName;
 use serde::{Deserialize, Serialize};
 
-/// What a client begins with, so that each side notices a peer of another kind or version.
+/// The number in a client's first message, with which each side detects a peer of another kind or version.
 pub(super) const VERSION: u32 = u32::from_be_bytes(*b"pdr1");
-/// The most bytes of a message: an entry with all addresses and tenants that it can have is half as long.
+/// Maximum size of a message in bytes: an entry with as many addresses and tenants as it can have is half as long.
 pub(super) const MESSAGE_BYTES_MAX: usize = 32 << 10;
-/// Things of a list that one answer has.
+/// Maximum number of list items in one answer.
 pub(super) const PART_MAX: usize = 1_000;
 
-/// From a client, with a number that its answer has.
+/// A request from a client. Its answer has the same number.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Question {
     pub number: u32,
@@ -68,23 +68,23 @@ pub(super) enum Asked {
         quota: [u64; 4],
     },
     Usage(u64),
-    /// The rest of a list.
+    /// Requests the next part of a list.
     More,
-    /// Begins a watch, which is all that this connection does from then on.
+    /// Begins a watch of a name. The connection does nothing else from then on.
     Watch {
         tenant: TenantName,
         name: String,
     },
-    /// The same, of a heap that a lease of the same user holds.
+    /// Begins a watch of a heap that a lease of the same user holds. The connection does nothing else from then on.
     WatchHeap {
         lease: u64,
         address: u64,
     },
-    /// Answered when there is something else to see than was answered before.
+    /// Requests the next value of the watch. It is answered when the value differs from the last answer.
     Wait,
 }
 
-/// From the server.
+/// A message from the server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Reply {
     pub number: u32,
@@ -104,15 +104,15 @@ pub(super) enum Told {
     },
     Found(SentFound),
     Heap(SentRange),
-    /// Some of a list, and whether there is more.
+    /// Part of a list, and whether more parts follow.
     Heaps {
         heaps: Vec<SentRange>,
         is_more: bool,
     },
     Usage([u64; 4]),
-    /// What a watch sees of a name.
+    /// The entry that a watch sees under a name.
     Seen(Option<SentFound>),
-    /// What a watch sees of a heap: some of those who hold it, and whether there are more.
+    /// The holders that a watch sees of a heap: part of the list, and whether more parts follow.
     Holders {
         leases: Vec<u64>,
         is_more: bool,
@@ -120,9 +120,9 @@ pub(super) enum Told {
     No(SentError),
 }
 
-/// The beginning and the end of the addresses, and the sizes of the smallest and the largest heap.
+/// The start and the end of the address space, and the sizes of the smallest and the largest heap.
 pub(super) type SentSpace = [u64; 4];
-/// The first address, and the bytes.
+/// The first address, and the number of bytes.
 pub(super) type SentRange = (u64, u64);
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -140,7 +140,7 @@ pub(super) struct SentFound {
     registration: u64,
 }
 
-/// An error of the directory that serves.
+/// An error of the serving directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum SentError {
     NoSuchName(String),
@@ -161,7 +161,7 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
     postcard::to_allocvec(message).expect("texts and numbers have an encoding")
 }
 
-/// The message, if the bytes are one and nothing else.
+/// Decodes a message, if the bytes are exactly one.
 pub(super) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
     rest.is_empty().then_some(message)
@@ -260,7 +260,7 @@ impl SentError {
         }
     }
 
-    /// As the client's caller is told. `at`: where the directory is.
+    /// Returns the error for the client's caller. `at` is the directory's address.
     pub fn read(self, at: &str) -> DirectoryError {
         use DirectoryError as Error;
         let named = |text: &str, error: fn(Name) -> Error| {
@@ -293,7 +293,7 @@ impl SentError {
     }
 }
 
-/// An access list, as it is sent.
+/// Returns the sent form of an access list.
 pub(super) fn sent_who(who: &Who) -> StoredWho {
     StoredWho::of(who)
 }

@@ -2,12 +2,13 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | [`Server`] | serves an [`Embedded`](crate::Embedded) one |
-//! | [`Remote`] | what its clients have: another [`Directory`](crate::Directory) |
-//! | [`Trust`] | for whom a client may speak |
+//! | [`Server`] | serves an [`Embedded`](crate::Embedded) directory |
+//! | [`Remote`] | its client, which is a [`Directory`](crate::Directory) too |
+//! | [`Trust`] | the tenants that a client may act for |
 //!
-//! A connection says one thing at a time and gets one answer. What it has in the directory belongs to it: its leases end when it
-//! ends, however its process has ended. A watch is a connection of its own.
+//! A client sends one request at a time on a connection and receives one answer. The leases opened over a connection
+//! belong to it: they end when the connection ends, however the client's process has ended. A watch has a connection of
+//! its own.
 
 mod client;
 mod conversation;

@@ -1,4 +1,4 @@
-//! The server of a directory: who may speak for whom, and who is told of changes.
+//! The server of a directory: the tenants that each client may act for, and the notification of changes.
 
 use super::conversation::Conversation;
 use crate::clock;
@@ -16,8 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Which users' processes may speak for all tenants, set quotas and reclaim heaps, as a daemon does for its clients (RPCool §4.1).
-/// The kernel says which user a process has. Those of any other user with number N are tenant `uid:N`.
+/// The users whose processes may act for all tenants, set quotas and reclaim heaps, as a daemon does for its clients
+/// (RPCool §4.1). The kernel reports the user of a process. Processes of any other user with number N are tenant
+/// `uid:N`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Trust {
     /// The users.
@@ -25,21 +26,21 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// In this process's own user and in root, who could do as they like with it anyway.
+    /// Trusts this process's own user and root, which can control this process anyway.
     #[must_use]
     pub fn in_own_user() -> Self {
         Self { users: BTreeSet::from([0, rustix::process::geteuid().as_raw()]) }
     }
 }
 
-/// For whom a client speaks.
+/// The tenants that a client may act for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Speaker {
     Anybody,
     Only(TenantName, u32),
 }
 
-/// A directory that is served at a Unix socket. Dropping it ends all connections, with all leases that they had.
+/// A directory that is served at a Unix socket. Dropping it ends all connections, and all leases opened over them.
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
@@ -50,7 +51,7 @@ pub struct Server {
     _acceptor: Arc<Acceptor>,
 }
 
-/// What all connections have in common.
+/// State that all connections share.
 #[derive(Debug)]
 pub(super) struct Door {
     pub directory: Embedded,
@@ -60,37 +61,38 @@ pub(super) struct Door {
     pub parked: Parked,
 }
 
-/// What one connection has.
+/// The holdings of one connection.
 #[derive(Debug)]
 struct Held {
     user: User,
     leases: BTreeMap<LeaseId, Lease>,
 }
 
-/// The connections that wait for something else to see.
+/// The connections that wait for a change.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Parked(Arc<Mutex<BTreeSet<u64>>>);
 
-/// Changes within this time are told together.
+/// Changes within this time are notified together.
 const CHANGES_TOGETHER: Duration = Duration::from_millis(2);
-/// Leases that one connection may have. A process has one of its own, and a daemon those of its clients.
+/// Maximum number of leases of one connection. A process has one of its own, and a daemon those of its clients.
 pub(super) const LEASES_MAX: usize = 1_024;
-/// How often addresses of heaps without holders are taken back.
+/// Interval at which the addresses of heaps without holders are freed.
 const RECLAIMED_EVERY: Duration = Duration::from_secs(60);
 
 impl Server {
-    /// Serves a directory at a path. `access` says who may connect; `trust`, who of them may speak for all.
+    /// Serves a directory at a path. `access` defines the users that may connect, and `trust` those of them that may
+    /// act for all tenants.
     ///
     /// # Errors
-    /// The path is no place for a socket, or the machine refuses a thread or descriptors.
+    /// A socket cannot be made at the path, or the machine refuses a thread or descriptors.
     pub fn start(directory: Embedded, path: &Path, access: SocketAccess, trust: Trust) -> io::Result<Self> {
         Self::start_with(directory, path, access, trust, Limits::UNIX)
     }
 
-    /// The same with other limits.
+    /// Serves a directory as [`start`](Self::start) does, with other limits.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn start_with(
         directory: Embedded,
         path: &Path,
@@ -113,7 +115,7 @@ impl Server {
         Ok(Self { path: path.to_owned(), directory, is_stopped, notifier, _acceptor: acceptor })
     }
 
-    /// Where it is served.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -130,11 +132,11 @@ impl Drop for Server {
     }
 }
 
-/// Tells those who wait that something has changed. They look for themselves.
+/// Notifies waiting connections of changes. They check themselves for what has changed.
 fn notify(directory: &Embedded, acceptor: &Acceptor, parked: &Parked, is_stopped: &AtomicBool) {
     let (mut seen, mut reclaimed) = (0, clock::now());
     while !is_stopped.load(Ordering::Relaxed) {
-        // It comes back as well when a lease has ended by itself.
+        // This also returns when a lease has ended by itself.
         seen = directory.wait_for_change(seen, RECLAIMED_EVERY);
         if clock::now().saturating_duration_since(reclaimed) >= RECLAIMED_EVERY {
             reclaimed = clock::now();
@@ -158,7 +160,7 @@ impl Door {
         Self { directory, trust, next, leases, parked: Parked::default() }
     }
 
-    /// Lets a process in. `None`: its user has no number here, so nobody knows who it is.
+    /// Admits a process. `None`: its user has no number here, so it cannot be identified.
     pub fn let_in(&self, peer: &Peer) -> Option<(u64, Speaker)> {
         let user = peer.user?;
         let speaker = if self.trust.users.contains(&user) {
@@ -172,18 +174,18 @@ impl Door {
         Some((client, speaker))
     }
 
-    /// A lease that the connection has.
+    /// Returns a lease of the connection.
     pub fn lease(&self, client: u64, id: LeaseId) -> Option<Lease> {
         self.lock().get(&client)?.leases.get(&id).cloned()
     }
 
-    /// A lease that a connection of this user has.
+    /// Returns a lease of any connection of this user.
     pub fn lease_of(&self, user: User, id: LeaseId) -> Option<Lease> {
         let held = self.lock();
         held.values().filter(|held| held.user == user).find_map(|held| held.leases.get(&id).cloned())
     }
 
-    /// Whether the connection may have one lease more. Those that have ended by themselves are forgotten first.
+    /// Whether the connection may have one more lease. Leases that have ended by themselves are removed first.
     pub fn has_room(&self, client: u64) -> bool {
         let mut all = self.lock();
         let Some(held) = all.get_mut(&client) else { return false };
@@ -193,21 +195,21 @@ impl Door {
         held.leases.len() < LEASES_MAX
     }
 
-    /// The connection has a new lease.
+    /// Adds a lease to the connection.
     pub fn gives(&self, client: u64, lease: Lease) {
         if let Some(held) = self.lock().get_mut(&client) {
             held.leases.insert(lease.id(), lease);
         }
     }
 
-    /// The connection has a lease no more.
+    /// Removes a lease from the connection.
     pub fn takes(&self, client: u64, id: LeaseId) {
         if let Some(held) = self.lock().get_mut(&client) {
             held.leases.remove(&id);
         }
     }
 
-    /// The connection has ended, and with it what it had.
+    /// Handles the end of a connection: ends its leases.
     pub fn depart(&self, client: u64) {
         self.parked.lock().remove(&client);
         let held = self.lock().remove(&client);

@@ -1,4 +1,4 @@
-//! What a watch of a client sees.
+//! The value that a client's watch sees.
 
 use super::messages::{PART_MAX, SentFound, Told};
 use crate::embedded::Embedded;
@@ -8,7 +8,7 @@ use crate::name::Name;
 use portcullis_protocol::TenantName;
 use std::collections::BTreeSet;
 
-/// What is looked at.
+/// The watched item.
 #[derive(Clone, Debug)]
 pub(super) enum Subject {
     Name(TenantName, Name),
@@ -21,7 +21,7 @@ enum Sight {
     Heap(BTreeSet<LeaseId>),
 }
 
-/// A watch, and what its client was told last.
+/// A watch, and the last value that was sent to its client.
 #[derive(Debug)]
 pub(super) struct Watched {
     subject: Subject,
@@ -33,7 +33,8 @@ impl Watched {
         Self { subject, seen: None }
     }
 
-    /// What is there, if it is something else than was told last. What does not fit into one message is behind it.
+    /// Returns the present value, if it differs from the last one sent, together with the part that does not fit into
+    /// one message.
     pub fn look(&mut self, directory: &Embedded) -> Option<(Told, Vec<u64>)> {
         let sight = match &self.subject {
             Subject::Name(tenant, name) => Sight::Name(directory.look(tenant, name)),

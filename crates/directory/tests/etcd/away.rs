@@ -1,4 +1,4 @@
-//! etcd goes away, and comes back.
+//! etcd stops, and returns.
 
 use crate::promises::{entry, lease, name, next, space, tenant};
 use crate::rig::Server;
@@ -27,7 +27,7 @@ fn what_is_confirmed_is_there_when_etcd_has_crashed_and_come_back() {
         etcd.open_lease(&tenant("bank"), Duration::from_secs(9)).map(|_| ()),
     ];
     for told in away {
-        // Each begins with a question that changes nothing.
+        // Each call begins with a request that changes nothing.
         let told = told.expect_err("there is no etcd");
         assert!(matches!(told, DirectoryError::Away { may_have_happened: false, .. }), "{told}");
         assert_eq!(told.code(), ErrorCode::DirectoryAway);
@@ -59,7 +59,7 @@ fn an_etcd_that_stands_still_ends_each_call_in_time() {
     assert!(matches!(withdrawn, DirectoryError::Away { may_have_happened: true, .. }), "{withdrawn}");
     assert!(withdrawn.to_string().ends_with("What was asked for may have happened"), "{withdrawn}");
     server.resume();
-    // It has happened or not; asking again makes sure.
+    // The withdrawal has happened or not; repeating it makes sure.
     let patient = Etcd::connect(&server.options("portcullis"), space()).expect("etcd serves");
     let again = patient.withdraw(&bank, &channel);
     assert!(again.is_ok() || again == Err(DirectoryError::NoSuchName(channel.clone())), "{again:?}");

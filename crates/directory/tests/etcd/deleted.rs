@@ -1,4 +1,4 @@
-//! Keys that somebody deletes in etcd while their leases live: what was registered is there again soon.
+//! Keys that another process deletes in etcd while their leases live: the registered entries are restored soon.
 
 use crate::promises::{entry, name, space, tenant};
 use crate::rig::{self, Server};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Far less than the time until the next turn of a lease of a day.
 const SOON: Duration = Duration::from_mins(1);
 
-/// Deletes the keys from `first` to before `end`.
+/// Deletes the keys from `first` up to `end`, without `end`.
 fn delete(server: &Server, first: &str, end: &str) {
     use base64::Engine;
     let encoded = |text: &str| base64::prelude::BASE64_STANDARD.encode(text);
@@ -60,7 +60,7 @@ fn a_name_is_back_soon_after_all_keys_were_deleted() {
     delete_below(&server, "/deleted-all");
     assert_eq!(told.recv_timeout(SOON), Ok(Change::Back));
     let found = etcd.look_up(&tenant("shop"), &name("bank/payments")).expect("it is back");
-    // What the quota counts is there again too, and which addresses are given out.
+    // The keys that the quota counts are restored too, and the key of the address space.
     let lease = _registration.lease();
     assert!(lease.is_none_or(|lease| lease.id() == found.lease));
     let other = portcullis_directory::Space::new(1 << 40..1 << 44, 4096, 1 << 30).expect("a space");

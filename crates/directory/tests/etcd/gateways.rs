@@ -1,4 +1,4 @@
-//! What answers is not etcd, or etcd has what this crate has not written: errors, in bounded time.
+//! A peer that is not etcd, or data in etcd that this crate has not written: errors, in bounded time.
 
 use crate::promises::{entry, lease, name, next, space, tenant};
 use crate::rig::{self, Server};
@@ -9,7 +9,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Answers the first request with these bytes, and then as many of the last of them as are taken. `None`: not at all.
+/// Answers the first request with these bytes, and then sends the last of them as long as the client accepts them.
+/// `None`: sends nothing more.
 fn answer(mut client: TcpStream, first: &str, then: Option<&[u8]>) {
     let mut request = [0; 4096];
     let _ = client.read(&mut request);
@@ -21,7 +22,7 @@ fn answer(mut client: TcpStream, first: &str, then: Option<&[u8]>) {
         Some(more) => while client.write_all(more).is_ok() {},
         None => {}
     }
-    // Until the client has enough of it.
+    // Waits until the client closes the connection.
     while client.read(&mut request).is_ok_and(|bytes| bytes > 0) {}
 }
 
@@ -61,7 +62,7 @@ fn what_is_not_etcd_is_an_error_in_time() {
     }
 }
 
-/// What is stored in etcd is not always what this crate has written.
+/// Data stored in etcd was not always written by this crate.
 #[test]
 fn nonsense_in_etcd_is_an_error() {
     let Some(server) = rig::shared() else { return };
@@ -86,7 +87,7 @@ fn nonsense_in_etcd_is_an_error() {
             etcd.watch(&tenant("bank"), &name("bank/a")).map(|_| ()),
         ] {
             let told = told.expect_err("nonsense");
-            // Even a good entry makes no sense without a lease.
+            // Even a valid entry is nonsense without a lease.
             assert_eq!(told.code(), ErrorCode::DirectoryNonsense, "{stored}: {told}");
             assert!(told.to_string().contains("/nonsense/names/bank/a"), "{told}");
         }
@@ -100,7 +101,7 @@ fn nonsense_in_etcd_is_an_error() {
     assert_eq!(told.code(), ErrorCode::DirectoryNonsense);
 }
 
-/// etcd forgets what lies behind a compaction: who watches from before it is told what there is now.
+/// etcd drops revisions before a compaction: a watch that began before it reports the present value.
 #[test]
 fn a_watch_outlives_a_compaction() {
     let Some(server) = rig::shared() else { return };

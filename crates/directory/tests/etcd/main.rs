@@ -1,5 +1,5 @@
-//! The directory in a real etcd keeps what every directory promises. And what happens where etcd goes away, is not etcd, or is
-//! not trusted.
+//! The directory in a real etcd keeps the promises of every directory. Also tests an etcd that stops, a peer that is
+//! not etcd, and an etcd that is not trusted.
 
 mod away;
 mod deleted;
@@ -16,7 +16,7 @@ use promises::{Promise, lease, space};
 
 fn with_etcd(test: &str, promise: Promise) {
     let Some(server) = rig::shared() else { return };
-    // A prefix of its own for each test.
+    // Each test has a prefix of its own.
     promise(&Etcd::connect(&server.options(&test[..test.len().min(64)]), space()).expect("etcd serves"));
 }
 

@@ -21,7 +21,7 @@ pub struct Server {
     arguments: Vec<String>,
 }
 
-/// The etcd that all tests share that run at the same time. It ends with the last of them. `None`: there is no etcd here.
+/// Returns the etcd that all concurrent tests share. It ends with the last of them. `None`: etcd is not installed here.
 pub fn shared() -> Option<Arc<Server>> {
     static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,12 +34,13 @@ pub fn shared() -> Option<Arc<Server>> {
 }
 
 impl Server {
-    /// Starts an etcd of one's own. `None`: there is none here.
+    /// Starts an etcd for one test. `None`: etcd is not installed here.
     pub fn start() -> Option<Self> {
         Self::start_with("http", TempDir::new().expect("a folder"), &[])
     }
 
-    /// Starts one that is reached over TLS, by those only who show a certificate of the authority. The arguments are files.
+    /// Starts an etcd that is reached over TLS, only by clients with a certificate of the authority. The arguments are
+    /// files.
     pub fn start_with_tls(folder: TempDir, authority: &str, certificate: &str, key: &str) -> Option<Self> {
         let of = |name: &str| folder.path().join(name).display().to_string();
         let arguments = [
@@ -59,7 +60,7 @@ impl Server {
             return None;
         }
         let mut folder = Some(folder);
-        // Somebody else may take a port between the look and the start.
+        // Another process may take a port between the check and the start.
         for _ in 0..10 {
             let ports = free_ports();
             let within = folder.take().expect("it comes back");
@@ -76,7 +77,7 @@ impl Server {
         panic!("etcd does not start: its words are above");
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn address(&self) -> String {
         format!("{}://127.0.0.1:{}", self.scheme, self.ports[0])
     }
@@ -100,18 +101,18 @@ impl Server {
         self.child.wait().expect("it is ours");
     }
 
-    /// Starts it again, with what it had stored.
+    /// Starts it again, with its stored data.
     pub fn restart(&mut self) {
         let again = launch(self.scheme, self.ports, &self.folder, &self.arguments);
         self.child = again.unwrap_or_else(|log| panic!("etcd does not start again:\n{log}"));
     }
 
-    /// Makes it stand still.
+    /// Stops its process with a signal.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes its process.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -134,7 +135,7 @@ fn free_ports() -> [u16; 2] {
     listeners.map(|listener| listener.local_addr().expect("it is bound").port())
 }
 
-/// Starts etcd, and waits until it serves. `Err`: it has ended, and what it said.
+/// Starts etcd, and waits until it serves. `Err`: it has ended, with its output.
 fn launch(
     scheme: &str,
     [clients, peers]: [u16; 2],
@@ -165,7 +166,7 @@ fn launch(
         said.push('\n');
         let serves = ["serving insecure client requests", "serving client traffic"];
         if serves.iter().any(|words| line.contains(words)) {
-            // What it says later must go somewhere, else it stands still.
+            // The later output must be read, otherwise etcd blocks.
             std::thread::spawn(move || log.map_while(Result::ok).for_each(drop));
             return Ok(child);
         }

@@ -1,4 +1,4 @@
-//! etcd over TLS: both sides show who they are.
+//! etcd over TLS: both sides prove their identity.
 
 use crate::promises::{lease, space};
 use crate::rig::Server;
@@ -25,7 +25,7 @@ impl Authority {
         self.0.pem().into_bytes()
     }
 
-    /// A certificate of this authority, and its key.
+    /// Returns a certificate of this authority, and its key.
     fn sign(&self) -> [Vec<u8>; 2] {
         let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("an address");
         // etcd's gateway is a client of etcd, with etcd's own certificate.

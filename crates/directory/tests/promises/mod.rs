@@ -1,4 +1,4 @@
-//! What every directory promises. Each test runs over each implementation: see `for_each_promise`.
+//! The promises of every directory. Each test runs over each implementation: see `for_each_promise`.
 
 use portcullis_directory::{
     Access, Address, Directory, DirectoryError, Entry, Lease, Limited, Name, Quota, Space, Target, Watch, Who,
@@ -43,10 +43,10 @@ for_each_promise!(
 pub type Promise = fn(&dyn Directory);
 
 const PAGE: u64 = 4096;
-/// Longer than anything takes that a test waits for.
+/// Longer than any event takes that a test waits for.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Two places for heaps of one page, two for two pages, four for four.
+/// Returns a space with two places for heaps of one page, two for two pages, four for four.
 pub fn space() -> Space {
     Space::new(0x10_0000_0000..0x10_0001_0000, PAGE, 4 * PAGE).expect("addresses for three classes")
 }
@@ -77,7 +77,7 @@ fn clock() -> Instant {
     Instant::now()
 }
 
-/// What a watch reports next.
+/// Returns the next value that a watch reports.
 pub fn next<T>(watch: &mut dyn Watch<T>) -> T {
     watch.next(LONG).expect("the directory is there").expect("something changes")
 }
@@ -178,7 +178,7 @@ pub fn everything_ends_with_its_lease(directory: &dyn Directory) {
 }
 
 pub fn a_lease_ends_by_itself_and_lives_while_it_is_kept_alive(directory: &dyn Directory) {
-    // A machine that stands still for longer than a lease lives decides nothing.
+    // A machine that is stopped for longer than a lease lives decides nothing.
     for _ in 0..5 {
         let kept = directory.open_lease(&tenant("bank"), Duration::from_secs(4)).expect("a lease");
         let left = directory.open_lease(&tenant("bank"), Duration::from_secs(6)).expect("a lease");
@@ -220,7 +220,7 @@ pub fn a_watch_is_told_when_a_lease_ends_by_itself(directory: &dyn Directory) {
     directory.hold_heap(&client, heap.address).expect("its tenant's");
     let mut name = directory.watch(&tenant("bank"), &channel).expect("anybody may look");
     let mut holders = directory.watch_heap(&client, heap.address).expect("it holds it");
-    // A machine that stands still may have ended it before.
+    // A machine that was stopped for a while may have ended it before.
     let asked = clock();
     if name.seen().is_some() {
         assert_eq!(next(&mut *name), None);
@@ -272,7 +272,7 @@ pub fn a_watch_reports_changes_ends_and_new_beginnings(directory: &dyn Directory
     assert_eq!(next(&mut *watch), None, "it may not be seen any more");
     directory.register(&server, &channel, &public).expect("its own");
     assert_eq!(next(&mut *watch).as_ref(), Some(&first));
-    // Gone and come again between two looks.
+    // The entry ends and is registered again between two looks.
     directory.withdraw(&server, &channel).expect("its own");
     directory.register(&server, &channel, &public).expect("free");
     let again = next(&mut *watch).expect("it is there");
@@ -360,7 +360,7 @@ pub fn addresses_run_out_and_come_back(directory: &dyn Directory) {
     assert_eq!(code(directory.create_heap(&one, PAGE, &Who::nobody())), ErrorCode::NoAddresses);
     directory.create_heap(&one, 2 * PAGE, &Who::nobody()).expect("others of another size are free");
     directory.end_lease(&one).expect("its own");
-    // Nobody has called `reclaim`.
+    // No process has called `reclaim`.
     for _ in 0..2 {
         directory.create_heap(&other, PAGE, &Who::nobody()).expect("two are held no more");
     }
@@ -434,7 +434,7 @@ pub fn many_at_once_do_not_get_beyond_a_quota_nor_the_same_addresses(directory: 
 }
 
 pub fn many_at_once_do_not_get_the_same_name(directory: &dyn Directory) {
-    // Of several tenants, so that nothing but the name stands between them.
+    // The processes belong to several tenants, so that only the name stands between them.
     let (bank, channel) = (lease(directory, "bank"), name("bank/a/b"));
     let access = Access { look_up: Who::nobody(), register: Who::Everybody };
     directory.register(&bank, &name("bank/a"), &entry("/run/a.sock", access)).expect("free");

@@ -1,5 +1,5 @@
-//! A directory that another process serves over a Unix socket keeps what every directory promises. And what clients do there who
-//! are not as they should be.
+//! A directory that another process serves over a Unix socket keeps the promises of every directory. Also tests clients
+//! that misbehave there.
 
 mod peers;
 #[macro_use]
@@ -18,10 +18,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any action takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory that is served.
+/// A served directory.
 #[derive(Debug)]
 struct Served {
     directory: Embedded,
@@ -55,7 +55,7 @@ impl Served {
         Remote::connect(&self.path(), PATIENCE, space()).expect("it is served")
     }
 
-    /// Waits until a condition holds in the directory, which something ends that is under way.
+    /// Waits until the name has no entry in the directory, after an action that ends it.
     #[track_caller]
     fn until_not_found(&self, channel: &str) {
         let mut watch = self.directory.watch(&tenant("bank"), &name(channel)).expect("it is here");
@@ -116,7 +116,7 @@ fn a_user_who_is_not_trusted_is_a_tenant_and_no_other() {
     let told = client.register(&its, &name("bank/a"), &entry("/run/a.sock", Access::private()));
     assert_eq!(told.expect_err("another's name").code(), ErrorCode::RegistrationNotAllowed);
     client.look_up(&tenant(&own), &below_own).expect("its own");
-    // What others keep to themselves it does not see; what is for all it does.
+    // The client does not see the private entries of others; it sees the public ones.
     let bank = lease(&served.directory, "bank");
     served.directory.register(&bank, &name("bank/a"), &entry("/a", Access::private())).expect("free");
     served.directory.register(&bank, &name("bank/b"), &entry("/b", Access::public())).expect("free");

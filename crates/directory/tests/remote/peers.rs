@@ -16,7 +16,7 @@ fn dial(served: &Served) -> MessageSocket {
     MessageSocket::connect(&served.path(), soon()).expect("it is served")
 }
 
-/// Whether the server hangs up. What it says before does not count.
+/// Checks that the server hangs up, after any messages that it sends before.
 #[track_caller]
 fn is_hung_up_on(socket: &MessageSocket) {
     loop {
@@ -47,7 +47,8 @@ fn whoever_says_what_is_no_message_is_hung_up_on_and_others_are_served() {
 #[test]
 fn half_a_message_after_hello_ends_the_connection_with_all_it_had() {
     let served = Served::start(Trust::in_own_user());
-    // By hand, as the library says nothing wrong: hello, a lease, a name, then half a message.
+    // The messages are written by hand, since the library sends no invalid ones: hello, a lease, a name, then half a
+    // message.
     let peer = dial(&served);
     peer.say(&hello()).expect("it is read");
     let (welcome, _) = peer.hear_until(1 << 16, soon()).expect("it is welcome");
@@ -62,7 +63,7 @@ fn half_a_message_after_hello_ends_the_connection_with_all_it_had() {
     assert_eq!(served.directory.usage(&bank).expect("it lives").leases, 2);
     peer.say(&open[..4]).expect("it is read");
     is_hung_up_on(&peer);
-    // The lease ends where the server notes the end, which the peer hears a moment earlier or later.
+    // The lease ends when the server notices the end, which the peer sees a moment earlier or later.
     let until = soon();
     while served.directory.usage(&bank).expect("it lives").leases > 1 {
         assert!(soon() < until + PATIENCE, "its lease stays");
@@ -70,7 +71,7 @@ fn half_a_message_after_hello_ends_the_connection_with_all_it_had() {
     }
 }
 
-/// The first question of a client: number 1, hello, the version.
+/// Returns the first request of a client: number 1, hello, the version.
 fn hello() -> Vec<u8> {
     let mut bytes = vec![1, 0];
     let mut version = u32::from_be_bytes(*b"pdr1");
@@ -89,8 +90,8 @@ fn whoever_asks_without_reading_is_hung_up_on_and_others_are_served() {
     let its = lease(&honest, "bank");
     let flood = dial(&served);
     flood.say(&hello()).expect("it is read");
-    // Questions for a lease that it has not: each has an answer that nobody reads. In the end they are not taken any more, or
-    // the peer is hung up on.
+    // Requests for a lease that the peer does not have: each has an answer that the peer does not read. In the end the
+    // server accepts no more of them, or hangs up on the peer.
     let ask = [2, 2, 9];
     let mut sent = 0_u32;
     while flood.say_at_once(&ask) && sent < 1_000_000 {
