@@ -1,8 +1,8 @@
-//! What is done when a node's thread ends, however it ends.
+//! Actions that run when a node's thread ends, however it ends.
 
 use std::fmt;
 
-/// Something that is done once, when this is dropped.
+/// An action that runs once, when this value is dropped.
 pub(crate) struct AtEnd(Option<Box<dyn FnOnce() + Send>>);
 
 impl AtEnd {

@@ -1,4 +1,4 @@
-//! A node on its fabric: the software NIC, or an RDMA device where the crate is built for those.
+//! A node on its fabric: the software NIC, or an RDMA device if the crate is built with support for those.
 
 use crate::admin::{Order, OrderOutcome};
 use crate::at_end::AtEnd;
@@ -22,7 +22,7 @@ pub(crate) struct Started {
     pub unenforced: Vec<Guarantee>,
     /// The most tenants at a time that the limit on locked memory allows.
     pub tenants_max: Option<u64>,
-    /// Where clients on other machines connect.
+    /// Addresses at which clients on other machines connect.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -31,26 +31,26 @@ pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
     /// Carries out an operator's order. `None`: the node has ended.
     fn carry_out(&self, order: Order) -> Option<OrderOutcome>;
 
-    /// Stops the node's own turns, or lets them go on. Its NIC turns in any case.
+    /// Stops the node's own turns (`true`), or resumes them. The NIC's turns go on in any case.
     fn hold_turns(&self, hold: bool);
 
-    /// Has a worker of the chunk pool fail: for tests.
+    /// Makes a worker of the chunk pool fail: for tests.
     fn break_worker(&self);
 
-    /// Keeps something for as long as the node's thread runs. If it has ended, not at all.
+    /// Keeps `at_end` for as long as the node's thread runs. If the thread has ended, `at_end` is dropped at once.
     fn keep(&self, at_end: AtEnd);
 
     /// The memory that the node lends. `None`: the node has ended.
     fn memory(&self) -> Option<Mapping>;
 
-    /// Has the node's thread panic.
+    /// Makes the node's thread panic.
     #[cfg(test)]
     fn panic(&self);
 
     /// Ends the node: first the acceptors, then the node's thread.
     ///
     /// # Errors
-    /// The thread has panicked. Only the first call says so.
+    /// The thread has panicked. Only the first call returns this error.
     fn stop(&self) -> std::thread::Result<()>;
 }
 
@@ -75,7 +75,7 @@ impl<F: Fabric> RunningNode for NodeOn<F> {
     }
 
     fn keep(&self, at_end: AtEnd) {
-        // A closure that the engine does not take is dropped, and what it holds with it.
+        // A closure that the engine does not accept is dropped, and the value that it holds with it.
         let _ = self.engine.post(move |_, resident, _| resident.keep(at_end));
     }
 

@@ -1,4 +1,4 @@
-//! The client's end on either kind of NIC.
+//! The client's end, on any kind of NIC.
 
 #[cfg(feature = "rdma")]
 use portcullis_ibverbs::IbEndpoint;

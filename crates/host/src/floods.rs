@@ -1,5 +1,5 @@
-//! Floods of records that a tenant, or a peer that is no client, can cause at no cost: the first of a period are written, the
-//! others are summed up. This module knows nothing of files.
+//! Limits for floods of records that a tenant, or a peer that is no client, can cause at no cost: the first records of
+//! a period are written, the others are summed up. This module knows nothing of files.
 
 use portcullis_node::{AuditEvent, AuditRecord};
 use portcullis_protocol::Moment;
@@ -7,22 +7,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many records pass in a period.
+/// Limits on the number of records that are written in a period.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FloodLimits {
     /// The period.
     pub period: Duration,
-    /// The reason in the record that sums up what was left out.
+    /// The reason in the record that sums up the records that were left out.
     pub reason: &'static str,
-    /// How many records of an event of one tenant pass. `None`: all.
+    /// The most records of an event of one tenant that are written in a period. `None`: all of them.
     pub most: fn(AuditEvent) -> Option<u64>,
 }
 
-/// What was written and what was left out in the present period.
+/// The records that were written and left out in the present period.
 #[derive(Debug)]
 pub(crate) struct Floods {
     limits: FloodLimits,
-    /// The present period of the node's time.
+    /// The number of the present period, counted in the node's time.
     period: u64,
     seen: BTreeMap<(Option<Arc<str>>, &'static str), Seen>,
 }
@@ -39,9 +39,9 @@ impl Floods {
         Self { limits, period: 0, seen: BTreeMap::new() }
     }
 
-    /// Whether this record is to be written. [`Floods::settle`] has to be called for its time before.
+    /// Whether this record is to be written. The caller must call [`Floods::settle`] for the record's time before.
     pub fn passes(&mut self, record: &AuditRecord) -> bool {
-        // What has no tenant is the node's own, unless a peer that is no client has caused it.
+        // A record without a tenant is the node's own, unless a peer that is no client has caused it.
         let is_foreign = record.tenant.is_some() || record.event == AuditEvent::Refuse;
         let Some(most) = (self.limits.most)(record.event).filter(|_| is_foreign) else { return true };
         let seen = self.seen.entry((record.tenant.clone(), record.event.name()));
@@ -50,12 +50,13 @@ impl Floods {
             seen.passed += 1;
             return true;
         }
-        // One that stands for others counts them too.
+        // A record that stands for others counts them too.
         seen.left_out += 1 + record.count.unwrap_or(0);
         false
     }
 
-    /// It is `now`: what was left out of a period that has ended, a record for each tenant and event.
+    /// Closes a period that has ended by the moment `now`. Returns one record for each tenant and event of which
+    /// records were left out.
     pub fn settle(&mut self, now: Moment) -> Vec<AuditRecord> {
         let period = now.0 / self.period_us();
         if period == self.period {
@@ -65,7 +66,7 @@ impl Floods {
         self.end()
     }
 
-    /// The same for the present period.
+    /// Closes the present period in the same way as [`Floods::settle`] closes one that has ended.
     pub fn end(&mut self) -> Vec<AuditRecord> {
         let at = Moment(self.period * self.period_us());
         let left_out = std::mem::take(&mut self.seen).into_iter().filter(|(_, seen)| seen.left_out > 0);
@@ -78,7 +79,7 @@ impl Floods {
         summed.collect()
     }
 
-    /// How long until the sum of what was left out has to be written, if anything was.
+    /// Time until the sum of the records left out has to be written, if any were.
     pub fn told_in(&self, now: Moment) -> Option<Duration> {
         let left_out = self.seen.values().any(|seen| seen.left_out > 0);
         left_out.then(|| Duration::from_micros(self.period_us() - now.0 % self.period_us()))

@@ -69,8 +69,8 @@ pub struct PortLimits {
     pub control_depth: u32,
     /// The largest arena that a client gets, in bytes. On an RDMA device the arenas belong to the clients.
     pub arena_bytes_max: u64,
-    /// Bytes of all clients' ports together, arenas and queues. The node fills and locks a client's port when it
-    /// attaches. One tenant gets no more than it leaves to others.
+    /// Bytes of all clients' ports together, arenas and queues. The node fills and locks a client's port when the
+    /// client attaches. One tenant gets no more than it leaves to others.
     pub ports_bytes_max: u64,
 }
 
@@ -99,36 +99,38 @@ impl PortLimits {
     }
 }
 
-/// How a host is set up.
+/// The configuration of a host.
 #[derive(Clone, Debug, Default)]
 pub struct HostConfig {
     /// The node's settings.
     pub node: NodeConfig,
     /// Sockets for clients in other processes, if the node is on the software NIC.
     pub listen: Vec<Listen>,
-    /// Which users may open those sockets.
+    /// The users that may open those sockets.
     pub sockets: Sockets,
-    /// Start also with less memory available than the node is to lend. Pages are taken as clients use them; when none
-    /// are left, the kernel kills a process.
+    /// Whether the node starts also if less memory is available than it is to lend. Pages are taken as clients use
+    /// them; if none are left, the kernel kills a process.
     pub overcommit: bool,
     /// The RDMA device that the node is on. `None`: the software NIC.
     #[cfg(feature = "rdma")]
     pub rdma: Option<RdmaConfig>,
-    /// Where clients come over UDP, beside those of the node's NIC. `None`: nowhere.
+    /// The ports of clients over UDP, which a node has beside those of its NIC. `None`: the node accepts no clients
+    /// over UDP.
     #[cfg(feature = "udp")]
     pub udp: Option<UdpConfig>,
     /// The file of the audit log.
     pub audit: Option<PathBuf>,
     /// The path of the operator's socket (see [`admin`]).
     pub admin: Option<PathBuf>,
-    /// The processor that the node's thread stays on.
+    /// The processor to which the node's thread is pinned.
     pub processor: Option<usize>,
     /// The limits of clients' ports.
     pub port: PortLimits,
 }
 
 impl HostConfig {
-    /// An RDMA device runs no chains here: the node's CPU hands chunks out.
+    /// Turns chains off if the node is on an RDMA device. The host runs no chains there: the node's CPU hands chunks
+    /// out.
     #[cfg(feature = "rdma")]
     fn without_chains_on_rdma(mut self) -> Self {
         self.node.chains &= self.rdma.is_none();
@@ -147,7 +149,7 @@ impl HostConfig {
     }
 }
 
-/// Why a host does not start.
+/// Error of a host that does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
@@ -157,7 +159,7 @@ pub enum HostError {
     /// The configuration contradicts itself.
     #[error("{0}")]
     Config(&'static str),
-    /// No RDMA device.
+    /// No RDMA device was opened.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Device(#[from] OpenError),
@@ -165,7 +167,7 @@ pub enum HostError {
     #[cfg(feature = "rdma")]
     #[error("the RDMA device cannot be tried: {0}")]
     Trial(#[from] portcullis_nic::VerbsError),
-    /// The device does not keep what the mechanism rests on.
+    /// The device does not keep a guarantee that the mechanism rests on.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Unenforced(#[from] Unenforced),
@@ -176,16 +178,16 @@ pub enum HostError {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Memlock(#[from] MemlockTooLow),
-    /// It cannot listen for clients over TCP.
+    /// The node cannot listen for clients over TCP.
     #[cfg(any(feature = "rdma", feature = "udp"))]
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// It cannot listen at a Unix socket.
+    /// The node cannot listen at a Unix socket.
     #[error("cannot listen at {path}: {source}")]
     Socket {
         /// The socket's path.
         path: PathBuf,
-        /// What is there, or the machine's error.
+        /// The reason: another file at the path, or the machine's error.
         source: std::io::Error,
     },
     /// The audit log cannot be written.
@@ -193,13 +195,13 @@ pub enum HostError {
     Audit {
         /// The file's path.
         path: PathBuf,
-        /// What is there, or the machine's error.
+        /// The reason: another file at the path, or the machine's error.
         source: std::io::Error,
     },
-    /// A thread, or something else that a node needs.
+    /// The machine cannot provide a thread, or another resource that a node needs.
     #[error("{what}: {source}")]
     Machine {
-        /// What was tried.
+        /// The action that failed.
         what: String,
         /// The machine's error.
         source: std::io::Error,
@@ -230,7 +232,7 @@ impl Coded for HostError {
 }
 
 impl HostError {
-    /// Whether the same configuration may start a node later, because the cause can pass. Otherwise the configuration
+    /// Whether the same configuration may start a node later, because the cause can pass. If not, the configuration
     /// must change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
@@ -258,28 +260,29 @@ fn machine(what: String) -> impl FnOnce(std::io::Error) -> HostError {
 struct Run {
     config: NodeConfig,
     incarnation: Incarnation,
-    /// Never passed on.
+    /// The node's secret, which is never passed on.
     secret: [u8; 32],
     /// Moment 0 of the node's time.
     zero: Instant,
 }
 
-/// The memory that a node lends, in the node's own process. It may outlive the node, and is then of no use.
+/// The memory that a node lends, in the node's own process. It may outlive the node, and is of no use then.
 #[derive(Clone, Debug)]
 pub struct LentMemory(Mapping);
 
 impl LentMemory {
-    /// The bytes that begin at an address, which is a multiple of 8. `None`: they do not all lie in the node's pool.
+    /// Returns the bytes that begin at an address, which is a multiple of 8. `None`: they do not all lie in the node's
+    /// pool.
     ///
-    /// What lies at an address changes when its object goes: keep the object ([`Keep`](portcullis_protocol::Keep)) for as long as
-    /// these bytes are used.
+    /// The bytes at an address change when its object is freed: keep the object ([`Keep`](portcullis_protocol::Keep))
+    /// for as long as these bytes are used.
     #[must_use]
     pub fn bytes(&self, address: RemoteAddress, length: u64) -> Option<Mapping> {
         self.0.part(address.0.checked_sub(POOL_BASE.0)?, length)
     }
 }
 
-/// A running node. It ends when this is dropped, as with [`Host::stop`].
+/// A running node. It ends when this value is dropped, as with [`Host::stop`].
 #[derive(Debug)]
 pub struct Host {
     on: Started,
@@ -294,7 +297,7 @@ impl Host {
     /// Starts a node.
     ///
     /// # Errors
-    /// The configuration makes no sense, the device does not keep what it should, or the machine refuses.
+    /// The configuration makes no sense, the device does not keep a required guarantee, or the machine refuses.
     pub fn start(config: HostConfig) -> Result<Self, HostError> {
         #[cfg(feature = "rdma")]
         let config = config.without_chains_on_rdma();
@@ -324,33 +327,34 @@ impl Host {
         Ok(Self { on, incarnation, admin, admin_server, audit, speaker })
     }
 
-    /// Which run of a node this is: a random number of each start.
+    /// The run of the node: a random number, chosen anew at each start.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// What enforces its permissions.
+    /// The mechanism that enforces the node's permissions.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
         self.on.mechanism
     }
 
-    /// What its permissions rest on and the device does not keep, as the configuration allows.
+    /// The guarantees that the node's permissions rest on and that the device does not keep, as the configuration
+    /// allows.
     #[must_use]
     pub fn unenforced(&self) -> &[Guarantee] {
         &self.on.unenforced
     }
 
-    /// The most tenants at a time that this process's limit on locked memory allows, if it has one. On an RDMA device
-    /// the node's memory counts once for each tenant.
+    /// The most tenants at a time that this process's limit on locked memory allows, if it has a limit. On an RDMA
+    /// device the node's memory counts once for each tenant.
     #[must_use]
     pub fn tenants_max(&self) -> Option<u64> {
         self.on.tenants_max
     }
 
-    /// Where clients on other machines connect, with the ports chosen for port 0: those of an RDMA device, and behind them
-    /// those over UDP, each in the order of the configuration.
+    /// The addresses at which clients on other machines connect, with the ports chosen for port 0: first those of an
+    /// RDMA device, then those over UDP, each in the order of the configuration.
     #[must_use]
     pub fn network_addresses(&self) -> &[SocketAddr] {
         &self.on.addresses
@@ -358,13 +362,14 @@ impl Host {
 
     /// The memory that the node lends, as this process has it. `None`: the node has ended.
     ///
-    /// Whoever runs the node can read and write everything that it lends, so this asks for no permission.
+    /// The process that runs the node can read and write all memory that the node lends, so this call needs no
+    /// permission.
     #[must_use]
     pub fn lent_memory(&self) -> Option<LentMemory> {
         self.on.node.memory().map(LentMemory)
     }
 
-    /// Where clients in this process attach.
+    /// The gate at which clients in this process attach.
     #[must_use]
     pub fn local_door(&self) -> Arc<dyn LocalDoor> {
         Arc::clone(&self.on.local_door)
@@ -376,49 +381,49 @@ impl Host {
         &self.admin
     }
 
-    /// What the node has counted, and what it holds.
+    /// The events that the node has counted, and the amounts that it holds.
     #[must_use]
     pub fn counters(&self) -> NodeCounters {
         self.admin.counted().map(|counted| counted.counters).unwrap_or_default()
     }
 
-    /// From here on the node's thread turns its NIC and nothing else, until this is called with `false`: whatever clients get
-    /// meanwhile, they get without the node's CPU. For measurements and tests: no lease ends in this time, and no message is
-    /// answered. [`NodeCounters::turns`] stands still.
+    /// Stops the node's own turns until this is called with `false`. Meanwhile the node's thread turns its NIC and does
+    /// nothing else, so clients get all results in this time without the node's CPU. For measurements and tests: no
+    /// lease ends in this time, and no message is answered. [`NodeCounters::turns`] stands still.
     pub fn hold_turns(&self, hold: bool) {
         self.on.node.hold_turns(hold);
     }
 
-    /// Has a worker of the chunk pool fail where it stands, as if the NIC had refused a request: for tests.
+    /// Makes a worker of the chunk pool fail in its present state, as if the NIC had refused a request: for tests.
     #[doc(hidden)]
     pub fn dangerous_break_worker(&self) {
         self.on.node.break_worker();
     }
 
-    /// The state of its audit log, if it has one; after [`Host::stop`] the final one.
+    /// The state of the node's audit log, if it has one; after [`Host::stop`] the final state.
     #[must_use]
     pub fn audit_status(&self) -> Option<AuditStatus> {
         self.audit.as_ref().map(|audit| audit.watch().status())
     }
 
-    /// The audit log was renamed: further records go to a new file at its path.
+    /// Directs further records to a new file at the audit log's path. To be called after the log was renamed.
     pub fn reopen_audit(&self) {
         if let Some(audit) = &self.audit {
             audit.reopen();
         }
     }
 
-    /// Has `code` run on the node's thread when that ends: because the node is stopped, or because the thread has panicked, and
-    /// then [`stop`](Self::stop) goes on with the panic. If it has ended already, `code` runs on the caller's thread. `code` must
-    /// not wait, nor panic.
+    /// Runs `code` on the node's thread when that thread ends, because the node is stopped or because the thread has
+    /// panicked (then [`stop`](Self::stop) continues the panic). If the thread has ended already, `code` runs on the
+    /// caller's thread. `code` must not wait, nor panic.
     pub fn when_ended(&self, code: impl FnOnce() + Send + 'static) {
         self.on.node.keep(at_end::AtEnd::new(code));
     }
 
-    /// Ends the node: first its clients, then all of it on the NIC, then the audit log.
+    /// Ends the node: first its clients, then all its objects on the NIC, then the audit log.
     ///
     /// # Panics
-    /// The node's thread has panicked, which is a mistake in the node: the panic goes on here, unless this thread panics
+    /// The node's thread has panicked, which is a bug in the node: the panic continues here, unless this thread panics
     /// already.
     pub fn stop(&mut self) {
         self.admin_server = None;
@@ -437,14 +442,14 @@ impl Host {
     }
 }
 
-/// A run's random numbers.
+/// Returns a run's random numbers.
 fn random() -> std::io::Result<(Incarnation, [u8; 32])> {
     let mut secret = [0; 32];
     getrandom::fill(&mut secret).map_err(std::io::Error::other)?;
     Ok((Incarnation(getrandom::u64().map_err(std::io::Error::other)?), secret))
 }
 
-/// Has the node record what log and speaker are for. Returns where the records go.
+/// Makes the node record the events that the log and the speaker need. Returns the outlet for the records.
 fn outlet(config: &mut NodeConfig, audit: Option<&AuditWriter>, speaker: Option<&Speaker>) -> Option<Outlet> {
     let chosen = config.audit_events;
     let log = audit.map(|audit| (audit.sink(), chosen));
@@ -512,7 +517,7 @@ mod tests {
         assert!(ends.try_recv().is_err());
         host.on.node.panic();
         assert_eq!(ends.recv(), Ok("by a panic"));
-        // The thread may be about to end still, and then it is the one that tells.
+        // The thread may still be about to end: then it is the one that runs the closure.
         host.when_ended(tell("before"));
         assert_eq!(ends.recv(), Ok("before"));
         assert!(catch_unwind(AssertUnwindSafe(|| host.stop())).is_err());

@@ -8,13 +8,13 @@ use std::fmt;
 
 /// A client in the node's own process.
 pub struct LocalClient {
-    /// Its end.
+    /// The client's end of the fabric.
     pub end: SessionEndpoint,
-    /// Its number on the node.
+    /// The client's number on the node.
     pub number: u64,
-    /// What its permissions rest on and the device does not keep.
+    /// The guarantees that the client's permissions rest on and that the device does not keep.
     pub unenforced: GuaranteeSet,
-    /// Dropping this, after `end`, tells the node that the client has gone.
+    /// A guard. Dropping it, after `end`, notifies the node that the client has left.
     pub departure: Box<dyn Send>,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Debug for LocalClient {
     }
 }
 
-/// Why a client in the node's own process is not admitted.
+/// Error of a client in the node's own process that is not admitted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalError {
@@ -47,7 +47,7 @@ impl Coded for LocalError {
     }
 }
 
-/// Where clients in the node's own process attach. It may outlive the host, and is then of no use.
+/// The gate at which clients in the node's own process attach. It may outlive the host, and is of no use then.
 pub trait LocalDoor: fmt::Debug + Send + Sync {
     /// Admits a client of the tenant called `tenant`, with an arena of `arena_bytes`.
     ///

@@ -1,7 +1,8 @@
-//! Opens files that a service appends lines to: the audit log, and reports.
+//! Opens the files to which a service appends lines: the audit log, and reports.
 //!
 //! Opening never waits. A service that waits in `open` for the reader of a pipe cannot be stopped. A symbolic link is
-//! not followed: whoever may write to a log's folder could lead the service's own writes to any file of its user.
+//! not followed: a process that may write to a log's folder could redirect the service's own writes to any file of its
+//! user.
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -10,19 +11,20 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Opens the file at `path` for appending, and for reading where it is a regular file, or makes one that only the
-/// process's own user can open (mode 0600).
+/// Opens the file at `path` for appending, and also for reading if it is a regular file. If there is none, creates one
+/// that only the process's own user can open (mode 0600).
 ///
-/// A pipe needs a reader already, and a pipe or terminal that takes nothing now refuses a write with
+/// A pipe needs a reader already. A pipe or terminal that accepts no bytes now refuses a write with
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
 ///
 /// # Errors
-/// The file system refuses; the path is a symbolic link, a folder, a socket or a block device; or nobody reads the pipe.
+/// The file system refuses; the path is a symbolic link, a folder, a socket or a block device; or no process reads the
+/// pipe.
 pub fn open(path: &Path) -> io::Result<File> {
     let common = OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mode = Mode::from_raw_mode(0o600);
-    // A pipe is opened for writing only: with both its ends open here, nobody would notice that no one reads it. The path is
-    // opened once: a log may be renamed at any time, and a second open would find no file or another one.
+    // A pipe is opened for writing only: if both its ends were open here, a missing reader would go unnoticed. The path
+    // is opened once: a log may be renamed at any time, and a second open would find no file or another one.
     let writes_only = path.symlink_metadata().is_ok_and(|about| {
         let kind = about.file_type();
         kind.is_fifo() || kind.is_char_device()

@@ -1,7 +1,7 @@
-//! Whether the machine has the memory that a node is to lend.
+//! Checks that the machine has the memory that a node is to lend.
 //!
-//! The pool's pages are taken when clients first use them, so a node of any size could start. One that lends more than
-//! there is would be killed in the middle of its clients' work, and is refused at the start instead.
+//! The pool's pages are taken when clients first use them, so a node of any size could start. The kernel would kill a
+//! node that lends more memory than exists in the middle of its clients' work, so such a node is refused at the start.
 
 use portcullis_errors::{Coded, ErrorCode};
 use rustix::process::{Resource, getrlimit};
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
-/// What has less memory than a node is to lend.
+/// The resource that has less memory than a node is to lend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scarce {
-    /// The machine: what the kernel counts as available, and free swap.
+    /// The machine: the memory that the kernel counts as available, and free swap.
     Machine,
     /// A control group (version 2) of the process.
     ControlGroup(PathBuf),
@@ -34,7 +34,7 @@ impl fmt::Display for Scarce {
     }
 }
 
-/// A node is to lend memory that does not exist.
+/// The node is to lend memory that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} {wanted} bytes, and {scarce} {there} bytes: ask for less or make room for it", told(settings))]
 pub struct NotEnoughMemory {
@@ -42,9 +42,9 @@ pub struct NotEnoughMemory {
     pub settings: Vec<(&'static str, u64)>,
     /// Bytes that the node needs in all.
     pub wanted: u64,
-    /// Bytes that there are.
+    /// Bytes that exist.
     pub there: u64,
-    /// Of what.
+    /// The resource that lacks them.
     pub scarce: Scarce,
 }
 
@@ -73,8 +73,8 @@ fn told(settings: &[(&'static str, u64)]) -> String {
     }
 }
 
-/// Checks that the machine has what the settings ask for; with `overcommit`, only limits that the kernel enforces. What
-/// cannot be determined is not refused.
+/// Checks that the machine has the memory that the settings require. With `overcommit`, checks only limits that the
+/// kernel enforces. A limit that cannot be determined is not a reason to refuse.
 pub(super) fn check(settings: &[(&'static str, u64)], overcommit: bool) -> Result<(), NotEnoughMemory> {
     let wanted = settings.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
     let mut seen = limits();
@@ -100,7 +100,7 @@ fn judge(
     }
 }
 
-/// What the limits of `setrlimit` leave of address space and of data.
+/// Returns the address space and the data that the limits of `setrlimit` leave.
 fn limits() -> Vec<(Scarce, u64)> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let left = |resource, field: &str, option| {
@@ -113,13 +113,13 @@ fn limits() -> Vec<(Scarce, u64)> {
         .collect()
 }
 
-/// What the kernel could give without swapping, and free swap.
+/// Returns the memory that the kernel could give without swapping, plus free swap.
 fn available() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     Some(kibibytes(&info, "MemAvailable:")? + kibibytes(&info, "SwapFree:").unwrap_or(0))
 }
 
-/// Whether so much fits on free huge pages. Those do not count as available memory.
+/// Whether `wanted` bytes fit on free huge pages. Those do not count as available memory.
 fn on_huge_pages(wanted: u64) -> bool {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let size = kibibytes(&info, "Hugepagesize:");
@@ -137,7 +137,7 @@ fn number(text: &str, field: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// The control group around this process that leaves the least memory.
+/// Returns the control group around this process that leaves the least memory.
 fn control_group(root: &Path) -> Option<(Scarce, u64)> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -147,10 +147,11 @@ fn control_group(root: &Path) -> Option<(Scarce, u64)> {
     left.min_by_key(|(_, left)| *left)
 }
 
-/// Bytes that processes of a control group may still take: up to its limit, counting caches that would be dropped.
+/// Returns the bytes that processes of a control group may still take: up to its limit, counting caches that would be
+/// dropped.
 fn left_in(group: &Path) -> Option<u64> {
     let read = |file: &str| std::fs::read_to_string(group.join(file)).ok();
-    // Without a limit it says "max".
+    // Without a limit the file contains "max".
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;
     let used: u64 = read("memory.current")?.trim().parse().ok()?;
     let caches = number(&read("memory.stat").unwrap_or_default(), "inactive_file ").unwrap_or(0);

@@ -7,10 +7,10 @@ use portcullis_attach::tls::NodeSecurity;
 pub struct NetworkListen {
     /// `HOST:PORT`; port 0 means any free port.
     pub address: String,
-    /// How node and clients prove their identity.
+    /// The way in which node and clients prove their identity.
     pub security: NodeSecurity,
-    /// Without certificates, listen also where other machines can connect.
+    /// Whether to listen, without certificates, also at addresses that other machines can reach.
     pub plain_anywhere: bool,
-    /// The tenant that its clients act for, if they have no certificates. `None`: the address that each comes from.
+    /// The tenant that the port's clients act for, if they have no certificates. `None`: the address of each client.
     pub tenant: Option<String>,
 }

@@ -1,8 +1,8 @@
-//! Where a node's records go: to the audit log, and to subscribers of the program's own events.
+//! The destinations of a node's records: the audit log, and subscribers of the program's own events.
 //!
-//! Those events are warnings (peers that are refused, quotas that are used up, pauses, bars), and clients that come and go and
-//! rebuilds (`RUST_LOG=info` of `portcullis serve`). A thread of their own writes them, since the node never waits: standard
-//! error may be a pipe that is not read. Records have no keys.
+//! These events are warnings (peers that are refused, quotas that are used up, pauses, bars), clients that attach and
+//! leave, and rebuilds (`RUST_LOG=info` of `portcullis serve`). A thread of their own writes them, since the node never
+//! waits: standard error may be a pipe that is not read. Records have no keys.
 
 use super::audit::AuditSink;
 use super::floods::{FloodLimits, Floods};
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 /// The target of these events, for `RUST_LOG`.
 const TARGET: &str = "portcullis::node";
-/// Records that wait for this; further ones are dropped.
+/// Records that wait for the events' thread; further ones are dropped.
 const SAID_MAX: usize = 4096;
-/// How long a node's end waits for its last events.
+/// The longest time that a node's end waits for its last events.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// What becomes an event.
+/// The records that become events.
 const SAID: [AuditEvent; 8] = [
     AuditEvent::Attach,
     AuditEvent::Detach,
@@ -30,7 +30,7 @@ const SAID: [AuditEvent; 8] = [
     AuditEvent::Recovery,
 ];
 
-/// A warning that goes on for hours is not thousands of lines.
+/// Limits the events: a warning that goes on for hours must not fill thousands of lines.
 const FLOOD_LIMITS: FloodLimits = FloodLimits {
     period: Duration::from_secs(60),
     reason: "more of them within a minute",
@@ -41,7 +41,7 @@ const FLOOD_LIMITS: FloodLimits = FloodLimits {
     },
 };
 
-/// Where the node's thread puts its records.
+/// The place where the node's thread puts its records.
 #[derive(Debug)]
 pub(super) struct Outlet {
     /// The log, and the events that go into it.
@@ -50,12 +50,12 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    /// To a log and to `speaker`; either may be missing.
+    /// Returns an outlet to a log and to `speaker`; either may be missing.
     pub fn new(log: Option<(AuditSink, AuditEvents)>, speaker: Option<&Speaker>) -> Self {
         Self { log, said: speaker.map(|speaker| speaker.records.clone()) }
     }
 
-    /// Moves records on while there is room. Never waits: returns whether the log's writer held the lock, so that it
+    /// Moves records on while there is room. Never waits. Returns whether the log's writer held the lock, so that this
     /// must be called again soon.
     pub fn fill(&mut self, mut next: impl FnMut() -> Option<AuditRecord>) -> bool {
         let Self { log, said } = self;
@@ -77,7 +77,8 @@ impl Outlet {
     }
 }
 
-/// The next record that belongs in the log. Records up to it become events if they are of that kind.
+/// Returns the next record that belongs in the log. The records up to it, and the record itself, become events if they
+/// are of that kind.
 fn next_for_log(
     said: Option<&SyncSender<AuditRecord>>,
     events: AuditEvents,
@@ -105,12 +106,12 @@ fn say(said: Option<&SyncSender<AuditRecord>>, record: &AuditRecord) {
 #[derive(Debug)]
 pub(super) struct Speaker {
     records: SyncSender<AuditRecord>,
-    /// Ends when the thread has. Locked only so that threads may share a host.
+    /// Closed when the thread has ended. Locked only so that threads may share a host.
     over: Mutex<Receiver<()>>,
 }
 
 impl Speaker {
-    /// A speaker, if the events have a subscriber.
+    /// Starts a speaker, if the events have a subscriber.
     pub fn start() -> std::io::Result<Option<Self>> {
         if !tracing::enabled!(target: TARGET, tracing::Level::WARN) {
             return Ok(None);
@@ -126,17 +127,17 @@ impl Speaker {
         Ok(Some(Self { records, over: Mutex::new(over) }))
     }
 
-    /// The events that the node has to record for the speaker.
+    /// Returns the events that the node has to record for the speaker.
     pub fn events() -> AuditEvents {
         SAID.into_iter().collect()
     }
 
-    /// Waits until all is written, but only for a moment: there may be no reader.
+    /// Waits until all events are written, but only for a moment: there may be no reader.
     pub fn finish(self) {
         let Self { records, over } = self;
         drop(records);
         let over = over.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // Whether it was in time could be reported nowhere.
+        // A timeout is ignored: there is no place left to report it.
         let _ = over.recv_timeout(LAST_WORDS);
     }
 }

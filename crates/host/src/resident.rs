@@ -1,4 +1,5 @@
-//! The node on its engine's thread: which clients it admits, which leave and which it evicts, and its audit records.
+//! The node on its engine's thread: it admits clients, removes those that leave, evicts others, and passes on audit
+//! records.
 
 use crate::Run;
 use crate::admin::{Order, OrderOutcome};
@@ -27,7 +28,7 @@ use std::fmt::Debug;
 /// The most clients that are evicted in one turn.
 const SHOWN_OUT_PER_TURN: u32 = 8;
 
-/// Why a client is not admitted.
+/// Error of a client that is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotAdmitted {
     /// The node refuses clients of this tenant.
@@ -46,23 +47,24 @@ pub(crate) enum NotAdmitted {
 pub(crate) struct NodeResident<F: Fabric> {
     node: Node<F::Nic>,
     ends: HashMap<ClientId, F::End>,
-    /// Dropped when the node evicts a client of this process, which has no connection to close.
+    /// The eviction alarms, for clients of this process, which have no connection to close. An alarm is dropped when
+    /// the node evicts its client.
     eviction_alarms: HashMap<ClientId, OwnedFd>,
-    /// The rest of the ends of evicted clients that have not hung up yet: freeing it may take milliseconds, for
-    /// which others' operations would wait here.
+    /// The remains of the ends of evicted clients that have not closed their connection yet. Freeing them may take
+    /// milliseconds, during which others' operations would wait here.
     leftovers: HashMap<ClientId, F::Leftovers>,
-    /// Evicted, and the acceptors are not told yet.
+    /// Evicted clients that are not reported to the acceptors yet.
     evicted: Vec<ClientId>,
-    /// Messages to clients without queue pairs that the acceptors do not have yet.
+    /// Messages to clients without queue pairs that are not passed to the acceptors yet.
     replies: Vec<(u64, Vec<u8>)>,
-    /// The end of operations without queue pairs, if there are such clients.
+    /// The node's end of operations without queue pairs, if there are such clients.
     #[cfg(feature = "udp")]
     udp: Option<UdpEnd<<F::Nic as Nic>::Memory>>,
     records: Option<Outlet>,
     acceptors: AcceptorPlace,
-    /// What waits for the end of the thread.
+    /// Values to drop at the end of the thread.
     at_end: Vec<AtEnd>,
-    /// The node takes no turns.
+    /// Whether the node takes no turns.
     is_held: bool,
 }
 
@@ -89,12 +91,12 @@ impl<F: Fabric> NodeResident<F> {
         })
     }
 
-    /// Keeps something for as long as the thread runs.
+    /// Keeps `at_end` for as long as the thread runs.
     pub fn keep(&mut self, at_end: AtEnd) {
         self.at_end.push(at_end);
     }
 
-    /// Admits a client: its tenant's domain, the node's end of it, its place on the node.
+    /// Admits a client: makes its tenant's domain, the node's end of it, and its place on the node.
     fn admit(
         &mut self,
         nic: &mut F::Nic,
@@ -125,7 +127,8 @@ impl<F: Fabric> NodeResident<F> {
         }
     }
 
-    /// A client has left, or an evicted one has hung up. Returns what is left of its end, for the caller to free.
+    /// Removes a client that has left, or an evicted one that has closed its connection. Returns the remains of its
+    /// end, for the caller to free.
     fn depart(&mut self, nic: &mut F::Nic, client: ClientId, now: Moment) -> Option<F::Leftovers> {
         self.take_down(nic, client, now);
         self.leftovers.remove(&client)
@@ -140,7 +143,7 @@ impl<F: Fabric> NodeResident<F> {
     }
 
     fn keep_eviction_alarm(&mut self, client: ClientId, alarm: OwnedFd) {
-        // Of a client that has been evicted already the alarm goes at once.
+        // If the client has been evicted already, its alarm is dropped at once.
         if self.ends.contains_key(&client) {
             self.eviction_alarms.insert(client, alarm);
         }
@@ -156,25 +159,25 @@ impl<F: Fabric> NodeResident<F> {
             self.evicted.push(client);
             shown_out += 1;
         }
-        // Never waits: the lock is held only for a moment, and its holder may wait for this thread. A later turn tries
-        // again.
+        // This thread must not wait for the lock: it is held only for a moment, but its holder may wait for this
+        // thread. A later turn tries again.
         if !self.evicted.is_empty()
             && let Some(acceptors) = self.acceptors.try_look()
         {
             for client in self.evicted.drain(..) {
-                // Those that do not know it have another's clients.
+                // An acceptor that does not know the number has other clients.
                 acceptors.iter().for_each(|acceptor| acceptor.evict(client.0));
             }
         }
         shown_out == SHOWN_OUT_PER_TURN
     }
 
-    /// Hands the node's messages for clients without queue pairs to the acceptors, whose connections carry them.
+    /// Passes the node's messages for clients without queue pairs to the acceptors, whose connections carry them.
     fn send_replies(&mut self) {
         while let Some((client, message)) = self.node.poll_reply() {
             self.replies.push((client.0, message.to_vec()));
         }
-        // Never waits, as above.
+        // This must not wait either, for the reason above.
         if !self.replies.is_empty()
             && let Some(acceptors) = self.acceptors.try_look()
         {
@@ -184,7 +187,7 @@ impl<F: Fabric> NodeResident<F> {
         }
     }
 
-    /// Has clients without queue pairs served.
+    /// Starts to serve clients without queue pairs.
     #[cfg(feature = "udp")]
     pub fn serve_udp(
         &mut self,
@@ -216,7 +219,7 @@ impl<F: Fabric> NodeResident<F> {
 
 impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
     fn turn(&mut self, nic: &mut F::Nic, now: Moment) -> bool {
-        // Operations without queue pairs take the node's CPU, and none of the node's turns.
+        // Operations without queue pairs use the node's CPU, but none of the node's turns.
         #[cfg(feature = "udp")]
         let served = self.udp.as_mut().is_some_and(|udp| udp.turn(&mut self.node, now));
         #[cfg(not(feature = "udp"))]
@@ -226,7 +229,7 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
         }
         let mut worked = self.node.turn(nic, now) | served;
         self.send_replies();
-        // Also without work: a client's message, which came between two turns, can be the reason.
+        // This runs even if the node had no work: the reason can be a client's message that arrived between two turns.
         worked |= self.show_out_evicted(nic, now);
         if let Some(records) = &mut self.records {
             worked |= records.fill(|| self.node.poll_audit());
@@ -234,7 +237,7 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
         worked
     }
 
-    /// The clients' connections are closed: otherwise they would wait for a node that is not there.
+    /// Closes the clients' connections: otherwise the clients would wait for a node that has ended.
     fn on_panic(&self) -> Box<dyn FnOnce() + Send> {
         let acceptors = self.acceptors.clone();
         Box::new(move || acceptors.clear())
@@ -260,7 +263,7 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
     }
 }
 
-/// A node as other threads use it.
+/// The interface of a node to other threads.
 impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
     /// Admits a client of the tenant called `tenant`.
     pub fn admit(
@@ -273,8 +276,8 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
         self.call(move |nic, resident, now| resident.admit(nic, (&tenant, process), request, now))?
     }
 
-    /// Admits a client of the tenant called `tenant` that has no queue pairs: its packets come from `host`, and it may have
-    /// `depth` requests without an answer.
+    /// Admits a client of the tenant called `tenant` that has no queue pairs: its packets are sent from `host`, and it
+    /// may have `depth` requests without an answer.
     #[cfg(feature = "udp")]
     pub fn admit_without_queue_pairs(
         &self,
@@ -291,11 +294,11 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
     /// Records that an acceptor has refused a peer. Does not wait.
     pub fn report(&self, refused: RefusedPeer) {
         let RefusedPeer { peer, reason, further } = refused;
-        // Where the engine has ended, nothing is recorded any more.
+        // If the engine has ended, nothing is recorded any more.
         let _ = self.post(move |_, resident, now| resident.node.note_refused(peer, reason, further, now));
     }
 
-    /// A message of a client without queue pairs has come. Does not wait.
+    /// Passes a message of a client without queue pairs to the node. Does not wait.
     #[cfg(feature = "udp")]
     pub fn hear(
         &self,
@@ -305,27 +308,28 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
         self.post(move |_, resident, _| resident.node.hear(client, message))
     }
 
-    /// A descriptor that closes when the node evicts this client of its own process, or has done so already, and when the engine ends.
+    /// Returns a descriptor that closes when the node evicts this client of its own process (at once if it has done so
+    /// already), and when the engine ends.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(dead_code, reason = "clients of the software NIC have alarms of their port")
     )]
     pub fn eviction_alarm(&self, client: ClientId) -> std::io::Result<Watched> {
         let (alarm, watched) = ends()?;
-        // When the engine is gone, the alarm goes with this call.
+        // If the engine has ended, this call drops the alarm.
         let _ = self.call(move |_, resident, _| resident.keep_eviction_alarm(client, alarm));
         Ok(Watched::new(watched))
     }
 
-    /// A client has left.
+    /// Removes a client that has left.
     pub fn depart(&self, client: ClientId) {
         // If the engine has ended, the client has ended with it.
         let _ = self.call(move |nic, resident, now| resident.depart(nic, client, now));
     }
 
-    /// Stops the node's own turns, or lets them go on.
+    /// Stops the node's own turns (`true`), or resumes them.
     pub fn hold_turns(&self, hold: bool) {
-        // A node that has ended takes none.
+        // A node that has ended takes no turns.
         let _ = self.call(move |_, resident, _| resident.is_held = hold);
     }
 
@@ -334,9 +338,9 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
         self.call(|_, resident, _| resident.node.memory())
     }
 
-    /// Has a worker of the chunk pool fail.
+    /// Makes a worker of the chunk pool fail.
     pub fn break_worker(&self) {
-        // A node that has ended has none.
+        // A node that has ended has no workers.
         let _ = self.call(move |nic, resident, _| resident.node.dangerous_break_worker(nic));
     }
 
@@ -347,7 +351,7 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
     }
 }
 
-/// Tells the node, when it is dropped, that a client in this process has gone.
+/// Notifies the node, when this value is dropped, that a client in this process has left.
 pub(crate) struct Departure<F: Fabric> {
     engine: Engine<F::Driver, NodeResident<F>>,
     client: ClientId,

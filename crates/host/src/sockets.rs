@@ -1,4 +1,4 @@
-//! Sockets that clients of this machine connect to, and which users may open them.
+//! Sockets that clients of this machine connect to, and the users that may open them.
 
 use portcullis_attach::unix::SocketAccess;
 use std::path::PathBuf;
@@ -6,26 +6,28 @@ use std::path::PathBuf;
 /// A socket that clients of this machine connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// Its path. An existing socket on which no process listens is replaced; nothing else is.
+    /// The path of the socket. An existing socket on which no process listens is replaced; nothing else is.
     pub path: PathBuf,
-    /// The tenant that its clients act for. `None`: the user that each runs as, as the kernel names it.
+    /// The tenant that the socket's clients act for. `None`: the user that each client runs as, as the kernel reports
+    /// it.
     pub tenant: Option<String>,
 }
 
-/// Which users may open a node's sockets, as far as given.
+/// The access to a node's sockets, as far as the configuration gives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sockets {
-    /// The permission bits of their files.
+    /// The permission bits of the sockets' files.
     pub mode: Option<u32>,
-    /// The number of the group that their files belong to.
+    /// The number of the group that the sockets' files belong to.
     pub group: Option<u32>,
 }
 
 impl Sockets {
     /// The access to one of the sockets.
     ///
-    /// By default: the group, if one is named. Otherwise all users, where the kernel names each client's tenant; and
-    /// only the node's own user, where opening the socket makes a client its tenant.
+    /// By default the group may open it, if one is configured. Otherwise all users may, if the kernel determines each
+    /// client's tenant; and only the node's own user may, if opening the socket makes a client act for the socket's
+    /// tenant.
     #[must_use]
     pub fn access(&self, listen: &Listen) -> SocketAccess {
         let default = match (self.group, &listen.tenant) {

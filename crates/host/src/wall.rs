@@ -1,4 +1,5 @@
-//! The machine's clock beside the node's time. People ask when something happened; the node counts from its start.
+//! The machine's clock beside the node's time. People want to know when something happened; the node counts from its
+//! start.
 
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::Moment;
@@ -11,13 +12,13 @@ use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
-/// RFC 3339, always of the same length, so that the texts sort as the times do.
+/// The text format: RFC 3339, always of the same length, so that the texts sort as the times do.
 const FORMAT: StaticFormatDescription =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
-/// How far the machine's clock may be off its earlier readings before those are dropped: less is the drift of a clock
-/// that is kept right.
+/// The largest difference between the machine's clock and its earlier readings before those readings are dropped. The
+/// drift of a clock that is kept right is smaller.
 const SLACK_US: i64 = 5_000;
-/// A reading that took longer says nothing: the thread was held up.
+/// The longest reading that is used. During a longer one the thread was held up, so the reading is meaningless.
 const READING_US_MAX: u64 = 1_000;
 
 /// A time of the machine's clock, in UTC, to the microsecond. Its text is RFC 3339: `2026-03-01T12:30:00.000250Z`.
@@ -57,7 +58,7 @@ impl fmt::Display for WallTime {
     }
 }
 
-/// The text is not a time as in RFC 3339.
+/// The text is not an RFC 3339 time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no time: write for example 2026-03-01T12:30:00Z")]
 pub struct NoWallTime {
@@ -92,21 +93,22 @@ impl<'de> Deserialize<'de> for WallTime {
     }
 }
 
-/// What the machine's clock says at moments of the node's time. It follows the machine's clock when that is set, and
-/// does not change with each reading. Of two records the later one has the later time, unless the clock was set.
+/// A conversion from moments of the node's time to the machine's clock. It follows the machine's clock when that is
+/// set, and does not change with each reading. Of two records the later one has the later time, unless the clock was
+/// set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WallClock {
-    /// At moment 0.
+    /// The machine's clock at moment 0.
     unix_us: i64,
 }
 
 impl WallClock {
-    /// Starts with the machine's clock at `wall` at `moment`.
+    /// Makes a clock from one reading: the machine's clock showed `wall` at `moment`.
     pub fn new(moment: Moment, wall: WallTime) -> Self {
         Self { unix_us: wall.unix_us.saturating_sub(signed(moment)) }
     }
 
-    /// The machine's clock said `wall` between two looks at the node's time.
+    /// Adds a reading: the machine's clock showed `wall` between the moments `before` and `after`.
     pub fn observe(&mut self, before: Moment, wall: WallTime, after: Moment) {
         if after.since(before).0 > READING_US_MAX {
             return;
@@ -117,7 +119,7 @@ impl WallClock {
         }
     }
 
-    /// The time at `moment`.
+    /// The machine's clock at `moment`.
     pub fn at(&self, moment: Moment) -> WallTime {
         WallTime { unix_us: self.unix_us.saturating_add(signed(moment)) }
     }

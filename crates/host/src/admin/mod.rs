@@ -1,7 +1,7 @@
-//! A running node's operator interface: attached clients, barred ones, and lifting bars.
+//! A running node's operator interface: attached clients, barred tenants and clients, and lifting bars.
 //!
-//! [`Host::admin`](crate::Host::admin) is for programs with a node inside. Other processes use a socket, which the node
-//! opens where [`HostConfig::admin`](crate::HostConfig::admin) says, and which [`Admin::at`] names.
+//! [`Host::admin`](crate::Host::admin) is for programs that contain a node. Other processes use a socket, which
+//! [`Admin::at`] connects to. The node opens it at the path in [`HostConfig::admin`](crate::HostConfig::admin).
 
 mod orders;
 mod reports;
@@ -22,14 +22,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why an order was not carried out.
+/// Error of an order that was not carried out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
     /// The node has ended.
     #[error("the node has ended")]
     Ended,
-    /// There is no node at that place, or it does not answer.
+    /// No node listens at that path, or the node does not answer.
     #[error(transparent)]
     NoNode(#[from] NoNode),
     /// The node refuses the order.
@@ -74,16 +74,16 @@ impl Admin {
         Self { place: Place::Inside { node, audit } }
     }
 
-    /// The node whose operator's socket is at `path`. Nothing is connected yet.
+    /// Returns a view of the node whose operator socket is at `path`. Nothing is connected yet.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { place: Place::Socket(path.into()) }
     }
 
-    /// The tenants, by name, and the clients, by number, that are barred or paused now.
+    /// Returns the tenants, by name, and the clients, by number, that are barred or paused now.
     ///
     /// # Errors
-    /// The node cannot be asked.
+    /// The order cannot be sent to the node, or the node does not answer.
     pub fn bars(&self) -> Result<Vec<Bar>, AdminError> {
         match self.order(Order::List)? {
             Told::Bars(bars) => Ok(bars),
@@ -92,10 +92,10 @@ impl Admin {
     }
 
     /// Lifts the bars and pauses of the tenant called `tenant` and of its clients, as if none of them had ever broken a
-    /// rule. Returns whether there was one.
+    /// rule. Returns whether any bar or pause was lifted.
     ///
     /// # Errors
-    /// The node cannot be asked.
+    /// The order cannot be sent to the node, or the node does not answer.
     pub fn unbar(&self, tenant: &str) -> Result<bool, AdminError> {
         match self.order(Order::Unbar { tenant: tenant.to_owned() })? {
             Told::Unbarred(lifted) => Ok(lifted),
@@ -103,10 +103,10 @@ impl Admin {
         }
     }
 
-    /// The attached clients, by number.
+    /// Returns the attached clients, by number.
     ///
     /// # Errors
-    /// The node cannot be asked.
+    /// The order cannot be sent to the node, or the node does not answer.
     pub fn clients(&self) -> Result<Vec<ClientReport>, AdminError> {
         match self.order(Order::Clients)? {
             Told::Clients(clients) => Ok(clients),
@@ -114,10 +114,10 @@ impl Admin {
         }
     }
 
-    /// What the node has counted, and the state of its audit log.
+    /// Returns the node's counters and the state of its audit log.
     ///
     /// # Errors
-    /// The node cannot be asked.
+    /// The order cannot be sent to the node, or the node does not answer.
     pub fn counted(&self) -> Result<Counted, AdminError> {
         match self.order(Order::Counters)? {
             Told::Counted(counted) => Ok(*counted),

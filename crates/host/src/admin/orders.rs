@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub(crate) enum Order {
-    /// What is barred or paused?
+    /// Lists the barred and paused tenants and clients.
     List,
-    /// Serve a tenant and its clients again.
+    /// Lifts the bars and pauses of a tenant and of its clients.
     Unbar {
-        /// Its name.
+        /// The tenant's name.
         tenant: String,
     },
-    /// Which clients are attached?
+    /// Lists the attached clients.
     Clients,
-    /// What was counted?
+    /// Reports the node's counters.
     Counters,
 }
 
-/// The result of an order. On the socket it is JSON in packets, until the node hangs up.
+/// The result of an order. On the socket it is JSON in packets, until the node closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Told {
@@ -33,11 +33,11 @@ pub(super) enum Told {
     Unbarred(bool),
     Clients(Vec<ClientReport>),
     Counted(Box<Counted>),
-    /// Why nothing was done.
+    /// The reason for which the order was not carried out.
     Refused(String),
 }
 
-/// The result as the node gives it, with the moment at which it was true.
+/// The result of an order as the node gives it, with the moment at which it was true.
 #[derive(Debug)]
 pub(crate) struct OrderOutcome {
     now: Moment,
@@ -53,7 +53,7 @@ enum What {
 }
 
 impl Order {
-    /// Carries it out on the node's thread, and leaves the rest to other threads.
+    /// Carries the order out on the node's thread. Formatting the result is left to other threads.
     pub fn carry_out<N: Nic>(&self, node: &mut Node<N>, turns: TurnCounts, now: Moment) -> OrderOutcome {
         let what = match self {
             Self::List => What::Bars(node.bars(now)),
@@ -66,7 +66,7 @@ impl Order {
 }
 
 impl OrderOutcome {
-    /// The result for people, with times of the machine's clock.
+    /// Converts the result for people, with times of the machine's clock.
     pub(super) fn told(self, audit: Option<AuditStatus>) -> Told {
         let clock = clock(self.now);
         match self.what {

@@ -1,4 +1,4 @@
-//! The reports that an operator gets.
+//! The reports that an operator receives.
 
 use crate::AuditStatus;
 use crate::engine::TurnCounts;
@@ -13,14 +13,15 @@ use std::time::SystemTime;
 pub struct Bar {
     /// The tenant's name.
     pub tenant: String,
-    /// The client's number on the node. `None`: the tenant with all its clients.
+    /// The client's number on the node. `None`: the bar applies to the tenant with all its clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u64>,
-    /// Whether everything that it held has ended. Otherwise it is paused: what it holds continues.
+    /// Whether everything that the tenant or client held has ended. If `false`, it is paused: everything that it holds
+    /// continues.
     pub barred: bool,
-    /// Since when.
+    /// The time at which the bar or pause began.
     pub since: WallTime,
-    /// Until when, if the operator does not lift it.
+    /// The time at which it ends, unless the operator lifts it earlier.
     pub until: WallTime,
     /// The reason, in a few words.
     pub reason: String,
@@ -29,34 +30,34 @@ pub struct Bar {
 /// An attached client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientReport {
-    /// The node's number for it.
+    /// The node's number for the client.
     pub client: u64,
-    /// Its tenant's name.
+    /// The name of the client's tenant.
     pub tenant: String,
-    /// Its process, if it is on the node's machine.
+    /// The client's process, if it is on the node's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
-    /// Permissions that it holds.
+    /// Permissions that the client holds.
     pub permissions: u64,
     /// Bytes of the objects under those permissions; an object counts once for each permission.
     pub bytes: u64,
-    /// Chunks that it holds, as far as the node has taken it up.
+    /// Chunks that the client holds, as far as the node has recorded them.
     #[serde(default)]
     pub chunks: u64,
-    /// The accesses that it was refused since it attached.
+    /// The client's accesses that were refused since it attached.
     pub violations: Violations,
-    /// Whether the node serves it. Bars and pauses of its tenant count.
+    /// Whether the node serves the client. Bars and pauses of its tenant count.
     pub standing: Standing,
 }
 
 /// A client's refused accesses, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violations {
-    /// With a key that the client had held until a moment before.
+    /// Accesses with a key that the client had held until a moment before.
     pub late: u64,
-    /// With a key that the client holds, where the key gives no access.
+    /// Accesses with a key that the client holds, at a place to which the key gives no access.
     pub stray: u64,
-    /// With a key that it never had.
+    /// Accesses with a key that the client never had.
     pub guesses: u64,
 }
 
@@ -64,42 +65,43 @@ pub struct Violations {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum Standing {
-    /// It is served.
+    /// The client is served.
     Good,
-    /// Not before that time.
+    /// The client is not served until the pause ends.
     Paused {
         /// When the pause ends.
         until: WallTime,
     },
-    /// Not before that time, and all that it held has ended.
+    /// The client is not served until the bar ends, and everything that it held has ended.
     Barred {
         /// When the bar ends.
         until: WallTime,
     },
 }
 
-/// What a node has counted, and the state of its audit log.
+/// A node's counters, and the state of its audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
-    /// What the node has counted, and what it holds.
+    /// The events that the node has counted, and the amounts that it holds.
     pub counters: Counters,
-    /// How long its thread's turns took.
+    /// Durations of the turns of the node's thread.
     #[serde(default)]
     pub turns: Turns,
-    /// Its audit log, if it has one.
+    /// The node's audit log, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditStatus>,
 }
 
-/// How long the turns of a node's thread with something to do took since the node started. An operation may have to
+/// Durations of the turns of a node's thread that had something to do, since the node started. An operation may have to
 /// wait for such a turn. Time in which other programs had the processor is included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turns {
-    /// The longest, in microseconds.
+    /// The longest turn, in microseconds.
     pub longest_us: u64,
-    /// The longest by the processor time of the node's thread, in microseconds.
+    /// The longest turn by the processor time of the node's thread, in microseconds.
     pub longest_of_processor_us: u64,
-    /// How many turns were shorter than so many microseconds, and not shorter than half of that.
+    /// Number of turns by duration. A key is a number of microseconds: its turns were shorter than the key, and not
+    /// shorter than half of it.
     pub shorter_than_us: BTreeMap<u64, u64>,
 }
 
@@ -114,7 +116,7 @@ impl Turns {
     }
 }
 
-/// The machine's clock, at the present `now`.
+/// Returns a wall clock set from the machine's clock, when the node's time is `now`.
 pub(super) fn clock(now: portcullis_protocol::Moment) -> WallClock {
     WallClock::new(now, SystemTime::now().into())
 }

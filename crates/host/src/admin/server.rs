@@ -1,8 +1,8 @@
-//! The node's end of the operator's socket: one thread, which waits for no single connection.
+//! The node's end of the operator's socket: one thread, which never blocks on a single connection.
 //!
-//! Each connection brings one order and takes one answer, within a deadline. The file's mode, and the user that the
-//! kernel names, admit only root and the node's own user. When there are too many, the oldest is closed, so that silent
-//! ones keep no operator out.
+//! Each connection sends one order and receives one answer, within a deadline. The file's mode, and a check of the user
+//! that the kernel reports, admit only root and the node's own user. If there are too many connections, the oldest is
+//! closed, so that silent connections keep no operator out.
 
 use super::orders::{Order, Told};
 use super::socket::PIECE_BYTES;
@@ -21,21 +21,21 @@ use std::time::{Duration, Instant};
 
 /// The longest order, in bytes.
 const ORDER_BYTES_MAX: usize = 4096;
-/// Connections at once.
+/// The most connections at once.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a connection may last.
+/// The longest duration of a connection.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(5);
-/// How long no connection is accepted after the machine had no descriptor for one.
+/// Time in which no connection is accepted after the machine had no descriptor for one.
 const NO_DESCRIPTORS_FOR: Duration = Duration::from_millis(100);
 
-/// The thread that serves operators. It ends when this is dropped.
+/// The thread that serves operators. It ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct AdminServer {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A socket at which operators are not served yet.
+/// A bound socket at which operators are not served yet.
 #[derive(Debug)]
 pub(crate) struct Closed(Listener);
 
@@ -47,7 +47,7 @@ impl AdminServer {
         Ok(Closed(bound.map_err(failed)?))
     }
 
-    /// Serves operators there.
+    /// Starts to serve operators at the socket.
     pub fn start(Closed(listener): Closed, admin: Admin) -> Result<Self, HostError> {
         let failed = || machine("cannot serve operators".to_owned());
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -67,7 +67,7 @@ impl AdminServer {
 
 impl Drop for AdminServer {
     fn drop(&mut self) {
-        // If the counter is full, the thread has been told already.
+        // If the counter is full, the thread has been notified already.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             // If the thread panicked, that was printed already.
@@ -80,17 +80,17 @@ struct Service {
     listener: Listener,
     admin: Admin,
     stop: Arc<OwnedFd>,
-    /// Oldest first.
+    /// The open connections, oldest first.
     connections: VecDeque<Connection>,
     closed_until: Instant,
 }
 
 struct Connection {
     socket: OwnedFd,
-    /// Whether its user, as the kernel gives it, is root or the node's own.
+    /// Whether the connection's user, as the kernel reports it, is root or the node's own.
     is_operator: bool,
     until: Instant,
-    /// The answer, after an order, and how much of it is sent.
+    /// The answer, once an order has arrived, and how many of its bytes are sent.
     answer: Option<(Vec<u8>, usize)>,
 }
 
@@ -112,8 +112,8 @@ impl Service {
         }
     }
 
-    /// Waits for something to do. Returns whether a connection is waiting, and for each other whether it can go on.
-    /// `None`: it is time to stop.
+    /// Waits for something to do. Returns first whether a new connection is waiting, then for each open connection
+    /// whether it can make progress. `None`: the thread is to stop.
     fn wait(&self) -> Option<Vec<bool>> {
         let now = Instant::now();
         let open = now >= self.closed_until;
@@ -129,7 +129,7 @@ impl Service {
         let next = self.connections.iter().map(|connection| connection.until).chain(reopened).min();
         let at_most = next.map(|next| next.saturating_duration_since(now));
         let at_most = at_most.map(|time| Timespec::try_from(time).unwrap_or_default());
-        // Interrupted: nothing is ready, and the next call waits again.
+        // If the call was interrupted, nothing is ready, and the next call waits again.
         let _ = poll(&mut places, at_most.as_ref());
         let mut ready = places.iter().map(|place| !place.revents().is_empty());
         if ready.next() == Some(true) { None } else { Some(ready.collect()) }
@@ -149,7 +149,7 @@ impl Service {
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                 self.closed_until = now + NO_DESCRIPTORS_FOR;
             }
-            // The peer has gone already.
+            // The peer has closed the connection already.
             Err(_) => {}
         }
     }
@@ -169,7 +169,7 @@ fn text(told: &Told) -> Vec<u8> {
 }
 
 impl Connection {
-    /// Receives the order, or sends more of the answer. Returns whether there is more to do.
+    /// Receives the order, or sends more of the answer. Returns whether the connection stays open.
     fn go_on(&mut self, admin: &Admin) -> bool {
         match &mut self.answer {
             None => match self.hear() {
@@ -200,7 +200,8 @@ impl Connection {
         let mut bytes = [0; ORDER_BYTES_MAX + 1];
         match recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Heard::End,
-            // Not before the peer has said something: hanging up on unread bytes would discard the reason.
+            // The refusal waits for the peer's first packet: closing a socket with unread bytes would discard the
+            // reason.
             Ok(_) if !self.is_operator => Heard::Wrong("only root and the node's own user may".to_owned()),
             Ok((_, length)) if length > ORDER_BYTES_MAX => {
                 Heard::Wrong(format!("an order has {ORDER_BYTES_MAX} bytes at the most"))

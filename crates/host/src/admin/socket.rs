@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 /// The most bytes of one packet of an answer.
 pub(super) const PIECE_BYTES: usize = 32 << 10;
-/// The longest answer: the clients of a node that has as many as a node can have.
+/// The longest answer, in bytes: enough for the clients of a node that has as many as a node can have.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
-/// How long a node may take to answer. Its thread does other things too, but none that takes long.
+/// The longest time that a node may take to answer. Its thread has other work too, but none that takes long.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// There is no node at that place, or it does not answer.
+/// No node listens at that path, or the node does not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("no node can be asked at {path}: {why}")]
 pub struct NoNode {
@@ -33,7 +33,7 @@ impl Coded for NoNode {
     }
 }
 
-/// Asks the node whose socket is at `path`.
+/// Sends `order` to the node whose socket is at `path` and returns the node's answer.
 pub(super) fn ask(path: &Path, order: &Order) -> Result<Told, NoNode> {
     let no_node = |why: String| NoNode { path: path.to_owned(), why };
     let socket = reach(path).map_err(|error| no_node(reason(error)))?;
@@ -80,7 +80,7 @@ fn wait(socket: &OwnedFd, until: Instant) -> Result<(), Errno> {
     }
 }
 
-/// The machine's error, in words for the operator.
+/// Describes the machine's error for the operator.
 fn reason(error: Errno) -> String {
     match error {
         Errno::NOENT => "nothing is there: start it with `portcullis serve --admin`".to_owned(),

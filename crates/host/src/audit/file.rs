@@ -1,4 +1,4 @@
-//! The file of an audit log: opened, checked, and opened anew after it was renamed.
+//! The file of an audit log: it is opened, checked, and opened anew after it was renamed.
 
 use super::LINE_START;
 use super::lines::Store;
@@ -8,7 +8,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The longest incomplete line at the end of a file: records are far shorter.
+/// The longest incomplete line at the end of a file, in bytes: records are far shorter.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// An audit log, opened for appending.
@@ -16,16 +16,16 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 pub(super) struct LogFile {
     path: PathBuf,
     file: File,
-    /// It ended with an incomplete line, which is cut off.
+    /// Whether the file ended with an incomplete line, which is cut off.
     torn: bool,
 }
 
 impl LogFile {
-    /// Opens the file at `path`, or makes one that only the node's own user can open. An incomplete line of an earlier
-    /// run is cut off: it must not make the next record unreadable too.
+    /// Opens the file at `path`. If there is none, creates one that only the node's own user can open. Cuts off an
+    /// incomplete line of an earlier run, since it must not make the next record unreadable too.
     ///
     /// # Errors
-    /// As of [`log_file::open`]; also, another node writes there, or the file is not an audit log.
+    /// The errors of [`log_file::open`]; also, another node writes to the file, or the file is not an audit log.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = log_file::open(path)?;
         let mut log = Self { path: path.to_owned(), file, torn: false };
@@ -36,7 +36,7 @@ impl LogFile {
         Ok(log)
     }
 
-    /// Two nodes that write to one file could cut off each other's records.
+    /// Locks the file: two nodes that write to one file could cut off each other's records.
     fn lock(&self) -> io::Result<()> {
         match self.file.try_lock() {
             Err(TryLockError::WouldBlock) => {
@@ -63,8 +63,8 @@ impl LogFile {
         Ok(true)
     }
 
-    /// The bytes after the last newline. They are read from the file that is open: at its path there may be another
-    /// one by now, or none.
+    /// Returns the bytes after the last newline. They are read from the open file, since its path may name another file
+    /// by now, or none.
     fn tail(&self) -> io::Result<Vec<u8>> {
         let mut file = &self.file;
         let length = file.metadata()?.len();
@@ -75,12 +75,12 @@ impl LogFile {
         Ok(end.split_off(line))
     }
 
-    /// Its path at the opening.
+    /// The file's path when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether an incomplete line was cut off. `true` only once.
+    /// Returns whether an incomplete line was cut off. Returns `true` only once.
     pub fn take_torn(&mut self) -> bool {
         std::mem::take(&mut self.torn)
     }
@@ -88,7 +88,7 @@ impl LogFile {
     /// Opens the file that is at the path now, if this file was renamed.
     ///
     /// # Errors
-    /// As of [`LogFile::open`].
+    /// The errors of [`LogFile::open`].
     pub fn successor(&self) -> io::Result<Option<Self>> {
         let own = self.file.metadata()?;
         match std::fs::symlink_metadata(&self.path) {

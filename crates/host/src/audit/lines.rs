@@ -1,12 +1,12 @@
-//! Whole lines for a file that may not accept them.
+//! Whole lines for a file that may not accept all of them.
 //!
-//! What the file did not accept is kept and tried again. If the file accepted only the beginning of a line, that is cut
-//! off again, so that readers meanwhile find a whole last line. If the file cannot be cut (a pipe), the rest of the
-//! line is written first.
+//! Bytes that the file did not accept are kept and written again later. If the file accepted only the beginning of a
+//! line, that beginning is cut off again, so that readers meanwhile find a whole last line. If the file cannot be cut
+//! (a pipe), the rest of the line is written first.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Where the lines are written.
+/// The destination of the lines.
 pub(super) trait Store: Write {
     /// Removes the last `bytes`. Returns whether that was possible.
     fn cut(&mut self, bytes: usize) -> bool;
@@ -16,22 +16,22 @@ pub(super) trait Store: Write {
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     text: Vec<u8>,
-    /// How many bytes of them are in the store.
+    /// How many bytes of the lines are in the store.
     taken: usize,
 }
 
 impl Lines {
-    /// Where further lines are added, each with its newline.
+    /// The text to which further lines are appended, each with its newline.
     pub fn text(&mut self) -> &mut Vec<u8> {
         &mut self.text
     }
 
-    /// Whether the store has everything.
+    /// Whether the store has all lines.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// How many lines are not in the store, or not entirely.
+    /// Number of lines that are not, or not entirely, in the store.
     pub fn count(&self) -> u64 {
         self.text[self.taken..].iter().filter(|&&byte| byte == b'\n').count() as u64
     }
@@ -39,7 +39,7 @@ impl Lines {
     /// Writes the lines to the store.
     ///
     /// # Errors
-    /// The store's. It then ends with a whole line, and the rest waits here for the next call.
+    /// The store's error. The store then ends with a whole line, and the rest waits here for the next call.
     pub fn write_out(&mut self, store: &mut impl Store) -> io::Result<()> {
         while self.taken < self.text.len() {
             match store.write(&self.text[self.taken..]) {
@@ -64,7 +64,8 @@ impl Lines {
         error
     }
 
-    /// From here on the lines go to another store. A line that the old store has only in part goes there whole.
+    /// Directs the lines to another store from here on. A line that the old store has only in part goes to the new one
+    /// whole.
     pub fn start_over(&mut self) {
         self.taken = 0;
     }
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Accepts so many bytes in all and only a few at once, with an error of another kind now and then.
+    /// Accepts a limited number of bytes in all and only a few at once, with an error of another kind now and then.
     struct Disk {
         bytes: Vec<u8>,
         room: usize,
@@ -155,7 +156,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a disk fills and empties, it ends with a whole line after each attempt, and has all lines in the
+        /// However a disk fills and empties, the file ends with a whole line after each attempt, and has all lines in the
         /// end.
         #[test]
         fn no_line_is_lost_doubled_or_left_half(

@@ -1,12 +1,13 @@
-//! Writes the audit log, on a thread of its own.
+//! The audit log's writer, on a thread of its own.
 //!
-//! Each line has the wall clock and the node's incarnation beside what the node recorded. `at_us` counts from the
-//! node's start and orders the records of one incarnation. `time` is what the machine's clock said; it jumps when that
-//! clock is set. The first line of an incarnation is its `start`, the last its `stop`: an incarnation without `stop`
-//! was killed. Lines reach the kernel within milliseconds: they survive the node's process, but not a power failure.
+//! Each line has the wall clock and the node's incarnation beside the fields that the node recorded. `at_us` counts
+//! from the node's start and orders the records of one incarnation. `time` is the reading of the machine's clock; it
+//! jumps when that clock is set. The first line of an incarnation is its `start`, the last its `stop`: an incarnation
+//! without `stop` was killed. Lines reach the kernel within milliseconds: they survive the node's process, but not a
+//! power failure.
 //!
-//! What cannot be written is tried again every second. Meanwhile records wait, here and in the node's queue. What that
-//! has no room for is counted, and a `lost` record says so in its place once there is room.
+//! A failed write is tried again every second. Meanwhile records wait, here and in the node's queue. Records for which
+//! that queue has no room are counted, and a `lost` record reports them in their place once there is room.
 
 mod file;
 mod lines;
@@ -28,9 +29,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 use tray::{Tray, WriterEnd};
 
-/// How long the end of a node waits for its log.
+/// The longest time that the end of a node waits for its log.
 const END_WITHIN: Duration = Duration::from_secs(5);
-/// How each line of a log begins.
+/// The beginning of each line of a log.
 const LINE_START: &str = "{\"time\":\"";
 
 /// The state of an audit log.
@@ -40,10 +41,10 @@ pub struct AuditStatus {
     pub written: u64,
     /// Failed attempts to write or reopen the file. Writing is tried again every second.
     pub failures: u64,
-    /// Records that could not be written until the end. Those that the node had no room for are in
+    /// Records that were never written, even when the node ended. Records for which the node had no room are in
     /// [`NodeCounters::audit_lost`](crate::NodeCounters::audit_lost).
     pub lost: u64,
-    /// Why the file cannot be written now, as the machine says.
+    /// The machine's error, if the file cannot be written now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
 }
@@ -56,7 +57,7 @@ pub(super) struct AuditWriter {
 }
 
 impl AuditWriter {
-    /// Appends the records of a node's run `incarnation`, whose moment 0 is `zero`, to the file at `path`.
+    /// Appends the records of the node's run `incarnation`, whose moment 0 is `zero`, to the file at `path`.
     pub fn start(path: &Path, incarnation: Incarnation, zero: Instant) -> std::io::Result<Self> {
         let log = LogFile::open(path)?;
         let tray = Arc::<Tray>::default();
@@ -83,7 +84,7 @@ impl AuditWriter {
         AuditSink::new(Arc::clone(&self.tray))
     }
 
-    /// To be called after the file was renamed: further records go to the file at its path.
+    /// Directs further records to the file at the path. To be called after the file was renamed.
     pub fn reopen(&self) {
         self.tray.order_reopen();
     }
@@ -92,8 +93,8 @@ impl AuditWriter {
         AuditWatch(Arc::clone(&self.tray))
     }
 
-    /// Waits until all is in the file, or known not to get there: a write that hangs is not waited for. The sinks must
-    /// have been drained.
+    /// Waits until every record is in the file, or is known not to get there: it does not wait for a write that hangs.
+    /// The sinks must have been drained.
     pub fn finish(&mut self) {
         self.tray.order_close();
         let Some(thread) = self.thread.take() else { return };
@@ -104,7 +105,7 @@ impl AuditWriter {
     }
 }
 
-/// The state of a log, for other threads.
+/// A handle to the state of a log, for other threads.
 #[derive(Clone, Debug)]
 pub(super) struct AuditWatch(Arc<Tray>);
 
@@ -124,7 +125,7 @@ fn moment(zero: Instant) -> Moment {
     Moment(u64::try_from(zero.elapsed().as_micros()).unwrap_or(u64::MAX))
 }
 
-/// A record as it is written.
+/// A record as it is written to the file.
 #[derive(Serialize)]
 struct Line<'a> {
     time: WallTime,
@@ -133,7 +134,7 @@ struct Line<'a> {
     record: &'a AuditRecord,
 }
 
-/// What tenants and peers can cause at no cost does not fill the disk.
+/// Limits the records that tenants and peers can cause at no cost, so that these do not fill the disk.
 const FLOOD_LIMITS: FloodLimits = FloodLimits {
     period: Duration::from_secs(1),
     reason: "more of them within a second",
@@ -158,7 +159,7 @@ struct Writer {
     clock: WallClock,
     zero: Instant,
     incarnation: String,
-    /// How many records `lines` has.
+    /// Number of records in `lines`.
     waiting: u64,
 }
 
@@ -170,7 +171,7 @@ impl Writer {
         self.write_out();
         let mut records = VecDeque::new();
         loop {
-            // While something cannot be written, the rest stays in the tray, where it is counted.
+            // While a write fails, the other records stay in the tray, where they are counted.
             let fails = !self.lines.is_empty();
             let orders = if fails {
                 self.tray.wait_to_retry()
@@ -202,7 +203,7 @@ impl Writer {
         self.write_out();
     }
 
-    /// Writes a record of the node's, or counts it in a sum.
+    /// Writes a record of the node's, or adds it to a sum.
     fn enter(&mut self, record: &AuditRecord) {
         self.floods.settle(record.at).iter().for_each(|summed| self.line(summed));
         if self.floods.passes(record) {
@@ -219,7 +220,7 @@ impl Writer {
         self.waiting += 1;
     }
 
-    /// A record of the log itself.
+    /// Returns a record of the log itself.
     fn own(&self, event: AuditEvent) -> AuditRecord {
         AuditRecord::new(moment(self.zero), event)
     }
@@ -258,7 +259,8 @@ impl Writer {
         }
     }
 
-    /// Records until now belong to the old file. They go to the new file only if the old one does not accept them.
+    /// Switches to the new file. Records until now belong to the old file, and go to the new one only if the old one
+    /// does not accept them.
     fn reopen(&mut self) {
         self.write_out();
         match self.log.successor() {

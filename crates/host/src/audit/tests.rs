@@ -37,7 +37,7 @@ impl Rig {
         self.path.clone()
     }
 
-    /// Records a flood: so many of one event of one tenant at one time.
+    /// Records a flood: `count` records of one event of one tenant at one time.
     fn flood(&mut self, count: u32, at: Moment) {
         let tenant: Arc<str> = "red".into();
         let mut records: VecDeque<AuditRecord> = (0..count)
@@ -85,7 +85,7 @@ impl Rig {
     }
 }
 
-/// Each line of a log, as JSON. Every line has to be whole.
+/// Returns each line of a log, as JSON. Every line has to be whole.
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).expect("a log");
     assert!(text.is_empty() || text.ends_with('\n'), "the last line is whole");
@@ -158,7 +158,7 @@ fn a_signal_without_a_renamed_file_changes_nothing() {
     assert_eq!(events(&lines(&rig.path())), ["start", "attach", "attach", "stop"]);
 }
 
-/// A pipe at this path, and the end that reads from it.
+/// Makes a pipe at this path. Returns the end that reads from it.
 fn pipe(path: &Path) -> OwnedFd {
     rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a pipe");
     rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).expect("its other end")
@@ -177,7 +177,7 @@ fn a_log_that_takes_nothing_is_tried_again_and_loses_nothing_that_there_is_room_
     let status = rig.writer.watch().status();
     assert!(status.failing.is_some_and(|why| why.contains("temporarily unavailable")), "it says why");
     assert_eq!(status.written, 0);
-    // Room is made, here by naming another place.
+    // Room is made, here by putting another file at the path.
     std::fs::remove_file(rig.path()).expect("the pipe");
     rig.writer.reopen();
     rig.wait_until("everything to be written", |status| status.written == 101);
@@ -250,7 +250,7 @@ fn a_flood_takes_a_few_lines_and_says_how_many_there_were() {
     assert_eq!(told, 5_001);
 }
 
-/// The pipe is never read, like a file system that has gone.
+/// The pipe is never read, like a file system that does not answer any more.
 #[test]
 fn a_pipe_that_nobody_empties_holds_up_no_end() {
     let folder = tempfile::tempdir().expect("a folder");

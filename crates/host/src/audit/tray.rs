@@ -1,4 +1,4 @@
-//! Passes records from the node's thread, which never waits, to the thread that writes them.
+//! The tray: it passes records from the node's thread, which never waits, to the thread that writes them.
 
 use super::AuditStatus;
 use portcullis_node::AuditRecord;
@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The most records that wait here. Further ones stay in the node's own queue, which counts those that it loses.
+/// The most records that wait in the tray. Further ones stay in the node's own queue, which counts those that it loses.
 const RECORDS_MAX: usize = 16_384;
-/// How long the writer lets records gather after it has written some: waking it costs the node's thread more than a
-/// record does.
+/// Time for which the writer lets records gather after it has written some: waking it costs the node's thread more than
+/// a record does.
 const GATHER: Duration = Duration::from_millis(2);
-/// How long until a failed write is tried again.
+/// Time until a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The state that the two threads share.
@@ -25,21 +25,21 @@ pub(super) struct Tray {
 struct State {
     records: VecDeque<AuditRecord>,
     orders: Orders,
-    /// The writer sleeps until there is something to do.
+    /// Whether the writer sleeps until there is something to do.
     asleep: bool,
     status: AuditStatus,
-    /// How many records were handed over.
+    /// Number of records that the node handed over.
     handed: u64,
-    /// The writer has ended.
+    /// Whether the writer has ended.
     over: bool,
 }
 
 /// Orders to the writer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Orders {
-    /// The file was renamed: write to the file that is at the path.
+    /// Whether the file was renamed: the writer is to write to the file that is at the path now.
     pub reopen: bool,
-    /// No more records will come.
+    /// Whether no more records will follow.
     pub close: bool,
 }
 
@@ -72,13 +72,14 @@ impl Tray {
         change(&mut self.state().status)
     }
 
-    /// The writer has ended.
+    /// Marks the writer as ended.
     fn end(&self) {
         self.state().over = true;
         self.news.notify_all();
     }
 
-    /// Waits until the writer has ended. `false`: it has not, and what it has not written counts as lost.
+    /// Waits until the writer has ended. Returns `false` if it has not: the records that it has not written count as
+    /// lost.
     pub fn wait_for_end(&self, at_most: Duration) -> bool {
         let waited = self.news.wait_timeout_while(self.state(), at_most, |state| !state.over);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -108,17 +109,17 @@ impl Tray {
         std::mem::take(&mut state.orders)
     }
 
-    /// Takes the records that are here into `records`.
+    /// Takes the records in the tray into `records`.
     pub fn take_rest(&self, records: &mut VecDeque<AuditRecord>) {
         std::mem::swap(&mut self.state().records, records);
     }
 
-    /// Waits for orders until it is time to look for records again.
+    /// Waits for orders until it is time to take records again.
     pub fn gather(&self) {
         drop(self.wait_for_orders(GATHER));
     }
 
-    /// Waits for orders until it is time to try a failed write again. Records stay here.
+    /// Waits for orders until it is time to try a failed write again. Records stay in the tray.
     pub fn wait_to_retry(&self) -> Orders {
         std::mem::take(&mut self.wait_for_orders(RETRY).orders)
     }
@@ -139,11 +140,11 @@ impl Drop for WriterEnd {
     }
 }
 
-/// Where the node puts its records.
+/// The node's end of the tray, where it puts its records.
 #[derive(Debug)]
 pub(crate) struct AuditSink {
     tray: Arc<Tray>,
-    /// Taken from the node, but not yet in the tray.
+    /// A record taken from the node that is not yet in the tray.
     held: Option<AuditRecord>,
 }
 
@@ -152,8 +153,8 @@ impl AuditSink {
         Self { tray, held: None }
     }
 
-    /// Moves records on while there is room for them. Never waits. Returns whether the writer held the lock, so that
-    /// this has to be called again soon.
+    /// Moves records from the node into the tray while there is room. Never waits. Returns whether the writer held the
+    /// lock, so that this has to be called again soon.
     pub fn fill(&mut self, mut next: impl FnMut() -> Option<AuditRecord>) -> bool {
         let Some(first) = self.held.take().or_else(&mut next) else { return false };
         self.held = Some(first);
@@ -171,7 +172,7 @@ impl AuditSink {
         false
     }
 
-    /// Moves the last records on, however many there are.
+    /// Moves the last records into the tray, however many there are.
     pub fn drain(&mut self, next: impl FnMut() -> Option<AuditRecord>) {
         let rest = self.held.take().into_iter().chain(std::iter::from_fn(next));
         let mut state = self.tray.state();

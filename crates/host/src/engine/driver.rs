@@ -1,47 +1,47 @@
-//! What the engine's thread needs of a NIC.
+//! The interface of a NIC to the engine's thread.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
 /// A NIC, as the engine's thread drives it.
 pub(crate) trait Driver: Send + 'static {
-    /// The NIC.
+    /// The type of the NIC.
     type Nic;
-    /// What wakes the thread while it sleeps in [`Driver::sleep`].
+    /// The type of the handle that wakes the thread while it sleeps in [`Driver::sleep`].
     type Bell: Bell;
 
-    /// Turns of the NIC for each turn of its resident while there is nothing for the resident to do: the resident's turn adds
-    /// to the next request's latency.
+    /// Turns of the NIC for each turn of its resident while the resident has nothing to do: the resident's turn adds to
+    /// the next request's latency.
     const TURNS_PER_RESIDENT: u32;
-    /// Turns between two looks at the clock while nothing happens.
+    /// Turns between two readings of the clock while nothing happens.
     const TURNS_PER_CLOCK: u32;
 
     /// The NIC.
     fn nic(&mut self) -> &mut Self::Nic;
 
-    /// What wakes the thread. Called once, before the thread starts.
+    /// Returns the handle that wakes the thread. Called once, before the thread starts.
     fn bell(&self) -> Self::Bell;
 
-    /// Has the NIC do a part of its work. Returns whether anything was done.
+    /// Lets the NIC do a part of its work. Returns whether anything was done.
     fn turn(&mut self) -> bool;
 
-    /// Whether the NIC has something for the resident: a completion or an event. Called after each [`Driver::turn`] that has
-    /// done something.
+    /// Whether the NIC has something for the resident: a completion or an event. Called after each [`Driver::turn`]
+    /// that has done something.
     fn has_news(&mut self) -> bool;
 
-    /// Announces that the thread is about to sleep: posters ring from here on.
+    /// Announces that the thread is about to sleep: from here on, posters ring the bell.
     fn announce(&mut self);
 
-    /// Looks everywhere once, before the thread sleeps. Returns whether anything was done.
+    /// Checks all sources of work once, before the thread sleeps. Returns whether anything was done.
     fn turn_all(&mut self) -> bool;
 
-    /// Whether something is under way for which the bell will not ring.
+    /// Whether some work is under way for which no client will ring the bell.
     fn waits_for_time(&self) -> bool;
 
     /// Sleeps until there is something to do, the bell rings, or `at_most` is over.
     fn sleep(&mut self, at_most: Duration);
 
-    /// The thread does not sleep any more.
+    /// Announces that the thread does not sleep any more.
     fn awake(&mut self);
 }
 

@@ -1,7 +1,7 @@
 //! The thread that runs a node and its NIC.
 //!
 //! One thread runs the NIC and its resident (the memory node) in turn, so that neither needs a lock. Other threads hand
-//! it closures ([`Engine::call`]). The thread spins while there is work, then yields, then sleeps. What it needs of a
+//! it closures ([`Engine::call`]). The thread spins while there is work, then yields, then sleeps. Its interface to a
 //! NIC is the [`Driver`]. The engine decides nothing about requests, clients or permissions.
 
 mod driver;
@@ -25,19 +25,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use turn_times::{ThreadTime, TurnTimes};
 
-/// What shares the engine's thread with the NIC.
+/// The component that shares the engine's thread with the NIC.
 pub(crate) trait Resident<N>: Send + 'static {
-    /// Does what there is to do. Returns whether anything was done.
+    /// Does the work that is due. Returns whether anything was done.
     fn turn(&mut self, nic: &mut N, now: Moment) -> bool;
 
-    /// The action that the thread carries out if it dies of a panic, when the resident is gone and every call returns
-    /// [`EngineGone`].
+    /// Returns the action that the thread carries out if it dies of a panic. At that time the resident has been dropped
+    /// and every call returns [`EngineGone`].
     fn on_panic(&self) -> Box<dyn FnOnce() + Send>;
 
-    /// The next moment at which it needs a turn without being called.
+    /// The next moment at which the resident needs a turn without being called.
     fn next_wake(&self) -> Option<Moment>;
 
-    /// The engine ends: takes down what is on the NIC.
+    /// Removes the resident's objects from the NIC, since the engine ends.
     fn end(&mut self, nic: &mut N, now: Moment);
 }
 
@@ -54,10 +54,10 @@ impl Coded for EngineGone {
     }
 }
 
-/// How an engine runs.
+/// The options of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineOptions {
-    /// The processor that its thread stays on.
+    /// The processor to which the thread is pinned.
     pub processor: Option<usize>,
     /// Moment 0 of the engine's time.
     pub zero: Instant,
@@ -100,7 +100,7 @@ impl<D: Driver, R> Handle<D, R> {
     /// Ends the thread, and waits until it has ended.
     ///
     /// # Errors
-    /// It has panicked. Only the first call says so.
+    /// The thread has panicked. Only the first call returns this error.
     fn halt(&self) -> std::thread::Result<()> {
         self.signals.stop.store(true, Ordering::Release);
         self.bell.ring();
@@ -114,7 +114,8 @@ impl<D: Driver, R> Handle<D, R> {
 
 impl<D: Driver, R> Drop for Handle<D, R> {
     fn drop(&mut self) {
-        // Whoever has the last handle may have nothing to do with the node's end. A panic was printed already.
+        // The thread that drops the last handle may have nothing to do with the node's end. A panic was printed
+        // already.
         let _ = self.halt();
     }
 }
@@ -123,7 +124,7 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The machine refuses a thread.
+    /// The machine cannot start a thread.
     pub fn start(driver: D, resident: R, options: EngineOptions) -> std::io::Result<Self> {
         let (commands, receiver) = channel();
         let signals = Arc::<Signals>::default();
@@ -134,7 +135,8 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
             commands: receiver,
             signals: Arc::clone(&signals),
             zero: options.zero,
-            // A thread that is pinned has its processor for itself. Here, so that a node that has started opens no more files.
+            // A thread that is pinned has its processor for itself. The crowd is made here, so that a node that has
+            // started opens no more files.
             crowd: options.processor.map_or_else(Crowd::new, |_| Crowd::none()),
         };
         let on_panic = thread.resident.on_panic();
@@ -142,7 +144,7 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
             if let Some(processor) = options.processor {
                 pin(processor);
             }
-            // What a panic leaves half done is dropped before anybody sees it.
+            // The state that a panic leaves half changed is dropped before any other thread sees it.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| thread.run())) {
                 on_panic();
                 resume_unwind(panic);
@@ -152,7 +154,7 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
         Ok(Self { handle: Arc::new(Handle { commands, signals, bell, thread }) })
     }
 
-    /// Has the engine's thread run `work` between two turns, and returns what it returned.
+    /// Runs `work` on the engine's thread between two turns, and returns its result.
     ///
     /// # Errors
     /// The engine has ended.
@@ -168,7 +170,8 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
         result.recv().map_err(|_| EngineGone)
     }
 
-    /// The same without waiting for it. Work that is handed over in one order is done in that order.
+    /// Hands `work` to the engine's thread without waiting for it. Closures run in the order in which they are handed
+    /// over.
     ///
     /// # Errors
     /// The engine has ended.
@@ -183,8 +186,8 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
         Ok(())
     }
 
-    /// How long its turns with work took: from one turn of the resident to the next, with the turns of the NIC between them.
-    /// Time in which other programs kept its thread from running counts as well.
+    /// Durations of the thread's turns with work: from one turn of the resident to the next, with the turns of the NIC
+    /// between them. Time in which other programs kept the thread from running counts as well.
     pub fn turn_times(&self) -> TurnCounts {
         self.handle.signals.turn_times.counts()
     }
@@ -192,7 +195,7 @@ impl<D: Driver, R: Resident<D::Nic>> Engine<D, R> {
     /// Ends the engine, and waits until it has ended.
     ///
     /// # Errors
-    /// Its thread has panicked. Only the first call says so.
+    /// The engine's thread has panicked. Only the first call returns this error.
     pub fn stop(&self) -> std::thread::Result<()> {
         self.handle.halt()
     }
@@ -212,14 +215,14 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
         let mut idle = Idle::default();
         let mut now = self.now();
         let (mut turns, mut resident_worked) = (0u32, false);
-        // Something was done since the clock was last read, and the NIC did some of it.
+        // `busy`: something was done since the clock was last read. `nic_worked`: the NIC did some of it.
         let (mut busy, mut nic_worked) = (false, false);
         let mut thread = ThreadTime::default();
         while !self.signals.stop.load(Ordering::Acquire) {
             turns = turns.wrapping_add(1);
             let mut worked = self.driver.turn();
             (busy, nic_worked) = (busy | worked, nic_worked | worked);
-            // One-sided accesses do not concern the resident, and the next one waits for its turn to end.
+            // The resident has no part in one-sided accesses, and while it takes a turn the next access waits.
             let has_news = worked && self.driver.has_news();
             if has_news || resident_worked || turns.is_multiple_of(D::TURNS_PER_RESIDENT) {
                 if std::mem::take(&mut nic_worked) || turns.is_multiple_of(D::TURNS_PER_CLOCK) {
@@ -238,7 +241,7 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
             if worked {
                 idle.reset();
             } else if idle.spin_or_yield(|| Duration::from_micros(now.0)) {
-                // What was done since the sleep counts as a turn.
+                // The work done since the sleep counts as a turn.
                 now = self.sleep();
                 (busy, nic_worked) = (true, true);
                 idle.reset();
@@ -268,10 +271,10 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
         ran
     }
 
-    /// Sleeps until there was something to do, or the engine is to stop. Each sleep is announced first, and then the thread looks
-    /// everywhere once more: what was posted before the look is seen, what is posted after it rings. A thread that wakes for nothing
-    /// sleeps again at once, without the time of spinning in which more may come: an idle node costs nothing. Returns the moment
-    /// at which the last look began.
+    /// Sleeps until there was something to do, or the engine is to stop. The thread announces each sleep and then
+    /// checks all sources of work once more: it sees work that was posted before the check, and the poster rings for
+    /// work that is posted after it. If the thread wakes and finds no work, it sleeps again at once, without spinning
+    /// first: an idle node costs nothing. Returns the moment at which the last check began.
     fn sleep(&mut self) -> Moment {
         let looked = loop {
             self.driver.announce();

@@ -1,11 +1,12 @@
-//! What an engine's thread does while there is nothing to do.
+//! Tests of the engine's thread while there is nothing to do.
 
 use super::{Bell, Driver, Engine, EngineOptions, Resident};
 use portcullis_protocol::Moment;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// A NIC that never has anything to do, and whose bell rings for nothing: each sleep ends at once. It reports the turns before each.
+/// A NIC that never has anything to do, and whose bell rings for nothing, so that each sleep ends at once. Before each
+/// sleep it reports the number of turns.
 struct IdleDriver {
     nic: (),
     turns: u64,

@@ -1,4 +1,4 @@
-//! How long turns take: any operation may have to wait for one.
+//! Durations of the engine's turns: any operation may have to wait for a turn.
 
 use portcullis_protocol::Lifetime;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -10,9 +10,9 @@ const BUCKETS: usize = 32;
 
 /// Turns at least this long are also measured in processor time, which takes a system call.
 const LONG: Lifetime = Lifetime(100);
-/// Turns between two readings of the processor time: so many short turns may be counted with a long one. A reading is a
-/// system call, and the client of that turn waits for the call. At one turn in 128 such waits decided the 99th percentile
-/// of a read.
+/// Turns between two readings of the processor time: up to this many short turns may be counted with a long one. A
+/// reading is a system call, and the client of that turn waits for the call. With a reading in one turn of 128, such
+/// waits decided the 99th percentile of a read.
 const TURNS_PER_LOOK: u32 = 1024;
 
 /// A histogram of turns. One thread writes it; all threads may read it.
@@ -28,10 +28,10 @@ pub(super) struct TurnTimes {
 pub(crate) struct TurnCounts {
     /// Turns shorter than 2^index µs, and not in an earlier bucket.
     pub counts: [u64; BUCKETS],
-    /// The longest of all.
+    /// The longest of all turns.
     pub longest: Lifetime,
-    /// The longest in processor time of the thread. Time in which other programs ran is not included, nor, as far as
-    /// the kernel knows, time in which other virtual machines had the processor.
+    /// The longest turn in processor time of the thread. Time in which other programs ran is not included, nor, as far
+    /// as the kernel knows, time in which other virtual machines had the processor.
     pub longest_of_processor: Lifetime,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct ThreadTime {
 }
 
 impl TurnTimes {
-    /// Records a turn that took so long. Only the thread that turns calls this.
+    /// Records a turn of duration `time`. Only the thread that turns calls this.
     pub fn record(&self, time: Lifetime, thread: &mut ThreadTime) {
         if let Some(own) = thread.of_turn(time) {
             self.longest_of_processor.fetch_max(own.0.min(time.0), Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl TurnTimes {
         }
     }
 
-    /// The present counts.
+    /// Returns a copy of the present counts.
     pub fn counts(&self) -> TurnCounts {
         TurnCounts {
             counts: std::array::from_fn(|bucket| self.counts[bucket].load(Ordering::Relaxed)),
@@ -74,7 +74,7 @@ impl Default for ThreadTime {
 }
 
 impl ThreadTime {
-    /// The processor time since the last reading, where that reading is recent and the turn was long.
+    /// Returns the processor time since the last reading, if that reading is recent and the turn was long.
     fn of_turn(&mut self, time: Lifetime) -> Option<Lifetime> {
         self.turns += 1;
         if time < LONG && self.turns < TURNS_PER_LOOK {

@@ -1,4 +1,4 @@
-//! Admitting clients, and on what terms.
+//! Admission of clients, and the terms on which they are admitted.
 
 use super::Rdma;
 use super::peer_probe::PeerProbe;
@@ -11,7 +11,7 @@ use portcullis_node::NodeConfig;
 use portcullis_protocol::ClientId;
 use std::sync::Arc;
 
-/// What a client of this node has to bring.
+/// Returns the terms that a client's end must meet on this node.
 pub(super) fn terms(config: &NodeConfig, limits: PortLimits, unenforced: &[Guarantee]) -> Terms {
     let EndpointSize { data_queue_pairs, send_depth, control_depth, message_bytes, .. } = limits.size(config);
     let unenforced = unenforced.iter().copied().collect();
@@ -27,7 +27,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Admits a client whose queue pairs are at `theirs`. Returns the node's.
+    /// Admits a client whose queue pairs are at `theirs`. Returns the addresses of the node's queue pairs.
     pub fn admit(
         &self,
         tenant: &str,
@@ -35,13 +35,13 @@ impl Entry {
         theirs: Ends,
     ) -> Result<(ClientId, Ends), Reason> {
         self.probe.look(&theirs)?;
-        // Its buffers are its own and do not count.
+        // The client's buffers are in its own memory and do not count.
         let size = self.terms.size(0);
         Ok(self.engine.admit(tenant, process, (theirs, size))?)
     }
 }
 
-/// Admits clients that come over TCP.
+/// Admits clients that attach over TCP.
 #[derive(Debug)]
 pub(super) struct TcpPolicy {
     pub entry: Arc<Entry>,
@@ -56,7 +56,7 @@ impl AdmissionPolicy for TcpPolicy {
 
     fn admit(&self, peer: &Peer, ends: Ends) -> Result<Admitted, Reason> {
         let tenant = peer.tenant_or(self.tenants.get(peer.listener).and_then(Option::as_deref));
-        // Its process is on another machine.
+        // The client's process is on another machine.
         let (client, ends) = self.entry.admit(&tenant, None, ends)?;
         Ok(Admitted { client: client.0, ends })
     }

@@ -1,4 +1,4 @@
-//! Which mechanism a node may use on a device, which is examined, not trusted.
+//! The choice of the mechanism for a node on a device. The device's guarantees are examined, not trusted.
 
 use super::RdmaConfig;
 use crate::HostError;
@@ -8,7 +8,7 @@ use portcullis_ibverbs::{IbNic, WorkRequests};
 use portcullis_nic::{Capabilities, Guarantee, Nic};
 use portcullis_protocol::Mechanism;
 
-/// The device does not keep what the mechanism rests on.
+/// The device does not keep a guarantee that the mechanism rests on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{mechanism} protects nothing on {device}: it needs what the device does not keep, {lacking}. What holds there: \
@@ -17,11 +17,11 @@ use portcullis_protocol::Mechanism;
 pub struct Unenforced {
     /// The device.
     pub device: String,
-    /// What was asked for.
+    /// The mechanism in the configuration.
     pub mechanism: Mechanism,
-    /// The guarantees that it does not keep.
+    /// The guarantees that the device does not keep.
     pub lacking: String,
-    /// The mechanisms that protect on it.
+    /// The mechanisms that protect on this device.
     pub instead: String,
 }
 
@@ -31,7 +31,8 @@ impl Coded for Unenforced {
     }
 }
 
-/// The mechanism for a node that asked for `wanted`, and the guarantees that it rests on and the device does not keep.
+/// Returns the mechanism for a node whose configuration names `wanted`, and the guarantees that it rests on and that
+/// the device does not keep.
 pub(super) fn choose(rdma: &RdmaConfig, wanted: Mechanism) -> Result<(Mechanism, Vec<Guarantee>), HostError> {
     let open = || Ok(IbNic::open(&rdma.device, WorkRequests::default())?);
     let mut capabilities = open()?.capabilities();

@@ -1,4 +1,5 @@
-//! An RDMA device on the engine's thread. The device works by itself; the thread polls for what concerns the node.
+//! An RDMA device on the engine's thread. The device works by itself; the thread polls it for events that concern the
+//! node.
 
 use crate::engine::{Bell, Driver};
 use portcullis_ibverbs::IbNic;
@@ -8,12 +9,12 @@ use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A device, and what wakes the thread that polls it.
+/// A device, and the descriptors that wake the thread that polls it.
 #[derive(Debug)]
 pub(crate) struct DeviceDriver {
     nic: IbNic,
     bell: EventBell,
-    /// The bell, and what else the thread wakes for.
+    /// The bell, and the other descriptors that wake the thread.
     wakes: OwnedFd,
 }
 
@@ -30,7 +31,7 @@ impl DeviceDriver {
         Ok(driver)
     }
 
-    /// Has the thread wake for this descriptor too, until it is closed.
+    /// Makes the thread wake for this descriptor too, until it is closed.
     pub fn watch(&self, descriptor: impl AsFd) -> rustix::io::Result<()> {
         epoll::add(&self.wakes, descriptor, EventData::new_u64(0), EventFlags::IN)
     }
@@ -40,7 +41,7 @@ impl Driver for DeviceDriver {
     type Nic = IbNic;
     type Bell = EventBell;
 
-    /// The resident's turn polls the device.
+    /// One: the resident's turn polls the device.
     const TURNS_PER_RESIDENT: u32 = 1;
     const TURNS_PER_CLOCK: u32 = 1;
 
@@ -72,7 +73,7 @@ impl Driver for DeviceDriver {
 
     fn sleep(&mut self, at_most: Duration) {
         self.nic.sleep(at_most, Some(self.wakes.as_fd()));
-        // Read after every sleep, since a bell that stays rung would end every sleep at once.
+        // The bell is read after every sleep, since a bell that stays rung would end every sleep at once.
         let _ = rustix::io::read(&*self.bell.0, &mut [0; 8]);
     }
 

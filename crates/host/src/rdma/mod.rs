@@ -43,10 +43,10 @@ pub struct RdmaConfig {
     pub device: DeviceChoice,
     /// The ports that clients connect to.
     pub listen: Vec<NetworkListen>,
-    /// Take the best mechanism whose guarantees the device keeps, instead of
+    /// Whether to take the best mechanism whose guarantees the device keeps, instead of
     /// [`NodeConfig::mechanism`](portcullis_node::NodeConfig::mechanism).
     pub pick_mechanism: bool,
-    /// Guarantees that the node does without if the device does not keep them.
+    /// Guarantees that the node may do without, if the device does not keep them.
     pub allow_unenforced: Vec<Guarantee>,
 }
 
@@ -57,9 +57,9 @@ pub(crate) struct Rdma;
 impl Fabric for Rdma {
     type Nic = IbNic;
     type Driver = DeviceDriver;
-    /// Where the client's queue pairs are, and how deep.
+    /// The addresses of the client's queue pairs, and their depths.
     type Request = (Ends, EndpointSize);
-    /// Where the node's queue pairs are.
+    /// The addresses of the node's queue pairs.
     type Reply = Ends;
     type End = ();
     type Leftovers = ();
@@ -75,7 +75,7 @@ impl Fabric for Rdma {
     }
 
     fn destroy(_nic: &mut IbNic, (): ()) -> Option<()> {
-        // The queue pairs are the node's, and there is nothing else.
+        // The queue pairs belong to the node, and the fabric has nothing else for a client.
         None
     }
 }
@@ -140,13 +140,14 @@ pub(crate) fn start(
     })
 }
 
-/// Tenants known beforehand: those with a name, and one more where others may come.
+/// Returns the number of tenants known beforehand: those with a name, and one more if a listener has clients of other
+/// tenants.
 fn tenants_at_least(listen: &[NetworkListen]) -> u64 {
     let tenants: HashSet<Option<&str>> = listen.iter().map(|listen| listen.tenant.as_deref()).collect();
     tenants.len().max(1) as u64
 }
 
-/// Why a machine cannot meet a node's terms.
+/// Error of a machine that cannot meet a node's terms.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientEndError {
@@ -167,10 +168,11 @@ impl Coded for ClientEndError {
     }
 }
 
-/// Makes a client's end that meets the node's terms, with an arena of `arena_bytes`. Returns where its queue pairs are.
+/// Makes a client's end that meets the node's terms, with an arena of `arena_bytes`. Returns the end and the addresses
+/// of its queue pairs.
 ///
 /// # Errors
-/// Says why this machine cannot meet them.
+/// This machine cannot meet the terms: the error gives the reason.
 pub fn client_end(
     terms: &Terms,
     arena_bytes: u64,
@@ -212,7 +214,7 @@ fn refused(error: impl Into<Reason>) -> LocalError {
     LocalError::Refused(error.into())
 }
 
-/// In one process: over when the engine ends, or when the node evicts the client.
+/// The life of a node in the client's own process: it is over when the engine ends, or when the node evicts the client.
 struct Local(Watched);
 
 impl NodeLife for Local {

@@ -1,8 +1,8 @@
 //! Checks that a peer can be reached, before the node's thread has anything to do with the peer.
 //!
 //! The kernel resolves a peer's address when a queue pair is connected to it, and waits a second for an answer that may
-//! never come. A client may name any address. So it is tried here first, on the acceptor's thread, with a queue pair
-//! that is thrown away. After that the kernel knows the address, and the node's thread does not wait.
+//! never arrive. A client may name any address. So the connection is tried here first, on the acceptor's thread, with a
+//! queue pair that is thrown away. After that the kernel knows the address, and the node's thread does not wait.
 
 use portcullis_attach::tls::Ends;
 use portcullis_ibverbs::IbNic;
@@ -29,7 +29,7 @@ impl PeerProbe {
         Ok(Self { nic: Mutex::new(nic), pd, cq })
     }
 
-    /// Checks that each port that is named answers for its address.
+    /// Checks that each port named in `ends` answers at its address.
     pub fn look(&self, ends: &Ends) -> Result<(), Unreachable> {
         let mut seen = HashSet::new();
         for &end in std::iter::once(&ends.control).chain(&ends.data) {

@@ -1,4 +1,4 @@
-//! Which clients get a port, and of what size.
+//! Decides which clients get a port, and of what size.
 
 use super::ports::{PortMemory, PortShare};
 use super::{Software, WatchedEvent};
@@ -23,11 +23,11 @@ pub(super) struct Offers {
     arena_bytes_max: u64,
     memory: Arc<PortMemory>,
     waker: Waker,
-    /// By tenant: a tenant whose clients make ringing slow waits for its own.
+    /// The ringer threads, by tenant: if a tenant's clients make ringing slow, only that tenant waits.
     ringers: Mutex<HashMap<String, Weak<Ringer>>>,
 }
 
-/// Why a client is not offered a port.
+/// Error of a client that is not offered a port.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoOffer {
     #[error(
@@ -45,10 +45,11 @@ pub(super) enum NoOffer {
     Machine(#[from] std::io::Error),
 }
 
-/// The memory of a port, and what wakes the engine for it. Dropped in this order.
+/// The memory of a port, and the objects that wake the engine for it. Dropped in this order.
 #[derive(Debug)]
 pub(super) struct OfferedPort {
-    /// `None`: the client does not wake the engine any more.
+    /// The event with which the client wakes the engine. `None`: it was taken, or the client does not wake the engine any
+    /// more.
     event: Option<WatchedEvent>,
     /// The node's end of the alarm, until the client is admitted.
     alarm: Option<Alarm>,
@@ -61,12 +62,13 @@ pub(super) struct OfferedPort {
 }
 
 impl OfferedPort {
-    /// What the client shares beside the memory: the page that says whether the engine sleeps, and the event.
+    /// Takes the objects that the client shares beside the memory: the page that shows whether the engine sleeps, and
+    /// the event.
     pub fn take_event(&mut self) -> (Mapping, WatchedEvent) {
         (self.page.clone(), self.event.take().expect("an event is taken once"))
     }
 
-    /// The two ends of the alarm, for a client in this process.
+    /// Takes the two ends of the alarm, for a client in this process.
     pub fn take_alarm(&mut self) -> (Alarm, OwnedFd) {
         self.alarm.take().zip(self.watched.take()).expect("an alarm is taken once")
     }
@@ -83,7 +85,7 @@ impl Offers {
         }
     }
 
-    /// The thread that rings for a tenant. It ends with the last of the tenant's ports.
+    /// Returns the thread that rings for a tenant. The thread ends with the last of the tenant's ports.
     fn ringer(&self, tenant: &str) -> std::io::Result<Arc<Ringer>> {
         let mut ringers = self.ringers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ringer) = ringers.get(tenant).and_then(Weak::upgrade) {
@@ -95,7 +97,7 @@ impl Offers {
         Ok(ringer)
     }
 
-    /// The port for a client of `tenant` with an arena of `arena_bytes`. Room for messages is added.
+    /// Makes a port for a client of `tenant` with an arena of `arena_bytes`. Room for messages is added.
     pub fn offer(&self, tenant: &str, arena_bytes: u64) -> Result<OfferedPort, NoOffer> {
         let most = self.arena_bytes_max;
         if arena_bytes > most {
@@ -149,7 +151,7 @@ impl Place for OfferedPort {
     }
 }
 
-/// Admits clients from sockets.
+/// Admits clients that attach at sockets.
 #[derive(Debug)]
 pub(super) struct SocketPolicy {
     pub engine: NodeEngine<Software>,
@@ -158,7 +160,8 @@ pub(super) struct SocketPolicy {
     pub tenants: Vec<Option<String>>,
 }
 
-/// All users of other user namespaces look the same here: they would be one tenant.
+/// The kernel cannot name the client's user. All users of other user namespaces look the same here: they would be one
+/// tenant.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this socket is for users that the kernel can name here, and yours has no number (another user namespace, or \
@@ -167,7 +170,7 @@ pub(super) struct SocketPolicy {
 struct NamelessUser;
 
 impl SocketPolicy {
-    /// The tenant that a client in another process acts for.
+    /// Returns the tenant that a client in another process acts for.
     fn tenant_of(&self, peer: &Peer) -> Result<String, NamelessUser> {
         match (&self.tenants[peer.listener], peer.user) {
             (Some(tenant), _) => Ok(tenant.clone()),

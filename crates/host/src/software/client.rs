@@ -1,4 +1,4 @@
-//! The other end of a port: a client in another process, which maps what its node offers.
+//! The client's end of a port in another process, which maps the memory that its node offers.
 
 use portcullis_attach::unix::{self, AttachError, Offer};
 use portcullis_memory::{Doorbell, Mapping, Watched};
@@ -10,9 +10,9 @@ use std::time::Duration;
 /// A client that is attached.
 #[derive(Debug)]
 pub struct AttachedPort {
-    /// Its end of the NIC.
+    /// The client's end of the NIC.
     pub endpoint: PortEndpoint,
-    /// Its number on the node.
+    /// The client's number on the node.
     pub client: u64,
 }
 
@@ -21,10 +21,10 @@ pub struct AttachedPort {
 #[error("what the node offers has not the size of a port")]
 struct NotAPort;
 
-/// Asks the node at `path` for a port with an arena of `arena_bytes`.
+/// Requests a port with an arena of `arena_bytes` from the node at `path`.
 ///
 /// # Errors
-/// No node, no answer within `within`, a refusal, or no memory.
+/// There is no node, no answer within `within`, or not enough memory; or the node refuses.
 pub fn attach(path: &Path, arena_bytes: u64, within: Duration) -> Result<AttachedPort, AttachError> {
     let attached = unix::attach(path, arena_bytes, within, |offer| {
         let Offer { size, memory_bytes, memory, page, event, alarm } = offer;

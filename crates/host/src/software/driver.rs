@@ -5,7 +5,7 @@ use portcullis_memory::Waker;
 use portcullis_softnic::SoftNic;
 use std::time::Duration;
 
-/// The software NIC, and what wakes it.
+/// The software NIC, and the waker of its thread.
 #[derive(Debug)]
 pub(crate) struct SoftwareDriver {
     pub nic: SoftNic,

@@ -34,7 +34,7 @@ pub(crate) struct Software;
 impl Fabric for Software {
     type Nic = SoftNic;
     type Driver = SoftwareDriver;
-    /// The port's memory, its size, and what wakes a program that waits for a descriptor.
+    /// The port's memory, its size, and the alarm that wakes a program that waits for a descriptor.
     type Request = (Mapping, EndpointSize, Alarm);
     /// The key of the client's arena.
     type Reply = Lkey;
@@ -153,7 +153,7 @@ fn refused(error: impl Into<Reason>) -> LocalError {
     LocalError::Refused(error.into())
 }
 
-/// What ends with a client in the node's own process, in this order.
+/// The objects that end with a client in the node's own process, in this order.
 struct LocalDeparture {
     _event: WatchedEvent,
     _departure: Departure<Software>,

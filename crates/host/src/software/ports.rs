@@ -1,4 +1,5 @@
-//! How much memory clients' ports may take. The node fills and locks all of it, so it is memory of the machine.
+//! The limit on the memory of clients' ports. The node fills and locks all of it, so each port takes physical memory of
+//! the machine.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -32,7 +33,7 @@ pub(super) struct NoMemory {
     tenant: String,
 }
 
-/// The memory of one port. It is free again when this is dropped.
+/// The memory of one port. It is free again when this value is dropped.
 #[derive(Debug)]
 pub(super) struct PortShare {
     memory: Arc<PortMemory>,
@@ -48,7 +49,7 @@ impl PortMemory {
     /// Takes `bytes` for a port of `tenant`. However much a tenant has, as much stays free for others.
     ///
     /// # Errors
-    /// Says why not, for the person who runs the client.
+    /// The memory is not available. The error gives the reason, for the person who runs the client.
     pub fn take(self: &Arc<Self>, tenant: &str, bytes: u64) -> Result<PortShare, NoMemory> {
         let mut taken = self.taken();
         let its = taken.by_tenant.get(tenant).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Admitting clients over UDP.
+//! Admission of clients over UDP.
 
 use super::{Port, UdpConfig, open, terms};
 use crate::fabric::{Fabric, NodeEngine};
@@ -14,15 +14,15 @@ use portcullis_protocol::{ClientId, Incarnation, MESSAGE_BYTES};
 use std::fmt::Debug;
 use std::net::SocketAddr;
 
-/// Admits clients that come over TCP.
+/// Admits clients that attach over TCP.
 #[derive(Debug)]
 struct UdpPolicy<F: Fabric> {
     engine: NodeEngine<F>,
-    /// By listener: what its clients have to know, and the tenant that they act for if they have no certificates.
+    /// For each listener, the terms of its clients, and the tenant that they act for if they have no certificates.
     listeners: Vec<(OneShotTerms, Option<String>)>,
 }
 
-/// A control message has a fixed size.
+/// The message does not have the fixed size of a control message.
 #[derive(Debug, thiserror::Error)]
 #[error("a message of {0} bytes, where {MESSAGE_BYTES} are said")]
 struct MessageLength(usize);
@@ -54,7 +54,7 @@ impl<F: Fabric> AdmissionPolicy for UdpPolicy<F> {
     }
 }
 
-/// The ports of a node for clients over UDP, from before the node exists until it takes clients in.
+/// The ports of a node for clients over UDP, from before the node exists until it accepts clients.
 #[derive(Debug)]
 pub(crate) struct UdpListeners {
     config: UdpConfig,
@@ -64,10 +64,11 @@ pub(crate) struct UdpListeners {
 }
 
 impl UdpListeners {
-    /// Listens at all ports of a node's configuration. `None`: it has no place for such clients.
+    /// Listens at all ports of a node's configuration. Returns `None` if the configuration has no ports for such
+    /// clients.
     ///
     /// # Errors
-    /// Says which port cannot be had, and why.
+    /// A port cannot be opened: the error names the port and the reason.
     pub fn listen(config: &HostConfig) -> Result<Option<Self>, ListenError> {
         let Some(udp) = &config.udp else { return Ok(None) };
         let ports = udp.listen.iter().map(open).collect::<Result<Vec<Port>, _>>()?;
@@ -77,10 +78,10 @@ impl UdpListeners {
         Ok(Some(Self { config: udp.clone(), listeners, terms, sockets }))
     }
 
-    /// Has the node serve what comes to the ports. The engine has to wake for that: `watch` sees each socket.
-    ///
+    /// Makes the node serve the packets that arrive at the ports. The engine has to wake for them, so `watch` gets each
+    /// socket.
     /// # Errors
-    /// Those of `watch`.
+    /// The errors of `watch`.
     pub fn serve<F: Fabric>(
         &mut self,
         resident: &mut NodeResident<F>,
@@ -96,10 +97,10 @@ impl UdpListeners {
         Ok(())
     }
 
-    /// Starts taking clients in. Returns where they connect.
+    /// Starts to accept clients. Returns the addresses at which they connect.
     ///
     /// # Errors
-    /// The machine refuses a thread or descriptors.
+    /// The machine has no thread or no descriptors left.
     pub fn start<F: Fabric>(
         self,
         engine: NodeEngine<F>,

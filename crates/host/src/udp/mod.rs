@@ -1,8 +1,8 @@
-//! Clients over UDP, on a node of any fabric: their accesses are encrypted operations without connections (crate `onerma`), and
-//! they attach over TCP with mutual TLS, over which their control messages travel as well.
+//! Clients over UDP, on a node of any fabric. Their accesses are encrypted operations without connections (crate
+//! `onerma`). They attach over TCP with mutual TLS, and that connection carries their control messages as well.
 //!
-//! A client has no queue pairs, and no end here that would have to be made: what the node keeps is its place among the clients
-//! and the regions of its permissions.
+//! Such a client has no queue pairs, so the node makes no end for it. The node keeps only the client's place among the
+//! clients and the regions of its permissions.
 
 mod admission;
 mod sockets;
@@ -20,22 +20,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use table::SharedRegions;
 
-/// How often a free port is looked for that is free for TCP and for UDP.
+/// Attempts to find a free port that is free for TCP and for UDP.
 const PORTS_TRIED: u32 = 16;
 
-/// A node's places for clients over UDP.
+/// The configuration of a node for clients over UDP.
 #[derive(Clone, Debug)]
 pub struct UdpConfig {
     /// The ports that clients connect to. The UDP port has the same number.
     pub listen: Vec<NetworkListen>,
-    /// Places in the table of regions: the most permissions of such clients.
+    /// Entries of the table of regions: the most permissions of such clients.
     pub regions_max: u32,
-    /// Bytes of the largest datagram that the node sends and takes.
+    /// Bytes of the largest datagram that the node sends and accepts.
     pub datagram_max: u32,
 }
 
 impl UdpConfig {
-    /// Places in the table of regions, unless somebody says otherwise.
+    /// The default number of entries of the table of regions.
     pub const REGIONS_MAX: u32 = 1 << 16;
 }
 
@@ -45,7 +45,8 @@ impl Default for UdpConfig {
     }
 }
 
-/// The sizes of a node's end. How long a change may take bounds what a client may wait (see `InitiatorLimits::timeout`).
+/// Returns the sizes of a node's end. The longest time of a change bounds the time that a client may wait (see
+/// `InitiatorLimits::timeout`).
 fn limits(config: &UdpConfig) -> ResponderLimits {
     ResponderLimits {
         packet_max: config.datagram_max as usize,
@@ -57,7 +58,7 @@ fn limits(config: &UdpConfig) -> ResponderLimits {
     }
 }
 
-/// How long a change may be under way at the node.
+/// The longest time that a change may be under way at the node.
 const CHANGE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A port for TCP and for UDP.
@@ -76,7 +77,8 @@ fn open(listen: &NetworkListen) -> Result<Port, ListenError> {
         tries += 1;
         match NodeSocket::bind(local) {
             Ok(socket) => return Ok(Port { listener, socket }),
-            // Another program has this number for UDP. A number that nobody has asked for is tried again.
+            // Another program has this number for UDP. If the configuration requires no particular number, another one
+            // is tried.
             Err(_) if address.ends_with(":0") && tries < PORTS_TRIED => {}
             Err(source) => {
                 return Err(ListenError::Machine { address: format!("{local} (UDP)"), source });
@@ -86,13 +88,13 @@ fn open(listen: &NetworkListen) -> Result<Port, ListenError> {
 }
 
 impl Port {
-    /// Where clients connect.
+    /// The address at which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.listener.local_address()
     }
 }
 
-/// The node's end of operations on `memory`, and the regions for its node.
+/// Makes the node's end of operations on `memory`.
 pub(crate) fn make_end<M: portcullis_nic::Memory>(
     config: &UdpConfig,
     incarnation: Incarnation,
@@ -102,12 +104,12 @@ pub(crate) fn make_end<M: portcullis_nic::Memory>(
     Arc::new(Mutex::new(Responder::new(memory, table, limits(config))))
 }
 
-/// The table of that end, for the node.
+/// Returns the table of that end, for the node.
 pub(crate) fn regions<M>(end: &Arc<Mutex<Responder<M>>>) -> SharedRegions<M> {
     SharedRegions::new(Arc::clone(end))
 }
 
-/// What clients of a port have to know.
+/// Returns the terms of a port, which its clients need.
 fn terms(config: &UdpConfig, port: &Port, control_depth: u32) -> OneShotTerms {
     OneShotTerms { port: port.address().port(), control_depth, datagram_max: config.datagram_max }
 }

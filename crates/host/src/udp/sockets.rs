@@ -1,5 +1,5 @@
-//! The sockets of a node, on the engine's thread: datagrams come in and go out in batches, and whatever is refused is told to
-//! the node.
+//! The sockets of a node, on the engine's thread: datagrams are received and sent in batches, and refused operations
+//! are reported to the node.
 
 use portcullis_nic::{Memory, Nic};
 use portcullis_node::Node;
@@ -8,7 +8,8 @@ use portcullis_protocol::{Lifetime, Moment};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a sleeping engine leaves answers alone for which a socket had no room: nothing announces that there is room again.
+/// Time after which a sleeping engine sends again the answers for which a socket had no room: no event announces that
+/// there is room again.
 const AGAIN_AFTER: Lifetime = Lifetime::millis(1);
 
 /// A node's sockets and its end of operations.
@@ -16,7 +17,7 @@ const AGAIN_AFTER: Lifetime = Lifetime::millis(1);
 pub(crate) struct UdpEnd<M> {
     responder: Arc<Mutex<Responder<M>>>,
     sockets: Vec<NodeSocket>,
-    /// When a socket is asked again that had no room for answers.
+    /// The moment at which a socket that had no room for answers is tried again.
     again: Option<Moment>,
 }
 
@@ -25,7 +26,8 @@ impl<M: Memory> UdpEnd<M> {
         Self { responder, sockets, again: None }
     }
 
-    /// Takes in what has come, answers it, and tells the node what was refused. Returns whether there was anything.
+    /// Receives datagrams, answers them, and reports refused operations to the node. Returns whether there was anything
+    /// to do.
     pub fn turn<N: Nic>(&mut self, node: &mut Node<N>, now: Moment) -> bool {
         let at = Duration::from_micros(now.0);
         let mut responder = self.responder.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +39,7 @@ impl<M: Memory> UdpEnd<M> {
         self.again = is_behind.then(|| Moment(now.0.saturating_add(AGAIN_AFTER.0)));
         responder.handle_timeout(at);
         let refusals: Vec<Refused> = std::iter::from_fn(|| responder.poll_refusal()).collect();
-        // The node may close regions for what it is told.
+        // The node may close regions when it handles a refusal, and closing takes the lock.
         drop(responder);
         for refused in refusals {
             tell(node, &refused, now);
@@ -45,7 +47,7 @@ impl<M: Memory> UdpEnd<M> {
         worked
     }
 
-    /// When it wants a turn without being called.
+    /// The next moment at which this end needs a turn without being called.
     pub fn next_wake(&self) -> Option<Moment> {
         let due = self.responder.lock().unwrap_or_else(PoisonError::into_inner).next_timeout();
         let due = due.map(|due| Moment(u64::try_from(due.as_micros()).unwrap_or(u64::MAX).saturating_add(1)));
@@ -53,7 +55,7 @@ impl<M: Memory> UdpEnd<M> {
     }
 }
 
-/// Has the node charge a refused operation. Of what no key has sealed the node hears nothing.
+/// Makes the node charge a refused operation. An operation that no key has sealed is dropped without a report.
 fn tell<N: Nic>(node: &mut Node<N>, refused: &Refused, now: Moment) {
     if let Some((client, packet, access)) = refused.to_charge() {
         node.handle_refused_operation(client, packet, access, now);

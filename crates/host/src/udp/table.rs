@@ -7,7 +7,7 @@ use portcullis_protocol::{HolderKey, RegionName, Rights};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The regions of a responder that somebody else drives, on the same thread.
+/// The regions of a responder that another component drives, on the same thread.
 #[derive(Debug)]
 pub(crate) struct SharedRegions<M>(Arc<Mutex<Responder<M>>>);
 
@@ -32,7 +32,7 @@ impl<M: Memory + Debug + Send> Regions for SharedRegions<M> {
     fn open(&mut self, region: OpenRegion) -> Option<(RegionName, HolderKey)> {
         let OpenRegion { client, host, address, offset, length, lifetime_word, rights } = region;
         let mut key = [0; 32];
-        // A machine without random numbers opens nothing.
+        // On a machine without random numbers no region is opened.
         getrandom::fill(&mut key).ok()?;
         let RemoteAddress(address) = address;
         let region = Region {
