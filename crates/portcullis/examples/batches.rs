@@ -1,4 +1,4 @@
-//! Many small requests with few doorbells. Permissions are asked for together, atomics are posted together, and the
+//! Many small requests with few doorbells. Permissions are requested together, atomics are posted together, and the
 //! outcomes are taken one by one.
 //!
 //! ```text
@@ -24,11 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         session.revoke(counter)?;
     }
 
-    // One message for each permission. One doorbell covers as many messages as the control queue holds.
+    // Each permission takes one message. One doorbell covers as many messages as the control queue holds.
     let asks: Vec<_> = objects.iter().map(|&object| Acquire::object(object).shared()).collect();
     let held = session.acquire_all(&asks)?.into_iter().collect::<Result<Vec<_>, Error>>()?;
 
-    // One doorbell and one completion for all of these operations. Each operation has its own outcome.
+    // All of these operations take one doorbell and one completion. Each operation has its own outcome.
     let now = session.now();
     let mut batch = session.client().batch();
     let mut operations = Vec::new();

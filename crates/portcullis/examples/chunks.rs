@@ -1,13 +1,14 @@
-//! Memory that the node's NIC hands out alone, and small objects in it without a message for each (OneSidedMW).
+//! Memory that the node's NIC allocates without the node's CPU, and small objects in it without a message for each
+//! (OneSidedMW).
 //!
 //! ```text
 //! cargo run --release --example chunks                                   a node of its own
 //! cargo run --release --example chunks -- shm:portcullis.sock           a node that runs, with `serve --chunks 4096`
 //! ```
 //!
-//! A *chunk* is memory of one session: no other session can read it, and it has no deadline. Use it for what a program keeps
-//! to itself: a cache, an index, pages that do not fit into its own memory. For memory that others are to read, allocate an
-//! object of the node instead (`Session::allocate`).
+//! A *chunk* is memory of one session: no other session can read it, and it has no deadline. Use chunks for private
+//! data of a program: a cache, an index, pages that do not fit into its own memory. For memory that other sessions are
+//! to read, allocate an object of the node instead (`Session::allocate`).
 
 use portcullis::host::{Host, HostConfig};
 use portcullis::{
@@ -17,23 +18,23 @@ use std::time::Instant;
 
 const CHUNKS: u64 = 4096;
 const CHUNK_BYTES: u64 = 8 << 10;
-/// What this example allocates and frees: once one by one, and once as a batch.
+/// Number of chunks that this example allocates and frees: once one by one, and once as a batch.
 const MANY: usize = 1024;
 const NOTES: usize = 10_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut session, node) = session()?;
 
-    // Here the node's CPU makes two workers on its NIC for this session. It has no part in anything below.
+    // Here the node's CPU makes two workers on its NIC for this session. The CPU has no part in anything below.
     let mut chunks = session.chunks(ChunkOptions::default())?;
     let messages = node.as_ref().map(|node| node.counters().control_messages);
     println!("{} bytes a chunk, {} chunks at the most", chunks.terms().chunk_bytes, chunks.terms().quota);
 
-    // A chunk is full of zeros, and taken by reads, writes and atomics like any permission.
+    // A new chunk is full of zeros. Reads, writes and atomics take it like any permission.
     let chunk = chunks.allocate(&mut session)?;
     session.write(&chunk, 0, b"only this session can read this")?;
     assert_eq!(session.fetch_and_add(&chunk, 4096, 1)?, 0);
-    // Once it is freed, it is zeroed, and this session's keys open it no more.
+    // After the free, the chunk is zeroed, and this session's keys no longer open it.
     chunks.free(&mut session, chunk)?;
 
     // A batch has sixteen requests under way, and takes a sixteenth of the round trips.
@@ -48,7 +49,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     chunks.free_many(&mut session, many)?;
     println!("{MANY} chunks one by one: {one_by_one:.0?}, as a batch: {:.0?}", started.elapsed());
 
-    // Small objects share chunks by their size. One costs no message and no access, except where a chunk is needed for it.
+    // Small objects share chunks by their size. A small object costs no message and no access, unless it needs a new
+    // chunk.
     let mut notes = Vec::new();
     for number in 0..NOTES {
         let text = format!("note {number}: {}", "x".repeat(number % 200));
@@ -58,12 +60,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     print_occupancy("with all notes", &chunks.occupancy());
 
-    // A note ends where its bytes end, although the chunk goes on: the library refuses this, and nothing was sent.
+    // A note ends with its own bytes, although the chunk has bytes behind it: the library refuses this write and sends
+    // nothing.
     let beyond = session.write(&notes[7], notes[7].length(), b"!").expect_err("the neighbour's byte");
     println!("beyond a note's end: {beyond}");
     assert!(text_of(&mut session, &notes[1234])?.starts_with("note 1234: xxx"));
 
-    // Chunks without objects go back to the node, except for a few that are kept for the next objects.
+    // Chunks without objects are given back to the node, except for a few that are kept for later objects.
     for note in notes.drain(..) {
         chunks.free_object(&mut session, note)?;
     }
@@ -88,7 +91,7 @@ fn print_occupancy(when: &str, found: &Occupancy) {
     println!("  {bytes_live} of {bytes_held} bytes live, in {} size classes", classes.len());
 }
 
-/// A session with the node at the given address, or with a node of the example's own that has chunks.
+/// Returns a session with the node at the given address, or with a node of the example's own that has chunks.
 fn session() -> Result<(Session, Option<Host>), Box<dyn std::error::Error>> {
     if let Some(address) = std::env::args().nth(1) {
         return Ok((connect(&address)?, None));

@@ -1,6 +1,6 @@
-//! A session inside a program's own event loop. No call waits: the program takes results as they come and extends a
-//! lease on the way. The loop waits for two descriptors at once: the session's, and a socket that another thread sends
-//! lines to. Each line is stored in remote memory.
+//! A session inside a program's own event loop. No call waits: the program takes results as they arrive and also
+//! extends a lease. The loop waits for two descriptors at once: the session's, and a socket to which another thread
+//! sends lines. The program stores each line in remote memory.
 //!
 //! ```text
 //! cargo run --release --example event_loop                               a node of its own
@@ -43,7 +43,7 @@ impl Loop {
         Ok(())
     }
 
-    /// Takes the results of what has ended.
+    /// Takes the results of operations and calls that have ended.
     fn take(&mut self, session: &mut Session) -> Result<(), Error> {
         let mut ended = Vec::new();
         session.client().drain(&mut ended);
@@ -60,7 +60,7 @@ impl Loop {
         session.client().over().map_or(Ok(()), Err)
     }
 
-    /// Extends the lease when it is due, and returns how long it is until then.
+    /// Extends the lease if that is due, and returns the time until it is due.
     fn extend(&mut self, session: &mut Session) -> Result<Duration, Error> {
         let now = session.now();
         let left = self.log.lease().deadline().since(now);

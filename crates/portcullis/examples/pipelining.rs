@@ -1,4 +1,5 @@
-//! Reads that overlap: as many as the queue holds are under way, and each result is looked at in place when it comes.
+//! Reads that overlap: as many as the queue holds are under way, and the program reads each result in place when it
+//! arrives.
 //!
 //! ```text
 //! cargo run --release --example pipelining                               a node of its own
@@ -34,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if under_way == 0 {
             break;
         }
-        // Waits for at least one result and takes all that have come.
+        // Waits for at least one result and takes all that have arrived.
         session.wait_until(|client| {
             client.drain(&mut ended);
             (!ended.is_empty()).then_some(())

@@ -1,4 +1,4 @@
-//! The address of a node: its three forms, and how they are read and printed.
+//! The address of a node: its three forms, and how they are parsed and printed.
 
 use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
@@ -10,18 +10,18 @@ use std::str::FromStr;
 pub enum Address {
     /// `shm:PATH`: a node on this machine, at a Unix socket. Data moves through shared memory.
     Shm(PathBuf),
-    /// `rdma:HOST:PORT`: a node that is reached over RDMA. At that port both sides exchange the addresses of their
-    /// queue pairs.
+    /// `rdma:HOST:PORT`: a node that clients reach over RDMA. At that port client and node exchange the addresses of
+    /// their queue pairs.
     #[cfg(feature = "rdma")]
     Rdma(String),
-    /// `udp:HOST:PORT`: a node that is reached over UDP, with every access encrypted. At that TCP port the client proves who it
-    /// is.
+    /// `udp:HOST:PORT`: a node that clients reach over UDP, with every access encrypted. At that TCP port the client
+    /// proves its identity.
     #[cfg(feature = "udp")]
     Udp(String),
 }
 
 impl Address {
-    /// The `HOST:PORT` of an address over a network. `None`: a socket of this machine.
+    /// Returns the `HOST:PORT` of an address over a network. `None`: the address is a socket of this machine.
     #[must_use]
     pub fn network_place(&self) -> Option<&str> {
         match self {
@@ -33,7 +33,7 @@ impl Address {
         }
     }
 
-    /// The same kind of address at another `HOST:PORT`. A socket stays as it is.
+    /// Returns the same kind of address at another `HOST:PORT`. A socket stays as it is.
     #[must_use]
     pub fn at_network_place(&self, place: String) -> Self {
         let _ = &place;
@@ -46,7 +46,7 @@ impl Address {
         }
     }
 
-    /// Whether a node is reached over RDMA there. A program that was built without RDMA reads no such address.
+    /// Returns whether clients reach the node over RDMA. A program that was built without RDMA accepts no such address.
     #[must_use]
     pub fn is_over_rdma(&self) -> bool {
         match self {
@@ -57,7 +57,7 @@ impl Address {
     }
 }
 
-/// Why a text is no address that a session can be opened at.
+/// The reason why a text is no address at which a session can be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnknownAddress {
@@ -67,13 +67,13 @@ pub enum UnknownAddress {
          rdma:node1:7471, udp:HOST:PORT, for example udp:node1:7472, or name:NAME, for example name:bank/node1"
     )]
     Malformed(String),
-    /// The address is one over RDMA, and this program was built without RDMA.
+    /// The address is for RDMA, and this program was built without RDMA.
     #[error(
         "{0:?} is a node's address over RDMA, and this program was built without: build the crate portcullis with its \
          feature \"rdma\""
     )]
     WithoutRdma(String),
-    /// The address is one over UDP, and this program was built without UDP.
+    /// The address is for UDP, and this program was built without UDP.
     #[error(
         "{0:?} is a node's address over UDP, and this program was built without: build the crate portcullis with its \
          feature \"udp\""
@@ -136,7 +136,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// An address is serialized as its text. A path that is not UTF-8 has no text and is refused.
+/// Serialization of an address as its text. A path that is not UTF-8 has no text and is refused.
 #[cfg(feature = "serde")]
 mod as_serde {
     use super::Address;

@@ -7,10 +7,11 @@ use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::ChunkTerms;
 use std::sync::Arc;
 
-/// How a session's chunks are used.
+/// Options for the use of a session's chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkOptions {
-    /// Chunks without small objects that the session keeps for the next ones. The others go back to the node at once.
+    /// Number of chunks without small objects that the session keeps for later objects. It gives further ones back to
+    /// the node at once.
     pub free_max: usize,
 }
 
@@ -22,32 +23,32 @@ impl Default for ChunkOptions {
 
 /// Chunks of the node's memory for one session, which the node's NIC allocates and frees alone, and small objects in them.
 ///
-/// It borrows no session, so that the session can be used while objects live: each call that may need the node takes the
-/// session, and it must always be the one that [`Session::chunks`] was called on. Otherwise the call ends with
-/// [`Error::ForeignChunk`].
+/// The allocator borrows no session, so that the session can be used while objects live. Each call that may need the
+/// node takes the session as an argument. It must always be the session on which [`Session::chunks`] was called;
+/// otherwise the call ends with [`Error::ForeignChunk`].
 ///
-/// What `offload::ChunkPool` is on the node, all chunks that there are, is not this: this has the ones that one session
-/// holds.
+/// This is not the node's `offload::ChunkPool`, which has all chunks of the node: the allocator has the chunks that one
+/// session holds.
 ///
 /// # Small objects
-/// [`allocate_object`](Self::allocate_object) costs no message and no access, except where all chunks of a size class are
-/// full: then it allocates a chunk. A chunk has objects of one class. A chunk without objects serves any class, and goes
-/// back to the node if there are more of them than [`ChunkOptions::free_max`].
+/// [`allocate_object`](Self::allocate_object) costs no message and no access, unless all chunks of a size class are
+/// full: then it allocates a chunk. A chunk has objects of one class. A chunk without objects serves any class, and is
+/// given back to the node if there are more of them than [`ChunkOptions::free_max`].
 ///
-/// The bytes of an object are whatever this session has last written there, and zeros where it has written nothing.
+/// An object holds whatever this session has last written to its bytes, and zeros if it has written nothing.
 #[derive(Debug)]
 #[must_use = "its chunks stay allocated until the session ends, or they are given back"]
 pub struct ChunkAllocator {
     terms: ChunkTerms,
     objects: SmallObjects<Bare>,
-    /// The session's list of dropped permissions, which no other session has: it tells whose allocator this is.
+    /// The session's list of dropped permissions, which no other session has: it identifies the allocator's session.
     owner: Dropped,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
-    /// An allocator of chunks and of small objects in them. The first of a session has the node make the session's workers,
-    /// which is the node's CPU's only part in it. Several of one session share them, and the session's quota, and nothing
-    /// else.
+    /// Makes an allocator of chunks and of small objects in them. The first allocator of a session requests the
+    /// session's workers, and this is the only part that the node's CPU has. Several allocators of one session share
+    /// only these workers and the session's quota.
     ///
     /// # Errors
     /// As [`Session::join_chunks`].
@@ -62,7 +63,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
 }
 
 impl ChunkAllocator {
-    /// What the node has said about the session's chunks: how long a chunk is, and how many the session may hold.
+    /// Returns the node's terms for the session's chunks, such as the length of a chunk and the number of chunks that
+    /// the session may hold.
     #[must_use]
     pub fn terms(&self) -> ChunkTerms {
         self.terms
@@ -72,7 +74,7 @@ impl ChunkAllocator {
         if Arc::ptr_eq(&self.owner, &session.dropped()) { Ok(()) } else { Err(Error::ForeignChunk) }
     }
 
-    /// Allocates a chunk, full of zeros. No small object is ever in it.
+    /// Allocates a zeroed chunk. The allocator never places small objects in it.
     ///
     /// # Errors
     /// As [`Session::allocate_chunk`].
@@ -122,8 +124,8 @@ impl ChunkAllocator {
     /// Allocates an object of at most a chunk's bytes.
     ///
     /// # Errors
-    /// [`Error::SmallObjectTooLong`], no bytes were asked for, or as [`Session::allocate_chunk`] where another chunk is
-    /// needed.
+    /// [`Error::SmallObjectTooLong`], the caller requested no bytes, or as [`Session::allocate_chunk`] if another chunk
+    /// is needed.
     pub fn allocate_object<E: VerbsEndpoint, C: Clock>(
         &mut self,
         session: &mut Session<E, C>,
@@ -138,10 +140,11 @@ impl ChunkAllocator {
         }
     }
 
-    /// Allocates objects of the same length, and the chunks that they need at once.
+    /// Allocates objects of the same length, and allocates the chunks that they need together.
     ///
     /// # Errors
-    /// As [`ChunkAllocator::allocate_object`]. No object was allocated then; chunks that were are kept for others.
+    /// As [`ChunkAllocator::allocate_object`]. No object was allocated then; chunks that were allocated are kept for
+    /// other objects.
     pub fn allocate_objects<E: VerbsEndpoint, C: Clock>(
         &mut self,
         session: &mut Session<E, C>,
@@ -172,12 +175,13 @@ impl ChunkAllocator {
         Ok(objects)
     }
 
-    /// Frees an object. Its chunk goes back to the node if it has no other and enough are kept.
+    /// Frees an object. Gives its chunk back to the node if the chunk has no other object and enough chunks are kept.
     ///
-    /// Operations still under way on the object race with that: take their outcomes first.
+    /// Operations still under way on the object race with its end: take their outcomes first.
     ///
     /// # Errors
-    /// [`NotFreed`]: the object is another allocator's and comes back, or its chunk could not be freed.
+    /// [`NotFreed`]: the object belongs to another allocator and is returned to the caller, or its chunk could not be
+    /// freed.
     pub fn free_object<E: VerbsEndpoint, C: Clock>(
         &mut self,
         session: &mut Session<E, C>,
@@ -194,10 +198,11 @@ impl ChunkAllocator {
         Ok(())
     }
 
-    /// Gives all chunks without objects back to the node, also those that would be kept. Returns how many.
+    /// Gives all chunks without objects back to the node, including those that the allocator would keep. Returns their
+    /// number.
     ///
     /// # Errors
-    /// As [`Session::free_chunks`]. Chunks that are left are kept for further objects.
+    /// As [`Session::free_chunks`]. The allocator keeps chunks that were not given back.
     pub fn give_back_free<E: VerbsEndpoint, C: Clock>(
         &mut self,
         session: &mut Session<E, C>,
@@ -214,8 +219,8 @@ impl ChunkAllocator {
         }
     }
 
-    /// What the chunks with small objects, and those kept for them, are used for. Chunks of
-    /// [`allocate`](Self::allocate) are not among them.
+    /// Returns the use of the chunks with small objects, and of the chunks that are kept for them. Chunks of
+    /// [`allocate`](Self::allocate) are not counted.
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
         self.objects.occupancy()

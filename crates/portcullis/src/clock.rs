@@ -1,14 +1,14 @@
-//! The clock of a session: its leases are measured on this clock, and its waits let time pass with it.
+//! The clock of a session, which measures its leases and lets time pass in its waits.
 
 use portcullis_protocol::Moment;
 use std::time::Instant;
 
-/// The time of a session, and the ways in which a wait passes time between two looks for an answer.
+/// Returns the time of a session, and passes time between two polls of a wait.
 pub trait Clock: Clone {
-    /// How often a wait looks for an answer before it begins to yield.
+    /// Number of polls of a wait before it begins to yield.
     const SPINS: u32 = 4_000;
 
-    /// The time now. It never goes back.
+    /// Returns the present time, which never goes back.
     fn now(&self) -> Moment;
 
     /// Passes a very short time without leaving the processor.

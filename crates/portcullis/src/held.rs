@@ -5,7 +5,7 @@ use portcullis_nic::GuaranteeSet;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
-/// What happens to a permission when its holder drops it.
+/// The end of a permission whose holder drops it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AtDrop {
     /// The session revokes it with its next call. The permission ends with the session at the latest.
@@ -15,10 +15,11 @@ pub enum AtDrop {
     Expire,
 }
 
-/// A [`BarePermission`](crate::BarePermission), and what happens to it when this is dropped.
+/// A [`BarePermission`](crate::BarePermission) that ends when this value is dropped, in the way that [`AtDrop`]
+/// selects.
 #[derive(Debug)]
 pub struct Permission {
-    /// `None` only after it was taken out.
+    /// `None` only after the bare permission was taken out.
     bare: Option<Bare>,
     at_drop: AtDrop,
     dropped: Dropped,
@@ -38,8 +39,8 @@ impl Permission {
         self
     }
 
-    /// The guarantees that this permission needs and the node's device does not give. The set is empty unless the node
-    /// was started with `--allow-unenforced`.
+    /// Returns the guarantees that this permission needs and the node's device does not give. The set is empty unless
+    /// the node was started with `--allow-unenforced`.
     #[must_use]
     pub fn unenforced(&self) -> GuaranteeSet {
         self.unenforced
@@ -52,7 +53,7 @@ impl Permission {
         self
     }
 
-    /// The bare permission. The caller has to revoke it, or let it expire.
+    /// Returns the bare permission. The caller must revoke it, or let it expire.
     #[must_use]
     pub fn into_bare(mut self) -> Option<Bare> {
         self.bare.take()

@@ -1,5 +1,5 @@
 //! A node inside a program, on the software NIC or on an RDMA device. A host has a thread that drives the node, the
-//! addresses that clients come to, and the audit log.
+//! addresses at which clients attach, and the audit log.
 
 #[cfg(feature = "udp")]
 pub use portcullis_host::UdpConfig;
@@ -28,8 +28,8 @@ impl Host {
     /// Starts a node.
     ///
     /// # Errors
-    /// The configuration contradicts itself, the device does not give a guarantee that is needed, or the machine
-    /// refuses a resource.
+    /// The configuration contradicts itself, the device does not give a necessary guarantee, or the machine refuses a
+    /// resource.
     pub fn start(config: HostConfig) -> Result<Self, HostError> {
         portcullis_host::Host::start(config).map(Self)
     }
@@ -43,7 +43,7 @@ impl Host {
     }
 }
 
-/// The part of a host that needs no sessions.
+/// Gives access to the part of a host that needs no sessions.
 impl Deref for Host {
     type Target = portcullis_host::Host;
 

@@ -10,12 +10,13 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A permission is extended when less than one part in this many of its time is left.
+/// Divisor of the extension time: the keeper extends a permission when less than this fraction of the extension time is
+/// left.
 const EXTEND_AT_PART: u64 = 2;
 /// The longest sleep of a keeper.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// A permission that the keeper extends. The keeper stops when this is dropped.
+/// A permission that the keeper extends. The keeper stops extending it when this value is dropped.
 #[derive(Debug)]
 pub struct Kept {
     state: Arc<State>,
@@ -33,8 +34,8 @@ impl Kept {
         Self { state: Arc::new(State { lease, by, over: AtomicBool::new(false) }) }
     }
 
-    /// Whether the keeper still extends the permission. It stops when the node has refused, or when the permission has
-    /// ended.
+    /// Returns whether the keeper still extends the permission. The keeper stops when the node has refused, or when the
+    /// permission has ended.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         !self.state.over.load(Ordering::Acquire)
@@ -103,7 +104,7 @@ pub struct Tending<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> 
 }
 
 impl<E: VerbsEndpoint, C: Clock> Tending<E, C> {
-    /// Begins without leases.
+    /// Makes a keeper without leases.
     pub fn new(session: Session<E, C>) -> Self {
         Self { session, kept: Vec::new() }
     }
@@ -115,11 +116,11 @@ impl<E: VerbsEndpoint, C: Clock> Tending<E, C> {
         kept
     }
 
-    /// Extends the leases that are due, and forgets those that are no longer to be kept. Returns how long the next turn
+    /// Extends the leases that are due, and drops those that no longer have to be kept. Returns how long the next turn
     /// can wait.
     pub fn tend(&mut self) -> Duration {
         let Self { session, kept } = self;
-        // A node that does not answer for one lease answers for none: the others have their turn at the next.
+        // A node that does not answer for one lease answers for none, so the other leases wait for the next turn.
         let mut is_silent = false;
         kept.retain(|weak| {
             is_silent || weak.upgrade().is_some_and(|state| tend(session, &state, &mut is_silent))
@@ -128,7 +129,7 @@ impl<E: VerbsEndpoint, C: Clock> Tending<E, C> {
     }
 }
 
-/// How long the keeper's thread may sleep.
+/// Time for which the keeper's thread may sleep.
 fn next_extension(kept: &[Weak<State>], now: Moment) -> Duration {
     let due = kept.iter().filter_map(Weak::upgrade).map(|state| due_at(&state));
     due.map(|due| Duration::from(due.since(now))).min().unwrap_or(SLEEP_MAX).min(SLEEP_MAX)
@@ -139,7 +140,8 @@ fn due_at(state: &State) -> Moment {
     Moment(state.lease.deadline().0.saturating_sub(margin.0))
 }
 
-/// Extends a lease if it is due. Returns whether it is still to be kept. `is_silent`: set where the node has not answered in time.
+/// Extends a lease if it is due. Returns whether the keeper has to keep it further. Sets `is_silent` if the node has
+/// not answered in time.
 fn tend<E: VerbsEndpoint, C: Clock>(
     session: &mut Session<E, C>,
     state: &State,
@@ -157,8 +159,7 @@ fn tend<E: VerbsEndpoint, C: Clock>(
     }
     let result =
         session.client().extend_to(now, &state.lease, asked).and_then(|call| session.wait_call(call));
-    // The node refuses at its longest lifetime, or after its final notice. Then the permission keeps the deadline that
-    // it has.
+    // The node refuses at its longest lifetime, or after its final notice. Then the permission keeps its deadline.
     *is_silent = matches!(result, Err(Error::TimedOut { .. }));
     let goes_on = result.is_ok() || *is_silent;
     if !goes_on {

@@ -22,7 +22,7 @@
 //! # }
 //! ```
 //!
-//! [`connect`] and [`Session`] are the simple way: calls that wait for their answer. [`Session::client`] is for batches
+//! [`connect`] and [`Session`] are the simple way: their calls wait for the answer. [`Session::client`] is for batches
 //! and for many requests in flight. [`host`] runs a node inside a program; the `portcullis` program runs a node by
 //! itself.
 #![forbid(unsafe_code)]

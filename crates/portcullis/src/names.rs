@@ -1,7 +1,7 @@
-//! Nodes by name: `name:TENANT/NODE` is looked up in the cluster's directory.
+//! Nodes by name: a session looks up `name:TENANT/NODE` in the cluster's directory.
 //!
-//! A name is looked up once, when a session is opened. What the session opens for itself later goes to the same address. A name
-//! leads to addresses and never to another name.
+//! A name is looked up once, when a session is opened. Connections that the session opens later use the same address. A
+//! name stands for addresses and never for another name.
 
 use crate::{Address, UnknownAddress};
 pub use portcullis_directory::{
@@ -16,58 +16,58 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The environment variable that says where the directory is, for example `etcd:http://127.0.0.1:2379`.
+/// The environment variable with the address of the directory, for example `etcd:http://127.0.0.1:2379`.
 pub const DIRECTORY_VARIABLE: &str = "PORTCULLIS_DIRECTORY";
 /// The environment variable that names a folder with `ca.pem`, `client.pem` and `client-key.pem`, for a directory at `https://`.
 pub const CERTIFICATES_VARIABLE: &str = "PORTCULLIS_DIRECTORY_CERTIFICATES";
 
-/// What a name begins with where a node's address can stand.
+/// Prefix of a name in a text that may also be a node's address.
 const NAME: &str = "name:";
 
-/// Where a session looks up the names of nodes.
+/// The directory in which a session looks up the names of nodes.
 #[derive(Clone, Debug, Default)]
 pub enum Names {
-    /// In the directory that the environment names: [`DIRECTORY_VARIABLE`], [`CERTIFICATES_VARIABLE`].
+    /// The directory that the environment names: [`DIRECTORY_VARIABLE`], [`CERTIFICATES_VARIABLE`].
     #[default]
     OfEnvironment,
-    /// In the directory there.
+    /// The directory at a place, opened with these options.
     At(Place, OpenOptions),
-    /// In this one.
+    /// This directory.
     In(Arc<dyn Directory>),
 }
 
-/// Why no node was found by its name.
+/// The reason why no node was found by its name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
-    /// The text is no name. The caller's mistake.
+    /// The caller's mistake: the text is no name.
     #[error("{text:?} is no name of a node: {source}")]
     Name {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The reason why it is no name.
         source: NameError,
     },
-    /// Nobody has said where the directory is. The caller's mistake.
+    /// The caller's mistake: neither the environment nor the options name a directory.
     #[error(
         "name:{0} cannot be looked up, because nobody has said where the directory is: set {DIRECTORY_VARIABLE}, for example to \
          etcd:http://127.0.0.1:2379, or SessionOptions::names"
     )]
     NoDirectory(Name),
-    /// The directory is away, or has no such name for this tenant.
+    /// The directory cannot be reached, or has no such name for this tenant.
     #[error("name:{name}: {source}{}", advice(.source, .name))]
     Directory {
         /// The name.
         name: Name,
-        /// What the directory said.
+        /// The error of the directory.
         source: DirectoryError,
     },
-    /// The name stands for something else. The caller's mistake.
+    /// The caller's mistake: the name stands for something other than a node.
     #[error("name:{name} is {kind}, and no memory node")]
     AnotherKind {
         /// The name.
         name: Name,
-        /// What it stands for.
+        /// The kind of thing that the name stands for.
         kind: &'static str,
     },
     /// None of the node's addresses leads to it from here.
@@ -75,7 +75,7 @@ pub enum FindError {
     Nowhere {
         /// The name.
         name: Name,
-        /// Each address, and why it does not lead there.
+        /// Each address, and the reason why it does not lead to the node.
         tried: Vec<(String, String)>,
     },
 }
@@ -93,7 +93,7 @@ impl Coded for FindError {
 }
 
 impl FindError {
-    /// Whether the caller has to say something else, rather than the cluster to be mended.
+    /// Returns whether the caller must change the call. Otherwise the cluster must be repaired.
     #[must_use]
     pub const fn is_callers(&self) -> bool {
         match self {
@@ -128,14 +128,15 @@ fn listed(tried: &[(String, String)]) -> String {
     })
 }
 
-/// The name in a text that stands where a node's address can. `None`: it is no `name:…`.
+/// Returns the name in a text that may also be a node's address. `None`: the text does not begin with `name:`.
 pub(crate) fn name_in(text: &str) -> Option<Result<Name, FindError>> {
     let name = text.strip_prefix(NAME)?;
     let error = |source| FindError::Name { text: text.to_owned(), source };
     Some(Name::new(name).map_err(error))
 }
 
-/// What was found under a name: addresses that may lead to the node from here, the nearest first, and those that do not.
+/// The addresses found under a name: those that may lead to the node from here, the nearest first, and those that do
+/// not, with the reasons.
 #[derive(Debug)]
 pub(crate) struct Candidates {
     pub addresses: Vec<Address>,
@@ -181,17 +182,17 @@ impl Names {
     }
 }
 
-/// How a directory is opened whose certificates are in this folder, if it has any.
+/// Returns the options for opening a directory with the certificates in this folder, if there is one.
 ///
 /// # Errors
-/// They cannot be used.
+/// The certificates cannot be used.
 #[cfg(feature = "etcd")]
 pub fn open_options(certificates: Option<&Path>) -> Result<OpenOptions, DirectoryError> {
     let identity = certificates.map(portcullis_directory::etcd::Identity::load).transpose()?;
     Ok(OpenOptions { identity, ..OpenOptions::default() })
 }
 
-/// How a directory is opened whose certificates are in this folder, if it has any.
+/// Returns the options for opening a directory with the certificates in this folder, if there is one.
 ///
 /// # Errors
 /// None: this program was built without directories that have certificates.
@@ -200,20 +201,21 @@ pub fn open_options(_: Option<&Path>) -> Result<OpenOptions, DirectoryError> {
     Ok(OpenOptions::default())
 }
 
-/// The tenant that a process acts for whose user says nothing else: as nodes name it.
+/// The tenant of this process's user if the user names no other: the name that nodes give to it.
 fn own_tenant() -> TenantName {
     let user = rustix::process::geteuid().as_raw();
     TenantName::new(&format!("uid:{user}")).expect("a user is a tenant")
 }
 
-/// The address, if it leads from here to who has registered it. Others have written it.
+/// Returns the address if it leads from here to the process that has registered it. The address is untrusted: another
+/// process has written it.
 fn usable(registered: &portcullis_directory::Address) -> Result<Address, String> {
     let scoped = ScopedAddress::parse(registered).ok_or("it has a scope that this program does not know")?;
     scoped.check().map_err(|error: NotHere| error.to_string())?;
     scoped.text().parse().map_err(|error: UnknownAddress| error.to_string())
 }
 
-/// Nearer ones are tried first.
+/// The address's rank by distance. Addresses with a lower rank are tried first.
 fn distance(address: &Address) -> u8 {
     match address {
         Address::Shm(_) => 0,
@@ -224,11 +226,11 @@ fn distance(address: &Address) -> u8 {
     }
 }
 
-/// A node's name, the tenant whose it is, and where it is served: what a [`Registration`] keeps. Everybody may look it up: whom the
-/// node lets in is the node's decision.
+/// Makes the entry that a [`Registration`] keeps for a node: the node's name, its tenant, and its addresses. Every
+/// tenant may look it up, since the node itself decides which clients it accepts.
 ///
 /// # Errors
-/// The first part of the name is no tenant, or the addresses are none that a directory takes.
+/// The first part of the name is no tenant, or a directory does not accept the addresses.
 pub fn node_holding(
     name: Name,
     addresses: &[ScopedAddress],

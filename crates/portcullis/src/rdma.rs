@@ -11,17 +11,17 @@ use portcullis_nic::GuaranteeSet;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// How a session reaches nodes at `rdma:HOST:PORT`.
+/// Options of a session with a node at `rdma:HOST:PORT`.
 #[derive(Clone, Debug)]
 pub struct RdmaOptions {
     /// The device of this machine to use.
     pub device: DeviceChoice,
-    /// How this client and the node prove their identity.
+    /// The means by which this client and the node prove their identity.
     pub security: ClientSecurity,
 }
 
 impl Default for RdmaOptions {
-    /// The only device of this machine, and no certificates. This is enough for nodes on this machine.
+    /// Selects the only device of this machine, and no certificates. This is enough for nodes on this machine.
     fn default() -> Self {
         Self { device: DeviceChoice::default(), security: ClientSecurity::Plain { anywhere: false } }
     }

@@ -1,10 +1,10 @@
-//! Which failures to connect may be gone at a later attempt.
+//! Classification of failures to connect: those after which a later attempt may succeed.
 
 use crate::{ConnectError, PortAttachError};
 
 impl ConnectError {
-    /// Whether another attempt may succeed although the caller changes nothing: the node is not there yet, is too slow,
-    /// or refuses for now.
+    /// Returns whether another attempt may succeed although the caller changes nothing: the node is not there yet, is
+    /// too slow, or refuses for now.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {

@@ -31,30 +31,30 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a session's arena by default.
 const ARENA_BYTES: u64 = 4 << 20;
-/// How long an attach, an operation and a call may take by default.
+/// Default time that an attach, an operation or a call may take.
 const WITHIN: Lifetime = Lifetime::seconds(5);
-/// The longest that an attach may take, whatever the options say.
+/// The longest time that an attach may take, whatever the options set.
 const ATTACH_MAX: Lifetime = Lifetime::seconds(86_400);
-/// How long a wait yields before it sleeps. The limit is a time and not a count, because one yield can take
+/// Time for which a wait yields before it sleeps. The limit is a time and not a count, because one yield can take
 /// milliseconds on a busy machine.
 const YIELD_FOR: Lifetime = Lifetime::micros(500);
-/// The longest sleep. It bounds how long the session does not notice that the node has ended.
+/// The longest sleep. It bounds the time until the session notices that the node has ended.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
-/// A session that polls asks whether its node is still there when it has not heard from the node for this long.
+/// Time without a result after which a session that polls checks whether its node is still alive.
 const LIFE_CHECKED_EVERY: Lifetime = Lifetime::millis(5);
 
-/// How a session is set up.
+/// Options of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Bytes of the arena that buffers come from.
+    /// Bytes of the arena that holds the buffers.
     pub arena_bytes: u64,
     /// The client's limits.
     pub client: ClientConfig,
     /// For how long the attach, and each operation and call of the session, may wait for the node. Then it ends with
-    /// [`Error::TimedOut`], and the session goes on. A request that may wait at the node for what others hold has that time besides
-    /// ([`Acquire::wait`]); a long transfer has it for each of its pieces. 5 s by default.
+    /// [`Error::TimedOut`], and the session continues. A request that may wait at the node for other holders has that
+    /// waiting time besides ([`Acquire::wait`]); a long transfer has the limit for each of its pieces. 5 s by default.
     pub within: Lifetime,
-    /// Where the names of nodes are looked up.
+    /// The directory in which the names of nodes are looked up.
     pub names: Names,
     /// Options for nodes that are reached over RDMA.
     #[cfg(feature = "rdma")]
@@ -79,7 +79,7 @@ impl Default for SessionOptions {
     }
 }
 
-/// Why a session could not be opened.
+/// The reason why a session could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -92,11 +92,11 @@ pub enum ConnectError {
     /// The node gave the client no port.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// There is no control connection to the node.
+    /// No control connection to the node could be made.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Rdma(#[from] RdmaAttachError),
-    /// There is no session over UDP.
+    /// No session over UDP could be made.
     #[cfg(feature = "udp")]
     #[error(transparent)]
     Udp(#[from] UdpError),
@@ -104,7 +104,7 @@ pub enum ConnectError {
     #[cfg(feature = "rdma")]
     #[error("the RDMA device fails: {0}")]
     Device(#[from] portcullis_nic::VerbsError),
-    /// The arena is too small for what the client itself needs.
+    /// The arena is too small for the client's own messages and words.
     #[error(transparent)]
     Client(#[from] Error),
     /// The node in this process has ended, or refuses the client.
@@ -130,14 +130,15 @@ impl Coded for ConnectError {
     }
 }
 
-/// Connects to the node at `address`, for example `shm:/run/portcullis.sock`; or to the one with a name, for example
+/// Connects to the node at `address`, for example `shm:/run/portcullis.sock`; or to the node with a name, for example
 /// `name:bank/node1`, which is looked up in the directory of [`SessionOptions::names`].
 ///
-/// Of a node with several addresses the nearest is taken that works: shared memory before RDMA before UDP. The name is looked up
-/// once: what the session opens for itself later goes to the same address.
+/// If a node has several addresses, this function tries them in order of distance and uses the first that works: shared
+/// memory before RDMA before UDP. The name is looked up once: connections that the session opens later use the same
+/// address.
 ///
 /// # Errors
-/// The address is unknown, there is no node at it, or the node refuses.
+/// The address is unknown, no node answers at it, or the node refuses.
 pub fn connect(address: &str) -> Result<Session, ConnectError> {
     connect_with(address, SessionOptions::default())
 }
@@ -153,7 +154,7 @@ pub fn connect_with(address: &str, options: SessionOptions) -> Result<Session, C
     }
 }
 
-/// Tries the addresses that are registered under a name, one after another.
+/// Connects to the first address registered under a name that works.
 fn connect_by_name(name: &Name, options: &SessionOptions) -> Result<Session, ConnectError> {
     let Candidates { addresses, left_out: mut tried } = options.names.find(name)?;
     for address in addresses {
@@ -210,22 +211,22 @@ pub struct Session<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> 
     opener: Option<Opener>,
     keeper: Option<Keeper>,
     looks: u32,
-    /// When the present wait began to yield.
+    /// The moment at which the present wait began to yield.
     yielding_since: Moment,
-    /// When the session last knew that the node was there.
+    /// The moment at which the session last knew that the node was alive.
     heard: Moment,
     quiet: Quiet,
-    // This field is last: the node learns of the session's end only when nothing of the session is used any more.
+    // This field is last: the node is notified of the session's end only after the session's other fields are dropped.
     _departure: Option<Departure>,
 }
 
-/// Since when nothing has ended in the present wait.
+/// The time for which no operation or call has ended in the present wait.
 #[derive(Clone, Copy, Debug)]
 struct Quiet {
-    /// How many operations and calls had ended then.
+    /// Number of operations and calls that had ended by `since`.
     ended: u64,
     since: Moment,
-    /// For longer than the session's limit.
+    /// Whether nothing has ended for longer than the session's limit.
     for_too_long: bool,
 }
 
@@ -235,7 +236,7 @@ impl<E: VerbsEndpoint, C: Clock> std::fmt::Debug for Session<E, C> {
     }
 }
 
-/// The part that only sessions of programs have: they come from an address, and more sessions can be opened at it.
+/// The methods that only sessions of programs have: such a session has an address, at which it can open more sessions.
 impl Session {
     pub(crate) fn new(
         endpoint: SessionEndpoint,
@@ -248,20 +249,20 @@ impl Session {
         Ok(Self { opener: Some(opener), _departure: departure, ..session })
     }
 
-    /// The same session, with a node whose device does not give all the guarantees that permissions need.
+    /// Records the guarantees that permissions need and the node's device does not give.
     pub(crate) fn without(mut self, unenforced: GuaranteeSet) -> Self {
         self.unenforced = unenforced;
         self
     }
 
-    /// An instant on the session's clock, for callers that have read a clock already.
+    /// Converts an instant to the session's clock, for callers that have read a clock already.
     #[must_use]
     pub fn at(&self, instant: Instant) -> Moment {
         self.clock.at(instant)
     }
 
-    /// Opens another session of the same tenant with the same node: for what cannot share this one, such as another thread
-    /// or a structure.
+    /// Opens another session of the same tenant with the same node, for a user that cannot share this one, such as
+    /// another thread or a structure.
     ///
     /// # Errors
     /// As [`connect`].
@@ -269,9 +270,9 @@ impl Session {
         self.opener.as_ref().ok_or_else(|| ConnectError::Host("no opener".to_owned()))?()
     }
 
-    /// Keeps a permission extended, `by` at a time. This goes on until the returned value is dropped, the node refuses,
-    /// or the node's longest lifetime is reached. A separate thread extends the permission through a second session.
-    /// That is possible because a permission works on every queue pair of its tenant.
+    /// Keeps a permission extended, `by` at a time, until the returned value is dropped, the node refuses, or the
+    /// node's longest lifetime is reached. A separate thread extends the permission through a second session. That is
+    /// possible because a permission works on every queue pair of its tenant.
     ///
     /// # Errors
     /// The second session could not be opened.
@@ -287,10 +288,10 @@ impl Session {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
-    /// Opens a session over a new, unused end. `number` is the client's number on its node.
+    /// Makes a session over a new, unused endpoint. `number` is the client's number on its node.
     ///
     /// # Errors
-    /// [`Error::ArenaFull`]: the arena is too small for what the client itself needs.
+    /// [`Error::ArenaFull`]: the arena is too small for the client's own messages and words.
     pub fn over(endpoint: E, number: u64, config: ClientConfig, clock: C) -> Result<Self, Error> {
         let now = clock.now();
         Ok(Self {
@@ -309,45 +310,45 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         })
     }
 
-    /// The same session with a limit: for how long an operation or a call may wait for the node. See [`SessionOptions::within`]. A
-    /// session of [`Session::over`] has none at first.
+    /// Sets for how long an operation or a call may wait for the node. See [`SessionOptions::within`]. A session of
+    /// [`Session::over`] has no limit at first.
     #[must_use]
     pub fn limited_to(mut self, within: Lifetime) -> Self {
         self.client.limit_to(Some(within));
         self
     }
 
-    /// For how long an operation or a call may wait for the node. `None`: as long as it takes.
+    /// Returns for how long an operation or a call may wait for the node. `None`: there is no limit.
     #[must_use]
     pub fn within(&self) -> Option<Lifetime> {
         self.client.limit()
     }
 
-    /// The client's number on its node. The audit log names the client by it.
+    /// Returns the client's number on its node. The audit log names the client by it.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The time on the session's clock, on which its leases are measured.
+    /// Returns the time on the session's clock, on which its leases are measured.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.clock.now()
     }
 
-    /// The session's clock.
+    /// Returns the session's clock.
     #[must_use]
     pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// Where permissions go that are dropped. No other session has the same.
+    /// The list of the session's dropped permissions. Each session has a list of its own.
     pub(crate) fn dropped(&self) -> Dropped {
         Arc::clone(&self.dropped)
     }
 
-    /// The client library underneath, for operations that do not wait and for batches. [`Session::wait`] and
-    /// [`Session::wait_call`] wait for the outcomes of what it begins.
+    /// Returns the client library underneath, for operations that do not wait and for batches. [`Session::wait`] and
+    /// [`Session::wait_call`] wait for the outcomes of its operations and calls.
     pub fn client(&mut self) -> &mut Client<E> {
         &mut self.client
     }
@@ -385,7 +386,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.permission(answer)
     }
 
-    /// Holds a bare permission that a call of this session's client was granted: when it is dropped, the session revokes it.
+    /// Converts a bare permission that this session's client was granted into one that the session revokes when it is
+    /// dropped.
     #[must_use]
     pub fn hold(&self, bare: BarePermission) -> Permission {
         Permission::new(bare, Arc::clone(&self.dropped)).without(self.unenforced)
@@ -458,8 +460,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait_call(call).map(|_| ())
     }
 
-    /// Frees an object with its members, whether it was kept or not. When this returns, nobody is granted anything of them any
-    /// more: no permission, no name, no share. Permissions that there are stay; the memory goes with the last one.
+    /// Frees an object with its members, whether it was kept or not. After the return the node grants no permission
+    /// over them, no name and no share to any client. Existing permissions stay, and the memory is freed when the last
+    /// of them ends.
     ///
     /// # Errors
     /// The object is gone, the object belongs to another node, or the node is gone.
@@ -476,11 +479,12 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.free_with(object, Holders::End)
     }
 
-    /// Frees an object as [`Session::free`] does, and waits until the last permission over it has ended. When this returns, the
-    /// memory is free. A permission of this session counts as well: end it before.
+    /// Frees an object as [`Session::free`] does, and waits until the last permission over it has ended. When this
+    /// returns, the memory is free. A permission of this session counts as well: end it before the call.
     ///
     /// # Errors
-    /// As [`Session::free`], and [`Error::TimedOut`]: the object is freed, and has a holder still. The call may be repeated.
+    /// As [`Session::free`], and [`Error::TimedOut`]: the object is freed, but still has a holder. The call may be
+    /// repeated.
     pub fn free_and_wait(&mut self, object: ObjectRef) -> Result<(), Error> {
         self.free_with(object, Holders::Await)
     }
@@ -490,10 +494,11 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait_call(call).map(|_| ())
     }
 
-    /// Keeps an object for another time from here on. [`Keep::No`]: the object goes once its last permission has ended.
+    /// Changes for how long the node keeps an object. [`Keep::No`]: the object is freed once its last permission has
+    /// ended.
     ///
-    /// A program that allocates without [`Allocate::keep`], writes the reference down and only then keeps the object
-    /// loses nothing if it dies in between: an object that nobody knows of is not kept.
+    /// A program can allocate without [`Allocate::keep`], store the reference and only then keep the object. If the
+    /// program dies in between, the node does not keep an object whose reference is lost.
     ///
     /// # Errors
     /// The node keeps no object for that long, the object is gone, or the node is gone.
@@ -535,8 +540,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait(operation)?.result
     }
 
-    /// The permissions that were dropped and are not revoked yet. The next [`Session::allocate`] or [`Session::acquire`]
-    /// would revoke them: who takes them does it instead.
+    /// Takes the permissions that were dropped and are not revoked yet. The next [`Session::allocate`] or
+    /// [`Session::acquire`] would have revoked them, so the caller must revoke them instead.
     #[must_use = "a permission that nobody revokes lives until its deadline"]
     pub fn take_dropped(&mut self) -> Vec<BarePermission> {
         std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner))
@@ -550,7 +555,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
                 // A refusal means that the permission had ended already, which is what the caller wanted.
                 Ok(()) | Err(Error::Refused(_)) => {}
                 Err(error) => {
-                    // The others are revoked the next time.
+                    // The remaining permissions are revoked by the next call.
                     self.dropped.lock().unwrap_or_else(PoisonError::into_inner).extend(dropped);
                     return Err(error);
                 }
@@ -596,7 +601,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// The node is gone. An error of the operation itself is in the outcome, also [`Error::TimedOut`].
     #[inline]
     pub fn wait(&mut self, operation: Operation) -> Result<Outcome<E::Memory>, Error> {
-        // The client ends it within the limit.
+        // No limit is needed here: the client ends the operation within the session's limit.
         self.wait_until_by(Moment(u64::MAX), |client| client.take(operation))
     }
 
@@ -605,22 +610,24 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// The node refuses, has not answered within the session's limit ([`Error::TimedOut`]), or is gone.
     pub fn wait_call(&mut self, call: Call) -> Result<Answer, Error> {
-        // The client ends it within the limit, to which comes what it may wait at the node.
+        // No limit is needed here: the client ends the call within the session's limit plus the time that the request
+        // may wait at the node.
         self.wait_until_by(Moment(u64::MAX), |client| client.take_call(call))?
     }
 
     /// Polls until `done` returns a value: spins, then yields, then sleeps. Notices when the node is gone.
     ///
     /// # Errors
-    /// `done` has returned nothing, and the node is gone, or nothing of the session has ended for its limit
-    /// ([`Error::TimedOut`]; [`SessionOptions::within`]).
+    /// `done` has returned nothing, and the node is gone, or no operation or call of the session has ended within its
+    /// limit ([`Error::TimedOut`]; [`SessionOptions::within`]).
     #[inline]
     pub fn wait_until<T>(&mut self, done: impl FnMut(&mut Client<E>) -> Option<T>) -> Result<T, Error> {
         self.wait_while_something_ends("a wait for the session", done)
     }
 
-    /// As [`Session::wait_until`]. `done` is also called at `by`, on the session's clock, if nothing has happened until
-    /// then; after that, when it is called rests on what happens. It lasts until `done` returns a value, however long that is.
+    /// Polls until `done` returns a value, however long that takes. `done` is also called at `by`, on the session's
+    /// clock, if nothing has happened until then; after `by` the times of its calls depend on the session's events.
+    /// Otherwise like [`Session::wait_until`].
     ///
     /// # Errors
     /// The session is over.
@@ -663,7 +670,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
                 self.pause(by);
             }
             self.looks += 1;
-            // The clock is read only when a completion that depends on the time has come in.
+            // The clock is read only after a completion that depends on the time has arrived.
             if self.client.take_in() {
                 let now = self.time_to_judge_by();
                 self.client.judge(now);
@@ -671,7 +678,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         }
     }
 
-    /// The time by which new completions are judged.
+    /// Returns the time by which new completions are judged.
     #[inline]
     fn time_to_judge_by(&mut self) -> Moment {
         if !planted::is(Fault::WaitJudgesByOldTime) || self.looks.is_multiple_of(64) {
@@ -680,14 +687,15 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.heard
     }
 
-    /// Notices when the node is gone. A wait that lasts does so by itself. One that polls must, now and then.
+    /// Checks whether the node is gone, and ends the session if it is. A long wait checks this itself; a caller that
+    /// polls must call this from time to time.
     pub fn look_for_node(&mut self) {
         if !self.client.endpoint().node_alive() {
             self.client.node_gone();
         }
     }
 
-    /// Passes a little time between two looks for an answer, until `by` at the longest.
+    /// Passes a little time between two polls, until `by` at the longest.
     fn pause(&mut self, by: Moment) {
         if self.looks < C::SPINS {
             self.clock.spin();
@@ -709,7 +717,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         }
     }
 
-    /// Notes since when nothing has ended. A wait for room or for a condition lasts a little longer than what it waits for may.
+    /// Notes since when no operation or call has ended. A wait for room or for a condition may last a little longer
+    /// than an operation or a call, so that these end first.
     fn note_quiet(&mut self, now: Moment) {
         let ended = self.client.ended();
         if self.looks == C::SPINS || ended != self.quiet.ended {
@@ -719,7 +728,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         }
     }
 
-    /// Takes in what has happened, without waiting. Returns how many operations and calls have ended.
+    /// Handles new completions, without waiting. Returns how many operations and calls have ended.
     pub fn poll(&mut self) -> usize {
         self.client.take_in();
         let now = self.clock.now();
@@ -727,7 +736,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         if ended > 0 {
             self.heard = now;
         } else if now.since(self.heard) > LIFE_CHECKED_EVERY {
-            // Asking the kernel costs as much as several operations, so the session does not ask at each poll.
+            // A call to the kernel costs as much as several operations, so the session does not check at each poll.
             self.heard = now;
             if !self.client.endpoint().node_alive() {
                 self.client.node_gone();

@@ -1,9 +1,9 @@
-//! Sizes as people write them, on the command line and in other languages: `64`, `4KiB`, `1GiB`.
+//! Sizes as people write them on the command line and in bindings of other languages: `64`, `4KiB`, `1GiB`.
 
 /// Parses a number of bytes with an optional unit of 1024.
 ///
 /// # Errors
-/// An explanation for the person who typed it.
+/// The text is no size. The error explains this to the person who typed it.
 pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -19,30 +19,31 @@ use std::time::{Duration, Instant};
 const SLOTS: u32 = 1024;
 /// Bytes that may be on their way to a session, unless its socket has room for less.
 const WINDOW_MAX: usize = 1 << 20;
-/// The same at least.
+/// The least number of bytes that may be on their way to a session.
 const WINDOW_MIN: usize = 8 * OPERATION_MAX as usize;
-/// How long an operation waits for its answer: longer than a node waits for the data of a change, by more than the clocks of
-/// two machines differ in that time.
+/// Time for which an operation waits for its answer. It is longer than the time for which a node waits for the data of
+/// a change, by more than the clocks of two machines drift apart in that time.
 const TIMEOUT: Duration = Duration::from_millis(60);
 
-/// How a session reaches nodes at `udp:HOST:PORT`.
+/// Options of a session with a node at `udp:HOST:PORT`.
 #[derive(Clone, Debug)]
 pub struct UdpOptions {
-    /// How this client and the node prove their identity.
+    /// The means by which this client and the node prove their identity.
     pub security: ClientSecurity,
-    /// Bytes of the largest datagram that is tried. `None`: as many as the node takes. How many the path carries is found out, at the
-    /// attach and again later.
+    /// Bytes of the largest datagram that the client tries. `None`: as many as the node accepts. The client measures
+    /// how many bytes the path carries, at the attach and again later.
     pub datagram_max: Option<u32>,
 }
 
 impl Default for UdpOptions {
-    /// No certificates, which is enough for nodes on this machine; the path is found out.
+    /// Selects no certificates, which is enough for nodes on this machine, and datagrams as large as the node and the
+    /// path carry.
     fn default() -> Self {
         Self { security: ClientSecurity::Plain { anywhere: false }, datagram_max: None }
     }
 }
 
-/// Why a session over UDP could not be opened.
+/// The reason why a session over UDP could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpError {
@@ -96,7 +97,7 @@ impl ControlLink for Link {
     }
 }
 
-/// Datagrams that one system call of this machine sends to one destination (segmentation offload).
+/// Returns how many datagrams one system call of this machine sends to one destination (segmentation offload).
 ///
 /// # Errors
 /// The machine refuses a socket.
@@ -122,7 +123,8 @@ fn open(place: &str, options: &SessionOptions, within: Duration) -> Result<(UdpE
     let path = find_path(&mut socket, address, most, until.saturating_duration_since(Instant::now()))?;
     let message_bytes = u32::try_from(MESSAGE_BYTES).expect("messages are short");
     let node = NodeEnd { address, client, control_depth: terms.control_depth, message_bytes };
-    // Longer than the session waits for the end of an operation: so the session ends it, and says what it waited for.
+    // This is longer than the session waits for the end of an operation, so that the session itself gives the operation
+    // up and names it in its error.
     let patience = within + within / 2;
     let initiator = InitiatorLimits {
         slots: SLOTS,

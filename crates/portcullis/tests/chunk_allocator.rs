@@ -1,5 +1,5 @@
-//! The promises of `Session::chunks`, to sessions of a node on the software NIC: small objects without messages, batches,
-//! and what is left where something ends in the middle (OneSidedMW).
+//! The promises of `Session::chunks`, to sessions of a node on the software NIC: small objects without messages,
+//! batches, and the state after a failure in the middle of a call (OneSidedMW).
 
 use portcullis::host::{Host, HostConfig, NodeCounters};
 use portcullis::{
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const CHUNKS: u64 = 64;
 const CHUNK_BYTES: u64 = 1024;
-/// A size of which eight objects fit into a chunk.
+/// A size at which eight objects fit into a chunk.
 const OBJECT_BYTES: u64 = 128;
 
 fn limits() -> ChunkLimits {
@@ -39,7 +39,7 @@ fn user_that_keeps(host: &Host, tenant: &str, free_max: usize) -> (Session, Chun
     (session, chunks)
 }
 
-/// Waits until the node's counters are as wanted.
+/// Waits until the node's counters satisfy the condition.
 fn wait_for(host: &Host, what: &str, wanted: impl Fn(&NodeCounters) -> bool) {
     let within = Instant::now() + Duration::from_secs(10);
     while !wanted(&host.counters()) {
@@ -67,7 +67,7 @@ fn an_object_takes_reads_writes_and_atomics_within_its_own_bytes() {
     session.write(&first, 8, &5u64.to_le_bytes()).expect("a word");
     assert_eq!(session.fetch_and_add(&first, 8, 2), Ok(5));
     assert_eq!(session.compare_and_swap(&first, 8, 7, 9), Ok(7));
-    // The chunk goes on behind the object, and the library does not.
+    // The chunk has bytes behind the object, but the library refuses accesses to them.
     let beyond = session.write(&first, 96, &[9; 8]);
     assert_eq!(beyond, Err(Error::OutsideRange { offset: 96, length: 8, size: 100 }));
     assert!(matches!(session.fetch_and_add(&first, 96, 1), Err(Error::OutsideRange { .. })));
@@ -112,7 +112,7 @@ fn chunks_without_objects_go_back_to_the_node_except_for_the_number_that_is_kept
     }
     wait_for(&host, "three are kept", |it| it.chunks_held == 3);
     assert_eq!(chunks.occupancy().free_chunks, 3);
-    // Those serve any class, without another chunk.
+    // The kept chunks serve any class, so that no other chunk is needed.
     let object = chunks.allocate_object(&mut session, CHUNK_BYTES).expect("a whole chunk");
     assert_eq!(chunks.give_back_free(&mut session), Ok(2));
     chunks.free_object(&mut session, object).expect("it is freed");
@@ -160,7 +160,7 @@ fn an_object_is_freed_by_its_own_allocator_only() {
         assert_eq!(object.id(), own.id(), "names alone do not tell them apart");
     }
     assert_eq!(bytes_of(&mut session, &own), [1; 128]);
-    // Nor does it take another session, whose chunks this one could not reach.
+    // The allocator does not accept another session either: this session could not reach the chunks of that one.
     let told = chunks.allocate_object(&mut elsewhere, OBJECT_BYTES).map(drop);
     assert_eq!(told, Err(Error::ForeignChunk));
     assert_eq!(chunks.give_back_free(&mut elsewhere), Err(Error::ForeignChunk));
@@ -217,7 +217,8 @@ fn a_batch_that_meets_the_quota_or_the_last_chunk_has_what_there_was() {
     assert_eq!((rest.len(), error), (24, Error::NoFreeChunk));
     session.write(&held[39], 0, &[1; 8]).expect("the last one is as good as the first");
     second.write(&rest[23], 0, &[2; 8]).expect("so is this one's");
-    // Objects that need more than there is: none, and the places of before are there for others.
+    // If the objects need more chunks than are free, none is allocated, and the places that were taken are free again
+    // for other objects.
     let told = of_second.allocate_objects(&mut second, 9, OBJECT_BYTES).map(drop);
     assert_eq!(told, Err(Error::NoFreeChunk));
     chunks.free_many(&mut session, held).expect("they are freed");
@@ -256,8 +257,8 @@ fn a_node_that_goes_in_the_middle_of_a_batch_ends_it() {
     assert_eq!(given_back, Err(Error::NodeGone));
 }
 
-/// Has one of the session's queue pairs for requests break: no worker takes a message of this length. It takes the place of
-/// one request, so fifteen others may be under way.
+/// Breaks one of the session's queue pairs for requests by a message of a length that no worker accepts. The message
+/// takes the place of one request, so fifteen others may be under way.
 fn break_worker(session: &mut Session, worker: usize) {
     let lkey = session.client().endpoint().arena_key();
     let local = LocalSpan { address: 0, length: 64, lkey };
@@ -296,13 +297,13 @@ fn a_worker_that_breaks_in_the_middle_ends_a_batch_and_what_is_held_stays() {
         for object in [object, more] {
             let told = chunks.free_object(&mut session, object);
             let told = told.map_err(|not_freed| (not_freed.object.is_some(), not_freed.error));
-            // The last one would give the chunk back.
+            // Freeing the last object gives the chunk back, and that fails because the worker is broken.
             assert!(told.is_ok() || told == Err((false, broken)), "{told:?}");
         }
     }
 }
 
-/// What a trial has allocated, and the byte that fills it.
+/// An object that a trial has allocated, and the byte that fills it.
 struct Filled {
     object: SmallObject,
     byte: u8,

@@ -1,4 +1,5 @@
-//! The promises of chunks that the NIC hands out alone (OneSidedMW), to sessions of a node on the software NIC.
+//! The promises of chunks that the NIC allocates without the node's CPU (OneSidedMW), to sessions of a node on the
+//! software NIC.
 
 use portcullis::host::{Host, HostConfig, NodeCounters};
 use portcullis::{
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const CHUNKS: u64 = 64;
 const CHUNK_BYTES: u64 = 256;
-/// Allocations and frees without the node's CPU.
+/// Number of allocations and frees without the node's CPU.
 const WITHOUT_CPU: u64 = 1_000_000;
 
 fn limits() -> ChunkLimits {
@@ -35,7 +36,7 @@ fn joined(host: &Host, tenant: &str) -> Session {
     session
 }
 
-/// Waits until the node's counters are as wanted.
+/// Waits until the node's counters satisfy the condition.
 fn wait_for(host: &Host, what: &str, wanted: impl Fn(&NodeCounters) -> bool) {
     let within = Instant::now() + Duration::from_secs(10);
     while !wanted(&host.counters()) {
@@ -50,7 +51,7 @@ fn first_bytes(session: &mut Session, chunk: &Chunk) -> [u8; 16] {
     bytes
 }
 
-/// An access without local checks, by `keys`.
+/// Reads without local checks, with `credential`.
 fn read_with(session: &mut Session, address: RemoteAddress, credential: Credential) -> Result<u64, Error> {
     let buffer: Buffer<_> = session.buffer(16).expect("a buffer");
     let now = session.now();
@@ -122,7 +123,7 @@ fn a_batch_and_many_requests_in_flight_reach_chunks_too() {
     }
 }
 
-/// Allocates and frees until `count` chunks were had, with as many requests in flight as there is room for.
+/// Allocates and frees `count` chunks, with as many requests in flight as there is room for.
 fn churn(session: &mut Session, count: u64) {
     let (mut asked, mut freed) = (0, 0);
     let (mut allocations, mut frees) = (Vec::new(), Vec::new());
@@ -293,7 +294,7 @@ fn what_a_client_held_is_free_and_zero_once_it_is_gone() {
     assert_eq!(held.len() as u64, CHUNKS);
     wait_for(&host, "all are held", |it| it.chunks_held == CHUNKS);
     assert_eq!(host.admin().clients().expect("a node")[0].chunks, CHUNKS);
-    // Requests are under way when it goes.
+    // Requests are under way when the session ends.
     for chunk in held.drain(..10) {
         first.client().free_chunk(chunk.into_bare()).expect("there is room");
     }
@@ -325,7 +326,7 @@ fn a_chunk_has_no_end_that_could_be_put_off() {
     assert_eq!(host.counters().control_messages, 1, "only the one for the workers");
 }
 
-/// Asks for workers again if a request says that they have broken.
+/// Makes a request. If the request reports that the workers have broken, requests new workers and repeats it.
 fn again<T>(
     session: &mut Session,
     mut ask: impl FnMut(&mut Session) -> Result<T, Error>,
@@ -350,7 +351,7 @@ fn a_worker_that_breaks_costs_sessions_a_pause_and_no_chunk() {
         kept.push(chunk);
     }
     for round in 1..=20 {
-        // Requests are under way meanwhile: some have happened, some not.
+        // Requests are under way when the workers break: some have been carried out, some not.
         let mut calls = Vec::new();
         for session in &mut sessions {
             for _ in 0..10 {

@@ -19,7 +19,8 @@ fn host(mechanism: Mechanism) -> Host {
     Host::start(if device::is_wanted() { device::port(config) } else { config }).expect("a node starts")
 }
 
-/// A node that clients of one tenant come to, and its address. The folder is for the node's socket, if it has one.
+/// Starts a node to which clients of one tenant connect, and returns it with its address. The folder is for the node's
+/// socket, if it has one.
 fn listening(folder: &Path) -> (Host, String) {
     let path = folder.join("node.sock");
     if device::is_wanted() {
@@ -36,7 +37,8 @@ fn session(host: &Host, tenant: &str) -> Session {
     host.connect(tenant, SessionOptions::default()).expect("a session")
 }
 
-/// Waits until nothing of the clients is left on the node. The node takes a client apart in the turns after its end.
+/// Waits until the node has removed all clients and what they held. The node removes a client in the turns after its
+/// end.
 fn assert_empty(host: &Host) {
     let within = Instant::now() + Duration::from_secs(10);
     loop {
@@ -319,7 +321,8 @@ fn lists_of_parts_are_scattered_and_gathered_in_order() {
     let length = 700_000;
     let block = session.allocate(Allocate::bytes(length)).expect("memory");
     let bytes: Vec<u8> = (0..length).map(|at| (at % 253).to_le_bytes()[0]).collect();
-    // An empty part, a part of one byte, parts that fit into one transfer together, and a part that fits into none.
+    // The parts are an empty one, one of one byte, some that fit into one transfer together, and one that does not fit
+    // into a transfer.
     let cuts = [0, 0, 1, 5000, 100_000, 200_000, 600_000, 600_000, 700_000];
     let parts: Vec<_> = cuts.windows(2).map(|cut| std::io::IoSlice::new(&bytes[cut[0]..cut[1]])).collect();
     session.write_vectored(&block, 0, &parts).expect("inside");
@@ -364,8 +367,8 @@ fn many_permissions_come_and_go_in_batches() {
     assert_eq!(host.counters().permissions, 0);
 }
 
-/// The caller is busy while its lease ends, in the middle of a wait. The session judges what has come in meanwhile by
-/// the time at which it looks, not by the time of its previous look.
+/// The caller is busy while its lease ends, in the middle of a wait. The session judges completions that arrived
+/// meanwhile by the time of the present poll, not by the time of the previous poll.
 #[test]
 fn an_extension_that_is_seen_too_late_is_confirmed_by_the_node() {
     let host = host(Mechanism::MemoryWindow);
@@ -403,7 +406,7 @@ fn a_read_that_is_refused_after_its_lease_has_expired_says_so() {
                 expired = host.counters().expiries == 1;
             }
             let buffer = client.buffer(8).expect("room in the arena");
-            // This passes an old time, like a client that has not looked at its clock.
+            // This passes an old time, like a client that has not read its clock.
             Some(client.read(before, &block, 0, buffer).expect("by that time it is live"))
         });
         let outcome = session.wait(operation.expect("the node is there")).expect("the node is there");

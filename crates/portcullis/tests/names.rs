@@ -9,7 +9,7 @@ use portcullis::{
 };
 use std::sync::Arc;
 
-/// A program's own type that keeps the values it was given.
+/// A program's own type that keeps values of the library's types.
 struct Holder {
     lease: Arc<Lease>,
     counters: (ClientCounters, NodeCounters),
@@ -89,7 +89,7 @@ fn audited(record: &AuditRecord) -> (Option<ClientId>, Option<&AuditedPermission
     (record.client, record.permission.as_ref(), record.access.as_ref())
 }
 
-/// Names that only programs with nodes on other machines need.
+/// Names of types that only programs with nodes on other machines need.
 #[cfg(feature = "rdma")]
 mod over_rdma {
     use portcullis::host::{HostError, ListenError, MemlockTooLow, NoLibrary, OpenError, Unenforced};

@@ -1,5 +1,5 @@
-//! The promises of mechanism `window-group` to sessions: what a session holds works on all its queue pairs, and nowhere
-//! else, whatever siblings know.
+//! The promises of mechanism `window-group` to sessions: a session's permissions work on all its queue pairs and
+//! nowhere else, even if other sessions of its tenant know the keys.
 
 use portcullis::host::{Host, HostConfig};
 use portcullis::{
@@ -26,7 +26,7 @@ fn bytes_of(session: &mut Session, permission: &Permission) -> Result<[u8; 8], E
     session.read(permission, 0, &mut bytes).map(|()| bytes)
 }
 
-/// A read without local checks.
+/// Reads without local checks.
 fn read_with(session: &mut Session, address: RemoteAddress, credential: Credential) -> Result<u64, Error> {
     let buffer: Buffer<_> = session.buffer(8).expect("a buffer");
     let now = session.now();
@@ -85,7 +85,7 @@ fn a_sibling_that_knows_every_key_reaches_nothing_and_disturbs_nobody() {
     assert_eq!(bytes_of(&mut holder, &held).as_ref(), Ok(b"a secret"));
     let object = held.object();
     holder.revoke(held).expect("its end");
-    // What the sibling acquires itself works.
+    // A permission that the sibling acquires itself works.
     let own = sibling.acquire(Acquire::object(object)).expect("a permission of its own");
     assert_eq!(bytes_of(&mut sibling, &own).as_ref(), Ok(b"a secret"));
 }

@@ -1,5 +1,5 @@
 //! The catalogue: for each place, the block's number and the reference to its object. The catalogue lies in remote
-//! memory. The reference to the catalogue itself stands in a file.
+//! memory. The reference to the catalogue itself is in a file.
 
 use crate::BLOCKS;
 use portcullis::{Acquire, Allocate, Error, Lifetime, ObjectRef, Permission, Session};
@@ -9,7 +9,7 @@ use std::path::Path;
 const ENTRY_BYTES: usize = 8 + ObjectRef::BYTES + 8;
 /// The lease of a permission over the catalogue.
 const LEASE: Lifetime = Lifetime::seconds(2);
-/// The permission is asked for again when less than this is left of its lease.
+/// The permission is requested again when less than this is left of its lease.
 const LEAST: Lifetime = Lifetime::seconds(1);
 const FILE: &str = "catalogue";
 
@@ -44,7 +44,7 @@ impl Entry {
     }
 }
 
-/// The catalogue, as held by one of the processes that share it.
+/// The catalogue, as one of the processes that share it holds it.
 pub struct Catalogue {
     object: ObjectRef,
     held: Permission,
@@ -63,7 +63,7 @@ impl Catalogue {
         Ok(Self { object, held })
     }
 
-    /// Opens the catalogue whose reference stands in the file. `None`: there is no such file yet.
+    /// Opens the catalogue whose reference is in the file. `None`: there is no such file yet.
     pub fn open(session: &mut Session, folder: &Path) -> Result<Option<Self>, Error> {
         let Ok(text) = std::fs::read_to_string(folder.join(FILE)) else { return Ok(None) };
         let Ok(object) = text.parse() else { return Ok(None) };
@@ -71,7 +71,7 @@ impl Catalogue {
         Ok(Some(Self { object, held }))
     }
 
-    /// Asks for the permission again before its lease ends.
+    /// Requests the permission again before its lease ends.
     fn hold(&mut self, session: &mut Session) -> Result<(), Error> {
         if self.held.lease().deadline().since(session.now()) < LEAST {
             self.held = session.acquire(Acquire::object(self.object).shared().lifetime(LEASE))?;
@@ -83,7 +83,7 @@ impl Catalogue {
         place * ENTRY_BYTES as u64
     }
 
-    /// What is listed at a place.
+    /// Returns the entry at a place.
     pub fn look_up(&mut self, session: &mut Session, place: u64) -> Result<Option<Entry>, Error> {
         self.hold(session)?;
         let mut bytes = [0; ENTRY_BYTES];
@@ -91,7 +91,7 @@ impl Catalogue {
         Ok(Entry::from_bytes(&bytes))
     }
 
-    /// Lists a block.
+    /// Writes a block's entry.
     pub fn list(&mut self, session: &mut Session, place: u64, entry: Entry) -> Result<(), Error> {
         self.hold(session)?;
         session.write(&self.held, Self::offset(place), &entry.to_bytes())

@@ -7,10 +7,10 @@ use portcullis::{Acquire, Error, Lifetime, Session};
 use std::collections::VecDeque;
 use std::path::Path;
 
-/// One look-up of this many is kept and used later, when it is old.
+/// One look-up in this many is kept and used later, when it is old.
 const KEPT_ONE_IN: u64 = 8;
 const KEPT_MAX: usize = 64;
-/// One read of this many is sent after its lease has ended, as by a reader that does not look at its clock.
+/// One read in this many is sent after its lease has ended, as by a reader that does not check its clock.
 const LATE_ONE_IN: u64 = 50;
 /// The lease of such a late read.
 const SHORT_LEASE: Lifetime = Lifetime::millis(2);
@@ -19,7 +19,7 @@ struct Consumer<'a> {
     folder: &'a Path,
     reporter: Reporter,
     random: u64,
-    /// Kept look-ups, also those of earlier runs of the node.
+    /// Kept look-ups, including those of earlier runs of the node.
     old: VecDeque<Entry>,
 }
 
@@ -38,7 +38,7 @@ pub fn run(folder: &Path, seed: u64) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 impl Consumer<'_> {
-    /// A number below `limit`, from a xorshift generator.
+    /// Returns a number below `limit`, from a xorshift generator.
     fn below(&mut self, limit: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -91,7 +91,7 @@ impl Consumer<'_> {
         self.note(result)
     }
 
-    /// Reads a block after its lease has ended, like a program that forgets to look at its clock.
+    /// Reads a block after its lease has ended, like a program that forgets to check its clock.
     fn read_late(&mut self, session: &mut Session, entry: Entry) -> Result<(), Error> {
         let read = |session: &mut Session| {
             let ask =
@@ -107,15 +107,15 @@ impl Consumer<'_> {
             let begun = session.client().dangerous_read(now, block.address(), key, buffer);
             let outcome = session.wait(begun.map_err(|rejected| rejected.error)?)?;
             outcome.result?;
-            // A read that succeeds must return the block that was asked for.
+            // A read that succeeds must return the requested block.
             Ok(outcome.buffer.is_some_and(|buffer| content::is(entry.number, &buffer.bytes())))
         };
         let result = read(session);
         self.note(result)
     }
 
-    /// Counts the result of a read. The session goes on after an error that a later read may not meet. An error that
-    /// ends the session is returned.
+    /// Counts the result of a read. The session continues after an error that a later read may not meet. Returns an
+    /// error that ends the session.
     fn note(&mut self, result: Result<bool, Error>) -> Result<(), Error> {
         self.reporter.count(|report| match &result {
             Ok(true) => report.read += 1,
@@ -126,7 +126,7 @@ impl Consumer<'_> {
     }
 }
 
-/// `None` for an error that the session survives; `Err` for one that ends the session.
+/// Returns `None` for an error that the session survives, and `Err` for one that ends the session.
 fn told_or<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -14,7 +14,7 @@ pub fn fill(number: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Whether all bytes belong to the block with this number.
+/// Returns whether all bytes belong to the block with this number.
 pub fn is(number: u64, bytes: &[u8]) -> bool {
     let words = bytes.as_chunks::<WORD>().0;
     (0..)

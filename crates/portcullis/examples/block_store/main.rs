@@ -1,11 +1,11 @@
-//! A block store whose blocks are recycled while readers come late on purpose. During the run a reader is killed and
+//! A block store whose blocks are recycled while some reads are late on purpose. During the run a reader is killed and
 //! the node is restarted.
 //!
 //! A producer writes blocks into remote memory, one after the other into the same few places, and lists them in a
 //! catalogue, which lies in remote memory as well. Consumers look blocks up there and read them: at once, with
 //! references that they kept for too long, or with keys whose lease has ended. Every word of a block depends on the
-//! block's number, so a byte of another block is noticed. At the end the example prints how many blocks were read,
-//! which errors late readers got, and whether a reader got another block than it asked for.
+//! block's number, so the reader detects a byte of another block. At the end the example prints how many blocks were
+//! read, which errors late readers got, and whether a reader got another block than the requested one.
 //!
 //! ```text
 //! cargo run --release --example block_store -- --seconds 600

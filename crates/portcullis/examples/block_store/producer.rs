@@ -11,7 +11,7 @@ const ALIGNMENT: u64 = 4096;
 
 pub fn run(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let mut reporter = Reporter::start();
-    // No number is used twice, also after a restart of the node.
+    // No number is used twice, not even after a restart of the node.
     let mut number = 0;
     while let Some(mut session) = connect_until(folder, || reporter.is_over()) {
         match produce(&mut session, folder, &mut number, &mut reporter) {
@@ -45,7 +45,7 @@ fn produce(
                 reporter.count(|report| report.written += 1);
                 *number += 1;
             }
-            // Readers still hold blocks that were freed. There is room again when they release them.
+            // Readers still hold blocks that were freed. The pool has room again when they release them.
             Err(error) if error.is_retryable() => reporter.count(|report| report.told(&error.to_string())),
             Err(error) => return Err(error.into()),
         }
@@ -65,7 +65,7 @@ fn store(session: &mut Session, number: u64) -> Result<ObjectRef, Error> {
 }
 
 impl Report {
-    /// Counts an error or refusal that a process was given.
+    /// Counts an error or refusal that a process got.
     pub fn told(&mut self, what: &str) {
         *self.told.entry(what.to_owned()).or_default() += 1;
     }

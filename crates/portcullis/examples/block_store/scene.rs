@@ -15,23 +15,23 @@ use std::time::{Duration, Instant};
 
 type Trouble = Box<dyn std::error::Error>;
 
-/// The size of the pool in blocks: freed blocks that readers still hold have to fit beside the listed ones.
+/// The size of the pool in blocks: freed blocks that readers still hold must fit beside the listed ones.
 const POOL_BLOCKS: u64 = BLOCKS + 64;
 /// Bytes that an aligned block takes with its header.
 const BLOCK_SPACE: u64 = BLOCK_BYTES as u64 + 4096;
-/// How often a process reports its progress.
+/// Interval at which a process reports its progress.
 const SAID_EVERY: Duration = Duration::from_millis(200);
 
-/// What a process has done so far.
+/// Progress of a process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Blocks written.
     pub written: u64,
     /// Blocks that were read completely and had the right content.
     pub read: u64,
-    /// Reads that returned another block than the one asked for.
+    /// Reads that returned another block than the requested one.
     pub wrong: u64,
-    /// Errors that the process got instead of a block, and how often.
+    /// Errors that the process got instead of a block, with their counts.
     pub told: BTreeMap<String, u64>,
 }
 
@@ -92,7 +92,7 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("node.sock")
 }
 
-/// Opens a session as soon as there is a node. `None`: the example was over first.
+/// Opens a session as soon as the node is running. `None`: the example ended first.
 pub fn connect_until(folder: &Path, over: impl Fn() -> bool) -> Option<Session> {
     let address = format!("shm:{}", socket(folder).display());
     while !over() {

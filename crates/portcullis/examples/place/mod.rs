@@ -3,7 +3,7 @@
 use portcullis::host::{Host, HostConfig};
 use portcullis::{Session, SessionOptions, connect};
 
-/// A session, and the node if the example started its own. That node ends when the returned `Host` is dropped.
+/// Returns a session, and the node if the example started its own. That node ends when the returned `Host` is dropped.
 pub fn session() -> Result<(Session, Option<Host>), Box<dyn std::error::Error>> {
     match std::env::args().nth(1) {
         Some(address) => Ok((connect(&address)?, None)),

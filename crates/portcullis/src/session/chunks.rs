@@ -11,8 +11,8 @@ use std::ops::Deref;
 
 /// A chunk of the node's memory, which the session holds until it frees the chunk or ends.
 ///
-/// Reads, writes and atomics take it like any permission. It has no deadline. Its keys work on this session's queue pairs
-/// only, so no other session can use them, whoever learns them. Dropping it frees nothing: see
+/// Reads, writes and atomics take a chunk like any permission. A chunk has no deadline. Its keys work on this session's
+/// queue pairs only, so another session that learns them cannot use them. Dropping a chunk frees nothing: see
 /// [`Session::free_chunk`].
 #[derive(Debug)]
 #[must_use = "a chunk that is dropped stays allocated until the session ends"]
@@ -25,7 +25,7 @@ impl Chunk {
         Self { bare }
     }
 
-    /// The chunk as a bare permission, for [`Client::free_chunk`](crate::Client::free_chunk).
+    /// Returns the chunk as a bare permission, for [`Client::free_chunk`](crate::Client::free_chunk).
     #[must_use]
     pub fn into_bare(self) -> Bare {
         self.bare
@@ -40,13 +40,13 @@ impl Deref for Chunk {
     }
 }
 
-/// Fewer chunks were allocated than asked for.
+/// Fewer chunks were allocated than requested.
 #[derive(Debug, thiserror::Error)]
 #[error("{} chunks were allocated, and no more: {error}", chunks.len())]
 pub struct NotAllAllocated {
     /// The chunks that were allocated.
     pub chunks: Vec<Chunk>,
-    /// Why there are no more.
+    /// The reason why no more were allocated.
     #[source]
     pub error: Error,
 }
@@ -61,10 +61,10 @@ impl Coded for NotAllAllocated {
 #[derive(Debug, thiserror::Error)]
 #[error("{} chunks are still held, and what was under way may be: {error}", left.len())]
 pub struct NotAllFreed {
-    /// The chunks that the session holds as before: their end was not asked for.
+    /// The chunks that the session still holds: it sent no request to free them.
     pub left: Vec<Chunk>,
-    /// Why. A chunk whose end was asked for, and of which no answer came, is in neither list. It goes with the session at the
-    /// latest.
+    /// The reason. A chunk that the session requested to free, without getting an answer, is not in `left`. It is freed
+    /// when the session ends at the latest.
     #[source]
     pub error: Error,
 }
@@ -76,8 +76,8 @@ impl Coded for NotAllFreed {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
-    /// Has the node make workers on its NIC for this session. Called once, before the first chunk is allocated. This is the
-    /// node's CPU's only part in it.
+    /// Requests workers on the node's NIC for this session. The caller does this once, before it allocates the first
+    /// chunk. The node's CPU has no part in later allocations.
     ///
     /// # Errors
     /// The node has no chunks ([`Refusal::NoChunks`](crate::Refusal::NoChunks)), the tenant's quota is used up, or the node
@@ -90,10 +90,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         }
     }
 
-    /// Allocates a chunk, full of zeros. The node's CPU has no part in it.
+    /// Allocates a zeroed chunk. The node's CPU has no part in it.
     ///
     /// # Errors
-    /// [`Error::NoFreeChunk`], [`Error::Quota`], there are no workers, or the node is gone.
+    /// [`Error::NoFreeChunk`], [`Error::Quota`], the session has no workers, or the node is gone.
     pub fn allocate_chunk(&mut self) -> Result<Chunk, Error> {
         let call = self.begin(|client, _| client.allocate_chunk())?;
         match self.wait_call(call)? {
@@ -102,10 +102,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         }
     }
 
-    /// Frees a chunk. When this returns, its windows are gone and its bytes are zero.
+    /// Frees a chunk. When this returns, the chunk's windows are unbound and its bytes are zero.
     ///
     /// # Errors
-    /// The chunk is another session's, the NIC has failed, or the node is gone.
+    /// The chunk belongs to another session, the NIC has failed, or the node is gone.
     pub fn free_chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
         let mut held = Some(chunk.bare);
         let call = self.begin(|client, _| {
@@ -118,11 +118,11 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait_call(call).map(|_| ())
     }
 
-    /// Allocates several chunks, with as many requests under way as a worker takes: sixteen. So they take a sixteenth of the
-    /// round trips of as many [`Session::allocate_chunk`].
+    /// Allocates several chunks, with as many requests under way as a worker takes: sixteen. So this takes a sixteenth
+    /// of the round trips of as many calls of [`Session::allocate_chunk`].
     ///
     /// # Errors
-    /// [`NotAllAllocated`] with the chunks that there are, for a reason of [`Session::allocate_chunk`].
+    /// [`NotAllAllocated`] with the chunks that were allocated, for a reason of [`Session::allocate_chunk`].
     pub fn allocate_chunks(&mut self, count: usize) -> Result<Vec<Chunk>, NotAllAllocated> {
         let mut chunks = Vec::new();
         let mut begun = 0;
@@ -161,8 +161,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         done.map_err(|error| NotAllFreed { left: left.into_iter().map(Chunk::new).collect(), error })
     }
 
-    /// Begins calls for as long as there is room and `begin` has more of them, and hands each answer to `take`. When this
-    /// returns, none is under way. After the first error no other call is begun.
+    /// Begins calls for as long as there is room and `begin` has more of them, and hands each answer to `take`. When
+    /// this returns, no call is under way. After the first error it begins no other call.
     fn keep_asking(
         &mut self,
         mut begin: impl FnMut(&mut Client<E>) -> Option<Result<Call, Error>>,

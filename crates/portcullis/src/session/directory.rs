@@ -8,21 +8,22 @@ use portcullis_protocol::{DirectoryName, Entry, ObjectRef, Rights, TenantName};
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Gives an object of this tenant a name: 1 to 48 bytes without control characters, which no other object of the
-    /// tenant has. An object has one name at the most. The name goes with its object, which it does not keep.
+    /// tenant has. An object has at most one name. The name does not keep the object, and is removed when the object is
+    /// freed.
     ///
-    /// Of several clients that publish one name at once, one succeeds. So they can agree on one object.
+    /// If several clients publish one name at once, exactly one succeeds. So they can agree on one object.
     ///
     /// # Errors
-    /// [`Error::Name`]: the text is no name. The name is taken, the object has another, the object is gone, the tenant's
-    /// quota of names is used up, or the node is gone.
+    /// [`Error::Name`]: the text is no name. The name is taken, the object has another name, the object is gone, the
+    /// tenant's quota of names is used up, or the node is gone.
     pub fn publish(&mut self, name: &str, object: ObjectRef) -> Result<(), Error> {
         let name = DirectoryName::new(name)?;
         let call = self.begin(|client, _| client.publish(name, object))?;
         self.wait_call(call).map(|_| ())
     }
 
-    /// Removes a name of this tenant. The object stays, and what this tenant holds of it. What other tenants hold of it
-    /// ends: when this returns, no access of theirs can succeed any more.
+    /// Removes a name of this tenant. The object and this tenant's permissions over it stay. Other tenants' permissions
+    /// over it end: when this returns, no access of theirs can succeed any more.
     ///
     /// # Errors
     /// There is no such name, or the node is gone.
@@ -32,7 +33,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait_call(call).map(|_| ())
     }
 
-    /// The object of this tenant that has a name.
+    /// Looks up the object of this tenant that has a name.
     ///
     /// # Errors
     /// There is no such name, or the node is gone.
@@ -40,13 +41,14 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.find(None, name)
     }
 
-    /// The object that has a name with another tenant, which shares it with this one. [`Acquire::object`] takes its
-    /// reference.
+    /// Looks up the object that has a name of another tenant, which shares it with this one. [`Acquire::object`] takes
+    /// the reference of the object.
     ///
     /// [`Acquire::object`]: crate::Acquire::object
     ///
     /// # Errors
-    /// There is no such name, or it is not shared with this tenant: the two look the same. Or the node is gone.
+    /// There is no such name, or it is not shared with this tenant: the error does not distinguish the two. Or the node
+    /// is gone.
     pub fn lookup_of(&mut self, tenant: &str, name: &str) -> Result<Entry, Error> {
         self.find(Some(TenantName::new(tenant)?), name)
     }
@@ -57,7 +59,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.entry(call)?.ok_or(Error::SessionLost)
     }
 
-    /// All names of this tenant, in the order of their bytes. Names that come or go meanwhile may be in the list or not.
+    /// Lists all names of this tenant, in the order of their bytes. Names that are published or removed meanwhile may
+    /// be in the list or not.
     ///
     /// # Errors
     /// The node is gone.
@@ -65,7 +68,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.list_all(None)
     }
 
-    /// The names that another tenant shares with this one.
+    /// Lists the names that another tenant shares with this one.
     ///
     /// # Errors
     /// [`Error::Name`]: the text is no tenant's name. Or the node is gone.
@@ -79,7 +82,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             let after = entries.last().map(|entry| entry.name);
             let call = self.begin(|client, _| client.list_behind(owner, after))?;
             match self.entry(call)? {
-                // A node that goes back would make this list endless.
+                // A node that repeats earlier names would make this list endless.
                 Some(entry) if after.is_some_and(|after| entry.name <= after) => {
                     return Err(Error::SessionLost);
                 }
@@ -100,11 +103,11 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     }
 
     /// Lets another tenant acquire permissions over a named object, with at most these rights. The tenant need not be
-    /// attached. Without the right to write its permissions are shared, never exclusive. Sharing the name again can add
-    /// rights.
+    /// attached. If the rights do not include writing, that tenant's permissions are shared, never exclusive. Sharing
+    /// the name again can add rights.
     ///
-    /// The other tenant reads what the object holds now, too: an object holds what its own tenant left in its memory
-    /// before, until something is written there.
+    /// The other tenant can also read what the object holds now: until new bytes are written, an object may hold bytes
+    /// that its own tenant left in that memory before.
     ///
     /// # Errors
     /// There is no such name, the name is shared with that tenant already and would lose a right, it is shared with as
@@ -115,8 +118,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait_call(call).map(|_| ())
     }
 
-    /// Shares a named object with another tenant no more. What that tenant holds of it ends: when this returns, no
-    /// access of that tenant's can succeed any more.
+    /// Stops sharing a named object with another tenant. That tenant's permissions over the object end: when this
+    /// returns, no access of that tenant can succeed any more.
     ///
     /// # Errors
     /// There is no such name, it is not shared with that tenant, or the node is gone.
@@ -126,13 +129,13 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.wait_call(call).map(|_| ())
     }
 
-    /// Has an object of this tenant belong to another one, its head: whoever the head is shared with, now or later, has the
-    /// same rights over the member. This ends with either of them. A structure of several objects is shared by one name
-    /// in this way.
+    /// Makes an object of this tenant a member of another one, its head: tenants with which the head is shared, now or
+    /// later, have the same rights over the member. The membership ends with either object. A structure of several
+    /// objects is shared by one name in this way.
     ///
     /// # Errors
-    /// One of them is gone or another tenant's; the member has a name, members or another head; the head is a member
-    /// itself; or the node is gone.
+    /// One of the objects is gone or belongs to another tenant; the member has a name, members or another head; the
+    /// head is a member itself; or the node is gone.
     pub fn include(&mut self, member: ObjectRef, head: ObjectRef) -> Result<(), Error> {
         let call = self.begin(|client, _| client.include(member, head))?;
         self.wait_call(call).map(|_| ())

@@ -7,11 +7,12 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 impl<E: VerbsEndpoint + Pollable, C: Clock> Session<E, C> {
-    /// Prepares the session's descriptor: from now on it becomes readable when something arrives or the node goes.
-    /// Returns how long the event loop may wait for it before it calls [`poll`](Self::poll). [`Duration::ZERO`]:
-    /// something is there already. [`Duration::MAX`]: nothing falls due by time alone.
+    /// Prepares the session's descriptor: from now on it becomes readable when a completion arrives or the node ends.
+    /// Returns how long the event loop may wait for the descriptor before it calls [`poll`](Self::poll).
+    /// [`Duration::ZERO`]: a completion has already arrived, or the node is gone. [`Duration::MAX`]: no work falls due
+    /// by time alone.
     ///
-    /// An event loop takes what has ended, calls `arm`, waits, and polls. Any call on the session between `arm` and the
+    /// An event loop takes the results, calls `arm`, waits, and polls. Any call on the session between `arm` and the
     /// wait undoes `arm`, so `arm` must come last. Only the session may read from the descriptor.
     ///
     /// ```no_run
@@ -30,7 +31,8 @@ impl<E: VerbsEndpoint + Pollable, C: Clock> Session<E, C> {
             return Duration::ZERO;
         }
         if !self.client.endpoint().arm() {
-            // Only now: to ask an end that is armed takes in what rings.
+            // The check must not follow a successful `arm`: it would consume the event that makes the descriptor
+            // readable.
             if !self.client.endpoint().node_alive() {
                 self.client.node_gone();
             }
@@ -40,7 +42,7 @@ impl<E: VerbsEndpoint + Pollable, C: Clock> Session<E, C> {
         self.client.next_wake().map_or(Duration::MAX, |wake| wake.since(now).into())
     }
 
-    /// The descriptor that [`arm`](Self::arm) prepares. It stays the same for the life of the session.
+    /// Returns the descriptor that [`arm`](Self::arm) prepares. It stays the same for the life of the session.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.client.descriptor()

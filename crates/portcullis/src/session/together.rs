@@ -1,4 +1,4 @@
-//! Many permissions at once: their requests share doorbells.
+//! Calls for many permissions at once, whose requests share doorbells.
 
 use super::Session;
 use crate::{Clock, Permission};
@@ -48,8 +48,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         Ok(())
     }
 
-    /// Begins calls in batches until `next` has none left, and waits for all of them. `next` is asked again for a call
-    /// that did not fit into the queue.
+    /// Begins calls in batches until `next` returns `None`, and waits for all of them. If a call did not fit into the
+    /// queue, `next` must begin it again.
     fn call_all(
         &mut self,
         mut next: impl FnMut(&mut Batch<'_, E>, Moment) -> Option<Result<Call, Error>>,
@@ -67,7 +67,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             };
             batch.post();
             if begun.is_empty() && !done {
-                // Calls that were begun elsewhere fill the queue. There is room when one of them ends.
+                // Calls that the caller began before fill the queue. There is room when one of them ends.
                 self.wait_until(|client| (client.room_for_calls() > 0).then_some(()))?;
             }
             for call in begun {

@@ -1,4 +1,4 @@
-//! Transfers between a session and a node: copied, in place, and in parts.
+//! Transfers between a session and a node: with a copy, in place, and scattered over several parts.
 
 use super::Session;
 use crate::Clock;
@@ -16,8 +16,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Reads bytes of the permission's memory into `into`, starting at `offset`.
     ///
     /// # Errors
-    /// The permission does not cover these bytes: nothing was read. It has ended, or the node is gone: parts of `into` may have
-    /// been overwritten.
+    /// The permission does not cover these bytes: nothing was read. The permission has ended, or the node is gone:
+    /// parts of `into` may have been overwritten.
     pub fn read(&mut self, permission: &Permission, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         permission.check_span(offset, into.len() as u64, Rights::READ)?;
         self.in_pieces(
@@ -36,8 +36,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Writes `bytes` to the permission's memory, starting at `offset`.
     ///
     /// # Errors
-    /// The permission does not cover these bytes: nothing was written. It has ended, or the node is gone: parts may have been
-    /// written.
+    /// The permission does not cover these bytes: nothing was written. The permission has ended, or the node is gone:
+    /// parts of `bytes` may have been written.
     pub fn write(&mut self, permission: &Permission, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         permission.check_span(offset, bytes.len() as u64, Rights::WRITE)?;
         self.in_pieces(
@@ -100,8 +100,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         Ok(())
     }
 
-    /// Reads as many bytes as `buffer` has, starting at `offset`, without a copy. The caller looks at them in place
-    /// with [`Buffer::bytes`].
+    /// Reads as many bytes as `buffer` has, starting at `offset`, without a copy. The caller reads them in place with
+    /// [`Buffer::bytes`].
     ///
     /// # Errors
     /// As [`Session::read`]. The buffer goes back to the arena.
@@ -114,8 +114,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         buffer_of(self.try_read_buffer(permission, offset, buffer))
     }
 
-    /// As [`Session::read_buffer`], for callers that want the buffer back also where the read fails. There is none only where the
-    /// session was lost, or the read was given up: the NIC may still write to it.
+    /// Reads like [`Session::read_buffer`], but returns the buffer even if the read fails. The outcome has no buffer
+    /// only if the session was lost, or the read was given up: the NIC may still write to the buffer.
     pub fn try_read_buffer(
         &mut self,
         permission: &Permission,
@@ -127,8 +127,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.outcome_of(begun)
     }
 
-    /// Writes the bytes of `buffer`, starting at `offset`, without a copy. The caller fills them in in place with
-    /// [`Buffer::bytes_mut`]. The buffer is returned.
+    /// Writes the bytes of `buffer`, starting at `offset`, without a copy. The caller fills the buffer in place with
+    /// [`Buffer::bytes_mut`] before. Returns the buffer.
     ///
     /// # Errors
     /// As [`Session::write`]. The buffer goes back to the arena.
@@ -141,8 +141,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         buffer_of(self.try_write_buffer(permission, offset, buffer))
     }
 
-    /// As [`Session::write_buffer`], for callers that want the buffer back also where the write fails. There is none only where
-    /// the session was lost, or the write was given up: the NIC may still read it.
+    /// Writes like [`Session::write_buffer`], but returns the buffer even if the write fails. The outcome has no buffer
+    /// only if the session was lost, or the write was given up: the NIC may still read the buffer.
     pub fn try_write_buffer(
         &mut self,
         permission: &Permission,
@@ -229,7 +229,8 @@ fn buffer_of<M: Memory>(outcome: Outcome<M>) -> Result<Buffer<M>, Error> {
     outcome.buffer.ok_or(Error::SessionLost)
 }
 
-/// A length in the type that buffers use. No arena has a buffer of the length that a too long one is cut to.
+/// Converts a length to the type that buffers use. A length that is too long becomes `u32::MAX`, and no arena has a
+/// buffer of that length.
 fn length_of(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

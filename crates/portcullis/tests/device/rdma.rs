@@ -1,9 +1,9 @@
-//! The tests' way to the RDMA device of this machine.
+//! Access of the tests to the RDMA device of this machine.
 
 use portcullis::host::{HostConfig, NetworkListen, RdmaConfig};
 use portcullis::{Guarantee, NodeSecurity};
 
-/// Whether the tests run on the device: with `PORTCULLIS_NIC=ibverbs`.
+/// Returns whether the tests run on the device, which `PORTCULLIS_NIC=ibverbs` selects.
 pub fn is_wanted() -> bool {
     match std::env::var("PORTCULLIS_NIC").as_deref() {
         Ok("ibverbs") => true,

@@ -1,4 +1,4 @@
-//! The attacker's tools: a port whose memory the attacker may write anywhere, and honest calls where an attack needs
+//! The attacker's tools: a port whose memory the attacker may write anywhere, and honest calls for attacks that need
 //! them.
 
 use crate::rig::wait_for;
@@ -19,14 +19,14 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes of the arena that an attacker asks for.
+/// Bytes of the arena that an attacker requests.
 pub const ARENA_BYTES: u64 = 2 << 20;
-/// Where the attacker's data lies in its arena: behind its messages.
+/// Offset of the attacker's data in its arena, behind its messages.
 pub const DATA: u64 = 64 << 10;
 /// Bytes of a reply, as the length of a receive.
 pub const REPLY_BYTES: u32 = 128;
 const _: () = assert!(REPLY_BYTES as usize == MESSAGE_BYTES);
-/// How long an attach may take.
+/// Time that an attach may take.
 const ATTACH_WITHIN: Duration = Duration::from_secs(20);
 
 /// A client that need not keep any rule.
@@ -88,7 +88,7 @@ impl Attacker {
         self.try_operation(queue_pair, Operation::Read { local: self.local(DATA, length), remote })
     }
 
-    /// Posts a control message of any bytes, and if `heard` also a receive for the answer.
+    /// Posts a control message of any bytes, and also a receive for the answer if `heard`.
     pub fn say(&mut self, bytes: &[u8], heard: bool) -> bool {
         let depth = u64::from(self.size.control_depth);
         let slot = u64::from(self.sequence) % depth;
@@ -130,7 +130,7 @@ impl Attacker {
         Ok(None)
     }
 
-    /// Sends the node an honest request and waits for the answer. One request at a time.
+    /// Sends the node an honest request and waits for the answer. Only one request is under way at a time.
     pub fn ask(&mut self, body: RequestBody) -> ReplyBody {
         let request = Request { sequence: self.sequence, body };
         assert!(self.say(&request.encode(), true), "one request at a time fits");
@@ -164,7 +164,7 @@ impl Attacker {
         self.ask(RequestBody::Revoke { permission, free: false })
     }
 
-    /// Has the node rebuild a broken queue pair.
+    /// Requests rebuilds of a broken queue pair until the node has rebuilt it.
     pub fn recover(&mut self, queue_pair: u32) -> Result<(), Refusal> {
         loop {
             match self.ask(RequestBody::Recover { queue_pair }) {
@@ -179,7 +179,7 @@ impl Attacker {
         }
     }
 
-    /// Whether the node has shown the attacker out.
+    /// Returns whether the node has evicted the attacker.
     pub fn is_out(&mut self) -> bool {
         !self.endpoint.node_alive()
     }

@@ -1,4 +1,4 @@
-//! A node under attack, on either fabric: the honest clients beside the attacker, and what has to hold at the end.
+//! A node under attack, on either fabric: the honest clients beside the attacker, and the checks at the end.
 
 use crate::honest::Honest;
 use portcullis::host::Host;
@@ -13,11 +13,11 @@ pub const RED: &str = "red";
 /// A tenant whose clients all keep the rules.
 pub const BLUE: &str = "blue";
 
-/// How long a test waits for anything that must happen before the test fails. No successful test waits that long.
+/// Time that a test waits for an event before the test fails. No successful test waits that long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Only one attack runs at a time. The tests count descriptors and the device's objects, and two cores have to be enough
-/// for a node, an attacker and the honest clients.
+/// The lock by which only one attack runs at a time. The tests count descriptors and the device's objects, and two
+/// cores must suffice for a node, an attacker and the honest clients.
 static FLOOR: Mutex<()> = Mutex::new(());
 
 /// Keeps other tests from running at the same time.
@@ -35,7 +35,7 @@ pub struct Besieged {
 }
 
 impl Besieged {
-    /// A node that `start` makes, with its files in a folder, and one honest client for each named tenant.
+    /// Starts a node by `start`, with its files in a folder, and one honest client for each named tenant.
     pub fn new(start: impl FnOnce(&Path) -> Host, honest: &[&str]) -> Self {
         let floor = alone();
         let folder = tempfile::tempdir().expect("a folder");
@@ -50,12 +50,12 @@ impl Besieged {
         besieged
     }
 
-    /// Where the node's files are.
+    /// Returns the folder of the node's files.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// A session of a tenant.
+    /// Opens a session of a tenant.
     pub fn session(&self, tenant: &str) -> Session {
         self.host.connect(tenant, SessionOptions::default()).expect("a session")
     }
@@ -114,7 +114,7 @@ impl Besieged {
     }
 }
 
-/// Yields the processor until `done` returns true. Panics when that takes far too long.
+/// Yields the processor until `done` returns true. Panics if that takes far too long.
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
@@ -123,7 +123,7 @@ pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Random numbers for a test. Prints the seed.
+/// Makes the generator of a test's random numbers. Prints the seed.
 pub fn random() -> StdRng {
     let given = std::env::var("PORTCULLIS_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = given.unwrap_or_else(rand::random::<u64>);

@@ -6,7 +6,7 @@ use portcullis_nic::Memory;
 /// The word that a canary's bytes repeat.
 const WORD: u64 = 0xc0ff_ee5a_fe00_bead;
 
-/// An object of another client, filled with one word. The test tells the attacker its address and key.
+/// An object of another client, filled with one word. The test gives its address and key to the attacker.
 pub struct Canary {
     session: Session,
     object: Permission,
@@ -40,7 +40,7 @@ impl Canary {
         assert!(intact, "somebody else wrote to the canary");
     }
 
-    /// Whether this memory contains the canary's word, at any alignment.
+    /// Returns whether this memory contains the canary's word, at any alignment.
     pub fn is_in(memory: &impl Memory, offset: u64, length: usize) -> bool {
         let mut bytes = vec![0; length];
         memory.read(offset, &mut bytes);

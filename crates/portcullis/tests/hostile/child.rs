@@ -1,16 +1,16 @@
-//! Child processes of a test: this test binary again, told to run one of its functions.
+//! Child processes of a test: the same test binary, which runs one of its functions.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 
-/// The environment variable that tells a child the path to work with.
+/// The environment variable that holds the path for a child to work with.
 const PATH: &str = "PORTCULLIS_HOSTILE_PATH";
-/// The text before what a child prints when it is ready.
+/// The text before the line that a child prints when it is ready.
 const READY: &str = "ready: ";
 
-/// A running child. It is killed when this is dropped.
+/// A running child. It is killed when this value is dropped.
 pub struct Child {
     process: std::process::Child,
     _stdin: Option<ChildStdin>,
@@ -23,7 +23,8 @@ impl Child {
         Self::start_by(Command::new(std::env::current_exe().expect("this program")), name, path)
     }
 
-    /// The same, through a command that gets the program and its arguments, for example `unshare`.
+    /// Starts the test `name` in a child under a command that takes the program and its arguments, for example
+    /// `unshare`.
     pub fn start_under(command: &[&str], name: &str, path: &Path) -> (Self, String) {
         let mut words = command.iter();
         let mut command = Command::new(words.next().expect("a command"));
@@ -58,12 +59,12 @@ impl Drop for Child {
     }
 }
 
-/// For a child: the path to work with. `None`: this process is no child.
+/// Returns the path for a child to work with. `None`: this process is no child.
 pub fn path() -> Option<PathBuf> {
     std::env::var_os(PATH).map(PathBuf::from)
 }
 
-/// For a child: says that it is ready.
+/// Prints that a child is ready.
 pub fn say_ready(what: impl Display) {
     println!("\n{READY}{what}");
 }

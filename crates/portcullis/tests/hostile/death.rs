@@ -12,9 +12,9 @@ use portcullis_nic::{Operation, RemoteSpan};
 use portcullis_protocol::{Keep, ObjectRef, Part, ReplyBody, Request, RequestBody};
 use rand::RngExt;
 
-/// Deaths at each step.
+/// Number of deaths at each step.
 const DEATHS: u32 = 12;
-/// Chunks of the node, all of which one client may hold.
+/// Number of chunks of the node. One client may hold all of them.
 const CHUNKS: usize = 64;
 const CHUNK_BYTES: usize = 256;
 

@@ -11,7 +11,7 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-/// How long the node may take to answer or hang up, in seconds.
+/// Time that the node may take to answer or hang up, in seconds.
 const PATIENCE_S: i64 = 20;
 
 /// The hello of an honest client.
@@ -19,7 +19,7 @@ pub fn hello(arena_bytes: u64) -> [u8; 64] {
     AttachRequest::Hello { arena_bytes }.encode()
 }
 
-/// The message that an honest client sends when it has mapped the port that it was offered.
+/// The message that an honest client sends when it has mapped the offered port.
 pub fn mapped() -> [u8; 64] {
     AttachRequest::Mapped.encode()
 }
@@ -36,28 +36,28 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// The offered port: its file, the engine's page, an event and an alarm. `None`: the message was a refusal or the
-    /// end.
+    /// Returns the descriptors of the offered port: its file, the engine's page, an event and an alarm. `None`: the
+    /// node refused or hung up.
     pub fn offer(self) -> Option<[OwnedFd; 4]> {
         self.descriptors.try_into().ok()
     }
 
-    /// Whether the offered port works now.
+    /// Returns whether the offered port works now.
     pub fn is_welcome(&self) -> bool {
         matches!(AttachReply::parse(&self.bytes), Some(AttachReply::Welcome { .. }))
     }
 
-    /// Whether the node hung up.
+    /// Returns whether the node hung up.
     pub fn is_end(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether the node says that the attach took too long.
+    /// Returns whether the node reports that the attach took too long.
     pub fn is_too_late(&self) -> bool {
         matches!(AttachReply::parse(&self.bytes), Some(AttachReply::TooLate))
     }
 
-    /// Whether the node refused a port.
+    /// Returns whether the node refused a port.
     pub fn is_refusal(&self) -> bool {
         matches!(AttachReply::parse(&self.bytes), Some(AttachReply::Refused(_)))
     }
@@ -97,7 +97,7 @@ impl Door {
         rustix::net::sendmsg(&self.socket, &parts, &mut control, flags).is_ok()
     }
 
-    /// Whether a message has arrived or the node has hung up.
+    /// Returns whether a message has arrived or the node has hung up.
     pub fn has_heard(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)

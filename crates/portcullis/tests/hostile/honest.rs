@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 /// Bytes of an honest client's object: more than a page, less than the budget of a visit.
 const OBJECT_BYTES: usize = 20_000;
-/// Operations on one object before the client returns it and asks for another.
+/// Operations on one object before the client returns it and requests another.
 const OPERATIONS_PER_OBJECT: u32 = 40;
 
 /// A client that keeps the rules, on its own thread.
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl Honest {
-    /// Starts a client that works through `session` until it is told to stop.
+    /// Starts a client that works through `session` until [`Honest::stop`].
     pub fn start(session: Session, seed: u64) -> Self {
         let state = Arc::new(State::default());
         let its = Arc::clone(&state);
@@ -38,12 +38,12 @@ impl Honest {
         Self { state, thread: Some(thread) }
     }
 
-    /// Operations that have succeeded so far.
+    /// Returns the number of operations that have succeeded so far.
     pub fn operations(&self) -> u64 {
         self.state.operations.load(Ordering::Relaxed)
     }
 
-    /// Whether the client has stopped at an error. [`Honest::stop`] reports the error.
+    /// Returns whether the client has stopped at an error. [`Honest::stop`] reports the error.
     pub fn has_failed(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }

@@ -8,10 +8,10 @@ use portcullis_nic::{Endpoint, Lkey, LocalSpan, Operation, RemoteSpan, Status, V
 use portcullis_protocol::ReplyBody;
 use rand::RngExt;
 
-/// The tests try keys for this many indices: all that a node with a few tenants has given out.
+/// Number of indices for which the tests try keys: all that a node with a few tenants has assigned.
 const INDICES: u32 = 4096;
 
-/// Tries a read that must not succeed, and has the queue pair rebuilt.
+/// Tries a read that must not succeed, and rebuilds the queue pair.
 fn guess(attacker: &mut Attacker, address: u64, rkey: u32) {
     let status = attacker.try_read(0, address, rkey, 8);
     assert_eq!(status, Status::RemoteAccessError, "key {rkey:#x} at {address:#x}");
@@ -84,7 +84,7 @@ fn no_local_key_but_its_own_names_anything() {
     let rig = Rig::new();
     let mut attacker = None;
     for lkey in (0..300).flat_map(|index| [index << 8, index << 8 | 1]) {
-        // A queue pair with a local error cannot be rebuilt. After three of them a new attacker goes on.
+        // A queue pair with a local error cannot be rebuilt. After three such queue pairs a new attacker takes over.
         let (it, own, number) = match attacker.take() {
             Some((it, own, number)) if number < 3 => (it, own, number),
             _ => {
@@ -130,7 +130,7 @@ fn an_ended_permissions_key_opens_nothing_at_any_later_time() {
         assert_eq!(attacker.revoke(own.permission), ReplyBody::Refused(Refusal::NotLive));
         ended.push((own.address(), key(own.credential)));
     }
-    // Windows may linger over memory that no other client has got, but never over memory that a client holds.
+    // Old windows may stay over memory that no other client has got, but never over memory that a client holds.
     let mut others = Canary::new(rig.host.connect(RED, SessionOptions::default()).expect("a session"), 64);
     for &(_, rkey) in &ended {
         let status = attacker.try_read(0, others.address(), rkey, 8);

@@ -141,7 +141,7 @@ fn remove(memory: &Mapping) -> rustix::io::Result<()> {
 
 const HUGE: usize = 2 << 20;
 
-/// Maps a file again, at an address where a huge page could lie, and has the kernel move the first two mebibytes to
+/// Maps a file again, at an address where a huge page could lie, and makes the kernel move the first two mebibytes to
 /// one.
 fn collapse(memory: &Mapping) -> std::io::Result<()> {
     let (file, length) = (memory.file().expect("a file").as_raw_fd(), usize::try_from(memory.length()));
@@ -234,7 +234,7 @@ fn ports_take_no_more_memory_than_the_node_has_for_them() {
     assert!(String::from_utf8_lossy(&refused.bytes).contains("ports"));
     drop(Attacker::attach(&rig.socket(BLUE)));
     for (_, door) in crowd.iter().filter(|(heard, _)| !heard.is_refusal()) {
-        // If the connection was over before this message, the offer has gone as well.
+        // If the connection ended before this message, the offer has ended as well.
         door.say(&mapped());
     }
     let grown = resident_bytes().saturating_sub(before);

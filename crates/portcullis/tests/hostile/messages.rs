@@ -65,7 +65,7 @@ fn a_message_that_is_cut_is_refused_and_one_that_is_too_long_ends_its_sender() {
         body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
     }
     .encode();
-    // Half of it is a message whose other half is zero.
+    // The first half alone is valid: it stands for a message whose second half is zero.
     for length in (0..MESSAGE_BYTES).filter(|&length| length != MESSAGE_BYTES / 2) {
         assert!(attacker.say(&whole[..length], true));
         let mut reply = None;
@@ -188,7 +188,7 @@ fn requests_for_impossible_amounts_are_refused_with_a_reason() {
     rig.clear();
 }
 
-/// Sends requests and takes no answers, until the node shows the attacker out.
+/// Sends requests and takes no answers, until the node evicts the attacker.
 fn flood(attacker: &mut Attacker, body: RequestBody) {
     let message = Request { sequence: 0, body }.encode();
     wait_for("an end to its patience", || {

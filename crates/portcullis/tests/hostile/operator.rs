@@ -27,7 +27,7 @@ impl Knock {
         send(&self.0, bytes, SendFlags::NOSIGNAL)
     }
 
-    /// Everything that the node sends until it hangs up.
+    /// Reads everything that the node sends until it hangs up.
     fn hear(&self) -> Vec<u8> {
         let (mut all, mut piece) = (Vec::new(), vec![0; 64 << 10]);
         loop {
@@ -41,7 +41,7 @@ impl Knock {
     }
 }
 
-/// The operator is served while the attack goes on.
+/// Checks that the node serves the operator during the attack.
 fn operator_is_served(rig: &Rig) {
     let clients = Admin::at(rig.admin_socket()).clients().expect("the node answers");
     assert!(clients.iter().any(|client| client.tenant == BLUE && client.standing == Standing::Good));

@@ -1,4 +1,4 @@
-//! The identity of a peer that the kernel has no number for: a node in its own namespace.
+//! The identity of a peer for which the kernel has no number, because the node is in its own namespace.
 
 use crate::child::{self, Child};
 use crate::rig::alone;
@@ -25,7 +25,7 @@ fn a_child_that_is_a_node() {
     drop(host);
 }
 
-/// Starts a node under `unshare` with these options. Prints a message and returns `None` where namespaces are not
+/// Starts a node under `unshare` with these options. Prints a message and returns `None` if namespaces are not
 /// available.
 fn node_in_a_namespace(options: &[&str], folder: &Path) -> Option<Child> {
     let command: Vec<&str> = ["unshare"].into_iter().chain(options.iter().copied()).collect();

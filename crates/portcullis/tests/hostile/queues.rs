@@ -11,15 +11,15 @@ use rustix::event::epoll;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where the port's file says that the client sleeps, and how far the client has polled.
+/// Offsets in the port's file of the word that marks the client as asleep, and of the count of polled completions.
 const SLEEPING: u64 = 0;
 const POLLED: u64 = 64;
 /// Bytes of a request.
 const REQUEST: u64 = 64;
-/// A bit in the first word of a request: the request completes visibly even if it succeeds.
+/// Bit in the first word of a request that makes the request report a completion even if it succeeds.
 const SIGNALLED: u64 = 1 << 8;
 
-/// One random word of a request, of a kind that finds bugs.
+/// Returns a random word for a request, of a kind that is likely to find bugs.
 fn odd_word(random: &mut StdRng, known: &[u64]) -> u64 {
     match random.random_range(0..6) {
         0 => random.random(),
@@ -45,7 +45,7 @@ fn garbage_all_over_the_shared_memory_harms_its_writer_alone() {
                 vec![0; usize::try_from((end - at).min(1 << random.random_range(3..17))).expect("short")];
             random.fill_bytes(&mut bytes);
             attacker.memory.write(at, &bytes);
-            // The NIC takes an entry of garbage only if it carries the present lap.
+            // The NIC takes an entry only if it carries the present lap, so the garbage needs it too.
             for slot in 0..u64::from(attacker.size.send_depth) {
                 let queue = attacker.layout.data_send(random.random_range(0..3));
                 attacker.memory.store(queue + slot * REQUEST + 56, 1);
@@ -103,13 +103,13 @@ fn forge(attacker: &mut Attacker, canary: &Canary, random: &mut StdRng, most: u6
     ];
     let mut queue = ForgedQueue::new(attacker, 0);
     for round in 0..most {
-        // No SEND here: it would wait for a receive, which data queue pairs do not have. Another test covers that.
+        // No SEND here: it would wait for a receive, which data queue pairs do not have. Another test covers SEND.
         let opcode = [3, 4, 5, 6, 7, 8, 0, 9, 255][random.random_range(0..9)];
         let mut word = || odd_word(random, &known);
         let (lkey, length, rkey) = (word() << 32, word() & 0xffff_ffff, word() << 32);
         let mut words = [opcode | SIGNALLED | lkey, word(), length | rkey, word(), word(), word(), round];
         if random.random_range(0..8) > 0 {
-            // A valid local span, so that the request reaches the remote side.
+            // The local span is valid, so that the request reaches the remote side.
             words[0] = opcode | SIGNALLED | arena << 32;
             words[1] = DATA;
             words[2] = rkey | [8, 8, 4096, 1 << 20, 0][random.random_range(0..5)];
@@ -213,7 +213,7 @@ fn whoever_never_polls_or_lies_about_it_stops_only_itself() {
         attacker.memory.store(POLLED, lie);
         rig.others_go_on(20);
     }
-    // The first SEND waits for ever for a receive that cannot come. The second is longer than any message.
+    // The first SEND waits for ever for a receive that is never posted. The second is longer than any message.
     for length in [64, u32::MAX] {
         let mut other = rig.attacker();
         let send = Operation::Send { local: other.local(0, length) };
@@ -281,7 +281,8 @@ fn a_client_that_always_claims_to_sleep_costs_others_nothing() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                // Asleep on a futex; waiting for an alarm that the client never reads; and a value that does not exist.
+                // The values claim sleep on a futex, sleep on an alarm that the client never reads, and a state that
+                // does not exist.
                 for how in [1, 2, u32::MAX] {
                     memory.half_word(SLEEPING).store(how, Ordering::Relaxed);
                 }
@@ -297,7 +298,7 @@ fn a_client_that_always_claims_to_sleep_costs_others_nothing() {
     rig.clear();
 }
 
-/// To ring an alarm wakes everything that waits for its other end, one after another.
+/// Ringing an alarm wakes all waiters at its other end, one after another.
 #[test]
 fn a_client_with_a_crowd_of_epolls_on_its_alarm_makes_only_its_own_ringer_slow() {
     const EACH: usize = 150;
@@ -321,7 +322,7 @@ fn a_client_with_a_crowd_of_epolls_on_its_alarm_makes_only_its_own_ringer_slow()
         assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 8), Status::Success);
     }
     rig.others_go_on(50);
-    // The crowd is still there when the port goes.
+    // The crowd of epolls still exists when the port is closed.
     drop(attacker);
     rig.others_go_on(50);
     drop((crowd, copies));

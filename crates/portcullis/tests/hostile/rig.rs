@@ -22,17 +22,17 @@ pub fn lenient() -> NodeConfig {
 }
 
 impl Rig {
-    /// A lenient node with one honest client of the attacked tenant and one of another tenant.
+    /// Starts a lenient node with one honest client of the attacked tenant and one of another tenant.
     pub fn new() -> Self {
         Self::with(lenient(), &[RED, BLUE])
     }
 
-    /// A node with one honest client for each named tenant.
+    /// Starts a node with one honest client for each named tenant.
     pub fn with(node: NodeConfig, honest: &[&str]) -> Self {
         Self::of(HostConfig { node, ..HostConfig::default() }, honest)
     }
 
-    /// A lenient node with these limits on ports, without honest clients.
+    /// Starts a lenient node with these limits on ports, without honest clients.
     pub fn with_ports(port: PortLimits) -> Self {
         Self::of(HostConfig { node: lenient(), port, ..HostConfig::default() }, &[])
     }
@@ -48,33 +48,33 @@ impl Rig {
         Self(Besieged::new(start, honest))
     }
 
-    /// The socket of a tenant's clients.
+    /// Returns the socket for a tenant's clients.
     pub fn socket(&self, tenant: &str) -> PathBuf {
         self.folder().join(tenant)
     }
 
-    /// Where the audit log goes.
+    /// Returns the path of the audit log.
     pub fn audit(&self) -> PathBuf {
         self.folder().join("audit")
     }
 
-    /// The operator's socket.
+    /// Returns the operator's socket.
     pub fn admin_socket(&self) -> PathBuf {
         self.folder().join("admin")
     }
 
-    /// An attacker with a port.
+    /// Attaches an attacker with a port.
     pub fn attacker(&self) -> Attacker {
         Attacker::attach(&self.socket(RED))
     }
 
-    /// Operations that the honest clients have done so far. Panics if one has failed.
+    /// Returns the number of operations that the honest clients have done so far. Panics if one has failed.
     pub fn operations(&self) -> u64 {
         assert!(!self.honest.iter().any(Honest::has_failed), "an honest client met an error");
         self.honest.iter().map(Honest::operations).sum()
     }
 
-    /// See [`Besieged::end`].
+    /// Ends the test by [`Besieged::end`].
     pub fn clear(self) {
         self.0.end(20);
     }

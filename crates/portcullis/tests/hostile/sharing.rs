@@ -1,4 +1,5 @@
-//! A tenant that something is shared with, and that wants more: other rights, other bytes, more time, others' names.
+//! A tenant with a share of an object that tries to get more: other rights, other bytes, more time, names of other
+//! tenants.
 
 use crate::attacker::{Attacker, DATA, key};
 use crate::canary::Canary;
@@ -14,7 +15,7 @@ use portcullis_protocol::{Granted, Holders, ReplyBody, RequestBody};
 const SHARED: u64 = 4096;
 const WORD: u64 = 0x5a5a_a5a5_0ff0_f00f;
 
-/// A client of the tenant that shares an object with the attacker's.
+/// A client of the tenant that shares an object with the attacker's tenant.
 struct Owner {
     session: Session,
     block: Permission,
@@ -42,7 +43,7 @@ impl Owner {
         assert!(bytes.chunks(8).all(|word| word == WORD.to_le_bytes()), "somebody else wrote there");
     }
 
-    /// The owner goes, and nothing of it stays.
+    /// Frees the owner's object and ends the owner's session.
     fn leave(mut self) {
         self.session.free(self.block.object()).expect("it is there");
         drop(self.block);
@@ -61,7 +62,7 @@ fn granted(reply: ReplyBody) -> Granted {
     }
 }
 
-/// Writes the attacker's own word. It must be refused.
+/// Writes the attacker's own word. The NIC must refuse the write.
 fn write_is_refused(attacker: &mut Attacker, address: u64, rkey: u32) {
     attacker.endpoint.arena().write(DATA, &[0xee; 8]);
     let remote = RemoteSpan { address: RemoteAddress(address), rkey: Rkey(rkey) };
@@ -91,7 +92,8 @@ fn who_may_read_a_shared_object_cannot_write_to_it_or_read_beside_it() {
     let (at, rkey) = (it.address().0, key(it.credential));
     assert_eq!(attacker.try_read(0, at, rkey, 512), Status::Success);
     write_is_refused(&mut attacker, at, rkey);
-    // Beside the part, before the object (its header), behind it, and another object of the owner's.
+    // The addresses are beside the part, before the object (its header), behind the object, and in another object of
+    // the owner.
     let start = owner.object().address.0;
     for address in
         [at - 8, at + 512, at + 508, start, start - 8, start - 32, start + SHARED, canary.address()]
@@ -114,7 +116,7 @@ fn who_may_read_a_shared_object_cannot_write_to_it_or_read_beside_it() {
     rig.clear();
 }
 
-/// The attacker has filled its hands. From the answer to `unshare` on, none of its keys opens anything.
+/// The attacker holds a hundred permissions. From the answer to `unshare` on, none of its keys opens the object.
 #[test]
 fn no_key_opens_a_shared_object_after_its_share_has_ended() {
     let rig = Rig::new();
@@ -137,7 +139,7 @@ fn no_key_opens_a_shared_object_after_its_share_has_ended() {
     rig.clear();
 }
 
-/// A tenant learns nothing of names that are not shared with it, and takes nothing away that is another's.
+/// A tenant learns nothing of names that are not shared with it, and cannot remove names or shares of another tenant.
 #[test]
 fn guessed_names_say_nothing() {
     let rig = Rig::new();
@@ -211,7 +213,8 @@ fn a_tenant_that_fills_its_directory_takes_no_names_from_others() {
     rig.clear();
 }
 
-/// Who may only read cannot keep the owner out: it gets no exclusive permission, and its shared ones end for the owner.
+/// A tenant that may only read cannot lock the owner out: it gets no exclusive permission, and its shared permissions
+/// end when the owner stops sharing.
 #[test]
 fn who_may_only_read_cannot_lock_the_owner_out() {
     let rig = Rig::new();

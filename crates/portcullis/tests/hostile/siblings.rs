@@ -1,4 +1,4 @@
-//! What one client's late accesses and strays cost the other clients of its tenant: nothing that they notice.
+//! The cost of one client's late accesses and strays for the other clients of its tenant: nothing that they notice.
 
 use crate::attacker::{Attacker, DATA, key};
 use crate::rig::{BLUE, RED, Rig, lenient, wait_for};
@@ -8,9 +8,9 @@ use portcullis_protocol::{Granted, Keep, ReplyBody, RequestBody};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Reads in one round. At most one of them comes late.
+/// Reads in one round. At most one of them is late.
 const READS_A_ROUND: u32 = 50;
-/// Late reads of a client that does not look at its clock: twice as many as once barred a tenant.
+/// Late reads of a client that does not check its clock: twice as many as once barred a tenant.
 const LATE_READS: u32 = 160;
 /// The request id of reads under the client's own live permission.
 const READ_OWN: u64 = 1;
@@ -18,7 +18,8 @@ const READ_OWN: u64 = 1;
 const SLICE: Duration = Duration::from_millis(25);
 /// Pairs of slices: one slice with violations and one without.
 const PAIRS: usize = 50;
-/// How often the test may measure. Other work on the machine may spoil some attempts; a real cost spoils all of them.
+/// Number of times that the test may measure. Other work on the machine may spoil some attempts; a real cost spoils all
+/// of them.
 const ATTEMPTS: usize = 3;
 /// The part of its rate that a sibling must keep.
 const KEPT_MIN: f64 = 0.9;
@@ -28,7 +29,7 @@ fn by_default() -> NodeConfig {
     NodeConfig { violations: ViolationLimits::default(), ..lenient() }
 }
 
-/// Asks once for the rebuild of queue pair 0. `Some`: the node will not rebuild it for this long.
+/// Requests the rebuild of queue pair 0 once. `Some`: the node will not rebuild it for this long.
 fn ask_for_rebuild(attacker: &mut Attacker) -> Result<Option<Duration>, Refusal> {
     match attacker.ask(RequestBody::Recover { queue_pair: 0 }) {
         ReplyBody::Done => {
@@ -41,7 +42,7 @@ fn ask_for_rebuild(attacker: &mut Attacker) -> Result<Option<Duration>, Refusal>
     }
 }
 
-/// Reads with the key of an ended permission until the node's NIC refuses. Before that, the window lingers.
+/// Reads with the key of an ended permission until the node's NIC refuses. Until then the window still exists.
 fn come_late(attacker: &mut Attacker) {
     let brief = attacker.allocate(64, Sharing::Exclusive);
     attacker.revoke(brief.permission);
@@ -175,7 +176,7 @@ impl<'a> Loader<'a> {
         read_own(&mut self.attacker, 1, &self.held, READS_A_ROUND);
     }
 
-    /// Attaches again, as the client would have to after it was shown out.
+    /// Attaches again, as an evicted client would have to.
     fn come_anew(&mut self) {
         *self = Self::new(self.rig);
     }
@@ -189,8 +190,8 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// How much of its rate an honest client keeps while a sibling breaks rules. The rate is compared with the rate while
-/// the same sibling keeps the rules and is as busy. Returns the median over pairs of alternating slices.
+/// The part of its rate that an honest client keeps while a sibling breaks rules. The rate is compared with the rate
+/// while the same sibling keeps the rules and is as busy. Returns the median over pairs of alternating slices.
 fn kept_rate(offence: Offence) -> f64 {
     let rig = Rig::with(by_default(), &[RED]);
     let (breaks, over) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -202,8 +203,8 @@ fn kept_rate(offence: Offence) -> f64 {
                 if breaks.load(Ordering::Relaxed) {
                     loader.break_a_rule(offence);
                     let so_far = violations.fetch_add(1, Ordering::Relaxed) + 1;
-                    // The client attaches anew before its pauses grow longer than a slice, and before it would be shown
-                    // out.
+                    // The client attaches anew before its pauses grow longer than a slice, and before the node would
+                    // evict it.
                     if offence == Offence::Stray && so_far % 20 == 0 {
                         loader.come_anew();
                     }
@@ -213,12 +214,13 @@ fn kept_rate(offence: Offence) -> f64 {
                 rounds.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // The flag is set also after a panic. Otherwise the scope would wait for ever for the client under load.
+        // The guard sets the flag even after a panic. Otherwise the scope would wait for ever for the client under
+        // load.
         let _end = SetAtEnd(&over);
         let rate = |mode: bool| {
             breaks.store(mode, Ordering::Relaxed);
             let (before, began, first) = (rig.operations(), Instant::now(), rounds.load(Ordering::Relaxed));
-            // Counts over a whole slice, and over at least one round that began in it.
+            // The count covers a whole slice, and at least one round that began in it.
             while began.elapsed() < SLICE || rounds.load(Ordering::Relaxed) < first + 2 {
                 assert!(!loader.is_finished(), "the client under load met an error");
                 std::thread::sleep(SLICE / 5);

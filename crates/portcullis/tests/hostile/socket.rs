@@ -60,7 +60,7 @@ fn what_is_no_hello_is_refused() {
         assert!(heard.is_refusal() && heard.descriptors.is_empty(), "a port for {} bytes", bytes.len());
         assert!(door.hear().is_end());
     }
-    // An empty message.
+    // An empty message ends the connection.
     let door = Door::knock(&rig.socket(RED));
     door.say(&[]);
     assert!(door.hear().is_end());
@@ -76,8 +76,8 @@ fn a_word_after_the_welcome_is_the_last() {
         assert!(door.hear().is_end(), "it is shown out");
         drop((port, memory));
     }
-    // All messages at once, and some twice, before the node has answered. The attacker gets at most one port, and then
-    // the end.
+    // The attacker sends all messages at once, and some twice, before the node has answered. It gets at most one port
+    // before the node hangs up.
     let words = [hello(4096), mapped()];
     for second in words {
         for third in words {
@@ -88,7 +88,7 @@ fn a_word_after_the_welcome_is_the_last() {
             while !door.hear().is_end() {}
         }
     }
-    // The second message of the conversation without the first.
+    // The node refuses the second message of the conversation without the first.
     let door = Door::knock(&rig.socket(RED));
     door.say(&mapped());
     assert!(door.hear().is_refusal());
@@ -106,7 +106,7 @@ fn descriptors_passed_with_words_do_not_stay_with_the_node() {
         let gift = std::fs::File::open("/dev/null").expect("a file");
         let gifts: Vec<_> = (0..=round).map(|_| gift.as_fd()).collect();
         assert!(door.say_with(&hello(4096), &gifts));
-        // More descriptors with a message that comes too late.
+        // More descriptors arrive with a message that is too late.
         door.say_with(&[0], &gifts);
         let heard = door.hear();
         // If the node hangs up before it has read all messages, the kernel reports a reset.
@@ -226,7 +226,7 @@ const OWN: SocketAccess = SocketAccess { mode: 0o600, group: None };
 /// A policy that admits no client: these tests look at the socket only.
 struct Closed;
 
-/// A place that is never offered.
+/// A port that is never offered.
 enum NoPlace {}
 
 impl Place for NoPlace {
@@ -269,14 +269,14 @@ impl AdmissionPolicy for Closed {
     fn depart(&self, _: u64) {}
 }
 
-/// Whether peers can pass descriptors.
+/// Whether the sockets accept descriptors of peers.
 #[derive(PartialEq)]
 enum Descriptors {
     Taken,
     RefusedWherePossible,
 }
 
-/// An acceptor without a node, at two sockets.
+/// Starts an acceptor without a node, at two sockets.
 fn closed_server(folder: &Path, connections_max: usize, descriptors: Descriptors) -> Acceptor {
     let listeners = [RED, BLUE].map(|name| Listener::bind(&folder.join(name), OWN).expect("a socket"));
     if descriptors == Descriptors::Taken {
@@ -302,8 +302,8 @@ fn connections_beyond_the_limit_are_told_so_and_the_other_listener_has_room() {
     drop(crowd);
 }
 
-/// Not a test: a node that runs until it is killed. The folder's name says how many descriptors the node may open and
-/// how many of them are taken already.
+/// Not a test: a node that runs until it is killed. The folder's name contains how many descriptors the node may open
+/// and how many of them are taken already.
 #[test]
 fn a_child_that_is_a_node_with_few_descriptors() {
     let Some(folder) = child::path() else { return };
@@ -331,8 +331,8 @@ fn node_with(folder: &Path, most: usize, taken: usize) -> (Child, PathBuf) {
 fn a_node_without_descriptors_says_so_and_recovers() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    // A client takes four descriptors. With four consecutive limits, one of them leaves no descriptor to refuse a
-    // client with.
+    // A client takes four descriptors. Among four consecutive limits, one leaves the node no descriptor for refusing a
+    // client.
     for most in 64..68 {
         let (_node, folder) = node_with(folder.path(), most, 32);
         let path = folder.join(RED);

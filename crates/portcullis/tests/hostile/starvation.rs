@@ -1,4 +1,5 @@
-//! Attacks that take so much of a shared resource that others get none: the engine's time, and the node's limits.
+//! Attacks that use so much of a shared resource that other clients would get none: the engine's time, and the node's
+//! limits.
 
 use crate::attacker::Attacker;
 use crate::rig::{BLUE, RED, Rig, lenient, wait_for};
@@ -7,11 +8,11 @@ use portcullis_protocol::{Keep, ObjectRef, Part, Refusal, Reply, ReplyBody, Requ
 use std::time::{Duration, Instant};
 
 /// The longest that an honest operation may take while a client does its worst within its limits. This is far above the
-/// normal time. It is far below the time if the node did work for each of a client's permissions at each of its
-/// requests.
+/// normal time. It is far below the time that a request would take if the node did work for each of the client's
+/// permissions.
 const STALL_MAX: Duration = Duration::from_millis(500);
 
-/// A request for a permission over an object, with this sharing.
+/// Builds a request for a permission over an object, with this sharing.
 fn acquire(object: ObjectRef, sharing: Sharing, wait: Lifetime) -> RequestBody {
     let (lifetime, rights) = (Lifetime::seconds(10), Rights::READ);
     let object = object.into();
@@ -88,7 +89,7 @@ fn a_crowd_of_holders_and_requests_against_it_do_not_stall_the_node() {
     println!("longest honest read against a crowd: {longest:?}");
     assert!(longest < STALL_MAX, "an honest read took {longest:?}");
     drop((own, session));
-    // All permissions of the client end at once.
+    // This ends all permissions of the client at once.
     drop(attacker);
     let before = Instant::now();
     rig.others_go_on(1);

@@ -9,7 +9,7 @@ use portcullis_host::software::{AttachError, attach};
 use portcullis_nic::Status;
 use std::time::Duration;
 
-/// The default configuration, but with pauses that are short enough for a test.
+/// Makes the default configuration, but with pauses that are short enough for a test.
 fn strict() -> NodeConfig {
     let (pause_min, pause_max) = (Lifetime::micros(10), Lifetime::micros(100));
     let violations = ViolationLimits { pause_min, pause_max, ..ViolationLimits::default() };

@@ -1,4 +1,4 @@
-//! The attacker's tools: a NIC and queue pairs that the attacker drives itself, and honest calls where an attack needs
+//! The attacker's tools: a NIC and queue pairs that the attacker drives itself, and honest calls for attacks that need
 //! them.
 
 use crate::rig::wait_for;
@@ -19,19 +19,19 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 const ARENA_BYTES: u64 = 4 << 20;
-/// Where the attacker's data lies in its arena: behind its messages.
+/// Offset of the attacker's data in its arena, behind its messages.
 pub const DATA: u64 = 64 << 10;
 /// The distance between two messages in the arena.
 const MESSAGE_STRIDE: u64 = 128;
 /// Bytes of a reply, as the length of a receive.
 const REPLY_BYTES: u32 = 128;
 const _: () = assert!(REPLY_BYTES as usize == MESSAGE_BYTES);
-/// How long an attach may take.
+/// Time that an attach may take.
 pub const ATTACH_WITHIN: Duration = Duration::from_secs(20);
-/// No certificates on either side.
+/// Security without certificates on either side.
 pub const PLAIN: ClientSecurity = ClientSecurity::Plain { anywhere: false };
 
-/// The attacker checks its connection itself.
+/// The life of a connection that the endpoint does not check: the attacker checks it itself.
 struct Whatever;
 
 impl NodeLife for Whatever {
@@ -54,7 +54,7 @@ pub struct Attacker {
     sequence: u32,
 }
 
-/// Makes queue pairs that meet the terms. Returns their addresses and the end.
+/// Makes queue pairs that meet the terms. Returns their addresses and the endpoint.
 pub fn make(terms: &Terms) -> (Ends, IbEndpoint) {
     let size = EndpointSize {
         chunk_queue_pairs: 0,
@@ -169,7 +169,7 @@ impl Attacker {
         self.recover(0).expect("a lenient node");
     }
 
-    /// Posts a control message of any bytes, and if `heard` also a receive for the answer. Returns whether there was
+    /// Posts a control message of any bytes, and also a receive for the answer if `heard`. Returns whether there was
     /// room.
     pub fn say(&mut self, bytes: &[u8], heard: bool) -> bool {
         let depth = u64::from(self.terms.control_depth);
@@ -220,7 +220,7 @@ impl Attacker {
         reply.expect("it was waited for")
     }
 
-    /// Sends the node an honest request and waits for the answer. One request at a time.
+    /// Sends the node an honest request and waits for the answer. Only one request is under way at a time.
     pub fn ask(&mut self, body: RequestBody) -> ReplyBody {
         let request = Request { sequence: self.sequence, body };
         assert!(self.say(&request.encode(), true), "one request at a time fits");
@@ -253,7 +253,8 @@ impl Attacker {
         self.ask(RequestBody::Revoke { permission, free: false })
     }
 
-    /// Has the node rebuild a broken queue pair, and waits until pauses end.
+    /// Requests rebuilds of a broken queue pair until the node has rebuilt it, and waits while the node pauses the
+    /// tenant.
     pub fn recover(&mut self, queue_pair: u32) -> Result<(), Refusal> {
         loop {
             match self.ask_for_rebuild(queue_pair) {
@@ -263,8 +264,7 @@ impl Attacker {
         }
     }
 
-    /// Asks once for the rebuild of a queue pair, and rebuilds the attacker's own end when the node has rebuilt its
-    /// end.
+    /// Requests the rebuild of a queue pair once, and rebuilds the attacker's own end if the node has rebuilt its end.
     pub fn ask_for_rebuild(&mut self, queue_pair: u32) -> Result<(), Refusal> {
         match self.ask(RequestBody::Recover { queue_pair }) {
             ReplyBody::Done => {
@@ -277,7 +277,7 @@ impl Attacker {
         }
     }
 
-    /// Whether the node has shown the attacker out.
+    /// Returns whether the node has evicted the attacker.
     pub fn is_out(&mut self) -> bool {
         !self.connection.node_alive()
     }

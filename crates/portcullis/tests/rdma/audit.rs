@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-/// The log as written so far.
+/// The part of the log that is written so far.
 pub struct Audit(String);
 
 impl Audit {

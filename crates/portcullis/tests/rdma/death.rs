@@ -1,4 +1,4 @@
-//! Clients and nodes that are killed. What they had on the device must be gone soon after.
+//! Clients and nodes that are killed. Their objects on the device must be gone soon after.
 
 use crate::device::InUse;
 use crate::process::{self, Child};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 const KILLS: usize = 3;
 /// The longest that a client works before it is killed.
 const WORKS_FOR: Duration = Duration::from_millis(60);
-/// How soon a client must notice that its node was killed.
+/// Time within which a client must notice that its node was killed.
 const FOUND_OUT_WITHIN: Duration = Duration::from_secs(2);
 
-/// Waits until the kernel has as many objects in use as before.
+/// Waits until the kernel counts as many objects in use as before.
 fn assert_back_to(before: &InUse) {
     let started = Instant::now();
     loop {
@@ -44,7 +44,7 @@ fn a_client_that_works_until_it_is_killed() {
     }
 }
 
-/// Not a test: the program of a child, a node that runs until it is killed or told to end.
+/// Not a test: the program of a child, a node that runs until it is killed or its standard input ends.
 #[test]
 #[ignore = "what a child of other tests does; by itself it does nothing"]
 fn a_node_that_serves_until_it_is_killed() {
@@ -158,13 +158,13 @@ fn a_client_in_the_middle_of_its_work_finds_out_that_its_node_was_killed() {
 fn an_orderly_end_leaves_nothing_on_the_device() {
     let _floor = alone();
     let before = InUse::now();
-    // A node in another process that ends while its clients are still there.
+    // Here a node in another process ends while its clients are still there.
     let (child, address) = Child::start("death::a_node_that_serves_until_it_is_killed", "");
     let clients = clients_of(&address);
     child.end();
     drop(clients);
     assert_back_to(&before);
-    // A node in this process: the clients end first, or the node ends first.
+    // Here the node is in this process, and either the clients or the node end first.
     for node_first in [false, true] {
         let folder = tempfile::tempdir().expect("a folder");
         let host = node(lenient(), folder.path());

@@ -1,4 +1,4 @@
-//! Which objects of this machine's RDMA devices are in use, as counted by the kernel.
+//! Objects of this machine's RDMA devices that are in use, as counted by the kernel.
 
 use std::process::Command;
 

@@ -21,7 +21,7 @@ impl Door {
         let _ = self.0.write_all(&[&length.to_le_bytes()[..], message].concat());
     }
 
-    /// The node's next message, or `None` when it hangs up.
+    /// Returns the node's next message, or `None` if the node hangs up.
     pub fn hear(&mut self) -> Option<Vec<u8>> {
         let mut length = [0; 2];
         self.0.read_exact(&mut length).ok()?;
@@ -30,7 +30,8 @@ impl Door {
         Some(message)
     }
 
-    /// Offers these ends to the node. `Ok`: the node admits the client. `Err`: the reason for the refusal.
+    /// Offers the addresses of these queue pairs to the node. `Ok`: the node admits the client. `Err`: the reason for
+    /// the refusal.
     pub fn bring(&mut self, ends: &Ends) -> Result<(), String> {
         self.say(&hello());
         self.hear().expect("terms");

@@ -68,7 +68,7 @@ fn whoever_only_claims_anothers_data_queue_pairs_gets_nothing_through_them() {
     let mut attacker =
         Attacker::attach_as(&rig.address(), |own| Ends { control: own.control, ..claimed(&own, &theirs) });
     let own = attacker.allocate(4096);
-    // The attacker's queue pairs reach the node, whose answers go elsewhere.
+    // The attacker's queue pairs reach the node, but the node's answers go to another queue pair.
     let local = attacker.local(DATA, 4096);
     let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     for id in 0..4 {
@@ -110,8 +110,8 @@ fn ends_that_make_no_sense_are_refused_and_leave_nothing() {
         assert!(said.contains(why), "{said}");
     }
     rig.others_go_on(5);
-    // Addresses at which there is no machine. The node may admit these clients or not, but it must decide soon, and
-    // other clients must not wait for it.
+    // No machine has these addresses. The node may admit these clients or not, but it must decide soon, and other
+    // clients must not wait for it.
     let ports = [
         [0; 16],
         [255; 16],

@@ -1,4 +1,4 @@
-//! Messages that ask the node's NIC to invalidate a key. They must not invalidate anything of the node.
+//! Messages that request the node's NIC to invalidate a key. They must not invalidate any key of the node.
 
 use crate::attacker::{DATA, key};
 use crate::canary::Canary;
@@ -17,7 +17,7 @@ fn a_peers_message_invalidates_neither_windows_nor_regions() {
         let known = key(own.credential);
         let keys = [canaries[0].key(), canaries[1].key(), known, known ^ 1, 0, u32::MAX];
         for rkey in keys.map(Rkey) {
-            // Soft-RoCE acknowledges the message before it checks the key, so the status says nothing here.
+            // Soft-RoCE acknowledges the message before it checks the key, so the status proves nothing here.
             attacker.try_operation(0, Operation::SendWithInvalidate { local: attacker.local(DATA, 0), rkey });
             for canary in &mut canaries {
                 canary.assert_untouched();

@@ -32,7 +32,7 @@ fn another_tenants_key_opens_nothing_and_each_try_is_charged_to_who_tried() {
     }
 }
 
-/// Reads until the read is refused, which must be soon, and has the queue pair rebuilt.
+/// Reads until the NIC refuses the read, which must be soon, and rebuilds the queue pair.
 fn wait_for_the_end(attacker: &mut Attacker, own: &Granted) {
     wait_for("an ended permission to be taken down", || {
         attacker.try_read(0, own.address().0, key(own.credential), 64) == Status::RemoteAccessError
@@ -143,7 +143,8 @@ fn who_breaks_the_queue_pair_of_a_window_group_keeps_nothing_and_harms_nobody() 
     let mut tried = 0;
     for _ in 0..8 {
         let own = attacker.allocate(64);
-        // Of nobody: the queue pair breaks, and stays so until the permission has ended.
+        // The key belongs to no client: the read breaks the queue pair, which stays broken until the permission has
+        // ended.
         let remote = RemoteSpan { address: RemoteAddress(0), rkey: Rkey(1) };
         let broken = attacker.try_operation(0, Operation::Read { local: attacker.local(DATA, 8), remote });
         assert_eq!(broken, Status::RemoteAccessError);

@@ -8,7 +8,7 @@ use portcullis_attach::tls::{AttachError, attach};
 use portcullis_nic::{Operation, RemoteSpan};
 use portcullis_protocol::{Keep, Request, RequestBody};
 
-/// Departures at each step.
+/// Number of departures at each step.
 const DEPARTURES: usize = 4;
 
 #[test]

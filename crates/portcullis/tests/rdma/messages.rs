@@ -52,7 +52,7 @@ fn random_messages_are_answered_or_refused() {
         assert!(attacker.say(&bytes, true));
         attacker.answer();
     }
-    // A valid request, but for another tenant's object.
+    // This request is valid, but for another tenant's object.
     let end = RequestBody::Revoke { permission: canary.object().id(), free: true };
     assert_eq!(attacker.ask(end), ReplyBody::Refused(Refusal::NotLive));
     canary.assert_untouched();
@@ -61,7 +61,7 @@ fn random_messages_are_answered_or_refused() {
     rig.clear();
 }
 
-/// Sends requests and takes no answers, until the node shows the attacker out.
+/// Sends requests and takes no answers, until the node evicts the attacker.
 fn flood(attacker: &mut Attacker, body: RequestBody) {
     let message = Request { sequence: 0, body }.encode();
     wait_for("an end to the node's patience", || {

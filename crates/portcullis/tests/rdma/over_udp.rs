@@ -1,11 +1,11 @@
-//! A node on a device that takes clients over UDP as well: objects go from one to the other.
+//! A node on a device that accepts clients over UDP as well: clients on both fabrics use the same objects in turn.
 
 use crate::rig::{RED, lenient, wait_for};
 use portcullis::host::{Host, HostConfig, NetworkListen, RdmaConfig, UdpConfig};
 use portcullis::{Acquire, Allocate, Guarantee, Lifetime, Mechanism, NodeSecurity, Session, connect};
 use std::time::Duration;
 
-/// Longer than a node's thread looks for work before it falls asleep.
+/// A time that is longer than a node's thread polls for work before it sleeps.
 const IDLE: Duration = Duration::from_millis(50);
 
 fn listen() -> Vec<NetworkListen> {
@@ -47,7 +47,7 @@ fn an_object_goes_to_and_fro_between_the_device_and_udp_and_its_old_holder_is_re
         assert_eq!(bytes, [round - 1; 4096]);
         sessions[to].write(&held, 0, &[round; 4096]).expect("written");
         if from == 1 {
-            // What it held it shows once more.
+            // The former holder uses its old credential once more.
             let former = &mut sessions[from];
             let (now, mut buffer) = (former.now(), former.buffer(64).expect("room"));
             buffer.write(0, &[0xee; 64]);

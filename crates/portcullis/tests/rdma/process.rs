@@ -1,15 +1,15 @@
-//! Child processes of a test: this test binary again, told to run one of its functions.
+//! Child processes of a test: the same test binary, which runs one of its functions.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-/// The environment variable that tells a child the address of its node, or that the child is to be a node.
+/// The environment variable that holds the address of a child's node, or marks a child that is to be a node.
 const ADDRESS: &str = "PORTCULLIS_RDMA_ADDRESS";
-/// The text before what a child prints when it is ready.
+/// The text before the line that a child prints when it is ready.
 const READY: &str = "ready: ";
 
-/// A running child. It is killed when this is dropped.
+/// A running child. It is killed when this value is dropped.
 pub struct Child {
     process: std::process::Child,
     stdin: Option<ChildStdin>,
@@ -40,7 +40,7 @@ impl Child {
         drop(self);
     }
 
-    /// Tells the child to end by itself, and waits until it has ended.
+    /// Closes the child's standard input, so that the child ends, and waits until it has ended.
     pub fn end(mut self) {
         drop(self.stdin.take());
         self.process.wait().expect("a child of this process");
@@ -54,17 +54,17 @@ impl Drop for Child {
     }
 }
 
-/// For a child: the address that it was given. `None`: this process is no child.
+/// Returns the address that a child was given. `None`: this process is no child.
 pub fn address() -> Option<String> {
     std::env::var(ADDRESS).ok()
 }
 
-/// For a child: says that it is ready.
+/// Prints that a child is ready.
 pub fn say_ready(what: impl Display) {
     println!("\n{READY}{what}");
 }
 
-/// For a child: waits until it is told to end.
+/// Waits in a child until its parent wants it to end.
 pub fn until_asked_to_end() {
     // Standard input carries no data. It ends when the parent closes it or dies.
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());

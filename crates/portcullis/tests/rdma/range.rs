@@ -47,9 +47,9 @@ fn memory_region_stops_what_soft_roce_windows_do_not() {
     rig.clear();
 }
 
-/// This documents a defect of Soft-RoCE: it checks an access against the region under the window, which is the whole
-/// pool, and not against the window's range. A node on such a device therefore refuses `memory-window` unless it is
-/// told to do without the range. This test fails when a kernel fixes the defect.
+/// Documents a defect of Soft-RoCE, which checks an access against the region under the window, which is the whole
+/// pool, and not against the window's range. A node on such a device therefore refuses `memory-window` unless its
+/// configuration allows it to run without the range check. This test fails when a kernel fixes the defect.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_deviation_soft_roce_windows_open_the_whole_pool_and_nobody_is_charged() {

@@ -59,7 +59,7 @@ fn whoever_only_says_that_it_rebuilt_is_not_served_there_and_disturbs_nobody() {
     let before = rig.host.counters().recoveries;
     assert_eq!(attacker.ask(RequestBody::Recover { queue_pair: 0 }), ReplyBody::Done);
     wait_for("the node's end to be rebuilt", || rig.host.counters().recoveries > before);
-    // The attacker's end goes on with its old packet numbers.
+    // The attacker's end continues with its old packet numbers.
     let status = reads(&mut attacker, 0, &own);
     assert!(status.breaks(), "{status}");
     rig.others_go_on(10);

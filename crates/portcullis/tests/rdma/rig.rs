@@ -25,22 +25,22 @@ pub fn lenient() -> NodeConfig {
     }
 }
 
-/// The same with windows. Soft-RoCE does not check their range; only one test depends on that.
+/// The lenient configuration with windows. Soft-RoCE does not check their range; only one test depends on that.
 pub fn windows() -> NodeConfig {
     NodeConfig { mechanism: Mechanism::MemoryWindow, ..lenient() }
 }
 
-/// The same with a window of type 2 for each queue pair.
+/// The lenient configuration with a window of type 2 for each queue pair.
 pub fn window_groups() -> NodeConfig {
     NodeConfig { mechanism: Mechanism::WindowGroup, ..lenient() }
 }
 
-/// A node for clients of RED over the network, with an audit log.
+/// Starts a node for clients of RED over the network, with an audit log.
 pub fn node(node: NodeConfig, folder: &Path) -> Host {
     node_on(DeviceChoice::default(), node, folder)
 }
 
-/// The same on a chosen device.
+/// Starts a node for clients of RED over the network on a chosen device.
 pub fn node_on(device: DeviceChoice, node: NodeConfig, folder: &Path) -> Host {
     let red = NetworkListen {
         address: "127.0.0.1:0".to_owned(),
@@ -56,27 +56,27 @@ pub fn node_on(device: DeviceChoice, node: NodeConfig, folder: &Path) -> Host {
 }
 
 impl Rig {
-    /// A lenient node with one honest client of the attacked tenant and one of another tenant.
+    /// Starts a lenient node with one honest client of the attacked tenant and one of another tenant.
     pub fn new() -> Self {
         Self::with(lenient(), &[RED, BLUE])
     }
 
-    /// A node with one honest client for each named tenant.
+    /// Starts a node with one honest client for each named tenant.
     pub fn with(config: NodeConfig, honest: &[&str]) -> Self {
         Self(Besieged::new(|folder| node(config, folder), honest))
     }
 
-    /// The address for RED's clients.
+    /// Returns the address for RED's clients.
     pub fn address(&self) -> String {
         self.host.network_addresses()[0].to_string()
     }
 
-    /// The node's audit log.
+    /// Reads the node's audit log.
     pub fn audit(&self) -> Audit {
         Audit::read(&self.folder().join("audit"))
     }
 
-    /// An attacker with queue pairs.
+    /// Attaches an attacker with queue pairs.
     pub fn attacker(&self) -> Attacker {
         Attacker::attach(&self.address())
     }
@@ -91,7 +91,7 @@ impl Rig {
         assert_eq!((audit.violations(RED), audit.all_violations()), (violations, violations), "{audit}");
     }
 
-    /// See [`Besieged::end`].
+    /// Ends the test by [`Besieged::end`].
     pub fn clear(self) {
         self.0.end(5);
     }

@@ -1,5 +1,5 @@
-//! Messages to data queue pairs, which expect none. The node keeps one empty receive on each of them; it serves to
-//! notice that the queue pair broke.
+//! Messages to data queue pairs, which expect none. The node keeps one empty receive on each of them; by this receive
+//! the node notices that the queue pair broke.
 
 use crate::attacker::{DATA, key};
 use crate::rig::{Rig, wait_for};
@@ -15,7 +15,7 @@ fn empty_messages_do_not_keep_a_violation_from_being_noticed() {
     let empty = Operation::Send { local: attacker.local(DATA, 0) };
     let mut charged = 0;
     for _ in 0..2 {
-        // First one message at a time, then as many at once as the queue holds.
+        // The messages come one at a time first, then as many at once as the queue holds.
         for _ in 0..10 {
             assert_eq!(attacker.try_operation(0, empty), Status::Success);
         }
@@ -39,7 +39,7 @@ fn empty_messages_do_not_keep_a_violation_from_being_noticed() {
         attacker.recover(0).expect("a lenient node");
         assert_eq!(attacker.try_read(0, own.address().0, key(own.credential), 8), Status::Success);
     }
-    // A stray access right behind a message that has just consumed the receive.
+    // The stray access is right behind a message that has just consumed the receive.
     let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential) ^ 0x100) };
     let stray = Operation::Read { local: attacker.local(DATA, 8), remote };
     for _ in 0..10 {

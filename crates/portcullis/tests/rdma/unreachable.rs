@@ -1,4 +1,4 @@
-//! Clients that name an address without a machine, on a network where the kernel has to ask for addresses.
+//! Clients that name an address without a machine, on a network on which the kernel must resolve addresses.
 
 use crate::door::Door;
 use crate::rig::{alone, lenient, node_on};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// address.
 const NODE_ANSWERS_WITHIN: Duration = Duration::from_millis(700);
 
-/// A second device on a network that has to resolve addresses. It is removed when this is dropped.
+/// A second device on a network that has to resolve addresses. It is removed when this value is dropped.
 struct Network;
 
 impl Network {

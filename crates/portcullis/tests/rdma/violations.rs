@@ -40,7 +40,7 @@ fn whoever_guesses_keys_is_paused_then_barred_and_others_notice_nothing() {
         } else if tried < FREE + PAUSES {
             assert!(matches!(asked, Err(Refusal::Paused { .. })), "guess {tried}: {asked:?}");
             if tried == FREE + 1 {
-                // Siblings go on working: the violations do not take their permissions away.
+                // Siblings work on: the violations do not end their permissions.
                 sibling.assert_untouched();
             }
             attacker.recover(0).expect("pauses end");

@@ -1,5 +1,5 @@
-//! A client over UDP that need not keep any rule: it says what it likes over its connection, and sends operations for any
-//! region, under any key and in anybody's name.
+//! A client over UDP that need not keep any rule: it sends any bytes over its connection, and sends operations for any
+//! region, under any key and in the name of any client.
 
 use crate::rig::{LONG, wait_for};
 use portcullis::{ClientSecurity, Credential, Keep, Lifetime, PermissionId, Rights, Sharing};
@@ -52,7 +52,7 @@ impl Attacker {
         }
     }
 
-    /// Says something over the connection, and returns what the node answers. `None`: it hung up.
+    /// Sends bytes over the connection, and returns the node's answer. `None`: the node hung up.
     pub fn say(&mut self, bytes: &[u8]) -> Option<ReplyBody> {
         self.talk.say(bytes);
         let mut answer = None;
@@ -81,7 +81,7 @@ impl Attacker {
         assert_eq!(self.ask(RequestBody::Revoke { permission, free: false }), ReplyBody::Done);
     }
 
-    /// Where a permission's operations go.
+    /// Returns the destination of a permission's operations.
     pub fn to(&self, granted: &Granted) -> Destination {
         let Credential::RegionKey { region, key } = granted.credential else {
             panic!("another mechanism: {granted:?}")
@@ -91,19 +91,19 @@ impl Attacker {
         Destination { address: self.node, client: self.number, region, key }
     }
 
-    /// Begins an operation, and does not wait for anything.
+    /// Begins an operation without waiting.
     pub fn begin(&mut self, to: &Destination, address: u64, action: Action) {
         let command = Command { action, to: to.clone(), address, class: ServiceClass::Latency };
         self.initiator.issue(command, self.began.elapsed()).expect("there is room");
     }
 
-    /// Sends what is to be sent.
+    /// Sends the pending packets.
     pub fn send(&mut self) {
         let Self { initiator, socket, .. } = self;
         let _ = socket.send(|packet| initiator.poll_transmit(packet));
     }
 
-    /// Carries one operation out. What the node does not answer is not begun again.
+    /// Carries one operation out, once: an operation that the node does not answer is not repeated.
     pub fn try_once(&mut self, to: &Destination, address: u64, action: Action) -> Status {
         self.begin(to, address, action);
         let mut status = None;
@@ -119,7 +119,7 @@ impl Attacker {
         status.expect("it was waited for")
     }
 
-    /// The same, again as long as only time has run out: the machine may be busy.
+    /// Carries one operation out, and repeats it while it ends only because time has run out: the machine may be busy.
     pub fn try_operation(&mut self, to: &Destination, address: u64, action: Action) -> Status {
         loop {
             match self.try_once(to, address, action.clone()) {
@@ -130,7 +130,7 @@ impl Attacker {
     }
 }
 
-/// A socket at an address of this machine.
+/// Binds a socket at an address of this machine.
 pub fn bind(host: impl Into<IpAddr>) -> UdpSocket {
     UdpSocket::bind((host.into(), 0).into()).expect("a socket")
 }

@@ -1,4 +1,4 @@
-//! Connections that do not come about: each says why, in time, and leaves nothing.
+//! Connections that fail: each returns its reason in time, and leaves nothing behind.
 
 use crate::proxy::{Proxy, Sent, Way, pass};
 use crate::rig::{BLUE, LONG, RED, Rig, config};
@@ -12,7 +12,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Instant, SystemTime};
 
-/// An error of a connection attempt, which comes in time.
+/// Attempts a connection and returns its error, which must arrive in time.
 fn refused(address: &str, options: SessionOptions) -> ConnectError {
     let began = Instant::now();
     let error = connect_with(address, options).expect_err("it cannot connect");
@@ -107,7 +107,7 @@ fn a_full_table_and_a_full_share_are_each_refused_by_name_and_no_place_is_lost()
     rig.assert_empty();
 }
 
-/// An authority in a folder, with a node and a tenant.
+/// Makes an authority in a folder, with the identities of a node and a tenant.
 fn papers(folder: &Path) -> (NodeIdentity, ClientIdentity) {
     let validity = Validity { now: SystemTime::now(), days: 10 };
     make_authority(folder, validity).expect("an authority");

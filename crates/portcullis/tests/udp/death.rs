@@ -43,7 +43,7 @@ fn a_killed_process_loses_what_it_held_at_once() {
     rig.assert_empty();
 }
 
-/// The new node answers at the former one's address, and knows none of the former one's permissions.
+/// The new node answers at the address of the former node, and knows none of the former node's permissions.
 #[test]
 fn a_node_that_has_started_anew_is_not_said_to_have_revoked_a_permission() {
     let rig = Rig::new();

@@ -1,4 +1,4 @@
-//! One node, two fabrics: clients of one tenant share objects whichever way they come.
+//! One node, two fabrics: clients of one tenant share objects whichever fabric they use.
 
 use crate::rig::{RED, Rig};
 use portcullis::{Acquire, Allocate, Lifetime, Mechanism, Session, connect};
@@ -26,7 +26,7 @@ fn an_object_goes_to_and_fro_between_fabrics_and_its_old_holder_is_refused() {
         assert_eq!(bytes, [round - 1; 4096]);
         sessions[to].write(&held, 0, &[round; 4096]).expect("written");
         if round % 10 < 2 {
-            // What it held it shows once more.
+            // The former holder uses its old credential once more.
             let former = &mut sessions[from];
             let (now, mut buffer) = (former.now(), former.buffer(64).expect("room"));
             buffer.write(0, &[0xee; 64]);

@@ -1,4 +1,4 @@
-//! A hostile client shows keys for what it does not hold, and begins what it does not end.
+//! A hostile client that shows keys for memory that it does not hold, and begins operations that it does not end.
 
 use crate::attacker::{Attacker, bind};
 use crate::rig::{BLUE, RED, Rig, config, goes_on, wait_for};
@@ -7,7 +7,7 @@ use portcullis_onerma::{Action, Atomic, Destination, RegionId, Status};
 use portcullis_protocol::Credential;
 use std::net::Ipv4Addr;
 
-/// Tolerates many violations, for tests that are not about their cost.
+/// Makes a configuration that tolerates many violations, for tests that are not about their cost.
 fn lenient() -> NodeConfig {
     let violations = ViolationLimits {
         free_max: 1 << 24,
@@ -17,7 +17,7 @@ fn lenient() -> NodeConfig {
     NodeConfig { violations, quota: Quota { bytes_max: 1 << 22, ..Quota::default() }, ..config() }
 }
 
-/// An object of BLUE's with known bytes.
+/// An object of tenant BLUE with known bytes.
 struct Canary {
     session: Session,
     object: Permission,
@@ -62,11 +62,11 @@ fn a_key_opens_its_own_region_for_its_own_client_on_its_own_host_and_nobody_is_c
     let region = |index, generation| RegionId { index, generation };
     let mut wrong = vec![
         (Destination { region: canary.region(), ..right.clone() }, theirs),
-        // In the name of its client, the number of which is no secret.
+        // These are sent in the name of the canary's client, whose number is no secret.
         (Destination { region: canary.region(), client: canary.session.number(), ..right.clone() }, theirs),
         (Destination { client: canary.session.number(), ..right.clone() }, address),
         (Destination { client: u64::MAX, ..right.clone() }, address),
-        // A sibling's key, which the sibling has handed on.
+        // This uses a sibling's key, which the sibling has handed on.
         (Destination { client: attacker.number, ..sibling.to(&its) }, its.address().0),
     ];
     let others = [
@@ -85,7 +85,7 @@ fn a_key_opens_its_own_region_for_its_own_client_on_its_own_host_and_nobody_is_c
             assert_eq!(status, Status::RemoteAuthenticationFailure, "{to:?}");
         }
     }
-    // The right key, from another host's address.
+    // The right key is refused from another host's address.
     let ours = std::mem::replace(&mut attacker.socket, bind(Ipv4Addr::new(127, 0, 0, 2)));
     for action in each_action() {
         assert_eq!(attacker.try_operation(&right, address, action), Status::RemoteAuthenticationFailure);
@@ -182,7 +182,7 @@ fn crowds_of_changes_that_are_begun_and_never_ended_keep_no_other_from_changing(
     let before = honest.operations();
     wait_for("an honest client to go on", || {
         for (attacker, held) in crowd.iter_mut().zip(&held) {
-            // They never look at what the node answers.
+            // The attackers never read the node's answers.
             let to = attacker.to(held);
             attacker.initiator = portcullis_onerma::Initiator::new(crate::attacker::LIMITS);
             for _ in 0..256 {
@@ -194,7 +194,7 @@ fn crowds_of_changes_that_are_begun_and_never_ended_keep_no_other_from_changing(
         honest.operations() >= before + 40
     });
     honest.stop();
-    // They go with all that they have begun.
+    // The attackers leave while their operations are under way.
     drop((crowd, honest));
     rig.assert_empty();
     rig.assert_charged(0);

@@ -1,7 +1,7 @@
-//! Clients over UDP: what they can do, what is refused, and what ends when it should.
+//! Tests of clients over UDP: which operations succeed, which the node refuses, and whether permissions end in time.
 //!
-//! Some of them break every rule, and somebody is on their path. Honest sessions of other tenants go on all the time, and
-//! nothing is left behind.
+//! Some clients break every rule, and in some tests an attacker is on their path. Honest sessions of other tenants work
+//! on all the time, and nothing is left behind.
 
 mod attacker;
 #[path = "../rdma/audit.rs"]

@@ -1,4 +1,4 @@
-//! What a hostile client says over its connection.
+//! Messages of a hostile client over its connection.
 
 use crate::attacker::Attacker;
 use crate::rig::{BLUE, LONG, RED, Rig, config, goes_on, wait_for};
@@ -21,7 +21,7 @@ fn hello() -> Vec<u8> {
     framed(&ClientSays::Hello { version: VERSION }.encode())
 }
 
-/// A connection of a client that is attached.
+/// Returns the connection of an attached client.
 fn attached(rig: &Rig) -> TcpStream {
     let mut stream = TcpStream::connect(rig.place(RED)).expect("the node listens");
     stream.set_read_timeout(Some(LONG)).expect("set");
@@ -58,7 +58,7 @@ fn whoever_says_what_is_no_message_is_hung_up_on_and_others_are_not() {
     for length in [0, 1, 2, MESSAGE_BYTES - 1, MESSAGE_BYTES + 1, 4096, 4097, 65_535] {
         let mut bytes = whole.to_vec();
         bytes.resize(length, 0);
-        // The frame says this length, even if no frame may have it.
+        // The frame claims this length, even if no frame may have it.
         let length = u16::try_from(length).expect("it is short").to_le_bytes();
         let mut stream = attached(&rig);
         stream.write_all(&[&length[..], &bytes].concat()).expect("sent");
@@ -67,7 +67,7 @@ fn whoever_says_what_is_no_message_is_hung_up_on_and_others_are_not() {
     for _ in 0..20 {
         let mut bytes = vec![0; random.random_range(2..2000)];
         random.fill_bytes(&mut bytes);
-        // Whatever length it says is too long.
+        // This bit makes every length that the frame claims too long.
         bytes[1] |= 0x20;
         let mut stream = attached(&rig);
         stream.write_all(&bytes).expect("sent");
@@ -77,7 +77,7 @@ fn whoever_says_what_is_no_message_is_hung_up_on_and_others_are_not() {
     for _ in 0..200 {
         let mut message = [0; MESSAGE_BYTES];
         random.fill_bytes(&mut message);
-        // It is answered, whatever it means.
+        // The node answers the message, whatever its meaning.
         assert!(attacker.say(&message).is_some());
     }
     goes_on(&honest);
@@ -94,7 +94,7 @@ fn whoever_dies_at_any_step_of_its_attach_leaves_nothing() {
         let mut stream = TcpStream::connect(rig.place(RED)).expect("the node listens");
         stream.write_all(&hello[..cut]).expect("sent");
     }
-    // Who speaks out of turn is no client.
+    // The node hangs up on a peer that sends a message out of turn.
     let mut stream = TcpStream::connect(rig.place(RED)).expect("the node listens");
     stream.write_all(&[&hello[..], &hello[..]].concat()).expect("sent");
     assert_hung_up(stream);
@@ -126,7 +126,7 @@ fn whoever_asks_more_than_its_terms_allow_is_shown_out_at_once_although_the_node
     rig.assert_empty();
 }
 
-/// They are for clients with queue pairs, or for chunks, or for another mechanism.
+/// The messages are for clients with queue pairs, for chunks, or for another mechanism.
 #[test]
 fn messages_that_make_no_sense_for_such_a_client_are_refused_and_harm_nobody() {
     let limits = ChunkLimits { chunks: 8, chunk_bytes: 64, client_max: 8 };
@@ -158,7 +158,7 @@ fn messages_that_make_no_sense_for_such_a_client_are_refused_and_harm_nobody() {
             assert!(refused(attacker.ask(RequestBody::JoinChunks)));
             assert!(refused(attacker.ask(RequestBody::AllocateChunk)));
         } else {
-            // The node's CPU hands chunks out to anybody who asks; a second time there is nothing to join.
+            // The node's CPU hands out chunks to every client that requests them; a second request to join is refused.
             let _ = attacker.ask(RequestBody::JoinChunks);
             assert!(refused(attacker.ask(RequestBody::JoinChunks)));
             let _ = attacker.ask(RequestBody::AllocateChunk);

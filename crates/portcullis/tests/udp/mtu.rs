@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 const BYTES: usize = 1 << 20;
-/// Longer than the test.
+/// A lifetime that is longer than the test.
 const LIFETIME: Lifetime = Lifetime::seconds(120);
 
-/// Runs `ip`, and says what went wrong.
+/// Runs `ip`. Panics with its output if it fails.
 fn ip(arguments: &str) {
     let done = Command::new("ip").args(arguments.split(' ')).output().expect("the program ip");
     assert!(done.status.success(), "ip {arguments}: {done:?}");

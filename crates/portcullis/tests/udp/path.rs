@@ -1,4 +1,4 @@
-//! Somebody on the path, and somebody who floods the node.
+//! An attacker on the path, and an attacker that floods the node.
 
 use crate::attacker::Attacker;
 use crate::proxy::{Proxy, Sent, Way, pass};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const SECRET: &[u8; 32] = b"what nobody on the path may read";
 
-/// Loses, repeats, cuts, alters, reflects, holds back and makes up.
+/// Makes the conduct of an attacker that drops, repeats, cuts, alters, reflects, delays and forges datagrams.
 fn offence(seed: u64) -> impl FnMut(Way, Vec<u8>) -> Vec<Sent> + Send {
     let (mut random, mut old) = (StdRng::seed_from_u64(seed), Vec::new());
     move |way, bytes| {
@@ -66,7 +66,8 @@ fn whoever_is_on_the_path_reads_nothing_and_has_nothing_carried_out_twice() {
     for seed in 0..4 {
         proxy.behave(offence(seed));
         for round in 0..30u64 {
-            // A copy with another tag, refused before the request comes, ends an operation with an error.
+            // If an altered copy arrives before the request, the node refuses it, which ends the operation with an
+            // error.
             match session.fetch_and_add(&block, 0, 1) {
                 Ok(before) => {
                     assert!((done..=done + uncertain).contains(&before), "{before}: {done} and {uncertain}");
@@ -100,7 +101,7 @@ fn whoever_is_on_the_path_reads_nothing_and_has_nothing_carried_out_twice() {
     wait_for("the client to go", || rig.host.counters().clients == 0);
 }
 
-/// After the end of the permission, when somebody else holds the object.
+/// Repeats all packets that have passed, after the end of their permission, while another session holds the object.
 fn repeat_all_that_was_seen(rig: &Rig, proxy: &Proxy, object: portcullis::ObjectRef) {
     let mut other = rig.session(RED);
     let ask = Acquire::object(object).lifetime(Lifetime::seconds(9)).wait(Lifetime::seconds(5));
@@ -129,7 +130,7 @@ fn repeat_all_that_was_seen(rig: &Rig, proxy: &Proxy, object: portcullis::Object
     other.revoke_and_free(held).expect("it has not ended");
 }
 
-/// Sends copies of the latest packet to the node that has passed, and waits until the node has refused each of them.
+/// Sends copies of the latest packet that has passed to the node, and waits until the node has refused each of them.
 fn repeat_latest(rig: &Rig, proxy: &Proxy, copies: u32) {
     let seen = proxy.seen.lock().expect("not poisoned");
     let latest = seen.iter().rfind(|(way, _)| *way == Way::ToNode).map(|(_, bytes)| bytes.clone());
@@ -164,7 +165,7 @@ fn copies_of_a_clients_refused_requests_cost_it_no_more_than_the_requests() {
     for (to, address, action) in mistakes {
         assert_eq!(client.try_once(to, address, action), Status::RemoteAuthenticationFailure);
         repeat_latest(&rig, &proxy, COPIES);
-        // What the node answers to this comes after what it was told of the copies.
+        // The node answers this request after it has handled the reports of the copies.
         client.allocate(64, Rights::READ);
         charged += 1;
         rig.assert_charged(charged);
@@ -176,7 +177,7 @@ fn copies_of_a_clients_refused_requests_cost_it_no_more_than_the_requests() {
     client.allocate(64, Rights::READ);
     rig.assert_charged(charged + 1);
     assert_eq!(client.try_operation(&to, address, Action::Read(vec![0; 64])), Status::Ok);
-    // Making the same mistake again is a request of its own.
+    // The same mistake, made again, is a new request and is charged again.
     let again = client.try_once(&to, address + 1, Action::Read(vec![0; 64]));
     assert_eq!(again, Status::RemoteAuthenticationFailure);
     rig.assert_charged(charged + 2);
@@ -195,7 +196,7 @@ fn strangers_get_no_more_bytes_than_they_send() {
         for of in 0..=5u8 {
             let mut packet = vec![0; random.random_range(60..1400)];
             random.fill_bytes(&mut packet);
-            // A header with sense in it: for 64 bytes, of some region.
+            // The header is plausible: it is for 64 bytes of some region.
             packet[..4].copy_from_slice(&[1, kind, of, 255]);
             packet[4..8].copy_from_slice(&64u32.to_le_bytes());
             packet[16..24].copy_from_slice(&[0; 8]);
@@ -227,7 +228,7 @@ fn a_flood_of_garbage_leaves_honest_sessions_working() {
             for packet in &packets {
                 let _ = socket.send_to(packet, &place);
             }
-            // Two cores have to be enough for the node and the honest clients as well.
+            // Two cores must suffice for the flood, the node and the honest clients.
             std::thread::sleep(Duration::from_micros(500));
         }
     });

@@ -1,5 +1,5 @@
-//! Somebody on the path: at another address of this machine, under the node's port for TCP and UDP. The connection passes
-//! unchanged. Datagrams pass as the test has it.
+//! An attacker on the path: a proxy at another address of this machine, under the node's port number for TCP and UDP.
+//! The connection passes unchanged. The test decides how datagrams pass.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -9,24 +9,24 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Where a datagram goes.
+/// Direction of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     ToNode,
     ToClient,
 }
 
-/// A datagram, where it is to go, and after which time.
+/// A datagram that is to be sent: its direction, its delay and its bytes.
 pub type Sent = (Way, Duration, Vec<u8>);
 type Conduct = Box<dyn FnMut(Way, Vec<u8>) -> Vec<Sent> + Send>;
 
 /// Datagrams that have passed, in order.
 pub type Seen = Arc<Mutex<Vec<(Way, Vec<u8>)>>>;
 
-/// Somebody on the path.
+/// A proxy on the path between clients and a node.
 pub struct Proxy {
     pub address: SocketAddr,
-    /// What was seen.
+    /// The datagrams that have passed.
     pub seen: Seen,
     conduct: Arc<Mutex<Conduct>>,
     stop: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ pub fn pass(way: Way, bytes: Vec<u8>) -> Vec<Sent> {
 }
 
 impl Proxy {
-    /// In front of the node at `node`, under this last byte of a loopback address.
+    /// Starts a proxy in front of the node at `node`. `host` is the last byte of its loopback address.
     pub fn new(
         node: &str,
         host: u8,
@@ -76,7 +76,7 @@ impl Proxy {
         Self { address, seen, conduct, stop, thread: Some(thread) }
     }
 
-    /// From here on it behaves like this.
+    /// Replaces the conduct of the proxy.
     pub fn behave(&self, conduct: impl FnMut(Way, Vec<u8>) -> Vec<Sent> + Send + 'static) {
         *self.conduct.lock().expect("not poisoned") = Box::new(conduct);
     }
@@ -95,7 +95,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Carries a connection on. Each direction ends with the connection.
+/// Forwards a connection to the node. Each direction ends with the connection.
 fn join(client: TcpStream, node: SocketAddr) {
     let Ok(onward) = TcpStream::connect(node) else { return };
     let ends = [(&client, &onward), (&onward, &client)]
@@ -148,7 +148,7 @@ impl Path {
         }
         let now = Instant::now();
         for (_, client, way, bytes) in self.held.extract_if(.., |(due, ..)| *due <= now) {
-            // What the system does not send is lost on the path.
+            // A datagram that the system does not send counts as lost on the path.
             let _ = match way {
                 Way::ToNode => self.backs[&client].send_to(&bytes, self.node),
                 Way::ToClient => self.front.send_to(&bytes, client),

@@ -1,4 +1,4 @@
-//! A node that takes clients over UDP, without certificates: each tenant has a port of its own.
+//! A node that accepts clients over UDP, without certificates: each tenant has a port of its own.
 
 use crate::audit::Audit;
 use crate::honest::Honest;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub const RED: &str = "red";
 pub const BLUE: &str = "blue";
 
-/// How long a test waits for anything that must happen before the test fails. No successful test waits that long.
+/// Time that a test waits for an event before the test fails. No successful test waits that long.
 pub const LONG: Duration = Duration::from_secs(20);
 
 pub struct Rig {
@@ -48,18 +48,18 @@ impl Rig {
         Self { host: Host::start(config).expect("a node"), folder }
     }
 
-    /// `HOST:PORT` of a tenant's clients.
+    /// Returns the `HOST:PORT` for a tenant's clients.
     pub fn place(&self, tenant: &str) -> String {
         let place = [RED, BLUE].iter().position(|it| *it == tenant).expect("a tenant of this rig");
         self.host.network_addresses()[place].to_string()
     }
 
-    /// Where a tenant's clients connect.
+    /// Returns the address at which a tenant's clients connect.
     pub fn address(&self, tenant: &str) -> String {
         format!("udp:{}", self.place(tenant))
     }
 
-    /// The socket of a tenant's clients on this machine.
+    /// Returns the socket for a tenant's clients on this machine.
     pub fn socket(&self, tenant: &str) -> PathBuf {
         self.folder.path().join(tenant)
     }
@@ -72,7 +72,7 @@ impl Rig {
         connect_with(&self.address(tenant), options).expect("a session")
     }
 
-    /// A client of a tenant that keeps the rules and checks every byte that it reads.
+    /// Starts a client of a tenant that keeps the rules and checks every byte that it reads.
     pub fn honest(&self, tenant: &str) -> Honest {
         Honest::start(self.session(tenant), 7)
     }
@@ -81,7 +81,7 @@ impl Rig {
         Audit::read(&self.folder.path().join("audit"))
     }
 
-    /// Waits until the node has charged RED with this many violations. Checks that nobody is charged with more.
+    /// Waits until the node has charged RED with this many violations. Checks that no more violations are charged.
     pub fn assert_charged(&self, violations: u64) {
         wait_for("violations to be counted", || self.host.counters().violations >= violations);
         wait_for("violations to be written down", || self.audit().violations(RED) >= violations);
@@ -90,7 +90,7 @@ impl Rig {
         assert_eq!((audit.violations(RED), audit.all_violations()), (violations, violations), "{audit}");
     }
 
-    /// Waits until nothing is left of any client.
+    /// Waits until nothing of any client is left on the node.
     pub fn assert_empty(&self) {
         let mut held = Vec::new();
         wait_for("the node to be empty", || {
@@ -118,7 +118,7 @@ pub fn goes_on(honest: &Honest) {
     });
 }
 
-/// Yields the processor until `done` returns true. Panics when that takes far too long.
+/// Yields the processor until `done` returns true. Panics if that takes far too long.
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
