@@ -1,7 +1,8 @@
-//! What a get costs the client: gets of a table whose NIC is here, does what it is told and takes no time.
+//! The cost of a get to the client: gets of a table whose NIC is in this process, executes every request and takes no
+//! time.
 //!
 //! `get_cost GETS [one]` does that many gets, 32 at a time or one at a time: `scripts/instructions` counts their
-//! instructions, those of the copies that the NIC makes among them.
+//! instructions, including those of the copies that the NIC makes.
 
 #![allow(clippy::disallowed_methods, reason = "it measures, and is no state machine")]
 
@@ -25,7 +26,7 @@ const UNDER_WAY: usize = 32;
 const ARENA_BYTES: u64 = 4 << 20;
 const NODE_BYTES: u64 = 64 << 20;
 
-/// A clock that stands still: permissions last.
+/// A clock that stands still, so that permissions never end.
 #[derive(Clone)]
 struct Still;
 

@@ -1,4 +1,4 @@
-//! How long a GET of 64 bytes takes from a server that answers requests by TCP, for comparison with a get of a table.
+//! The time of a GET of 64 bytes from a server that answers requests by TCP, for comparison with a get of a table.
 //!
 //! ```sh
 //! memcached -l 127.0.0.1 -p 22122 -t 1 -u nobody &
@@ -7,8 +7,8 @@
 //! cargo run --release -p portcullis-structures --example peer_get -- redis 127.0.0.1:22123 16
 //! ```
 //!
-//! The last argument says how many GETs are sent at once. It measures for three seconds, five times, and prints each
-//! time's typical round trip and rate.
+//! The last argument is the number of GETs that are sent at once. The program measures for three seconds, five times,
+//! and prints the typical round trip and the rate of each time.
 
 #![allow(clippy::disallowed_methods, reason = "it measures, and is no state machine")]
 
@@ -23,7 +23,7 @@ const WARM_UP: usize = 2_000;
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(3);
 
-/// What a server speaks.
+/// The protocol of a server.
 #[derive(Clone, Copy)]
 enum Dialect {
     Memcached,
@@ -52,7 +52,7 @@ impl Dialect {
         }
     }
 
-    /// Bytes of the answer to a get.
+    /// Returns the number of bytes of the answer to a get.
     fn answer(self, key: &str) -> usize {
         match self {
             Self::Memcached => format!("VALUE {key} 0 {VALUE_BYTES}\r\n\r\nEND\r\n").len() + VALUE_BYTES,

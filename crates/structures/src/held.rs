@@ -1,26 +1,26 @@
 //! A permission that many operations share (Patronus §6.1).
 //!
-//! It is never extended. It is replaced by a new one in time. So what a client began under a permission is over, one way or
-//! the other, soon after that permission's grant.
+//! Such a permission is never extended. A new one replaces it in time. So each access that a client began under a
+//! permission has ended, with or without success, soon after that permission's grant.
 
 use crate::Pipeline;
 use portcullis::{BarePermission, Clock, Moment, VerbsEndpoint};
 use std::rc::Rc;
 
-/// What a handle holds of one part of a structure.
+/// The permission of a handle on one part of a structure.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     pub permission: Option<Rc<BarePermission>>,
-    /// From here on a new one is to be acquired.
+    /// Time from which a new permission is to be acquired.
     renew_at: Moment,
-    /// From here on nothing is begun under it.
+    /// Time from which no access begins under the permission.
     pub useless_at: Moment,
-    /// An operation of this pipeline is acquiring a new one.
+    /// Whether an operation of this pipeline is acquiring a new permission.
     pub acquiring: bool,
 }
 
 impl Held {
-    /// The permission, if it can still be used and need not be replaced yet.
+    /// Returns the permission, if it can still be used and need not be replaced yet.
     #[inline]
     pub fn fresh(&self, now: Moment) -> Option<Rc<BarePermission>> {
         let until = if self.acquiring { self.useless_at } else { self.renew_at };
@@ -42,8 +42,8 @@ impl Held {
     }
 }
 
-/// What happens when an operation is done with something, also where the operation is dropped midway. Those that wait for it
-/// go on.
+/// Guard that calls `act` when an operation is done with something, also if the operation is dropped midway. Then it
+/// wakes the tasks that wait for that.
 pub(crate) struct AtEnd<'p, E: VerbsEndpoint, C: Clock, F: FnMut()> {
     pipeline: &'p Pipeline<E, C>,
     act: F,

@@ -4,7 +4,7 @@
 //! - [`queue`] is a queue for many producers and consumers. Any client may die at any step.
 //! - [`table`] is an extendible hash table (RACE). Any client may die at any step.
 //!
-//! The structures know nothing of NICs and nodes. All that they do goes through a [`portcullis::Session`], so they work
+//! The structures do not depend on NICs and nodes. They do everything through a [`portcullis::Session`], so they work
 //! with each fabric and each protection mechanism, and in the simulator.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Records: how the head of a structure names the structure's other objects.
+//! Records, by which the head of a structure names the structure's other objects.
 
 use portcullis::{Incarnation, Keep, Lifetime, ObjectRef, RemoteAddress};
 use twox_hash::XxHash3_64;
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes of a record.
 pub(crate) const RECORD_BYTES: usize = size_of::<RecordWire>();
 
-/// How the head says how long the structure is kept.
+/// Encodes how long the structure is kept, for the head.
 pub(crate) fn keep_to_words(keep: Keep) -> (u32, u64) {
     match keep {
         Keep::No => (0, 0),
@@ -18,7 +18,7 @@ pub(crate) fn keep_to_words(keep: Keep) -> (u32, u64) {
     }
 }
 
-/// `None`: no head says this.
+/// Decodes how long the structure is kept. `None`: no head contains these words.
 pub(crate) fn keep_from_words(kind: u32, time: u64) -> Option<Keep> {
     match kind {
         0 => Some(Keep::No),
@@ -29,13 +29,13 @@ pub(crate) fn keep_from_words(kind: u32, time: u64) -> Option<Keep> {
     }
 }
 
-/// What the head says of one of the structure's other objects.
+/// The head's record of one of the structure's other objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
     pub object: ObjectRef,
-    /// What else there is to say of it, in 63 bits.
+    /// Further data about the object, in 63 bits.
     pub detail: u64,
-    /// The object is kept, so clients may use it. Otherwise it may go with the client that made it.
+    /// Whether the object is kept, so that clients may use it. Otherwise it may be freed with the client that made it.
     pub is_kept: bool,
 }
 
@@ -54,24 +54,24 @@ impl RecordWire {
     }
 }
 
-/// Where in a record its check is. A client that is about to change a record which others may change too first takes it:
-/// with a COMPARE_AND_SWAP of the check for a word that is no check of any record.
+/// Offset of the check in a record. A client that is about to change a record which other clients may change too first
+/// takes the record: with a COMPARE_AND_SWAP of the check for a word that is no check of any record.
 pub(crate) const CHECK_AT: u64 = 24;
 
-/// The check in a record's bytes.
+/// Reads the check from a record's bytes.
 pub(crate) fn check_of(bytes: &[u8; RECORD_BYTES]) -> u64 {
     let wire: RecordWire = zerocopy::transmute!(*bytes);
     wire.check.get()
 }
 
-/// A word that is no check of any record, made of a number.
+/// Makes a word from a number that is no check of any record.
 pub(crate) fn no_check(number: u64) -> u64 {
-    // Checks are odd, and nobody has written a record whose check is zero.
+    // Checks are odd, and a check of zero means that no record was written.
     (number << 1).max(2)
 }
 
 impl Record {
-    /// What the words of a record say, also where nobody has completed it.
+    /// Decodes the words of a record, also if no client has completed it.
     pub fn from_words(bytes: [u8; RECORD_BYTES], incarnation: Incarnation) -> Self {
         let wire: RecordWire = zerocopy::transmute!(bytes);
         let object =
@@ -91,7 +91,7 @@ impl Record {
         zerocopy::transmute!(wire)
     }
 
-    /// `None`: nobody has written the record, or somebody is just doing so.
+    /// Decodes a record. `None`: no client has written the record, or a client is writing it now.
     pub fn from_bytes(bytes: [u8; RECORD_BYTES], incarnation: Incarnation) -> Option<Self> {
         let wire: RecordWire = zerocopy::transmute!(bytes);
         let record = Self::from_words(bytes, incarnation);

@@ -1,5 +1,5 @@
 //! A table whose blocks lie in chunks of the session that made it (OneSidedMW): it is a map, it needs no message for a
-//! block, its memory goes back to the node, and its values are nobody else's, also when the session dies.
+//! block, its memory goes back to the node, and no other client has its values, also when the session dies.
 
 use crate::rig::{Map, User, pipeline, run};
 use portcullis::host::{Host, HostConfig, NodeCounters};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const TENANT: &str = "red";
 const CHUNK_BYTES: u64 = 1024;
 const CHUNKS: u64 = 1024;
-/// Chunks without blocks that a handle keeps.
+/// Number of chunks without blocks that a handle keeps.
 const KEPT: u64 = 4;
 
 fn node_with(chunks: Option<u64>) -> Host {
@@ -29,7 +29,7 @@ fn node() -> Host {
     node_with(Some(CHUNKS))
 }
 
-/// A small table, which is split often.
+/// Options of a small table, which is split often.
 fn in_chunks() -> TableOptions {
     TableOptions {
         blocks: BlockMemory::Chunks,
@@ -41,7 +41,7 @@ fn in_chunks() -> TableOptions {
     }
 }
 
-/// One that is never split, and whose permissions outlive a test's part.
+/// Options of a table that is never split, and whose permissions outlive a test's part.
 fn wide() -> TableOptions {
     TableOptions { lease: Lifetime::seconds(10), groups: 256, ..in_chunks() }
 }
@@ -58,7 +58,7 @@ fn key(number: u32) -> [u8; 4] {
     number.to_le_bytes()
 }
 
-/// A value of a key: of a length and with bytes that no other key has so.
+/// Returns a value of a key: its length and its bytes belong to this key and version.
 fn value(number: u32, version: u32) -> Vec<u8> {
     let length = 8 + (number * 37 + version * 11) % 400;
     let words = [key(number), version.to_le_bytes()].concat();
@@ -82,7 +82,7 @@ fn it_is_a_map_through_splits_and_with_many_operations_at_once() {
         let user = User::create(&node, TENANT, &in_chunks());
         let mut model = Map::new();
         for round in 0..12u32 {
-            // Each key once in a round, so that the order of a round's operations does not matter.
+            // Each key occurs once in a round, so that the order of a round's operations does not matter.
             let keys: BTreeSet<u32> = (0..120).map(|_| random.random_range(0..400)).collect();
             let removes: BTreeSet<u32> = keys.iter().copied().filter(|_| random.random_bool(0.45)).collect();
             let change = async |number: u32| {
@@ -118,7 +118,7 @@ fn it_is_a_map_through_splits_and_with_many_operations_at_once() {
     }
 }
 
-/// Messages that a table's client sends the node while it inserts, updates and removes a thousand keys.
+/// Counts the messages that a table's client sends to the node while it inserts, updates and removes a thousand keys.
 fn messages_for_a_thousand_keys(blocks: BlockMemory) -> u64 {
     let node = node();
     let user = User::create(&node, TENANT, &TableOptions { blocks, ..wide() });
@@ -134,7 +134,7 @@ fn messages_for_a_thousand_keys(blocks: BlockMemory) -> u64 {
 
 #[test]
 fn a_block_takes_no_message() {
-    // What is left are permissions on the index, which are renewed from time to time.
+    // The remaining messages are for permissions on the index, which are renewed from time to time.
     let (chunks, objects) = (
         messages_for_a_thousand_keys(BlockMemory::Chunks),
         messages_for_a_thousand_keys(BlockMemory::Objects),
@@ -163,7 +163,7 @@ fn the_memory_of_removed_keys_goes_back_to_the_node() {
 fn reads_that_are_under_way_when_a_chunk_goes_are_never_refused() {
     let node = node();
     let user = User::create(&node, TENANT, &wide());
-    // A value fills a chunk, so each replacement gives one back, under readers of the old one.
+    // A value fills a chunk, so each replacement gives one chunk back, while readers read the old one.
     let filled = |byte: u8| vec![byte; 900];
     assert!(user.run(user.table.insert(b"key", &filled(0))));
     let act = async |number: u32| {
@@ -182,7 +182,7 @@ fn reads_that_are_under_way_when_a_chunk_goes_are_never_refused() {
     });
     assert_eq!(seen, 4_000);
     assert_eq!(node.counters().violations, 0);
-    // Where a permission on the index ended in the middle of an update, its block waits for a sweep.
+    // If a permission on the index ended in the middle of an update, the update's block waits for a sweep.
     let left = statistics(&user).unlinked;
     wait_for(&node, "only what is kept is held", |it| it.chunks_held <= 1 + KEPT + left);
 }
@@ -228,14 +228,14 @@ fn when_its_session_dies_its_values_are_nobodys_and_the_rest_can_be_freed() {
     let name = DirectoryName::new("values").expect("a name");
     owner.run(owner.table.publish(name));
     let head = owner.table.head();
-    // It dies in the middle of inserts.
+    // The owner dies in the middle of inserts.
     owner.pipeline.halt_after(Some(100));
     let insert = async |number: u32| owner.table.insert(&key(number), &value(number, 0)).await;
     owner.pipeline.run(16, (300..400).map(insert), |_| ());
     drop(owner);
     wait_for(&node, "its chunks are free", |it| it.chunks_held == 0);
     assert!(node.counters().objects > 0, "the index is still there");
-    // Its chunks are others' now, with the same addresses, and the index leads nobody there.
+    // The chunks now belong to another client, with the same addresses, and the index leads no client there.
     let next = User::create(&node, "blue", &in_chunks());
     insert_all(&next, 0..300);
     let told = run(&sibling, Table::open(&sibling, head, Access::Read)).map(drop);
@@ -246,7 +246,7 @@ fn when_its_session_dies_its_values_are_nobodys_and_the_rest_can_be_freed() {
     for number in 0..300 {
         assert_eq!(next.get(&key(number)), Some(value(number, 0)));
     }
-    // The name is free for a table that begins empty.
+    // The name is free for a new table, which is empty.
     let again = run(&sibling, Table::create(&sibling, &in_chunks())).expect("a table");
     run(&sibling, again.publish(name)).expect("the name is free");
     assert_eq!(run(&sibling, again.get(&key(7))), Ok(None));
@@ -297,8 +297,8 @@ fn a_sweep_frees_blocks_that_an_operation_has_left_and_no_others() {
     let node = node();
     let user = User::create(&node, TENANT, &TableOptions { lease: Lifetime::millis(50), ..wide() });
     insert_all(&user, 0..100);
-    // Operations that are given up at some step leave what they have claimed. Where leases end in between, which steps these are
-    // differs.
+    // Operations that are given up at some step leave the blocks that they have claimed. If leases end in between,
+    // these steps are different ones.
     let (mut blocks, mut pending, mut number) = (0, 0, 1_000);
     while blocks == 0 || pending == 0 {
         for posts in 1..40 {
@@ -314,7 +314,7 @@ fn a_sweep_frees_blocks_that_an_operation_has_left_and_no_others() {
         (blocks, pending) = (blocks + swept.blocks, pending + swept.pending);
         assert!(number < 10_000, "sweeps find {blocks} blocks and {pending} pending slots");
     }
-    // The blocks of pending slots are orphans from then on.
+    // The blocks of pending slots are orphans since the sweep that removed these slots.
     let swept = user.run(user.table.sweep());
     let after = statistics(&user);
     assert_eq!((after.unlinked, after.dangling), (0, 0), "{swept:?}");

@@ -8,7 +8,7 @@ use portcullis_structures::queue::{Claim, Queue, QueueError, QueueOptions};
 use std::rc::Rc;
 
 const LEASE: Lifetime = Lifetime::millis(30);
-/// What does not come within this never comes.
+/// Time after which an event counts as one that never happens.
 const LONG: Lifetime = Lifetime::seconds(10);
 
 fn options() -> QueueOptions {

@@ -1,5 +1,5 @@
-//! A client dies, or stands still, at each single step of each operation. Nobody else loses a key, reads a torn value,
-//! finds a key twice or waits for ever, and after a sweep nothing is leaked.
+//! A client dies, or stands still, at each single step of each operation. No other client loses a key, reads a torn
+//! value, finds a key twice or waits for ever, and after a sweep no memory is leaked.
 
 use crate::trials::{
     self, Deed, End, ExtentDeed, a_change_of_extents_ends_at_each_step, a_reader_is_late_at_each_step,

@@ -1,4 +1,4 @@
-//! What each client of a table has been told fits one order of all operations on a key, also where clients die or stand
+//! The results that the clients of a table get fit one order of all operations on a key, also if clients die or stand
 //! still.
 
 use crate::concurrency::explore;

@@ -1,4 +1,5 @@
-//! What the structures promise, one module a subject. One program: they are compiled once for all of them.
+//! Tests of the structures' promises, one module a subject. They are one program: the structures are compiled once for
+//! all of them.
 
 mod chunk_blocks;
 mod claim_trials;

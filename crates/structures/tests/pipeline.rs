@@ -1,4 +1,4 @@
-//! Accesses of a pipeline end, however many there are and in whatever order their futures are awaited.
+//! All accesses of a pipeline end, however many there are and in whatever order their futures are awaited.
 
 use crate::rig::{node, pipeline, run};
 use portcullis::{Allocate, BarePermission, Error, Lifetime, Mechanism};
@@ -6,7 +6,7 @@ use portcullis_structures::{Pipeline, Work};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// More than a client has operations, and than its queues have room.
+/// A number of accesses for which neither the client's operations nor its queues have room at once.
 const MANY: u64 = 5_000;
 
 fn memory(pipeline: &Pipeline) -> Rc<BarePermission> {
@@ -45,15 +45,15 @@ fn an_access_whose_future_is_dropped_is_carried_out_all_the_same() {
         for round in 0..MANY {
             let [dropped, kept] = [1, 1].map(|add| pipeline.fetch_and_add(&permission, 0, add));
             match round % 3 {
-                // Before it is posted.
+                // The future is dropped before its access is posted.
                 0 => drop(dropped),
-                // When it has ended, for the next one has.
+                // The future is dropped when its access has ended, because the next one has ended.
                 1 => {
                     kept.await.expect("an addition");
                     drop(dropped);
                     continue;
                 }
-                // Where there is no room: the rest of the round is asked for at once.
+                // The future is dropped when there is no room: the rest of the round is requested at once.
                 _ => drop([(); 40].map(|()| pipeline.fetch_and_add(&permission, 8, 1))),
             }
             kept.await.expect("an addition");
@@ -100,16 +100,16 @@ fn accesses_end_when_the_node_does() {
     });
 }
 
-/// Jobs that come a few at a time: some when nothing is under way, the others beside those that are.
+/// Jobs that arrive a few at a time: some when no operation is under way, the others beside operations that are.
 struct Arrivals {
     waiting: VecDeque<u64>,
     arrived: u64,
     done: BTreeSet<u64>,
-    /// The most operations that were under way when more came.
+    /// The largest number of operations that were under way when more jobs arrived.
     most: usize,
 }
 
-/// Jobs that arrive together.
+/// Number of jobs that arrive together.
 const TOGETHER: u64 = 3;
 const ARRIVALS_BESIDE_MAX: usize = 8;
 

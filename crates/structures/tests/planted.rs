@@ -1,7 +1,7 @@
-//! Proof that the tests of the structures bite: each mistake that is planted in the real code is found, and by what it breaks.
-//! These are the mistakes that show where one user ends at some step. The simulator finds those that take a race.
+//! Proof that the tests of the structures work: each mistake that is planted in the real code is found, and by its
+//! effect. These are the mistakes that show if one user ends at some step. The simulator finds those that take a race.
 //!
-//! Needs `--features planted`; without it there is nothing to plant.
+//! Needs `--features planted`; without it there is no mistake to plant.
 #![cfg(feature = "planted")]
 
 use crate::trials::{End, at_each_step_of_a_split};
@@ -10,7 +10,7 @@ use portcullis_protocol::planted::{self, Fault};
 use portcullis_structures::table::Grain;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a test with a fault. Returns what the test says.
+/// Runs a test with a fault. Returns the text of the test's panic.
 fn said(fault: Fault, test: impl FnOnce()) -> Option<String> {
     planted::plant(Some(fault));
     let end = catch_unwind(AssertUnwindSafe(test));
@@ -20,7 +20,7 @@ fn said(fault: Fault, test: impl FnOnce()) -> Option<String> {
     Some(words.or_else(|| panic.downcast_ref::<&str>().map(|&words| words.to_owned())).unwrap_or_default())
 }
 
-/// The test finds the fault, and says one of these words.
+/// Checks that the test finds the fault, and that its text contains one of these words.
 fn is_found(fault: Fault, said: Option<String>, words: &[&str]) {
     let said = said.unwrap_or_else(|| panic!("{fault:?} is not found"));
     let first = said.lines().next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What clients in several processes are told fits one order of all operations on a key, also where the kernel ends some
-//! of them.
+//! The results that clients in several processes get fit one order of all operations on a key, also if the kernel kills
+//! some of the processes.
 
 use crate::perform::perform;
 use crate::rig::User;
@@ -17,29 +17,29 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 
-/// Processes at a time.
+/// Number of processes at a time.
 const PROCESSES: u64 = 3;
-/// How often one of them is killed and another one started.
+/// Number of times that one of them is killed and another one started.
 const KILLED: u64 = 6;
-/// Operations of a process that is not killed.
+/// Number of operations of a process that is not killed.
 const OPERATIONS: u64 = 300;
-/// Keys that all of them change, and all keys: the others make the table grow.
+/// Number of keys that all processes change, and number of all keys: the others make the table grow.
 const HOT: u64 = 4;
 const KEYS: u64 = 400;
-/// What a process prints begins with this: the test's own framework prints too.
+/// Prefix of the lines that a process prints for the test: the test's own framework prints too.
 const MARK: &str = "history: ";
-/// How a process learns what it is to do: its number, and where the node is.
+/// Variables through which a process gets its parameters: its number, and the node's socket.
 const NUMBER: &str = "PORTCULLIS_TEST_PROCESS";
 const SOCKET: &str = "PORTCULLIS_TEST_SOCKET";
 
-/// What a process prints before and after each operation.
+/// A line that a process prints before and after each operation.
 #[derive(Serialize, Deserialize)]
 struct Told {
     key: u64,
     operation: Operation,
 }
 
-/// The time of the machine, which all its processes see.
+/// Returns the time of the machine, which all its processes see.
 fn time() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
@@ -67,7 +67,8 @@ fn draw(dice: &mut StdRng, value: u64, seen: u64) -> Event {
     }
 }
 
-/// Says what is about to happen, or has happened. A line is written at once, so what a dying process has said is whole.
+/// Prints an operation that is about to happen, or has happened. A line is written at once, so each line that a dying
+/// process has printed is whole.
 fn tell(key: u64, event: Event, start: u64, end: Option<u64>) {
     let told = Told { key, operation: Operation { event, start, end } };
     println!("{MARK}{}", serde_json::to_string(&told).expect("it is plain data"));
@@ -96,7 +97,7 @@ fn one_of_several_processes() {
     }
 }
 
-/// A process, and what it has said so far.
+/// A process, and the operations that it has printed so far.
 struct Process {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -117,8 +118,8 @@ impl Process {
         Self { child, lines, told: Vec::new() }
     }
 
-    /// Reads what it says, until it has said `most` lines or has ended. An operation has two: what it has come to replaces
-    /// what was about to happen.
+    /// Reads the lines of the process, until it has printed `most` lines or has ended. An operation has two lines: the
+    /// one with its result replaces the one that announced it.
     fn listen(&mut self, most: usize) {
         for line in (&mut self.lines).lines().take(most) {
             let line = line.expect("text");
@@ -166,7 +167,8 @@ fn explore(seed: u64, grain: Grain) {
     assert_eq!((found.unlinked, found.dangling), (0, 0), "seed {seed}, {grain:?}: leaked or lost: {found:?}");
 }
 
-/// Runs the processes, kills some at any moment, and sweeps meanwhile. Returns what all of them have said.
+/// Runs the processes, kills some at any moment, and sweeps meanwhile. Returns the operations that all of them have
+/// printed.
 fn run_processes(seed: u64, socket: &Path, first: &User) -> Vec<Told> {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut numbers = seed % (1 << 20) * 64..;
@@ -191,7 +193,8 @@ fn run_processes(seed: u64, socket: &Path, first: &User) -> Vec<Told> {
     told
 }
 
-/// A new seed each time, or the one that failed (`PORTCULLIS_SEED`). A seed decides what each process does, and not when.
+/// Returns a new seed each time, or the one that failed (`PORTCULLIS_SEED`). A seed decides which operations each
+/// process does, and not when.
 fn seed() -> u64 {
     let given = std::env::var("PORTCULLIS_SEED").ok();
     given.map_or_else(

@@ -1,4 +1,4 @@
-//! A queue, used by the rules: as a plain queue, over segments, with every mechanism, closed and drained.
+//! A queue that is used by the rules: as a plain queue, over segments, with every mechanism, closed and drained.
 
 use crate::rig::{node, node_with, pipeline, run};
 use portcullis::{Allocate, DirectoryName, Error, Lifetime, Mechanism, NodeConfig, Refusal, ViolationLimits};
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Segments so short that each test takes several.
+/// Options with segments so short that each test takes several.
 fn short() -> QueueOptions {
     QueueOptions { segment_slots: 64, cell_bytes: 16, segments_max: 8, ..QueueOptions::default() }
 }
@@ -190,7 +190,7 @@ fn many_operations_are_in_flight_and_consumed_segments_go_back() {
 
 #[test]
 fn a_pause_of_the_tenant_is_waited_for() {
-    // Each guess costs a pause.
+    // Each stray access costs the tenant a pause.
     let violations =
         ViolationLimits { free_max: 0, pause_min: Lifetime::millis(100), ..ViolationLimits::default() };
     let node = node_with(NodeConfig { pool_bytes: 256 << 20, violations, ..NodeConfig::default() });
@@ -199,7 +199,7 @@ fn a_pause_of_the_tenant_is_waited_for() {
     let queue = run(&pipeline, Queue::create(&pipeline, &short())).expect("a queue");
     let table = run(&pipeline, Table::create(&pipeline, &TableOptions::default())).expect("a table");
     let ask = Allocate::bytes(64).lifetime(Lifetime::seconds(1));
-    // A client of the tenant shows a key of another tenant's, until the tenant is paused.
+    // A client of the tenant shows another tenant's key, until the tenant is paused.
     loop {
         let foreign = Rc::new(run(&other, other.allocate(ask)).expect("memory"));
         assert!(run(&sibling, sibling.read(&foreign, 0, 8)).is_err());
@@ -208,7 +208,7 @@ fn a_pause_of_the_tenant_is_waited_for() {
             told => drop(told.expect("there is memory")),
         }
     }
-    // Both need permissions and memory, which the node does not give now.
+    // Queue and table need permissions and memory, which the node does not give now.
     for number in 0..100u8 {
         run(&pipeline, queue.push(&[number])).expect("there is room");
     }
@@ -231,7 +231,8 @@ fn something_else_is_no_queue() {
     assert_eq!(refused.to_string(), "the queue's cell_bytes is 12: give a multiple of 8");
 }
 
-/// What is made, used in part and destroyed leaves nothing: no object, no byte, no name. Others that have it open get errors.
+/// Structures that are made, used in part and destroyed leave no object, no byte and no name. Other clients that have
+/// them open get errors.
 #[test]
 fn queues_and_tables_that_are_destroyed_leave_nothing() {
     let node = node(Mechanism::MemoryWindow);
@@ -249,7 +250,7 @@ fn queues_and_tables_that_are_destroyed_leave_nothing() {
         assert_eq!(run(&one, queue.pop()), Ok(Some(0u32.to_le_bytes().to_vec())));
         run(&one, queue.destroy()).expect("the node serves it");
         let gone = QueueError::Session(Error::Refused(Refusal::Gone));
-        // Until the permissions end that it holds.
+        // The other client gets the error when its permissions have ended.
         let ended =
             (0..).find_map(|_| run(&two, other.push(b"late")).err().or_else(|| run(&two, other.pop()).err()));
         assert_eq!(ended, Some(gone));

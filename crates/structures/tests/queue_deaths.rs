@@ -1,5 +1,5 @@
-//! A client dies, or stands still, at each single step of each operation on a queue. No entry is lost, doubled or out of
-//! order, nobody else waits for ever, and nothing is leaked.
+//! A client dies, or stands still, at each single step of each operation on a queue. No entry is lost, doubled or out
+//! of order, no other client waits for ever, and no memory is leaked.
 
 use crate::queue_trials::{Deed, End, FULL, HALF_FULL, NEARLY_CONSUMED, at_each_step};
 

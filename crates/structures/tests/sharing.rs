@@ -1,4 +1,5 @@
-//! A table that is shared with another tenant: it can be read there with all that is added to it, and nothing else.
+//! A table that is shared with another tenant: that tenant can read it with all that is added to it, and no other
+//! memory.
 
 use crate::rig::{User, node, pipeline, run};
 use portcullis::host::Host;
@@ -19,7 +20,7 @@ fn tenant(name: &str) -> TenantName {
     name.parse().expect("a tenant's name")
 }
 
-/// A table with this name, in the owner's tenant.
+/// Makes a table with this name, in the owner's tenant.
 fn named(node: &Host, grain: Grain) -> User {
     let owner = User::create(node, OWNER, &options(grain));
     owner.run(owner.table.publish(NAME.parse().expect("a name")));
@@ -87,7 +88,7 @@ fn a_tenant_that_only_reads_cannot_change_a_shared_table_by_any_call() {
     let polite = reader(&node);
     let insert = run(&polite.pipeline, polite.table.insert(b"new", b"value"));
     assert_eq!(insert, Err(TableError::ReadOnly));
-    // A hostile client asks for what it may not have.
+    // A hostile client requests what it must not get.
     let beyond = |error: &TableError| {
         matches!(error, TableError::Session(Error::Refused(Refusal::BeyondShare { .. } | Refusal::Gone)))
     };
@@ -135,7 +136,7 @@ fn after_unshare_nothing_of_the_table_can_be_read_and_its_owner_goes_on() {
             assert!(reader.get(&key(number)).is_some(), "{grain:?}");
         }
         unshare(&owner);
-        // What the reader's handle holds does not work any more, and it gets nothing new.
+        // The permissions of the reader's handle do not work any more, and it gets no new ones.
         for number in 0..100 {
             let read = run(&reader.pipeline, reader.table.get(&key(number)));
             let refused = matches!(read, Err(TableError::Session(Error::Refused(Refusal::Gone))));

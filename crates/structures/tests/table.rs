@@ -18,7 +18,7 @@ use std::time::Instant;
 
 const TENANT: &str = "red";
 
-/// A small table, which is split often.
+/// Options of a small table, which is split often.
 fn small(grain: Grain) -> TableOptions {
     TableOptions {
         grain,
@@ -110,7 +110,7 @@ fn a_client_that_others_have_overtaken_finds_a_free_block_at_once() {
     let user = User::create(&node, TENANT, &TableOptions::default());
     let other = User::open(&node, TENANT, user.table.head(), Access::Write);
     let value = vec![7; 1_000];
-    // From here on this client believes to know which blocks are free. The other one takes all of them.
+    // From here on this client believes to know which blocks are free. The other client takes all of them.
     assert!(user.run(user.table.insert(b"first", &value)));
     for number in 0..2_000u32 {
         assert!(other.run(other.table.insert(&number.to_le_bytes(), &value)));
@@ -154,7 +154,7 @@ fn a_handle_tells_how_far_its_own_split_has_come_and_another_tells_of_none() {
 #[test]
 fn more_blocks_of_one_extent_are_read_and_replaced_than_an_object_has_holders() {
     let node = node(Mechanism::MemoryWindow);
-    // Permissions live for longer than the test reads: none makes way by itself.
+    // Permissions live for longer than the test reads: none of them ends by itself to make room.
     let options = TableOptions { lease: Lifetime::seconds(1), ..small(Grain::Block) };
     let one = User::create(&node, TENANT, &options);
     let two = User::open(&node, TENANT, one.table.head(), Access::Write);
@@ -168,7 +168,7 @@ fn more_blocks_of_one_extent_are_read_and_replaced_than_an_object_has_holders() 
     two.pipeline.run(16, updates, |done| assert_eq!(done, Ok(true)));
 }
 
-/// Permissions to read that nobody ends live for seconds, and an extent has eight blocks for values of this length.
+/// Permissions to read that no client ends live for seconds, and an extent has eight blocks for values of this length.
 const LONG: Lifetime = Lifetime::seconds(10);
 const LARGE: usize = 30 << 10;
 const LARGE_BLOCKS: u64 = 8;
@@ -245,7 +245,7 @@ fn many_requests_that_nobody_waits_for_hold_up_none_that_somebody_waits_for() {
     let ask = portcullis::Allocate::bytes(64).lifetime(Lifetime::seconds(10));
     let allocate = || one.pipeline.block_on(one.pipeline.allocate(ask)).expect("a permission");
     let held: Vec<_> = std::iter::repeat_with(allocate).take(500).collect();
-    // More than a queue takes.
+    // These are more requests than a queue takes.
     for permission in held {
         drop(one.pipeline.revoke(permission, false));
     }
@@ -284,11 +284,11 @@ fn a_table_that_is_destroyed_gives_all_its_memory_back_and_is_gone_for_others() 
     let again = pipeline.block_on(Table::create(&pipeline, &small(Grain::Extent))).expect("a table");
     pipeline.block_on(again.publish(name)).expect("the name is free");
     let opened = pipeline.block_on(Table::open(&pipeline, head, Access::Write)).map(drop);
-    // Its head stays for as long as somebody has a permission on it.
+    // The head of the table stays for as long as a client has a permission on it.
     let gone = TableError::Session(Error::Refused(Refusal::Gone));
     assert!([Err(gone), Err(TableError::NotATable)].contains(&opened), "{opened:?}");
     pipeline.block_on(again.destroy(None)).expect("the node serves it");
-    // What both still have permissions on goes with these.
+    // Memory on which both clients still have permissions is freed when those end.
     drop((pipeline, two));
     let until = Instant::now() + std::time::Duration::from_secs(60);
     while node.counters().bytes_used > 0 {
@@ -323,7 +323,7 @@ fn keys_and_values_have_any_bytes_up_to_their_limits() {
     assert!(matches!(error, Err(TableError::ValueTooLong { most: 0x800_0000, .. })), "{error:?}");
 }
 
-/// A node whose memory a table of values of one length fills, and how many there are.
+/// Fills the memory of a node with a table of values of one length. Returns the number of values.
 fn filled(one: &User, length: usize) -> u32 {
     let value = vec![1; length];
     let full = |stored: &Result<bool, TableError>| match stored {
@@ -340,7 +340,7 @@ fn filled(one: &User, length: usize) -> u32 {
 fn memory_of_removed_keys_serves_values_of_any_other_length() {
     const POOL: u64 = 8 << 20;
     let (any, few) = (Quota::default(), Quota { bytes_max: POOL, ..Quota::default() });
-    // The node's memory is used up, or the tenant's quota is.
+    // In the first two cases the node's memory is used up, in the third the tenant's quota.
     for (grain, pool_bytes, quota) in
         [(Grain::Extent, POOL, any), (Grain::Block, POOL, any), (Grain::Extent, 4 * POOL, few)]
     {
@@ -495,7 +495,7 @@ fn removing_what_has_expired_frees_its_blocks() {
     let other = User::open(&node, TENANT, one.table.head(), Access::Write);
     let mut removed = BTreeSet::new();
     let since = Instant::now();
-    // The clocks of two handles differ by as long as a permission took to come.
+    // The clocks of two handles differ by the time that the grant of a permission took.
     while removed.len() < 500 {
         assert!(since.elapsed().as_secs() < 20, "{} were removed", removed.len());
         let count = other.run(other.table.remove_expired(|key| assert!(removed.insert(key.to_vec()))));
@@ -504,13 +504,13 @@ fn removing_what_has_expired_frees_its_blocks() {
     assert!(keys.iter().all(|key| removed.contains(key.as_bytes())));
     let statistics = other.run(other.table.statistics());
     assert_eq!((statistics.keys, statistics.dangling), (1, 0), "{statistics:?}");
-    // A few are ready for what is stored next.
+    // A few blocks are ready for the next values.
     assert!(statistics.unlinked < 64, "{statistics:?}");
     let reader = User::open(&node, TENANT, one.table.head(), Access::Read);
     assert_eq!(reader.pipeline.block_on(reader.table.remove_expired(|_| ())), Err(TableError::ReadOnly));
 }
 
-/// To remove a key is to read its block: an arena has room for some.
+/// To remove a key, its block is read: an arena has room for some blocks.
 #[test]
 fn long_values_that_have_expired_go_however_small_the_arena_is() {
     let node = node(Mechanism::MemoryWindow);
@@ -537,7 +537,7 @@ fn a_look_that_breaks_off_reads_no_more() {
     let inserts = keys.iter().map(|key| one.table.insert(key.as_bytes(), b"1"));
     one.pipeline.run(16, inserts, |done| assert_eq!(done, Ok(true)));
     let mut seen = 0;
-    // Each key takes a read at the least.
+    // Each key takes at least one read.
     one.pipeline.halt_after(Some(100));
     let look = one.table.try_for_each(|_, _| {
         seen += 1;
@@ -604,7 +604,7 @@ fn an_operation_that_is_dropped_midway_leaves_nothing_that_others_wait_for() {
     let node = node(Mechanism::MemoryWindow);
     let one = User::create(&node, TENANT, &small(Grain::Extent));
     for number in 0..300u32 {
-        // After so many polls the operation is dropped.
+        // The operation is dropped after this many polls.
         let mut left = number % 12;
         let key = number.to_le_bytes();
         let mut insert = pin!(one.table.insert(&key, b"x"));
@@ -691,7 +691,7 @@ proptest! {
     }
 }
 
-/// Writes over bytes in the node's memory that are these.
+/// Overwrites a place in the node's memory that has these bytes.
 fn write_over(node: &Host, near: RemoteAddress, bytes: &[u8]) {
     let lent = node.lent_memory().expect("the node runs");
     let page = |at: u64| lent.bytes(RemoteAddress(at), 8192);

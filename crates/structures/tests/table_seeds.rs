@@ -1,4 +1,4 @@
-//! The seed of a table's hashes: drawn by the table, and nobody's to know who could choose keys by it.
+//! The seed of a table's hashes: the table draws it, and no client that could choose keys by it learns it.
 
 use crate::rig::{User, node};
 use portcullis::{Lifetime, Mechanism};
@@ -6,7 +6,7 @@ use portcullis_structures::table::{Access, Grain, TableError, TableOptions};
 
 const TENANT: &str = "red";
 
-/// A small table, which is split often.
+/// Options of a small table, which is split often.
 fn small() -> TableOptions {
     TableOptions {
         grain: Grain::Extent,
@@ -18,8 +18,8 @@ fn small() -> TableOptions {
     }
 }
 
-/// Keys that share their subtable, however often it is split, and their two combined buckets, in a table of this shape with this
-/// seed.
+/// Returns keys that share their subtable, however often it is split, and their two combined buckets, in a table of
+/// this shape with this seed.
 fn keys_of_one_place(seed: u64, shape: &TableOptions) -> impl Iterator<Item = Vec<u8>> {
     let (choices, suffixes) = (shape.groups * 2, 1 << shape.depth_max);
     (0u32..).map(|number| number.to_le_bytes().to_vec()).filter(move |key| {

@@ -1,4 +1,4 @@
-//! What an operation of a structure can ask for.
+//! The requests that an operation of a structure can make.
 
 use super::Pipeline;
 use super::awaited::{Asked, Awaited, Yield};
@@ -26,8 +26,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         Awaited::new(self, asked)
     }
 
-    /// Waits until all accesses have ended that were asked for before, also those that nobody awaits: reads a word behind a
-    /// fence.
+    /// Waits until all accesses that were requested before have ended, including those that no task awaits: reads a
+    /// word behind a fence.
     pub(crate) async fn all_before(&self, permission: &Rc<BarePermission>) -> Result<(), Error> {
         let asked = {
             let core = &mut *self.core.borrow_mut();
@@ -93,9 +93,9 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.ask(Request::Acquire(ask))
     }
 
-    /// Acquires a permission that others may share by turns, so that only a request that waits ever gets it. It waits also
-    /// where the client has room for no other call meanwhile: for what this client itself holds and gives back by a call,
-    /// it would wait in vain.
+    /// Acquires a permission that other clients may share by turns, so that only a request that waits ever gets it. The
+    /// request waits even if the client then has no room for another call: it would wait in vain for what this client
+    /// itself holds and gives back by a call.
     pub fn acquire_in_any_case(&self, ask: Acquire) -> Awaited<'_, E, C, BarePermission> {
         self.ask(Request::AcquireInAnyCase(ask))
     }
@@ -105,17 +105,17 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.ask(Request::Extend { permission: Rc::clone(permission), time })
     }
 
-    /// Ends a permission; `free` also lets its object go.
+    /// Ends a permission. `free` also frees its object.
     pub fn revoke(&self, permission: BarePermission, free: bool) -> Awaited<'_, E, C, ()> {
         self.ask(Request::Revoke { permission, free })
     }
 
-    /// Lets a kept object go once its last permission has ended.
+    /// Frees a kept object once its last permission has ended.
     pub fn free(&self, object: ObjectRef) -> Awaited<'_, E, C, ()> {
         self.ask(Request::Free(object))
     }
 
-    /// Keeps an object for another time from here on.
+    /// Changes the time for which an object is kept, from now on.
     pub fn keep_object(&self, object: ObjectRef, keep: Keep) -> Awaited<'_, E, C, ()> {
         self.ask(Request::Keep { object, keep })
     }
@@ -125,7 +125,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.ask(Request::Publish { name, object })
     }
 
-    /// Takes a name of the tenant away. The object stays.
+    /// Removes a name of the tenant. The object stays.
     pub fn unpublish(&self, name: DirectoryName) -> Awaited<'_, E, C, ()> {
         self.ask(Request::Unpublish { name })
     }
@@ -135,22 +135,23 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.ask(Request::Share { name, tenant, rights })
     }
 
-    /// Shares a named object with another tenant no more. What that tenant holds of it has ended when this has.
+    /// Ends the sharing of a named object with another tenant. When this has ended, that tenant's permissions on the
+    /// object have ended too.
     pub fn unshare(&self, name: DirectoryName, tenant: TenantName) -> Awaited<'_, E, C, ()> {
         self.ask(Request::Unshare { name, tenant })
     }
 
-    /// Has an object belong to another one, its head: it is shared as the head is.
+    /// Makes an object belong to another one, its head: it is shared as the head is.
     pub fn include(&self, member: ObjectRef, head: ObjectRef) -> Awaited<'_, E, C, ()> {
         self.ask(Request::Include { member, head })
     }
 
-    /// Asks for the object with a name. `owner`: the tenant that shares it; `None`: the client's own.
+    /// Looks up the object with a name. `owner`: the tenant that shares it; `None`: the client's own.
     pub fn lookup(&self, owner: Option<TenantName>, name: DirectoryName) -> Awaited<'_, E, C, NamedObject> {
         self.ask(Request::Lookup { owner, name })
     }
 
-    /// What the node says about the session's chunks. The first time, the node makes the session's workers.
+    /// Returns the node's terms for the session's chunks. At the first call, the node makes the session's workers.
     ///
     /// # Errors
     /// The node has no chunks, the tenant's quota is used up, or the node is gone.
@@ -162,8 +163,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         }
     }
 
-    /// Allocates a chunk, after [`Pipeline::chunk_terms`]. A worker on the node's NIC does it. If the future is dropped, the
-    /// chunk stays allocated until the session ends.
+    /// Allocates a chunk, after [`Pipeline::chunk_terms`]. A worker on the node's NIC executes the allocation. If the
+    /// future is dropped, the chunk stays allocated until the session ends.
     pub fn allocate_chunk(&self) -> Awaited<'_, E, C, BarePermission> {
         self.ask_worker(WorkerRequest::AllocateChunk)
     }

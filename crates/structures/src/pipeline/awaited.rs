@@ -1,4 +1,4 @@
-//! What was asked for, as a future.
+//! A request, as a future.
 
 use super::Pipeline;
 use super::buffers::Buffers;
@@ -11,9 +11,9 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// What a request can come to.
+/// A result that a request can have.
 pub trait Yield<M: Memory>: Sized {
-    /// `None`: the request has come to something else.
+    /// Converts the result of a request. `None`: the request has a result of another kind.
     #[doc(hidden)]
     fn of(done: Done<M>, buffers: &mut Buffers<M>) -> Option<Self>;
 }
@@ -67,7 +67,7 @@ impl<M: Memory> Yield<M> for ChunkTerms {
     }
 }
 
-/// Where a request is.
+/// The place of a request and its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asked {
     /// An access that is posted, or will be at the end of this round.
@@ -78,8 +78,8 @@ pub(super) enum Asked {
     Taken,
 }
 
-/// A request that was asked for: [`Pipeline`] carries it out, and the future returns what came of it. If the future is
-/// dropped, the request is carried out all the same.
+/// A request that was made: [`Pipeline`] carries it out, and the future returns its result. If the future is dropped,
+/// the request is carried out all the same.
 #[must_use = "the result says whether the request was carried out"]
 pub struct Awaited<'p, E: VerbsEndpoint, C: Clock, T: Yield<E::Memory>> {
     pipeline: &'p Pipeline<E, C>,
@@ -123,7 +123,7 @@ impl<E: VerbsEndpoint, C: Clock, T: Yield<E::Memory>> Future for Awaited<'_, E, 
     }
 }
 
-/// What came of an access.
+/// Converts the outcome of an access.
 #[inline]
 pub(super) fn done_of<M: Memory>(Outcome { buffer, result }: Outcome<M>) -> Result<Done<M>, Error> {
     result.map(|word| buffer.map_or(Done::Word(word), Done::Buffer))

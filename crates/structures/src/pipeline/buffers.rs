@@ -2,11 +2,11 @@
 
 use portcullis::{Buffer, Error, Memory};
 
-/// Buffers that are kept have at most this many bytes, so that one size cannot take the whole arena.
+/// Largest buffer that is kept, in bytes, so that one size cannot take the whole arena.
 const BYTES_MAX: u32 = 4096;
-/// Buffers that are kept of one size.
+/// Number of buffers that are kept of one size.
 const KEPT_MAX: usize = 128;
-/// The smallest size, and how many sizes there are: powers of two from it on.
+/// The smallest size, and the number of sizes: powers of two from the smallest on.
 const BYTES_MIN: u32 = 64;
 const SIZES: usize = (BYTES_MAX / BYTES_MIN).trailing_zeros() as usize + 1;
 
@@ -22,7 +22,7 @@ impl<M: Memory> Default for Buffers<M> {
     }
 }
 
-/// The smallest size that has this many bytes. `None`: such buffers are not kept.
+/// Returns the index of the smallest size that has this many bytes. `None`: such buffers are not kept.
 #[inline]
 fn size_of(length: u32) -> Option<usize> {
     let size = length.div_ceil(BYTES_MIN).max(1).next_power_of_two().trailing_zeros() as usize;
@@ -30,7 +30,7 @@ fn size_of(length: u32) -> Option<usize> {
 }
 
 impl<M: Memory> Buffers<M> {
-    /// A buffer of `length` bytes that was kept.
+    /// Takes a buffer of `length` bytes that was kept.
     #[inline]
     pub fn take_kept(&mut self, length: u32) -> Option<Buffer<M>> {
         let mut buffer = self.free[size_of(length)?].pop()?;
@@ -38,10 +38,10 @@ impl<M: Memory> Buffers<M> {
         Some(buffer)
     }
 
-    /// A buffer of `length` bytes, from those that are kept or from `new`.
+    /// Takes a buffer of `length` bytes, from those that are kept or from `new`.
     ///
     /// # Errors
-    /// As of `new`.
+    /// An error of `new`.
     pub fn take(
         &mut self,
         length: u32,

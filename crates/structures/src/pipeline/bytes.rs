@@ -4,17 +4,18 @@ use super::{Awaited, Pipeline, all};
 use portcullis::{BarePermission, Buffer, Clock, Error, VerbsEndpoint};
 use std::rc::Rc;
 
-/// The most bytes that one write of zeros takes.
+/// Largest number of bytes that one write of zeros takes.
 pub(crate) const ZEROS: usize = 16 << 10;
 
-/// The little-endian word at a place.
+/// Returns the little-endian word at a place.
 #[inline]
 pub(crate) fn word_of(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
-    /// Looks at the bytes of a buffer that is of no more use. `look` must not ask this pipeline for anything.
+    /// Passes the bytes of a buffer that is not needed any more to `look`. `look` must not request anything of this
+    /// pipeline.
     #[inline]
     pub(crate) fn look<T>(&self, buffer: Buffer<E::Memory>, look: impl FnOnce(&[u8]) -> T) -> T {
         let core = &mut *self.core.borrow_mut();
@@ -28,12 +29,12 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         look(bytes)
     }
 
-    /// The bytes of a buffer that is of no more use.
+    /// Copies the bytes of a buffer that is not needed any more.
     pub(crate) fn copied(&self, buffer: Buffer<E::Memory>) -> Vec<u8> {
         self.look(buffer, <[u8]>::to_vec)
     }
 
-    /// Asks for a few bytes at once, before anybody awaits them.
+    /// Requests a few bytes at once, before any task awaits them.
     pub(crate) fn read_few(
         &self,
         permission: &Rc<BarePermission>,
@@ -66,7 +67,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         Ok(())
     }
 
-    /// Ends a permission, unless something is under way under it. Nobody waits for that.
+    /// Ends a permission, unless an access is under way under it. Does not wait for the end.
     pub(crate) fn end(&self, permission: Rc<BarePermission>) {
         if let Ok(permission) = Rc::try_unwrap(permission) {
             drop(self.revoke(permission, false));

@@ -1,4 +1,4 @@
-//! What a pipeline keeps: its session, what is under way on it, and which operations can go on.
+//! The state of a pipeline: its session, the requests under way on it, and the operations that can go on.
 
 mod look;
 
@@ -18,17 +18,17 @@ use portcullis_slots::{Reuse, Slots};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Requests of a pipeline that may have been asked for and not taken.
+/// Largest number of requests of a pipeline whose results were not taken.
 const REQUESTS_MAX: u32 = 1 << 20;
 
-/// How soon a request that found its queue full is posted again, if nothing of this pipeline ends before: a queue pair may
-/// be rebuilt, or a message may be taken, which nobody here hears of.
+/// Time after which a request that found its queue full is posted again, if no request of this pipeline ends before: a
+/// queue pair may be rebuilt, or a message may be taken, and neither is reported to the pipeline.
 const ROOM_WITHIN: Lifetime = Lifetime::micros(20);
 
-/// Accesses that are posted with one doorbell at the most.
+/// Largest number of accesses that are posted with one doorbell.
 const POSTED_TOGETHER: usize = 16;
 
-/// How often a pipeline looks whether its node is still there.
+/// Time after which a pipeline checks again whether its node is still there.
 const NODE_LOOKED_FOR_EVERY: Lifetime = Lifetime::millis(20);
 
 /// The tasks to go on with, each once.
@@ -56,7 +56,7 @@ impl Ready {
         Some(task)
     }
 
-    /// Goes on with all tasks that there have been.
+    /// Adds all tasks that there have been.
     fn push_all(&mut self) {
         (0..self.listed.len()).for_each(|task| self.push(task));
     }
@@ -65,7 +65,7 @@ impl Ready {
 /// A request, as its future sees it.
 struct Entry<M: Memory> {
     task: Task,
-    /// Nobody awaits it any more.
+    /// Whether no task awaits the request any more.
     forgotten: bool,
     entered: Moment,
     result: Option<Result<Done<M>, Error>>,
@@ -78,23 +78,23 @@ pub(super) struct Core<E: VerbsEndpoint, C: Clock> {
     entries: Slots<u64, Entry<E::Memory>>,
     places: Places<E::Memory>,
     outbox: Outbox<E::Memory>,
-    /// Accesses that the client holds, to be posted with one doorbell.
+    /// Number of accesses that the client holds, to be posted with one doorbell.
     staged: usize,
     pub buffers: Buffers<E::Memory>,
-    /// Where bytes are read to that are looked at once.
+    /// Memory for bytes that are used as soon as they are read.
     pub scratch: Vec<u8>,
     calls: Vec<(Call, u64)>,
     ended: Vec<Operation>,
     pub current: Task,
     pub ready: Ready,
     pub timers: Timers,
-    /// Tasks that wait for anything to end.
+    /// Tasks that wait for any request to end.
     pub watchers: Vec<Task>,
     pub posts_left: Option<u64>,
     look_for_node_at: Moment,
-    /// When the limits of operations are looked at next.
+    /// Time at which the limits of operations are checked next.
     limits_at: Moment,
-    /// How many steps the operations of each task have noted.
+    /// Number of steps that the operations of each task have noted.
     steps: Vec<u64>,
 }
 
@@ -123,14 +123,14 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         }
     }
 
-    /// A buffer for an access.
+    /// Takes a buffer for an access.
     #[inline]
     pub fn buffer(&mut self, length: u32) -> Result<Buffer<E::Memory>, Error> {
         let session = &self.session;
         self.buffers.take(length, |length| session.buffer(length))
     }
 
-    /// Begins an access, which is posted with the others of this round. Where there is no room, it waits.
+    /// Begins an access, which is posted with the others of this round. If there is no room, the access waits.
     #[inline(always)]
     pub fn begin(
         &mut self,
@@ -144,7 +144,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         }
         let mut batch = self.session.client().resume_batch();
         let begun = begin(&mut batch, self.now, permission, offset, action, buffer);
-        // While the NIC is at the first accesses of a round, the pipeline goes on with the next operations.
+        // While the NIC executes the first accesses of a round, the pipeline goes on with the next operations.
         let posted = begun.is_ok() && self.staged + 1 >= POSTED_TOGETHER;
         if posted {
             batch.post();
@@ -165,7 +165,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         }
     }
 
-    /// The same with a buffer of this length that is still to be found.
+    /// Begins an access as [`Core::begin`] does, with a buffer of this length that is still to be found.
     #[cold]
     pub fn begin_with_new_buffer(
         &mut self,
@@ -217,14 +217,14 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         Asked::Entered(self.entries.insert(self.new_entry(Some(Err(error)))))
     }
 
-    /// What a successful access has come to, in most cases. `None`: [`Core::take_outcome`] has what there is.
+    /// Takes the result of a successful access, in most cases. `None`: the caller uses [`Core::take_outcome`] instead.
     #[inline]
     pub fn take_success(&mut self, operation: Operation) -> Option<Done<E::Memory>> {
         let (buffer, word) = self.places.take_success(self.session.client(), operation)?;
         Some(buffer.map_or(Done::Word(word), Done::Buffer))
     }
 
-    /// The outcome of an access that has begun. `None`: it is under way.
+    /// Takes the outcome of an access that has begun. `None`: the access is under way.
     pub fn take_outcome(&mut self, operation: Operation) -> Option<Outcome<E::Memory>> {
         self.places.take(self.session.client(), operation, self.current)
     }
@@ -233,7 +233,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         self.places.forget(self.session.client(), operation);
     }
 
-    /// The result of a request that was entered. `None`: there is none yet.
+    /// Takes the result of a request that was entered. `None`: there is none yet.
     pub fn take_entry(&mut self, id: u64) -> Option<Result<Done<E::Memory>, Error>> {
         let entry = self.entries.get_mut(id).expect("an entry stays until its result is taken");
         match entry.result.take() {
@@ -259,7 +259,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
 
     pub fn begin_round(&mut self) {
         self.now = self.session.now();
-        // The waits of a busy pipeline are too short to notice it.
+        // The waits of a busy pipeline are too short to notice the end of the node.
         if self.now >= self.look_for_node_at {
             self.session.look_for_node();
             self.look_for_node_at = self.now.after(NODE_LOOKED_FOR_EVERY);
@@ -272,7 +272,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         }
     }
 
-    /// Gives up what the client has had no room for, and has all operations look at their limits.
+    /// Gives up the requests that the client has had no room for, and makes all operations check their limits.
     #[cold]
     fn look_at_limits(&mut self, within: Lifetime) {
         self.session.client().tick(self.now);
@@ -286,7 +286,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         self.ready.push_all();
     }
 
-    /// The operations of the present task have got further.
+    /// Notes that the operations of the present task have made progress.
     pub fn note_step(&mut self) {
         if self.steps.len() <= self.current {
             self.steps.resize(self.current + 1, 0);
@@ -294,13 +294,13 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         self.steps[self.current] += 1;
     }
 
-    /// How many steps the operations of a task have noted.
+    /// Number of steps that the operations of a task have noted.
     #[inline]
     pub fn steps_of(&self, task: Task) -> u64 {
         self.steps.get(task).copied().unwrap_or(0)
     }
 
-    /// Posts what was asked for, as far as the queues have room.
+    /// Posts the requests, as far as the queues have room.
     #[inline]
     pub fn flush(&mut self) {
         if !self.outbox.is_empty() && self.posts_left != Some(0) {
@@ -311,7 +311,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         self.staged = 0;
     }
 
-    /// Posts what waits for workers.
+    /// Posts the requests that wait for workers.
     fn post_to_workers(&mut self) {
         while self.posts_left != Some(0)
             && let Some((id, request)) = self.outbox.workers().pop_front()
@@ -332,7 +332,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         }
     }
 
-    /// Posts what is staged, and what has been waiting.
+    /// Posts the accesses that are staged, and the requests that have been waiting.
     fn post_waiting(&mut self) {
         self.post_to_workers();
         let (outbox, now) = (&mut self.outbox, self.now);
@@ -370,8 +370,8 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         batch.post();
     }
 
-    /// Posts, and waits until there is a task to go on with, in a new round. Returns `false` where none can be: the pipeline is
-    /// halted.
+    /// Posts, and waits until there is a task to go on with, in a new round. Returns `false` if there can be none: the
+    /// pipeline is halted.
     pub fn wait(&mut self) -> bool {
         loop {
             self.flush();
@@ -385,14 +385,14 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         }
     }
 
-    /// Waits until a task can go on, or until there may be room in the queues for what waits.
+    /// Waits until a task can go on, or until there may be room in the queues for the requests that wait.
     fn wait_for_something(&mut self) -> Waited {
         let clock = self.session.clock().clone();
         let halted = self.posts_left == Some(0);
         let Self { session, entries, places, calls, ended, outbox, ready, timers, watchers, .. } = self;
         let timer = timers.next();
         let again = (!outbox.is_empty() && !halted).then(|| clock.now().after(ROOM_WITHIN));
-        // A pipeline that is halted has nothing more to lose.
+        // A pipeline that is halted needs no limits any more.
         let limits = session.within().filter(|_| !halted).map(|_| self.limits_at);
         let by = timer.into_iter().chain(again).chain(limits).min();
         let waited = session.wait_until_by(by.unwrap_or(Moment(u64::MAX)), |client| {
@@ -402,20 +402,20 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             if is_time {
                 timers.wake(clock.now(), ready);
             }
-            // Also after a timer: the operation that a watcher waits for may have been dropped.
+            // Watchers wake also after a timer: the operation that a watcher waits for may have been dropped.
             if ended > 0 || !ready.tasks.is_empty() {
                 watchers.drain(..).for_each(|task| ready.push(task));
             }
             if halted && ready.tasks.is_empty() && client.pending() == 0 && timers.is_empty() {
                 return Some(Waited::Halted);
             }
-            // What has ended may have had no task: its future was dropped.
+            // A request that has ended may have had no task: its future was dropped.
             let has_room = again.is_some() && (ended > 0 || is_time);
             let limits_are_due = is_time && limits.is_some_and(|at| clock.now() >= at);
             (has_room || limits_are_due || !ready.tasks.is_empty()).then_some(Waited::SomethingEnded)
         });
         waited.unwrap_or_else(|_| {
-            // The session is over: whatever waits has to learn it.
+            // The session is over: each waiting task has to return the error.
             self.timers.wake_all(&mut self.ready);
             self.watchers.drain(..).for_each(|task| self.ready.push(task));
             Waited::SomethingEnded
@@ -423,15 +423,15 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
     }
 }
 
-/// What a wait has come to.
+/// The result of a wait.
 enum Waited {
-    /// Something has ended, or a time has come.
+    /// A request has ended, or a time has come.
     SomethingEnded,
     /// The pipeline is halted, and nothing is under way.
     Halted,
 }
 
-/// Notes which accesses have ended. Returns how many.
+/// Notes which accesses have ended. Returns their number.
 #[inline]
 fn take_ended<E: VerbsEndpoint>(
     client: &mut Client<E>,
@@ -455,7 +455,7 @@ fn take_ended<E: VerbsEndpoint>(
     count
 }
 
-/// Takes the answers to calls. Returns how many there were.
+/// Takes the answers to calls. Returns their number.
 fn take_answers<E: VerbsEndpoint>(
     client: &mut Client<E>,
     calls: &mut Vec<(Call, u64)>,
@@ -477,7 +477,7 @@ fn take_answers<E: VerbsEndpoint>(
     before - calls.len()
 }
 
-/// Notes what came of a request, and that its task can go on.
+/// Stores the result of a request, and notes that its task can go on.
 #[inline]
 fn settle<M: Memory>(
     entries: &mut Slots<u64, Entry<M>>,

@@ -6,19 +6,20 @@ use portcullis::{Clock, Effect, Error, Lifetime, Moment, VerbsEndpoint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// How often the limits are looked at while one lasts. So an operation ends at most this part of the limit too late.
+/// Number of times that the limits are checked while one lasts. So an operation ends at most this part of the limit too
+/// late.
 pub(super) const LOOKS: u64 = 16;
 
-/// Since when an operation has got no further.
+/// The time since when an operation has made no progress.
 #[derive(Clone, Copy)]
 struct Standing {
     since: Moment,
-    /// The steps that it had noted then.
+    /// Number of steps that the operation had noted then.
     steps: u64,
 }
 
 pin_project! {
-    /// An operation that ends with [`Error::TimedOut`] where it gets no further for the limit of its session.
+    /// An operation that ends with [`Error::TimedOut`] if it makes no progress for the limit of its session.
     pub(super) struct Limited<'p, E: VerbsEndpoint, C: Clock, F> {
         pipeline: &'p Pipeline<E, C>,
         what: &'static str,
@@ -60,7 +61,7 @@ where
 }
 
 impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
-    /// The limit of the session, if the present task has stood for as long.
+    /// Returns the limit of the session, if the present task has made no progress for as long.
     #[inline]
     fn stands_too_long(&self, standing: &mut Option<Standing>) -> Option<Lifetime> {
         let core = self.core.borrow();

@@ -1,7 +1,7 @@
 //! Many operations of one session in flight, on one thread.
 //!
-//! An operation of a structure is a future. It asks for accesses and calls, and awaits what comes of them. The pipeline
-//! posts what all operations have asked for with one doorbell, waits until something has ended, and goes on with the
+//! An operation of a structure is a future. It requests accesses and calls, and awaits their results. The pipeline
+//! posts the requests of all operations with one doorbell, waits until a request has ended, and goes on with the
 //! operations that waited for it. It starts no thread and reads no clock but the session's.
 //!
 //! A future of this module makes progress only in [`Pipeline::block_on`], [`Pipeline::drive`], [`Pipeline::run`],
@@ -39,7 +39,8 @@ use std::task::{Context, Poll, Waker};
 use timers::Sleep;
 use turns::WAITED_FOR;
 
-/// The shortest time before a request that the node refused for a pause is made again: the pause may have had nothing left.
+/// Shortest time after which a request that the node refused for a pause is made again: the pause may have had no time
+/// left.
 const ASKED_AGAIN_AFTER: Lifetime = Lifetime::micros(100);
 
 /// The number of a future that a pipeline drives.
@@ -57,12 +58,12 @@ impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Pipeline<E, C> {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
-    /// A pipeline on a session.
+    /// Makes a pipeline on a session.
     pub fn new(session: Session<E, C>) -> Self {
         Self { core: RefCell::new(Core::new(session)) }
     }
 
-    /// The session.
+    /// Returns the session.
     pub fn into_session(self) -> Session<E, C> {
         self.core.into_inner().session
     }
@@ -79,16 +80,17 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.core.borrow_mut().session.client().over().is_some()
     }
 
-    /// Asks the local end of the connection whether the node is still there, and returns whether the session is over. Nothing is
-    /// asked of the node. For a pipeline with nothing under way, which would not notice otherwise.
+    /// Checks at the local end of the connection whether the node is still there, and returns whether the session is
+    /// over. Sends nothing to the node. This is for a pipeline with no request under way, which would not notice the
+    /// end of the session otherwise.
     #[must_use]
     pub fn look_for_node(&self) -> bool {
         self.core.borrow_mut().session.look_for_node();
         self.is_over()
     }
 
-    /// Whether accesses are carried out in the order in which they are asked for. Where they are not, the next one is asked
-    /// for when the one before has succeeded: a fence would let it pass where that has failed.
+    /// Whether accesses are executed in the order in which they are requested. If not, the next access is requested
+    /// only when the one before has succeeded: a fence would let it pass if that one has failed.
     #[inline]
     pub(crate) fn keeps_order(&self) -> bool {
         self.core.borrow_mut().session.client().keeps_order()
@@ -100,18 +102,19 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.core.borrow().now
     }
 
-    /// Whether the node owes an answer that was given up: it stands still, or cannot be reached. What is asked of it now probably
-    /// ends by its limit.
+    /// Whether the node owes an answer that was given up: the node stands still, or cannot be reached. A request to it
+    /// now probably ends by its limit.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.core.borrow_mut().session.client().has_given_up()
     }
 
-    /// Carries an operation out for as long as it gets further: it ends with [`Error::TimedOut`] and is given up where it stood if
-    /// it neither ends nor notes a step ([`Pipeline::note_step`]) for the limit of the session ([`Session::within`]). Without
-    /// a limit it may take as long as it likes. The operations of tables and queues are limited by themselves.
+    /// Carries an operation out for as long as it makes progress. If it neither ends nor notes a step
+    /// ([`Pipeline::note_step`]) for the limit of the session ([`Session::within`]), it ends with [`Error::TimedOut`]
+    /// and is given up at the step that it has reached. Without a limit it may take any time. The operations of tables
+    /// and queues have this limit by themselves.
     ///
-    /// `what` and `effect` are what the error says.
+    /// `what` and `effect` become part of the error.
     ///
     /// # Errors
     /// As the operation, or [`Error::TimedOut`].
@@ -123,8 +126,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         Limited::new(self, (what, effect), operation).await
     }
 
-    /// Notes that the present operation has got further: its limit begins again. For steps of which an operation has a bounded
-    /// number, and never for an attempt that may be made again.
+    /// Notes that the present operation has made progress: its limit begins again. This is for steps of which an
+    /// operation has a bounded number, and never for an attempt that may be made again.
     pub fn note_step(&self) {
         self.core.borrow_mut().note_step();
     }
@@ -132,21 +135,21 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     /// Waits for `time`.
     ///
     /// # Errors
-    /// Why the session is over, at once where it is: so a loop of sleeps ends with its session.
+    /// The reason why the session is over, at once if it is over already: so a loop of sleeps ends with its session.
     pub async fn sleep(&self, time: Lifetime) -> Result<(), Error> {
         let until = self.now().after(time);
         Sleep::new(self, until).await
     }
 
-    /// Waits for `time` beside an operation that ends by itself where the session is over. This never ends then.
+    /// Waits for `time` beside an operation that ends by itself if the session is over. This never ends then.
     pub(crate) async fn sleep_beside(&self, time: Lifetime) {
         if self.sleep(time).await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// Waits for a pause of the tenant to end, which the node has said to last for `wait`. A pause slows a tenant down. It is
-    /// no failure of an operation: nothing of the request was carried out.
+    /// Waits for the end of a pause of the tenant, which according to the node lasts for `wait`. A pause slows a tenant
+    /// down. It is not a failure of an operation: no part of the request was carried out.
     ///
     /// # Errors
     /// As [`Pipeline::sleep`].
@@ -154,10 +157,10 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.sleep(wait.max(ASKED_AGAIN_AFTER)).await
     }
 
-    /// Waits until something that this pipeline asked for has ended, or [`Pipeline::wake_waiting`] is called.
+    /// Waits until any request of this pipeline has ended, or [`Pipeline::wake_waiting`] is called.
     ///
     /// # Errors
-    /// Why the session is over, at once where it is.
+    /// The reason why the session is over, at once if it is over already.
     pub async fn anything(&self) -> Result<(), Error> {
         let mut asked = false;
         std::future::poll_fn(|_| {
@@ -175,7 +178,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         .await
     }
 
-    /// Goes on with all that wait in [`Pipeline::anything`]: what they wait for may have come without the end of a request.
+    /// Wakes all tasks that wait in [`Pipeline::anything`]: the condition that they wait for may have become true
+    /// without the end of a request.
     pub fn wake_waiting(&self) {
         let core = &mut *self.core.borrow_mut();
         core.watchers.drain(..).for_each(|task| core.ready.push(task));
@@ -189,9 +193,9 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.drive(pin!(operation)).expect("nobody has halted the pipeline")
     }
 
-    /// Carries one operation out for as long as `goes_on` is true, which is asked `every` so often. `None`: the operation was given
-    /// up where it stood, as if its client had died there: a permission that comes later lives until its time is over, and a block
-    /// that was claimed stays until a sweep.
+    /// Carries one operation out for as long as `goes_on`, which is called once in each `every`, returns true. `None`:
+    /// the operation was given up at the step that it had reached, as if its client had died there: a permission that
+    /// is granted later lives until its time is over, and a block that was claimed stays until a sweep.
     ///
     /// # Panics
     /// As [`Pipeline::block_on`].
@@ -204,7 +208,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.block_on(self.given_up_unless(operation, every, goes_on))
     }
 
-    /// The operation that [`Pipeline::block_on_while`] carries out.
+    /// Makes the operation that [`Pipeline::block_on_while`] carries out.
     pub async fn given_up_unless<T>(
         &self,
         operation: impl Future<Output = T>,
@@ -229,12 +233,13 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         .await
     }
 
-    /// Carries one operation out. `None`: the pipeline was halted, and the operation waits for what is not posted.
+    /// Carries one operation out. `None`: the pipeline was halted, and the operation waits for a request that is not
+    /// posted.
     pub fn drive<T>(&self, operation: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         self.drive_among(operation, |_| true)
     }
 
-    /// Carries one operation out, which goes on where `goes_on` returns true for a task that is ready.
+    /// Carries one operation out, and polls it if `goes_on` returns true for a task that is ready.
     fn drive_among<T>(
         &self,
         mut operation: Pin<&mut impl Future<Output = T>>,
@@ -266,18 +271,18 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     }
 
     /// Posts `posts` more requests and none after them, as if the program had died or stood still there: for tests of
-    /// what a death leaves behind. `None`: posts as many as there are.
+    /// the state that a death leaves behind. `None`: posts without a limit.
     pub fn halt_after(&self, posts: Option<u64>) {
         self.core.borrow_mut().posts_left = posts;
     }
 
-    /// Whether all of [`Pipeline::halt_after`] was posted.
+    /// Whether all posts that [`Pipeline::halt_after`] allows were made.
     #[must_use]
     pub fn is_halted(&self) -> bool {
         self.core.borrow().posts_left == Some(0)
     }
 
-    /// How many posts of [`Pipeline::halt_after`] are left.
+    /// Number of posts of [`Pipeline::halt_after`] that are left.
     #[must_use]
     pub fn posts_left(&self) -> Option<u64> {
         self.core.borrow().posts_left

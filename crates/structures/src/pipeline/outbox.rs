@@ -1,8 +1,8 @@
-//! What a pipeline has still to post.
+//! The requests that a pipeline has still to post.
 //!
-//! Accesses, requests to workers, calls that are answered at once, and calls that may wait at the node for what others hold
-//! stand in lines of their own: none waits behind another kind. A call that waits never takes the last room for calls, for what it waits for
-//! may be this very client's to give back.
+//! Accesses, requests to workers, calls that are answered at once, and calls that may wait at the node for what others
+//! hold stand in lines of their own: no request waits behind one of another kind. A call that waits never takes the
+//! last room for calls, because this client itself may hold what the call waits for, and need a call to give it back.
 
 use super::requests::{Request, WorkerRequest};
 use portcullis::{Acquire, Client, Lifetime, Memory, VerbsEndpoint};
@@ -24,7 +24,7 @@ impl<M: Memory> Default for Outbox<M> {
     }
 }
 
-/// Which line is next.
+/// The kinds of requests that have lines of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Access,
@@ -33,7 +33,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// In the order of their posts: calls that give something back come before those that want something.
+    /// All kinds, in the order in which they are posted: calls that give something back come before calls that acquire
+    /// something.
     pub const ALL: [Self; 3] = [Self::Access, Self::Prompt, Self::Waiting];
 
     fn of<M: Memory>(request: &Request<M>) -> Self {
@@ -45,17 +46,17 @@ impl Kind {
     }
 }
 
-/// How much room a client has for calls.
+/// Room of a client for calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     free: usize,
-    /// The client has room for one call at a time. Then hardly any may wait.
+    /// Whether the client has room for only one call at a time. Then hardly any call may wait.
     single: bool,
 }
 
 impl Room {
     pub fn of<E: VerbsEndpoint>(client: &Client<E>) -> Self {
-        // Once the session is over, each request has to learn it.
+        // Once the session is over, each request has to return its error.
         let free = if client.over().is_some() { usize::MAX } else { client.room_for_calls() };
         Self { free, single: client.calls_max() < 2 }
     }
@@ -91,7 +92,7 @@ impl<M: Memory> Outbox<M> {
         self.line(Kind::of(&request)).push_back((id, request));
     }
 
-    /// The next request of a kind, if a call of this kind may take some of this room.
+    /// Takes the next request of a kind, if a call of this kind may take some of this room.
     #[inline]
     pub fn pop(&mut self, kind: Kind, room: &mut Room) -> Option<(u64, Request<M>)> {
         let kept = match kind {
@@ -105,7 +106,7 @@ impl<M: Memory> Outbox<M> {
         let (id, request) = self.line(kind).pop_front()?;
         room.free -= 1;
         match request {
-            // It is asked for again instead.
+            // The request does not wait at the node. It is repeated instead.
             Request::Acquire(ask) if room.single => {
                 Some((id, Request::Acquire(Acquire { wait: Lifetime(0), ..ask })))
             }
@@ -113,7 +114,7 @@ impl<M: Memory> Outbox<M> {
         }
     }
 
-    /// Takes the requests out that are so. Returns their numbers.
+    /// Takes out the requests for which `is_so` returns true. Returns their numbers.
     pub fn take(&mut self, is_so: impl Fn(u64) -> bool) -> Vec<u64> {
         let mut taken = Vec::new();
         let mut stays = |id: u64| {
@@ -128,7 +129,7 @@ impl<M: Memory> Outbox<M> {
         taken
     }
 
-    /// Takes a request back for which there was no room.
+    /// Puts a request back for which there was no room.
     pub fn put_back(&mut self, kind: Kind, id: u64, request: Request<M>) {
         self.line(kind).push_front((id, request));
     }

@@ -1,19 +1,19 @@
 //! Accesses under way, by their places among the client's operations.
 //!
-//! An outcome stays in the client until its future takes it: nothing is copied in between. Only where the client has no
-//! room for further accesses, outcomes that nobody has taken yet are set aside here.
+//! An outcome stays in the client until its future takes it: nothing is copied in between. Only if the client has no
+//! room for further accesses, outcomes that no future has taken yet are set aside here.
 
 use super::Task;
 use portcullis::{Buffer, Client, Memory, Operation, Outcome, VerbsEndpoint};
 
-/// Who goes on when an access has ended.
+/// The receiver that goes on when an access has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Waiter {
     /// The task that awaits it.
     Task(Task),
     /// The entry of a request that had to wait for room.
     Entry(u64),
-    /// Its future was dropped.
+    /// The future of the access was dropped, so nothing goes on.
     Nobody,
 }
 
@@ -24,7 +24,7 @@ enum State {
     Ended,
 }
 
-/// See the module's documentation.
+/// The accesses under way, and the outcomes that are set aside.
 pub(super) struct Places<M: Memory> {
     places: Vec<Option<(Operation, State)>>,
     set_aside: Vec<(Operation, Outcome<M>)>,
@@ -37,7 +37,7 @@ impl<M: Memory> Default for Places<M> {
 }
 
 impl<M: Memory> Places<M> {
-    /// An access has begun.
+    /// Notes that an access has begun.
     #[inline]
     pub fn begin(&mut self, operation: Operation, waiter: Waiter) {
         let place = operation.place();
@@ -53,7 +53,7 @@ impl<M: Memory> Places<M> {
         (*there == operation).then_some(state)
     }
 
-    /// An access has ended. Returns who goes on; where that is a task, the outcome waits for [`Places::take`].
+    /// Notes that an access has ended. Returns its waiter. If that is a task, the outcome waits for [`Places::take`].
     #[inline]
     pub fn end(&mut self, operation: Operation) -> Waiter {
         let state = self.state(operation).expect("the pipeline has begun each operation of its session");
@@ -65,7 +65,7 @@ impl<M: Memory> Places<M> {
         waiter
     }
 
-    /// What a successful access has come to, in most cases. `None`: [`Places::take`] has what there is.
+    /// Takes the result of a successful access, in most cases. `None`: the caller uses [`Places::take`] instead.
     #[inline]
     pub fn take_success<E: VerbsEndpoint<Memory = M>>(
         &mut self,
@@ -81,7 +81,7 @@ impl<M: Memory> Places<M> {
         Some(taken)
     }
 
-    /// The outcome of an access. `None`: it is under way, and this task waits for it.
+    /// Takes the outcome of an access. `None`: the access is under way, and this task waits for it.
     pub fn take<E: VerbsEndpoint<Memory = M>>(
         &mut self,
         client: &mut Client<E>,
@@ -107,7 +107,7 @@ impl<M: Memory> Places<M> {
         self.set_aside.swap_remove(at.expect("an outcome waits until it is taken")).1
     }
 
-    /// Nobody awaits an access any more.
+    /// Notes that no task awaits an access any more.
     #[cold]
     pub fn forget<E: VerbsEndpoint<Memory = M>>(&mut self, client: &mut Client<E>, operation: Operation) {
         match self.state(operation) {
@@ -120,7 +120,7 @@ impl<M: Memory> Places<M> {
         }
     }
 
-    /// Makes room in the client: takes the outcomes out that nobody has taken yet.
+    /// Makes room in the client: takes out the outcomes that no future has taken yet.
     #[cold]
     pub fn make_room<E: VerbsEndpoint<Memory = M>>(&mut self, client: &mut Client<E>) {
         for place in &mut self.places {

@@ -1,4 +1,4 @@
-//! What an operation of a structure asks of its session, and what it gets.
+//! The requests of a structure's operation to its session, and their results.
 
 use portcullis::{
     Acquire, Allocate, BarePermission, Batch, Buffer, Call, ChunkTerms, Client, DirectoryName, Entry, Error,
@@ -14,12 +14,12 @@ pub(super) enum Request<M: Memory> {
         offset: u64,
         action: Action,
         buffer: Option<Buffer<M>>,
-        /// It begins when all before it have ended.
+        /// Whether the access begins only when all before it have ended.
         is_fenced: bool,
     },
     Allocate(Allocate),
     Acquire(Acquire),
-    /// The same where the client may give the last room that it has for calls to it.
+    /// An acquisition that may take the client's last room for calls.
     AcquireInAnyCase(Acquire),
     Extend {
         permission: Rc<BarePermission>,
@@ -61,13 +61,14 @@ pub(super) enum Request<M: Memory> {
     JoinChunks,
 }
 
-/// A request to a worker on the node's NIC that is still to be posted. It goes out by itself, beside the others' batch.
+/// A request to a worker on the node's NIC that is still to be posted. It is posted by itself, not in the batch of the
+/// other requests.
 pub(super) enum WorkerRequest {
     AllocateChunk,
     FreeChunk(BarePermission),
 }
 
-/// What an access does.
+/// The action of an access.
 #[derive(Clone, Copy)]
 pub(super) enum Action {
     Read,
@@ -76,7 +77,7 @@ pub(super) enum Action {
     FetchAndAdd { add: u64 },
 }
 
-/// What came of a request that the node or its NIC carried out.
+/// The result of a request that the node or its NIC carried out.
 #[derive(Debug)]
 pub enum Done<M: Memory> {
     Buffer(Buffer<M>),
@@ -93,18 +94,18 @@ pub(super) enum Begun {
     Call(Call),
 }
 
-/// What came of posting a request.
+/// The result of posting a request.
 pub(super) enum Posted<M: Memory> {
     Begun(Begun),
-    /// The queue has no room now. The request comes back.
+    /// The queue has no room now. The request is returned.
     Full(Request<M>),
     Failed(Error),
 }
 
-/// What came of posting a request to a worker.
+/// The result of posting a request to a worker.
 pub(super) enum PostedToWorker {
     Begun(Call),
-    /// The worker has no room now. The request comes back.
+    /// The worker has no room now. The request is returned.
     Full(WorkerRequest),
     Failed(Error),
 }

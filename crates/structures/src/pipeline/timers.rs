@@ -1,4 +1,4 @@
-//! Timers: which tasks of a pipeline sleep, and until when. A timer goes with its sleep.
+//! Timers: the tasks of a pipeline that sleep, and the times until which they sleep. A timer is dropped with its sleep.
 
 use super::core::Ready;
 use super::{Pipeline, Task};
@@ -19,12 +19,12 @@ impl Timers {
         self.tasks.is_empty()
     }
 
-    /// When the next sleep ends.
+    /// Returns the time at which the next sleep ends.
     pub fn next(&self) -> Option<Moment> {
         self.tasks.keys().next().map(|(until, _)| *until)
     }
 
-    /// Goes on with tasks whose time has come.
+    /// Wakes the tasks whose sleep has ended.
     pub fn wake(&mut self, now: Moment, ready: &mut Ready) {
         while let Some(first) = self.tasks.first_entry()
             && first.key().0 <= now
@@ -33,7 +33,7 @@ impl Timers {
         }
     }
 
-    /// Goes on with all tasks.
+    /// Wakes all tasks.
     pub fn wake_all(&mut self, ready: &mut Ready) {
         std::mem::take(&mut self.tasks).into_values().for_each(|task| ready.push(task));
     }

@@ -3,7 +3,7 @@
 use portcullis::Error;
 use std::task::Poll;
 
-/// Waits for several requests. All of them are asked for at once. The results are in the requests' order.
+/// Waits for several requests. All of them are made at once. The results are in the requests' order.
 pub(crate) async fn all<T>(
     requests: impl IntoIterator<Item: Future<Output = Result<T, Error>>>,
 ) -> Result<Vec<T>, Error> {

@@ -8,11 +8,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The task of the operation that a call waits for. Those of [`Turns`] follow it.
+/// The task of the operation that a call waits for. The tasks of [`Turns`] follow it.
 pub(super) const WAITED_FOR: Task = 0;
 
-/// Operations of one pipeline that were begun and that nobody waits for: [`Pipeline::turn`] carries them on. Those that are dropped
-/// with it are given up where they stood, as if their client had died there.
+/// Operations of one pipeline that were begun and that no call waits for: [`Pipeline::turn`] carries them on.
+/// Operations that are dropped with this value are given up at the steps that they have reached, as if their client had
+/// died there.
 pub struct Turns<T> {
     operations: Vec<Option<Pin<Box<dyn Future<Output = T>>>>>,
     /// Places without an operation.
@@ -48,7 +49,7 @@ impl<T> Turns<T> {
         WAITED_FOR + 1 + place
     }
 
-    /// Goes on with the operation of a task. Returns its result if it has ended.
+    /// Polls the operation of a task. Returns its result if it has ended.
     fn go_on(&mut self, task: Task) -> Option<T> {
         let place = task.checked_sub(WAITED_FOR + 1)?;
         let operation = self.operations.get_mut(place)?;
@@ -71,8 +72,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.core.borrow_mut().ready.push(task);
     }
 
-    /// Carries operations on as far as they can go without waiting, and hands the results of those that have ended to `each`. What
-    /// they ask for is posted with one doorbell.
+    /// Carries operations on as far as they can go without waiting, and hands the results of those that have ended to
+    /// `each`. Posts their requests with one doorbell.
     pub fn turn<T>(&self, turns: &mut Turns<T>, mut each: impl FnMut(T)) {
         self.core.borrow_mut().look();
         while let Some(task) = self.next_ready() {
@@ -81,7 +82,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.core.borrow_mut().flush();
     }
 
-    /// Carries one operation out, and those of `turns` on meanwhile: it may wait for one of them. Their results go to `each`.
+    /// Carries one operation out, and meanwhile carries on those of `turns`: the operation may wait for one of them.
+    /// Their results go to `each`.
     ///
     /// # Panics
     /// As [`Pipeline::block_on`].
@@ -100,13 +102,14 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
 }
 
 impl<E: VerbsEndpoint + Pollable, C: Clock> Pipeline<E, C> {
-    /// Prepares the descriptor, as [`portcullis::Session::arm`] does. Returns how long the event loop may wait for it before the next
-    /// [`Pipeline::turn`].
+    /// Prepares the descriptor, as [`portcullis::Session::arm`] does. Returns how long the event loop may wait for it
+    /// before the next [`Pipeline::turn`].
     pub fn arm(&self) -> Duration {
         self.core.borrow_mut().arm()
     }
 
-    /// The descriptor that becomes readable when something arrives for an operation. It stays the same for the life of the pipeline.
+    /// Returns the descriptor that becomes readable when something arrives for an operation. It stays the same for the
+    /// life of the pipeline.
     #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.core.borrow().session.descriptor().as_raw_fd()

@@ -1,4 +1,4 @@
-//! Carrying many operations out at once, also such as come while others are under way.
+//! Carries many operations out at once, including operations that arrive while others are under way.
 
 use super::{Pipeline, Task};
 use portcullis::{Clock, VerbsEndpoint};
@@ -6,23 +6,24 @@ use std::iter::Fuse;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// Where jobs come from, and where their results go. One operation carries out each.
+/// The source of jobs, and the receiver of their results. One operation carries out each job.
 pub trait Work {
-    /// What is to be done.
+    /// A job that is to be carried out.
     type Job;
-    /// What has come of a job.
+    /// The result of a job.
     type Outcome;
 
-    /// The next job. `None`: there is none now.
+    /// Returns the next job. `None`: there is no job now.
     fn next(&mut self) -> Option<Self::Job>;
 
-    /// Takes what has come of a job.
+    /// Takes the result of a job.
     fn done(&mut self, outcome: Self::Outcome);
 
-    /// Called when nothing can go on but what is under way, and before the pipeline waits for that. So work that is no operation
-    /// of the pipeline is done in the time that the node takes. Returns `false` where no job comes any more.
+    /// Called when no operation can go on before a request ends, and before the pipeline waits for that. So work that
+    /// is not an operation of the pipeline is done in the time that the node takes. Returns `false` if no more jobs
+    /// will arrive.
     ///
-    /// `under_way`: how many operations are. Where there is none, the work may itself wait for more.
+    /// `under_way`: number of operations under way. If there are none, the work may itself wait for more jobs.
     fn rest(&mut self, under_way: usize) -> bool;
 }
 
@@ -73,7 +74,7 @@ impl<F: Future> Places<F> {
         self.under_way() < self.depth
     }
 
-    /// Gives an operation a place. There is room.
+    /// Gives an operation a place. There must be room.
     fn add(&mut self, operation: F) -> Task {
         match self.free.pop() {
             Some(task) => {
@@ -89,8 +90,8 @@ impl<F: Future> Places<F> {
         }
     }
 
-    /// Goes on with an operation, and with those that come after it in its place: a place keeps its memory, so an operation
-    /// costs no allocation of its own.
+    /// Polls an operation, and then the operations that follow it in its place: a place keeps its memory, so an
+    /// operation costs no allocation of its own.
     #[inline]
     fn go_on<W: Work<Outcome = F::Output>>(
         &mut self,
@@ -99,7 +100,7 @@ impl<F: Future> Places<F> {
         carry_out: &impl Fn(W::Job) -> F,
         context: &mut Context<'_>,
     ) {
-        // An earlier run may have left tasks that waited for anything to end.
+        // An earlier run may have left tasks that waited for any request to end.
         if !self.busy.get(task).is_some_and(|busy| *busy) {
             return;
         }
@@ -116,7 +117,7 @@ impl<F: Future> Places<F> {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
-    /// Carries operations out, up to `depth` of them at once, and hands each result to `each`. Stops early where the
+    /// Carries operations out, up to `depth` of them at once, and hands each result to `each`. Stops early if the
     /// pipeline was halted.
     pub fn run<F: Future>(
         &self,
@@ -128,8 +129,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         self.serve(depth, &mut listed, |operation| operation);
     }
 
-    /// Carries jobs out, up to `depth` of them at once, each by the operation that `carry_out` makes of it. Returns when none is
-    /// under way and none comes any more, or where the pipeline was halted.
+    /// Carries jobs out, up to `depth` of them at once, each by the operation that `carry_out` makes of it. Returns
+    /// when no job is under way and no more jobs will arrive, or if the pipeline was halted.
     pub fn serve<W: Work, F: Future<Output = W::Outcome>>(
         &self,
         depth: usize,
@@ -161,7 +162,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         }
     }
 
-    /// Gives jobs places. Returns whether there were any.
+    /// Gives new jobs places. Returns whether there were any.
     fn begin_jobs<W: Work, F: Future>(
         &self,
         places: &mut Places<F>,
@@ -177,7 +178,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
             any = true;
         }
         if any {
-            // The work may have waited for long.
+            // The work may have waited for a long time.
             self.core.borrow_mut().begin_round();
         }
         any

@@ -1,14 +1,15 @@
 //! Claims: an entry that its consumer does not acknowledge within a lease is delivered again, at least once.
 //!
 //! # What each step rests on
-//! - An entry is taken as by a pop: its segment's head moves over it. Then its consumer writes a claim beside it.
+//! - An entry is taken as by a pop: its segment's head moves over it. Then its consumer writes a claim beside the
+//!   entry.
 //! - Each change of a claim is one COMPARE_AND_SWAP of its word, and no two claims of an entry have the same word. So an entry
 //!   is acknowledged by the consumer of its last delivery, or not at all.
-//! - No clock is shared. A consumer measures a claim's lease from when it first sees the claim's word, and takes the entry over
-//!   where the word is still the same after the lease. So a claim lasts at least for its lease, and longer by the time until
-//!   the next consumer looks.
-//! - A consumer that dies between the two steps leaves an entry that is taken and has no claim. It counts as one with the queue's
-//!   own lease.
+//! - Clients share no clock. A consumer measures a claim's lease from when it first sees the claim's word, and takes
+//!   the entry over if the word is still the same after the lease. So a claim lasts at least for its lease, and longer
+//!   by the time until the next consumer looks.
+//! - A consumer that dies between taking an entry and writing its claim leaves an entry that is taken and has no claim.
+//!   It counts as an entry with a claim for the queue's own lease.
 //! - A segment goes back to the node when each entry of it is acknowledged.
 
 use super::claim_word::{ClaimWord, Standing};
@@ -20,17 +21,17 @@ use portcullis_protocol::planted::{self, Fault};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
-/// The entries that one claim of a handle takes for others.
+/// The entries that one claim of a handle takes for the others.
 #[derive(Debug, Default)]
 pub(super) struct Takes {
-    /// Claims of the handle that want an entry now.
+    /// Number of claims of the handle that want an entry now.
     wanted: usize,
-    /// Taken, and nobody has claimed it yet.
+    /// Entries that are taken and not claimed yet.
     ready: VecDeque<Taken>,
     under_way: bool,
 }
 
-/// Which claim it is. It says nothing outside its queue.
+/// The identifier of a claim. It has no meaning outside its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClaimId {
     segment: u64,
@@ -39,22 +40,23 @@ pub struct ClaimId {
 }
 
 impl ClaimId {
-    /// The deliveries after which an entry can be a dead letter: more are not counted.
+    /// Allowed numbers of deliveries after which an entry becomes a dead letter: more deliveries are not counted.
     pub const DELIVERIES_MAX: RangeInclusive<u32> = 1..=ClaimWord::DELIVERIES_MAX - 1;
 
-    /// How often the entry was delivered, with this time: 1 where it is the first. Beyond 1,023 it is not counted any more.
+    /// Number of times that the entry was delivered, including this delivery: 1 if this is the first. Beyond 1,023 it
+    /// is not counted any more.
     #[must_use]
     pub fn deliveries(self) -> u32 {
         self.word.deliveries()
     }
 
-    /// The same in words, for bindings.
+    /// Returns the identifier as words, for bindings.
     #[must_use]
     pub fn to_words(self) -> [u64; 3] {
         [self.segment, self.slot, self.word.0]
     }
 
-    /// What [`ClaimId::to_words`] gave. Of other words there is no claim.
+    /// Makes the identifier from the words of [`ClaimId::to_words`]. Other words name no claim.
     #[must_use]
     pub fn from_words([segment, slot, word]: [u64; 3]) -> Self {
         Self { segment, slot, word: ClaimWord(word) }
@@ -66,14 +68,15 @@ impl ClaimId {
 pub struct Claim {
     /// The entry.
     pub entry: Vec<u8>,
-    /// What its acknowledgement names.
+    /// The identifier by which the claim is acknowledged.
     pub id: ClaimId,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
-    /// Claims an entry for `lease`: one whose last claim has ended, or the first that nobody has taken. `None`: there is none
-    /// now. Until the claim is [acknowledged](Queue::acknowledge), the entry is delivered again after the lease, to whoever
-    /// claims then. The queue has to be one [of claims](super::QueueOptions::claims).
+    /// Claims an entry for `lease`: one whose last claim has ended, or the first that no consumer has taken. `None`:
+    /// there is no such entry now. Until the claim is [acknowledged](Queue::acknowledge), the entry is delivered again
+    /// after the lease, to the next consumer that claims. The queue has to be one
+    /// [of claims](super::QueueOptions::claims).
     ///
     /// # Errors
     /// [`QueueError::Closed`]: the queue is closed, and each entry was acknowledged. The lease is out of its range, or the node is
@@ -86,17 +89,17 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// Claims an entry as [`Queue::claim`] does, and waits for one for `time` at most.
     ///
     /// # Errors
-    /// As of [`Queue::claim`].
+    /// As [`Queue::claim`].
     pub async fn claim_within(&self, lease: Lifetime, time: Lifetime) -> Result<Option<Claim>, QueueError> {
         self.try_within(time, async || self.claim(lease).await).await
     }
 
-    /// Claims an entry as [`Queue::claim`] does. Where the entry was delivered `deliveries_max` times already, it is pushed to the
-    /// queue `dead_letters` instead, and acknowledged: consumers have died of it, or have given it up. It may come twice there. Both queues are
-    /// driven by one pipeline.
+    /// Claims an entry as [`Queue::claim`] does. An entry that was delivered `deliveries_max` times already is pushed
+    /// to the queue `dead_letters` instead, and acknowledged: its consumers have died, or have given it back. It may be
+    /// pushed there twice. One pipeline drives both queues.
     ///
     /// # Errors
-    /// As of [`Queue::claim`], and as of [`Queue::push`] to `dead_letters`. `deliveries_max` is not in
+    /// As [`Queue::claim`], and as [`Queue::push`] to `dead_letters`. `deliveries_max` is not in
     /// [`ClaimId::DELIVERIES_MAX`].
     pub async fn claim_or_bury(
         &self,
@@ -117,7 +120,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             }
             dead_letters.push(&claim.entry).await?;
             match self.acknowledge(claim.id).await {
-                // Another consumer has it, and buries it once more.
+                // Another consumer has the entry, and pushes it to the dead letters once more.
                 Err(QueueError::ClaimEnded) => {}
                 done => done?,
             }
@@ -127,7 +130,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// Claims an entry as [`Queue::claim_or_bury`] does, and waits for one for `time` at most.
     ///
     /// # Errors
-    /// As of [`Queue::claim_or_bury`].
+    /// As [`Queue::claim_or_bury`].
     pub async fn claim_or_bury_within(
         &self,
         lease: Lifetime,
@@ -146,21 +149,21 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         self.change_claim("an acknowledgement", claim, claim.word.done()).await
     }
 
-    /// Ends a claim without the entry being done: it is delivered again as soon as somebody claims.
+    /// Ends a claim although the entry is not done: the entry is delivered again as soon as a consumer claims.
     ///
     /// # Errors
-    /// As of [`Queue::acknowledge`].
+    /// As [`Queue::acknowledge`].
     pub async fn give_back(&self, claim: ClaimId) -> Result<(), QueueError> {
         self.change_claim("the return of a claim", claim, claim.word.given_back()).await?;
-        // Afterwards: a look that another operation begins meanwhile may still find the claim.
+        // This follows the change: a look that another operation begins meanwhile may still find the claim.
         self.state.borrow_mut().outstanding.look_soon();
         Ok(())
     }
 
-    /// Has a claim last for `lease` from now on. Returns what names it from here on.
+    /// Makes a claim last for `lease` from now on. Returns the claim's new identifier.
     ///
     /// # Errors
-    /// As of [`Queue::acknowledge`], or the lease is out of its range.
+    /// As [`Queue::acknowledge`], or the lease is out of its range.
     pub async fn extend_claim(&self, claim: ClaimId, lease: Lifetime) -> Result<ClaimId, QueueError> {
         self.check_claims(Some(lease))?;
         let word = claim.word.extended(lease);
@@ -206,8 +209,9 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Takes an entry that nobody had taken. One claim of a handle takes for all that wait: otherwise each of them would be in the
-    /// way of the others. An entry that is taken for a claim which is given up has no claim, and so it comes again.
+    /// Takes an entry that no consumer had taken. One claim of a handle takes entries for all that wait: otherwise each
+    /// of them would be in the way of the others. If the claim for which an entry was taken is given up, the entry has
+    /// no claim, and so it is delivered again.
     async fn take_in_turn(&self) -> Result<Option<Taken>, QueueError> {
         self.state.borrow_mut().takes.wanted += 1;
         let _wanted = AtEnd::new(&self.pipeline, || self.state.borrow_mut().takes.wanted -= 1);
@@ -228,11 +232,11 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Nobody pushes any more. Those that have claims may still die.
+    /// Decides the result of a claim when no client pushes any more. The consumers that have claims may still die.
     async fn closed_with_claims(&self) -> Result<Option<Claim>, QueueError> {
         let is_empty = self.state.borrow().outstanding.is_empty();
-        // Since the last look others may have claimed something. What counts is what the look finds: other operations of the handle
-        // change what is known meanwhile.
+        // Other consumers may have claimed an entry since the last look. Only the result of this look counts: other
+        // operations of the handle change the known entries meanwhile.
         if is_empty && !self.look_at_claims().await? { Err(QueueError::Closed) } else { Ok(None) }
     }
 
@@ -250,8 +254,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok((found == Some(before)).then_some(claim))
     }
 
-    /// A number that no other claim has, as a rule: of another handle with the same count, of this program or of another one, less
-    /// than any.
+    /// Returns a number that as a rule no other claim has, least of all a claim of another handle with the same count,
+    /// in this program or in another one.
     fn nonce(&self) -> u64 {
         let mut state = self.state.borrow_mut();
         state.claims_begun += 1;
@@ -267,22 +271,23 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         to: ClaimWord,
     ) -> Result<(), QueueError> {
         self.check_claims(None)?;
-        // Of other words nobody has a claim: a slot without an entry would be acknowledged before its entry comes.
+        // No consumer has a claim with another word: a slot without an entry would be acknowledged before its entry is
+        // pushed.
         if claim.slot >= self.options.slots() || !matches!(claim.word.standing(), Standing::Held(_)) {
             return Err(QueueError::ClaimEnded);
         }
         let operation = async {
             let found = self.swap_claim(claim.segment, claim.slot, (claim.word, to)).await?;
-            // To do the same twice is no mistake.
+            // The same change twice is no mistake.
             let is_changed = found == Some(claim.word) || found == Some(to);
-            // What was seen of it is older than what this handle knows of it now.
+            // The entry as the last look saw it is older than what this handle knows now.
             self.state.borrow_mut().outstanding.forget(claim.segment, claim.slot);
             if is_changed { Ok(()) } else { Err(QueueError::ClaimEnded) }
         };
         self.pipeline.limited((what, Effect::Perhaps), operation).await
     }
 
-    /// Changes the word of a claim, where it is as expected. Returns what it was. `None`: all of the segment is done.
+    /// Changes the word of a claim, if it is as expected. Returns the word before. `None`: all of the segment is done.
     pub(super) async fn swap_claim(
         &self,
         segment: u64,

@@ -1,21 +1,21 @@
-//! The word of an entry's claim: who has it, for how long, and how often the entry was delivered.
+//! The word of an entry's claim: the claim's state, nonce and lease, and the number of deliveries of the entry.
 
 use portcullis::Lifetime;
 
-/// What is known of the delivery of an entry that was taken.
+/// State of the delivery of an entry that was taken, as one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct ClaimWord(pub u64);
 
-/// How an entry stands that was taken.
+/// The state of an entry that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Standing {
     /// The consumer that took the entry has not written its claim: it is about to, or has died.
     Untold,
-    /// A consumer has it, for a lease that others measure from when they first see this word.
+    /// A consumer holds the entry, for a lease that other consumers measure from when they first see this word.
     Held(Lifetime),
-    /// Its consumer gave it back.
+    /// The consumer gave the entry back.
     GivenBack,
-    /// It is acknowledged.
+    /// The entry is acknowledged.
     Done,
 }
 
@@ -36,33 +36,33 @@ const fn ones(bits: u32) -> u64 {
 }
 
 impl ClaimWord {
-    /// The word of a slot that nobody has taken, or whose claim is not written yet.
+    /// The word of a slot that no consumer has taken, or whose claim is not written yet.
     pub const UNTOLD: Self = Self(0);
     /// The shortest lease, and the longest.
     pub const LEASES: (Lifetime, Lifetime) = (Lifetime::millis(1), Lifetime(ones(LEASE_BITS) * MILLISECOND));
 
-    /// As far as deliveries are counted.
+    /// The largest number of deliveries that is counted.
     pub const DELIVERIES_MAX: u32 = (1 << DELIVERIES_BITS) - 1;
 
-    /// The claim on an entry of which this is the word. `nonce` tells claims apart.
+    /// Returns the word of a new claim on the entry whose word this is. `nonce` distinguishes claims.
     pub fn claimed(self, lease: Lifetime, nonce: u64) -> Self {
         let deliveries = u64::from(self.deliveries()).saturating_add(1).min(ones(DELIVERIES_BITS));
         Self(HELD | deliveries << DELIVERIES_AT | lease_bits(lease) | nonce & ones(NONCE_BITS))
     }
 
-    /// The same claim with a lease that begins anew: another word than before.
+    /// Returns the word of the same claim with a lease that begins anew. It differs from the old word.
     pub fn extended(self, lease: Lifetime) -> Self {
         let kept = self.0 & !(ones(LEASE_BITS) << LEASE_AT | ones(NONCE_BITS));
         let nonce = (self.0 & ones(NONCE_BITS)).wrapping_add(1) & ones(NONCE_BITS);
         Self(kept | lease_bits(lease) | nonce)
     }
 
-    /// The word after this claim was acknowledged.
+    /// Returns the word after this claim was acknowledged.
     pub fn done(self) -> Self {
         Self(self.0 | DONE)
     }
 
-    /// The word after this claim was given back.
+    /// Returns the word after this claim was given back.
     pub fn given_back(self) -> Self {
         Self(self.0 & !STATES | GIVEN_BACK)
     }
@@ -76,7 +76,7 @@ impl ClaimWord {
         }
     }
 
-    /// How often the entry was delivered.
+    /// Number of times that the entry was delivered.
     pub fn deliveries(self) -> u32 {
         u32::try_from(self.0 >> DELIVERIES_AT & ones(DELIVERIES_BITS)).expect("ten bits")
     }

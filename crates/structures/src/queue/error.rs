@@ -1,10 +1,10 @@
-//! What can go wrong with a queue.
+//! The errors of a queue.
 
 use super::ENTRY_BYTES_MAX;
 use portcullis::{Error, Refusal};
 use portcullis_errors::{Coded, ErrorCode};
 
-/// Why an operation on a queue did not do what was asked.
+/// The reason why an operation on a queue did not succeed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
@@ -14,16 +14,16 @@ pub enum QueueError {
     /// The object is something else, or a queue of another version.
     #[error("the object is no queue of this version")]
     NotAQueue,
-    /// A queue cannot be made like that.
+    /// An option of a new queue is out of its range.
     #[error("{what} of a queue is {least} to {most}, not {value}")]
     Option {
-        /// Which option.
+        /// The name of the option.
         what: &'static str,
-        /// What was asked for.
+        /// The value that was requested.
         value: u64,
-        /// The least that it may be.
+        /// The least allowed value.
         least: u64,
-        /// The most that it may be.
+        /// The greatest allowed value.
         most: u64,
     },
     /// A queue cannot be made without being kept.
@@ -33,27 +33,27 @@ pub enum QueueError {
          after that, or for ever, and destroy it when it is not needed any more"
     )]
     NotKept,
-    /// The caller's mistake: nothing was sent.
+    /// The value of an option is not a multiple of its step. This is the caller's mistake: nothing was sent.
     #[error("the queue's {what} is {value}: give a multiple of {step}")]
     Step {
-        /// Which option.
+        /// The name of the option.
         what: &'static str,
-        /// What was asked for.
+        /// The value that was requested.
         value: u64,
-        /// What it must be a multiple of.
+        /// The step of which the value must be a multiple.
         step: u64,
     },
-    /// The caller's mistake: nothing was sent.
+    /// The entry is too long for this queue. This is the caller's mistake: nothing was sent.
     #[error(
         "an entry of this queue has at most {most} bytes, not {bytes}: make a queue of larger or more cells (any entry has at most {ENTRY_BYTES_MAX})"
     )]
     EntryTooLong {
         /// Bytes of the entry.
         bytes: u64,
-        /// The most that fits into one of this queue's segments.
+        /// Largest number of bytes that fits into one of this queue's segments.
         most: u64,
     },
-    /// Nobody may push any more and, if this is the error of a pop, all entries were taken.
+    /// No client may push any more and, if this is the error of a pop, all entries were taken.
     #[error("the queue is closed")]
     Closed,
     /// The queue has as many segments as it can have.
@@ -62,20 +62,20 @@ pub enum QueueError {
     /// The claim's lease was over, and the entry was delivered to another consumer, or is acknowledged.
     #[error("the claim has ended: its lease was over, and the entry was delivered again")]
     ClaimEnded,
-    /// The caller's mistake: nothing was sent.
+    /// Entries of this queue are popped, not claimed. This is the caller's mistake: nothing was sent.
     #[error(
         "entries of this queue are popped: make a queue with the option `claims` to claim and acknowledge them"
     )]
     NoClaims,
-    /// The caller's mistake: nothing was sent.
+    /// Entries of this queue are claimed, not popped. This is the caller's mistake: nothing was sent.
     #[error("entries of this queue are claimed and acknowledged, and not popped")]
     OnlyClaims,
-    /// The queue's memory makes no sense: another program of the tenant has written over it.
+    /// The queue's memory is invalid: another program of the tenant has written over it.
     #[error("the queue's memory is damaged at segment {segment}, slot {slot}")]
     Damaged {
         /// The segment.
         segment: u64,
-        /// The slot in it.
+        /// The slot in the segment.
         slot: u64,
     },
 }
@@ -97,10 +97,10 @@ impl Coded for QueueError {
 }
 
 impl QueueError {
-    /// A segment is consumed, and the node has its memory again.
+    /// The error of a segment that is consumed, and whose memory the node has again.
     pub(super) const SEGMENT_GONE: Self = Self::Session(Error::Refused(Refusal::Gone));
 
-    /// Whether the access was refused because its permission has ended: nothing of it happened.
+    /// Whether the access was refused because its permission has ended. Such an access had no effect.
     pub(super) fn wants_permission(&self) -> bool {
         matches!(self, Self::Session(Error::Expired | Error::Revoked))
     }
@@ -110,7 +110,7 @@ impl QueueError {
         matches!(self, Self::Session(Error::Refused(Refusal::Gone)))
     }
 
-    /// Whether others hold what was asked for.
+    /// Whether other clients hold what was requested.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self, Self::Session(Error::Refused(Refusal::Conflict)))
     }

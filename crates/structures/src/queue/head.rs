@@ -1,8 +1,8 @@
-//! The head: which segments there are. Segments are added, retired and closed under the right: an exclusive permission over
+//! The head: the list of segments. Segments are added, retired and closed under the right: an exclusive permission over
 //! the records, with a lease.
 //!
-//! Each change ends with the write of one word, before which it has not happened. What a client leaves that dies before
-//! that word, or after it, lies in the record before the first segment or in the one after the last. The next holder of
+//! Each change ends with the write of one word, before which it has not happened. A client that dies before or after
+//! that word leaves an object in the record before the first segment or in the one after the last. The next holder of
 //! the right tidies both up.
 
 use super::options::{STATE_AT, STATE_BYTES};
@@ -15,17 +15,17 @@ use portcullis::{Acquire, BarePermission, Clock, Effect, Lifetime, Rights, Verbs
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
 
-/// Where in the state the number of the first segment is, that of the last one, and whether the queue is closed.
+/// Offsets in the state: number of the first segment, number of the last one, and whether the queue is closed.
 const FIRST_AT: u64 = 0;
 const LAST_AT: u64 = 8;
 const CLOSED_AT: u64 = 16;
 
-/// Which segments there are.
+/// The range of segments that exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Head {
     pub first: u64,
     pub last: u64,
-    /// The last segment is closed, or is about to be.
+    /// Whether the last segment is closed, or is about to be.
     is_closing: bool,
 }
 
@@ -40,14 +40,14 @@ impl Head {
     }
 }
 
-/// The right to change the records, with what they said when it was got.
+/// The right to change the records, with the segments as they were when it was acquired.
 struct Right {
     permission: Rc<BarePermission>,
     head: Head,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
-    /// Asks the head which segments there are.
+    /// Reads from the head which segments exist.
     pub(super) async fn ask_the_head(&self) -> Result<Head, QueueError> {
         loop {
             match self.try_to_ask(None).await {
@@ -58,7 +58,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Asks the head for the object of a segment.
+    /// Reads the object of a segment from the head.
     ///
     /// # Errors
     /// The segment is consumed and gone, among others.
@@ -78,12 +78,12 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let ask = ask.lifetime(self.options.lease).wait(self.longest_wait());
         let permission = Rc::new(self.pipeline.acquire(ask).await?);
         let asked = self.read_state(&permission, wanted).await;
-        // At once: who wants the right waits for it.
+        // The permission ends at once: a client that wants the right waits for that.
         self.pipeline.end(permission);
         asked
     }
 
-    /// Reads which segments there are, and learns some of them.
+    /// Reads which segments exist, and learns the objects of some of them.
     async fn read_state(
         &self,
         permission: &Rc<BarePermission>,
@@ -127,14 +127,14 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         state.segments.forget_before(head.first);
     }
 
-    /// The segment after `number`, for pushing: made, if there is none yet. One operation of the pipeline does it, and the
-    /// others wait for it.
+    /// Goes on to the segment after `number`, for pushing, and makes that segment if it does not exist yet. One
+    /// operation of the pipeline does this, and the others wait for it.
     pub(super) async fn go_on_after(&self, number: u64) -> Result<(), QueueError> {
         let goes_on = || {
             let state = self.state.borrow();
             state.last > number || state.is_closed
         };
-        // Who tried to push meanwhile would be in the way of the one that adds the segment.
+        // An operation that tried to push meanwhile would be in the way of the one that adds the segment.
         while !goes_on() && std::mem::replace(&mut self.state.borrow_mut().at_the_head, true) {
             self.pipeline.anything().await?;
         }
@@ -154,7 +154,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// The right. What the last holder may have left is tidied up.
+    /// Acquires the right, and reads which segments exist.
     async fn right(&self) -> Result<Right, QueueError> {
         let ask = Acquire::object(self.head).part(STATE_AT, 0).rights(Rights::READ | Rights::WRITE);
         let ask = ask.lifetime(self.options.lease).wait(self.longest_wait());
@@ -181,7 +181,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         done
     }
 
-    /// Frees what a client has left that died before it had added a segment, or after it had retired one.
+    /// Frees the segment of a client that died before it had added a segment, or after it had retired one.
     async fn tidy(&self, right: &Right) -> Result<(), QueueError> {
         let Head { first, last, .. } = right.head;
         let room = u64::from(self.options.segments_max) - right.head.segments();
@@ -197,7 +197,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
 
     async fn free_unused(&self, right: &Right, number: u64) -> Result<(), QueueError> {
         let Some(record) = self.record(&right.permission, number).await? else { return Ok(()) };
-        // Alone: so a late client cannot keep the segment any more.
+        // The permission is exclusive, so that a late client cannot keep the segment any more.
         let ask = Acquire::object(record.object).rights(Rights::READ);
         let alone = self.pipeline.acquire(ask.lifetime(self.options.lease).wait(self.longest_wait())).await;
         match alone.map_err(QueueError::from) {
@@ -231,7 +231,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                     return Err(QueueError::Full);
                 }
             }
-            // Shorter than the right, so that its next holder has time left when this has ended.
+            // The permission is shorter than the right, so that the next holder of the right has time left when it has
+            // ended.
             let (record, made) = self.make_segment(Lifetime(self.options.lease.0 / 2)).await?;
             let new = head.last + 1;
             let at = self.options.record_at(new) - STATE_AT;
@@ -259,7 +260,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         .await
     }
 
-    /// Gives the first segment back, if it is consumed. The last one stays.
+    /// Gives the first segment back, if it is consumed. The last segment stays.
     async fn retire_first(&self, right: &Right, head: &mut Head) -> Result<bool, QueueError> {
         let number = head.first;
         if number == head.last {
@@ -267,7 +268,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
         let record = self.record(&right.permission, number).await?;
         if let Some(record) = &record {
-            // Otherwise the look at it would ask the head, for which it would wait until this right has ended.
+            // If the segment were unknown, the look at it would read the head, and would wait until this right has
+            // ended.
             self.state.borrow_mut().segments.know(number, record.object);
         }
         let consumed = if self.options.claims && !planted::is(Fault::SegmentGoesWithClaims) {
@@ -290,7 +292,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(true)
     }
 
-    /// Closes the queue: nobody pushes any more, and consumers drain it. A queue that is closed stays so.
+    /// Closes the queue: no client pushes any more, and consumers drain it. A closed queue stays closed.
     ///
     /// # Errors
     /// The node is gone or refuses. The queue may be closed or not.
@@ -320,9 +322,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(())
     }
 
-    /// Frees all memory of the queue, with the entries that nobody has popped, and takes its name away. Other handles get errors from
-    /// here on, at the latest when the permissions end that they hold, which live for a lease. An entry that one of them still pushes
-    /// goes with the memory. [`Queue::close`] is for consumers that are to drain the queue.
+    /// Frees all memory of the queue, with the entries that no consumer has popped, and removes its name. Other handles
+    /// get errors from here on, at the latest when the permissions that they hold end, which live for a lease. An entry
+    /// that one of them still pushes is lost with the memory. To let consumers drain the queue, use [`Queue::close`]
+    /// instead.
     ///
     /// # Errors
     /// The node is gone or refuses.
@@ -331,7 +334,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         self.pipeline.limited(("the end of a queue's memory", Effect::Perhaps), operation).await
     }
 
-    /// Gives back what is consumed, and frees what dead clients have left. Others do the same as they go on.
+    /// Gives consumed segments back, and frees what dead clients have left. Other clients do the same in the course of
+    /// their operations.
     ///
     /// # Errors
     /// The node is gone or refuses.

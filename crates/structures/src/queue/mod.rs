@@ -1,26 +1,29 @@
 //! A queue in remote memory, for many producers and many consumers (Patronus §6.1, §7.3.2).
 //!
-//! All operations are one-sided. A client may die at any step: nobody waits for it longer than a lease, and what it had
-//! pushed stays in the queue. An entry whose consumer dies after it has popped it is gone; in a queue of claims
-//! ([`QueueOptions::claims`]) an entry is claimed and acknowledged, and comes again where its consumer dies: see [`Claim`].
+//! All operations are one-sided. A client may die at any step: no other client waits for it longer than a lease, and
+//! the entries that it had pushed stay in the queue. An entry whose consumer dies after it has popped it is lost. In a
+//! queue of claims ([`QueueOptions::claims`]) an entry is claimed and acknowledged, and is delivered again if its
+//! consumer dies: see [`Claim`].
 //!
 //! # How it is built
-//! - The *head* has the queue's options and, for each segment, a record. The records are changed only under an exclusive
-//!   permission with a lease, the *right*. A client that is late has lost it, and its NIC refuses what it still sends.
-//! - A *segment* has two indexes, a word for each slot, and a cell for each slot. An entry lies in as many cells, one
-//!   after another, as it needs, and the word of its first slot says how long it is.
+//! - The *head* has the queue's options and, for each segment, a record. The records are changed only under an
+//!   exclusive permission with a lease, the *right*. A client that is late has lost the right, and its NIC refuses what
+//!   it still sends.
+//! - A *segment* has two indexes, a word for each slot, and a cell for each slot. An entry lies in as many consecutive
+//!   cells as it needs, and the word of its first slot contains its length.
 //!
 //! # What each step rests on
 //! - A producer gets its slots by one FETCH_AND_ADD of the segment's tail. It writes the cells, and fills the slot's word
 //!   by a COMPARE_AND_SWAP. The NIC carries both out in this order; over UDP, where nothing has an order, the word waits
 //!   for the cells. So a filled slot has its bytes.
-//! - A consumer moves the segment's head over an entry by one COMPARE_AND_SWAP. The entry is then its own. Cells are never
-//!   used again, so it reads them when it likes.
+//! - A consumer moves the segment's head over an entry by one COMPARE_AND_SWAP. The entry then belongs to the consumer.
+//!   Cells are never used again, so the consumer may read them at any time.
 //! - A slot that stays empty for a lease belongs to a client that has died, or is late. A consumer abandons it by a
-//!   COMPARE_AND_SWAP of its word. A producer that comes late finds its slot abandoned, and takes another one.
-//! - The queue is empty if its head has reached its tail, and a second look finds the tail where it was. Both only grow.
-//! - A segment goes back to the node when all of it is consumed. The node waits with that until the last permission over
-//!   it has ended, so nobody reads or writes what has become somebody else's.
+//!   COMPARE_AND_SWAP of its word. A producer that is late finds its slot abandoned, and takes another one.
+//! - The queue is empty if its head has reached its tail, and a second look finds the tail unchanged. Head and tail
+//!   only grow.
+//! - A segment goes back to the node when all of it is consumed. The node frees it only when the last permission over
+//!   it has ended, so no client reads or writes memory that already belongs to another client.
 
 mod claim;
 mod claim_word;
@@ -72,7 +75,7 @@ impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Queue<E, C> {
     }
 }
 
-/// What a handle knows of its queue. All of it may be out of date.
+/// The state of a queue as a handle knows it. All of it may be out of date.
 #[derive(Debug, Default)]
 struct State {
     segments: Segments,
@@ -80,39 +83,40 @@ struct State {
     last: u64,
     /// The segment from which this handle pops.
     first: u64,
-    /// Where in that segment the head was.
+    /// The slot in that segment at which the head was.
     next: u64,
-    /// The slot that was empty at the last look, and since when.
+    /// The slot that was empty at the last look, and the time since when.
     empty: Option<pop::Empty>,
     pops: Pops,
     outstanding: Outstanding,
     takes: claim::Takes,
     claims_begun: u64,
-    /// An operation of this pipeline changes the records, or asks for them.
+    /// Whether an operation of this pipeline changes the records, or reads them.
     at_the_head: bool,
     is_closed: bool,
 }
 
-/// How long the first write of a queue's head may take.
+/// Longest time that the first write of a queue's head may take.
 const MADE_WITHIN: Lifetime = Lifetime::seconds(1);
 
-/// What a queue takes, and how full it is. Others may change it meanwhile.
+/// The size and the fill of a queue. Other clients may change them meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueStatistics {
-    /// Slots that are taken by producers and not by consumers. An entry takes one slot for each cell that it fills.
+    /// Number of slots that producers have taken and consumers have not. An entry takes one slot for each cell that it
+    /// fills.
     pub slots: u64,
-    /// Entries that consumers have claimed and not acknowledged.
+    /// Number of entries that consumers have claimed and not acknowledged.
     pub claimed: u64,
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
     /// Bytes of the node's memory: head and segments.
     pub bytes: u64,
-    /// Nobody may push any more.
+    /// Whether the queue is closed: no client may push any more.
     pub is_closed: bool,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
-    /// Makes an empty queue. [`Queue::head`] names it.
+    /// Makes an empty queue. [`Queue::head`] returns the object that names it.
     ///
     /// # Errors
     /// An option is out of its range, or the node refuses the memory.
@@ -127,9 +131,9 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             let (first, made) = queue.make_segment(lifetime).await?;
             pipeline.write(&head, options.record_at(0), &first.to_bytes()).await?;
             queue.keep_part(first.object).await?;
-            // It may outlive many leases, and whoever frees the segment would wait for it.
+            // The permission may outlive many leases, and a client that frees the segment would wait for it.
             pipeline.end(made);
-            // The options make it a queue: they come last.
+            // The options make the object a queue: they are written last.
             pipeline.write(&head, 0, &options.to_bytes()).await?;
             queue.keep_part(queue.head).await?;
             queue.learn(&Head::default(), &[(0, first)]);
@@ -142,7 +146,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// Opens a queue that exists.
     ///
     /// # Errors
-    /// The object is gone, or no queue.
+    /// The object is gone, or is not a queue.
     pub async fn open(pipeline: &Rc<Pipeline<E, C>>, head: ObjectRef) -> Result<Self, QueueError> {
         let operation = async {
             let ask = Acquire::object(head).rights(Rights::READ).shared().part(0, QueueOptions::BYTES as u64);
@@ -158,10 +162,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         pipeline.limited(("opening a queue", Effect::Nothing), operation).await
     }
 
-    /// Opens the queue of the client's tenant that has a name.
+    /// Opens the queue with this name in the client's tenant.
     ///
     /// # Errors
-    /// There is no such name, or as of [`Queue::open`].
+    /// The name does not exist, or an error of [`Queue::open`].
     pub async fn open_named(pipeline: &Rc<Pipeline<E, C>>, name: DirectoryName) -> Result<Self, QueueError> {
         let operation = async {
             let entry = pipeline.lookup(None, name).await?;
@@ -188,19 +192,19 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Self { pipeline: Rc::clone(pipeline), head, options, opened_with, state: RefCell::default() }
     }
 
-    /// The object that names the queue.
+    /// Returns the object that names the queue.
     #[must_use]
     pub fn head(&self) -> ObjectRef {
         self.head
     }
 
-    /// How the queue was made.
+    /// Returns the options with which the queue was made.
     #[must_use]
     pub fn options(&self) -> &QueueOptions {
         &self.options
     }
 
-    /// What the queue takes, and how full it is.
+    /// Reads the size and the fill of the queue.
     ///
     /// # Errors
     /// The node is gone or refuses, or the queue is damaged.

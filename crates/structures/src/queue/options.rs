@@ -1,4 +1,4 @@
-//! How a queue is made, and where everything of it lies: the head and the segments.
+//! The options of a queue, and the layout of its head and its segments.
 
 use super::QueueError;
 use crate::record::RECORD_BYTES;
@@ -8,41 +8,41 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PCQUEUE1");
-/// The same of a queue of claims: whoever does not know of them cannot open it.
+/// Magic number of a queue of claims: a client that does not know claims cannot open it.
 const MAGIC_OF_CLAIMS: u64 = u64::from_le_bytes(*b"PCQUEUE2");
-/// The most bytes of an entry of any queue.
+/// Largest number of bytes of an entry of any queue.
 pub const ENTRY_BYTES_MAX: usize = 64 << 10;
 /// Cells are whole words.
 const CELL_STEP: u32 = 8;
-/// Bytes of the part of the head that says where the records are. It is read with them.
+/// Bytes of the part of the head from which the places of the records follow. It is read with the records.
 pub(super) const STATE_BYTES: usize = 64;
-/// Where in the head the part begins that only the holder of the right may change.
+/// Offset in the head of the part that only the holder of the right may change.
 pub(super) const STATE_AT: u64 = 64;
 const RECORDS_AT: u64 = STATE_AT + STATE_BYTES as u64;
-/// Where in a segment the words of its slots are.
+/// Offset in a segment of the words of its slots.
 const WORDS_AT: u64 = 64;
 
-/// How a queue is made.
+/// The options of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueOptions {
     /// Slots of a segment: 64 to 1,024.
     pub segment_slots: u32,
-    /// Bytes of a slot's cell, a multiple of 8. An entry takes as many slots as it fills cells, all in one segment: that
-    /// limits its length, as [`QueueOptions::entry_bytes_max`] says.
+    /// Bytes of a slot's cell, a multiple of 8. An entry takes as many slots as it fills cells, all in one segment. So
+    /// this option limits an entry's length: see [`QueueOptions::entry_bytes_max`].
     pub cell_bytes: u32,
-    /// The most segments that the queue may have at a time.
+    /// Largest number of segments that the queue may have at a time.
     pub segments_max: u32,
-    /// For how long a client that has died can hold up others: a consumer waits so long for a slot that is taken and not
-    /// filled, and a permission lives so long.
+    /// Longest time for which a client that has died can hold up others: a consumer waits this long for a slot that is
+    /// taken and not filled, and a permission lives this long.
     ///
-    /// Over UDP an operation whose packets are lost takes 60 ms. Where packets are lost often, a lease shorter than that may end
-    /// before an operation has got through, and each change of the queue takes several attempts.
+    /// Over UDP an operation whose packets are lost takes 60 ms. If packets are lost often, a lease shorter than that
+    /// may end before an operation has succeeded, and each change of the queue takes several attempts.
     pub lease: Lifetime,
-    /// Entries are claimed and acknowledged ([`Queue::claim`](super::Queue::claim)), so that none is lost with its consumer.
-    /// Otherwise they are popped. Claims take 8 bytes more for each slot.
+    /// Whether entries are claimed and acknowledged ([`Queue::claim`](super::Queue::claim)), so that no entry is lost
+    /// with its consumer. Otherwise they are popped. Claims take 8 bytes more for each slot.
     pub claims: bool,
-    /// How long the queue is kept when no client has a permission on it, which is so in every pause of a lease. [`Keep::No`] is
-    /// refused with [`QueueError::NotKept`].
+    /// Time for which the queue is kept while no client has a permission on it, which is so in every pause of a lease.
+    /// [`Keep::No`] is refused with [`QueueError::NotKept`].
     pub keep: Keep,
 }
 
@@ -76,10 +76,10 @@ struct OptionsWire {
 }
 
 impl QueueOptions {
-    /// How many bytes of the head say this.
+    /// Number of bytes of the head that hold the options.
     pub(super) const BYTES: usize = size_of::<OptionsWire>();
 
-    /// The most bytes of an entry.
+    /// Largest number of bytes of an entry.
     #[must_use]
     pub fn entry_bytes_max(&self) -> usize {
         ENTRY_BYTES_MAX.min(self.segment_slots as usize * self.cell_bytes as usize)
@@ -145,12 +145,12 @@ impl QueueOptions {
         options.check().map(|()| options)
     }
 
-    /// Where in the head the record of a segment is. Segments that are never there together share one.
+    /// Offset in the head of the record of a segment. Segments that never exist together share one record.
     pub(super) fn record_at(&self, number: u64) -> u64 {
         RECORDS_AT + self.place_of(number) as u64 * RECORD_BYTES as u64
     }
 
-    /// Which record is a segment's.
+    /// Number of the record that a segment uses.
     pub(super) fn place_of(&self, number: u64) -> usize {
         usize::try_from(number % u64::from(self.segments_max)).expect("less than a u32")
     }
@@ -163,17 +163,17 @@ impl QueueOptions {
         self.segment_slots.into()
     }
 
-    /// Where in a segment the word of a slot is.
+    /// Offset in a segment of the word of a slot.
     pub(super) fn word_at(slot: u64) -> u64 {
         WORDS_AT + slot * 8
     }
 
-    /// Where in a segment the claim of a slot is.
+    /// Offset in a segment of the claim of a slot.
     pub(super) fn claim_at(&self, slot: u64) -> u64 {
         Self::word_at(self.slots()) + slot * 8
     }
 
-    /// Where in a segment the cell of a slot is. Bytes before the first cell are zeroed when a segment is made.
+    /// Offset in a segment of the cell of a slot. Bytes before the first cell are zeroed when a segment is made.
     pub(super) fn cell_at(&self, slot: u64) -> u64 {
         let words = if self.claims { self.claim_at(self.slots()) } else { Self::word_at(self.slots()) };
         words.next_multiple_of(64) + slot * u64::from(self.cell_bytes)
@@ -183,7 +183,7 @@ impl QueueOptions {
         self.cell_at(self.slots())
     }
 
-    /// How many slots an entry of so many bytes takes.
+    /// Number of slots that an entry of `bytes` bytes takes.
     pub(super) fn slots_of(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.cell_bytes.into()).max(1)
     }

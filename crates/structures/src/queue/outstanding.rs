@@ -1,4 +1,4 @@
-//! Which entries are taken and not acknowledged, and for how long a handle has seen that.
+//! The entries that are taken and not acknowledged, and the time since when a handle has seen them so.
 
 use super::claim_word::{ClaimWord, Standing};
 use super::pop::Taken;
@@ -9,9 +9,9 @@ use portcullis::{Clock, Lifetime, Moment, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::BTreeMap;
 
-/// How often a handle looks for claims that have ended, at the least, whatever their leases.
+/// Longest time between two looks of a handle for claims that have ended, whatever their leases.
 const LOOKED_WITHIN: Lifetime = Lifetime::seconds(1);
-/// In how many looks a lease is divided.
+/// Number of looks in the time of one lease.
 const LOOKS_A_LEASE: u64 = 4;
 
 /// An entry that is not acknowledged.
@@ -19,23 +19,23 @@ const LOOKS_A_LEASE: u64 = 4;
 struct Seen {
     entry: Entry,
     word: ClaimWord,
-    /// When the word was first seen.
+    /// The time at which the word was first seen.
     since: Moment,
 }
 
-/// The entries that a handle has seen at its last look, by segment and slot.
+/// The entries that a handle saw at its last look, by segment and slot.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     seen: BTreeMap<(u64, u64), Seen>,
-    /// All entries of segments before this one are done.
+    /// Number of the segment before which all entries are done.
     first: u64,
     looked_at: Option<Moment>,
 }
 
-/// What is in one segment.
+/// The contents of one segment.
 struct Contents {
     entries: Vec<(u64, Entry, ClaimWord)>,
-    /// All of its slots are taken, and each entry is done.
+    /// Whether all slots of the segment are taken and each entry is done.
     is_done: bool,
 }
 
@@ -49,18 +49,18 @@ impl Outstanding {
         self.seen.remove(&(segment, slot));
     }
 
-    /// The next claim looks at all of them.
+    /// Makes the next claim look at all entries.
     pub fn look_soon(&mut self) {
         self.looked_at = None;
     }
 
-    /// Begins at a segment: those before it are gone, and so are their entries.
+    /// Begins at a segment: the segments before it are gone, and so are their entries.
     fn begin_at(&mut self, first: u64) {
         self.first = first;
         self.seen = self.seen.split_off(&(first, 0));
     }
 
-    /// Takes in what a look has found in a segment.
+    /// Records what a look has found in a segment.
     fn note(&mut self, segment: u64, contents: &Contents, now: Moment) {
         let since = |slot, word| {
             let known = self.seen.get(&(segment, slot)).filter(|seen| seen.word == word);
@@ -78,7 +78,7 @@ impl Outstanding {
         }
     }
 
-    /// The first entry whose claim has ended.
+    /// Returns the first entry whose claim has ended.
     fn lapsed(&self, options: &QueueOptions, now: Moment) -> Option<((u64, u64), Seen)> {
         let ended = |seen: &Seen| {
             let lease = match seen.word.standing() {
@@ -102,8 +102,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         self.state.borrow().outstanding.looked_at.is_none_or(|looked| now.since(looked) >= every)
     }
 
-    /// An entry whose claim has ended, with its word, as the last look found it. The caller claims it, which succeeds where the
-    /// word is still the same.
+    /// Takes an entry whose claim has ended, with its word, as the last look found it. The caller then claims the
+    /// entry, which succeeds if the word is still the same.
     pub(super) async fn take_lapsed(&self) -> Result<Option<(Taken, ClaimWord)>, QueueError> {
         if planted::is(Fault::LapsedNotDelivered) {
             return Ok(None);
@@ -112,12 +112,12 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             let now = self.pipeline.now();
             let lapsed = self.state.borrow().outstanding.lapsed(&self.options, now);
             let Some((place, Seen { entry, word, .. })) = lapsed else { return Ok(None) };
-            // Whoever claims it, the next look finds it again where it is not done.
+            // Whichever consumer claims the entry, the next look finds it again if it is not done.
             self.state.borrow_mut().outstanding.seen.remove(&place);
             let (segment, slot) = place;
             match self.read_entry(segment, slot, entry).await {
                 Ok(Some(bytes)) => return Ok(Some((Taken { segment, slot, bytes }, word))),
-                // Other bytes: their write was lost, and its client was told so.
+                // The cell has other bytes: the write of the entry's bytes was lost, and its client got an error.
                 Ok(None) => {
                     self.swap_claim(segment, slot, (word, word.done())).await?;
                 }
@@ -136,8 +136,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok((Entry::of(&bytes) == entry).then_some(bytes))
     }
 
-    /// Looks at all segments from which entries were taken, and gives back those that are done. Returns whether an entry is taken and
-    /// not done.
+    /// Looks at all segments from which entries were taken, and gives back the segments that are done. Returns whether
+    /// an entry is taken and not done.
     pub(super) async fn look_at_claims(&self) -> Result<bool, QueueError> {
         let (begun_at, last) = {
             let mut state = self.state.borrow_mut();
@@ -155,10 +155,11 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             let now = self.pipeline.now();
             self.state.borrow_mut().outstanding.note(number, &contents, now);
         }
-        // Segments behind one that is not done stay. Those that were done at an earlier look were tried then.
+        // Segments behind one that is not done stay. An earlier look has already tried to retire those that it found
+        // done.
         let first = self.state.borrow().outstanding.first;
         if first > begun_at {
-            // Where this fails, whoever adds a segment does it.
+            // If this fails, the next client that adds a segment retires them.
             let _ = self.retire_up_to(first - 1).await;
         }
         Ok(is_any_left)
@@ -169,19 +170,19 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(self.contents(number).await?.is_done)
     }
 
-    /// How many entries of a segment are taken and not acknowledged.
+    /// Number of entries of a segment that are taken and not acknowledged.
     pub(super) async fn claimed_in(&self, number: u64) -> Result<u64, QueueError> {
         Ok(self.contents(number).await?.entries.len() as u64)
     }
 
-    /// The entries of a segment that were taken and are not done.
+    /// Reads which entries of a segment were taken and are not done.
     async fn contents(&self, number: u64) -> Result<Contents, QueueError> {
         let length = usize::try_from(self.options.cell_at(0)).expect("it is small");
         let read = self.on_segment(number, async |permission| {
             Ok(self.pipeline.read_bytes(permission, 0, length).await?)
         });
         match read.await {
-            // It is done, and has gone.
+            // The segment is done, and has been given back.
             Err(error) if error.is_gone() => Ok(Contents { entries: Vec::new(), is_done: true }),
             read => self.contents_in(number, &read?),
         }
@@ -195,7 +196,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         while slot < head {
             let damaged = QueueError::Damaged { segment: number, slot };
             match Slot::from_word(word(Self::word_at(slot))).ok_or(damaged)? {
-                // The word is older than the head, which was moved meanwhile: the next look finds it.
+                // The word is older than the head, which was moved meanwhile: the next look finds the entry.
                 Slot::Empty => return Ok(Contents { entries, is_done: false }),
                 Slot::Abandoned => slot += 1,
                 Slot::Filled(entry) => {

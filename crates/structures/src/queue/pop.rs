@@ -9,17 +9,17 @@ use portcullis::{BarePermission, Clock, Effect, Lifetime, Moment, VerbsEndpoint}
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
 
-/// Slots that one look takes in.
+/// Number of slots that one look reads.
 const LOOK_SLOTS: u64 = 16;
-/// A cell of at most so many bytes is read with the look, in case it is the next entry.
+/// Largest cell, in bytes, that is read with the look, in case it is the next entry.
 const READ_AHEAD_BYTES: u32 = 1024;
-/// How long a consumer waits before it looks again at a slot that is taken and not filled.
+/// Time after which a consumer looks again at a slot that is taken and not filled.
 const FILLED_WITHIN: Lifetime = Lifetime::micros(20);
-/// How long a consumer of an empty queue waits at first before it looks again, and at the longest.
+/// First and longest pause of a consumer of an empty queue before it looks again.
 const PAUSE_MIN: Lifetime = Lifetime::micros(10);
 const PAUSE_MAX: Lifetime = Lifetime::millis(1);
 
-/// What a pop is called where it is given up. Its entry may have been taken.
+/// Name of a pop in the error of one that was given up. Its entry may have been taken.
 const POP: (&str, Effect) = ("a pop of a queue", Effect::Perhaps);
 
 /// A slot that was empty although it is taken.
@@ -30,7 +30,7 @@ pub(super) struct Empty {
     since: Moment,
 }
 
-/// What one look has found.
+/// The results of one look.
 struct Look {
     indexes: Indexes,
     /// The slot that the look begins with.
@@ -54,12 +54,12 @@ pub(super) struct Taken {
     pub bytes: Vec<u8>,
 }
 
-/// What came of one attempt to pop.
+/// The outcome of one attempt to pop.
 enum Popped {
     Entries(Vec<Taken>),
     Empty,
     Closed,
-    /// Others were quicker, or the look was in the wrong place.
+    /// Another consumer was quicker, or the look was in the wrong place.
     Again,
     /// The next slot is taken and not filled yet.
     Later,
@@ -67,9 +67,9 @@ enum Popped {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
-    /// Takes the first entry. `None`: the queue is empty. If this client dies before it has done with the entry, the entry
-    /// is gone, and so it may be if this future is dropped. Waits, for a lease at most, where a producer has its slot and
-    /// has not filled it.
+    /// Takes the first entry. `None`: the queue is empty. If this client dies before it has processed the entry, the
+    /// entry is lost. It may also be lost if this future is dropped. Waits, for a lease at most, if a producer has
+    /// taken the next slot and has not filled it.
     ///
     /// # Errors
     /// [`QueueError::Closed`]: the queue is closed, and all entries were taken. The node is gone or refuses; then an entry may
@@ -97,8 +97,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Pops once for all operations of this handle that wait for an entry now: otherwise each of them would be in the way
-    /// of the others. What is found counts for those only that had begun before.
+    /// Pops once for all operations of this handle that wait for an entry now: otherwise each of them would be in the
+    /// way of the others. The result counts only for operations that had begun before.
     async fn pop_for_all(&self) {
         let waiting = self.state.borrow_mut().pops.begin();
         let _at_end = AtEnd::new(&self.pipeline, || self.state.borrow_mut().pops.under_way = false);
@@ -106,7 +106,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         self.state.borrow_mut().pops.hand_out(&waiting, popped);
     }
 
-    /// Takes the first entries, `most` of them at most, in their order, at one moment. None of them: the queue is empty.
+    /// Takes the first entries, at most `most` of them, in their order, at one moment. Returns no entries if the queue
+    /// is empty.
     ///
     /// # Errors
     /// As [`Queue::pop`].
@@ -119,7 +120,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(self.take_many(most).await?.into_iter().map(|taken| taken.bytes).collect())
     }
 
-    /// Takes the first entries, `most` of them at most: nobody else pops or claims one that nobody had taken before.
+    /// Takes the first entries, at most `most` of them. No other consumer pops them, or claims them as entries that
+    /// were not taken.
     pub(super) async fn take_many(&self, most: usize) -> Result<Vec<Taken>, QueueError> {
         loop {
             let number = self.state.borrow().first;
@@ -140,7 +142,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Takes the first entry, and waits for one for `time` at most.
+    /// Takes the first entry, and waits for one for at most `time`.
     ///
     /// # Errors
     /// As [`Queue::pop`].
@@ -148,7 +150,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         self.try_within(time, async || self.pop().await).await
     }
 
-    /// Tries until there is something, for `time` at most.
+    /// Repeats `attempt` until it finds something, for at most `time`.
     pub(super) async fn try_within<T>(
         &self,
         time: Lifetime,
@@ -167,7 +169,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Goes on with the segment after `number`. Returns whether there is one.
+    /// Goes on to the segment after `number`. Returns whether that segment exists.
     async fn next_segment(&self, number: u64) -> Result<bool, QueueError> {
         if self.state.borrow().first > number {
             return Ok(true);
@@ -202,7 +204,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
         self.expect_next(number, run.end);
         if run.end >= self.options.slots() {
-            // Where this fails, whoever adds a segment does it.
+            // If this fails, the next client that adds a segment retires it.
             let _ = self.retire_up_to(number).await;
         }
         Ok(if entries.is_empty() { Popped::Again } else { Popped::Entries(entries) })
@@ -215,8 +217,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Reads the indexes, the next words and the next cell, in this order. A cell that is read before its word may not have the
-    /// bytes of which the word tells.
+    /// Reads the indexes, the next words and the next cell, in this order. A cell that is read before its word may not
+    /// have the bytes that the word describes.
     async fn look(&self, permission: &Rc<BarePermission>, number: u64) -> Result<Look, QueueError> {
         let from = {
             let state = self.state.borrow();
@@ -245,7 +247,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         })
     }
 
-    /// Looks at the tail again: an entry may have come between the two reads of a look.
+    /// Reads the tail again: an entry may have been pushed between the two reads of a look.
     async fn is_really_empty(
         &self,
         permission: &Rc<BarePermission>,
@@ -260,7 +262,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         })
     }
 
-    /// The entries from the head on that are in a look, and filled.
+    /// Returns the entries from the head on that are in a look, and filled.
     fn run(&self, number: u64, look: &Look, most: usize) -> Result<Run, QueueError> {
         let Indexes { head, .. } = look.indexes;
         let taken = look.indexes.taken(&self.options);
@@ -284,7 +286,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(run)
     }
 
-    /// Reads entries before they are taken: once they are, their segment may go.
+    /// Reads entries before they are taken: once they are taken, their segment may be freed.
     async fn read_entries(
         &self,
         permission: &Rc<BarePermission>,
@@ -307,7 +309,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                 Some(cell) => cell[..length(entry)].to_vec(),
                 None => self.pipeline.copied(read.next().expect("one for each that was not here")),
             };
-            // Other bytes: their write was lost, and its client was told so.
+            // The cell has other bytes: the write of the entry's bytes was lost, and its client got an error.
             if Entry::of(&bytes) == *entry {
                 entries.push(Taken { segment, slot: *slot, bytes });
             }
@@ -315,7 +317,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(entries)
     }
 
-    /// Moves the segment's head. Returns whether nobody was quicker.
+    /// Moves the segment's head. Returns false if another consumer was quicker.
     async fn take(&self, permission: &Rc<BarePermission>, head: u64, end: u64) -> Result<bool, QueueError> {
         if planted::is(Fault::HeadNotCompared) {
             self.pipeline.write(permission, Indexes::HEAD_AT, &end.to_le_bytes()).await?;
@@ -324,8 +326,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(self.pipeline.compare_and_swap(permission, Indexes::HEAD_AT, head, end).await? == head)
     }
 
-    /// Waits for a slot that is taken and not filled and, after a lease, abandons it and those behind it: their producers
-    /// have died, or are late.
+    /// Waits for a slot that is taken and not filled and, after a lease, abandons it and the empty slots behind it:
+    /// their producers have died, or are late.
     async fn later(
         &self,
         permission: &Rc<BarePermission>,

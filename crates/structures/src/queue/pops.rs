@@ -1,31 +1,31 @@
-//! The pops of one handle: one of them pops for all that wait.
+//! The pops of one handle: one of them takes entries for all that wait.
 
 use super::{QueueError, State};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// What came of a pop.
+/// The outcome of a pop.
 type Popped = Result<Option<Vec<u8>>, QueueError>;
 
 /// The pops of a handle that have begun and not ended.
 #[derive(Debug, Default)]
 pub(super) struct Pops {
-    /// By number, in the order of their beginnings. `None`: the pop still waits.
+    /// The outcomes by number, in the order in which the pops began. `None`: the pop still waits.
     waiting: BTreeMap<u64, Option<Popped>>,
     begun: u64,
-    /// One of them pops for those that wait.
+    /// Whether one of the pops takes entries for those that wait.
     pub under_way: bool,
 }
 
 impl Pops {
-    /// Begins to pop for all that wait now. Returns their numbers.
+    /// Begins a pop for all pops that wait now. Returns their numbers.
     pub fn begin(&mut self) -> Vec<u64> {
         self.under_way = true;
         self.waiting.iter().filter(|(_, popped)| popped.is_none()).map(|(number, _)| *number).collect()
     }
 
-    /// Hands out what was popped for them. Where there was something, those who got nothing go on waiting: more may have
-    /// come.
+    /// Hands out the result of a pop to the waiting pops `to`. If it has entries, the pops that get none continue to
+    /// wait: more entries may have been pushed.
     pub fn hand_out(&mut self, to: &[u64], popped: Result<Vec<Vec<u8>>, QueueError>) {
         let mut hand = |number: &u64, what: Popped| {
             if let Some(place) = self.waiting.get_mut(number) {
@@ -40,7 +40,7 @@ impl Pops {
     }
 }
 
-/// A pop's place among those that wait, as long as it lives.
+/// The place of a pop among those that wait, for as long as the pop lives.
 pub(super) struct Ticket<'s> {
     state: &'s RefCell<State>,
     number: u64,
@@ -56,7 +56,7 @@ impl<'s> Ticket<'s> {
         Self { state, number }
     }
 
-    /// What was popped for this one, once.
+    /// Takes the outcome that was handed out to this pop, once.
     pub fn take_handed(&mut self) -> Option<Popped> {
         self.state.borrow_mut().pops.waiting.get_mut(&self.number)?.take()
     }

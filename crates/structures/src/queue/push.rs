@@ -8,7 +8,7 @@ use portcullis::{BarePermission, Clock, Effect, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
 
-/// What came of one attempt to push.
+/// The outcome of one attempt to push.
 enum Pushed {
     Done,
     /// Consumers took the client for dead, and abandoned its slot.
@@ -18,7 +18,8 @@ enum Pushed {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
-    /// Adds an entry at the end. With an error of the session it may or may not have been added, and never twice.
+    /// Adds an entry at the end of the queue. If the session fails, the entry may or may not have been added, and never
+    /// twice.
     ///
     /// # Errors
     /// The entry is too long, the queue is closed or full, or the node is gone or refuses.
@@ -47,10 +48,10 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Finds the segments anew after one was gone.
+    /// Reads the segments again after one was gone.
     ///
     /// # Errors
-    /// The segment is still one of the queue's: the queue's memory has gone.
+    /// The segment still belongs to the queue: the queue's memory is gone.
     pub(super) async fn find_again(&self, number: u64, gone: QueueError) -> Result<(), QueueError> {
         let head = self.ask_the_head().await?;
         if (head.first..=head.last).contains(&number) { Err(gone) } else { Ok(()) }
@@ -65,7 +66,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
         let slot = tail.asked_for();
         if slot + slots > self.options.slots() {
-            // Nobody shall wait for slots that are of no use.
+            // Consumers must not wait for slots that no producer fills.
             let left = slot..self.options.slots();
             all(left.map(|slot| self.abandon(&permission, slot))).await?;
             return Ok(Pushed::SegmentFull);
@@ -82,7 +83,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let word = Entry::of(entry).word();
         let bytes = || self.pipeline.write(permission, self.options.cell_at(slot), entry);
         let swap = || self.pipeline.compare_and_swap(permission, Self::word_at(slot), Slot::EMPTY, word);
-        // In this order: a slot that is filled has its bytes.
+        // The bytes are written before the word, so that a filled slot has its bytes.
         let before = if planted::is(Fault::SlotFilledBeforeBytes) {
             let before = swap().await?;
             bytes().await?;
@@ -102,7 +103,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Marks a slot as one that nobody fills.
+    /// Marks a slot as one that no producer fills.
     pub(super) fn abandon(&self, permission: &Rc<BarePermission>, slot: u64) -> Awaited<'_, E, C, u64> {
         let at = Self::word_at(slot);
         self.pipeline.compare_and_swap(permission, at, Slot::EMPTY, Slot::ABANDONED)

@@ -12,7 +12,7 @@ use portcullis::{
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What a handle knows of one segment.
+/// The object of one segment, and the handle's permission on it.
 #[derive(Debug)]
 struct Segment {
     object: ObjectRef,
@@ -34,7 +34,7 @@ impl Segments {
         self.known.get(&number).map(|segment| segment.object)
     }
 
-    /// The first one that is known.
+    /// Returns the first segment that is known.
     pub fn first(&self) -> Option<u64> {
         self.known.keys().next().copied()
     }
@@ -54,13 +54,14 @@ impl Segments {
     }
 }
 
-/// The error where memory that was just made is not kept yet: it is gone because its permission has ended.
+/// Turns the error that memory is gone into [`Error::Expired`]: memory that was just made and is not kept yet is gone
+/// because its permission has ended.
 fn expired_if_gone(error: Error) -> Error {
     if error == Error::Refused(Refusal::Gone) { Error::Expired } else { error }
 }
 
 impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
-    /// A permission over a segment, as the handle may have it.
+    /// Returns a permission over a segment, from those that the handle has or a new one.
     ///
     /// # Errors
     /// The segment is gone, among others.
@@ -85,7 +86,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
                 }
             };
             if known {
-                // Another operation of this pipeline is at it.
+                // Another operation of this pipeline is acquiring the permission.
                 self.pipeline.anything().await?;
             } else {
                 self.look_up(number).await?;
@@ -94,7 +95,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         self.acquire_segment(number).await
     }
 
-    /// Does something with a permission over a segment, and again with a new one where it has ended meanwhile.
+    /// Calls `act` with a permission over a segment, and again with a new one if the permission has ended meanwhile.
     ///
     /// # Errors
     /// The segment is gone, among others.
@@ -134,12 +135,13 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(permission)
     }
 
-    /// How long a request waits for what others hold: nobody holds anything for longer than a lease.
+    /// Longest wait of a request for what other clients hold: no client holds anything for longer than a lease.
     pub(super) fn longest_wait(&self) -> Lifetime {
         Lifetime(self.options.lease.0 * 3)
     }
 
-    /// Makes a segment with empty slots. It goes with its permission, which is returned too, unless it is kept in time.
+    /// Makes a segment with empty slots, and returns it with its permission. Unless the segment is kept in time, it is
+    /// freed when the permission ends.
     pub(super) async fn make_segment(
         &self,
         lifetime: Lifetime,
@@ -155,7 +157,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let permission = Rc::new(self.pipeline.allocate(ask).await?);
         let object = permission.object();
         self.pipeline.zero(&permission, self.options.cell_at(0)).await?;
-        // It goes with the head, whatever becomes of its record.
+        // The segment is freed with the head, whatever happens to its record.
         self.pipeline.include(object, self.head).await.map_err(expired_if_gone)?;
         Ok((Record { object, detail: 0, is_kept: true }, permission))
     }
@@ -163,12 +165,12 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// Keeps memory for as long as the queue.
     ///
     /// # Errors
-    /// [`Error::Expired`]: the memory went with its permission before this.
+    /// [`Error::Expired`]: the memory was freed with its permission before this.
     pub(super) async fn keep_part(&self, object: ObjectRef) -> Result<(), QueueError> {
         Ok(self.pipeline.keep_object(object, self.options.keep).await.map_err(expired_if_gone)?)
     }
 
-    /// Both indexes of a segment. `None`: the segment is consumed and gone.
+    /// Reads both indexes of a segment. `None`: the segment is consumed and gone.
     pub(super) async fn indexes(&self, number: u64) -> Result<Option<Indexes>, QueueError> {
         let read = self.on_segment(number, async |permission| {
             let bytes = self.pipeline.read_bytes(permission, 0, Indexes::BYTES).await?;
@@ -180,7 +182,8 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Goes on after an error that a new permission mends, or at the end of a pause of the tenant.
+    /// Returns if the caller can try again: after an error that a new permission mends, or at the end of a pause of the
+    /// tenant.
     ///
     /// # Errors
     /// Any other error.
@@ -192,14 +195,14 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         if !error.wants_permission() {
             return Err(error);
         }
-        // What has expired is not used again. The others that the handle has are as good as before.
+        // A permission that has expired is not used again. The handle's other permissions are as good as before.
         if error == QueueError::Session(Error::Revoked) {
             self.state.borrow_mut().segments.forget_permissions();
         }
         Ok(())
     }
 
-    /// Where in a segment the word of a slot is.
+    /// Offset in a segment of the word of a slot.
     pub(super) fn word_at(slot: u64) -> u64 {
         QueueOptions::word_at(slot)
     }

@@ -3,22 +3,23 @@
 use super::QueueOptions;
 use twox_hash::XxHash3_64;
 
-/// From here on a tail says that nobody may push any more. Far more than any segment is asked for slots.
+/// A tail of this value or more means that no client may push any more. It is far more than the slots that are
+/// requested of any segment.
 const CLOSED: u64 = 1 << 40;
 
-/// The tail of a segment: how many slots were asked for.
+/// The tail of a segment: the number of slots that were requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tail(pub u64);
 
 impl Tail {
-    /// What is added to a tail to close it.
+    /// The number that is added to a tail to close it.
     pub const CLOSING: u64 = CLOSED;
 
     pub fn is_closed(self) -> bool {
         self.0 >= CLOSED
     }
 
-    /// How many slots were asked for, also in vain.
+    /// Number of slots that were requested, including requests in vain.
     pub fn asked_for(self) -> u64 {
         self.0 % CLOSED
     }
@@ -33,31 +34,31 @@ pub(super) struct Indexes {
 }
 
 impl Indexes {
-    /// Bytes of a segment that have the indexes.
+    /// Number of bytes of a segment that hold the indexes.
     pub const BYTES: usize = 16;
-    /// Where in a segment the head is.
+    /// Offset of the head in a segment.
     pub const HEAD_AT: u64 = 0;
-    /// Where in a segment the tail is.
+    /// Offset of the tail in a segment.
     pub const TAIL_AT: u64 = 8;
 
-    /// Slots that were taken.
+    /// Number of slots that were taken.
     pub fn taken(self, options: &QueueOptions) -> u64 {
         self.tail.asked_for().min(options.slots())
     }
 }
 
-/// What a slot's word says.
+/// The meaning of a slot's word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Slot {
-    /// It is free, or taken and not filled yet. So are the further slots of an entry with several.
+    /// The slot is free, or taken and not filled yet. The further slots of an entry with several slots are empty too.
     Empty,
-    /// An entry of so many bytes begins here.
+    /// An entry begins in this slot. Its length is in the word.
     Filled(Entry),
-    /// Its producer did not come in time, or had no use for it.
+    /// The slot's producer did not fill it in time, or had no use for it.
     Abandoned,
 }
 
-/// The word of a filled slot: how long its entry is, and a sum over the bytes.
+/// The word of a filled slot: the length of its entry, and a checksum of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry(u64);
 
@@ -88,7 +89,7 @@ impl Slot {
     pub const EMPTY: u64 = 0;
     pub const ABANDONED: u64 = ABANDONED;
 
-    /// `None`: nobody writes such a word.
+    /// Decodes a slot's word. `None`: no client writes such a word.
     pub fn from_word(word: u64) -> Option<Self> {
         match word {
             Self::EMPTY => Some(Self::Empty),

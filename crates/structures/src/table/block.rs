@@ -1,9 +1,9 @@
-//! A block: one key with its value or with the beginning of one, or a piece of a value, and what shows a reader that it is
-//! the right one and whole.
+//! A block: one key with its value or with the beginning of one, or a piece of a value. Its header shows a reader that
+//! it is the right block and whole.
 //!
-//! A value that is too long for one block lies in several: the block that the key's slot names has the key, the names of
-//! the pieces and the end of the value; each piece has the name of that block. A name is what a slot says: a place and a
-//! version. So a reader that has found the first block finds the pieces of this value or none.
+//! A value that is too long for one block lies in several: the block that the key's slot names has the key, the names
+//! of the pieces and the end of the value; each piece has the name of that block. A name consists of the place and the
+//! version in a slot. So a reader that has found the first block finds the pieces of this value or none.
 
 use super::words::{Place, Slot, Version};
 use portcullis::Moment;
@@ -12,27 +12,27 @@ use twox_hash::XxHash3_64;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes before the key, or before a piece's bytes.
+/// Number of bytes before the key, or before a piece's bytes.
 pub(super) const HEADER_BYTES: usize = size_of::<Header>();
-/// Bytes of a word of a list of pieces.
+/// Number of bytes of a word of a list of pieces.
 const WORD_BYTES: usize = 8;
 const CHECKSUM_BYTES: usize = 8;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Header {
-    /// Of all that follows, and of the block's place.
+    /// Checksum of all bytes that follow, and of the block's place.
     checksum: U64,
-    /// On the node's clock, in µs. Zero: never. Of a piece: the name of its first block.
+    /// Time at which the key expires, on the node's clock, in µs. Zero: never. In a piece: the name of its first block.
     expires_or_first: U64,
     version: U32,
-    /// Bytes of the value in this block.
+    /// Number of bytes of the value in this block.
     value_bytes: U32,
     key_bytes: U16,
     kind: u8,
-    /// How often the claim was renewed before the block was written.
+    /// Number of times that the claim was renewed before the block was written.
     renewals: u8,
-    /// Words of the list of pieces.
+    /// Number of words of the list of pieces.
     list_words: U32,
 }
 
@@ -40,27 +40,27 @@ struct Header {
 const FIRST: u8 = 0;
 const PIECE: u8 = 1;
 
-/// What a block is about.
+/// The content of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Content<'a> {
     pub key: &'a [u8],
     /// The value, or its end behind the pieces.
     pub value: &'a [u8],
-    /// When the key goes, on the node's clock.
+    /// Time at which the key expires, on the node's clock.
     pub expires: Option<Moment>,
-    /// The pieces that come before `value`, as [`list_of_pieces`] has them.
+    /// The pieces that come before `value`, in the form of [`list_of_pieces`].
     pub pieces: &'a [u8],
-    /// How often the block's claim was renewed.
+    /// Number of times that the block's claim was renewed.
     pub renewals: u8,
 }
 
 impl Content<'_> {
-    /// The names of the pieces.
+    /// Returns the names of the pieces.
     pub fn piece_names(&self) -> impl Iterator<Item = Slot> + '_ {
         self.words().skip(1).map(Slot)
     }
 
-    /// Bytes of the value.
+    /// Returns the number of bytes of the value.
     pub fn length(&self) -> usize {
         self.words().next().map_or(self.value.len(), |length| usize::try_from(length).unwrap_or(0))
     }
@@ -71,13 +71,13 @@ impl Content<'_> {
     }
 }
 
-/// The list of a value's pieces, if it has any: the bytes of the value, and the names of the pieces.
+/// Makes the list of a value's pieces, if it has any: the number of bytes of the value, and the names of the pieces.
 pub(super) fn list_of_pieces(value_bytes: usize, pieces: &[Slot]) -> Vec<u8> {
     let words = std::iter::once(value_bytes as u64).chain(pieces.iter().map(|piece| piece.0));
     if pieces.is_empty() { Vec::new() } else { words.flat_map(u64::to_le_bytes).collect() }
 }
 
-/// How many bytes a block has to have for a key, the list of so many pieces, and so many bytes of a value.
+/// Returns the number of bytes that a block needs for a key, the list of `pieces` pieces, and `value` bytes of a value.
 pub(super) fn bytes_of(key: usize, pieces: usize, value: usize) -> u64 {
     let list = if pieces == 0 { 0 } else { (pieces + 1) * WORD_BYTES };
     (HEADER_BYTES + key + list + value) as u64
@@ -105,7 +105,7 @@ fn sealed(header: Header, parts: [&[u8]; 3], place: Place) -> Vec<u8> {
     bytes
 }
 
-/// The block that a slot names, as bytes.
+/// Encodes the block that a slot names.
 pub(super) fn encode(content: &Content<'_>, version: Version, place: Place) -> Vec<u8> {
     let Content { key, value, expires, pieces, renewals } = *content;
     let header = Header {
@@ -118,13 +118,13 @@ pub(super) fn encode(content: &Content<'_>, version: Version, place: Place) -> V
     sealed(header, [key, pieces, value], place)
 }
 
-/// A piece of the value whose first block has this name, as bytes.
+/// Encodes a piece of the value whose first block has this name.
 pub(super) fn encode_piece(value: &[u8], first: Slot, version: Version, place: Place) -> Vec<u8> {
     let header = Header { expires_or_first: U64::new(first.0), kind: PIECE, ..header(version, value) };
     sealed(header, [&[], &[], value], place)
 }
 
-/// A block of this version and kind that is whole: its header, and what follows that.
+/// Checks that a block of this version and kind is whole. Returns its header, and the bytes after that.
 fn whole(bytes: &[u8], version: Version, place: Place, kind: u8) -> Option<(Header, &[u8])> {
     let (header, rest) = Header::read_from_prefix(bytes).ok()?;
     let compared = header.version.get() == version.number() || planted::is(Fault::VersionNotCompared);
@@ -138,8 +138,8 @@ fn whole(bytes: &[u8], version: Version, place: Place, kind: u8) -> Option<(Head
     (header.checksum.get() == checksum(used, place)).then(|| (header, &rest[..length]))
 }
 
-/// The content of a block that was read under a slot with this version. `None`: the block was used again meanwhile, or
-/// is being written.
+/// Decodes a block that was read under a slot with this version. `None`: the block was used again meanwhile, or is
+/// being written.
 pub(super) fn decode(bytes: &[u8], version: Version, place: Place) -> Option<Content<'_>> {
     let (header, rest) = whole(bytes, version, place, FIRST)?;
     let (key, rest) = rest.split_at(usize::from(header.key_bytes.get()));
@@ -149,27 +149,29 @@ pub(super) fn decode(bytes: &[u8], version: Version, place: Place) -> Option<Con
     Some(Content { key, value, expires, pieces, renewals: header.renewals })
 }
 
-/// The bytes of a piece that was read under this name. `None`: the block was used again meanwhile.
+/// Decodes a piece that was read under this name. `None`: the block was used again meanwhile.
 pub(super) fn decode_piece(bytes: &[u8], name: Slot, first: Slot) -> Option<&[u8]> {
     let (header, rest) = whole(bytes, name.version(), name.place(), PIECE)?;
     (header.expires_or_first.get() == first.0).then_some(rest)
 }
 
-/// The name of the first block of the value that a block is a piece of. It may be a piece only if it was written under
-/// this version. `bytes` is the block's header.
+/// Returns the name of the first block of the value that a block is a piece of. The block may be a piece only if it was
+/// written under this version. `bytes` is the block's header.
 pub(super) fn first_of_piece(bytes: &[u8], version: Version) -> Option<Slot> {
     let (header, _) = Header::read_from_prefix(bytes).ok()?;
     let is_piece = header.version.get() == version.number() && header.kind == PIECE;
     is_piece.then(|| Slot(header.expires_or_first.get()))
 }
 
-/// Bytes of the key of a block that is known to be whole. `None`: the block was used again meanwhile.
+/// Returns the number of bytes of the key of a block that is known to be whole. `None`: the block was used again
+/// meanwhile.
 pub(super) fn key_bytes(bytes: &[u8], version: Version) -> Option<usize> {
     let (header, _) = Header::read_from_prefix(bytes).ok()?;
     (header.version.get() == version.number()).then(|| usize::from(header.key_bytes.get()))
 }
 
-/// The place is in it, so that a block that was read from elsewhere is none.
+/// Computes a block's checksum. The checksum includes the place, so that a block that was read from another place is
+/// invalid.
 fn checksum(bytes: &[u8], place: Place) -> u64 {
     XxHash3_64::oneshot_with_seed(u64::from(place.extent) << 32 | u64::from(place.block), bytes)
 }

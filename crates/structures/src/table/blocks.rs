@@ -1,4 +1,4 @@
-//! Blocks: claimed from extents, written, and freed.
+//! Blocks: how they are claimed from extents, written, and freed.
 //!
 //! A client claims a block with one COMPARE_AND_SWAP on the block's claim, and then acquires a permission to write this
 //! one block. It claims several at a time (Patronus §7.3.1). A claim that its client has not used within a lease must not
@@ -16,31 +16,32 @@ use portcullis::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// How many blocks are claimed at once (Patronus §7.3.1).
+/// Number of blocks that are claimed at once (Patronus §7.3.1).
 const CLAIMED_AT_ONCE: usize = 4;
-/// Free blocks of a class that a client remembers. One that frees and never claims would remember ever more.
+/// Largest number of free blocks of a class that a client remembers. A client that frees and never claims would
+/// remember ever more.
 const FREE_KNOWN_MAX: usize = 1 << 16;
-/// Extents that are looked at for free blocks before another extent is made.
+/// Number of extents whose claims are read for free blocks before another extent is made.
 const LOOKED_AT_MAX: usize = 8;
-/// An extent with fewer free blocks than one in so many counts as full.
+/// An extent with fewer free blocks than one in this many counts as full.
 const FREE_ONE_IN: usize = 16;
 
 /// 2^64 divided by the golden ratio: multiples of it lie far from each other.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// A block that this client has claimed and nobody else can have.
+/// A block that this client has claimed and no other client can have.
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub place: Place,
     pub version: Version,
     pub permission: Rc<BarePermission>,
-    /// Where in the permission the block starts.
+    /// Offset of the block in the permission.
     pub at: u64,
-    /// From here on the block must not get into a slot: on the session's clock.
+    /// Time from which the block must not get into a slot: on the session's clock.
     pub until: Moment,
-    /// How often the claim was renewed.
+    /// Number of times that the claim was renewed.
     pub renewals: u8,
-    /// The pieces of the value whose first block this is. They were claimed and written for it.
+    /// The pieces of the value whose first block this is. They were claimed and written for this block.
     pub pieces: Vec<Slot>,
 }
 
@@ -54,36 +55,37 @@ impl Claimed {
     }
 }
 
-/// What came of trying to claim some blocks.
+/// The result of trying to claim some blocks.
 struct Tried {
     claimed: Vec<Claimed>,
-    /// There was no room for a permission to write a block.
+    /// Whether there was no room for a permission to write a block.
     is_full: bool,
-    /// An extent of which others have claimed blocks since this client looked at it.
+    /// An extent of which other clients have claimed blocks since this client looked at it.
     outdated: Option<u32>,
 }
 
-/// What a client knows of the blocks of one class.
+/// The blocks of one class, as far as a client knows them.
 #[derive(Debug, Default)]
 struct Class {
-    /// Claimed and not used yet.
+    /// Blocks that are claimed and not used yet.
     ready: VecDeque<Claimed>,
-    /// Blocks that were free when this client last heard of them.
+    /// Blocks that were free when this client last read or wrote their claims.
     free: VecDeque<(Place, Claim)>,
-    /// Free blocks that readers still held when this client claimed them, and until when: the earliest first.
+    /// Free blocks that readers still held when this client claimed them, and the times until which they may be held:
+    /// the earliest first.
     resting: VecDeque<(Moment, Place, Claim)>,
     /// The class's extents, in the order in which their claims are looked at next.
     extents: VecDeque<u32>,
-    /// Extents that were looked at since one had free blocks.
+    /// Number of extents that were looked at since one had free blocks.
     looked_at: usize,
-    /// An operation of this pipeline is claiming.
+    /// Whether an operation of this pipeline is claiming.
     claiming: bool,
-    /// Operations of this pipeline that want a block: the one that is claiming, and those that wait for it.
+    /// Number of operations of this pipeline that want a block: the one that is claiming, and those that wait for it.
     wanting: usize,
 }
 
 impl Class {
-    /// How many blocks are claimed at once now: as many as are wanted, up to `most`.
+    /// Number of blocks that are claimed at once now: as many as are wanted, up to `most`.
     fn claimed_at_once(&self, most: usize) -> usize {
         self.wanting.min(most).max(CLAIMED_AT_ONCE).min(self.free.len())
     }
@@ -100,14 +102,14 @@ impl Class {
         self.extents.retain(|&other| other != extent);
     }
 
-    /// Blocks whose readers must have ended can be claimed again.
+    /// Makes the blocks claimable again whose readers must have ended.
     fn end_rests(&mut self, now: Moment) {
         while let Some((_, place, claim)) = self.resting.pop_front_if(|(until, ..)| *until <= now) {
             self.free.push_back((place, claim));
         }
     }
 
-    /// Adds an extent to those that blocks are claimed from. Returns whether it was not there.
+    /// Adds an extent to those from which blocks are claimed. Returns whether it is new.
     fn add_extent(&mut self, extent: u32) -> bool {
         let is_new = !self.extents.contains(&extent);
         if is_new {
@@ -118,25 +120,25 @@ impl Class {
     }
 }
 
-/// What a client knows of a table's blocks.
+/// The blocks of a table, as far as a client knows them.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     classes: BTreeMap<SizeClass, Class>,
-    /// Extents up to this number are known.
+    /// Number of the extent up to which all extents are known.
     pub extents_known: u32,
-    /// How many extents had been given back, or made in the place of such ones, when they were looked at.
+    /// Number of extents that had been given back, or made in the place of such ones, when they were last read.
     pub changes_heard: u64,
-    /// Numbers whose extents were given back, as far as this client has heard.
+    /// Numbers whose extents were given back, as far as this client knows.
     pub vacant: BTreeSet<u32>,
-    /// Extents in which this client has freed blocks since it looked whether any of them is left.
+    /// Extents in which this client has freed blocks since it last searched them for unused ones.
     pub freed_in: BTreeSet<u32>,
-    /// When all extents are looked at again for some without blocks in use.
+    /// Time at which all extents are searched again for unused ones.
     pub looks_again_at: Moment,
-    /// Until then memory of extents that were given back may still be on its way.
+    /// Time until which memory of extents that were given back may still be on its way.
     pub comes_back_until: Moment,
-    /// The most blocks that are claimed at once.
+    /// Largest number of blocks that are claimed at once.
     claimed_at_once_max: usize,
-    /// Where there is no room, the caller makes some.
+    /// Whether the caller makes room if there is none.
     caller_makes_room: bool,
 }
 
@@ -145,12 +147,13 @@ impl Blocks {
         self.classes.entry(class).or_default()
     }
 
-    /// The blocks that are claimed and not used yet.
+    /// Takes the blocks that are claimed and not used yet.
     pub fn take_ready(&mut self) -> Vec<Claimed> {
         self.classes.values_mut().flat_map(|class| class.ready.drain(..)).collect()
     }
 
-    /// The blocks of an extent, or of any extent those that were claimed too long ago to be used.
+    /// Takes the blocks of an extent that are not used yet, and those of all extents that were claimed too long ago to
+    /// be used.
     pub fn take_idle(&mut self, extent: Option<u32>, now: Moment) -> Vec<Claimed> {
         let idle = |claimed: &Claimed| claimed.until <= now || Some(claimed.place.extent) == extent;
         let mut taken = Vec::new();
@@ -162,7 +165,7 @@ impl Blocks {
         taken
     }
 
-    /// Adds an extent to those that blocks of a class are claimed from. Returns whether it was not there.
+    /// Adds an extent to those from which blocks of a class are claimed. Returns whether it is new.
     pub fn add_extent(&mut self, class: SizeClass, extent: u32) -> bool {
         self.class(class).add_extent(extent)
     }
@@ -173,38 +176,39 @@ impl Blocks {
         self.classes.values_mut().for_each(|class| class.forget_extent(extent));
     }
 
-    /// A block is free again.
+    /// Notes that a block is free again.
     pub fn note_free(&mut self, class: SizeClass, place: Place, claim: Claim) {
         self.freed_in.insert(place.extent);
         let known = self.class(class);
         if known.free.len() < FREE_KNOWN_MAX {
             known.free.push_back((place, claim));
         } else {
-            // It is found again where its extent's claims are read.
+            // The block is found again when its extent's claims are read.
             known.looked_at = 0;
         }
     }
 
-    /// When the first resting block of a class can be claimed again.
+    /// Returns the time at which the first resting block of a class can be claimed again.
     fn first_rest_ends(&mut self, class: SizeClass) -> Option<Moment> {
         self.class(class).resting.front().map(|(until, ..)| *until)
     }
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// From now on this handle claims up to so many blocks at once where as many of its operations want one. It claims four
-    /// unless told (Patronus §7.3.1): each comes with a permission, which other clients then wait for.
+    /// From now on this handle claims up to `blocks` blocks at once if as many of its operations want one. Without this
+    /// call it claims four (Patronus §7.3.1): each block comes with a permission, for which other clients then wait.
     pub fn claim_up_to(&self, blocks: usize) {
         self.state.borrow_mut().blocks.claimed_at_once_max = blocks;
     }
 
-    /// From now on this handle looks for no unused extents where there is no room for a value: it only waits for memory that
-    /// was given back and is on its way. So a cache has its answer soon, and makes room with [`Table::vacate`].
+    /// From now on this handle does not search for unused extents if there is no room for a value: it only waits for
+    /// memory that was given back and is on its way. So a cache gets its result soon, and makes room with
+    /// [`Table::vacate`].
     pub fn let_caller_make_room(&self) {
         self.state.borrow_mut().blocks.caller_makes_room = true;
     }
 
-    /// Claims a block of so many bytes.
+    /// Claims a block of `bytes` bytes.
     pub(super) async fn claim(&self, bytes: u64) -> Result<Claimed, TableError> {
         match self.options.blocks {
             BlockMemory::Objects => self.claim_in_extent(SizeClass::of(bytes)).await,
@@ -266,13 +270,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 return Ok(claimed);
             }
             if let Some(extent) = outdated {
-                // Others have been quicker. They may have taken hundreds of those that this client still believes to be
-                // free, so it reads the claims again and does not try one after another.
+                // Other clients have been quicker. They may have taken hundreds of the blocks that this client still
+                // believes to be free, so it reads the claims again and does not try one after another.
                 self.state.borrow_mut().blocks.class(class).forget_free(extent);
                 continue;
             }
             if !is_full {
-                // Late readers hold those. There are others, or there is another extent.
+                // Late readers hold those blocks. There are others, or there is another extent.
                 continue;
             }
             // The client, its tenant or the node has as many permissions as it can have.
@@ -281,7 +285,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// A few blocks that may be free. There is at least one.
+    /// Returns a few blocks that may be free, and at least one.
     async fn some_free(&self, class: SizeClass) -> Result<Vec<(Place, Claim)>, TableError> {
         loop {
             let unread = {
@@ -316,11 +320,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// There is no room for another extent: has extents given back that nobody uses, or waits until a resting block can be
+    /// Finds room if there is none for another extent: gives unused extents back, or waits until a resting block can be
     /// claimed again.
     ///
     /// # Errors
-    /// The one given, where all extents are in use and no block of the class rests.
+    /// The given error, if all extents are in use and no block of the class rests.
     async fn find_room(&self, class: SizeClass, error: TableError) -> Result<(), TableError> {
         let now = self.pipeline.now();
         if now < self.state.borrow().blocks.comes_back_until {
@@ -373,7 +377,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// The claims of all blocks of an extent.
+    /// Reads the claims of all blocks of an extent.
     pub(super) async fn claims(&self, extent: u32) -> Result<Vec<Claim>, TableError> {
         loop {
             let (object, shape) = self.extent(extent).await?;
@@ -385,7 +389,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Claims those blocks that are still free, and acquires a permission to write each.
+    /// Claims the wanted blocks that are still free, and acquires a permission to write each.
     async fn try_claims(&self, wanted: Vec<(Place, Claim)>) -> Result<Tried, TableError> {
         let mut swaps = Vec::new();
         for (place, free) in wanted {
@@ -402,8 +406,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let now = self.pipeline.now();
         let mut taken = Vec::new();
         let (mut outdated, mut failed) = (None, None);
-        // All of them, also after one that fails. What was posted and is awaited by nobody would still stand before what is
-        // tried next, each time some more, until nothing gets its turn before its permission has ended.
+        // All swaps are awaited, also after one that fails. A swap that was posted and that no task awaits would still
+        // be executed before the next attempt. Each attempt would add some more, until no request is executed before
+        // its permission has ended.
         for (place, free, claim, swap) in swaps {
             match swap.await {
                 Ok(before) if before == free.0 => taken.push((place, claim.version())),
@@ -439,8 +444,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             };
             let until = self.claimed_until(now);
             let block = Claimed { place, version, permission, at: 0, until, renewals: 0, pieces: Vec::new() };
-            // The completion or the grant came late: a sweep may have freed the claim, and another client may have written the block
-            // since. A grant that came in time ends before a sweep frees the claim.
+            // The completion or the grant arrived late: a sweep may have freed the claim, and another client may have
+            // written the block since. A grant that arrived in time ends before a sweep frees the claim.
             if self.pipeline.now() >= until {
                 self.give_back(block).await?;
                 continue;
@@ -450,7 +455,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(Tried { claimed, is_full, outdated })
     }
 
-    /// A block that was claimed at `now` gets into a slot before this time or never.
+    /// Returns the time before which a block that was claimed at `now` must get into a slot, or never does.
     pub(super) fn claimed_until(&self, now: Moment) -> Moment {
         let lease = self.options.lease.0;
         now.after(Lifetime(lease - lease / 8))
@@ -460,7 +465,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let part = (shape.block_at(place.block), u64::from(shape.block_bytes));
         let ask = self.ask(object, part, Rights::WRITE).lifetime(self.options.lease);
         match self.options.grain {
-            // Readers that hold the block from before are late: nobody waits for them here.
+            // Readers that still hold the block are late: no client waits for them here.
             Grain::Block => Acquire { sharing: Sharing::Exclusive, wait: Lifetime(0), ..ask },
             Grain::Extent => ask,
         }
@@ -479,7 +484,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) fn end_writing(&self, claimed: Claimed) {
         match self.options.blocks {
             BlockMemory::Objects => self.pipeline.end(claimed.permission),
-            // It is the chunk's, which other blocks are in.
+            // The permission is the chunk's, in which there are other blocks.
             BlockMemory::Chunks => {}
         }
     }
@@ -489,7 +494,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.free_claimed(place, Claim::of(version)).await
     }
 
-    /// Frees a block whose slot this client has just changed. Nobody waits for that.
+    /// Frees a block whose slot this client has just changed. Does not wait for the result.
     pub(super) async fn free_claimed(&self, place: Place, claim: Claim) -> Result<(), TableError> {
         if self.options.blocks == BlockMemory::Chunks {
             return self.free_in_chunk(place, claim.version()).await;
@@ -499,7 +504,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Frees a block that nobody uses, and waits for that: after a sweep it is to be free. Returns whether nobody was quicker.
+    /// Frees a block that no client uses, and waits for that: after a sweep it must be free. Returns false if another
+    /// client was quicker.
     pub(super) async fn free_orphan(&self, place: Place, claim: Claim) -> Result<bool, TableError> {
         if self.options.blocks == BlockMemory::Chunks {
             return self.free_in_chunk(place, claim.version()).await.map(|()| true);
@@ -514,7 +520,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             Ok(before == claim.0)
         };
         match swap.await {
-            // Then it was free before.
+            // In this case the block was free before.
             Err(error) if is_gone(&error) => Ok(false),
             done => done,
         }
@@ -529,7 +535,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Ends the claim of a block. Returns the block's class. Nobody waits for that.
+    /// Ends the claim of a block. Returns the block's class. Does not wait for the result.
     async fn end_claim(&self, place: Place, claim: Claim) -> Result<SizeClass, TableError> {
         let permission = self.permission(Part::Claims(place.extent)).await?;
         let class = self.extent(place.extent).await?.1.class;

@@ -1,10 +1,11 @@
-//! Blocks in chunks of the session that has made the table (OneSidedMW, «disaggregated KVS»).
+//! Blocks in chunks of the session that made the table (OneSidedMW, «disaggregated KVS»).
 //!
-//! A chunk's keys work on its holder's queue pairs only. So nobody else can read such a block, and nobody else can open the
-//! table. Which places are taken is known here and nowhere in remote memory: blocks are claimed and freed without a message,
-//! and without an access. A slot names a block by a number of this handle, and by its version. What a slot names that this
-//! handle does not have counts as stale, and nothing is read for it. When the session ends, the node frees its chunks,
-//! and with them go the values: no other handle ever reads what a slot of the table then names.
+//! A chunk's keys work on its holder's queue pairs only. So no other client can read such a block, and no other client
+//! can open the table. The handle alone knows which places are taken, and remote memory has no record of that: blocks
+//! are claimed and freed without a message, and without an access. A slot names a block by a number of this handle, and
+//! by its version. A block that a slot names and this handle does not have counts as stale, and is not read. When the
+//! session ends, the node frees its chunks, and the values are lost with them: no other handle ever reads the blocks
+//! that a slot of the table then names.
 
 use super::blocks::Claimed;
 use super::permissions::Readable;
@@ -17,11 +18,11 @@ use portcullis_slots::{Reuse, Slots};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// Chunks without blocks that are kept for the next ones.
+/// Largest number of chunks without blocks that are kept for the next blocks.
 const FREE_CHUNKS_MAX: usize = 4;
-/// A block's number is not given again before so many others are free: a slot that was read long ago stays stale.
+/// A block's number is not used again before this many others are free: a slot that was read long ago stays stale.
 const NUMBERS_RESTING: u32 = 1 << 10;
-/// Bytes that are read of a chunk to wait for what is under way on it.
+/// Number of bytes of a chunk that are read to wait for the accesses under way on it.
 const READ_BYTES: usize = 8;
 
 /// A block that is taken.
@@ -31,7 +32,7 @@ struct Taken {
     bytes: u32,
 }
 
-/// How many operations wait for chunks of one size class, and how many chunks were asked for.
+/// Number of operations that wait for chunks of one size class, and number of chunks that were requested.
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
     waiting: u64,
@@ -43,13 +44,13 @@ struct Demand {
 pub(super) struct ChunkBlocks {
     objects: SmallObjects<Rc<BarePermission>>,
     taken: Slots<u32, Taken>,
-    /// The claim of each number that was ever given, as it would stand in an extent.
+    /// The claim of each number that was ever used, as it would be in an extent.
     claims: Vec<Claim>,
-    /// By the number of blocks that a chunk of the class has room for.
+    /// The demand by the number of blocks for which a chunk of the class has room.
     demand: BTreeMap<u32, Demand>,
-    /// Chunks that go back to the node once nothing is under way on them.
+    /// Chunks that go back to the node once no access is under way on them.
     leaving: VecDeque<Rc<BarePermission>>,
-    /// An operation of this pipeline gives them back.
+    /// Whether an operation of this pipeline gives those chunks back.
     giving_back: bool,
 }
 
@@ -65,7 +66,7 @@ impl ChunkBlocks {
         }
     }
 
-    /// The most bytes of a block.
+    /// Returns the largest number of bytes of a block.
     pub fn longest(&self) -> u64 {
         self.objects.chunk_bytes()
     }
@@ -86,21 +87,21 @@ impl ChunkBlocks {
         Ok(Some((Place::of_number(number), claim.version())))
     }
 
-    /// The block that a slot names. `None`: it was freed, or was never this handle's.
+    /// Returns the block that a slot names. `None`: it was freed, or never belonged to this handle.
     fn taken(&self, place: Place, version: Version) -> Option<Taken> {
         let claim = *self.claims.get(place.number() as usize)?;
         let is_it = claim == Claim::of(version);
         self.taken.get(place.number()).copied().filter(|_| is_it)
     }
 
-    /// Where the block of a slot lies. `None`: it was freed, or was never this handle's.
+    /// Returns the place of the block of a slot. `None`: the block was freed, or never belonged to this handle.
     pub fn readable(&self, place: Place, version: Version) -> Option<Readable> {
         let Taken { object, bytes } = self.taken(place, version)?;
         let located = self.objects.locate(object).expect("what is taken lives");
         Some(Readable { permission: Rc::clone(located.chunk), offset: located.offset, length: bytes })
     }
 
-    /// Frees a block, if it is still the one of this version.
+    /// Frees a block, if it still has this version.
     fn free(&mut self, place: Place, version: Version) {
         let Some(Taken { object, .. }) = self.taken(place, version) else { return };
         self.taken.remove(place.number());
@@ -117,18 +118,19 @@ impl ChunkBlocks {
         self.leaving.extend(self.objects.take_all());
     }
 
-    /// Takes the first chunk out that is to go back. `None`: an operation has not yet taken what it has read of it.
+    /// Takes out the first chunk that is to go back. `None`: an operation has not yet taken the bytes that it has read
+    /// of the chunk.
     fn take_leaving(&mut self) -> Option<BarePermission> {
         let chunk = self.leaving.pop_front()?;
         Rc::try_unwrap(chunk).map_err(|chunk| self.leaving.push_front(chunk)).ok()
     }
 
-    /// All blocks that are taken, with their claims.
+    /// Returns all blocks that are taken, with their claims.
     pub fn claims(&self) -> impl Iterator<Item = (Place, Claim)> + '_ {
         self.taken.iter().map(|(number, _)| (Place::of_number(number), self.claims[number as usize]))
     }
 
-    /// What the chunks are used for.
+    /// Returns the use of the chunks.
     pub fn occupancy(&self) -> Occupancy {
         self.objects.occupancy()
     }
@@ -138,8 +140,8 @@ impl ChunkBlocks {
     }
 }
 
-/// An operation that waits for a chunk, until it goes on or is dropped. Nobody waits for that: so, other than with [`AtEnd`],
-/// nobody is woken, and operations that wait do not wake each other for ever.
+/// An operation that waits for a chunk, until it goes on or is dropped. No task waits for that. So, other than with
+/// [`AtEnd`], no task is woken, and operations that wait do not wake each other for ever.
 struct Waiting<'t, E: VerbsEndpoint, C: Clock> {
     table: &'t Table<E, C>,
     class: u32,
@@ -178,7 +180,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Asks for a chunk, unless enough were asked for by others, for which it waits then.
+    /// Requests a chunk. If other operations have requested enough chunks, waits for them instead.
     async fn wait_for_chunk(&self, bytes: u64) -> Result<(), TableError> {
         let class = self.in_chunks(|blocks| blocks.objects.objects_of_a_chunk(bytes))?;
         let asks = self.in_chunks(|blocks| {
@@ -207,17 +209,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.give_chunks_back().await
     }
 
-    /// Gives back the chunks that are to go, unless another operation is at it.
+    /// Gives back the chunks that are to go, unless another operation does so.
     ///
-    /// Blocks of such a chunk may still be read, for slots that have changed since. Accesses are carried out in their order:
-    /// what was under way on the chunk is done when one more read is. Otherwise the NIC would refuse them.
+    /// Blocks of such a chunk may still be read, for slots that have changed since. Accesses are executed in their
+    /// order: those that were under way on the chunk are done when one more read is done. Without this read, the NIC
+    /// would refuse them.
     async fn give_chunks_back(&self) -> Result<(), TableError> {
         if self.in_chunks(|blocks| blocks.leaving.is_empty() || blocks.giving_back) {
             return Ok(());
         }
         self.in_chunks(|blocks| blocks.giving_back = true);
         let _done = AtEnd::new(&self.pipeline, || self.in_chunks(|blocks| blocks.giving_back = false));
-        // Others leave theirs to this operation, also while it waits for the last ones to be free.
+        // Other operations leave their chunks to this one, also while it waits for the last chunks to be free.
         while !self.in_chunks(|blocks| blocks.leaving.is_empty()) {
             self.give_back_those_that_leave().await?;
         }
@@ -236,7 +239,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Gives back all chunks that the handle has. The values go with them.
+    /// Gives back all chunks that the handle has. The values are lost with them.
     pub(super) async fn give_all_chunks_back(&self) -> Result<(), TableError> {
         if self.state.borrow().chunk_blocks.is_none() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Which blocks are claimed, and which of them a key leads to, as one look at a table finds it.
+//! The claimed blocks of a table, and those among them to which a key leads, as one look at the table finds them.
 
 use super::sizes::PIECE_BLOCKS;
 use super::words::{Claim, Place, Slot};
@@ -8,7 +8,7 @@ use portcullis::{Clock, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::BTreeMap;
 
-/// Blocks of which it is looked up at a time whether they are pieces.
+/// Number of blocks that are checked at a time for being pieces.
 const LOOKED_UP_AT_ONCE: usize = 16;
 
 /// The claimed blocks of a table.
@@ -23,13 +23,13 @@ impl Claimed {
         self.blocks.extend(claims.into_iter().map(|(place, claim)| (place, (claim, false))));
     }
 
-    /// Adds those blocks of an extent that are claimed.
+    /// Adds the claimed blocks of an extent.
     pub fn add_extent(&mut self, extent: u32, claims: &[Claim]) {
         let places = (0..).map(|block| Place { extent, block });
         self.add(places.zip(claims.iter().copied()).filter(|(_, claim)| claim.is_claimed()));
     }
 
-    /// A key leads to this block. Returns whether the block is claimed under the same version.
+    /// Notes that a key leads to this block. Returns whether the block is claimed under the same version.
     pub fn link(&mut self, name: Slot) -> bool {
         let found = self.blocks.get_mut(&name.place()).filter(|(claim, _)| claim.version() == name.version());
         found.map(|(_, is_linked)| *is_linked = true).is_some()
@@ -40,12 +40,12 @@ impl Claimed {
         self.claim_of(name).is_some_and(|(_, is_linked)| is_linked)
     }
 
-    /// The claim of the block with this name, if it is claimed.
+    /// Returns the claim of the block with this name, if it is claimed.
     pub fn claim_of(&self, name: Slot) -> Option<(Claim, bool)> {
         self.blocks.get(&name.place()).copied().filter(|(claim, _)| claim.version() == name.version())
     }
 
-    /// The blocks that no key leads to.
+    /// Returns the blocks to which no key leads.
     pub fn unlinked(&self) -> impl Iterator<Item = (Place, Claim)> + '_ {
         self.blocks
             .iter()
@@ -55,7 +55,8 @@ impl Claimed {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// The pieces of values among the blocks that no slot names, and the first block of each, by their names.
+    /// Finds the pieces of values among the blocks that no slot names. Returns the name of each, and the name of its
+    /// first block.
     pub(super) async fn pieces_among(&self, claimed: &Claimed) -> Result<Vec<(Slot, Slot)>, TableError> {
         let unlinked: Vec<_> = claimed.unlinked().filter(|(place, _)| self.may_be_piece(*place)).collect();
         let mut pieces = Vec::new();
@@ -72,15 +73,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(pieces)
     }
 
-    /// Whether a block has the size of a piece. Others are not read: where each block has a permission of its own, whoever
-    /// writes a block waits for its readers.
+    /// Whether a block has the size of a piece. Other blocks are not read: if each block has a permission of its own, a
+    /// client that writes a block waits for its readers.
     fn may_be_piece(&self, place: Place) -> bool {
         let state = self.state.borrow();
         let known = state.extents.get(place.extent as usize).copied().flatten();
         known.is_none_or(|(_, shape)| PIECE_BLOCKS.contains(&u64::from(shape.block_bytes)))
     }
 
-    /// The name of the first block of the value that a block is a piece of. `None`: it is no piece.
+    /// Reads the name of the first block of the value that a block is a piece of. `None`: the block is not a piece.
     async fn first_of(&self, name: Slot) -> Result<Option<Slot>, TableError> {
         loop {
             let asked = async {

@@ -8,11 +8,12 @@ use portcullis::{Clock, DirectoryName, Effect, Error, ObjectRef, Refusal, VerbsE
 use std::rc::Rc;
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// Gives back the blocks that the handle keeps ready, and waits until all that it began has been carried out.
+    /// Gives back the blocks that the handle keeps ready, and waits until all requests that it began have been carried
+    /// out.
     ///
-    /// A program that ends without this leaves what a dead client leaves: a few claimed blocks, which a sweep frees.
+    /// A program that ends without this leaves the same as a dead client: a few claimed blocks, which a sweep frees.
     ///
-    /// Blocks in chunks end with the handle: the chunks go back to the node, and nobody has the values any more. Use
+    /// Blocks in chunks end with the handle: the chunks go back to the node, and no client has the values any more. Use
     /// [`Table::destroy`] to free the rest of the table as well.
     ///
     /// # Errors
@@ -34,10 +35,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.limited(("the end of a handle on a table", Effect::Perhaps), operation).await
     }
 
-    /// Frees all memory of the table, and takes its name away if it has this one. Other handles on the table are of no
-    /// use from here on, and nobody can open it any more.
+    /// Frees all memory of the table, and removes its name if it has this one. Other handles on the table are useless
+    /// from here on, and no client can open it any more.
     ///
-    /// The node frees all objects of the table with the head, at once, also what others add meanwhile.
+    /// The node frees all objects of the table with the head, at once, including objects that other clients add
+    /// meanwhile.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -45,7 +47,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let operation = async {
             self.check_writable()?;
             self.give_all_chunks_back().await?;
-            // Whoever holds the head a moment longer must not take it for a table.
+            // A client that holds the head a moment longer must not take it for a table.
             self.write_in(Part::Head, 0, &[0; TableOptions::BYTES]).await?;
             if let Some(name) = name {
                 match self.pipeline.unpublish(name).await {
@@ -58,11 +60,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.limited(("the end of a table", Effect::Perhaps), operation).await
     }
 
-    /// Frees all memory of a table that nobody can open, since its values were in chunks of a session: what that session has
-    /// left. While the session lives, this takes its table away from it, as [`Table::destroy`] would.
+    /// Frees all memory of a table that no client can open, because its values were in chunks of a session: the memory
+    /// that this session has left. While the session lives, this takes its table away from it, as [`Table::destroy`]
+    /// would.
     ///
     /// # Errors
-    /// The object is gone or no table, or as of [`Table::insert`].
+    /// The object is gone or is not a table, or an error of [`Table::insert`].
     pub async fn discard(
         pipeline: &Rc<Pipeline<E, C>>,
         head: ObjectRef,

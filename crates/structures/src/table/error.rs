@@ -1,10 +1,10 @@
-//! What can go wrong with a table.
+//! The errors of a table.
 
 use super::shape::KEY_BYTES_MAX;
 use portcullis::Error;
 use portcullis_errors::{Coded, ErrorCode};
 
-/// Why an operation on a table did not do what was asked.
+/// The reason why an operation on a table did not succeed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
@@ -14,16 +14,16 @@ pub enum TableError {
     /// The object is something else, or a table of another version.
     #[error("the object is no table of this version")]
     NotATable,
-    /// A table cannot be made like that.
+    /// An option of a new table is out of its range.
     #[error("{what} of a table is {least} to {most}, not {value}")]
     Option {
-        /// Which option.
+        /// The name of the option.
         what: &'static str,
-        /// What was asked for.
+        /// The value that was requested.
         value: u64,
-        /// The least that it may be.
+        /// The least allowed value.
         least: u64,
-        /// The most that it may be.
+        /// The greatest allowed value.
         most: u64,
     },
     /// A table cannot be made without being kept.
@@ -36,18 +36,18 @@ pub enum TableError {
     /// The machine gives no random numbers, so no seed was drawn.
     #[error("this machine gives no random numbers for the seed of a table: see getrandom(2)")]
     NoRandomness,
-    /// The caller's mistake: nothing was sent.
+    /// The key is too long. This is the caller's mistake: nothing was sent.
     #[error("a key has at most {KEY_BYTES_MAX} bytes, not {bytes}")]
     KeyTooLong {
         /// Bytes of the key.
         bytes: u64,
     },
-    /// The caller's mistake: nothing was sent.
+    /// The value is too long for this handle. This is the caller's mistake: nothing was sent.
     #[error("a value has at most {most} bytes, not {bytes}")]
     ValueTooLong {
         /// Bytes of the value.
         bytes: u64,
-        /// The most that this handle takes.
+        /// Largest number of bytes that this handle accepts.
         most: u64,
     },
     /// The caller's mistake: the table was opened for reading only.
@@ -62,13 +62,13 @@ pub enum TableError {
     /// The table has as many subtables, or as many extents, as it can have.
     #[error("the table is full: make one with a greater depth_max or more groups")]
     Full,
-    /// The table's memory makes no sense, for longer than any change of it takes: another program of the tenant has
-    /// written over it.
+    /// The table's memory is invalid, for longer than any change of it takes: another program of the tenant has written
+    /// over it.
     #[error("the table's memory is damaged at subtable {subtable}, bucket {bucket}")]
     Damaged {
         /// The subtable.
         subtable: u32,
-        /// The bucket in it.
+        /// The bucket in the subtable.
         bucket: u32,
     },
 }
@@ -91,8 +91,8 @@ impl Coded for TableError {
 }
 
 impl TableError {
-    /// Whether the access was refused because its permission has ended: nothing of it happened, and a new permission
-    /// will do.
+    /// Whether the access was refused because its permission has ended. Such an access had no effect, and succeeds with
+    /// a new permission.
     pub(super) fn wants_permission(&self) -> bool {
         matches!(self, Self::Session(Error::Expired | Error::Revoked))
     }

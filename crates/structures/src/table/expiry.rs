@@ -1,7 +1,7 @@
-//! Times to live: keys that go by themselves.
+//! Times to live: keys that expire by themselves.
 //!
-//! A key whose time has come counts for nobody any more. Its block stays claimed until somebody stores or takes the key, or
-//! removes all such keys.
+//! A key that has expired counts for no client any more. Its block stays claimed until a client stores or takes the
+//! key, or removes all such keys.
 
 use super::find::Found;
 use super::store::Wanted;
@@ -10,17 +10,18 @@ use crate::pipeline::join;
 use portcullis::{Clock, Effect, VerbsEndpoint};
 use std::ops::ControlFlow;
 
-/// Keys that are removed at a time, and the bytes of keys and values: to remove a key is to read its block into the arena.
+/// Number of keys that are removed at a time, and number of the bytes of these keys and their values: to remove a key,
+/// its block is read into the arena.
 const REMOVED_AT_ONCE: usize = 16;
 const BYTES_AT_ONCE: usize = 128 << 10;
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// Removes the keys whose time has come, and frees their blocks. Each is handed to `removed`. Returns how many there were.
-    /// A key that is stored again meanwhile stays. This reads the whole table; any client may do it at any time, and all others
-    /// go on.
+    /// Removes the keys that have expired, and frees their blocks. Hands each of them to `removed`, and returns their
+    /// number. A key that is stored again meanwhile stays. This reads the whole table. Any client may do it at any
+    /// time, and all other clients go on.
     ///
     /// # Errors
-    /// As [`Table::insert`]. What was removed before stays removed.
+    /// As [`Table::insert`]. Keys that were removed before stay removed.
     pub async fn remove_expired(&self, mut removed: impl FnMut(&[u8])) -> Result<u64, TableError> {
         self.check_writable()?;
         let operation = async {
@@ -35,7 +36,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     }
                     ControlFlow::Continue(())
                 });
-                // A look goes on to its end.
+                // The closure never breaks off, so the look goes on to its end.
                 let _ = look.await?;
                 for keys in groups.into_iter().chain([group.keys]) {
                     self.pipeline.note_step();
@@ -54,7 +55,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.limited(("a look at a whole table", Effect::Perhaps), operation).await
     }
 
-    /// Whether the time of a key has come.
+    /// Whether a key has expired.
     pub(super) async fn has_expired(&self, found: &Found) -> Result<bool, TableError> {
         Ok(match found.expires {
             Some(at) => at <= self.node_time().await?,
@@ -63,7 +64,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 }
 
-/// Keys that are removed at a time.
+/// Keys that are removed together.
 #[derive(Default)]
 struct Group {
     keys: Vec<Vec<u8>>,

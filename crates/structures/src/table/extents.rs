@@ -1,12 +1,12 @@
-//! Extents: made, found, and their numbers.
+//! Extents: how they are made, found, and numbered.
 //!
-//! A number names an extent in slots. The head has a record for each number, which says which object the extent is and
-//! which class its blocks have. Extents are given back ([`super::retire`]), and their numbers go to others. So a record
-//! changes hands: whoever changes it first takes it, with one COMPARE_AND_SWAP of its check, and writes it only until a
-//! lease later. What is left half changed for longer than that, a sweep takes over.
+//! A number names an extent in slots. The head has a record for each number, with the object of the extent and the
+//! class of its blocks. Extents are given back ([`super::retire`]), and their numbers are used for others. So records
+//! change: a client that changes a record first takes it, with one COMPARE_AND_SWAP of its check, and writes it only
+//! until a lease later. A sweep takes over a record that is left half changed for longer than that.
 //!
-//! The blocks of an extent have later versions than those of the extents before it under its number. So an old slot, an old
-//! name of a piece, and an old COMPARE_AND_SWAP meet nothing that they take for what they mean.
+//! The blocks of an extent have later versions than those of the earlier extents under its number. So an old slot, an
+//! old name of a piece, and an old COMPARE_AND_SWAP never match a block of the new extent.
 
 use super::permissions::{Part, is_gone};
 use super::shape::{CHANGES_AT, EXTENTS_AT};
@@ -21,23 +21,24 @@ use portcullis::{
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
 
-/// Extents at the end of the list that may not be kept yet, and are looked at again.
+/// Number of extents at the end of the list that may not be kept yet, and are read again.
 const UNKNOWN_MAX: u32 = 16;
 
 const BASE_SHIFT: u32 = 8;
 const BASE_BITS: u64 = 0xFF_FFFF;
 const VACANT: u64 = 1 << 40;
 
-/// What the head says of the extent with a number.
+/// The head's record of the extent with a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ExtentRecord {
-    /// The record's words: equal at two looks where nobody is at work on it.
+    /// The record's words: equal at two looks if no client is changing it.
     pub bytes: [u8; RECORD_BYTES],
-    /// The object that the record names, whether it is complete or not. `None`: none.
+    /// The object that the record names, whether it is complete or not. `None`: the record names no object.
     pub object: Option<ObjectRef>,
     /// The class of the extent's blocks.
     class: Option<SizeClass>,
-    /// The version after which the blocks of the extent begin, or those of the next one under this number.
+    /// The version after which the versions of the extent's blocks begin, or those of the next extent under this
+    /// number.
     pub base: Version,
     pub state: RecordState,
 }
@@ -48,7 +49,7 @@ pub(super) enum RecordState {
     Kept,
     /// The number is free for another extent.
     Vacant,
-    /// Somebody makes the extent or gives it back, or has died over that.
+    /// A client makes the extent or gives it back, or has died while it did so.
     Changing,
 }
 
@@ -69,13 +70,13 @@ impl ExtentRecord {
         }
     }
 
-    /// The extent that clients use, and how it is cut into blocks.
+    /// Returns the extent that clients use, and its division into blocks.
     pub fn kept(&self, number: u32) -> Option<(ObjectRef, ExtentShape)> {
         let (object, class) = (self.object?, self.class?);
         (self.state == RecordState::Kept).then(|| (object, ExtentShape::new(class, number)))
     }
 
-    /// How the extent is or was cut into blocks, as far as the record's words say.
+    /// Returns the extent's present or past division into blocks, as far as the record's words contain it.
     pub fn shape(&self, number: u32) -> Option<ExtentShape> {
         self.class.map(|class| ExtentShape::new(class, number))
     }
@@ -85,22 +86,22 @@ impl ExtentRecord {
     }
 }
 
-/// The record of an extent, kept or not.
+/// Makes the record of an extent, kept or not.
 pub(super) fn record_of(object: ObjectRef, class: SizeClass, base: Version, is_kept: bool) -> Record {
     Record { object, detail: class.number() | u64::from(base.number()) << BASE_SHIFT, is_kept }
 }
 
-/// The record of a number that is free for another extent.
+/// Makes the record of a number that is free for another extent.
 pub(super) fn vacant_record(base: Version, incarnation: Incarnation) -> Record {
     let object = ObjectRef { incarnation, address: RemoteAddress(0), birth: 0 };
     Record { object, detail: VACANT | u64::from(base.number()) << BASE_SHIFT, is_kept: false }
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// The object of an extent, and how it is cut into blocks.
+    /// Returns the object of an extent, and its division into blocks.
     ///
     /// # Errors
-    /// As of an object that is gone, where there is no such extent any more: see [`is_gone`].
+    /// The error of an object that is gone, if this extent does not exist any more: see [`is_gone`].
     #[inline]
     pub(super) async fn extent(&self, number: u32) -> Result<(ObjectRef, ExtentShape), TableError> {
         if let Some(Some(known)) = self.state.borrow().extents.get(number as usize) {
@@ -109,7 +110,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.extent_anew(number).await
     }
 
-    /// The same as the head says it now.
+    /// Reads the object and the division of an extent from the head, and learns them.
     pub(super) async fn extent_anew(&self, number: u32) -> Result<(ObjectRef, ExtentShape), TableError> {
         match self.extent_record(number).await?.kept(number) {
             Some((object, shape)) => {
@@ -123,8 +124,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Learns whether another extent has this number now. While a client holds a permission over one that was given back, it reads
-    /// blocks there that no slot names.
+    /// Learns whether another extent has this number now. While a client holds a permission over an extent that was
+    /// given back, it reads blocks there that no slot names.
     pub(super) async fn look_anew_at_extent(&self, number: u32) -> Result<(), TableError> {
         if self.options.blocks == BlockMemory::Chunks {
             return Ok(());
@@ -135,16 +136,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// What the head says of the extent with this number.
+    /// Reads the head's record of the extent with this number.
     pub(super) async fn extent_record(&self, number: u32) -> Result<ExtentRecord, TableError> {
         let at = self.options.extent_record_at(number);
-        // The head's permission is not one of those that come from here.
+        // This does not recurse further: the head's permission needs no record.
         let bytes = Box::pin(self.read_in(Part::Head, at, RECORD_BYTES)).await?;
         let bytes = bytes.try_into().expect("as many as were read");
         Ok(ExtentRecord::parse(bytes, self.head.incarnation))
     }
 
-    /// What the head says of the extents from one number to another.
+    /// Reads the head's records of the extents from one number to another.
     pub(super) async fn extent_records(
         &self,
         from: u32,
@@ -181,16 +182,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         held.into_iter().for_each(|permission| self.pipeline.end(permission));
     }
 
-    /// Learns of the extents that others have made or given back. Returns whether there are new ones.
+    /// Learns of the extents that other clients have made or given back. Returns whether there are new ones.
     pub(super) async fn hear_of_extents(&self) -> Result<bool, TableError> {
-        // Before the records: what changes meanwhile is looked at again.
+        // This word is read before the records: changes made meanwhile are read again.
         let changes = self.word_in(Part::Head, CHANGES_AT).await?;
         let count = self.extents_begun().await?;
         let heard_before = std::mem::replace(&mut self.state.borrow_mut().blocks.changes_heard, changes);
         let known = if heard_before == changes { self.state.borrow().blocks.extents_known } else { 0 };
         let (mut all_known, mut heard) = (known, false);
         for (number, record) in self.extent_records(known, count).await? {
-            // One that is not kept yet may be by the next time.
+            // An extent that is not kept yet may be kept by the next time.
             if record.state != RecordState::Changing && all_known == number {
                 all_known = number + 1;
             }
@@ -206,12 +207,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
         }
         let mut state = self.state.borrow_mut();
-        // Some records are never completed. They are looked at until others behind them are known.
+        // Some records are never completed. They are read again until others behind them are known.
         state.blocks.extents_known = all_known.max(count.saturating_sub(UNKNOWN_MAX));
         Ok(heard)
     }
 
-    /// A number whose extent was given back: the smallest, which has the shortest extent. Returns what its record says.
+    /// Takes a number whose extent was given back: the smallest, which has the shortest extent. Returns it with its
+    /// record.
     async fn vacant_number(&self) -> Result<Option<(u32, ExtentRecord)>, TableError> {
         loop {
             let Some(number) = self.state.borrow_mut().blocks.vacant.pop_first() else { return Ok(None) };
@@ -222,7 +224,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Makes an extent of blocks of a class. Where others are quicker, or this client is too slow, there may be none.
+    /// Makes an extent of blocks of a class. If other clients are quicker, or this client is too slow, there may be
+    /// none.
     pub(super) async fn make_extent(&self, class: SizeClass) -> Result<(), TableError> {
         let vacant = self.vacant_number().await?;
         let guess = match &vacant {
@@ -232,7 +235,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if guess >= EXTENTS_MAX {
             return Err(TableError::Full);
         }
-        // The object comes before its number: numbers wait for a sweep where there is no room for one.
+        // The object is made before its number is taken: otherwise, if there is no room for an object, numbers would
+        // wait for a sweep.
         let permission = match self.allocate(extent_bytes(guess), self.options.lease).await {
             Ok(permission) => permission,
             Err(error) => {
@@ -291,7 +295,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Writes the claims at the start of an extent, which nobody else uses yet.
+    /// Writes the claims at the start of an extent, which no other client uses yet.
     async fn write_claims(&self, permission: &Rc<BarePermission>, claims: &[u8]) -> Result<(), TableError> {
         let pieces = claims.chunks(crate::pipeline::ZEROS).enumerate();
         let writes = pieces.map(|(index, piece)| {
@@ -301,7 +305,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Takes an extent's record, to change it. Returns whether it still was as it is given, and there was time until
+    /// Takes an extent's record, to change it. Returns whether it still had the given content, and there was time until
     /// `until`.
     pub(super) async fn take_record(
         &self,
@@ -310,7 +314,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         until: Moment,
     ) -> Result<bool, TableError> {
         let at = self.options.extent_record_at(number) + CHECK_AT;
-        // Different for all clients, and for each time.
+        // The word is different for each client, and for each time.
         let own = no_check(self.pipeline.number() << 40 ^ self.pipeline.now().0);
         self.on_head_until(until, async |permission| {
             let before = self.pipeline.compare_and_swap(permission, at, seen.check(), own).await?;
@@ -334,14 +338,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         .await
     }
 
-    /// Acts on the head under a permission from before `until`. Returns whether there was one and `act` has succeeded.
+    /// Calls `act` with a permission over the head from before `until`. Returns whether there was such a permission and
+    /// `act` has succeeded.
     async fn on_head_until(
         &self,
         until: Moment,
         act: impl AsyncFn(&Rc<BarePermission>) -> Result<bool, TableError>,
     ) -> Result<bool, TableError> {
         self.under(Part::Head, async |permission| {
-            // Only now: the permission must not be from after that time.
+            // The time is checked under the permission: the permission must not be from after that time.
             if self.pipeline.now() >= until {
                 return Ok(false);
             }
@@ -358,7 +363,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// How long the memory of an object that was freed may stay with others, who had a permission on it.
+    /// Time for which the memory of a freed object may stay with other clients that had a permission on it.
     pub(super) fn comes_back_after(&self) -> Lifetime {
         Lifetime(self.options.hold().0 * 5 / 4)
     }

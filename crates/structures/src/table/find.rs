@@ -1,4 +1,4 @@
-//! Finding a key: its buckets, its slot, its block.
+//! The search for a key: its buckets, its slot, its block.
 
 use super::hashing::KeyHash;
 use super::permissions::{Part, Readable};
@@ -11,23 +11,24 @@ use portcullis::{BarePermission, Buffer, Clock, Effect, Lifetime, Moment, VerbsE
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
 
-/// Buckets that a key can be in: two combined ones, which may share their overflow bucket.
+/// Number of buckets in which a key can be: two combined ones, which may share their overflow bucket.
 const BUCKETS_MAX: usize = 4;
-/// How often a bucket's links are followed before the table counts as damaged. Each time takes a round trip.
+/// Number of times that a bucket's links are followed before the table counts as damaged. Each time takes a round trip.
 const FOLLOWED_MAX: u32 = 1_000;
-/// For how many leases, and at how many looks, one slot may name a block that is none.
+/// Number of leases, and of looks, for which one slot may name a block that is invalid.
 const DAMAGED_AFTER_LEASES: u64 = 4;
 const DAMAGED_AFTER_TIMES: u32 = 16;
-/// Attempts that come without a pause.
+/// Number of attempts that follow each other without a pause.
 const ATTEMPTS_AT_ONCE: u32 = 4;
-/// After so many attempts that have met a slot whose block is another one, and each time again, it is looked up whether the
-/// block's extent is another one as well.
+/// Number of attempts after which an operation that has met a slot whose block is another one checks whether the
+/// block's extent is another one as well. The check is repeated after as many attempts.
 const LOOKED_ANEW_EVERY: u32 = 4;
-/// The longest pause between two attempts. With longer ones an operation that has lost often came seldom beside new ones, which
-/// come without a pause: among sixteen changes of one key it waited for seconds while nothing else happened.
+/// The longest pause between two attempts. With longer pauses, an operation that has lost often got few attempts beside
+/// new operations, which try without a pause: among sixteen changes of one key it waited for seconds while nothing else
+/// happened.
 const PAUSE_MAX: Lifetime = Lifetime::millis(2);
 
-/// Where a slot lies.
+/// The place of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct SlotAt {
     pub subtable: u32,
@@ -36,7 +37,7 @@ pub(super) struct SlotAt {
 }
 
 impl SlotAt {
-    /// Where in the part of the subtable that clients share.
+    /// Offset of the slot in the part of the subtable that clients share.
     pub fn offset(self) -> u64 {
         bucket_at(self.bucket) - SHARED_AT + u64::from(self.slot) * 8
     }
@@ -60,7 +61,7 @@ impl Bucket {
         Self { subtable, number, slots, header: BucketHeader(word(SLOTS)) }
     }
 
-    /// Buckets that lie one after another, from `first` on.
+    /// Parses buckets that lie one after another, from `first` on.
     #[inline]
     pub fn parse_all(subtable: u32, first: u32, bytes: &[u8]) -> impl Iterator<Item = Self> + '_ {
         let (buckets, _) = bytes.as_chunks();
@@ -75,10 +76,10 @@ impl Bucket {
         SlotAt { subtable: self.subtable, bucket: self.number, slot }
     }
 
-    /// The slots that are not empty and have this fingerprint.
+    /// Returns the slots that are not empty and have this fingerprint.
     #[inline]
     fn candidates(&self, fingerprint: u8) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
-        // Most buckets have none. So all slots are compared first, without a branch.
+        // Most buckets have no such slot. So all slots are compared first, without a branch.
         let mut matching = 0_u32;
         for (bit, slot) in self.slots.iter().enumerate() {
             let matches = slot.fingerprint() == fingerprint && !slot.is_empty();
@@ -93,7 +94,7 @@ impl Bucket {
     }
 }
 
-/// All buckets that a key can be in.
+/// All buckets in which a key can be.
 #[derive(Default, Debug)]
 pub(super) struct View {
     buckets: [Bucket; BUCKETS_MAX],
@@ -119,22 +120,22 @@ impl View {
         self.buckets().flat_map(Bucket::slots)
     }
 
-    /// The slots that may be this key's.
+    /// Returns the slots that may be this key's.
     #[inline]
     pub fn candidates(&self, hash: KeyHash) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
         self.buckets().flat_map(move |bucket| bucket.candidates(hash.fingerprint))
     }
 }
 
-/// Buckets that were asked for.
+/// A view whose buckets were requested.
 pub(super) struct AskedView<'p, E: VerbsEndpoint, C: Clock> {
     subtable: u32,
-    /// Which bucket each read begins with.
+    /// The bucket with which each read begins.
     firsts: [u32; 2],
     reads: [Awaited<'p, E, C, Buffer<E::Memory>>; 2],
 }
 
-/// A key, as it was found.
+/// A key that was found, with its slot and its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     pub at: SlotAt,
@@ -143,9 +144,9 @@ pub(super) struct Found {
     pub expires: Option<Moment>,
 }
 
-/// What a slot names.
+/// The block that a slot names, compared with a key.
 pub(super) enum Named {
-    /// This key.
+    /// The block of this key.
     Same {
         value: Value,
         expires: Option<Moment>,
@@ -155,35 +156,35 @@ pub(super) enum Named {
     Stale,
 }
 
-/// Where to look next for a key that a bucket does not have.
+/// The next place to search for a key that a bucket does not have.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Child(u32),
     Parent(u32),
 }
 
-/// Why an operation has to begin again.
+/// The reason why an operation has to begin again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Retry {
-    /// Others have changed the slots, or are about to.
+    /// Other clients have changed the slots, or are about to.
     Changed,
     /// This slot names a block that has been used again, so it must have changed since.
     Stale(SlotAt, Slot),
 }
 
-/// What one attempt at an operation has come to.
+/// The result of one attempt at an operation.
 pub(super) type Attempt<T> = Result<Result<T, Retry>, TableError>;
 
 /// The attempts at an operation so far.
 #[derive(Default)]
 pub(super) struct Attempts {
     count: u32,
-    /// The slot that was stale at the last attempt, since when, and how often in a row.
+    /// The slot that was stale at the last attempt, the time since when, and the number of such attempts in a row.
     stale: Option<(SlotAt, Slot, Moment, u32)>,
 }
 
 impl Attempts {
-    /// Notes one more. Returns a slot that stays stale for longer than any change takes.
+    /// Notes one more attempt. Returns a slot that stays stale for longer than any change takes.
     fn note(&mut self, retry: Retry, now: Moment, lease: Lifetime) -> Option<SlotAt> {
         self.count += 1;
         let Retry::Stale(at, slot) = retry else {
@@ -199,7 +200,7 @@ impl Attempts {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
     /// The node is gone or refuses, or the table is damaged.
@@ -225,7 +226,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// The slot and the value of a key, if it is there. A key may be there whose time has come.
+    /// Finds the slot and the value of a key, if it is in the table. A key that has expired may still be found.
     pub(super) async fn find(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>, TableError> {
         let (mut attempts, mut view) = (Attempts::default(), View::default());
         loop {
@@ -241,7 +242,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Looks for a key that counts in buckets that were read.
+    /// Searches buckets that were read for a key that counts.
     #[inline]
     pub(super) async fn find_in(&self, view: &View, key: &[u8], hash: KeyHash) -> Attempt<Option<Found>> {
         let counts = |slot: Slot| !slot.is_pending() || planted::is(Fault::PendingSeen);
@@ -255,7 +256,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(Ok(None))
     }
 
-    /// What a slot names.
+    /// Compares the block that a slot names with a key.
     #[inline]
     pub(super) async fn named(&self, slot: Slot, key: &[u8]) -> Result<Named, TableError> {
         let block = match self.ask_block(slot) {
@@ -265,7 +266,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(block.map_or(Named::Stale, |block| self.name(block, slot, key)))
     }
 
-    /// What a slot names whose block was read.
+    /// Compares a slot's block that was read with a key.
     #[inline]
     pub(super) fn name(&self, block: Buffer<E::Memory>, slot: Slot, key: &[u8]) -> Named {
         self.pipeline.look(block, |bytes| match block::decode(bytes, slot.version(), slot.place()) {
@@ -277,14 +278,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         })
     }
 
-    /// Asks for the bytes of a slot's block, if the permission for that is here.
+    /// Requests the bytes of a slot's block, if the handle has the permission for that.
     #[inline]
     pub(super) fn ask_block(&self, slot: Slot) -> Option<Awaited<'_, E, C, Buffer<E::Memory>>> {
         let Readable { permission, offset, length } = self.readable(slot)?;
         Some(self.pipeline.read(&permission, offset, length))
     }
 
-    /// The bytes of a slot's block. `None`: the block is gone, so the slot must have changed since.
+    /// Reads the bytes of a slot's block. `None`: the block is gone, so the slot must have changed since.
     pub(super) async fn read_block(&self, slot: Slot) -> Result<Option<Buffer<E::Memory>>, TableError> {
         let Some(readable) = self.permission_to_read(slot).await? else { return Ok(None) };
         let Readable { permission, offset, length } = readable;
@@ -311,7 +312,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// All buckets that a key can be in: two reads in one doorbell, and more only during a split.
+    /// Reads all buckets in which a key can be: two reads in one doorbell, and more only during a split.
     #[inline]
     pub(super) async fn view(&self, view: &mut View, hash: KeyHash) -> Result<(), TableError> {
         let asked = match self.ask_view(hash) {
@@ -325,7 +326,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.take_view(view, asked, hash).await
     }
 
-    /// Asks for all buckets that a key can be in, if the permission for that is here.
+    /// Requests all buckets in which a key can be, if the handle has the permission for that.
     #[inline]
     pub(super) fn ask_view(&self, hash: KeyHash) -> Option<AskedView<'_, E, C>> {
         let subtable = self.state.borrow().routes.of(hash.suffix);
@@ -345,7 +346,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         AskedView { subtable, firsts: [one, other], reads: [read(one), read(other)] }
     }
 
-    /// The buckets that were asked for.
+    /// Takes the buckets that were requested.
     #[inline]
     pub(super) async fn take_view(
         &self,
@@ -361,17 +362,17 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         for place in 0..view.count {
             let bucket = &mut view.buckets[place];
             if !bucket.header.has(hash.suffix) {
-                // Only during a split: kept out of the way, so that a get stays small.
+                // This happens only during a split: the future is boxed, so that a get stays small.
                 *bucket = Box::pin(self.follow(*bucket, hash.suffix)).await?;
             }
         }
         Ok(())
     }
 
-    /// Follows links from a bucket that does not have the keys with this hash to the one that has.
+    /// Follows links from a bucket that does not have the keys with this hash to the bucket that has them.
     async fn follow(&self, mut bucket: Bucket, suffix: u32) -> Result<Bucket, TableError> {
         // The parent's header was changed after the child's bucket was filled. So a child's bucket that was read after
-        // the parent's header said so is in use, whatever its own header says.
+        // the parent's header had changed is in use, whatever its own header contains.
         let mut is_in_use = bucket.header.is_published();
         for _ in 0..FOLLOWED_MAX {
             if is_in_use && bucket.header.covers(suffix) {

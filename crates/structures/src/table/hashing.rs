@@ -1,13 +1,13 @@
-//! What a key's hash decides.
+//! The hash of a key, and the choices that depend on it.
 
 use super::Table;
 use portcullis::{Clock, VerbsEndpoint};
 use twox_hash::XxHash3_128;
 
-/// The hash of a key, taken apart.
+/// The parts of a key's hash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct KeyHash {
-    /// Which subtable: its low bits.
+    /// The bits whose low part selects the subtable.
     pub suffix: u32,
     /// The two combined buckets. They differ unless there is only one pair of them.
     pub choices: [u32; 2],
@@ -15,7 +15,7 @@ pub(super) struct KeyHash {
 }
 
 impl KeyHash {
-    /// The hash of a key in a table with this seed, whose subtables have so many combined buckets.
+    /// Computes the hash of a key in a table with this seed, whose subtables have `choices` combined buckets.
     #[inline]
     pub fn new(key: &[u8], seed: u64, choices: u32) -> Self {
         let hash = XxHash3_128::oneshot_with_seed(seed, key);
@@ -27,7 +27,7 @@ impl KeyHash {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// The hash of a key in this table.
+    /// Computes the hash of a key in this table.
     #[inline]
     pub(super) fn hash_of(&self, key: &[u8]) -> KeyHash {
         KeyHash::new(key, self.seed, self.options.choices())

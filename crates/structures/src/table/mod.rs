@@ -1,34 +1,37 @@
 //! An extendible hash table in remote memory: RACE, made to survive its users.
 //!
-//! All operations are one-sided: reads and atomics of the client, and permissions from the node. A client may die at any
-//! step. Nobody else then waits for longer than two leases, no key is lost or doubled, and no torn value is read.
+//! All operations are one-sided: reads and atomics of the client, and permissions from the node. A client may die at
+//! any step. No other client then waits for longer than two leases, no key is lost or doubled, and no torn value is
+//! read.
 //!
 //! # How it is built
 //! - The *head* has the table's options, the directory, and the numbers of all subtables and extents.
 //! - A *subtable* has groups of three buckets: a main bucket, the overflow bucket of both, a main bucket. A key has two
 //!   combined buckets (a main bucket with its overflow bucket), each of which one read takes.
-//! - A *bucket* has seven slots and a header, which says the hashes of which keys are here.
-//! - An *extent* has blocks of one size. A *block* has one key and its value, or the beginning of a long one, or a piece of
-//!   it. A block is never changed while a slot names it: a new value is a new block.
-//! - An extent none of whose blocks is in use goes back to the node, and its memory serves blocks of other sizes.
+//! - A *bucket* has seven slots and a header, which defines the hashes of the keys in the bucket.
+//! - An *extent* has blocks of one size. A *block* has one key and its value, or the beginning of a long one, or a
+//!   piece of it. A block is never changed while a slot names it: a new value is a new block.
+//! - An extent that has no block in use goes back to the node, and its memory serves blocks of other sizes.
 //!
 //! # What each step rests on
-//! - A slot is one word, which names a block, its version and a fingerprint. Each change of a key is one COMPARE_AND_SWAP
-//!   of its slot. So an operation has happened, or it has not.
+//! - A slot is one word, which names a block, its version and a fingerprint. Each change of a key is one
+//!   COMPARE_AND_SWAP of its slot. So an operation has happened, or it has not.
 //! - A new key is *pending* at first. Its client looks at all slots again, and only then makes the key count. Two
-//!   clients that insert one key at a time cannot both succeed: each has to remove the other's pending slot first.
+//!   clients that insert one key at the same time cannot both succeed: each has to remove the other's pending slot
+//!   first.
 //! - A subtable is split bucket by bucket. The client that splits it freezes a bucket's slots, writes the bucket of the
 //!   new subtable, and then changes the header of the old bucket. From that moment on the keys that have moved are in
 //!   the new one. Readers go on meanwhile. The right to split is an exclusive permission with a lease, which another
 //!   client takes over.
 //! - The directory is a hint. From each subtable links lead to those that were split off it, so every client finds its
 //!   way from any entry, however old.
-//! - An extent is given back in steps. Its client retires each of its blocks, with a COMPARE_AND_SWAP that succeeds only where
-//!   nobody has claimed the block. Once all are retired, no block of it can be claimed any more, and no slot names one.
-//! - Blocks can lie in chunks of the session that makes the table instead ([`BlockMemory::Chunks`]). Then the handle itself
-//!   knows which places are taken, and nobody else can open the table.
-//! - A block belongs to its claim from its claim until a lease later, and can get into a slot until another lease later.
-//!   What is claimed for longer, and in no slot, is an orphan: [`Table::sweep`] frees it.
+//! - An extent is given back in steps. Its client retires each of its blocks, with a COMPARE_AND_SWAP that succeeds
+//!   only if no client has claimed the block. Once all are retired, no block of it can be claimed any more, and no slot
+//!   names one.
+//! - Blocks can lie in chunks of the session that makes the table instead ([`BlockMemory::Chunks`]). Then the handle
+//!   itself knows which places are taken, and no other client can open the table.
+//! - A block belongs to its claim from its claim until a lease later, and can get into a slot until another lease
+//!   later. A block that is claimed for longer, and in no slot, is an orphan: [`Table::sweep`] frees it.
 
 mod block;
 mod blocks;
@@ -81,7 +84,7 @@ use std::fmt;
 use std::rc::Rc;
 use words::Entry;
 
-/// What a handle may do.
+/// The accesses that a handle may make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Read only: its permissions have no other right.
@@ -98,7 +101,7 @@ pub struct Table<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     pipeline: Rc<Pipeline<E, C>>,
     head: ObjectRef,
     options: TableOptions,
-    /// What the hashes of keys depend on.
+    /// The seed of the hashes of keys.
     seed: u64,
     access: Access,
     state: RefCell<State>,
@@ -113,32 +116,32 @@ impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Table<E, C> {
     }
 }
 
-/// What a handle knows of its table. All of it may be out of date.
+/// The state of a table as a handle knows it. All of it may be out of date.
 #[derive(Debug)]
 struct State {
     permissions: Permissions,
     routes: Routes,
     /// The objects of the subtables, by number.
     subtables: Vec<Option<ObjectRef>>,
-    /// The objects of the extents, by number, and how they are cut into blocks.
+    /// The objects of the extents, by number, and their divisions into blocks.
     extents: Vec<Option<(ObjectRef, ExtentShape)>>,
     blocks: Blocks,
     /// The blocks in chunks, if the table has its blocks there and this handle has made it.
     chunk_blocks: Option<ChunkBlocks>,
-    /// Subtables that this pipeline is splitting, and how many buckets of each it has moved. `None`: it has not begun to
-    /// move them.
+    /// Subtables that this pipeline is splitting, and the number of buckets of each that it has moved. `None`: it has
+    /// not begun to move them.
     splitting: HashMap<u32, Option<u32>>,
-    /// Subtables in which slots were found frozen, and since when.
+    /// Subtables in which slots were found frozen, and the times since when.
     frozen: HashMap<u32, Moment>,
-    /// The most bytes of a value that is stored.
+    /// Largest number of bytes of a value that is stored.
     value_bytes_max: usize,
 }
 
-/// How long the first write of a table's head may take.
+/// Longest time that the first write of a table's head may take.
 const MADE_WITHIN: Lifetime = Lifetime::seconds(1);
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// Makes an empty table. [`Table::head`] names it.
+    /// Makes an empty table. [`Table::head`] returns the object that names it.
     ///
     /// # Errors
     /// An option is out of its range, or the node refuses the memory, or has no chunks for blocks in chunks.
@@ -159,7 +162,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             pipeline.zero(&head, options.head_bytes()).await?;
             table.make_root().await?;
             pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
-            // The options make it a table: they come last.
+            // The options make the object a table: they are written last.
             pipeline.write(&head, 0, &options.to_bytes(seed)).await?;
             table.keep_part(head.object()).await?;
             Ok(table)
@@ -176,10 +179,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.limited(("the publication of a table", Effect::Perhaps), operation).await
     }
 
-    /// Opens the table of the client's tenant that has a name.
+    /// Opens the table with this name in the client's tenant.
     ///
     /// # Errors
-    /// There is no such name, or as of [`Table::open`].
+    /// The name does not exist, or an error of [`Table::open`].
     pub async fn open_named(
         pipeline: &Rc<Pipeline<E, C>>,
         name: DirectoryName,
@@ -195,7 +198,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Opens a table that another tenant shares with the client's own, for reading.
     ///
     /// # Errors
-    /// There is no such name, it is not shared with this tenant, or as of [`Table::open`].
+    /// The name does not exist, the table is not shared with this tenant, or an error of [`Table::open`].
     pub async fn open_shared(
         pipeline: &Rc<Pipeline<E, C>>,
         owner: TenantName,
@@ -208,8 +211,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         pipeline.limited(("the look-up of a table", Effect::Nothing), operation).await
     }
 
-    /// Lets another tenant read the table, which has this name. The table's memory belongs together: the other tenant can
-    /// read all of it, also what it had in it before, and what is added later.
+    /// Lets another tenant read the table, which has this name. The table's memory belongs together: the other tenant
+    /// can read all of it, including the content that it had before, and the content that is added later.
     ///
     /// # Errors
     /// The table has no such name, or the node refuses.
@@ -218,7 +221,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.limited(("a request to share a table", Effect::Perhaps), operation).await
     }
 
-    /// Ends that. When this returns, no access of the other tenant can succeed any more.
+    /// Ends the sharing of the table with another tenant. When this returns, no access of the other tenant can succeed
+    /// any more.
     ///
     /// # Errors
     /// The table was not shared with this tenant, or the node refuses.
@@ -230,7 +234,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Opens a table that exists.
     ///
     /// # Errors
-    /// The object is gone, or no table, or [`TableError::OfOneHandle`].
+    /// The object is gone or is not a table, or [`TableError::OfOneHandle`].
     pub async fn open(
         pipeline: &Rc<Pipeline<E, C>>,
         head: ObjectRef,
@@ -275,24 +279,24 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             frozen: HashMap::new(),
             value_bytes_max: VALUE_BYTES_MAX,
         };
-        // The options of a handle are printed.
+        // The options of a handle are printed, so they do not contain the seed.
         let options = TableOptions { seed: None, ..options };
         Self { pipeline: Rc::clone(pipeline), head, options, seed, access, state: RefCell::new(state) }
     }
 
-    /// The object that names the table.
+    /// Returns the object that names the table.
     #[must_use]
     pub fn head(&self) -> ObjectRef {
         self.head
     }
 
-    /// How finely reads are guarded.
+    /// Returns how finely reads are guarded.
     #[must_use]
     pub fn grain(&self) -> Grain {
         self.options.grain
     }
 
-    /// The lease of [`TableOptions`].
+    /// Returns the lease of [`TableOptions`].
     #[must_use]
     pub fn lease(&self) -> Lifetime {
         self.options.lease

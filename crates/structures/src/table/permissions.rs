@@ -1,8 +1,8 @@
 //! The permissions that a client holds on a table's parts, each shared by many operations (Patronus §6.1).
 //!
-//! A permission is never extended. It is replaced by a new one in time, so none lives longer than a quarter of the
-//! table's lease. Much of what makes a client's death harmless rests on that: what a client began under a permission is
-//! over, one way or the other, soon after the permission's grant.
+//! A permission is never extended. A new one replaces it in time, so no permission lives longer than a quarter of the
+//! table's lease. Much of what makes a client's death harmless rests on that: each access that a client began under a
+//! permission has ended, with or without success, soon after the permission's grant.
 
 use super::shape::{SHARED_AT, SPLIT_BYTES};
 use super::sizes::ExtentShape;
@@ -16,10 +16,10 @@ use portcullis::{
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The most bytes that are read at a time: what one operation over UDP carries.
+/// Largest number of bytes that are read at a time: as many as one operation over UDP carries.
 const PIECE_BYTES: usize = 4096;
 
-/// A part of a table that permissions are over.
+/// A part of a table for which there are permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Part {
     Head,
@@ -34,7 +34,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// The extent that has the part.
+    /// Returns the extent that has the part.
     fn extent(self) -> Option<u32> {
         match self {
             Self::Head | Self::Subtable(_) => None,
@@ -44,7 +44,7 @@ impl Part {
     }
 }
 
-/// A block that may be read: where in its permission it is, and how long it is.
+/// A block that may be read: its offset in its permission, and its length.
 pub(super) struct Readable {
     pub permission: Rc<BarePermission>,
     pub offset: u64,
@@ -52,7 +52,7 @@ pub(super) struct Readable {
 }
 
 impl Readable {
-    /// `None`: the extent has no such block.
+    /// Finds a block under a permission. `None`: the extent has no such block.
     #[inline]
     fn new(permission: Rc<BarePermission>, part: Part, place: Place, shape: &ExtentShape) -> Option<Self> {
         let offset = match part {
@@ -74,7 +74,7 @@ pub(super) struct Permissions {
     blocks: HashMap<Place, Held>,
 }
 
-/// Permissions over single blocks that a handle keeps at the most.
+/// Largest number of permissions over single blocks that a handle keeps.
 const BLOCKS_HELD_MAX: usize = 4096;
 
 fn entry(list: &mut Vec<Held>, number: u32) -> &mut Held {
@@ -97,7 +97,7 @@ impl Permissions {
         }
     }
 
-    /// A permission that can still be used, and need not be replaced yet.
+    /// Returns a permission that can still be used, and need not be replaced yet.
     #[inline]
     fn fresh(&mut self, part: Part, now: Moment) -> Option<Rc<BarePermission>> {
         self.held(part).fresh(now)
@@ -120,7 +120,7 @@ impl Permissions {
         if self.blocks.len() < BLOCKS_HELD_MAX / 2 || half == 0 {
             return Vec::new();
         }
-        // In the same order in each run of a test.
+        // The order is the same in each run of a test.
         ends.sort_unstable();
         ends.truncate(half);
         ends.iter().filter_map(|(_, place)| self.blocks.remove(place)?.permission).collect()
@@ -135,7 +135,8 @@ impl Permissions {
         idle.filter_map(|(place, held)| Some((place, held.permission?))).collect()
     }
 
-    /// Takes the permissions over an extent that is gone, and over its parts. Those that operations use end with these.
+    /// Takes the permissions over an extent that is gone, and over its parts. Permissions that operations still use end
+    /// with those operations.
     pub fn take_extent(&mut self, extent: u32) -> Vec<Rc<BarePermission>> {
         let number = extent as usize;
         let listed = [self.extents.get_mut(number), self.claims.get_mut(number)];
@@ -147,7 +148,7 @@ impl Permissions {
         let blocks = self.blocks.iter_mut().filter(|(place, _)| place.extent == extent);
         let mut blocks: Vec<_> =
             blocks.filter_map(|(place, held)| Some((*place, held.permission.take()?))).collect();
-        // In the same order in each run of a test.
+        // The order is the same in each run of a test.
         blocks.sort_unstable_by_key(|(place, _)| *place);
         held.extend(blocks.into_iter().map(|(_, permission)| permission));
         held
@@ -170,13 +171,13 @@ impl Permissions {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// The permission over a part, if it can be used as it is.
+    /// Returns the permission over a part, if it can be used as it is.
     #[inline]
     pub(super) fn fresh(&self, part: Part) -> Option<Rc<BarePermission>> {
         self.state.borrow_mut().permissions.fresh(part, self.pipeline.now())
     }
 
-    /// A permission over a part of the table, as the handle may have it.
+    /// Returns a permission over a part of the table, from those that the handle has or a new one.
     pub(super) async fn permission(&self, part: Part) -> Result<Rc<BarePermission>, TableError> {
         loop {
             let now = self.pipeline.now();
@@ -190,7 +191,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     break;
                 }
             }
-            // Another operation of this pipeline is at it.
+            // Another operation of this pipeline is acquiring the permission.
             self.pipeline.anything().await?;
         }
         let done =
@@ -210,7 +211,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(permission)
     }
 
-    /// Acts under a permission over a part, and again under a new one where that has ended: then nothing has happened.
+    /// Calls `act` under a permission over a part, and again under a new one if the permission has ended: then the
+    /// first call had no effect.
     pub(super) async fn under<T>(
         &self,
         part: Part,
@@ -226,16 +228,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Whether the handle has another permission over a part by now. Where many operations fail under one permission, the first
-    /// has a new one acquired, and the others are not to have that one replaced too.
+    /// Whether the handle has another permission over a part by now. If many operations fail under one permission, the
+    /// first of them acquires a new one, and the others must not replace that one too.
     fn is_replaced(&self, part: Part, permission: &Rc<BarePermission>) -> bool {
         let mut state = self.state.borrow_mut();
         state.permissions.held(part).permission.as_ref().is_some_and(|held| !Rc::ptr_eq(held, permission))
     }
 
-    /// Reads bytes of a part. Long ones in pieces, each of which may be read under a permission of its own: where the network
-    /// is slow or loses packets, one permission might not last for all, and who began again with the first piece would do so for
-    /// ever.
+    /// Reads bytes of a part. Long spans are read in pieces, each of which may be read under a permission of its own:
+    /// if the network is slow or loses packets, one permission might not last for all, and an operation that began
+    /// again with the first piece would do so for ever.
     pub(super) async fn read_in(&self, part: Part, at: u64, length: usize) -> Result<Vec<u8>, TableError> {
         let piece = async |at: u64, length: usize| {
             self.under(part, async |permission| Ok(self.pipeline.read_bytes(permission, at, length).await?))
@@ -262,25 +264,27 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.under(part, async |permission| Ok(self.pipeline.write(permission, at, bytes).await?)).await
     }
 
-    /// Writes `new` to a word of a part if it holds `old`. Returns what it held.
+    /// Writes `new` to a word of a part if it holds `old`. Returns the word's old value.
     pub(super) async fn swap_in(&self, part: Part, at: u64, old: u64, new: u64) -> Result<u64, TableError> {
         let act = async |permission: &_| Ok(self.pipeline.compare_and_swap(permission, at, old, new).await?);
         self.under(part, act).await
     }
 
-    /// Adds one to a word of a part. Returns what it held.
+    /// Adds one to a word of a part. Returns the word's old value.
     pub(super) async fn count_in(&self, part: Part, at: u64) -> Result<u64, TableError> {
         self.under(part, async |permission| Ok(self.pipeline.fetch_and_add(permission, at, 1).await?)).await
     }
 
-    /// An object has a limited number of holders, and a tenant of permissions, and this client may be or have most of
-    /// them: it lets go of blocks that none of its operations uses, and waits a little for others to do the same.
+    /// Makes room for permissions. An object has a limited number of holders, and a tenant of permissions, and this
+    /// client may be or have most of them: it ends the permissions over blocks that none of its operations uses, and
+    /// waits a little for other clients to do the same.
     async fn make_way(&self, extent: u32) -> Result<(), TableError> {
         self.let_go(extent);
         Ok(self.pipeline.sleep(Lifetime(self.options.hold().0 / 16)).await?)
     }
 
-    /// Ends the permission to read a block, if no operation uses it: whoever gets the block next waits for its readers.
+    /// Ends the permission to read a block, if no operation uses it: the next client that gets the block waits for its
+    /// readers.
     pub(super) fn let_go_of_block(&self, place: Place) {
         let idle = self.state.borrow_mut().permissions.take_idle_block(place);
         idle.into_iter().for_each(|permission| self.pipeline.end(permission));
@@ -290,7 +294,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// has none.
     pub(super) fn let_go(&self, extent: u32) {
         let mut idle = self.state.borrow_mut().permissions.take_idle_blocks(extent);
-        // In the same order in each run of a test.
+        // The order is the same in each run of a test.
         idle.sort_unstable_by_key(|(place, _)| *place);
         idle.into_iter().for_each(|(_, permission)| self.pipeline.end(permission));
     }
@@ -313,7 +317,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 Err(error) if is_gone(&error) => error,
                 acquired => return acquired,
             };
-            // The extent was given back. Another one may have its number.
+            // The extent was given back. Another extent may have its number.
             let anew = self.extent_anew(number).await?;
             if anew.0 == object {
                 self.forget_extent(number);
@@ -323,10 +327,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// A request for a permission over a part of an extent.
+    /// Makes a request for a permission over a part of an extent.
     ///
     /// # Errors
-    /// As of an extent that is gone, where it has no such block.
+    /// The error of an extent that is gone, if the extent has no such block.
     fn ask_in_extent(
         &self,
         part: Part,
@@ -347,14 +351,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         })
     }
 
-    /// A request for a shared permission over a part of an object.
+    /// Makes a request for a shared permission over a part of an object.
     pub(super) fn ask(&self, object: ObjectRef, (offset, length): (u64, u64), rights: Rights) -> Acquire {
         let wait = Lifetime(self.options.lease.0 * 3);
         let ask = Acquire::object(object).part(offset, length).rights(rights);
         ask.shared().lifetime(self.options.hold()).wait(wait)
     }
 
-    /// A request for the right to split a subtable.
+    /// Makes a request for the right to split a subtable.
     pub(super) fn ask_for_split(&self, object: ObjectRef) -> Acquire {
         let lease = self.options.lease;
         Acquire::object(object)
@@ -364,7 +368,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             .wait(Lifetime(lease.0 * 3))
     }
 
-    /// The permission to read a slot's block. `None`: the block is gone, so the slot must have changed since.
+    /// Returns the permission to read a slot's block. `None`: the block is gone, so the slot must have changed since.
     pub(super) async fn permission_to_read(&self, slot: Slot) -> Result<Option<Readable>, TableError> {
         if self.options.blocks == BlockMemory::Chunks {
             return Ok(self.readable(slot));
@@ -388,7 +392,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// The same if it can be used as it is.
+    /// Returns the permission to read a slot's block, if it can be used as it is.
     #[inline]
     pub(super) fn readable(&self, slot: Slot) -> Option<Readable> {
         let state = &mut *self.state.borrow_mut();
@@ -405,7 +409,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Readable::new(permission, part, place, shape)
     }
 
-    /// The part whose permission covers a block.
+    /// Returns the part whose permission covers a block.
     #[inline]
     fn part_of_block(&self, place: Place) -> Part {
         match self.options.grain {
@@ -414,7 +418,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Goes on after an error that new permissions mend, or at the end of a pause of the tenant.
+    /// Returns if the caller can try again: after an error that new permissions mend, or at the end of a pause of the
+    /// tenant.
     ///
     /// # Errors
     /// Any other error.
@@ -426,7 +431,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if !error.wants_permission() {
             return Err(error);
         }
-        // What has expired is not used again. The others that the handle has are as good as before.
+        // A permission that has expired is not used again. The handle's other permissions are as good as before.
         if error == TableError::Session(Error::Revoked) {
             self.state.borrow_mut().permissions.forget();
         }
@@ -450,7 +455,7 @@ impl Access {
     }
 }
 
-/// Whether an object is gone that the head names: its client died, or was too slow, before it kept the object.
+/// Whether an object that the head names is gone: its client died, or was too slow, before it kept the object.
 pub(super) fn is_gone(error: &TableError) -> bool {
     matches!(error, TableError::Session(Error::Refused(Refusal::Gone)))
 }
@@ -467,7 +472,7 @@ pub(super) fn is_no_room(error: &TableError) -> bool {
     of_node || *error == TableError::Full || needs_room(error)
 }
 
-/// Whether an acquisition failed because others hold what was asked for.
+/// Whether an acquisition failed because others hold what was requested.
 pub(super) fn is_conflict(error: &Error) -> bool {
     matches!(error, Error::Refused(Refusal::Conflict))
 }

@@ -1,11 +1,12 @@
 //! Values in several blocks.
 //!
-//! A value that is too long for one block has pieces, and a first block that has their names. The pieces are claimed,
-//! written and of no more concern before the first block is written, and only the first block gets into a slot. So a reader
-//! finds all of a value or nothing of it.
+//! A value that is too long for one block has pieces, and a first block that has their names. The pieces are claimed
+//! and written, and their permissions ended, before the first block is written, and only the first block gets into a
+//! slot. So a reader finds all of a value or nothing of it.
 //!
-//! While a value is written, its client renews the claim of the first block again and again. A sweep spares the pieces of a
-//! first block that is in a slot, or whose claim is renewed. What a dead client leaves is renewed no more, and goes.
+//! While a value is written, its client renews the claim of the first block repeatedly. A sweep spares the pieces of a
+//! first block that is in a slot, or whose claim is renewed. No client renews the claims that a dead client leaves, so
+//! a sweep frees those blocks.
 
 use super::blocks::Claimed;
 use super::find::{Attempt, Found, Retry};
@@ -18,16 +19,16 @@ use crate::pipeline::join;
 use portcullis::{Acquire, Clock, Error, Lifetime, VerbsEndpoint};
 use std::rc::Rc;
 
-/// Pieces that are written or read at a time: they are in the arena together.
+/// Number of pieces that are written or read at a time: they are in the arena together.
 const PIECES_AT_ONCE: usize = 8;
 
-/// A value as the block of its key has it.
+/// The part of a value that is in the block of its key.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Value {
     /// The names of the pieces that come before `rest`.
     pub pieces: Vec<Slot>,
     pub rest: Vec<u8>,
-    /// How often the claim of the key's block was renewed.
+    /// Number of times that the claim of the key's block was renewed.
     pub renewals: u8,
 }
 
@@ -38,16 +39,16 @@ impl Value {
     }
 }
 
-/// How a value is laid out over blocks.
+/// The layout of a value over blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Layout {
     pieces: usize,
-    /// Bytes of the value in each piece.
+    /// Number of bytes of the value in each piece.
     bytes_of_each: usize,
 }
 
 impl Layout {
-    /// `longest`: the most bytes of a block.
+    /// Computes the layout. `longest`: the most bytes of a block.
     fn new(key_bytes: usize, value_bytes: usize, longest: u64) -> Self {
         let whole = Self { pieces: 0, bytes_of_each: 0 };
         let piece = piece_bytes(value_bytes).min(longest);
@@ -62,13 +63,14 @@ impl Layout {
         self.pieces * self.bytes_of_each
     }
 
-    /// Bytes of the block that a slot names.
+    /// Returns the number of bytes of the block that a slot names.
     fn first_bytes(&self, key_bytes: usize, value_bytes: usize) -> u64 {
         block::bytes_of(key_bytes, self.pieces, value_bytes - self.bytes_in_pieces())
     }
 }
 
-/// Bytes of the largest block that a key and its value take. What a removed key took goes to others of as many bytes first.
+/// Returns the number of bytes of the largest block that a key and its value take. The memory of a removed key is used
+/// first for others of as many bytes.
 #[must_use]
 pub fn block_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
     let layout = Layout::new(key_bytes, value_bytes, u64::MAX);
@@ -76,7 +78,7 @@ pub fn block_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
     if layout.pieces == 0 { first } else { first.max(piece_bytes(value_bytes)) }
 }
 
-/// Bytes of all blocks that a key and its value take.
+/// Returns the number of bytes of all blocks that a key and its value take.
 #[must_use]
 pub fn stored_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
     let layout = Layout::new(key_bytes, value_bytes.min(LONG_VALUE_BYTES_MAX), u64::MAX);
@@ -104,7 +106,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let layout = Layout::new(content.key.len(), content.value.len(), longest);
         let mut first = self.claim(layout.first_bytes(content.key.len(), content.value.len())).await?;
         if let Err(error) = self.write_all(content, layout, &mut first).await {
-            // Where this fails as well, a sweep finds the blocks.
+            // If this fails as well, a sweep finds the blocks.
             let _ = self.give_back(first).await;
             return Err(error);
         }
@@ -159,7 +161,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Renews the claim of a first block whose client has been at work for a while.
+    /// Renews the claim of a first block whose client has been writing for a while.
     ///
     /// # Errors
     /// [`Error::Expired`]: a sweep has freed the block.
@@ -182,18 +184,19 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Gets a permission to write a first block whose claim was renewed: the one that came with the claim ends too soon.
+    /// Acquires a permission to write a first block whose claim was renewed: the one that came with the claim ends too
+    /// soon.
     async fn write_again(&self, first: &mut Claimed) -> Result<(), TableError> {
         let (object, shape) = self.extent(first.place.extent).await?;
         let ask = self.ask_to_write(object, &shape, first.place);
-        // Where a block has one holder, that is this client, until its permission ends.
+        // If a block may have only one holder, the holder is this client, until its permission ends.
         let ask = Acquire { wait: Lifetime(self.options.lease.0 * 2), ..ask };
         let permission = Rc::new(self.pipeline.acquire(ask).await?);
         self.pipeline.end(std::mem::replace(&mut first.permission, permission));
         self.renew(first).await
     }
 
-    /// Frees the pieces of a value that no slot leads to any more. Nobody waits for that.
+    /// Frees the pieces of a value to which no slot leads any more. Does not wait for the result.
     pub(super) async fn free_pieces(&self, pieces: &[Slot]) -> Result<(), TableError> {
         for piece in pieces {
             self.pipeline.note_step();
@@ -203,15 +206,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// All bytes of a value whose first block has this name. `None`: a piece's block was used again, so the slot that leads to the
-    /// value must have changed since.
+    /// Reads all bytes of a value whose first block has this name. `None`: a piece's block was used again, so the slot
+    /// that leads to the value must have changed since.
     pub(super) async fn whole(&self, value: &Value, first: Slot) -> Result<Option<Vec<u8>>, TableError> {
         if value.pieces.is_empty() {
             return Ok(Some(value.rest.clone()));
         }
         let mut bytes = Vec::new();
         for some in value.pieces.chunks(PIECES_AT_ONCE) {
-            // An attempt that comes to nothing comes again only where another client has written another whole value.
+            // A failed attempt is repeated only if another client has written another whole value.
             self.pipeline.note_step();
             let read = join(some.iter().map(|piece| self.read_piece(*piece, first))).await;
             for (name, piece) in some.iter().zip(read) {
@@ -228,13 +231,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(Some(bytes))
     }
 
-    /// The same of a value that was found.
+    /// Reads all bytes of a value that was found.
     pub(super) async fn whole_of(&self, found: &Found) -> Attempt<Vec<u8>> {
         let whole = self.whole(&found.value, found.slot).await?;
         Ok(whole.ok_or(Retry::Stale(found.at, found.slot)))
     }
 
-    /// The bytes of a piece. `None`: its block was used again.
+    /// Reads the bytes of a piece. `None`: its block was used again.
     async fn read_piece(&self, name: Slot, first: Slot) -> Result<Option<Vec<u8>>, TableError> {
         loop {
             match self.read_block(name).await {

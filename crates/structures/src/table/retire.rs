@@ -1,18 +1,19 @@
-//! Extents that go back to the node.
+//! The return of extents to the node.
 //!
-//! An extent goes only when none of its blocks is claimed, and then nobody can claim one any more:
+//! An extent is given back only when none of its blocks is claimed, and no client can claim one any more:
 //!
-//! 1. The client retires all blocks, each with a COMPARE_AND_SWAP from a free claim. Where another client has claimed a
+//! 1. The client retires all blocks, each with a COMPARE_AND_SWAP from a free claim. If another client has claimed a
 //!    block, or retires the extent as well, the client restores those that it has retired.
-//! 2. It takes the extent's record in the head, within a lease of the first step. From then on the extent is none.
-//! 3. It writes into the record which versions the blocks have had, frees the object, and writes that the number is vacant.
+//! 2. It takes the extent's record in the head, within a lease of the first step. From then on the extent does not
+//!    exist.
+//! 3. It records which versions the blocks have had, frees the object, and marks the number as vacant.
 //!
-//! A client that dies in the first step leaves retired blocks. A sweep restores a block that was retired at both of its looks:
-//! the client can no longer take the record then. One that dies later leaves a record that nobody completes, and a sweep does
-//! the rest.
+//! A client that dies in the first step leaves retired blocks. A sweep restores a block that was retired at both of its
+//! looks: the client can no longer take the record then. A client that dies later leaves a record that no client
+//! completes, and a sweep does the remaining steps.
 //!
-//! The node frees the object when the last permission over it ends: so a reader that holds one reads old bytes, under a version
-//! that no slot names any more.
+//! The node frees the object when the last permission over it ends. So a reader that holds such a permission reads old
+//! bytes, under a version that no slot names any more.
 
 use super::extents::{ExtentRecord, record_of, vacant_record};
 use super::permissions::{Part, is_gone};
@@ -25,18 +26,19 @@ use portcullis::{Clock, Lifetime, Moment, ObjectRef, Rights, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::rc::Rc;
 
-/// Blocks that are retired at a time.
+/// Number of blocks that are retired at a time.
 const RETIRED_AT_ONCE: usize = 256;
-/// Bytes of claims that are read at a time.
+/// Number of bytes of claims that are read at a time.
 const READ_BYTES: usize = 4096;
-/// A look at all extents for some that nobody uses takes one of so many parts of a client's time at the most.
+/// A search of all extents for unused ones takes at most one in this many parts of a client's time.
 const LOOKS_PART: u64 = 20;
-/// Extents that are given back at a time: memory that others have permissions on is not there at once.
+/// Number of extents that are given back at a time: memory on which other clients have permissions does not become free
+/// at once.
 const GIVEN_BACK_AT_ONCE: usize = 8;
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// Gives some extents back to the node that have no block in use: first among those in which this client has freed blocks,
-    /// and now and then among all. Returns whether there were any.
+    /// Gives some extents that have no block in use back to the node: first among those in which this client has freed
+    /// blocks, and now and then among all. Returns whether there were any.
     pub(super) async fn give_back_unused(&self) -> Result<bool, TableError> {
         let now = self.pipeline.now();
         let idle = self.state.borrow_mut().blocks.take_idle(None, now);
@@ -115,7 +117,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(retired)
     }
 
-    /// Makes a retired block one that can be claimed.
+    /// Makes a retired block claimable again.
     pub(super) async fn restore(&self, place: Place, retired: Claim) -> Result<bool, TableError> {
         let (at, restored) = (u64::from(place.block) * 8, retired.restored());
         match self.swap_in(Part::Claims(place.extent), at, retired.0, restored.0).await {
@@ -124,7 +126,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// The steps after an extent's record was taken. What is not done until `until` is left to a sweep.
+    /// Does the steps after an extent's record was taken. A step that is not done until `until` is left to a sweep.
     async fn finish_retirement(
         &self,
         number: u32,
@@ -151,8 +153,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Completes what a dead client has left half done under an extent's number: its object, if there is one, is freed, and
-    /// the number is vacant. Returns whether nobody was quicker.
+    /// Completes a change that a dead client has left half done under an extent's number: its object, if there is one,
+    /// is freed, and the number becomes vacant. Returns false if another client was quicker.
     pub(super) async fn reclaim_number(&self, number: u32, left: &ExtentRecord) -> Result<bool, TableError> {
         let until = self.claimed_until(self.pipeline.now());
         if !self.take_record(number, left, until).await? {
@@ -167,7 +169,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(true)
     }
 
-    /// The last version that a block of an extent has had which nobody uses any more.
+    /// Returns the last version of the blocks of an extent that no client uses any more.
     async fn last_version(
         &self,
         object: ObjectRef,
@@ -176,7 +178,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<Version, TableError> {
         loop {
             match self.try_last_version(object, blocks, base).await {
-                // Then its client had come so far that the record says it.
+                // In this case the dead client had already written the version into the record.
                 Err(error) if is_gone(&error) => return Ok(base),
                 Err(error) => self.mend(error).await?,
                 last => return last,

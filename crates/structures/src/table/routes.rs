@@ -1,6 +1,7 @@
-//! What a client remembers of the directory: which subtable to begin with.
+//! A client's copy of the directory: the subtables at which its searches begin.
 //!
-//! It may be out of date. Each bucket's header says whether a key is there, and links lead on from where it is not.
+//! The copy may be out of date. Each bucket's header shows whether a key is there, and links lead on from a bucket that
+//! does not have it.
 
 use super::words::mask;
 
@@ -8,7 +9,7 @@ use super::words::mask;
 #[derive(Debug)]
 pub(super) struct Routes {
     depth: u32,
-    /// The subtable of each suffix of `depth` bits, and how many of these bits chose it.
+    /// The subtable of each suffix of `depth` bits, and the number of these bits that chose it.
     entries: Vec<(u32, u32)>,
 }
 
@@ -19,13 +20,13 @@ impl Default for Routes {
 }
 
 impl Routes {
-    /// The subtable to begin with.
+    /// Returns the subtable at which a search begins.
     #[inline]
     pub fn of(&self, suffix: u32) -> u32 {
         self.entries[(suffix & mask(self.depth)) as usize].0
     }
 
-    /// Keys whose hashes end with these `depth` bits are in `subtable`, or in one that was split off it.
+    /// Learns that keys whose hashes end with these `depth` bits are in `subtable`, or in one that was split off it.
     pub fn learn(&mut self, suffix: u32, depth: u32, subtable: u32) {
         while self.depth < depth {
             self.entries.extend_from_within(..);

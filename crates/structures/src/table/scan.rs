@@ -1,4 +1,4 @@
-//! Going through a table: its keys, how many there are, what it takes.
+//! Scans of a table: its keys and their number.
 
 use super::block::{self, Content};
 use super::find::{Attempts, Bucket, Named, Retry, SlotAt, View};
@@ -11,21 +11,21 @@ use crate::pipeline::join;
 use portcullis::{Clock, Effect, Error, Moment, VerbsEndpoint};
 use std::ops::ControlFlow;
 
-/// Buckets that one read takes.
+/// Number of buckets that one read takes.
 const BUCKETS_AT_ONCE: u32 = 64;
 
-/// A key, as a look at the table finds it.
+/// A key, as a scan of the table finds it.
 pub(super) struct Item<'a> {
     pub key: &'a [u8],
-    /// The value. If values of several blocks are not wanted: what the first block has of it.
+    /// The value. If values of several blocks are not wanted: the part that is in the first block.
     pub value: &'a [u8],
-    /// Bytes of the value.
+    /// Number of bytes of the value.
     pub length: usize,
     pub expires: Option<Moment>,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// The values of several keys, which are looked up at once. The results are in the keys' order.
+    /// Returns the values of several keys, which are looked up at once. The results are in the keys' order.
     ///
     /// # Errors
     /// As [`Table::get`].
@@ -43,8 +43,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Looks several keys up in two round trips: with one doorbell for all buckets, and one for all blocks. Returns the
-    /// places of the keys for which that was not enough: permissions are to be acquired first, others are changing the
-    /// slots, two keys have one fingerprint.
+    /// places of the keys for which that was not enough: permissions are to be acquired first, other clients are
+    /// changing the slots, or two keys have one fingerprint.
     async fn get_at_once(
         &self,
         keys: &[&[u8]],
@@ -88,8 +88,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(left)
     }
 
-    /// Hands each key and its value to `each`, in no order. A key that is there all the time comes exactly once. One
-    /// that comes or goes meanwhile comes once or not at all, unless it is removed and inserted again.
+    /// Hands each key and its value to `each`, in no order. A key that is in the table all the time is handed over
+    /// exactly once. A key that is inserted or removed meanwhile is handed over once or not at all, unless it is
+    /// removed and inserted again.
     ///
     /// # Errors
     /// As [`Table::get`].
@@ -101,7 +102,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.try_for_each(each).await
     }
 
-    /// As [`Table::for_each`], until `each` breaks off. Nothing more of the table is read then.
+    /// Hands keys and values to `each` as [`Table::for_each`] does, until `each` breaks off. After that no more of the
+    /// table is read.
     ///
     /// # Errors
     /// As [`Table::get`].
@@ -141,7 +143,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             };
             let mut visits = vec![self.first_visit()];
             while let Some(next) = visits.pop() {
-                // It goes on to its end.
+                // The closure never breaks off, so the look goes on to its end.
                 let _ = self.look_at(next, &mut visits, false, &mut see).await?;
             }
             Ok(())
@@ -149,8 +151,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.limited(("a look at a whole table", Effect::Nothing), operation).await
     }
 
-    /// Hands what is in the wanted buckets of a subtable to `see`, also keys whose time has come, until it breaks off. Adds what
-    /// was split off them to what is still to be visited. `whole`: values are wanted, also those of several blocks.
+    /// Hands the keys in the wanted buckets of a subtable to `see`, including keys that have expired, until `see`
+    /// breaks off. Adds the buckets that were split off them to those still to be visited. `whole`: values are wanted,
+    /// including those of several blocks.
     pub(super) async fn look_at(
         &self,
         (subtable, wanted): (u32, Vec<bool>),
@@ -190,7 +193,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let value = match Box::pin(self.whole(&Value::of(content), slot)).await? {
             Some(value) => Some(value),
-            // It was replaced or removed meanwhile.
+            // The key was replaced or removed meanwhile.
             None => self.get_now(key).await?,
         };
         Ok(value.map_or(ControlFlow::Continue(()), |value| {
@@ -198,7 +201,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }))
     }
 
-    /// How many keys there are. Keys that come or go meanwhile may be counted or not.
+    /// Counts the keys. Keys that are inserted or removed meanwhile may be counted or not.
     ///
     /// # Errors
     /// As [`Table::get`].
@@ -208,12 +211,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(count)
     }
 
-    /// What a look at the whole table begins with: all buckets of the first subtable.
+    /// Returns the start of a scan of the whole table: all buckets of the first subtable.
     pub(super) fn first_visit(&self) -> (u32, Vec<bool>) {
         (0, vec![true; self.options.buckets() as usize])
     }
 
-    /// Reads the wanted buckets of a subtable, and adds what was split off them to what is still to be visited.
+    /// Reads the wanted buckets of a subtable, and adds the buckets that were split off them to those still to be
+    /// visited.
     pub(super) async fn visit(
         &self,
         subtable: u32,
@@ -222,7 +226,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<Vec<Bucket>, TableError> {
         let mut buckets = self.read_buckets(subtable).await?;
         buckets.retain(|bucket| wanted[bucket.number as usize]);
-        // The links are read after the headers, so there is one for each split that a header tells of.
+        // The links are read after the headers, so there is one for each split that a header shows.
         let links = self.links(subtable).await?;
         let deepest = buckets.iter().map(|bucket| bucket.header.depth()).max().unwrap_or(0);
         for depth in links.birth_depth..deepest {
@@ -236,7 +240,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(buckets)
     }
 
-    /// All buckets of a subtable.
+    /// Reads all buckets of a subtable.
     pub(super) async fn read_buckets(&self, subtable: u32) -> Result<Vec<Bucket>, TableError> {
         let mut buckets = Vec::with_capacity(self.options.buckets() as usize);
         for first in (0..self.options.buckets()).step_by(BUCKETS_AT_ONCE as usize) {
@@ -249,11 +253,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(buckets)
     }
 
-    /// The block of a slot. If the slot has changed since, the block that it names now, or those that the same slots of
-    /// the subtables name which the bucket was split into. Each comes with its bucket's header.
+    /// Reads the block of a slot. If the slot has changed since, reads the block that it names now, or the blocks that
+    /// the same slots name in the subtables into which the bucket was split. Returns each block with its bucket's
+    /// header.
     ///
     /// # Errors
-    /// [`TableError::Damaged`]: a slot goes on naming a block that is another's, for longer than any change takes.
+    /// [`TableError::Damaged`]: a slot continues to name a block of another key, for longer than any change takes.
     async fn read_current(
         &self,
         bucket: &Bucket,
@@ -285,7 +290,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// What is now where a slot was.
+    /// Returns the slots that are now in the place of a slot.
     async fn slots_now(&self, before: &Bucket, at: SlotAt) -> Result<Vec<(BucketHeader, Slot)>, TableError> {
         let mut slots = Vec::new();
         let mut visits = vec![(at.subtable, before.header.depth())];

@@ -1,4 +1,4 @@
-//! Where everything of a table lies: the head object, subtables, extents.
+//! The layout of a table: the head object, subtables, extents.
 
 use super::TableError;
 use super::words::EXTENTS_MAX;
@@ -9,72 +9,74 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PCTABLE2");
-/// Bytes of a word.
+/// Number of bytes of a word.
 pub(super) const WORD: u64 = 8;
-/// Bytes of a bucket: seven slots and the header.
+/// Number of bytes of a bucket: seven slots and the header.
 pub(super) const BUCKET_BYTES: usize = 64;
-/// Slots of a bucket.
+/// Number of slots of a bucket.
 pub(super) const SLOTS: usize = 7;
-/// Buckets of a group: a main bucket, the overflow bucket of both, a main bucket.
+/// Number of buckets of a group: a main bucket, the overflow bucket of both, a main bucket.
 const GROUP_BUCKETS: u32 = 3;
-/// Bytes of a combined bucket, which one read takes: a main bucket and its overflow bucket.
+/// Number of bytes of a combined bucket, which one read takes: a main bucket and its overflow bucket.
 pub(super) const COMBINED_BYTES: u32 = 128;
 const _: () = assert!(COMBINED_BYTES as usize == 2 * BUCKET_BYTES);
 /// The greatest depth that a directory may have.
 pub(super) const DEPTH_LIMIT: u32 = 24;
-/// The most bytes of a key.
+/// Largest number of bytes of a key.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
-/// The most bytes of a value, unless a handle is told to take longer ones.
+/// Largest number of bytes of a value, unless a handle is set to accept longer ones.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
-/// The most bytes of a value that a handle can be told to take.
+/// Largest number of bytes of a value that a handle can be set to accept.
 pub const LONG_VALUE_BYTES_MAX: usize = 128 << 20;
 
-/// How finely the permissions are that a get reads blocks under.
+/// The grain of the permissions under which a get reads blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Grain {
     /// One permission for each block (Patronus §6.1).
     Block,
-    /// One permission over each extent. Nothing of another table or tenant is in it.
+    /// One permission over each extent. An extent contains no data of another table or tenant.
     #[default]
     Extent,
 }
 
-/// What memory a table's blocks are in.
+/// The memory in which a table's blocks lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BlockMemory {
     /// Objects of the node, which clients share.
     #[default]
     Objects,
     /// Chunks of the session that makes the table (OneSidedMW). No message goes to the node for a block, and memory of
-    /// removed keys goes back to the node chunk by chunk. A chunk's keys work on its holder's queue pairs only: so only the
-    /// handle that makes the table can use it, and its values go with its session.
+    /// removed keys goes back to the node chunk by chunk. A chunk's keys work on its holder's queue pairs only. So only
+    /// the handle that makes the table can use it, and its values are lost with its session.
     Chunks,
 }
 
-/// How a table is made.
+/// The options of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableOptions {
-    /// What memory the blocks are in.
+    /// The memory in which the blocks lie.
     pub blocks: BlockMemory,
-    /// How finely reads are guarded. Blocks in chunks have the grain of a chunk, whatever this says.
+    /// The grain of reads. Blocks in chunks have the grain of a chunk, whatever this option is.
     pub grain: Grain,
-    /// How long a client's death in the middle of a change can hold up others, who need the same change: no longer than
-    /// twice this. The right to split a subtable lives so long, and other permissions a quarter of it.
+    /// Limit on how long a client's death in the middle of a change can hold up other clients that need the same
+    /// change: at most twice this time. The right to split a subtable lives for a lease, and other permissions for a
+    /// quarter of it.
     ///
-    /// Over UDP an operation whose packets are lost takes 60 ms, and a value is read under one permission. So where packets are
-    /// lost often, a lease has at least half a second.
+    /// Over UDP an operation whose packets are lost takes 60 ms, and a value is read under one permission. So if
+    /// packets are lost often, a lease must be at least half a second.
     pub lease: Lifetime,
-    /// Groups of buckets of a subtable: each has room for 21 keys.
+    /// Number of groups of buckets of a subtable: each has room for 21 keys.
     pub groups: u32,
     /// The table has at most two to this power subtables.
     pub depth_max: u32,
-    /// What the hashes of keys depend on. `None`: a number that is drawn when the table is made.
+    /// The seed of the hashes of keys. `None`: a number that is drawn when the table is made.
     ///
-    /// A program that knows the seed can choose keys that share their buckets, until a subtable has no room for anybody's key.
-    /// So a table whose keys come from others has a drawn seed. A given one makes an experiment the same again.
+    /// A program that knows the seed can choose keys that share their buckets, until a subtable has no room for the
+    /// keys of any client. So a table whose keys come from others must have a drawn seed. A given seed makes an
+    /// experiment repeatable.
     pub seed: Option<u64>,
-    /// How long the table is kept when no client has a permission on it, which is so in every pause of a lease. [`Keep::No`] is
-    /// refused with [`TableError::NotKept`].
+    /// Time for which the table is kept while no client has a permission on it, which is so in every pause of a lease.
+    /// [`Keep::No`] is refused with [`TableError::NotKept`].
     pub keep: Keep,
 }
 
@@ -107,18 +109,18 @@ struct OptionsWire {
     check: U64,
 }
 
-/// Where in the head the global depth is.
+/// Offset of the global depth in the head.
 pub(super) const GLOBAL_DEPTH_AT: u64 = 64;
-/// Where in the head the number of subtables is that were ever begun.
+/// Offset in the head of the number of subtables that were ever begun.
 pub(super) const SUBTABLES_AT: u64 = 72;
-/// Where in the head the number of extents is that were ever begun.
+/// Offset in the head of the number of extents that were ever begun.
 pub(super) const EXTENTS_AT: u64 = 80;
-/// Where in the head the number of extents is that were given back, or made in the place of such ones.
+/// Offset in the head of the number of extents that were given back, or made in the place of such ones.
 pub(super) const CHANGES_AT: u64 = 88;
 const DIRECTORY_AT: u64 = 128;
 
 impl TableOptions {
-    /// How many bytes of the head say this.
+    /// Number of bytes of the head that hold the options.
     pub(super) const BYTES: usize = size_of::<OptionsWire>();
 
     /// # Errors
@@ -134,7 +136,7 @@ impl TableOptions {
         if self.keep == Keep::No { Err(TableError::NotKept) } else { Ok(()) }
     }
 
-    /// The seed that is asked for, or one that is drawn.
+    /// Returns the given seed, or draws one.
     ///
     /// # Errors
     /// [`TableError::NoRandomness`].
@@ -142,12 +144,12 @@ impl TableOptions {
         self.seed.map_or_else(|| getrandom::u64().map_err(|_| TableError::NoRandomness), Ok)
     }
 
-    /// What the head says of the table: the options, with this seed.
+    /// Encodes the options with this seed for the head.
     pub(super) fn to_bytes(self, seed: u64) -> [u8; Self::BYTES] {
         let (keep, keep_for) = keep_to_words(self.keep);
         let mut wire = OptionsWire {
             magic: U64::new(MAGIC),
-            // One word for both: a program that knows no blocks in chunks takes such a table for none.
+            // One word holds both: a program that does not know blocks in chunks then rejects such a table.
             blocks_and_grain: U32::new(match (self.blocks, self.grain) {
                 (BlockMemory::Objects, Grain::Block) => 0,
                 (BlockMemory::Objects, Grain::Extent) => 1,
@@ -166,7 +168,7 @@ impl TableOptions {
         zerocopy::transmute!(wire)
     }
 
-    /// The options that a head says, and the seed.
+    /// Decodes the options and the seed from a head.
     ///
     /// # Errors
     /// [`TableError::NotATable`].
@@ -197,8 +199,8 @@ impl TableOptions {
         options.check().map(|()| (options, wire.seed.get()))
     }
 
-    /// How long a shared permission lives: so much shorter than the right to split that a client that takes a split over
-    /// has most of its own right left when all others' permissions have ended.
+    /// Returns the time for which a shared permission lives. It is much shorter than the right to split: a client that
+    /// takes a split over has most of its own right left when all others' permissions have ended.
     pub(super) fn hold(&self) -> Lifetime {
         Lifetime(self.lease.0 / 4)
     }
@@ -232,7 +234,7 @@ impl TableOptions {
         bucket_at(self.buckets())
     }
 
-    /// The first bucket of a combined bucket; the second follows it.
+    /// Returns the first bucket of a combined bucket; the second follows it.
     #[inline]
     pub(super) fn combined(choice: u32) -> u32 {
         choice / 2 * GROUP_BUCKETS + choice % 2
@@ -243,35 +245,35 @@ impl TableOptions {
         bucket % GROUP_BUCKETS != 1
     }
 
-    /// How many combined buckets a subtable has.
+    /// Returns the number of combined buckets of a subtable.
     pub(super) fn choices(&self) -> u32 {
         self.groups * 2
     }
 }
 
-/// Bytes at the start of a subtable that only the client that splits it may write.
+/// Number of bytes at the start of a subtable that only the client that splits it may write.
 pub(super) const SPLIT_BYTES: u64 = 64;
-/// Where in a subtable the rest starts, which clients share.
+/// Offset in a subtable of the rest, which clients share.
 pub(super) const SHARED_AT: u64 = SPLIT_BYTES;
-/// Where in a subtable the number of its parent is, plus one.
+/// Offset in a subtable of the number of its parent, plus one.
 pub(super) const PARENT_AT: u64 = SHARED_AT;
-/// Where in a subtable its depth at its birth is.
+/// Offset in a subtable of its depth when it was made.
 pub(super) const BIRTH_DEPTH_AT: u64 = SHARED_AT + 8;
-/// Where in a subtable the numbers of its children are, plus one, by the depth of the split.
+/// Offset in a subtable of the numbers of its children, plus one, by the depth of the split.
 const CHILDREN_AT: u64 = SHARED_AT + 16;
-/// Bytes of the shared record, up to the last child.
+/// Number of bytes of the shared record, up to the last child.
 pub(super) const SHARED_RECORD_BYTES: usize = 16 + DEPTH_LIMIT as usize * 8;
 const BUCKETS_AT: u64 = 320;
 
 const _: () = assert!(CHILDREN_AT + DEPTH_LIMIT as u64 * WORD <= BUCKETS_AT);
 const _: () = assert!(BUCKETS_AT.is_multiple_of(BUCKET_BYTES as u64));
 
-/// Where in a subtable a child's number is.
+/// Returns the offset in a subtable of a child's number.
 pub(super) fn child_at(depth: u32) -> u64 {
     CHILDREN_AT + u64::from(depth) * WORD
 }
 
-/// Where in a subtable a bucket is.
+/// Returns the offset in a subtable of a bucket.
 #[inline]
 pub(super) fn bucket_at(bucket: u32) -> u64 {
     BUCKETS_AT + u64::from(bucket) * BUCKET_BYTES as u64

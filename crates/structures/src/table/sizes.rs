@@ -1,4 +1,4 @@
-//! The sizes of blocks, and how an extent is cut into blocks of one size.
+//! The sizes of blocks, and the division of an extent into blocks of one size.
 //!
 //! The bytes of an extent depend on its number alone, never on the size of its blocks. So the memory of an extent without
 //! blocks in use serves blocks of any other size. Values that are longer than [`WHOLE_BYTES_MAX`] lie in several blocks.
@@ -6,33 +6,33 @@
 use super::shape::WORD;
 use super::words::{BLOCKS_MAX, EXTENTS_MAX};
 
-/// Bytes of the smallest block.
+/// Number of bytes of the smallest block.
 const BLOCK_BYTES_MIN: u64 = 64;
-/// Steps from one power of two to the next.
+/// Number of steps from one power of two to the next.
 const STEPS: u64 = 8;
-/// Up to so many blocks of an extent, each number has a class.
+/// Largest number of blocks of an extent up to which each number has a class.
 const FEW: u64 = 16;
-/// Pages of a node that an extent takes, without the bytes that the node has before an object.
+/// Number of bytes that the node has before an object: they are part of the pages that an extent takes.
 const BEFORE_BYTES: u64 = 64;
-/// Bytes of the smallest extents, with what the node has before them.
+/// Number of bytes of the smallest extents, including the node's bytes before them.
 const EXTENT_PAGES_BYTES: u64 = 256 << 10;
-/// So many extents have one size. The next ones are twice as long, so that a large table needs no more numbers.
+/// Number of extents that have one size. The next ones are twice as long, so that a large table needs no more numbers.
 const EXTENTS_OF_A_SIZE: u32 = EXTENTS_MAX / 8;
 
-/// The most bytes of a block that has a whole value. A longer value lies in pieces.
+/// Largest number of bytes of a block that has a whole value. A longer value lies in pieces.
 pub(super) const WHOLE_BYTES_MAX: u64 = PIECE_BYTES;
-/// Bytes of the pieces of a value of up to [`MANY_BYTES`], and of a longer one.
+/// Number of bytes of the pieces of a value of up to [`MANY_BYTES`], and of a longer one.
 const PIECE_BYTES: u64 = block_of(8);
 const LONG_PIECE_BYTES: u64 = block_of(4);
 const MANY_BYTES: usize = 1 << 20;
-/// The sizes of blocks in which there can be pieces.
+/// Sizes of the blocks in which there can be pieces.
 pub(super) const PIECE_BLOCKS: [u64; 2] = [PIECE_BYTES, LONG_PIECE_BYTES];
 
 const fn claims_bytes(blocks: u64) -> u64 {
     (blocks * WORD).next_multiple_of(64)
 }
 
-/// How many blocks of so many bytes an extent has room for, beside their claims.
+/// Returns the number of blocks of `block_bytes` bytes for which an extent has room, beside their claims.
 const fn blocks_in(extent_bytes: u64, block_bytes: u64) -> u64 {
     let mut blocks = extent_bytes / (block_bytes + WORD);
     while claims_bytes(blocks) + blocks * block_bytes > extent_bytes {
@@ -41,17 +41,17 @@ const fn blocks_in(extent_bytes: u64, block_bytes: u64) -> u64 {
     blocks
 }
 
-/// Bytes of each of so many blocks that fill the smallest extent.
+/// Returns the number of bytes of each of `blocks` blocks that fill the smallest extent.
 const fn block_of(blocks: u64) -> u64 {
     (EXTENT_PAGES_BYTES - BEFORE_BYTES - claims_bytes(blocks)) / blocks / WORD * WORD
 }
 
-/// The nominal size of a class: eighths of powers of two.
+/// Returns the nominal size of a class: eighths of powers of two.
 const fn nominal(step: u64) -> u64 {
     ((STEPS + step % STEPS) << (step / STEPS)) * (BLOCK_BYTES_MIN / STEPS)
 }
 
-/// Writes the sizes of the classes, ascending and each once, and returns how many there are.
+/// Writes the sizes of the classes, ascending and each once, and returns their number.
 const fn fill(sizes: &mut [u32]) -> usize {
     let (mut count, mut step, mut last) = (0, 0, 0);
     let mut few = FEW;
@@ -79,8 +79,8 @@ const fn fill(sizes: &mut [u32]) -> usize {
 
 const CLASSES: usize = fill(&mut []);
 
-/// Bytes of the blocks of each class: eighths of powers of two, each widened to what as many blocks leave of an extent; and
-/// then the sixteenth of an extent, the fifteenth, up to the whole.
+/// Sizes in bytes of the blocks of each class. The first sizes are eighths of powers of two, each widened to the size
+/// at which as many blocks fill the extent. Then follow the sixteenth of an extent, the fifteenth, up to the whole.
 const SIZES: [u32; CLASSES] = {
     let mut sizes = [0; CLASSES];
     fill(&mut sizes);
@@ -92,7 +92,7 @@ const SIZES: [u32; CLASSES] = {
 pub(super) struct SizeClass(u8);
 
 impl SizeClass {
-    /// The smallest class with room for so many bytes, which are no more than an extent has.
+    /// Returns the smallest class with room for `bytes` bytes, which are no more than an extent has.
     pub fn of(bytes: u64) -> Self {
         let class = SIZES.partition_point(|size| u64::from(*size) < bytes);
         Self(u8::try_from(class).ok().filter(|_| class < CLASSES).expect("no block is longer than an extent"))
@@ -106,26 +106,26 @@ impl SizeClass {
         self.0.into()
     }
 
-    /// Bytes of a block of this class.
+    /// Returns the number of bytes of a block of this class.
     pub fn bytes(self) -> u64 {
         SIZES[usize::from(self.0)].into()
     }
 }
 
-/// How an extent is cut into blocks: the claims, and then the blocks.
+/// The division of an extent into blocks: the claims, and then the blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ExtentShape {
     pub class: SizeClass,
-    /// Blocks of the extent.
+    /// Number of blocks of the extent.
     pub blocks: u32,
-    /// Bytes of a block.
+    /// Number of bytes of a block.
     pub block_bytes: u32,
-    /// Bytes of the claims at the start of the extent.
+    /// Number of bytes of the claims at the start of the extent.
     claims_bytes: u32,
 }
 
 impl ExtentShape {
-    /// The shape of the extent with this number, for blocks of this class.
+    /// Returns the shape of the extent with this number, for blocks of this class.
     pub fn new(class: SizeClass, number: u32) -> Self {
         let blocks = blocks_in(extent_bytes(number), class.bytes()).min(BLOCKS_MAX.into());
         let small = |count| u32::try_from(count).expect("an extent is far shorter");
@@ -142,19 +142,19 @@ impl ExtentShape {
         self.claims_bytes.into()
     }
 
-    /// Where in its extent a block starts.
+    /// Returns the offset of a block in its extent.
     #[inline]
     pub fn block_at(&self, block: u32) -> u64 {
         self.claims_bytes() + u64::from(block) * u64::from(self.block_bytes)
     }
 }
 
-/// Bytes of the extent with this number.
+/// Returns the number of bytes of the extent with this number.
 pub(super) fn extent_bytes(number: u32) -> u64 {
     (EXTENT_PAGES_BYTES << (number / EXTENTS_OF_A_SIZE)) - BEFORE_BYTES
 }
 
-/// Bytes of the blocks that the pieces of a value of so many bytes lie in.
+/// Returns the number of bytes of the blocks in which the pieces of a value of `value_bytes` bytes lie.
 pub(super) fn piece_bytes(value_bytes: usize) -> u64 {
     if value_bytes <= MANY_BYTES { PIECE_BYTES } else { LONG_PIECE_BYTES }
 }
@@ -178,7 +178,7 @@ mod tests {
         #[test]
         fn a_block_with_a_whole_value_wastes_an_eighth_at_most(bytes in 64..=WHOLE_BYTES_MAX) {
             let class = SizeClass::of(bytes);
-            // What an extent leaves over is shared by its blocks.
+            // The blocks of an extent share the bytes that it leaves over.
             prop_assert!(class.bytes() <= bytes + bytes / 7 + 8, "{} for {bytes}", class.bytes());
         }
 

@@ -1,17 +1,18 @@
-//! Splitting a subtable: half of its keys move to a new one, bucket by bucket, while all clients go on.
+//! The split of a subtable: half of its keys move to a new subtable, bucket by bucket, while all clients go on.
 //!
-//! The right to split is an exclusive permission over the first bytes of the subtable, where its progress is written. If
-//! its holder dies, the next client that needs the split gets that permission when the lease has ended, and finishes
-//! (Patronus §7.2.3, Figure 8a). Before that it makes sure that nothing of the dead client is still on its way: it
+//! The right to split is an exclusive permission over the first bytes of the subtable, where its progress is written.
+//! If its holder dies, the next client that needs the split gets that permission when the lease has ended, and finishes
+//! (Patronus §7.2.3, Figure 8a). Before that it makes sure that no request of the dead client is still under way: it
 //! acquires both subtables exclusively once, which ends every permission that the dead client can have had on them.
 //!
 //! A bucket is moved in these steps, each of which may be repeated:
 //! 1. Each slot is frozen by a COMPARE_AND_SWAP. So a change by another client comes before it or fails.
-//! 2. The bucket of the new subtable with the same number is written. Its header is not published, so nobody uses it.
-//! 3. The header of the old bucket is changed. From here on the keys that move are in the new bucket. Who comes from the
-//!    old bucket uses it at once.
-//! 4. The header of the new bucket is published, for those who do not come from the old one.
-//! 5. The slots of the old bucket are unfrozen: keys that stay as they were, all others empty.
+//! 2. The bucket of the new subtable with the same number is written. Its header is not published, so no client uses
+//!    it.
+//! 3. The header of the old bucket is changed. From here on the keys that move are in the new bucket. A client that
+//!    comes from the old bucket uses it at once.
+//! 4. The header of the new bucket is published, for clients that do not come from the old one.
+//! 5. The slots of the old bucket are unfrozen: slots whose keys stay get their old content, all others become empty.
 
 use super::block::{self, HEADER_BYTES};
 use super::find::{Bucket, SlotAt};
@@ -28,22 +29,22 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Where in a bucket its header is.
+/// Offset of the header in a bucket.
 const HEADER_AT: u64 = SLOTS as u64 * 8;
-/// How long a client waits before it looks again whether a frozen slot has moved.
+/// Time after which a client looks again whether a frozen slot has moved.
 const BUCKET_MOVED_WITHIN: Lifetime = Lifetime::micros(20);
-/// Buckets that are moved at once. So many have to be moved within a lease where others wait for the right, or a split never
-/// comes to its end: few, so that it also does on a slow network.
+/// Number of buckets that are moved at once. If others wait for the right, this many have to be moved within a lease,
+/// or a split is never finished. The number is small, so that this also succeeds on a slow network.
 const BUCKETS_AT_ONCE: u32 = 8;
-/// Bytes of a block that are read to learn its key; longer keys take a second read.
+/// Number of bytes of a block that are read to learn its key; longer keys take a second read.
 const KEY_READ_BYTES: u32 = 128;
 
-/// How far the split of a subtable has come.
+/// The progress of the split of a subtable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
     /// No split is under way.
     Whole,
-    /// The split of its parent has yet to fill it.
+    /// The subtable is new, and the split of its parent has yet to fill it.
     Unfilled,
     /// Keys move to this subtable, which was made at this depth.
     Splitting { child: u32, depth: u32 },
@@ -69,16 +70,16 @@ impl Progress {
     }
 }
 
-/// How far a split has come that a handle carries out.
+/// The progress of a split that a handle carries out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SplitUnderWay {
-    /// Buckets whose keys are where they belong after the split.
+    /// Number of buckets whose keys are where they belong after the split.
     pub moved: u32,
-    /// Buckets of the subtable.
+    /// Number of buckets of the subtable.
     pub buckets: u32,
 }
 
-/// What a client holds while it splits.
+/// The permissions of a client while it splits.
 struct Split {
     parent: u32,
     child: u32,
@@ -88,7 +89,7 @@ struct Split {
     right: Rc<BarePermission>,
     /// The parent's buckets.
     old: Rc<BarePermission>,
-    /// All of the child.
+    /// The permission over all of the child.
     new: Rc<BarePermission>,
 }
 
@@ -97,7 +98,7 @@ struct Split {
 struct Frozen {
     at: SlotAt,
     slot: Slot,
-    /// Its key goes to the child.
+    /// Whether the slot's key goes to the child.
     moves: bool,
 }
 
@@ -139,7 +140,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         });
         let done = Box::pin(self.try_split(subtable, depth)).await;
         drop(at_end);
-        // Whoever needs the split comes back.
+        // An operation that needs the split tries again.
         match done {
             Ok(()) => Ok(()),
             Err(error) => self.mend(error).await,
@@ -169,7 +170,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// The right to split a subtable, and how far its split has come. `None`: another client has it, and lives.
+    /// Acquires the right to split a subtable, and reads the progress of its split. `None`: another client has the
+    /// right, and lives.
     pub(super) async fn right_to_split(
         &self,
         subtable: u32,
@@ -192,7 +194,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         right: Rc<BarePermission>,
     ) -> Result<(), TableError> {
         if self.read_bucket(parent, 0).await?.header.depth() != depth {
-            // Another client has been quicker.
+            // Another client was quicker.
             self.pipeline.end(right);
             return Ok(());
         }
@@ -200,7 +202,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.pipeline.end(right);
             return Err(TableError::Full);
         }
-        // Under this permission the child is linked: a child that is not linked a lease from now never will be.
+        // The child is linked under this permission: a child that is not linked a lease from now will never be linked.
         let object = self.subtable_object(parent).await?;
         let ask = self.ask(object, (SHARED_AT, 0), Rights::READ | Rights::ATOMIC);
         let old = Rc::new(self.pipeline.acquire(ask).await?);
@@ -210,7 +212,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.finish_split(Split { parent, child, depth, right, old, new }).await
     }
 
-    /// Goes on with the split of a client that has died, or has been too slow.
+    /// Continues the split of a client that has died, or has been too slow.
     async fn take_over(
         &self,
         parent: u32,
@@ -262,7 +264,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.pipeline.note_step();
         }
         self.enter_split((suffix, split.depth), split.parent, split.child).await?;
-        // The child may have been split itself since, if this client has taken over.
+        // If this client has taken over, the child may have been split itself since.
         let unfilled =
             word_of(&self.pipeline.read_bytes(&split.new, 0, 8).await?, 0) == Progress::Unfilled.word();
         let whole = Progress::Whole.word().to_le_bytes();
@@ -278,16 +280,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// A split that this handle carries out at this moment. Whoever wants to see what the death of a client in the middle
-    /// of a split does learns from this when that moment has come.
+    /// Returns a split that this handle carries out at this moment. A test of a client's death in the middle of a split
+    /// learns from this when that moment has come.
     #[must_use]
     pub fn split_under_way(&self) -> Option<SplitUnderWay> {
         let moved = self.state.borrow().splitting.values().find_map(|moved| *moved)?;
         Some(SplitUnderWay { moved, buckets: self.options.buckets() })
     }
 
-    /// Moves all buckets, and meanwhile keeps what that is done under from ending: on a slow network each step may take
-    /// longer than a permission lives.
+    /// Moves all buckets, and meanwhile keeps the permissions of the split from ending: on a slow network each step may
+    /// take longer than a permission lives.
     async fn move_all_in_time(&self, split: &Split) -> Result<(), TableError> {
         let mut moving = pin!(self.move_all(split));
         let mut keeping = pin!(async {
@@ -305,14 +307,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         .await
     }
 
-    /// Extends what the split is done under, long before it ends.
+    /// Extends the permissions of the split, long before they end.
     async fn keep_right(&self, split: &Split) -> Result<(), TableError> {
         let hold = self.options.hold();
         let soon = self.pipeline.now().after(Lifetime(hold.0 * 3 / 4));
         for permission in [&split.right, &split.old, &split.new] {
             if permission.lease().deadline() < soon {
                 match self.pipeline.extend(permission, hold).await {
-                    // Somebody waits for the permission: what is left of it has to do.
+                    // Another client waits for the permission: its remaining time has to be enough.
                     Ok(()) | Err(Error::Refused(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -365,7 +367,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if planted::is(Fault::SlotsNotFrozen) {
             return Ok(done.into_iter().chain(left).map(as_it_is).collect());
         }
-        // By whoever has left this split.
+        // The client that has left this split has frozen these slots.
         frozen.extend(done.into_iter().map(as_it_is));
         while !left.is_empty() {
             let swaps: Vec<_> = std::mem::take(&mut left)
@@ -387,10 +389,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(frozen)
     }
 
-    /// Finds out which keys of frozen slots go to the child.
+    /// Finds which keys of frozen slots go to the child.
     async fn look_at_keys(&self, depth: u32, frozen: &mut [Frozen]) -> Result<(), TableError> {
         let full = frozen.iter_mut().filter(|place| !place.slot.is_empty());
-        // At once: with a permission for each block, one after another would take longer than the lease of the split.
+        // All keys are read at the same time: with a permission for each block, one after another would take longer
+        // than the lease of the split.
         for looked in join(full.map(|place| self.look_at_key(depth, place))).await {
             looked?;
         }
@@ -404,7 +407,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         };
         let read = self.pipeline.read(&permission, offset, length.min(KEY_READ_BYTES));
         let mut bytes = self.pipeline.copied(read.await?);
-        // A block that was used again is in no slot that counts: its key has moved.
+        // No slot that counts names a block that was used again: its key has moved.
         let Some(length) = block::key_bytes(&bytes, place.slot.version()) else {
             place.moves = true;
             return Ok(());
@@ -438,7 +441,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Publishes the headers of buckets that the parent has given up.
+    /// Publishes the headers of the child's buckets whose keys the parent has given up.
     async fn publish_headers(&self, split: &Split, buckets: &[Bucket]) -> Result<(), TableError> {
         let swaps = buckets.iter().map(|bucket| {
             let suffix = bucket.header.suffix() & mask(split.depth) | 1 << split.depth;
@@ -460,7 +463,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// The time on the node's clock, or a little later.
+    /// Returns the time on the node's clock, or a little later.
     pub(super) async fn node_time(&self) -> Result<Moment, TableError> {
         let head = self.permission(Part::Head).await?;
         let since = self.pipeline.now().since(head.lease().started_after());

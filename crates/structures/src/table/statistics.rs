@@ -1,4 +1,4 @@
-//! What a table takes and how full it is.
+//! The size and the fill of a table.
 
 use super::claimed::Claimed;
 use super::permissions::{Part, is_gone};
@@ -9,37 +9,38 @@ use super::{Table, TableError, block};
 use portcullis::{Clock, Effect, Occupancy, VerbsEndpoint};
 use std::collections::HashSet;
 
-/// What a table takes and how full it is, as one look has found it. Others may change it meanwhile.
+/// The size and the fill of a table, as one look has found them. Other clients may change them meanwhile.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Statistics {
-    /// Slots with a key. Keys whose time has come count until somebody removes them.
+    /// Number of slots with a key. Keys that have expired count until a client removes them.
     pub keys: u64,
-    /// Slots of all subtables.
+    /// Number of slots of all subtables.
     pub slots: u64,
-    /// Subtables that are linked.
+    /// Number of subtables that are linked.
     pub subtables: u64,
     /// The depth of the deepest bucket.
     pub depth: u32,
-    /// Extents.
+    /// Number of extents.
     pub extents: u64,
-    /// Blocks of all extents, or places for blocks in all chunks that have some.
+    /// Number of blocks of all extents, or of places for blocks in all chunks that have some.
     pub blocks: u64,
-    /// Blocks that are claimed and in no slot: being written, kept ready by clients, or left by dead ones.
+    /// Number of blocks that are claimed and in no slot: being written, kept ready by clients, or left by dead ones.
     pub unlinked: u64,
-    /// Slots that name a block that is free, or was claimed again: more than a few that are just changing are damage.
+    /// Number of slots that name a block that is free, or was claimed again: more than a few that are just changing are
+    /// damage.
     pub dangling: u64,
-    /// Bytes of the node's memory: head, subtables, and extents or chunks.
+    /// Number of bytes of the node's memory: head, subtables, and extents or chunks.
     pub bytes: u64,
-    /// Bytes of them that are subtables.
+    /// Number of bytes of the subtables, which are part of `bytes`.
     pub subtable_bytes: u64,
-    /// Bytes of the extents that are blocks, claimed or not, or all bytes of the chunks that the handle holds.
+    /// Number of bytes of blocks in the extents, claimed or not, or of all chunks that the handle holds.
     pub block_bytes: u64,
-    /// Bytes of the extents that say who has claimed which block.
+    /// Number of bytes of claims in the extents, which record the claims of the blocks.
     pub claim_bytes: u64,
 }
 
 impl Statistics {
-    /// Keys for each slot.
+    /// Returns the number of keys for each slot.
     #[must_use]
     pub fn load_factor(&self) -> f64 {
         // A table with so many slots that this is inexact does not fit into any machine.
@@ -62,7 +63,7 @@ impl Statistics {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// What the table takes and how full it is.
+    /// Reads the size and the fill of the table.
     ///
     /// # Errors
     /// As [`Table::get`].
@@ -113,8 +114,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.limited(("a look at a whole table", Effect::Nothing), operation).await
     }
 
-    /// Whether the key of a frozen slot belongs to its bucket. A split that is not finished leaves keys behind that it has
-    /// moved.
+    /// Whether the key of a frozen slot belongs to its bucket. A split that is not finished leaves keys behind that it
+    /// has moved.
     async fn is_here(&self, header: BucketHeader, slot: Slot) -> Result<bool, TableError> {
         let bytes = loop {
             match self.read_block(slot).await {
@@ -127,7 +128,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(content.is_some_and(|it| header.covers(self.hash_of(it.key).suffix)))
     }
 
-    /// All extents, and how they are cut into blocks.
+    /// Returns all extents, and their division into blocks.
     pub(super) async fn all_extents(&self) -> Result<Vec<(u32, ExtentShape)>, TableError> {
         let records = self.extent_records(0, self.extents_begun().await?).await?;
         Ok(records
@@ -140,7 +141,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             .collect())
     }
 
-    /// The claims of an extent. `None`: it is gone.
+    /// Reads the claims of an extent. `None`: the extent is gone.
     pub(super) async fn claims_if_any(&self, extent: u32) -> Result<Option<Vec<Claim>>, TableError> {
         match self.claims(extent).await {
             Ok(claims) => Ok(Some(claims)),
@@ -149,13 +150,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// How many extents were ever begun.
+    /// Number of extents that were ever begun.
     pub(super) async fn extents_begun(&self) -> Result<u32, TableError> {
         let count = self.word_in(Part::Head, EXTENTS_AT).await?;
         Ok(u32::try_from(count).unwrap_or(EXTENTS_MAX).min(EXTENTS_MAX))
     }
 
-    /// How many subtables were ever begun.
+    /// Number of subtables that were ever begun.
     pub(super) async fn subtables_begun(&self) -> Result<u64, TableError> {
         self.word_in(Part::Head, SUBTABLES_AT).await
     }

@@ -1,4 +1,4 @@
-//! Changing a key: insert, update, upsert, compare and set, remove.
+//! Changes of a key: insert, update, upsert, compare and set, remove.
 
 use super::blocks::Claimed;
 use super::find::{Attempt, Attempts, Bucket, Found, Named, Retry, SlotAt, View};
@@ -11,23 +11,23 @@ use super::{Table, TableError, block};
 use portcullis::{Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 
-/// When a value is stored.
+/// The condition on which a value is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition<'a> {
-    /// Whatever is there.
+    /// The value is stored in any case.
     Always,
-    /// If the key is not there: an insert.
+    /// The key is not in the table: an insert.
     Absent,
-    /// If the key is there: an update.
+    /// The key is in the table: an update.
     Present,
-    /// If the key is there with this value: compare and set.
+    /// The key is in the table with this value: compare and set.
     Equals(&'a [u8]),
 }
 
-/// What came of storing a value.
+/// The result of storing a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stored {
-    /// The key was not there, and is now.
+    /// The key was not in the table, and is now.
     Inserted,
     /// The key has a new value.
     Replaced,
@@ -35,31 +35,31 @@ pub enum Stored {
     Unchanged,
 }
 
-/// Which keys are taken.
+/// The keys that are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
     Any,
-    /// Those whose time has come.
+    /// Keys that have expired.
     Expired,
-    /// Those whose slot names this block.
+    /// Keys whose slot names this block.
     At(Slot),
 }
 
 /// A key that was taken.
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// What the slot's block has of it.
+    /// The part of the value that is in the slot's block.
     value: Value,
-    /// The whole value, where it is wanted.
+    /// The whole value, if it is wanted.
     whole: Option<Vec<u8>>,
-    /// Its time had come, so for its users it was not there.
+    /// Whether the key had expired, so that for its users it was not in the table.
     had_expired: bool,
 }
 
-/// What came of one attempt to insert a key.
+/// The result of one attempt to insert a key.
 enum Inserted {
     Done,
-    /// Another client has put the key there first, or has changed the slots.
+    /// Another client has inserted the key first, or has changed the slots.
     Again,
     /// There is no free slot.
     NoRoom {
@@ -71,21 +71,21 @@ enum Inserted {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// From now on this handle stores values of up to so many bytes, and of no more than [`LONG_VALUE_BYTES_MAX`]. Without
-    /// this it takes [`VALUE_BYTES_MAX`](super::VALUE_BYTES_MAX). Any handle reads values of any length.
+    /// From now on this handle stores values of up to `bytes` bytes, and of no more than [`LONG_VALUE_BYTES_MAX`].
+    /// Without this call it accepts [`VALUE_BYTES_MAX`](super::VALUE_BYTES_MAX). Any handle reads values of any length.
     pub fn store_values_up_to(&self, bytes: usize) {
         self.state.borrow_mut().value_bytes_max = bytes.min(LONG_VALUE_BYTES_MAX);
     }
 
-    /// Adds a key. Returns whether it was not there before.
+    /// Adds a key. Returns false if it was in the table before.
     ///
     /// # Errors
-    /// Key or value are too long, the table is full or damaged, or the node is gone or refuses.
+    /// The key or the value is too long, the table is full or damaged, or the node is gone or refuses.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
         Ok(self.store(key, value, Condition::Absent, None).await? == Stored::Inserted)
     }
 
-    /// Gives a key that is there another value. Returns whether it is there.
+    /// Gives a key that is in the table another value. Returns whether the key is in the table.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -93,7 +93,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(self.store(key, value, Condition::Present, None).await? == Stored::Replaced)
     }
 
-    /// Gives a key a value, whether it was there or not.
+    /// Gives a key a value, whether it was in the table or not.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -101,7 +101,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.store(key, value, Condition::Always, None).await
     }
 
-    /// Gives a key another value if it has the value `expected`. Returns whether it had.
+    /// Gives a key another value if it has the value `expected`. Returns whether it had that value.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -114,7 +114,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(self.store(key, value, Condition::Equals(expected), None).await? == Stored::Replaced)
     }
 
-    /// Stores a value under a condition. `live`: after this time the key goes by itself.
+    /// Stores a value on a condition. `live`: the time after which the key expires.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -150,14 +150,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match self.try_store(&content, hash, condition, &mut claimed).await {
                 Ok(Ok(stored)) => {
                     if let Some(unused) = claimed {
-                        // Where this fails, a sweep finds the block.
+                        // If this fails, a sweep finds the block.
                         let _ = self.give_back(unused).await;
                     }
                     return Ok(stored);
                 }
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
                 Err(error) => {
-                    // A block whose permission has ended is of no use. It may be in a pending slot, so only a sweep frees it.
+                    // A block whose permission has ended is useless. It may be in a pending slot, so only a sweep frees
+                    // it.
                     if let Some(lost) = claimed.take() {
                         self.end_writing(lost);
                     }
@@ -167,8 +168,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// One attempt. `Ok(Err(…))`: others have changed the slots meanwhile. `claimed` is the block that the attempt
-    /// leaves unused.
+    /// Makes one attempt. `Ok(Err(…))`: other clients have changed the slots meanwhile. `claimed` is the block that the
+    /// attempt leaves unused.
     async fn try_store(
         &self,
         content: &block::Content<'_>,
@@ -214,7 +215,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Writes the content to a claimed block, unless that is done.
+    /// Writes the content to a claimed block, unless that is done already.
     async fn write_once(
         &self,
         content: &block::Content<'_>,
@@ -233,7 +234,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Puts the claimed block where another one was. Returns whether nobody was quicker.
+    /// Puts the claimed block in the place of another one. Returns false if another client was quicker.
     async fn replace(
         &self,
         found: &Found,
@@ -256,8 +257,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(true)
     }
 
-    /// Frees the blocks of a slot that was replaced. The change has happened, whatever comes of this: a sweep frees what is
-    /// left.
+    /// Frees the blocks of a slot that was replaced. The replacement has happened, whatever the result of this is: a
+    /// sweep frees the rest.
     async fn free_old_blocks(&self, old: &Found) {
         let (place, claim) = (old.slot.place(), Claim::renewed(old.slot.version(), old.value.renewals));
         self.let_go_of_block(place);
@@ -265,7 +266,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let _ = self.free_pieces(&old.value.pieces).await;
     }
 
-    /// Changes a slot. Returns what was there before. `None`: it was too late to try.
+    /// Changes a slot. Returns its old content. `None`: it was too late to try.
     async fn swap(
         &self,
         at: SlotAt,
@@ -275,13 +276,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<Option<Slot>, TableError> {
         loop {
             let permission = self.permission(Part::Subtable(at.subtable)).await?;
-            // Only now: the permission must not be from after that time.
+            // The time is checked under the permission: the permission must not be from after that time.
             if self.pipeline.now() >= until && !planted::is(Fault::LateClaimUsed) {
                 return Ok(None);
             }
             match self.pipeline.compare_and_swap(&permission, at.offset(), old.0, new.0).await {
                 Ok(before) => return Ok(Some(Slot(before))),
-                // It was refused, so it has not happened.
+                // The swap was refused, so it has not happened.
                 Err(error) => self.mend(error.into()).await?,
             }
         }
@@ -332,7 +333,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let checked = !planted::is(Fault::AloneNotChecked);
         if checked && !self.is_alone(key, hash, at, new).await? {
-            // Where it is gone already, a rival or a split has removed it.
+            // If the slot is empty already, a rival or a split has removed it.
             self.swap(at, new.pending(), Slot::EMPTY, Moment(u64::MAX)).await?;
             return Ok(Inserted::Again);
         }
@@ -373,7 +374,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(true)
     }
 
-    /// Removes a key. Returns whether it was there.
+    /// Removes a key. Returns whether it was in the table.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -383,7 +384,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(taken.is_some_and(|taken| !taken.had_expired))
     }
 
-    /// Removes a key, and returns the value that it had then. Of several who take one key, one gets the value.
+    /// Removes a key, and returns the value that it had then. If several clients take one key, one of them gets the
+    /// value.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -394,7 +396,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(taken.map(|taken| taken.whole.unwrap_or(taken.value.rest)))
     }
 
-    /// Removes a key if it is as it is wanted. `whole`: its value is wanted as well.
+    /// Removes a key if it matches `wanted`. `whole`: its whole value is wanted as well.
     pub(super) async fn take_wanted(
         &self,
         key: &[u8],
@@ -456,7 +458,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 }
 
-/// A free slot for a new key: in the emptier of its main buckets, or in an overflow bucket.
+/// Finds a free slot for a new key: in the emptier of its main buckets, or in an overflow bucket.
 fn free_slot(view: &View) -> Option<SlotAt> {
     let free = |bucket: &&Bucket| bucket.slots.iter().filter(|slot| **slot == Slot::EMPTY).count();
     let is_main = |bucket: &&Bucket| TableOptions::is_main(bucket.number);

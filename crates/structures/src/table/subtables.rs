@@ -1,4 +1,4 @@
-//! Subtables and their records: made, found, linked.
+//! Subtables and their records: how they are made, found, and linked.
 
 use super::permissions::{Part, is_gone};
 use super::shape::{
@@ -15,10 +15,10 @@ use portcullis::{
 };
 use std::rc::Rc;
 
-/// Entries of the directory that are read or written at once.
+/// Number of entries of the directory that are read or written at once.
 const ENTRIES_AT_ONCE: u32 = 512;
 
-/// How a subtable is linked to others.
+/// The links of a subtable to others.
 #[derive(Clone, Debug)]
 pub(super) struct Links {
     pub parent: Option<u32>,
@@ -27,24 +27,24 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// The subtable that took keys at a split at this depth.
+    /// Returns the subtable that took keys at a split at this depth.
     pub fn child(&self, depth: u32) -> Option<u32> {
         number(*self.children.get(depth as usize)?)
     }
 
-    /// All subtables that were split off this one.
+    /// Returns all subtables that were split off this one.
     pub fn children(&self) -> impl Iterator<Item = u32> + '_ {
         self.children.iter().filter_map(|&word| number(word))
     }
 }
 
-/// A number that is written plus one, so that zero is none.
+/// Decodes a number that is written plus one, so that zero means none.
 fn number(word: u64) -> Option<u32> {
     u32::try_from(word).ok()?.checked_sub(1)
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// The object of a subtable.
+    /// Returns the object of a subtable.
     pub(super) async fn subtable_object(&self, number: u32) -> Result<ObjectRef, TableError> {
         if let Some(Some(object)) = self.state.borrow().subtables.get(number as usize) {
             return Ok(*object);
@@ -59,9 +59,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(object)
     }
 
-    /// A record of the head. `None`: nobody has written it.
+    /// Reads a record of the head. `None`: no client has written it.
     pub(super) async fn record_at(&self, at: u64) -> Result<Option<Record>, TableError> {
-        // The head's permission is not one of those that come from here.
+        // This does not recurse further: the head's permission needs no record.
         let bytes = Box::pin(self.read_in(Part::Head, at, RECORD_BYTES)).await?;
         let bytes = bytes.try_into().expect("as many as were read");
         Ok(Record::from_bytes(bytes, self.head.incarnation))
@@ -75,7 +75,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         known[number as usize] = Some(object);
     }
 
-    /// How a subtable is linked to others.
+    /// Reads the links of a subtable.
     pub(super) async fn links(&self, number: u32) -> Result<Links, TableError> {
         let bytes = self.read_in(Part::Subtable(number), 0, SHARED_RECORD_BYTES).await?;
         let word = |at: u64| word_of(&bytes, usize::try_from(at - SHARED_AT).expect("it is small"));
@@ -101,7 +101,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Makes a subtable without published buckets, and enters it in the head. The permission is over all of it.
+    /// Makes a subtable without published buckets, and enters it in the head. The returned permission is over all of
+    /// it.
     pub(super) async fn make_subtable(
         &self,
         depth: u32,
@@ -124,9 +125,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok((number, permission))
     }
 
-    /// Enters new memory in the head, keeps it, has it belong to the head, and says in the head that it is kept. A client
-    /// that dies before the second step leaves nothing but the record, and one that dies before the last step leaves
-    /// memory that nobody uses and a sweep finds.
+    /// Enters new memory in the head, keeps it, makes it belong to the head, and marks it as kept in the head. A client
+    /// that dies before the second step leaves only the record. A client that dies before the last step leaves memory
+    /// that no client uses and a sweep finds.
     pub(super) async fn enter(&self, at: u64, record: Record) -> Result<(), TableError> {
         self.write_in(Part::Head, at, &record.to_bytes()).await?;
         self.keep_part(record.object).await?;
@@ -137,7 +138,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Keeps memory for as long as the table.
     ///
     /// # Errors
-    /// [`Error::Expired`]: the memory went with its permission before this.
+    /// [`Error::Expired`]: the memory was freed with its permission before this.
     pub(super) async fn keep_part(&self, object: ObjectRef) -> Result<(), TableError> {
         match self.pipeline.keep_object(object, self.options.keep).await {
             Ok(()) => Ok(()),
@@ -146,7 +147,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Memory of the table, with a shared permission over all of it.
+    /// Allocates memory of the table, with a shared permission over all of it.
     pub(super) async fn allocate(
         &self,
         bytes: u64,
@@ -158,7 +159,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             lifetime: lifetime.max(self.options.lease),
             rights: Rights::all(),
             sharing: Sharing::Shared,
-            // Until it is written down, it goes with its permission: nobody would find it.
+            // Until the memory is written down, it is freed with its permission: no client would find it.
             keep: Keep::No,
         };
         Ok(Rc::new(self.pipeline.allocate(ask).await?))
@@ -189,8 +190,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(depth.min(self.options.depth_max))
     }
 
-    /// Enters a split in the shared directory, which grows where it has to. Every step may be repeated, by anybody, and
-    /// none is needed for finding keys: entries are hints.
+    /// Enters a split in the shared directory, which grows if it has to. Any client may repeat any step, and no step is
+    /// needed for finding keys: entries are hints.
     pub(super) async fn enter_split(
         &self,
         (suffix, depth): (u32, u32),
@@ -213,7 +214,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Replaces an entry of the directory by one that is deeper.
+    /// Replaces an entry of the directory by a deeper one.
     async fn deepen(&self, at: u64, new: Entry) -> Result<(), TableError> {
         let mut found = Entry(self.word_in(Part::Head, at).await?);
         let deeper = |old: Entry| old.get().is_none_or(|(_, depth)| Some(depth) < new.get().map(|it| it.1));

@@ -1,12 +1,13 @@
-//! Freeing what dead clients have left.
+//! Freeing of the memory that dead clients have left.
 //!
-//! A sweep looks at the table twice, with two leases between. What is claimed both times, under the same version, and in
-//! no slot either time, is an orphan. For a client puts a block into a slot under a permission that it got before the
-//! claim was a lease old, so two leases after the claim no such change can come any more. Slots are looked at in the
-//! order of the subtables' numbers: a split moves keys only to a subtable with a greater number, and copies a slot before
-//! it clears it. So a slot that moves is seen at least once.
+//! A sweep looks at the table twice, with two leases between. A block that is claimed both times, under the same
+//! version, and in no slot either time, is an orphan. The reason: a client puts a block into a slot under a permission
+//! that it got before the claim was a lease old, so two leases after the claim no such change can happen any more. The
+//! sweep reads slots in the order of the subtables' numbers: a split moves keys only to a subtable with a greater
+//! number, and copies a slot before it clears it. So a slot that moves is seen at least once.
 //!
-//! A piece of a value is in no slot. It is no orphan while its first block is in one, or is claimed and no orphan itself.
+//! A piece of a value is in no slot. It is no orphan while its first block is in a slot, or is claimed and not an
+//! orphan itself.
 
 use super::claimed::Claimed;
 use super::extents::{ExtentRecord, RecordState};
@@ -21,32 +22,32 @@ use portcullis::{Clock, Effect, Lifetime, ObjectRef, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Blocks that are freed at a time.
+/// Number of blocks that are freed at a time.
 const FREED_AT_ONCE: usize = 16;
-/// How often a look that could not be finished is begun again.
+/// Number of times that a look which could not be finished is begun again.
 const LOOKS_MAX: u32 = 16;
-/// What a sweep is doing, for the error of one that gets no further.
+/// Names of a sweep's phases, for the error of a sweep that makes no progress.
 const LOOKING: (&str, Effect) = ("a look at a whole table", Effect::Nothing);
 const FREEING: (&str, Effect) = ("freeing what dead clients have left", Effect::Perhaps);
 
-/// What a sweep has freed.
+/// The result of a sweep: what it has freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Swept {
-    /// Blocks that were in no slot.
+    /// Number of blocks that were in no slot.
     pub blocks: u64,
-    /// Slots of keys whose insertion nobody finished.
+    /// Number of slots of keys whose insertion no client finished.
     pub pending: u64,
-    /// Subtables that no split has linked.
+    /// Number of subtables that no split has linked.
     pub subtables: u64,
-    /// Subtables and extents that nobody has finished making or giving back.
+    /// Number of subtables and extents that no client has finished making or giving back.
     pub unfinished: u64,
-    /// Extents without blocks in use, which have gone back to the node.
+    /// Number of extents without blocks in use, which have gone back to the node.
     pub extents: u64,
-    /// Splits that were finished.
+    /// Number of splits that were finished.
     pub splits: u64,
 }
 
-/// What one look at the table has found.
+/// The findings of one look at the table.
 #[derive(Default)]
 struct Look {
     claimed: Claimed,
@@ -56,9 +57,9 @@ struct Look {
     retired: BTreeMap<Place, Claim>,
     pending: BTreeMap<SlotAt, Slot>,
     unlinked: BTreeMap<u32, ObjectRef>,
-    /// Subtables whose records do not say that they are kept, by where the record is.
+    /// Subtables whose records do not mark them as kept, by the place of the record.
     unfinished: BTreeMap<u64, ObjectRef>,
-    /// The records of extents that somebody makes or gives back.
+    /// The records of extents that a client is making or giving back.
     changing: BTreeMap<u32, ExtentRecord>,
     /// Extents without a claimed or retired block.
     unused: BTreeSet<u32>,
@@ -66,15 +67,15 @@ struct Look {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// Frees what clients that have died have left, and finishes their splits. Takes two leases and more. Any client may
-    /// do it at any time, and all others go on.
+    /// Frees the memory that dead clients have left, and finishes their splits. Takes two leases and more. Any client
+    /// may do this at any time, and all other clients go on.
     ///
     /// # Errors
     /// As [`Table::insert`].
     pub async fn sweep(&self) -> Result<Swept, TableError> {
         self.check_writable()?;
         let first = self.pipeline.limited(LOOKING, self.look()).await?;
-        // A little longer: the clocks of two clients may differ by a thousandth.
+        // The pause is a little longer: the clocks of two clients may differ by a thousandth.
         let apart = Lifetime(self.options.lease.0 * 2 + self.options.lease.0 / 64 + 1_000);
         self.pipeline.sleep(if planted::is(Fault::SweptAtOnce) { Lifetime(0) } else { apart }).await?;
         let second = self.pipeline.limited(LOOKING, self.look()).await?;
@@ -110,11 +111,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(swept)
     }
 
-    /// Completes what dead clients have begun with extents, and gives those back that nobody uses.
+    /// Completes the changes of extents that dead clients have begun, and gives the unused extents back.
     async fn sweep_extents(&self, first: &Look, second: &Look, swept: &mut Swept) -> Result<(), TableError> {
         for (place, claim) in both(&first.retired, &second.retired) {
             self.pipeline.note_step();
-            // Whoever has retired it has died before it took the record, or has it now.
+            // The client that retired the block has died before it took the record, or has the record now.
             if self.extent_record(place.extent).await?.state == RecordState::Kept {
                 self.restore(place, claim).await?;
             }
@@ -135,7 +136,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut attempts = 1;
         loop {
             match self.try_look().await {
-                // Each attempt gets further than the limit of an operation asks for, and may still come to nothing.
+                // Each attempt makes more progress than the limit of an operation requires, and may still fail.
                 Err(error) if attempts < LOOKS_MAX => self.mend(error).await?,
                 done => return done,
             }
@@ -143,7 +144,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Finds what is claimed and in no slot. Claims come first: what is in a slot then is found there.
+    /// Finds the blocks that are claimed and in no slot. It reads claims first: a block that is in a slot at that time
+    /// is then found there.
     async fn try_look(&self) -> Result<Look, TableError> {
         let mut look = Look::default();
         self.look_at_claims(&mut look).await?;
@@ -199,18 +201,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(())
     }
 
-    /// Looks at all slots of a subtable. Returns the subtables that were split off it.
+    /// Reads all slots of a subtable. Returns the subtables that were split off it.
     async fn look_into(&self, number: u32, look: &mut Look) -> Result<Vec<u32>, TableError> {
         for bucket in self.read_buckets(number).await? {
             for (at, slot) in bucket.slots() {
                 look.see(at, slot);
             }
         }
-        // Links come after the slots: a child that is linked later takes nothing that was not seen here.
+        // Links are read after the slots: a child that is linked later takes no key that was not seen here.
         Ok(self.links(number).await?.children().collect())
     }
 
-    /// Frees memory that nobody has finished making, and takes its record away. Returns whether it did.
+    /// Frees memory that no client has finished making, and removes its record. Returns whether it did.
     async fn free_unfinished(&self, at: u64, object: ObjectRef) -> Result<bool, TableError> {
         let record = self.record_at(at).await?;
         if record.is_none_or(|record| record.is_kept || record.object != object) {
@@ -221,10 +223,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(true)
     }
 
-    /// Frees a subtable that no other links to, and takes its record away. Returns whether it did.
+    /// Frees a subtable to which no other links, and removes its record. Returns whether it did.
     ///
     /// A client that has died may have written down that it splits the parent into this subtable, without having linked
-    /// it. Whoever takes that split over links it. So this happens under the right to split the parent.
+    /// it. A client that takes that split over links it. So this happens under the right to split the parent.
     async fn free_subtable(&self, number: u32, object: ObjectRef) -> Result<bool, TableError> {
         let Some(parent) = self.links(number).await?.parent else { return Ok(false) };
         let Some((right, progress)) = self.right_to_split(parent).await? else { return Ok(false) };
@@ -264,7 +266,8 @@ impl Look {
     }
 }
 
-/// The blocks that no key leads to at both looks, and whose claims have not changed. Pieces go with their first blocks.
+/// Returns the blocks to which no key leads at both looks, and whose claims have not changed. Pieces are orphans with
+/// their first blocks.
 fn orphans(first: &Look, second: &Look) -> Vec<(Place, Claim)> {
     let before: BTreeMap<Place, Claim> = first.claimed.unlinked().collect();
     let now: BTreeMap<Place, Claim> = second.claimed.unlinked().collect();
@@ -280,7 +283,7 @@ fn orphans(first: &Look, second: &Look) -> Vec<(Place, Claim)> {
     orphans.into_iter().collect()
 }
 
-/// What is in both with the same value.
+/// Returns the entries that are in both maps with the same value.
 fn both<K: Copy + Ord, V: Copy + PartialEq>(first: &BTreeMap<K, V>, second: &BTreeMap<K, V>) -> Vec<(K, V)> {
     first.iter().filter(|(key, value)| second.get(key) == Some(value)).map(|(k, v)| (*k, *v)).collect()
 }

@@ -1,4 +1,4 @@
-//! Emptying an extent, so that its memory serves blocks of other sizes: what is in it goes.
+//! Emptying of an extent, so that its memory serves blocks of other sizes: the keys in it are removed.
 
 use super::permissions::{Part, is_gone};
 use super::store::Wanted;
@@ -7,30 +7,31 @@ use super::{BlockMemory, Table, TableError, block};
 use crate::pipeline::join;
 use portcullis::{Clock, Effect, VerbsEndpoint};
 
-/// Blocks that are looked at, and keys that are removed, at a time.
+/// Number of blocks that are read, and of keys that are removed, at a time.
 const AT_ONCE: usize = 16;
 
-/// What came of emptying an extent.
+/// The result of emptying an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Vacated {
     /// The extent has gone back to the node.
     GivenBack {
-        /// Bytes of it.
+        /// Number of bytes of the extent.
         bytes: u64,
     },
-    /// Clients have claimed blocks of it and not used them yet. Or dead ones have, which a sweep finds.
+    /// Clients have claimed blocks of the extent and not used them yet. Or dead clients have, and a sweep finds those
+    /// blocks.
     InUse,
-    /// The key is not there.
+    /// The key is not in the table.
     Missing,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// Gives the extent in which a key's value lies back to the node. All keys with a block in it are removed, and handed to
-    /// `removed`. So a cache makes room for values of any size. Where other clients have claimed blocks of the extent, nothing
-    /// is removed.
+    /// Gives the extent in which a key's value lies back to the node. All keys with a block in it are removed, and
+    /// handed to `removed`. A cache uses this to make room for values of any size. If other clients have claimed blocks
+    /// of the extent, no key is removed.
     ///
     /// # Errors
-    /// As [`Table::insert`]. What was removed before stays removed.
+    /// As [`Table::insert`]. Keys that were removed before stay removed.
     pub async fn vacate(&self, key: &[u8], mut removed: impl FnMut(&[u8])) -> Result<Vacated, TableError> {
         self.check_writable()?;
         let operation = self.vacate_now(key, &mut removed);
@@ -43,7 +44,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let hash = self.hash_of(key);
         let Some(found) = self.find(key, hash).await? else { return Ok(Vacated::Missing) };
-        // A long value's memory is in its pieces.
+        // Most memory of a long value is in its pieces.
         let extent = found.value.pieces.first().unwrap_or(&found.slot).place().extent;
         let idle = self.state.borrow_mut().blocks.take_idle(Some(extent), self.pipeline.now());
         for claimed in idle {
@@ -64,7 +65,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 }
             }
         }
-        // Blocks are freed behind their client's back: all that was begun on the claims is done after this.
+        // Blocks are freed without waiting for the result: all changes of the claims that were begun are done after this.
         let all_before = self
             .under(Part::Claims(extent), async |permission| Ok(self.pipeline.all_before(permission).await?));
         match all_before.await {
@@ -76,7 +77,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(if given_back { Vacated::GivenBack { bytes } } else { Vacated::InUse })
     }
 
-    /// The keys with a block in an extent, and the names of their first blocks. `None`: there are blocks that no key leads to.
+    /// Returns the keys with a block in an extent, and the names of their first blocks. `None`: there are blocks to
+    /// which no key leads.
     async fn keys_in(&self, extent: u32) -> Result<Option<Vec<(Vec<u8>, Slot)>>, TableError> {
         let claims = self.claims(extent).await?;
         let claimed: Vec<(Place, Claim)> = (0..)
@@ -101,7 +103,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(Some(keys))
     }
 
-    /// The key whose value has a block, and the name of the value's first block. `None`: no key leads to the block.
+    /// Returns the key whose value has a block, and the name of the value's first block. `None`: no key leads to the
+    /// block.
     async fn key_with(&self, name: Slot) -> Result<Option<(Vec<u8>, Slot)>, TableError> {
         let mut first = name;
         let mut key = self.key_of(first).await?;
@@ -120,8 +123,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(is_linked.then_some((key, first)))
     }
 
-    /// The key in a block. `Ok(Err(…))`: it is a piece of the value with this first block. `Ok(Ok(None))`: it is none of
-    /// both.
+    /// Reads the key in a block. `Ok(Err(…))`: the block is a piece of the value with this first block. `Ok(Ok(None))`:
+    /// the block is neither.
     async fn key_of(&self, name: Slot) -> Result<Result<Option<Vec<u8>>, Slot>, TableError> {
         loop {
             match self.read_block(name).await {

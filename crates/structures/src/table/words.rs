@@ -15,13 +15,13 @@ const FINGERPRINT_SHIFT: u32 = 54;
 const PENDING: u64 = 1 << 62;
 const FROZEN: u64 = 1 << 63;
 
-/// The most extents of a table.
+/// Largest number of extents of a table.
 pub(super) const EXTENTS_MAX: u32 = 1 << EXTENT_BITS;
-/// The most blocks of an extent.
+/// Largest number of blocks of an extent.
 pub(super) const BLOCKS_MAX: u32 = 1 << BLOCK_BITS;
 
-/// The version of a block: how often it was claimed. It comes round after four million claims. Each of them takes
-/// several round trips, so that takes longer than a permission lives.
+/// The version of a block: the number of times that it was claimed. It wraps around after four million claims. Each
+/// of them takes several round trips, so that takes longer than a permission lives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) struct Version(u32);
 
@@ -30,25 +30,25 @@ impl Version {
         self.0
     }
 
-    /// The version that was used so often, as a record says it.
+    /// Decodes the version from a number in a record.
     pub fn from_number(number: u64) -> Self {
         Self(low_half(number) & VERSION_MASK)
     }
 
-    /// The version that the blocks of an extent begin after, where others before it had its number and were claimed up to
-    /// this version. So a slot of theirs names no block of the new one. Versions begin again at zero before any of them
-    /// comes round.
+    /// Returns the version after which the versions of an extent's blocks begin, if the blocks of an earlier extent
+    /// under the same number were claimed up to this version. So a slot that names a block of the earlier extent names
+    /// no block of the new one. Versions begin again at zero before any of them wraps around.
     pub fn base_of_successor(self) -> Self {
         if self.0 >= VERSION_MASK / 2 { Self(0) } else { self.next() }
     }
 
-    /// The version of the next claim. Zero is the version of a block that was never claimed.
+    /// Returns the version of the next claim. Zero is the version of a block that was never claimed.
     fn next(self) -> Self {
         Self(if self.0 == VERSION_MASK || planted::is(Fault::VersionNotAdvanced) { 1 } else { self.0 + 1 })
     }
 }
 
-/// Where a block lies.
+/// The place of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) struct Place {
     pub extent: u32,
@@ -56,12 +56,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The place with a number, for blocks that are numbered by one handle and lie in no extent.
+    /// Returns the place with a number, for blocks that are numbered by one handle and lie in no extent.
     pub fn of_number(number: u32) -> Self {
         Self { extent: number >> EXTENT_SHIFT, block: number & (BLOCKS_MAX - 1) }
     }
 
-    /// The number of a place.
+    /// Returns the number of a place.
     pub fn number(self) -> u32 {
         self.extent << EXTENT_SHIFT | self.block
     }
@@ -80,17 +80,17 @@ impl Slot {
         Self(high | u64::from(place.extent) << EXTENT_SHIFT | u64::from(place.block))
     }
 
-    /// Whether there is no key in it. It may be frozen.
+    /// Whether the slot has no key. It may be frozen.
     pub fn is_empty(self) -> bool {
         self.0 & !FROZEN == 0
     }
 
-    /// Whether its key counts only once the client that put it there has found no other slot of the same key.
+    /// Whether the slot's key counts only once the client that inserted it has found no other slot of the same key.
     pub fn is_pending(self) -> bool {
         self.0 & PENDING != 0
     }
 
-    /// Whether a split is about to move the bucket: nobody changes the slot until then.
+    /// Whether a split is about to move the bucket: no client changes the slot until then.
     pub fn is_frozen(self) -> bool {
         self.0 & FROZEN != 0
     }
@@ -99,17 +99,17 @@ impl Slot {
         Self(self.0 | PENDING)
     }
 
-    /// What a split leaves in the slot: a pending key goes, and its client begins anew.
+    /// Returns the slot as a split freezes it: a pending key is removed, and its client begins anew.
     pub fn frozen(self) -> Self {
         if self.is_pending() { Self(FROZEN) } else { Self(self.0 | FROZEN) }
     }
 
-    /// The slot without the marks.
+    /// Returns the slot without the marks.
     pub fn settled(self) -> Self {
         Self(self.0 & !(PENDING | FROZEN))
     }
 
-    /// The name of its block alone.
+    /// Returns only the name of the slot's block.
     pub fn name(self) -> Self {
         Self(self.settled().0 & !(0xFF << FINGERPRINT_SHIFT))
     }
@@ -128,7 +128,7 @@ impl Slot {
     }
 }
 
-/// A bucket's header: which keys are in the bucket.
+/// A bucket's header: it defines which keys are in the bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct BucketHeader(pub u64);
 
@@ -136,22 +136,22 @@ const PUBLISHED: u64 = 1 << 63;
 const DEPTH_SHIFT: u32 = 32;
 
 impl BucketHeader {
-    /// The bucket has the keys whose hashes end with the low `depth` bits of `suffix`.
+    /// Makes the header of a bucket with the keys whose hashes end with the low `depth` bits of `suffix`.
     pub fn new(depth: u32, suffix: u32) -> Self {
         Self(PUBLISHED | u64::from(depth) << DEPTH_SHIFT | u64::from(suffix & mask(depth)))
     }
 
-    /// The same for a bucket that a split has filled and that its parent's bucket does not give up yet.
+    /// Returns the header for a bucket that a split has filled and whose keys the parent's bucket does not give up yet.
     pub fn unpublished(self) -> Self {
         Self(self.0 & !PUBLISHED)
     }
 
-    /// Whether the bucket is in use. Otherwise only the header of its parent's bucket says whether it is.
+    /// Whether the bucket is in use. Otherwise only the header of its parent's bucket shows whether it is.
     pub fn is_published(self) -> bool {
         self.0 & PUBLISHED != 0
     }
 
-    /// Whether keys with this hash are here, if the bucket is in use.
+    /// Whether keys with this hash are in this bucket, if the bucket is in use.
     #[inline]
     pub fn covers(self, suffix: u32) -> bool {
         (self.suffix() ^ suffix) & mask(self.depth()) == 0
@@ -165,7 +165,7 @@ impl BucketHeader {
         low_half(self.0)
     }
 
-    /// Whether keys with this hash are here.
+    /// Whether keys with this hash are in this bucket.
     #[inline]
     pub fn has(self, suffix: u32) -> bool {
         self.is_published() && self.covers(suffix)
@@ -176,7 +176,7 @@ fn low_half(word: u64) -> u32 {
     (word & 0xFFFF_FFFF) as u32
 }
 
-/// The low `depth` bits.
+/// Returns a mask of the low `depth` bits.
 #[inline]
 pub(super) fn mask(depth: u32) -> u32 {
     1u32.checked_shl(depth).map_or(u32::MAX, |bit| bit - 1)
@@ -191,14 +191,14 @@ impl Entry {
         Self(u64::from(depth) << 32 | u64::from(subtable + 1))
     }
 
-    /// The subtable and its depth. `None`: nobody has written the entry yet.
+    /// Returns the subtable and its depth. `None`: no client has written the entry yet.
     pub fn get(self) -> Option<(u32, u32)> {
         let subtable = low_half(self.0).checked_sub(1)?;
         Some((subtable, low_half(self.0 >> 32)))
     }
 }
 
-/// Who may write a block: nobody, or the client that has claimed it.
+/// The word that defines which client may write a block: none, or the one that has claimed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Claim(pub u64);
 
@@ -207,38 +207,38 @@ const RETIRED: u64 = 1 << 62;
 const RENEWALS_SHIFT: u32 = 32;
 
 impl Claim {
-    /// The word of a block that nobody has claimed, and whose next claim has the version after this one.
+    /// Returns the word of a block that no client has claimed, and whose next claim has the version after this one.
     pub fn free_after(version: Version) -> Self {
         Self(version.0.into())
     }
 
-    /// The claim with which a client takes a free block.
+    /// Returns the claim with which a client takes a free block.
     pub fn taken(self) -> Self {
         Self(CLAIMED | u64::from(self.version().next().0))
     }
 
-    /// A claim that was never renewed.
+    /// Returns a claim that was never renewed.
     pub fn of(version: Version) -> Self {
         Self::renewed(version, 0)
     }
 
-    /// A claim that was renewed so often. Its client is at work, so the block is no orphan.
+    /// Returns a claim that was renewed `renewals` times. Its client is at work, so the block is no orphan.
     pub fn renewed(version: Version, renewals: u8) -> Self {
         Self(CLAIMED | u64::from(renewals) << RENEWALS_SHIFT | u64::from(version.0))
     }
 
-    /// The word of the block once it is free again.
+    /// Returns the word of the block once it is free again.
     pub fn freed(self) -> Self {
         Self::free_after(self.version())
     }
 
-    /// The word of a free block that nobody can claim any more: its extent is about to go.
+    /// Returns the word of a free block that no client can claim any more: its extent is about to be given back.
     pub fn retired(self) -> Self {
         Self(RETIRED | u64::from(self.version().0))
     }
 
-    /// The word of a retired block whose extent stays. It differs from the one before, so that whoever has retired the
-    /// block under that one notices.
+    /// Returns the word of a retired block whose extent stays. It differs from the word before, so that a client that
+    /// has retired the block under that word notices.
     pub fn restored(self) -> Self {
         Self::free_after(self.version().next())
     }

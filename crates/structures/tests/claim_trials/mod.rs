@@ -11,17 +11,17 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 const LEASE: Lifetime = Lifetime::millis(5);
-/// Entries: more than a segment has slots for.
+/// Number of entries: more than a segment has slots for.
 const ENTRIES: u32 = 70;
-/// What others have done before: all entries of the first segment but one.
+/// Number of entries that another consumer has acknowledged before: all entries of the first segment but one.
 const DONE: u32 = 63;
 
-/// What the consumer does in whose middle it ends.
+/// The operation in whose middle the consumer ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Deed {
-    /// It claims an entry that nobody has taken.
+    /// The consumer claims an entry that no consumer has taken.
     Claim,
-    /// It claims an entry whose claim has ended.
+    /// The consumer claims an entry whose claim has ended.
     ClaimAgain,
     Acknowledge,
 }
@@ -29,9 +29,9 @@ pub enum Deed {
 /// How the consumer ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum End {
-    /// It dies, and the node ends its permissions at once.
+    /// The consumer dies, and the node ends its permissions at once.
     Killed,
-    /// It stands still, and goes on when all others are done.
+    /// The consumer stands still, and goes on when all others are done.
     Late,
 }
 
@@ -46,7 +46,7 @@ impl User {
     }
 }
 
-/// How often each entry was acknowledged.
+/// The number of times that each entry was acknowledged.
 type Done = BTreeMap<Vec<u8>, u32>;
 
 async fn perform(queue: &Queue, deed: Deed, claim: Option<&Claim>) -> Result<Option<Claim>, QueueError> {
@@ -56,7 +56,7 @@ async fn perform(queue: &Queue, deed: Deed, claim: Option<&Claim>) -> Result<Opt
     }
 }
 
-/// The others claim and acknowledge until the queue, which is closed, has nothing left.
+/// Claims and acknowledges as another consumer until the queue, which is closed, has no entries left.
 fn others_finish(other: &User, done: &mut Done, what: &str) {
     loop {
         match run(&other.pipeline, other.queue.claim_within(LEASE, Lifetime::seconds(10))) {
@@ -76,7 +76,7 @@ fn acknowledge(user: &User, claim: &Claim, done: &mut Done) {
     }
 }
 
-/// One trial: the consumer ends after so many posts. Returns whether it was done before.
+/// Runs one trial: the consumer ends after `posts` posts. Returns whether its operation ended before.
 fn trial(node: &Host, deed: Deed, end: End, posts: u64) -> bool {
     let what = format!("{deed:?}, {end:?} after {posts} posts");
     let tenant = format!("trial-{posts}");
@@ -131,7 +131,8 @@ fn trial(node: &Host, deed: Deed, end: End, posts: u64) -> bool {
     was_done
 }
 
-/// Each entry is acknowledged once. One whose consumer died in its acknowledgement may have been so without anybody being told.
+/// Checks that each entry is acknowledged once. An entry whose consumer died in its acknowledgement may be acknowledged
+/// although no client got that result.
 fn check(done: &Done, deed: Deed, (end, was_done): (End, bool), what: &str) {
     assert!(done.values().all(|&times| times == 1), "{what}: acknowledged more than once: {done:?}");
     let untold = usize::from(deed == Deed::Acknowledge && end == End::Killed && !was_done);
@@ -139,14 +140,14 @@ fn check(done: &Done, deed: Deed, (end, was_done): (End, bool), what: &str) {
     assert!(missing <= untold, "{what}: {missing} entries are lost");
 }
 
-/// After a sweep there are the head and the last segment, and nothing is claimed.
+/// Checks that after a sweep there are the head and the last segment, and that no entry is claimed.
 fn nothing_is_left(user: &User, what: &str) {
     user.run(user.queue.sweep());
     let found = user.run(user.queue.statistics());
     assert_eq!((found.slots, found.claimed, found.segments), (0, 0, 1), "{what}: something is left");
 }
 
-/// The consumer ends after each of its posts in turn.
+/// Lets the consumer end after each of its posts in turn.
 pub fn at_each_step(deed: Deed, end: End) {
     let node = node(Mechanism::MemoryWindow);
     let mut posts = 0;
@@ -156,7 +157,8 @@ pub fn at_each_step(deed: Deed, end: End) {
     assert!(posts > 0, "{deed:?} takes no step");
 }
 
-/// An entry whose consumer does nothing comes again after the lease, not before, and then belongs to the next consumer alone.
+/// Checks that an entry whose consumer does nothing is delivered again after the lease, not before, and then belongs to
+/// the next consumer alone.
 pub fn an_entry_belongs_to_its_last_consumer() {
     let node = node(Mechanism::MemoryWindow);
     let options = QueueOptions { claims: true, ..QueueOptions::default() };

@@ -17,21 +17,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const THREADS: u64 = 3;
-/// Keys that all threads change. Others come only to make the table grow.
+/// Number of keys that all threads change. Other keys only make the table grow.
 const HOT: u64 = 4;
-/// All keys.
+/// Number of all keys.
 const KEYS: u64 = 600;
-/// Operations of a thread.
+/// Number of operations of a thread.
 const OPERATIONS: u64 = 400;
-/// One operation in so many ends its client.
+/// One operation in this many ends its client.
 const DEATH_ONE_IN: u64 = 40;
 
-/// What all threads share.
+/// The state that all threads share.
 struct Run<'a> {
     node: &'a Host,
     head: ObjectRef,
     began: Instant,
-    /// Each value is stored at most once.
+    /// The next value: each value is stored at most once.
     values: AtomicU64,
     histories: Mutex<Vec<(u64, Operation)>>,
 }
@@ -69,7 +69,7 @@ fn operate(run: &Run<'_>, dice: &mut StdRng, user: &User, seen: &mut u64) -> boo
     let mut operation = pin!(perform(&user.table, key, event));
     let mut told = user.pipeline.drive(operation.as_mut());
     if told.is_none() && dice.random() {
-        // It was only late.
+        // In this case the client was only late.
         std::thread::sleep(Duration::from_millis(dice.random_range(0..100)));
         user.pipeline.halt_after(None);
         told = user.pipeline.drive(operation.as_mut());

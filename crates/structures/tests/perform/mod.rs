@@ -7,10 +7,11 @@ fn number(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().expect("values begin with their number"))
 }
 
-/// Carries out what `event` asks for. Returns it with what it was told.
+/// Carries out the operation of `event`. Returns the event with its result.
 pub async fn perform(table: &Table, key: u64, event: Event) -> Result<Event, TableError> {
     let key = key.to_le_bytes();
-    // Most values are so long that a torn one would show, and that their blocks are soon used again: an extent has few.
+    // Most values are so long that a torn value would be noticed, and that their blocks are soon used again: an extent
+    // has few.
     let value = |number: u64| {
         let length = 8 + usize::try_from(number % 4).expect("small") * (10 << 10);
         number.to_le_bytes().into_iter().cycle().take(length).collect::<Vec<u8>>()

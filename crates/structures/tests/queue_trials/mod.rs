@@ -10,10 +10,10 @@ use std::rc::Rc;
 use std::time::Instant;
 
 const LEASE: Lifetime = Lifetime::millis(20);
-/// Slots of a segment.
+/// Number of slots of a segment.
 const SLOTS: u32 = 64;
 
-/// What the client does in whose middle it ends.
+/// The operation in whose middle the client ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Deed {
     Push,
@@ -26,20 +26,20 @@ pub enum Deed {
 /// How the client ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum End {
-    /// It dies, and the node ends its permissions at once.
+    /// The client dies, and the node ends its permissions at once.
     Killed,
-    /// It stands still, and goes on when all others are done.
+    /// The client stands still, and goes on when all others are done.
     Late,
 }
 
-/// What was in the queue before: so many entries were pushed, and so many of them popped.
+/// The earlier use of the queue: the number of entries that were pushed, and the number of those that were popped.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     pub pushed: u32,
     pub popped: u32,
 }
 
-/// A segment with room.
+/// The segment has room for another push.
 pub const HALF_FULL: Before = Before { pushed: 5, popped: 1 };
 /// The next push adds a segment.
 pub const FULL: Before = Before { pushed: SLOTS, popped: 3 };
@@ -73,7 +73,7 @@ async fn perform(queue: &Queue, deed: Deed) -> Result<Option<Vec<u8>>, QueueErro
     }
 }
 
-/// All that is left in a queue that may be closed.
+/// Pops all entries that are left in a queue, which may be closed.
 fn drain(user: &User) -> Vec<Vec<u8>> {
     let mut entries = Vec::new();
     loop {
@@ -85,7 +85,7 @@ fn drain(user: &User) -> Vec<Vec<u8>> {
     }
 }
 
-/// One trial: the client ends after so many posts. Returns whether it was done before.
+/// Runs one trial: the client ends after `posts` posts. Returns whether its operation ended before.
 fn trial(node: &Host, before: Before, deed: Deed, end: End, posts: u64) -> bool {
     let what = format!("{deed:?} after {before:?}, {end:?} after {posts} posts");
     let tenant = format!("trial-{posts}");
@@ -124,7 +124,7 @@ fn trial(node: &Host, before: Before, deed: Deed, end: End, posts: u64) -> bool 
     was_done
 }
 
-/// The others push and pop. Returns what they have popped, and what they have pushed.
+/// Pushes and pops as another client. Returns the entries that it has popped, and those that it has pushed.
 fn others_go_on(other: &User, what: &str) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut popped = Vec::new();
     let mut pushed = Vec::new();
@@ -145,7 +145,7 @@ fn others_go_on(other: &User, what: &str) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     (popped, pushed)
 }
 
-/// Every entry came once and in order. What the ended client did has happened, or it has not.
+/// Checks that every entry was popped once and in order. The operation of the ended client has happened, or it has not.
 fn check(
     before: Before,
     deed: Deed,
@@ -186,13 +186,13 @@ fn check(
     }
 }
 
-/// After a sweep there are the head and the last segment, and nothing else.
+/// Checks that after a sweep there are the head and the last segment, and no other object.
 fn nothing_is_left(node: &Host, user: &User, what: &str) {
     user.run(user.queue.sweep());
     let found = user.run(user.queue.statistics());
     assert_eq!((found.slots, found.segments), (0, 1), "{what}: slots or segments are leaked");
     let since = Instant::now();
-    // The tenants of earlier trials go by and by.
+    // The objects of earlier trials' tenants are freed little by little.
     while node.counters().objects != 2 {
         assert!(since.elapsed().as_secs() < 10, "{what}: objects are leaked: {:?}", node.counters());
     }

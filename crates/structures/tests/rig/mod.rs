@@ -1,5 +1,5 @@
-//! A node in this process, and clients of it that have handles on a table. The node is on the software NIC, or with
-//! `PORTCULLIS_NIC=ibverbs` on the RDMA device of this machine.
+//! A node in this process, and clients of the node that have handles on a table. The node is on the software NIC, or
+//! with `PORTCULLIS_NIC=ibverbs` on the RDMA device of this machine.
 
 #[path = "../../../portcullis/tests/device/rdma.rs"]
 mod device;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 
-/// An operation that takes longer never ends. Leases are a thousandth of this.
+/// Time after which an operation counts as one that never ends. Leases are a thousandth of this.
 const HANGS_AFTER: Lifetime = Lifetime::seconds(20);
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -30,7 +30,7 @@ pub fn node_with(node: NodeConfig) -> Host {
     Host::start(if device::is_wanted() { device::port(config) } else { config }).expect("a node starts")
 }
 
-/// Carries an operation out, which must not hang.
+/// Carries out an operation, and panics if it hangs.
 pub fn run<T>(pipeline: &Pipeline, operation: impl Future<Output = T>) -> T {
     let (mut operation, mut late) = (pin!(operation), pin!(pipeline.sleep(HANGS_AFTER)));
     pipeline.block_on(std::future::poll_fn(|context| {
@@ -51,14 +51,14 @@ pub fn pipeline(node: &Host, tenant: &str) -> Rc<Pipeline> {
 }
 
 impl User {
-    /// Makes a table. It goes with the tenant's last client.
+    /// Makes a table. The table is freed when the tenant's last client leaves.
     pub fn create(node: &Host, tenant: &str, options: &TableOptions) -> Self {
         let pipeline = pipeline(node, tenant);
         let table = pipeline.block_on(Table::create(&pipeline, options)).expect("a table");
         Self { pipeline, table }
     }
 
-    /// Another client of the same table.
+    /// Makes another client of the same table.
     pub fn open(node: &Host, tenant: &str, head: ObjectRef, access: Access) -> Self {
         let pipeline = pipeline(node, tenant);
         let table = pipeline.block_on(Table::open(&pipeline, head, access)).expect("the table");
@@ -73,7 +73,7 @@ impl User {
         self.run(self.table.get(key))
     }
 
-    /// All keys, each of which comes once.
+    /// Reads all keys, and checks that each comes once.
     pub fn all(&self) -> Map {
         let mut found = Map::new();
         self.run(self.table.for_each(|key, value| {

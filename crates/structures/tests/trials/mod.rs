@@ -10,12 +10,12 @@ use std::pin::pin;
 use std::time::Instant;
 
 const LEASE: Lifetime = Lifetime::millis(40);
-/// Keys of a table in which there is room for a few more.
+/// Number of keys of a table in which there is room for a few more.
 const FEW: u32 = 8;
 /// The key that is updated and removed.
 const PRESENT: u32 = 3;
 
-/// What the client does in whose middle it dies.
+/// The operation in whose middle the client dies.
 #[derive(Clone, Copy, Debug)]
 pub enum Deed {
     Insert,
@@ -26,11 +26,11 @@ pub enum Deed {
 /// How the client ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum End {
-    /// It dies, and the node ends its permissions at once.
+    /// The client dies, and the node ends its permissions at once.
     Killed,
-    /// It stands still, and goes on when all others are done.
+    /// The client stands still, and goes on when all others are done.
     Late,
-    /// It stands still for a moment, in which another client changes each key.
+    /// The client stands still for a moment, in which another client changes each key.
     Slow,
 }
 
@@ -38,7 +38,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("key {number}").into_bytes()
 }
 
-/// A table with the first `keys` keys. Each trial has a tenant of its own, whose memory goes with it.
+/// Makes a table with the first `keys` keys. Each trial has a tenant of its own, whose memory is freed with it.
 fn table_of(node: &Host, tenant: &str, grain: Grain, keys: u32) -> (User, Map) {
     let options = TableOptions {
         grain,
@@ -57,7 +57,7 @@ fn table_of(node: &Host, tenant: &str, grain: Grain, keys: u32) -> (User, Map) {
     (user, map)
 }
 
-/// How many keys fit into a table before a subtable is split.
+/// Counts the keys that fit into a table before a subtable is split.
 fn keys_before_a_split(node: &Host, grain: Grain) -> u32 {
     let (user, _) = table_of(node, "observer", grain, 0);
     let mut keys = 0;
@@ -76,7 +76,8 @@ async fn perform(table: &Table, deed: Deed, number: u32) -> Result<bool, TableEr
     }
 }
 
-/// One trial in a table with so many keys: the client ends after so many posts. Returns whether it was done before.
+/// Runs one trial in a table with `keys` keys: the client ends after `posts` posts. Returns whether its operation ended
+/// before.
 fn trial(node: &Host, grain: Grain, keys: u32, deed: Deed, end: End, posts: u64) -> bool {
     let what = format!("{deed:?} in {keys} keys, {end:?} after {posts} posts, {grain:?}");
     let tenant = format!("trial-{posts}");
@@ -128,7 +129,7 @@ fn trial(node: &Host, grain: Grain, keys: u32, deed: Deed, end: End, posts: u64)
     done.is_some()
 }
 
-/// What the others do after the client's end, or while it stands still. Returns whether they have found that the
+/// Works with the table as another client, after the client's end or while it stands still. Returns whether the
 /// client's operation has happened.
 fn others_go_on(other: &User, map: &mut Map, deed: Deed, number: u32, what: &str) -> bool {
     let its = key(number);
@@ -153,7 +154,8 @@ fn others_go_on(other: &User, map: &mut Map, deed: Deed, number: u32, what: &str
     happened
 }
 
-/// What a late client must be told, and the value of its key after that. The others have stored `mine` meanwhile.
+/// Returns the result that a late client must get, and the value of its key after that. The other client has stored
+/// `mine` meanwhile.
 fn after_the_late(deed: Deed, happened: bool) -> (bool, Option<&'static [u8]>) {
     match (deed, happened) {
         (_, true) => (true, Some(b"mine")),
@@ -176,10 +178,10 @@ fn check(user: &User, map: &Map, what: &str) {
     }
 }
 
-/// A sweep frees what the client has left. After that exactly the keys' blocks are claimed.
+/// Checks that a sweep frees the memory that the client has left. After that exactly the keys' blocks are claimed.
 fn sweep(node: &Host, user: &User, map: &Map, what: &str) {
     let statistics = || user.run(user.table.statistics());
-    // What a first sweep takes out of slots, the second one frees.
+    // A second sweep frees the blocks that a first sweep takes out of slots.
     let objects = |found: &Statistics| 1 + found.subtables + found.extents;
     for _ in 0..2 {
         let found = statistics();
@@ -192,7 +194,7 @@ fn sweep(node: &Host, user: &User, map: &Map, what: &str) {
     assert_eq!(lost, (0, 0), "{what}: blocks are leaked or lost: {statistics:?}");
     assert_eq!(statistics.keys, map.len() as u64, "{what}: keys are lost or doubled");
     check(user, map, what);
-    // The tenants of earlier trials go by and by.
+    // The objects of earlier trials' tenants are freed little by little.
     let since = Instant::now();
     while node.counters().objects != objects(&statistics) {
         assert!(
@@ -207,7 +209,7 @@ pub fn at_each_step(grain: Grain, deed: Deed, end: End) {
     at_each_step_in(FEW, grain, deed, end);
 }
 
-/// The same in a table with so many keys.
+/// Runs the trials of an operation at each step, in a table with `keys` keys.
 pub fn at_each_step_in(keys: u32, grain: Grain, deed: Deed, end: End) {
     let node = node(Mechanism::MemoryWindow);
     let done = (0..1_000).find(|&posts| trial(&node, grain, keys, deed, end, posts));
@@ -221,7 +223,7 @@ pub fn at_each_step_of_a_split(grain: Grain, end: End) {
     assert!(done.is_some_and(|steps| steps >= 60), "a split of {done:?} steps");
 }
 
-/// Without a death, a value that is replaced gives its block back at once.
+/// Checks that without a death, a value that is replaced gives its block back at once.
 pub fn many_updates_leak_nothing() {
     let node = node(Mechanism::MemoryWindow);
     let (user, _) = table_of(&node, "red", Grain::Extent, 1);
@@ -234,13 +236,13 @@ pub fn many_updates_leak_nothing() {
     assert!(statistics.unlinked < 8, "blocks are leaked: {statistics:?}");
 }
 
-/// Eight of them fill an extent.
+/// Returns a value of which eight fill an extent.
 fn eighth(fill: u8) -> Vec<u8> {
     vec![fill; 30 << 10]
 }
 
-/// A reader stands still at each step of a get, while another client does something. The key has an eighth of ones, with what else
-/// is stored in `before`, and the value `after` when the reader goes on.
+/// Lets a reader stand still at each step of a get, while another client calls `meanwhile`. The key's value is an
+/// eighth of ones, beside the other values that `before` stores, and it is `after` when the reader goes on.
 fn a_reader_is_late(before: impl Fn(&User), meanwhile: impl Fn(&User), after: &[u8]) {
     let node = node(Mechanism::MemoryWindow);
     let options = TableOptions { lease: Lifetime::millis(800), seed: Some(0), ..TableOptions::default() };
@@ -271,7 +273,7 @@ fn a_reader_is_late(before: impl Fn(&User), meanwhile: impl Fn(&User), after: &[
     panic!("a get never ends");
 }
 
-/// A reader stands still at each step of a get, while the block of its key goes to other keys.
+/// Lets a reader stand still at each step of a get, while the block of its key is used for other keys.
 pub fn a_reader_is_late_at_each_step() {
     let use_all_blocks = |other: &User| {
         for number in 0..24u32 {
@@ -287,14 +289,14 @@ pub fn a_reader_is_late_at_each_step() {
     a_reader_is_late(|_| (), use_all_blocks, &eighth(2));
 }
 
-/// A reader stands still at each step of a get, while the extent of its key's value goes back to the node and another extent gets
-/// the number.
+/// Lets a reader stand still at each step of a get, while the extent of its key's value goes back to the node and
+/// another extent gets the number.
 pub fn a_reader_is_late_while_its_extent_goes() {
     let store_beside = |other: &User| assert!(other.run(other.table.insert(b"beside", &eighth(2))));
     let replace_extent = |other: &User| {
         let vacated = other.run(other.table.vacate(b"beside", |_| ()));
         assert!(matches!(vacated, Vacated::GivenBack { .. }), "{vacated:?}");
-        // All blocks of the next one are used, the one that the reader's slot names among them.
+        // All blocks of the next extent are used, among them the one that the reader's slot names.
         for number in 0..8 {
             assert!(other.run(other.table.insert(&key(number), &eighth(3))));
         }
@@ -302,7 +304,7 @@ pub fn a_reader_is_late_while_its_extent_goes() {
     a_reader_is_late(store_beside, replace_extent, b"short");
 }
 
-/// A client that removes what has expired ends at each step, while another one stores one of those keys again.
+/// Lets a client that removes expired keys end at each step, while another one stores one of those keys again.
 pub fn a_removal_of_what_has_expired_ends_at_each_step(end: End) {
     let node = node(Mechanism::MemoryWindow);
     let options =
@@ -321,7 +323,8 @@ pub fn a_removal_of_what_has_expired_ends_at_each_step(end: End) {
         while (0..FEW).any(|number| other.get(&key(number)).is_some()) {
             std::thread::yield_now();
         }
-        // A handle's clock is ahead by as long as its permission took to come, which is less than a permission lives.
+        // A handle's clock is ahead by the time that the grant of its permission took, which is less than a permission
+        // lives.
         other.pipeline.block_on(other.pipeline.sleep(LEASE)).expect("the node is there");
         let User { pipeline, table } = User::open(&node, &tenant, other.table.head(), Access::Write);
         pipeline.halt_after(Some(posts));
@@ -342,7 +345,8 @@ pub fn a_removal_of_what_has_expired_ends_at_each_step(end: End) {
             map.insert(fresh, b"new".to_vec());
         }
         check(&other, &map, &what);
-        // The clocks of two handles differ by as long as a permission took to come: so one may have come too early.
+        // The clocks of two handles differ by the time that the grant of a permission took. So the first removal may
+        // have been too early for some keys.
         let since = Instant::now();
         while other.run(other.table.statistics()).keys > map.len() as u64 {
             assert!(since.elapsed().as_secs() < 20, "{what}: what has expired stays");
@@ -357,7 +361,7 @@ pub fn a_removal_of_what_has_expired_ends_at_each_step(end: End) {
     panic!("a removal never ends");
 }
 
-/// A writer stands still at each step of an update, while others sweep and use all blocks again.
+/// Lets a writer stand still at each step of an update, while another client sweeps and uses all blocks again.
 pub fn a_writer_is_late_at_each_step() {
     let node = node(Mechanism::MemoryWindow);
     let options =
@@ -393,7 +397,8 @@ pub fn a_writer_is_late_at_each_step() {
     panic!("an update never ends");
 }
 
-/// A sweep frees nothing that a key leads to: no short value, none that fills a block, and no piece of a long one.
+/// Checks that a sweep frees no block to which a key leads: no short value, none that fills a block, and no piece of a
+/// long one.
 pub fn a_sweep_leaves_what_keys_lead_to() {
     let node = node(Mechanism::MemoryWindow);
     let (user, mut map) = table_of(&node, "red", Grain::Extent, FEW);
@@ -408,8 +413,8 @@ pub fn a_sweep_leaves_what_keys_lead_to() {
     check(&user, &map, "after two sweeps");
 }
 
-/// A client dies or stands still at each step of what `deed` does, in a table whose values of 30 KB were all removed, beside a
-/// long value. Others go on with it, and after a sweep nothing is lost or leaked.
+/// Lets a client die or stand still at each step of `deed`, in a table whose values of 30 KB were all removed, beside a
+/// long value. Another client goes on with it, and after a sweep no key is lost and no memory is leaked.
 pub fn a_change_of_extents_ends_at_each_step(deed: ExtentDeed, end: End) {
     let node = node(Mechanism::MemoryWindow);
     let options = TableOptions { lease: LEASE, groups: 1, depth_max: 6, ..TableOptions::default() };
@@ -454,10 +459,10 @@ pub fn a_change_of_extents_ends_at_each_step(deed: ExtentDeed, end: End) {
         }
         drop(operation);
         drop((table, pipeline));
-        // What the client was about has happened or not. All else stays.
+        // The client's deed has happened or not. All other keys stay.
         let found = other.all();
         match deed {
-            // One that goes on late also empties the extent of what others have put there meanwhile.
+            // A client that goes on late also removes the keys that the other client has put into the extent meanwhile.
             ExtentDeed::Vacate => {
                 map.retain(|its, _| {
                     found.contains_key(its) || end == End::Killed && *its > key(10) && *its < key(8)
@@ -481,7 +486,7 @@ pub fn a_change_of_extents_ends_at_each_step(deed: ExtentDeed, end: End) {
     panic!("{deed:?} never ends");
 }
 
-/// What a client does with extents in whose middle it ends.
+/// The change of extents in whose middle a client ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ExtentDeed {
     Vacate,

@@ -1,11 +1,11 @@
-//! What a pipeline does between two waits of somebody else's event loop.
+//! The work of a pipeline between two waits of an event loop outside the pipeline.
 
 use super::{Core, ROOM_WITHIN, take_answers, take_ended};
 use portcullis::{Clock, Pollable, VerbsEndpoint};
 use std::time::Duration;
 
 impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
-    /// Takes in what has ended and what is due, without waiting, and begins a new round.
+    /// Takes in the requests that have ended and the timers that are due, without waiting, and begins a new round.
     pub fn look(&mut self) {
         self.flush();
         self.session.poll();
@@ -25,7 +25,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         self.begin_round();
     }
 
-    /// Posts what was asked for, and prepares the session's descriptor. Returns how long nothing is due.
+    /// Posts the requests, and prepares the session's descriptor. Returns the time for which nothing is due.
     pub fn arm(&mut self) -> Duration
     where
         E: Pollable,
@@ -40,7 +40,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         let due = self.timers.next().into_iter().chain(again).chain(limits).min();
         let due =
             due.map_or(Duration::MAX, |at| if at > now { at.since(now).into() } else { Duration::ZERO });
-        // Last: any other call on the session undoes it.
+        // This call is the last: any other call on the session undoes it.
         self.session.arm().min(due)
     }
 }
