@@ -1,5 +1,5 @@
-//! One channel, called in three ways by the same code: from its own machine, through a node in shared memory, and over UDP. Then what
-//! a call without arguments takes in each, beside a ping-pong of datagrams.
+//! Calls one channel in three ways with the same code: from its own machine, through a node in shared memory, and over
+//! UDP. Then measures a call without arguments in each way, beside a ping-pong of datagrams.
 //!
 //! ```console
 //! cargo run --release -p portcullis-rpc --example between_machines
@@ -13,12 +13,12 @@ use std::error::Error;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-/// Calls that are measured in each way.
+/// Number of calls that are measured in each way.
 const CALLS: usize = 5_000;
 
 #[portcullis_rpc::service]
 trait Library {
-    /// Which of these titles are there.
+    /// Returns the titles, among those given, that the library has.
     #[method(100)]
     fn find(
         &self,
@@ -26,7 +26,7 @@ trait Library {
         reply: &mut Reply<'_>,
     ) -> Result<Boxed<List<Text>>, Failure>;
 
-    /// Answers with the word.
+    /// Returns the word.
     #[method(101)]
     fn echo(&self, word: u64) -> Result<u64, Failure>;
 }
@@ -83,7 +83,7 @@ fn round_trip(library: &mut LibraryClient<Connection>) -> Result<Duration, Box<d
     Ok(median(times))
 }
 
-/// A datagram of a line there and one back, both ends polling.
+/// Measures a datagram of one line, there and back, while both ends poll.
 fn ping_pong() -> Result<Duration, Box<dyn Error>> {
     let ends = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
     for (end, other) in [(0, 1), (1, 0)] {
@@ -113,7 +113,7 @@ fn ping_pong() -> Result<Duration, Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let (local, node) = (folder.path().join("library.sock"), folder.path().join("node.sock"));
-    // The node that other machines reach: its clients are of the tenant «readers».
+    // Clients of other machines connect to this node as the tenant «readers».
     let readers = Some("readers".to_owned());
     let listen = NetworkListen {
         address: "127.0.0.1:0".to_owned(),

@@ -1,11 +1,12 @@
-//! What a scope costs when the heap makes it and frees it, and when a pool keeps it: with nothing put into it, and with a word on
-//! each of its pages. `scope_pool_cost ROUNDS`. Medians of what one scope takes, and of the ratios within a round.
+//! Measures the cost of a scope that the heap makes and frees, and of one that a pool keeps: with nothing put into it,
+//! and with a word on each of its pages. `scope_pool_cost ROUNDS`. Prints medians of the time for one scope, and of the
+//! ratios within a round.
 
 use portcullis_rpc::heap::HEAP_ADDRESSES;
 use portcullis_rpc::{Heap, HeapPlace, Owner, Room, Scope, ScopePool};
 use std::time::Instant;
 
-/// Scopes of a round.
+/// Number of scopes in a round.
 const SCOPES: u32 = 2000;
 
 fn main() {
@@ -32,7 +33,7 @@ fn main() {
                     [heap, pool]
                 })
                 .collect();
-            // The first round touches pages for the first time.
+            // The first round touches pages for the first time, so it is not counted.
             measured.remove(0);
             let heap = median(measured.iter().map(|[heap, _]| *heap).collect());
             let pool = median(measured.iter().map(|[_, pool]| *pool).collect());
@@ -42,7 +43,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds that one of many takes.
+/// Measures an action many times. Returns the nanoseconds of one.
 fn each(mut once: impl FnMut()) -> f64 {
     let began = Instant::now();
     (0..SCOPES).for_each(|_| once());

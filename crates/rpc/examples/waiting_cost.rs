@@ -1,6 +1,6 @@
-//! What waiting costs: calls to a method that takes some time, on a quiet machine and beside threads that never rest, and the same
-//! conversation over a Unix socket, whose ends always sleep. `waiting_cost CALLS`. The client is kept on one processor, the server on
-//! another, and each busy thread on one of the two.
+//! Measures the cost of waiting: calls to a method that takes some time, on a quiet machine and beside threads that
+//! never rest, and the same exchange over a Unix socket, whose ends always sleep. `waiting_cost CALLS`. The client is
+//! pinned to one processor, the server to another, and each busy thread to one of the two.
 
 use portcullis_rpc::Boxed;
 use portcullis_rpc::channel::{Connection, Copied, Reply, serve};
@@ -9,9 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The client's processor and the server's.
+/// The processors of the client and of the server.
 const PROCESSORS: [usize; 2] = [0, 1];
-/// Calls that are made before any is measured: ends that adapt have done so by then.
+/// Number of calls before the measurement: ends that adapt have done so by then.
 const WARM_UP: u32 = 200;
 
 fn main() {
@@ -33,7 +33,7 @@ fn main() {
                         }
                     });
                 }
-                // A thread of its own: the others must not inherit its processor.
+                // Each measurement has a thread of its own: the others must not inherit its processor.
                 let measured = [by_calls, by_socket].map(|by| {
                     scope.spawn(move || percentiles(by(work, calls))).join().expect("it is measured")
                 });
@@ -53,7 +53,7 @@ fn spend(work: Duration) {
     }
 }
 
-/// The times of conversations.
+/// Measures the times of exchanges.
 fn measure(calls: u32, mut once: impl FnMut()) -> Vec<Duration> {
     (0..WARM_UP).for_each(|_| once());
     (0..calls)

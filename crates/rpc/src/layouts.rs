@@ -1,9 +1,9 @@
-//! How values lie in a heap: as C lays them out, so that C and C++ can read them.
+//! The layout of values in a heap: the same as in C, so that C and C++ can read them.
 
 use crate::{Boxed, Key, List, Map, Plain, Text, Vector};
 use std::mem::offset_of;
 
-/// What the values themselves are in C.
+/// Checks the size, in words of eight bytes, and the alignment of the values themselves.
 macro_rules! is_words {
     ($($type:ty: $words:literal;)*) => {
         $(const _: () = assert!(size_of::<$type>() == 8 * $words && align_of::<$type>() == 8);)*

@@ -2,20 +2,20 @@
 //!
 //! A call passes a pointer to a tree, not a serialised copy of it.
 //!
-//! - [`Heap`]: shared memory that has the same addresses in every process, with an allocator that many processes use at once and
-//!   that a process may die in at any step. [`Scope`]: pages of a heap for one call. [`ScopePool`]: scopes that are used
-//!   again.
-//! - [`Boxed`], [`Vector`], [`List`], [`Text`], [`Map`]: what lies in a heap. Any bytes are a valid value of theirs ([`Plain`]), so
-//!   whatever a peer writes there is wrong at worst.
-//! - [`copy_from`]: copies a linked value with everything that it leads to from one heap to another ([`Linked`], with a derive).
-//!   [`Packed`]: such a value in one block, for whoever keeps it and passes it on.
-//! - [`View`]: bytes that nobody changes while they are looked at. A `&T` into a heap exists only there; everything else is read
-//!   by value ([`Source`]).
-//! - [`sandbox`]: what methods run in that follow pointers deep, or call foreign code.
+//! - [`Heap`]: shared memory that has the same addresses in every process. Many processes use its allocator at once,
+//!   and a process may die at any step of it. [`Scope`]: pages of a heap for one call. [`ScopePool`]: scopes that are
+//!   used again.
+//! - [`Boxed`], [`Vector`], [`List`], [`Text`], [`Map`]: values in a heap. Any bytes are a valid value of these types
+//!   ([`Plain`]), so a peer can write a wrong value there, but no invalid one.
+//! - [`copy_from`]: copies a linked value with everything that it leads to from one heap to another ([`Linked`], with a
+//!   derive). [`Packed`]: such a value in one block, for a process that keeps it and passes it on.
+//! - [`View`]: bytes that no process changes while they are read. A `&T` into a heap exists only there; everything else
+//!   is read by value ([`Source`]).
+//! - [`sandbox`]: a place to run methods that follow pointers deep, or call foreign code.
 //! - [`channel`]: servers, their methods, and connections to them. Each method chooses whether its arguments are copied.
 #![forbid(unsafe_code)]
 
-// What the derive writes names this crate.
+// The code that the derive generates names this crate `portcullis_rpc`.
 extern crate self as portcullis_rpc;
 
 pub mod channel;
@@ -45,24 +45,27 @@ pub use pointer::{Boxed, PointerError};
 pub use portcullis_derive::Linked;
 /// Makes a typed client and a typed server from a trait.
 ///
-/// For a trait `Library` there are two more types, of the same visibility:
+/// For a trait `Library` the macro generates two more types, of the same visibility:
 ///
-/// - `LibraryServer(implementation)` is put on a channel with [`Channel::service`](channel::Channel::service). Several threads may
-///   call the implementation at once.
-/// - `LibraryClient(connection)` has a method for each of the trait's, which waits for its answer, and one whose name begins with
-///   `begin_`, which does not. `connection` is a [`Connection`](channel::Connection) or `&mut` one: then several clients can use it.
+/// - `LibraryServer(implementation)` is put on a channel with [`Channel::service`](channel::Channel::service). Several
+///   threads may call the implementation at once.
+/// - `LibraryClient(connection)` has two methods for each method of the trait: one that waits for the answer, and one
+///   whose name begins with `begin_`, which does not wait. `connection` is a [`Connection`](channel::Connection) or
+///   `&mut` one: then several clients can use it.
 ///
-/// A method has a number, `#[method(100)]`, by which clients and servers of all versions know it: it stays what it is when others
-/// come and go. The method takes `&self`, and then, each only where it is needed:
+/// Each method has a number, `#[method(100)]`, by which clients and servers of all versions identify it: the number
+/// never changes when other methods are added or removed. The method takes `&self`, and then these arguments, each only
+/// if it is needed:
 ///
-/// 1. its arguments, in the form that the receiver chooses: [`Copied<'_, T>`](channel::Copied),
-///    [`Trusted<'_, T>`](channel::Trusted) or another one with [`Isolation`](channel::Isolation). The client passes a scope and a
-///    `Boxed<T>` into it. For [`OneShot<'_, T>`](channel::OneShot) the scope is a [`Sealed`](channel::Sealed) one;
+/// 1. the passed value, in the form that the receiver chooses: [`Copied<'_, T>`](channel::Copied),
+///    [`Trusted<'_, T>`](channel::Trusted) or another type that implements [`Isolation`](channel::Isolation). The client
+///    passes a scope and a `Boxed<T>` into it. For [`OneShot<'_, T>`](channel::OneShot) the scope is a
+///    [`Sealed`](channel::Sealed) one;
 /// 2. a word, `u64`;
 /// 3. `&mut Reply<'_>`: the place of the result, and the time that the caller has left.
 ///
-/// It returns a `Result` of `()`, of a word (`u64`), or of a `Boxed<R>` into the reply's scope; the error is a
-/// [`Failure`](channel::Failure) or becomes one.
+/// The method returns a `Result` of `()`, of a word (`u64`), or of a `Boxed<R>` into the reply's scope. The error is a
+/// [`Failure`](channel::Failure) or is converted to one.
 ///
 /// ```
 /// use portcullis_rpc::channel::{Connection, Copied, Failure, Reply, serve};
@@ -112,7 +115,7 @@ pub use portcullis_derive::Linked;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What cannot lie in a heap is no argument:
+/// A value that cannot lie in a heap cannot be an argument:
 ///
 /// ```compile_fail,E0277
 /// # use portcullis_rpc::channel::{Copied, Failure};
@@ -123,7 +126,7 @@ pub use portcullis_derive::Linked;
 /// }
 /// ```
 ///
-/// Neither is it a result:
+/// It cannot be a result either:
 ///
 /// ```compile_fail,E0277
 /// # use portcullis_rpc::channel::{Copied, Failure};
@@ -135,7 +138,7 @@ pub use portcullis_derive::Linked;
 /// }
 /// ```
 ///
-/// A scope that is not sealed is no argument of a method that reads sealed ones:
+/// A scope that is not sealed cannot be passed to a method that reads sealed scopes:
 ///
 /// ```compile_fail,E0308
 /// # use portcullis_rpc::channel::{Connection, Failure, OneShot};
@@ -152,7 +155,7 @@ pub use portcullis_derive::Linked;
 /// # }
 /// ```
 ///
-/// A pointer to something else is not passed:
+/// A pointer to a value of another type cannot be passed:
 ///
 /// ```compile_fail,E0308
 /// # use portcullis_rpc::channel::{Connection, Copied, Failure};

@@ -8,7 +8,7 @@ use std::any::TypeId;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// A value whose pointers can be followed, so that it is copied with everything that it leads to.
+/// A value whose pointers can be followed, so that it can be copied with everything that it leads to.
 ///
 /// ```
 /// use portcullis_rpc::{Boxed, Heap, HeapPlace, Linked, Owner, Text, copy_from, heap::HEAP_ADDRESSES};
@@ -35,28 +35,29 @@ use std::collections::hash_map::Entry;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Linked: Plain {
-    /// Whether no value of this type has pointers, so that values one behind another are copied as bytes.
+    /// Whether no value of this type has pointers, so that consecutive values are copied as bytes.
     const IS_FLAT: bool = false;
 
-    /// A copy whose pointers lead to where copies will be of what this one's lead to.
+    /// Returns a copy of this value. Its pointers lead to the places where the copies of the original's targets will
+    /// be.
     ///
     /// # Errors
     /// A pointer leads out of the source, or there is no room.
     fn copy<S: Source, R: Room>(self, copying: &mut Copying<'_, S, R>) -> Result<Self, GrowError>;
 
-    /// Names the pointers of this value, which lies at an address.
+    /// Reports the pointers of this value, which lies at address `at`.
     ///
     /// # Errors
-    /// One leads out of the view.
+    /// A pointer leads out of the view.
     fn pointers(self, at: u64, found: &mut Pointers<'_, '_>) -> Result<(), PointerError>;
 }
 
-/// Copies a value with everything that it leads to. What is led to by two pointers is one value in the copy too, and cycles stay
-/// cycles. However deep it is linked, no stack grows.
+/// Copies a value with everything that it leads to. If two pointers lead to one value, they lead to one value in the
+/// copy too, and cycles stay cycles. The stack does not grow, however deep the value is linked.
 ///
 /// # Errors
-/// A pointer leads out of the source, there is no room, or the source counts steps and there were too many. What was copied until
-/// then stays where it is: copy into a scope to be rid of it.
+/// A pointer leads out of the source, there is no room, or the source counts steps and there were too many. The values
+/// copied until then remain: copy into a scope to be able to discard them.
 pub fn copy_from<T: Linked, S: Source, R: Room>(
     from: &S,
     root: Boxed<T>,
@@ -71,20 +72,21 @@ pub fn copy_from<T: Linked, S: Source, R: Room>(
     Ok(copy)
 }
 
-/// Places that there is room for before the table of them grows: most of what a call passes has fewer.
+/// Number of places that the table has room for before it grows: most values that a call passes have fewer.
 const PLACES: usize = 56;
 
-/// A copy that is under way.
+/// State of a copy that is under way.
 pub struct Copying<'a, S, R> {
     from: &'a S,
     to: &'a R,
-    /// Where the copy of what begins at an address is, by its type. The hash is seeded: a peer chooses the addresses.
+    /// Addresses of the copies, by the address, number and type of the originals. The hash is seeded: a peer chooses
+    /// the addresses.
     places: HashMap<(u64, u64, TypeId), u64, RandomState>,
-    /// What has a place and was not copied yet.
+    /// Values that have a place and have not been copied yet.
     left: Vec<Left<'a, S, R>>,
 }
 
-/// Values that have a place and were not copied yet.
+/// Values that have a place and have not been copied yet.
 struct Left<'a, S, R> {
     from: u64,
     to: u64,
@@ -101,22 +103,22 @@ impl<S, R> std::fmt::Debug for Copying<'_, S, R> {
 }
 
 impl<'a, S: Source, R: Room> Copying<'a, S, R> {
-    /// What is copied from.
+    /// The source of the copy.
     #[must_use]
     pub fn from(&self) -> &'a S {
         self.from
     }
 
-    /// What is copied to.
+    /// The heap or scope that receives the copy.
     #[must_use]
     pub fn to(&self) -> &'a R {
         self.to
     }
 
-    /// Where the copies of `count` values from an address on will be.
+    /// Returns the address where the copies of `count` values from `address` on will be.
     ///
     /// # Errors
-    /// They do not all belong to the source, or there is no room.
+    /// The values do not all belong to the source, or there is no room.
     pub fn place<T: Linked>(&mut self, address: u64, count: u64) -> Result<u64, GrowError> {
         let vacant = match self.places.entry((address, count, TypeId::of::<T>())) {
             Entry::Occupied(place) => return Ok(*place.get()),
@@ -124,7 +126,7 @@ impl<'a, S: Source, R: Room> Copying<'a, S, R> {
         };
         self.from.step()?;
         let bytes = bytes_of::<T>(address, count)?;
-        // Before room is taken for them: the count may be a lie.
+        // The values are checked before room is reserved for them, because the count may be a lie.
         self.from.check(address, bytes)?;
         let place = *vacant.insert(self.to.reserve(bytes, room_align_of::<T>())?);
         if T::IS_FLAT {
@@ -136,7 +138,7 @@ impl<'a, S: Source, R: Room> Copying<'a, S, R> {
     }
 }
 
-/// Bytes that are copied at once where there are no pointers among them.
+/// Number of bytes that are copied at once if there are no pointers among them.
 const FLAT_BYTES: usize = 512;
 
 /// Copies values without pointers.

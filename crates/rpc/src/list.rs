@@ -12,22 +12,22 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(transparent)]
 pub struct List<T> {
-    /// The first node, the last one, and how many there are.
+    /// The address of the first node, that of the last one, and the number of nodes.
     words: [u64; 3],
     of: PhantomData<fn() -> T>,
 }
 
 impl<T> List<T> {
-    /// No values.
+    /// A list without values.
     pub const EMPTY: Self = Self { words: [0; 3], of: PhantomData };
 
-    /// How many values there are, says whoever wrote it.
+    /// Number of values, as the process that wrote the list recorded it.
     #[must_use]
     pub fn len(self) -> u64 {
         self.words[2]
     }
 
-    /// Whether there are none.
+    /// Whether the list has no values.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.words[0] == 0
@@ -36,11 +36,11 @@ impl<T> List<T> {
 
 impl<T: Plain> List<T> {
     const ALIGN: u64 = if align_of::<T>() > 8 { align_of::<T>() as u64 } else { 8 };
-    /// Where a node's value is.
+    /// Offset of the value in a node.
     pub(crate) const VALUE: u64 = 8_u64.next_multiple_of(Self::ALIGN);
     const NODE: u64 = Self::VALUE + size_of::<T>() as u64;
 
-    /// Adds a value at the end. The list itself has to be stored anew where others are to see that.
+    /// Adds a value at the end. Other readers see the value only after the list itself has been stored anew.
     ///
     /// # Errors
     /// There is no room, or the list was not made in `room`: then nothing has changed.
@@ -70,12 +70,12 @@ impl<T: Plain> List<T> {
         self.walk(view, |view, address| view.get(address))
     }
 
-    /// The values, each a copy.
+    /// Copies of the values, one after another.
     pub fn read<S: Source>(self, source: &S) -> impl Iterator<Item = Result<T, PointerError>> {
         self.walk(source, |source, address| source.value(address))
     }
 
-    /// Goes from node to node. After an error there is nothing more.
+    /// Walks from node to node. After an error the iterator ends.
     fn walk<S: Source, V>(
         self,
         source: &S,

@@ -8,15 +8,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What values are found by.
+/// A key by which values are found.
 pub trait Key: Plain {
-    /// What is looked for.
+    /// The form in which a key is searched for.
     type Sought: ?Sized;
 
-    /// Its hash: the same on every machine.
+    /// Hash of the key that is searched for. It is the same on every machine.
     fn hash(sought: &Self::Sought) -> u64;
 
-    /// Whether this is what is looked for.
+    /// Whether this key is the one that is searched for.
     ///
     /// # Errors
     /// A pointer of the key leads out of the source.
@@ -36,46 +36,46 @@ impl Key for u64 {
 }
 
 /// A hash table with open addressing. In C: `struct { Slot *slots; uint64_t capacity, length; }`, where a slot is
-/// `struct { uint64_t hash; K key; V value; }` with a hash of zero where nothing is, the capacity is zero or a power of two, and
-/// a key is in the first free slot from that of its hash on.
+/// `struct { uint64_t hash; K key; V value; }`. The hash of a free slot is zero. The capacity is zero or a power of
+/// two. A key lies in the first free slot, counted from the slot of its hash.
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(transparent)]
 pub struct Map<K, V> {
-    /// The slots, how many there are, and how many are taken.
+    /// The address of the slots, their number, and the number of slots in use.
     words: [u64; 3],
     of: PhantomData<fn() -> (K, V)>,
 }
 
-/// Keys that may lie between where one should be and where it is. Those that nobody has chosen come to a few hundred in the largest
-/// tables; whoever chooses keys, or writes their hashes, could have each look go through all of them.
+/// The maximal number of slots that a search looks into. Without an attacker, a few hundred suffice in the largest
+/// tables. An attacker who chooses keys, or writes their hashes, could otherwise make each search go through all slots.
 const PROBES_MAX: u64 = 1024;
 
-/// Slots that a table begins with.
+/// Number of slots of a new table.
 const FIRST_CAPACITY: u64 = 8;
 
 impl<K, V> Map<K, V> {
     /// An empty table.
     pub const EMPTY: Self = Self { words: [0; 3], of: PhantomData };
 
-    /// How many keys there are, says whoever wrote it.
+    /// Number of keys, as the process that wrote the table recorded it.
     #[must_use]
     pub fn len(self) -> u64 {
         self.words[2]
     }
 
-    /// Whether there are none.
+    /// Whether the table has no keys.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 }
 
-/// A slot that was found.
+/// Result of a search.
 #[derive(Clone, Copy)]
 enum Found {
-    /// The key is there.
+    /// Address of the slot that has the key.
     Key(u64),
-    /// It would go there.
+    /// Address of the free slot that would receive the key.
     Free(u64),
 }
 
@@ -86,12 +86,12 @@ impl<K: Key, V: Plain> Map<K, V> {
         (Self::KEY + size_of::<K>() as u64).next_multiple_of(align_of::<V>() as u64);
     pub(crate) const SLOT: u64 = (Self::VALUE + size_of::<V>() as u64).next_multiple_of(Self::ALIGN);
 
-    /// Zero means that a slot is free.
+    /// Hash of a key, but never zero: zero means that a slot is free.
     fn hash(sought: &K::Sought) -> u64 {
         K::hash(sought).max(1)
     }
 
-    /// Looks for a key. Whatever the table says of itself, it looks into no slot twice.
+    /// Searches for a key. It looks into no slot twice, whatever lengths the table contains.
     fn find<S: Source>(self, source: &S, sought: &K::Sought) -> Result<Option<Found>, PointerError> {
         let [slots, capacity, _] = self.words;
         if capacity == 0 {
@@ -115,8 +115,8 @@ impl<K: Key, V: Plain> Map<K, V> {
         if capacity > PROBES_MAX { Err(PointerError::Crowded(slots)) } else { Ok(None) }
     }
 
-    /// Puts a value under a key. `key` makes the key if it is not there yet. The table itself has to be stored anew where others
-    /// are to see that.
+    /// Puts a value under a key. `key` makes the key if the table does not have it yet. Other readers see the value
+    /// only after the table itself has been stored anew.
     ///
     /// # Errors
     /// There is no room, or the table was not made in `room`.
@@ -128,7 +128,7 @@ impl<K: Key, V: Plain> Map<K, V> {
         value: V,
     ) -> Result<(), GrowError> {
         let sought = sought.borrow();
-        // A quarter stays free, so that whoever looks for what is not there soon finds a free slot.
+        // A quarter of the slots stays free, so that a search for a missing key soon finds a free slot.
         if self.words[2].saturating_add(1).saturating_mul(4) > self.words[1].saturating_mul(3) {
             self.grow(room)?;
         }
@@ -148,7 +148,7 @@ impl<K: Key, V: Plain> Map<K, V> {
         Ok(())
     }
 
-    /// Moves to a table of twice the size.
+    /// Moves the entries to a table of twice the size.
     fn grow<R: Room>(&mut self, room: &R) -> Result<(), GrowError> {
         let [old, old_capacity, _] = self.words;
         let mut length = 0;
@@ -207,7 +207,7 @@ impl<K: Key, V: Plain> Map<K, V> {
         source.value(slot + Self::VALUE).map(Some)
     }
 
-    /// All keys and values, each a copy, in no order.
+    /// Copies of all keys and values, in no particular order.
     pub fn entries<S: Source>(self, source: &S) -> impl Iterator<Item = Result<(K, V), PointerError>> {
         let [slots, capacity, _] = self.words;
         let mut next = 0;
@@ -246,7 +246,7 @@ const fn larger(one: u64, other: u64) -> u64 {
     if one > other { one } else { other }
 }
 
-/// The copy has its entries in the same slots.
+/// Copies a table so that its entries keep their slots.
 impl<K: Key + Linked, V: Linked> Linked for Map<K, V> {
     fn copy<S: Source, R: Room>(self, copying: &mut Copying<'_, S, R>) -> Result<Self, GrowError> {
         let [slots, capacity, length] = self.words;
@@ -255,7 +255,7 @@ impl<K: Key + Linked, V: Linked> Linked for Map<K, V> {
         }
         let lie = PointerError::Outside { address: slots, length: u64::MAX };
         let bytes = capacity.checked_mul(Self::SLOT).ok_or(lie)?;
-        // Before room is taken for it: the capacity may be a lie.
+        // The slots are checked before room is reserved for them, because the capacity may be a lie.
         copying.from().check(slots, bytes)?;
         let copy = copying.to().reserve(bytes, Self::ALIGN)?;
         for at in (0..bytes).step_by(usize::try_from(Self::SLOT).unwrap_or(usize::MAX)) {

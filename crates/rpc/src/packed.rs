@@ -1,8 +1,9 @@
-//! Linked values in one block, which is put anywhere at once.
+//! Linked values in one block, which can be copied as a whole.
 //!
-//! [`copy_from`](crate::copy_from) takes room for each value and looks up where each one has gone. Whoever keeps what was passed,
-//! and passes it on many times, does that work once: the block has the bytes as they came, and where pointers are among them. To
-//! put it somewhere is one copy and an addition for each pointer.
+//! [`copy_from`](crate::copy_from) reserves room for each value and looks up where each copy lies. A process that keeps
+//! a passed value, and passes it on many times, does that work once: the block has the bytes as they were received, and
+//! the offsets of the pointers among them. Putting the block into a heap takes one copy, and an addition for each
+//! pointer.
 
 use crate::plain::{Plain, align_of, length_of};
 use crate::source::bytes_of;
@@ -12,9 +13,9 @@ use std::any::TypeId;
 use std::collections::HashSet;
 use std::fmt;
 
-/// What no value needs more of.
+/// The largest alignment that a value may need.
 const ALIGN: u64 = 64;
-/// Spans of bytes from this length on are noted once.
+/// Spans of at least this many bytes are remembered, so that each of them is marked only once.
 const LONG_SPAN: u64 = 4096;
 
 /// A value with everything that it leads to, in memory of this process alone: a copy that can be put into any heap or scope.
@@ -38,20 +39,20 @@ const LONG_SPAN: u64 = 4096;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Packed<T> {
-    /// Where its first byte was.
+    /// Address that the first byte had in the source.
     base: u64,
     bytes: Box<[u8]>,
-    /// Where pointers are among them.
+    /// Offsets of the pointers among the bytes.
     pointers: Box<[usize]>,
     root: Boxed<T>,
 }
 
 impl<T: Linked> Packed<T> {
-    /// Packs what a view has. What nothing leads to is packed too.
+    /// Packs all bytes of a view, including bytes that no pointer leads to.
     ///
     /// # Errors
-    /// A pointer leads out of the view, too many steps were taken, or two values lie in the same bytes without being one
-    /// ([`PointerError::Overlap`]): then a pointer of the one could be something else in the other.
+    /// A pointer leads out of the view, too many steps were taken, or two different values share bytes
+    /// ([`PointerError::Overlap`]): then a pointer of one value could be something else in the other.
     pub fn new(view: &View<'_>, root: Boxed<T>) -> Result<Self, PointerError> {
         let mut found = Pointers::new(view);
         found.follow::<T>(root.address(), 1)?;
@@ -65,18 +66,19 @@ impl<T: Linked> Packed<T> {
         Ok(Self { base, bytes, pointers: found.places.into(), root })
     }
 
-    /// Bytes of the room that it takes: whole lines of a cache, so that several take no more than the sum of them.
+    /// Number of bytes that the packed value takes: whole cache lines, so that several packed values take no more than
+    /// the sum.
     #[must_use]
     pub fn room(&self) -> u64 {
         (self.skew() + self.bytes.len() as u64).next_multiple_of(ALIGN)
     }
 
-    /// How far behind a line of a cache it begins, there and everywhere.
+    /// Offset of the first byte from the start of a cache line, in the source and in every copy.
     fn skew(&self) -> u64 {
         self.base % ALIGN
     }
 
-    /// Puts it into a heap or a scope.
+    /// Puts the value into a heap or a scope.
     ///
     /// # Errors
     /// There is no room.
@@ -100,22 +102,22 @@ impl<T> fmt::Debug for Packed<T> {
     }
 }
 
-/// Where pointers are among bytes: [`Linked::pointers`] names those of one value.
+/// The pointers found among bytes. [`Linked::pointers`] reports the pointers of one value.
 pub struct Pointers<'v, 'a> {
     view: &'v View<'a>,
-    /// Where they are, each once.
+    /// Offsets of the pointers, each once.
     places: Vec<usize>,
-    /// Words of values that can have pointers, and of others.
+    /// Words that were marked: `values` for values that can have pointers, `flat` for the others.
     values: Words,
     flat: Words,
-    /// What was followed already.
+    /// Targets that have been followed already.
     seen: HashSet<(u64, u64, TypeId), RandomState>,
     left: Vec<(u64, u64, Visit)>,
-    /// Words that may still be marked.
+    /// Number of words of the two maps that may still be written.
     marks_left: u64,
 }
 
-/// Names the pointers of so many values from an address on.
+/// Function that reports the pointers of a number of values, which lie from an address on.
 pub(crate) type Visit = fn(&mut Pointers<'_, '_>, u64, u64) -> Result<(), PointerError>;
 
 impl<'v, 'a> Pointers<'v, 'a> {
@@ -127,22 +129,22 @@ impl<'v, 'a> Pointers<'v, 'a> {
         Self { view, places, values: words(), flat: words(), seen, left, marks_left: 2 * length }
     }
 
-    /// The bytes that are looked at.
+    /// The bytes that are searched for pointers.
     #[must_use]
     pub fn view(&self) -> &'v View<'a> {
         self.view
     }
 
-    /// Names a pointer at an address, to `count` values.
+    /// Reports a pointer at address `at`, which leads to `count` values.
     ///
     /// # Errors
-    /// It leads out of the view, or to what is another value already.
+    /// The pointer leads out of the view, or into bytes of another value.
     pub fn name<T: Linked>(&mut self, at: u64, to: u64, count: u64) -> Result<(), PointerError> {
         self.note(at)?;
         self.follow::<T>(to, count)
     }
 
-    /// Notes that there is a pointer at an address.
+    /// Records that there is a pointer at an address.
     pub(crate) fn note(&mut self, at: u64) -> Result<(), PointerError> {
         let outside = PointerError::Outside { address: at, length: 8 };
         let place = at.checked_sub(self.view.address()).and_then(|place| usize::try_from(place).ok());
@@ -161,7 +163,8 @@ impl<'v, 'a> Pointers<'v, 'a> {
         self.follow_to::<T>(to, count, bytes, values::<T>)
     }
 
-    /// Follows a pointer to something that `visit` knows. `W` tells it from other things at the same address.
+    /// Follows a pointer to a target that `visit` can read. `W` distinguishes the target from others at the same
+    /// address.
     pub(crate) fn follow_to<W: 'static>(
         &mut self,
         to: u64,
@@ -189,13 +192,13 @@ impl<'v, 'a> Pointers<'v, 'a> {
         Ok(())
     }
 
-    /// The words that bytes lie in.
+    /// The words that the bytes lie in: the first, and the one behind the last.
     fn span(&mut self, to: u64, bytes: u64) -> Result<(u64, u64), PointerError> {
         self.view.step()?;
         self.view.check(to, bytes)?;
         let first = (to - self.view.address()) / 8;
         let end = (to - self.view.address() + bytes).div_ceil(8);
-        // Long spans that overlap again and again could take longer than anybody waits.
+        // Marking long spans that overlap again and again could take too long.
         let marks = (end - first) / 64 + 1;
         self.marks_left = self
             .marks_left
@@ -219,21 +222,21 @@ fn values<T: Linked>(found: &mut Pointers<'_, '_>, address: u64, count: u64) -> 
     Ok(())
 }
 
-/// A value at an address, with its pointers.
+/// Reports the pointers of the value at an address.
 pub(crate) fn one<T: Linked>(found: &mut Pointers<'_, '_>, at: u64) -> Result<(), PointerError> {
     values::<T>(found, at, 1)
 }
 
-/// A word at an address.
+/// Reads a value without pointers at an address.
 pub(crate) fn plain<T: Plain>(found: &Pointers<'_, '_>, at: u64) -> Result<T, PointerError> {
     found.view.value(at)
 }
 
-/// A bit for each word of eight bytes.
+/// A map with one bit for each word of eight bytes.
 struct Words(Vec<u64>);
 
 impl Words {
-    /// Marks words. Returns whether one of them was marked.
+    /// Marks words. Returns whether one of them was marked before.
     fn mark(&mut self, first: u64, end: u64) -> bool {
         let mut was_marked = 0;
         let mut at = first;
@@ -249,7 +252,7 @@ impl Words {
         was_marked != 0
     }
 
-    /// The first word that is marked in both.
+    /// The first word that is marked in both maps.
     fn common(&self, other: &Self) -> Option<u64> {
         let both = self.0.iter().zip(&other.0).map(|(one, other)| one & other);
         let (place, bits) = both.enumerate().find(|(_, bits)| *bits != 0)?;

@@ -2,10 +2,10 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A value that can lie in a heap: any bytes of its length are such a value, and it has no padding. So whatever a peer writes
-/// is a value, if perhaps a wrong one, and nothing of this process leaks into a heap beside a value.
+/// A value that can lie in a heap: any bytes of its length are a valid value, and it has no padding. So a peer can
+/// write a wrong value, but no invalid one, and no other bytes of this process leak into a heap beside a value.
 ///
-/// Everything that derives these five traits is one:
+/// Every type that derives these five traits is `Plain`:
 ///
 /// ```
 /// use portcullis_rpc::{Boxed, Plain, Text};
@@ -27,19 +27,19 @@ pub trait Plain: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'stati
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static> Plain for T {}
 
-/// The bytes of a value. Those without any do not compile: nobody could say how many of them there may be.
+/// Number of bytes of a value. Types without bytes do not compile: no length would limit the number of their values.
 pub(crate) fn length_of<T>() -> u64 {
     const { assert!(size_of::<T>() > 0, "a value without bytes") };
     size_of::<T>() as u64
 }
 
-/// The alignment of a value. Those that need more than a heap's smallest piece has do not compile.
+/// Alignment of a value. Types that need more than the alignment of a heap's smallest piece do not compile.
 pub(crate) fn align_of<T>() -> u64 {
     const { assert!(std::mem::align_of::<T>() <= 64, "more than a line of alignment") };
     std::mem::align_of::<T>() as u64
 }
 
-/// The alignment of room for values: at least a word, so that short ones are copied word by word.
+/// Alignment of the room for values: at least a word, so that short values are copied word by word.
 pub(crate) fn room_align_of<T>() -> u64 {
     align_of::<T>().max(8)
 }

@@ -1,4 +1,4 @@
-//! Native pointers, and what can be wrong with one.
+//! Native pointers, and the errors that following one can have.
 
 use crate::plain::{Plain, align_of, length_of};
 use crate::{HeapFull, Room, Source, View};
@@ -11,8 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The address of a `T` in a heap: the same number in every process of the cluster (RPCool §4.1). In C and C++ it is a `T *`.
 ///
-/// It is a number that a peer may have written, so it is followed only through what knows which bytes are there: a [`View`] gives
-/// references, a [`Source`] gives copies.
+/// A peer may have written the address, so it is followed only through a type that knows which bytes exist: a [`View`]
+/// returns references, a [`Source`] returns copies.
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(transparent)]
 pub struct Boxed<T> {
@@ -30,13 +30,13 @@ impl<T> Boxed<T> {
         Self { address, of: PhantomData }
     }
 
-    /// The address.
+    /// The address as a number.
     #[must_use]
     pub const fn address(self) -> u64 {
         self.address
     }
 
-    /// Whether it points to nothing.
+    /// Whether the pointer points to nothing.
     #[must_use]
     pub const fn is_null(self) -> bool {
         self.address == 0
@@ -99,36 +99,38 @@ impl<T> fmt::Debug for Boxed<T> {
     }
 }
 
-/// A pointer that was not followed, or bytes that are not what they should be. Whoever wrote them is at fault.
+/// A pointer that was not followed, or malformed bytes. The process that wrote them is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PointerError {
-    /// It leads to bytes that do not belong to what was passed.
+    /// The pointer leads to bytes that were not passed.
     #[error("a pointer to {length} bytes at {address:#x} leads out of what was passed")]
     Outside {
-        /// Where it leads.
+        /// The address that the pointer leads to.
         address: u64,
-        /// The bytes that were to be there.
+        /// The number of bytes that the target has.
         length: u64,
     },
-    /// No value of its type can begin there.
+    /// No value of the pointer's type can begin at its address.
     #[error("a pointer to {address:#x} is not aligned to {align} bytes")]
     Misaligned {
-        /// Where it leads.
+        /// The address that the pointer leads to.
         address: u64,
-        /// What its type needs.
+        /// The alignment that the pointer's type needs.
         align: u64,
     },
-    /// More pointers were followed than the call may.
+    /// More pointers were followed than the call may follow.
     #[error("more than {0} steps were taken through what was passed: it may have no end")]
     NoEnd(u64),
-    /// It was followed where the stack is used up, of the thread or of the sandbox that it is in: what was passed leads too deep.
+    /// The stack of the thread or of its sandbox was used up when the pointer was followed: the passed value leads too
+    /// deep.
     #[error("what was passed leads so deep that the stack is used up")]
     TooDeep,
     /// Two values lie in the same bytes.
     #[error("two values at {0:#x} lie in the same bytes")]
     Overlap(u64),
-    /// So many keys of a table have nearly the same hash that somebody has chosen them, or has written over the table.
+    /// More keys of a table have nearly the same hash than chance explains: a process has chosen the keys, or has
+    /// written over the table.
     #[error("the table at {0:#x} has more keys in one place than come there by chance")]
     Crowded(u64),
     /// The bytes of a text are not UTF-8.
@@ -142,7 +144,8 @@ impl Coded for PointerError {
     }
 }
 
-/// Whether a pointer may be followed here. Whoever wrote what is looked at decides how deep code gets that calls itself for it.
+/// Checks whether the stack has room to follow a pointer. The process that wrote a value determines how deep recursive
+/// code gets that reads it.
 #[inline]
 pub(crate) fn check_depth() -> Result<(), PointerError> {
     if is_stack_used_up() { Err(PointerError::TooDeep) } else { Ok(()) }

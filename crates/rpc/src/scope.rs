@@ -1,13 +1,13 @@
-//! Scopes: pages with nothing on them but what belongs to one call (RPCool §5.1).
+//! Scopes: pages that hold only what belongs to one call (RPCool §5.1).
 
 use crate::heap::Heap;
 use crate::pointer::check_depth;
 use crate::{HeapFull, PointerError, Room, Source};
 use std::cell::Cell;
 
-/// Neighbouring pages of a heap, into which values are put one behind another. Dropping it frees the pages.
+/// Neighbouring pages of a heap, into which values are put one behind another. Dropping the scope frees the pages.
 ///
-/// What a call passes is a scope: the receiver copies or seals its pages, and nothing else of the heap.
+/// A call passes a scope: the receiver copies or seals its pages, and no other page of the heap.
 #[derive(Debug)]
 pub struct Scope {
     heap: Heap,
@@ -15,7 +15,7 @@ pub struct Scope {
     is_passed_on: bool,
 }
 
-/// Addresses that are given out one behind another.
+/// A range of addresses that are reserved one behind another.
 #[derive(Debug)]
 pub(crate) struct Filling {
     pub address: u64,
@@ -23,12 +23,12 @@ pub(crate) struct Filling {
     used: Cell<u64>,
 }
 
-/// A scope as a call names it: whoever has it frees it ([`Heap::free`] with its address).
+/// A scope as a call names it. The process that has the reference frees the scope ([`Heap::free`] with its address).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScopeRef {
-    /// The address of its first byte.
+    /// The address of the scope's first byte.
     pub address: u64,
-    /// Its bytes that are used, from the first on.
+    /// The number of its bytes in use, from the first on.
     pub length: u64,
 }
 
@@ -41,7 +41,7 @@ impl Filling {
         self.used.get()
     }
 
-    /// Where bytes are from its beginning on. `None`: they are not all inside.
+    /// Offset of bytes from the first address. `None`: they are not all inside.
     pub fn offset(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(self.address)?;
         offset.checked_add(length).filter(|&end| end <= self.length).map(|_| offset)
@@ -61,7 +61,7 @@ impl Filling {
     }
 
     pub fn release(&self, address: u64, bytes: u64) {
-        // What came last can be taken back. Everything else waits until the scope is reset.
+        // Only the room that was reserved last can be taken back. All other room waits until the scope is reset.
         if address.wrapping_add(bytes) == self.address + self.used.get()
             && let Some(offset) = self.offset(address, bytes)
         {
@@ -75,43 +75,43 @@ impl Scope {
         Self { heap, filling: Filling::new(address, length), is_passed_on: false }
     }
 
-    /// The address of its first byte.
+    /// The address of the scope's first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.filling.address
     }
 
-    /// Its length in bytes.
+    /// The scope's length in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.filling.length
     }
 
-    /// Bytes that are used.
+    /// Number of bytes in use.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.filling.used()
     }
 
-    /// How a call names it.
+    /// The reference that a call passes.
     #[must_use]
     pub fn reference(&self) -> ScopeRef {
         ScopeRef { address: self.address(), length: self.used() }
     }
 
-    /// Empties it: whatever was put into it means nothing any more.
+    /// Empties the scope: all values in it become invalid.
     pub fn reset(&mut self) {
         self.filling.used.set(0);
     }
 
-    /// Passes it on: its pages are freed by whoever gets the reference.
+    /// Passes the scope on: the process that receives the reference frees its pages.
     #[must_use]
     pub fn pass_on(mut self) -> ScopeRef {
         self.is_passed_on = true;
         self.reference()
     }
 
-    /// Whether it is a scope of that heap.
+    /// Whether this is a scope of that heap.
     pub(crate) fn is_of(&self, heap: &Heap) -> bool {
         self.heap.is(heap)
     }

@@ -1,19 +1,20 @@
 //! Pools of scopes: pages that are used for one call after another (RPCool §5.1).
 //!
-//! A heap takes and frees pages one by one, each with a word that all processes see, and it goes on to other pages each time. A
-//! pool uses the same pages again, which the caches of both sides have already. Figures: `examples/scope_pool_cost.rs`.
+//! A heap takes and frees pages one by one, each with a word that all processes see, and it uses other pages each time.
+//! A pool uses the same pages again, which are still in the caches of both sides. Figures:
+//! `examples/scope_pool_cost.rs`.
 
 use crate::heap::Heap;
 use crate::{HeapFull, Scope};
 
-/// Scopes of one size that are kept between calls. Dropping it frees those that it keeps.
+/// Scopes of one size that are kept between calls. Dropping the pool frees the scopes that it keeps.
 ///
-/// A scope that was taken is the taker's: it gives it back when the call has ended, or drops it or passes it on like any other.
-/// What was put into a scope stays in its pages until it is overwritten, so a later receiver may see it, as it may see everything
-/// else in the heap.
+/// A caller that takes a scope owns it. When the call has ended, the caller gives the scope back, drops it, or passes
+/// it on like any other. Values in a scope stay in its pages until they are overwritten, so a later receiver may see
+/// them, as it may see everything else in the heap.
 ///
-/// A process that has the heap may free pages that the pool keeps. Then somebody else may get them too, and the two overwrite each
-/// other's values, which is all that such a process can do in any case ([`Heap`]).
+/// A process that has the heap may free pages that the pool keeps. Then another process may get them too, and the two
+/// overwrite each other's values, which is all that such a process can do in any case ([`Heap`]).
 ///
 /// ```
 /// use portcullis_rpc::{Boxed, Heap, HeapPlace, Owner, ScopePool};
@@ -34,34 +35,35 @@ use crate::{HeapFull, Scope};
 #[derive(Debug)]
 pub struct ScopePool {
     heap: Heap,
-    /// Of each scope.
+    /// Minimal number of bytes of each scope.
     bytes: u64,
     kept_max: usize,
-    /// The last one is the next: it was used last.
+    /// Scopes that are kept. The last one was used last, and is taken next.
     kept: Vec<Scope>,
 }
 
 impl ScopePool {
-    /// A pool of scopes of at least `bytes` each, with `ahead` of them made already. It never keeps more than `kept_max`.
+    /// Creates a pool of scopes of at least `bytes` each, and makes `ahead` of them. The pool never keeps more than
+    /// `kept_max`.
     ///
     /// # Errors
-    /// The heap has no room for those that are made ahead. None of them stays.
+    /// The heap has no room for the scopes that are made ahead. None of them stays allocated.
     pub fn new(heap: &Heap, bytes: u64, ahead: usize, kept_max: usize) -> Result<Self, HeapFull> {
         let kept: Result<Vec<Scope>, HeapFull> =
             (0..ahead.min(kept_max)).map(|_| heap.scope(bytes)).collect();
         Ok(Self { heap: heap.clone(), bytes, kept_max, kept: kept? })
     }
 
-    /// An empty scope: one that is kept, or a new one.
+    /// Takes an empty scope: one that the pool keeps, or a new one.
     ///
     /// # Errors
-    /// None is kept, and the heap has no room.
+    /// The pool keeps no scope, and the heap has no room.
     pub fn take(&mut self) -> Result<Scope, HeapFull> {
         self.kept.pop().map_or_else(|| self.heap.scope(self.bytes), Ok)
     }
 
-    /// Takes a scope back, and empties it. If as many are kept as may be, or it is too small or another heap's, its pages are
-    /// freed.
+    /// Takes a scope back, and empties it. If the pool is full, or the scope is too small or of another heap, its pages
+    /// are freed.
     pub fn give_back(&mut self, mut scope: Scope) {
         if self.kept.len() < self.kept_max && scope.length() >= self.bytes && scope.is_of(&self.heap) {
             scope.reset();
@@ -69,12 +71,12 @@ impl ScopePool {
         }
     }
 
-    /// Frees the pages of scopes that are kept, those that were used longest ago first, until so many are left.
+    /// Frees the pages of kept scopes, the least recently used first, until `left` scopes are left.
     pub fn shrink_to(&mut self, left: usize) {
         self.kept.drain(..self.kept.len().saturating_sub(left));
     }
 
-    /// How many scopes are kept.
+    /// Number of scopes that are kept.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.kept.len()
@@ -142,7 +144,7 @@ mod tests {
     }
 
     proptest! {
-        /// A peer frees whatever it likes, and takes pages itself.
+        /// A peer frees any pages of the heap, and takes pages itself.
         #[test]
         fn a_peer_that_frees_its_scopes_breaks_no_pool(steps in prop::collection::vec((0..4_u8, 0..16_u64), 1..200)) {
             let heap = heap(4);

@@ -1,51 +1,52 @@
-//! Where values are read from and put into by their addresses.
+//! Reading and writing values by their addresses.
 
 use crate::PointerError;
 use crate::plain::{Plain, length_of};
 use portcullis_errors::{Coded, ErrorCode};
 use zerocopy::IntoBytes;
 
-/// Bytes that are read by their addresses, by value: others may change them meanwhile, so nothing is looked at in place.
+/// Bytes that are read by their addresses, by value: other processes may change them meanwhile, so no value is read in
+/// place.
 ///
-/// Those of this crate take no step where the stack is used up ([`PointerError::TooDeep`]).
+/// The sources of this crate return [`PointerError::TooDeep`] if the stack is used up.
 pub trait Source {
     /// Copies bytes.
     ///
     /// # Errors
-    /// They do not all belong to this.
+    /// The bytes do not all belong to this source.
     fn copy(&self, address: u64, into: &mut [u8]) -> Result<(), PointerError>;
 
-    /// Whether all these bytes belong to this.
+    /// Checks that all these bytes belong to this source.
     ///
     /// # Errors
-    /// They do not.
+    /// They do not all belong to it.
     fn check(&self, address: u64, length: u64) -> Result<(), PointerError>;
 
-    /// Counts a step of somebody who follows pointers.
+    /// Counts a step of code that follows pointers.
     ///
     /// # Errors
-    /// There have been too many.
+    /// There have been too many steps.
     fn step(&self) -> Result<(), PointerError> {
         Ok(())
     }
 
-    /// A copy of a value.
+    /// Returns a copy of the value at an address.
     ///
     /// # Errors
-    /// Its bytes do not all belong to this.
+    /// Its bytes do not all belong to this source.
     fn value<T: Plain>(&self, address: u64) -> Result<T, PointerError> {
         let mut value = T::new_zeroed();
         self.copy(address, value.as_mut_bytes())?;
         Ok(value)
     }
 
-    /// A copy of values that lie one behind another.
+    /// Returns copies of consecutive values.
     ///
     /// # Errors
-    /// Their bytes do not all belong to this.
+    /// Their bytes do not all belong to this source.
     fn values<T: Plain>(&self, address: u64, count: u64) -> Result<Vec<T>, PointerError> {
         let length = bytes_of::<T>(address, count)?;
-        // Before memory is taken for them: the count may be a lie.
+        // The bytes are checked before memory is allocated for them, because the count may be a lie.
         self.check(address, length)?;
         let mut values = vec![T::new_zeroed(); usize::try_from(count).unwrap_or(usize::MAX)];
         self.copy(address, values.as_mut_slice().as_mut_bytes())?;
@@ -53,27 +54,27 @@ pub trait Source {
     }
 }
 
-/// The bytes of so many values.
+/// Number of bytes of `count` values.
 pub(crate) fn bytes_of<T>(address: u64, count: u64) -> Result<u64, PointerError> {
     count.checked_mul(length_of::<T>()).ok_or(PointerError::Outside { address, length: u64::MAX })
 }
 
-/// A place that values are put into: a heap or a scope.
+/// A heap or a scope, into which values are put.
 pub trait Room: Source {
-    /// Room for bytes.
+    /// Reserves room for bytes. Returns its address.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no room.
     fn reserve(&self, bytes: u64, align: u64) -> Result<u64, HeapFull>;
 
-    /// Gives room back, if it can be used again before the whole place is. `address` and `bytes` are those of
-    /// [`reserve`](Self::reserve).
+    /// Gives room back, if it can be used again before the whole heap or scope is freed or reset. `address` and `bytes`
+    /// are those of [`reserve`](Self::reserve).
     fn release(&self, address: u64, bytes: u64);
 
     /// Writes bytes.
     ///
     /// # Panics
-    /// They do not all belong to this.
+    /// The bytes do not all belong to this heap or scope.
     fn put(&self, address: u64, bytes: &[u8]);
 }
 
@@ -81,11 +82,11 @@ pub trait Room: Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room for {wanted} bytes in a {place} of {length} bytes")]
 pub struct HeapFull {
-    /// The bytes that were wanted.
+    /// The number of bytes that were requested.
     pub wanted: u64,
-    /// What they were wanted in.
+    /// The kind of memory that has no room: a heap or a scope.
     pub place: &'static str,
-    /// Its length in bytes.
+    /// The length of the heap or scope in bytes.
     pub length: u64,
 }
 
@@ -95,13 +96,13 @@ impl Coded for HeapFull {
     }
 }
 
-/// A vector, a list or a table did not take a value in.
+/// The error of a vector, a list or a table to which no value could be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrowError {
     /// There is no room.
     #[error(transparent)]
     Full(#[from] HeapFull),
-    /// It was not made there, or somebody has overwritten it.
+    /// The container was not made in this heap or scope, or a process has overwritten it.
     #[error(transparent)]
     Elsewhere(#[from] PointerError),
 }

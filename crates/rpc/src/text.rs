@@ -18,7 +18,7 @@ pub struct Text {
 const _: () = assert!(size_of::<Text>() == 16 && std::mem::offset_of!(Text, length) == 8);
 
 impl Text {
-    /// No text.
+    /// A text without bytes.
     pub const EMPTY: Self = Self { address: 0, length: 0 };
 
     /// Puts text into a heap or a scope.
@@ -35,13 +35,13 @@ impl Text {
         Ok(Self { address, length })
     }
 
-    /// Bytes of it.
+    /// Length of the text in bytes.
     #[must_use]
     pub fn len(self) -> u64 {
         self.length
     }
 
-    /// Whether it has no bytes.
+    /// Whether the text has no bytes.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.length == 0

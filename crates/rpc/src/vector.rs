@@ -1,4 +1,4 @@
-//! Values one behind another.
+//! Vectors of consecutive values.
 
 use crate::plain::{Plain, length_of, room_align_of};
 use crate::{Copying, GrowError, HeapFull, Linked, PointerError, Pointers, Room, Source, View};
@@ -6,33 +6,33 @@ use std::fmt;
 use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Values one behind another, which may become more. In C: `struct { T *values; uint64_t length, capacity; }`.
+/// Consecutive values, to which more can be added. In C: `struct { T *values; uint64_t length, capacity; }`.
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(transparent)]
 pub struct Vector<T> {
-    /// Where they are, how many there are, and for how many there is room.
+    /// The address of the values, their number, and the number of values that there is room for.
     words: [u64; 3],
     of: PhantomData<fn() -> T>,
 }
 
-/// Room that a vector begins with.
+/// Capacity of a vector when its first value is pushed.
 const FIRST_CAPACITY: u64 = 4;
 
 impl<T> Vector<T> {
-    /// No values.
+    /// A vector without values.
     pub const EMPTY: Self = Self { words: [0; 3], of: PhantomData };
 
     fn address(self) -> u64 {
         self.words[0]
     }
 
-    /// How many there are, says whoever wrote it.
+    /// Number of values, as the process that wrote the vector recorded it.
     #[must_use]
     pub fn len(self) -> u64 {
         self.words[1]
     }
 
-    /// Whether there are none.
+    /// Whether the vector has no values.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
@@ -61,7 +61,8 @@ impl<T: Plain> Vector<T> {
         Ok(())
     }
 
-    /// Adds a value behind the others. They may move; the vector itself has to be stored anew where others are to see that.
+    /// Adds a value behind the others, which may move. Other readers see the value only after the vector itself has
+    /// been stored anew.
     ///
     /// # Errors
     /// There is no room, or this vector was not made in `room`: then nothing has changed.

@@ -1,4 +1,4 @@
-//! Bytes of a heap that nobody changes while they are looked at.
+//! Bytes of a heap that no process changes while they are read.
 
 use crate::plain::{Plain, align_of, length_of};
 use crate::pointer::check_depth;
@@ -7,11 +7,12 @@ use crate::{PointerError, Source};
 use std::cell::Cell;
 use zerocopy::FromBytes;
 
-/// Bytes of a heap that nobody changes: a copy, or sealed ones. Only here are values looked at in place.
+/// Bytes of a heap that no process changes: a copy, or sealed bytes. Only in a view are values read in place.
 ///
-/// Whoever wrote the bytes may have written anything. So each pointer is checked before it is followed, and the steps through
-/// the bytes are counted: a list that leads to itself ends with an error. And no step is taken where the stack is used up, of whichever
-/// thread or sandbox looks: code that calls itself for each step of a tree that is too deep gets [`PointerError::TooDeep`].
+/// The process that wrote the bytes may have written anything. So each pointer is checked before it is followed, and
+/// the steps through the bytes are counted: a list that leads to itself ends with an error. No step is taken if the
+/// stack of the reading thread or sandbox is used up: recursive code that reads a tree that is too deep gets
+/// [`PointerError::TooDeep`].
 #[derive(Debug)]
 pub struct View<'a> {
     base: u64,
@@ -21,13 +22,13 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The bytes that lie at `base` in the heap. At most `steps_max` steps may be taken through them.
+    /// A view of the bytes that lie at `base` in the heap. At most `steps_max` steps may be taken through them.
     #[must_use]
     pub fn new(base: u64, bytes: &'a [u8], steps_max: u64) -> Self {
         Self { base, bytes, steps_max, steps: Cell::new(0) }
     }
 
-    /// The bytes.
+    /// All bytes of the view.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
@@ -39,7 +40,7 @@ impl<'a> View<'a> {
         self.base
     }
 
-    /// The steps that were taken.
+    /// The number of steps that were taken.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps.get()
@@ -48,7 +49,7 @@ impl<'a> View<'a> {
     /// Bytes at an address.
     ///
     /// # Errors
-    /// They do not all belong to this, or the stack is used up.
+    /// The bytes do not all belong to this view, or the stack is used up.
     pub fn bytes_at(&self, address: u64, length: u64) -> Result<&'a [u8], PointerError> {
         check_depth()?;
         let outside = PointerError::Outside { address, length };
@@ -61,7 +62,7 @@ impl<'a> View<'a> {
     /// The value at an address, in place.
     ///
     /// # Errors
-    /// It does not all belong to this, is not aligned, too many steps were taken, or the stack is used up.
+    /// The value does not all belong to this view, is not aligned, too many steps were taken, or the stack is used up.
     pub fn get<T: Plain>(&self, address: u64) -> Result<&'a T, PointerError> {
         self.step()?;
         let bytes = self.bytes_at(address, length_of::<T>())?;
@@ -71,7 +72,7 @@ impl<'a> View<'a> {
     /// The values from an address on, in place.
     ///
     /// # Errors
-    /// They do not all belong to this, are not aligned, too many steps were taken, or the stack is used up.
+    /// The values do not all belong to this view, are not aligned, too many steps were taken, or the stack is used up.
     pub fn get_slice<T: Plain>(&self, address: u64, count: u64) -> Result<&'a [T], PointerError> {
         self.step()?;
         if count == 0 {
@@ -84,7 +85,7 @@ impl<'a> View<'a> {
 
 impl Source for View<'_> {
     fn copy(&self, address: u64, into: &mut [u8]) -> Result<(), PointerError> {
-        // Whoever follows pointers by value needs an end too.
+        // Code that follows pointers by value needs a limit too.
         self.step()?;
         into.copy_from_slice(self.bytes_at(address, into.len() as u64)?);
         Ok(())

@@ -1,4 +1,4 @@
-//! The example `cache`, as honest clients and hostile ones see it.
+//! The example `cache`, used by honest clients and by hostile ones.
 
 #[path = "../examples/cache/cache.rs"]
 mod cache;
@@ -62,7 +62,7 @@ fn what_was_not_used_for_longest_goes_first() {
     }
     let kept = (0..1000_u32).filter(|number| client.get(&number.to_le_bytes()).unwrap().is_some());
     let kept: Vec<u32> = kept.collect();
-    // The newest ones, as many as there is room for.
+    // The newest values are kept, as many as there is room for.
     assert_eq!(kept, (1000 - u32::try_from(kept.len()).unwrap()..1000).collect::<Vec<_>>());
     assert!((80..=100).contains(&kept.len()), "{}", kept.len());
 }
@@ -89,7 +89,7 @@ fn what_is_too_long_or_leads_nowhere_is_refused_and_nothing_else_is_harmed() {
     }
     let mut connection = Connection::open(&rig.path).unwrap();
     let scope = connection.scope(4096).unwrap();
-    // A key and a value, each with its length and a capacity.
+    // The words are a key and a value, each with its length and a capacity.
     for words in [[8, 1, 1, 0, 0, 0], [scope.address(), u64::MAX, 1, 0, 0, 0], [0, 0, 0, u64::MAX, 8, 8]] {
         let entry = Boxed::new(&scope, words).unwrap();
         let set = connection.call(SET, &scope, entry);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// How long a test waits for what must happen before it fails. No successful test waits that long.
+/// How long a test waits for a condition before it fails. No successful test waits that long.
 const LONG: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
@@ -73,7 +73,7 @@ struct Reversed {
 struct Rig {
     server: Server,
     path: PathBuf,
-    /// What the method `WAIT` waits for.
+    /// Flag that the method `WAIT` waits for.
     is_over: Arc<AtomicBool>,
     _folder: tempfile::TempDir,
 }
@@ -138,7 +138,7 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A tree of the values from `values` on, `depth` deep.
+/// Builds a tree of the given depth, whose values count from `value` on.
 fn plant(room: &impl Room, depth: u32, value: &mut u64) -> Boxed<Tree> {
     if depth == 0 {
         return Boxed::NULL;
@@ -287,9 +287,9 @@ fn a_deadline_passes_at_both_ends_and_a_cancelled_call_does_not_begin() {
     rig.is_over.store(true, Ordering::Release);
     assert_eq!(connection.wait(cancelled).unwrap_err(), CallError::Cancelled);
     assert_eq!(connection.wait(last).unwrap().word(), 3);
-    // The one that was late for its server as well was not begun there.
+    // The last late call was late at the server too, and was not begun there.
     wait_for("all four to be answered", || rig.server.counters().calls == 4);
-    // On a busy machine the first one was late there too.
+    // On a busy machine the first call was late at the server too.
     assert!((2..=3).contains(&rig.server.counters().failed));
 }
 
@@ -300,12 +300,12 @@ fn a_call_for_which_no_time_is_given_ends_where_its_server_lives_and_does_not_an
     assert!(default.call_within <= Duration::from_secs(10), "a caller waits for some seconds at the most");
     let options = ConnectionOptions { call_within: Duration::from_millis(50), ..default };
     let mut connection = Connection::open_with(&rig.path, options).unwrap();
-    // One method waits for ever, and the other stands behind it.
+    // One method waits for ever, and the other call waits behind it in the ring.
     let error = connection.call_with_word(WAIT, 0).unwrap_err();
     assert!(error == CallError::Late && error.to_string().contains("call_within"), "{error}");
     assert_eq!(connection.call_with_word(ECHO, 1).unwrap_err(), CallError::Late);
     rig.is_over.store(true, Ordering::Release);
-    // An answer that came too late is nobody else's.
+    // An answer that arrived too late is not taken for that of another call.
     wait_for("the connection to serve again", || {
         connection.call_with_word(ECHO, 2).is_ok_and(|it| it.word() == 2)
     });

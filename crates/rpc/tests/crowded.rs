@@ -1,10 +1,10 @@
-//! Tables whose keys somebody has chosen, so that all of them lie in one place.
+//! Tables whose keys an attacker has chosen, so that all of them belong to one slot.
 
 use portcullis_rpc::heap::{HEAP_ADDRESSES, PAGE_BYTES};
 use portcullis_rpc::{GrowError, Heap, HeapPlace, Key, Map, Owner, PointerError, Source};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A key whose hash its maker has in hand.
+/// A key whose hash its maker chooses.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(transparent)]
 struct Chosen(u64);
@@ -55,7 +55,7 @@ fn a_table_that_somebody_has_overwritten_grows_into_no_long_search() {
         let same = portcullis_rpc::Boxed::<u64>::at(slots + slot * Map::<u64, u64>::slot().0);
         heap.set(same, 7).expect("it is there");
     }
-    // It says that it is nearly full, so that the next key makes it grow.
+    // The table claims to be nearly full, so that the next key makes it grow.
     let mut map: Map<u64, u64> = zerocopy::transmute!([slots, capacity, capacity]);
     let free = heap.free_bytes();
     let grown = map.insert(&heap, 1_u64, || Ok(1), 1);

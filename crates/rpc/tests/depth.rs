@@ -1,5 +1,5 @@
-//! Trees that are deeper than stacks: whoever walks them by calling itself gets an error, whatever stack it is on, and the server
-//! serves on.
+//! Trees that are deeper than stacks: recursive code that walks them gets an error, on whatever stack it runs, and the
+//! server continues to serve.
 
 use portcullis_rpc::channel::{
     CallError, Connection, Copied, Failure, OneShot, Reply, Server, Trusted, serve,
@@ -20,7 +20,7 @@ const ONE_SHOT: u32 = 4;
 const TRUSTED: u32 = 5;
 const ECHO: u32 = 6;
 
-/// Deep down, each step takes the allocator and formatting with it.
+/// Returns the depth of a list. Each step of the recursion allocates and formats, also the deepest one.
 fn depth(at: Boxed<Node>, view: &View<'_>) -> Result<u64, PointerError> {
     if at.is_null() {
         return Ok(0);
@@ -39,7 +39,7 @@ fn answer(reply: &mut Reply<'_>, depth: Result<u64, PointerError>) -> Result<(),
     Ok(())
 }
 
-/// The list in a scope of the reply, as deep as the word says.
+/// Builds a list of the given depth in a scope of the reply.
 fn echo(depth: u64, reply: &mut Reply<'_>) -> Result<(), Failure> {
     let root = list(reply.scope(8 * depth)?, depth)?;
     reply.set_root(root);
@@ -57,7 +57,7 @@ fn server(folder: &tempfile::TempDir) -> Server {
             answer(reply, depth_by_value(list.root(), list.view()))
         })
         .copied(IN_A_THREAD, |list: Copied<'_, Node>, reply| {
-            // A small stack that the server's thread knows nothing of.
+            // The thread has a small stack, which the server's thread knows nothing of.
             let walk = |list: Copied<'_, Node>| depth(list.root(), list.view());
             let depth = std::thread::scope(|scope| {
                 let thread = std::thread::Builder::new().stack_size(256 << 10);
@@ -76,7 +76,7 @@ fn server(folder: &tempfile::TempDir) -> Server {
     server.start().expect("a server")
 }
 
-/// Deeper than any stack here.
+/// Depth of a list that is deeper than any stack here.
 const DEEP: u64 = 1_000_000;
 
 #[test]
@@ -92,7 +92,7 @@ fn a_tree_that_is_deeper_than_the_stack_fails_its_call_alone() {
             assert_eq!(connection.call(method, &scope, short).expect("an answer").word(), 100, "{method}");
         }
     }
-    // One that leads to itself is endless for whoever trusts: the stack ends it.
+    // A list that leads to itself is endless for a method that trusts its callers: the end of the stack stops it.
     let root = Boxed::new(&scope, Node { next: Boxed::NULL }).expect("room");
     connection.heap().set(root, Node { next: root }).expect("it is there");
     assert_eq!(connection.call(TRUSTED, &scope, root).unwrap_err(), CallError::StackOverflow);

@@ -1,4 +1,4 @@
-//! The example `documents`: a store of JSON documents, as honest clients and hostile ones see it.
+//! The example `documents`: a store of JSON documents, used by honest clients and by hostile ones.
 
 #[path = "../examples/documents/client.rs"]
 mod client;
@@ -53,7 +53,9 @@ fn every_search_finds_what_it_must() {
     });
     let report = report.unwrap();
     assert_eq!((stored, searched, report.documents, report.searches), (2500, 200, 2500, 200));
-    // A hundred searches for one document, and a hundred for two numbers of as many as there are documents.
+    // A hundred searches find one document each. The other hundred search for a range of two numbers, among as many
+    // numbers as there are documents.
+    // documents.
     assert!((200..500).contains(&report.found), "{report:?}");
 }
 
@@ -106,7 +108,7 @@ fn any_document_comes_back_as_it_was() {
     });
     stored.unwrap();
     let mut client = rig.client();
-    // Larger than the scope that a client begins with.
+    // The document is larger than the scope that a client begins with.
     let large = json!({ "text": "long ".repeat(100_000), "many": vec![json!({ "a": 1 }); 10_000] });
     client.put(1, &large).unwrap();
     assert_eq!(client.get(1).unwrap(), large);
@@ -118,7 +120,7 @@ fn client_round(rig: &Rig, document: &Json) {
     assert_eq!(client.get(0).unwrap(), *document);
 }
 
-/// What a client can have where a document should be.
+/// Writes a malformed document, of the given kind, as a hostile client can.
 fn hostile(scope: &Scope, what: u64) -> Boxed<Value> {
     let put = |words: &[u64]| {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -126,7 +128,7 @@ fn hostile(scope: &Scope, what: u64) -> Boxed<Value> {
         scope.put(at, &bytes);
         at
     };
-    // Kind, number, text and its length, fields, their length and capacity.
+    // The words are kind, number, text and its length, fields, their length and capacity.
     let value = |kind, text: [u64; 2], fields: [u64; 3]| {
         Boxed::at(put(&[kind, 0, text[0], text[1], fields[0], fields[1], fields[2]]))
     };
@@ -134,22 +136,22 @@ fn hostile(scope: &Scope, what: u64) -> Boxed<Value> {
     match what {
         0 => value(8, [0; 2], [0; 3]),
         1 => value(u64::MAX, [0; 2], [0; 3]),
-        // Texts and fields that are elsewhere, or longer than there is.
+        // Texts and fields that lie elsewhere, or are longer than the scope.
         2 => value(5, [end, 1], [0; 3]),
         3 => value(5, [scope.address(), u64::MAX], [0; 3]),
         4 => value(6, [0; 2], [end - 8, 1, 1]),
         5 => value(7, [0; 2], [scope.address(), u64::MAX / 72, 0]),
         6 => value(7, [0; 2], [scope.address(), u64::MAX, u64::MAX]),
         7 => value(6, [0; 2], [scope.address() + 1, 1, 1]),
-        // No UTF-8.
+        // Bytes that are not UTF-8.
         8 => value(5, [put(&[u64::MAX]), 8], [0; 3]),
-        // An array that is in itself.
+        // An array that contains itself.
         9 => {
             let item = scope.address() + scope.used();
             put(&[0, 0, 6, 0, 0, 0, item, 1, 1]);
             value(6, [0; 2], [item, 1, 1])
         }
-        // Each of these arrays has the next one twice: few bytes, and more values than anybody can read.
+        // Each of these arrays contains the next one twice: few bytes, and more values than any program can read.
         _ => {
             let mut next = [0; 3];
             for _ in 0..100 {
@@ -176,7 +178,7 @@ fn what_is_no_document_is_refused_and_nothing_else_is_harmed() {
         assert!(matches!(error, CallError::Failed { number: BROKEN, .. }), "{what}: {error:?}");
         assert_eq!(honest.get(1).unwrap(), kept);
     }
-    // A root that leads nowhere, a search of no kind, and one whose text is elsewhere.
+    // A root that leads nowhere, a search of an unknown kind, and one whose text lies elsewhere.
     let scope = connection.scope(4096).unwrap();
     let words = Boxed::new(&scope, [7_u64, 0, 0, scope.address() + 4096, 8]).unwrap();
     let nowhere = connection.begin(PUT, scope.reference(), Boxed::<Value>::at(8), 1, None).unwrap();

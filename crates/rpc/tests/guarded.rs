@@ -1,4 +1,4 @@
-//! Guarded calls: an honest sender that writes into a scope while a call is under way is told where.
+//! Guarded calls: if an honest sender writes into a scope while a call is under way, its process reports the place.
 
 use portcullis_rpc::channel::{
     CallId, Connection, ConnectionOptions, Copied, Server, Trusted, explain_faults, serve,
@@ -11,7 +11,7 @@ use std::process::Command;
 const READ: u32 = 1;
 const ECHO: u32 = 2;
 const PAGE: u64 = 4096;
-/// SIGSEGV.
+/// The number of the signal SIGSEGV.
 const FAULT: i32 = 11;
 
 fn server() -> (Server, PathBuf, tempfile::TempDir) {
@@ -84,7 +84,7 @@ fn a_scope_is_the_senders_again_when_its_last_call_has_ended() {
     for value in 0..50 {
         connection.heap().set(root, value).unwrap();
         let (first, second) = (begin(&mut connection, &scope, root), begin(&mut connection, &scope, root));
-        // Other pages of the heap are free, and these can be read.
+        // Other pages of the heap can be written, and the guarded ones can be read.
         let other = connection.scope(PAGE).unwrap();
         let beside = Boxed::new(&other, value + 1).unwrap();
         assert_eq!(connection.call(READ, &other, beside).unwrap().word(), value + 1);
@@ -112,7 +112,7 @@ fn calls_with_the_same_pages_guard_each_until_the_last_has_ended() {
     let (all, rights) = part(0, 4 * PAGE);
     assert_eq!(rights, [false; 4]);
     let (third, _) = part(2 * PAGE + 8, 1);
-    // What is nothing of the heap is not guarded.
+    // A scope outside the heap is not guarded.
     let (nothing, _) = part(u64::MAX / 2, 8);
     let mut end = |call| {
         connection.wait(call).unwrap();
@@ -122,7 +122,7 @@ fn calls_with_the_same_pages_guard_each_until_the_last_has_ended() {
     assert_eq!(end(all), [false, false, false, true]);
     assert_eq!(end(third), [false, false, true, true]);
     assert_eq!(end(edge), [true; 4]);
-    // The scope is the sender's again when the server is gone, and when the connection is.
+    // The sender may write its scope again after the server has ended, and after the connection has.
     let heap = connection.heap().clone();
     begin(&mut connection, &scope, root);
     assert_eq!(writable(&connection, &scope), [false, true, true, true]);
@@ -133,7 +133,7 @@ fn calls_with_the_same_pages_guard_each_until_the_last_has_ended() {
     heap.set(root, 7).unwrap();
 }
 
-/// Which pages of a scope this process may write, as the kernel says it.
+/// Whether this process may write each page of a scope, according to the kernel.
 fn writable(connection: &Connection, scope: &Scope) -> [bool; 4] {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let offset = scope.address() - connection.heap().place().start();

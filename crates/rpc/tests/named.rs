@@ -1,4 +1,5 @@
-//! Channels that are found by their names: in a directory of this process, in that of another one, and in a real etcd.
+//! Channels that are found by their names: in a directory of this process, in that of another process, and in a real
+//! etcd.
 
 #[path = "../../directory/tests/etcd/rig.rs"]
 #[expect(dead_code, reason = "other tests need more of it")]
@@ -22,7 +23,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const LENGTH: u32 = 1;
-/// Longer than anything takes on a busy machine.
+/// More time than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn tenant(name: &str) -> TenantName {
@@ -33,7 +34,7 @@ fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
 
-/// Each promise, over each directory.
+/// Tests a promise over each kind of directory.
 fn over_each(test: &str, promise: impl Fn(Arc<dyn Directory>)) {
     promise(Arc::new(Embedded::new(Space::usual())));
     let folder = TempDir::new().expect("a folder");
@@ -73,7 +74,7 @@ fn lease(directory: &dyn Directory, of: &str) -> Lease {
     directory.open_lease(&tenant(of), Duration::from_secs(600)).expect("room")
 }
 
-/// Waits until so many hold the heap.
+/// Waits until `count` leases hold the heap.
 #[track_caller]
 fn until_holders(watch: &mut dyn Watch<BTreeSet<LeaseId>>, count: usize) {
     while watch.seen().len() != count {
@@ -160,7 +161,7 @@ fn a_server_whose_lease_ends_leaves_its_heaps_to_its_clients() {
         drop(server);
         until_holders(&mut *watch, 2);
         assert_eq!(watch.seen(), &BTreeSet::from([its, third.id()]));
-        // What is in the heap can be read for as long as somebody has it.
+        // The contents of the heap can be read for as long as any process has it.
         let scope = connection.scope(4096).expect("the heap is there");
         assert!(Text::new(&scope, "still here").is_ok());
         assert!(connection.call_with_word(LENGTH, 0).is_err(), "the server is gone");
@@ -200,7 +201,7 @@ fn orphaned_heaps_are_taken_back() {
     let _server = named(&folder, &directory, "bank/orphans");
     let mut connection = found(&directory, "bank", "bank/orphans");
     assert!(embedded.reclaim().expect("it is here").is_empty(), "both ends hold it");
-    // Their connection to the directory ends, as if both had died.
+    // The connection of both ends to the directory is closed, as if both had died.
     drop(names);
     let left = embedded.reclaim().expect("it is here");
     let addresses: Vec<u64> = left.iter().map(|heap| heap.address).collect();
@@ -260,7 +261,8 @@ fn a_name_that_is_taken_or_stands_for_something_else_is_told() {
 
 #[test]
 fn a_heap_that_the_directory_does_not_give_is_refused_and_told() {
-    // Addresses that no other test of this process has: a heap that is got in vain counts too. The usual space leaves these over.
+    // No other test of this process has these addresses: a heap whose addresses are taken counts too. The usual space
+    // does not contain them.
     let space = Space::new(0x4800_0000_0000..0x4c00_0000_0000, 1 << 16, 1 << 30).expect("4 TiB have room");
     let directory: Arc<dyn Directory> = Arc::new(Embedded::new(space));
     let folder = TempDir::new().expect("a folder");
@@ -274,7 +276,7 @@ fn a_heap_that_the_directory_does_not_give_is_refused_and_told() {
     assert!(told.to_string().contains("the quota of tenant bank is 104857600 bytes"), "{told}");
     assert_eq!(call(&mut first), 3, "others go on");
     drop(first);
-    // Its place is given back by another thread.
+    // Another thread gives its place back, so several tries may be needed.
     let third = (0..).find_map(|_| {
         let options = ConnectionOptions::default();
         find(Arc::clone(&directory), &tenant("bank"), &name("bank/quota"), options).ok()

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// How long a test waits for what must happen before it fails. No successful test waits that long.
+/// How long a test waits for a condition before it fails. No successful test waits that long.
 const LONG: Duration = Duration::from_secs(20);
 const PAGE: u64 = 4096;
 const SUM: u32 = 1;
@@ -55,7 +55,7 @@ fn plant(room: &impl Room, depth: u32, value: &mut u64) -> Boxed<Tree> {
     Boxed::new(room, tree).unwrap()
 }
 
-/// A server at a path. `is_over` is what the method `WAIT` waits for.
+/// Starts a server at a path. `is_over` is the flag that the method `WAIT` waits for.
 fn start(path: &Path, is_over: &Arc<AtomicBool>) -> Server {
     let waits_for = Arc::clone(is_over);
     serve(path)
@@ -120,7 +120,7 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a file of ours is mapped at an address of this process.
+/// Whether a file of a one-shot scope is mapped at an address of this process.
 fn is_mapped(address: u64) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| line.starts_with(&format!("{address:08x}-")) && line.contains("portcullis-scope"))
@@ -159,7 +159,7 @@ fn both_processes_have_a_scope_at_the_same_address() {
     if let Some(path) = std::env::var_os(CHILD) {
         let _server = start(Path::new(&path), &Arc::default());
         println!("{READY}");
-        // Until the client closes the pipe.
+        // The server runs until the client closes the pipe.
         std::io::stdin().lines().for_each(drop);
         return;
     }
@@ -224,7 +224,7 @@ fn what_is_dropped_is_unmapped_at_the_server_and_gives_its_room_back() {
             "{refused}"
         );
     }
-    // Not sealed ones as well.
+    // Scopes that are not sealed are given back too.
     drop(connection.one_shot(1 << 20).unwrap());
     let last = sealed(&mut connection);
     drop(connection);
@@ -247,7 +247,7 @@ fn a_method_that_still_runs_keeps_what_its_caller_has_dropped() {
     let call = connection.begin(WAIT, first.reference(), root, 0, within).unwrap();
     assert_eq!(connection.wait(call).unwrap_err(), CallError::Late);
     drop(first);
-    // The method reads the first one still, or has not begun.
+    // The method still reads the first scope, or has not begun.
     let (second, root) = waits(&mut connection, 8);
     rig.is_over.store(true, Ordering::Release);
     connection.call_sealed(WAIT, &second, root).unwrap();
@@ -258,7 +258,7 @@ fn a_method_that_still_runs_keeps_what_its_caller_has_dropped() {
 fn a_scope_that_something_can_still_write_is_not_sealed() {
     let rig = Rig::new();
     let mut connection = rig.connection();
-    // A length that no other test has, by which its file is found.
+    // No other test has a file of this length, so the length identifies the file.
     let length = 13 * PAGE;
     let scope = connection.one_shot(length).unwrap();
     let open = |entry: std::io::Result<std::fs::DirEntry>| {

@@ -1,4 +1,4 @@
-//! Methods in sandboxes, and callers who want them to fail.
+//! Methods in sandboxes, and callers that try to make them fail.
 
 use portcullis_errors::Coded;
 use portcullis_rpc::channel::{
@@ -31,7 +31,7 @@ const READ_WILD: u32 = 8;
 /// Bytes of a method's temporary heap.
 const ARENA: u64 = 8192;
 
-/// Deep down, each step takes the allocator and formatting with it.
+/// Sums a tree. Each step of the recursion allocates and formats, also the deepest one.
 fn sum(at: Boxed<Tree>, tree: &Sandboxed<'_, Tree>) -> Result<u64, Failure> {
     if at.is_null() {
         return Ok(0);
@@ -49,7 +49,7 @@ fn sum_by_value(at: Boxed<Tree>, tree: &Sandboxed<'_, Tree>) -> Result<u64, Fail
     Ok(1 + sum_by_value(node.left, tree)? + sum_by_value(node.right, tree)?)
 }
 
-/// Panics where the stack is used up.
+/// Sums a tree, and panics if the stack is used up.
 fn panic_deep(at: Boxed<Tree>, tree: &Sandboxed<'_, Tree>) -> u64 {
     let node = at.get(tree.view()).expect("a pointer that leads somewhere");
     if node.value == u64::MAX { 0 } else { panic_deep(node.left, tree) + node.value }
@@ -75,7 +75,7 @@ fn trapped(which: u64, heap_address: u64) -> Trapped {
     }
 }
 
-/// Fills the temporary heap. Answers how much went in.
+/// Fills the temporary heap, and answers with the amount that it had room for.
 fn fill(bytes: &Sandboxed<'_, u64>, reply: &mut Reply<'_>) -> Result<(), Failure> {
     let piece = usize::try_from(bytes.word()).unwrap_or(0);
     for count in 1.. {
@@ -139,13 +139,14 @@ impl Rig {
                 READ_WILD,
                 || {
                     let of_the_server = 7_u8;
-                    // Deeper on its thread's stack: the page that the thread began on is not withheld, since its locals are there.
+                    // The address lies deeper on the stack of the server's thread: the page that the thread began on is
+                    // not withheld, since the thread's locals are there.
                     std::ptr::from_ref(std::hint::black_box(&of_the_server)).addr() - 16_384
                 },
                 |wild: Sandboxed<'_, u64, usize>, reply| {
                     let asked = usize::try_from(wild.word()).unwrap_or(0);
                     let address = if asked == 0 { *wild.values() } else { asked };
-                    // SAFETY: the code owns nothing and is in the middle of nothing when it faults.
+                    // SAFETY: the code owns nothing, and a fault interrupts no operation that must be completed.
                     let read = unsafe { wild.inside().trap(None, || read(address)) };
                     reply.set_word(read?.into());
                     Ok(())
@@ -165,7 +166,7 @@ impl Rig {
     }
 }
 
-/// A tree that is as deep as it has nodes.
+/// Builds a tree whose depth is the number of its nodes.
 fn chain(scope: &Scope, nodes: u64) -> Boxed<Tree> {
     let mut root = Boxed::NULL;
     for value in 0..nodes {
@@ -174,7 +175,7 @@ fn chain(scope: &Scope, nodes: u64) -> Boxed<Tree> {
     root
 }
 
-/// A node that is its own child, and so many bytes beside it: they are what allows steps.
+/// Builds a node that is its own child, and `bytes` bytes beside it: their number sets how many steps are allowed.
 fn cycle(connection: &Connection, scope: &Scope, bytes: usize) -> Boxed<Tree> {
     let root = Boxed::new(scope, Tree { value: 1, left: Boxed::NULL, right: Boxed::NULL }).unwrap();
     connection.heap().set(root, Tree { value: 1, left: root, right: root }).unwrap();
@@ -203,7 +204,7 @@ fn a_tree_that_is_too_deep_is_an_error_and_the_server_lives_on() {
             works(&mut connection);
         }
     }
-    // A list of the same length that is walked takes no stack.
+    // A loop over a list of the same length takes no stack.
     assert_eq!(connection.call(WALK, &scope, root).unwrap().word(), 0);
     assert_eq!(rig.server.counters().failed, 6);
 }
@@ -218,7 +219,7 @@ fn what_leads_to_itself_is_an_error_however_it_is_followed() {
     assert_eq!(connection.call(SUM_BY_VALUE, &scope, root).unwrap_err(), CallError::StackOverflow);
     let endless = connection.call(WALK, &scope, root).unwrap_err();
     assert!(matches!(&endless, CallError::WildPointer(text) if text.contains("no end")), "{endless}");
-    // With fewer bytes the steps are over before the stack is.
+    // With fewer bytes the steps are used up before the stack is.
     let scope = connection.scope(4096).unwrap();
     let root = cycle(&connection, &scope, 100);
     for method in [SUM, SUM_BY_VALUE, WALK] {
@@ -280,7 +281,8 @@ fn the_caller_is_told_what_a_trap_caught_and_no_address_of_the_servers() {
     works(&mut connection);
 }
 
-/// Where heaps of connections are mapped in this process with a protection key: the server's mappings.
+/// Returns the addresses of connections' heaps that this process has mapped with a protection key: the server's
+/// mappings.
 fn withheld_heaps() -> Vec<u64> {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut of_heap, mut withheld) = (None, Vec::new());
@@ -318,7 +320,7 @@ fn foreign_code_reaches_neither_what_others_share_nor_the_servers_stack() {
         assert_eq!(read(address + 64).unwrap_err(), wild, "{address:x}");
     }
     assert_eq!(read(0).unwrap_err(), wild, "the server's stack");
-    // Its arguments it reads, by the pointer that the caller has.
+    // The method can read its arguments, through the pointer that the caller has.
     assert_eq!(read(root.address()).unwrap().word(), 1);
     drop(secret);
     works(&mut other);

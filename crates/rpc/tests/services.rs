@@ -1,4 +1,4 @@
-//! Services: typed clients and servers that a trait makes.
+//! Services: typed clients and servers that the macro generates from a trait.
 
 use portcullis_rpc::channel::{
     CallError, Connection, Copied, DEPTH, Failure, OneShot, Reply, ServeError, Trusted, serve,
@@ -7,14 +7,14 @@ use portcullis_rpc::{Boxed, PointerError, Text, Vector};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the tests call.
+/// The service that the tests call.
 #[portcullis_rpc::service]
 pub trait Desk {
     /// The sum of numbers that were copied.
     #[method(100)]
     fn sum(&self, numbers: Copied<'_, Vector<u64>>) -> Result<u64, Failure>;
 
-    /// The sum of numbers, each as it comes, and of a word.
+    /// The sum of numbers, each read as it is at that moment, and of a word.
     #[method(101)]
     fn sum_and(&self, numbers: Trusted<'_, Vector<u64>>, word: u64) -> Result<u64, PointerError>;
 
@@ -26,12 +26,12 @@ pub trait Desk {
     #[method(8)]
     fn total(&self) -> Result<u64, Failure>;
 
-    /// What is not compiled.
+    /// A method that is not compiled.
     #[method(300)]
     #[cfg(any())]
     fn never(&self) -> Result<u64, Failure>;
 
-    /// The text, so many times.
+    /// The text, repeated a number of times.
     #[method(4_294_967_295)]
     fn repeat(
         &self,
@@ -40,15 +40,15 @@ pub trait Desk {
         reply: &mut Reply<'_>,
     ) -> Result<Boxed<Text>, Failure>;
 
-    /// A pointer of the server's own making.
+    /// A pointer that the server has invented.
     #[method(9)]
     fn wild(&self, address: u64) -> Result<Boxed<[u64; 2]>, Failure>;
 
-    /// The longest of texts that nobody changes any more.
+    /// The longest of texts that no process changes any more.
     #[method(11)]
     fn longest(&self, texts: OneShot<'_, Vector<Text>>, at_most: u64) -> Result<u64, Failure>;
 
-    /// What not every implementation has.
+    /// A method that not every implementation has.
     #[method(10)]
     fn extra(&self) -> Result<u64, Failure> {
         Err(Failure::new(3, "there is none"))
@@ -152,13 +152,13 @@ fn what_goes_wrong_is_an_error_of_the_call() {
     assert!(matches!(desk.sum_and(&scope, outside, 0).unwrap_err(), CallError::WildPointer(_)));
     let failed = CallError::Failed { number: 3, text: "there is none".to_owned() };
     assert_eq!(desk.extra().unwrap_err(), failed);
-    // A server that points anywhere.
+    // A server may return any pointer.
     for address in [0, 1, u64::MAX, desk.0.heap().place().start() - 8] {
         let wild = desk.wild(address).unwrap();
         assert!(wild.read().is_err());
         assert_eq!(wild.look(&mut desk.0).unwrap_err(), CallError::Nonsense);
     }
-    // Nobody else serves these numbers.
+    // The server has no methods with these numbers.
     assert_eq!(BellClient(&mut desk.0).ring().unwrap_err(), CallError::NoSuchMethod(200));
     assert_eq!(desk.total().unwrap(), 0, "the connection lives on");
     assert_eq!(server.counters().failed, 6);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what must happen before it fails. No successful test waits that long.
+/// How long a test waits for a condition before it fails. No successful test waits that long.
 const LONG: Duration = Duration::from_secs(20);
 
 const ECHO: u32 = 1;
@@ -19,20 +19,20 @@ const FAIL: u32 = 2;
 const WAIT: u32 = 3;
 const NOTE: u32 = 4;
 
-/// What the methods see.
+/// State that the methods share.
 #[derive(Default)]
 struct Seen {
     is_over: AtomicBool,
     waiting: AtomicU64,
-    /// By connection.
+    /// Records of the connections, by their numbers.
     noted: Mutex<HashMap<u64, Noted>>,
 }
 
-/// What a connection's calls were.
+/// Record of a connection's calls.
 #[derive(Default)]
 struct Noted {
     threads: HashSet<ThreadId>,
-    /// In the order in which they were served.
+    /// Numbers of the calls, in the order in which they were served.
     numbers: Vec<u64>,
 }
 
@@ -136,7 +136,7 @@ fn a_busy_method_holds_up_no_connection_of_another_thread() {
     let rig = Rig::new(2);
     let mut connections = rig.connections(3);
     let release = Release(Arc::clone(&rig.seen));
-    // The first and the third have one thread.
+    // The first and the third connection have the same thread.
     let busy = begin(&mut connections[0], WAIT, 0);
     wait_for("the method to begin", || rig.seen.waiting.load(Ordering::Acquire) == 1);
     let behind = begin(&mut connections[2], ECHO, 7);
@@ -155,7 +155,7 @@ fn threads_sleep_and_wake_each_for_its_own() {
     let rig = Rig::new(3);
     let mut connections = rig.connections(3);
     for round in 0..4 {
-        // Longer than a thread stays awake for nothing.
+        // The pause is longer than an idle thread stays awake.
         std::thread::sleep(Duration::from_millis(20));
         let connection = &mut connections[round % 3];
         assert_eq!(connection.call_with_word(ECHO, 9).unwrap().word(), 9);
@@ -181,7 +181,7 @@ fn counters_are_those_of_all_threads() {
     wait_for("all connections to end", || rig.server.counters().connections == 0);
     let counted = rig.server.counters();
     assert_eq!((counted.calls, counted.failed), (6 * 2 * CALLS, 6 * CALLS));
-    // Whoever comes now finds empty threads.
+    // New clients find threads without connections.
     let mut again = rig.connections(3);
     again.iter_mut().for_each(|it| assert_eq!(it.call_with_word(ECHO, 1).unwrap().word(), 1));
 }

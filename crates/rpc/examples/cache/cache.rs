@@ -1,4 +1,4 @@
-//! The server: a cache of values by their keys, as memcached is one, with a bound on its bytes.
+//! The server: a cache of values by their keys, like memcached, with a limit on its bytes.
 //!
 //! Keys and values are small and have no pointers, so each is copied (RPCool §6.3 does the same with memcached).
 
@@ -9,29 +9,29 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Answers with the value of a key, a [`Vector`] of bytes. The call's word is 1 if there is one, and else 0.
+/// Returns the value of a key, a [`Vector`] of bytes. The answer's word is 1 if there is a value, and else 0.
 pub const GET: u32 = 1;
 /// Sets the value of a key.
 pub const SET: u32 = 2;
-/// Deletes a key. Answers 1 if it was there, and else 0.
+/// Deletes a key. Returns 1 if the cache had it, and else 0.
 pub const DELETE: u32 = 3;
 
 /// The key or the value is too long.
 pub const TOO_LONG: u32 = 1;
 
-/// Bytes of the longest key, and of the longest value, as in memcached.
+/// Bytes of the longest key, as in memcached.
 pub const KEY_BYTES_MAX: u64 = 250;
-/// Bytes of the longest value.
+/// Bytes of the longest value, as in memcached.
 pub const VALUE_BYTES_MAX: u64 = 1 << 20;
-/// What an entry takes beside its key and its value: roughly.
+/// Approximate bytes of an entry beside its key and its value.
 const ENTRY_BYTES: u64 = 96;
 
-/// What a call is about, as it is passed.
+/// The arguments of a call.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct Entry {
     key: Vector<u8>,
-    /// Nothing, but where a value is set.
+    /// Empty, unless the call sets a value.
     value: Vector<u8>,
 }
 
@@ -46,17 +46,17 @@ impl Entry {
     }
 }
 
-/// Values by their keys. What was not used for longest goes first.
+/// Values by their keys. The least recently used value is removed first.
 struct Cache {
     values: LruCache<Box<[u8]>, Box<[u8]>>,
     bytes: u64,
     bytes_max: u64,
 }
 
-/// Serves a cache of at most so many bytes at a path, until the server is dropped.
+/// Serves a cache of at most `bytes_max` bytes at a path, until the server is dropped.
 ///
 /// # Errors
-/// The path is no place for a socket, or the machine refuses.
+/// No socket can be made at the path, or the machine refuses.
 pub fn start(path: &Path, bytes_max: u64, options: ServerOptions) -> Result<Server, ServeError> {
     let cache = Arc::new(Mutex::new(Cache { values: LruCache::unbounded(), bytes: 0, bytes_max }));
     let (getting, setting, deleting) = (Arc::clone(&cache), Arc::clone(&cache), cache);
@@ -74,7 +74,7 @@ pub fn start(path: &Path, bytes_max: u64, options: ServerOptions) -> Result<Serv
         .start()
 }
 
-/// A method that panicked has changed all it meant to, or nothing.
+/// Locks the cache. A method that panicked has made all of its changes, or none, so a poisoned lock can be used.
 fn lock(cache: &Mutex<Cache>) -> MutexGuard<'_, Cache> {
     cache.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The client.
+//! The client of the cache.
 
 use crate::cache::{DELETE, Entry, GET, SET};
 use crate::ycsb::{Cache, Trouble};
@@ -6,7 +6,7 @@ use portcullis_rpc::channel::{Answer, Connection};
 use portcullis_rpc::{Scope, Vector};
 use std::path::Path;
 
-/// Bytes of the scope for calls: the longest key and value fit.
+/// Bytes of the scope for calls: it has room for the longest key and value.
 const SCOPE_BYTES: u64 = 2 << 20;
 
 /// A connection to a cache.
@@ -20,7 +20,7 @@ impl Client {
     /// Connects to the cache at a path.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no server at the path, or it refuses the client.
     pub fn open(path: &Path) -> Result<Self, Trouble> {
         let connection = Connection::open(path)?;
         let scope = connection.scope(SCOPE_BYTES)?;
@@ -40,7 +40,7 @@ impl Cache for Client {
         if answer.word() == 0 {
             return Ok(None);
         }
-        // The value is read once, by value: what the server does with it then is nothing to this client.
+        // The value is read once, by value: what the server does with it afterwards does not affect this client.
         let value = answer.read::<Vector<u8>>()?.read(self.connection.heap())?;
         Ok(Some(value))
     }

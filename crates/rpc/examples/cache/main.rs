@@ -22,7 +22,7 @@ use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use workload::Workload;
 use ycsb::{Loaded, Report, Trouble};
 
-/// Bytes that the cache takes before it lets go of what was not used for longest.
+/// The limit of the cache's bytes. Beyond it, the least recently used values are removed.
 const CACHE_BYTES: u64 = 4 << 30;
 
 /// Uses a cache in another process as the workloads of YCSB say, and prints how long that took.

@@ -1,21 +1,21 @@
-//! What is done with a cache: it is loaded, and then used as the workloads of YCSB say, and every value that is read is checked.
-//! Nothing here knows how the cache is reached.
+//! The workloads of a cache: it is loaded, and then used according to YCSB, and every value that is read is checked.
+//! This module does not depend on how the cache is reached.
 
 use crate::workload::{Choice, Drawn, Kind, Workload, draw};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What went wrong.
+/// An error of the cache or of the workload.
 pub type Trouble = Box<dyn std::error::Error + Send + Sync>;
 
 /// Bytes of a value: ten fields of a hundred, as YCSB's records have.
 const VALUE_BYTES: usize = 1000;
-/// What operations are drawn from: all caches get the same ones.
+/// Seed of the operations: all caches get the same ones.
 const SEED: u64 = 1;
 
-/// A way to a cache.
+/// A connection to a cache.
 pub trait Cache {
-    /// The value of a key. `None`: there is none.
+    /// Returns the value of a key. `None`: the cache has no such key.
     ///
     /// # Errors
     /// The cache did not answer.
@@ -24,30 +24,30 @@ pub trait Cache {
     /// Sets the value of a key.
     ///
     /// # Errors
-    /// The cache did not.
+    /// The cache did not set it.
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Trouble>;
 
     /// Deletes a key. Returns whether it was there.
     ///
     /// # Errors
-    /// The cache did not.
+    /// The cache did not delete it.
     fn delete(&mut self, key: &[u8]) -> Result<bool, Trouble>;
 }
 
-/// What a workload has taken.
+/// Times of a workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The workload.
+    /// Name of the workload.
     pub workload: String,
-    /// Operations.
+    /// Number of operations.
     pub operations: u64,
-    /// Seconds for all of them.
+    /// Seconds for all operations.
     pub seconds: f64,
-    /// Microseconds of one: the median.
+    /// Median of the time of one operation, in microseconds.
     pub p50: f64,
 }
 
-/// Keys and values that are in a cache.
+/// The keys of a cache, with the versions of their values.
 pub struct Loaded {
     /// How often the value of each key was set.
     versions: Vec<u64>,
@@ -57,7 +57,7 @@ fn key(number: usize) -> String {
     format!("user{number:016}")
 }
 
-/// The value of a key, which no other key and no other version has.
+/// Makes the value of a key, which differs from those of all other keys and versions.
 fn value(number: usize, version: u64) -> Vec<u8> {
     let words = (0_u64..).map(|at| (number as u64) << 24 ^ version ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut value: Vec<u8> = words.take(VALUE_BYTES / 8).flat_map(u64::to_le_bytes).collect();
@@ -66,10 +66,10 @@ fn value(number: usize, version: u64) -> Vec<u8> {
 }
 
 impl Loaded {
-    /// Loads a cache with so many keys. `done` is called with how many more are there.
+    /// Loads a cache with `keys` keys. `done` is called with the number of keys that were added since the last call.
     ///
     /// # Errors
-    /// The cache did not take one.
+    /// The cache did not set a value.
     pub fn new(cache: &mut impl Cache, keys: u32, mut done: impl FnMut(u64)) -> Result<Self, Trouble> {
         let mut loaded = Self { versions: Vec::new() };
         for number in 0..keys as usize {
@@ -80,10 +80,10 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Does what a workload says.
+    /// Runs a workload.
     ///
     /// # Errors
-    /// The cache did not do something, or gave another value than it should have.
+    /// The cache did not perform an operation, or returned a wrong value.
     pub fn run(
         &mut self,
         cache: &mut impl Cache,
@@ -104,7 +104,7 @@ impl Loaded {
         Ok(Report { workload: workload.text(), operations, seconds, p50 })
     }
 
-    /// Does one operation. Returns how long that took, without the time to make values up and to check them.
+    /// Performs one operation. Returns its duration, without the time to generate values and to check them.
     fn one(&mut self, cache: &mut impl Cache, Drawn { kind, choice }: Drawn) -> Result<Duration, Trouble> {
         let number = match choice {
             _ if kind == Kind::Insert => self.versions.len(),
@@ -137,10 +137,10 @@ impl Loaded {
         Ok(took)
     }
 
-    /// Deletes some keys, each of which is gone then.
+    /// Deletes some keys, and checks that each of them is gone.
     ///
     /// # Errors
-    /// One was not there, or still is.
+    /// A key was missing before, or still exists.
     pub fn delete(self, cache: &mut impl Cache) -> Result<(), Trouble> {
         for number in 0..self.versions.len().min(100) {
             let key = key(number);

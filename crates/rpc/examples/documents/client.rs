@@ -1,4 +1,5 @@
-//! The client: builds documents where the server reads them, and looks at those that were found where the server put them.
+//! The client: builds documents where the server reads them, and reads the documents that were found where the server
+//! put them.
 
 use crate::course::{Course, Timed, Trouble};
 use crate::query::Query;
@@ -17,14 +18,14 @@ const SCOPE_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
-    /// Where documents and searches are built.
+    /// The scope in which documents and searches are built.
     scope: Scope,
 }
 
-/// A store did not do what it was asked.
+/// Error of an operation of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is no connection.
+    /// The connection could not be made.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     /// The call failed.
@@ -33,7 +34,7 @@ pub enum ClientError {
     /// The connection's heap has no room for the document.
     #[error(transparent)]
     Full(#[from] HeapFull),
-    /// The server's answer is none.
+    /// The server's answer is no valid document.
     #[error("the server's answer is broken: {0}")]
     Broken(#[from] Broken),
 }
@@ -59,12 +60,12 @@ pub struct FoundDocuments<'a> {
 }
 
 impl<'a> FoundDocuments<'a> {
-    /// What their pointers are followed with.
+    /// The view through which their pointers are followed.
     pub fn view(&self) -> &View<'a> {
         &self.view
     }
 
-    /// Each key and its document.
+    /// Each key with its document.
     pub fn iter(&self) -> impl Iterator<Item = Result<(u64, &'a Value), PointerError>> {
         self.found.iter().map(|found| Ok((found.key, found.document.get(&self.view)?)))
     }
@@ -74,14 +75,14 @@ impl Client {
     /// Connects to the store at a path.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no server at the path, or it refuses the client.
     pub fn open(path: &Path) -> Result<Self, ClientError> {
         let connection = Connection::open(path)?;
         let scope = connection.scope(SCOPE_BYTES)?;
         Ok(Self { connection, scope })
     }
 
-    /// Builds something in the scope, which is made larger if that is not enough.
+    /// Builds a value in the scope. If the scope is too small, a larger one replaces it.
     fn build<T>(
         &mut self,
         plant: impl Fn(&Scope) -> Result<Boxed<T>, HeapFull>,
@@ -106,10 +107,10 @@ impl Client {
         Ok(self.connection.wait(call)?.word() != 0)
     }
 
-    /// The document under a key.
+    /// Returns the document under a key.
     ///
     /// # Errors
-    /// There is none, or see [`ClientError`].
+    /// There is no document under the key, or the call failed: see [`ClientError`].
     pub fn get(&mut self, key: u64) -> Result<Json, ClientError> {
         let answer = self.connection.call_with_word(GET, key)?;
         let document = self.connection.look::<Value>(&answer)?;
@@ -124,7 +125,7 @@ impl Client {
         Ok(self.connection.call_with_word(REMOVE, key)?.word() != 0)
     }
 
-    /// Searches. Returns what `look` makes of the documents that were found.
+    /// Searches, and returns what `look` returns for the documents that were found.
     ///
     /// # Errors
     /// See [`ClientError`].

@@ -1,5 +1,5 @@
-//! What is done with a store: it is built, and searched, and every answer is checked. Nothing here knows how a store is reached,
-//! so that it can be reached by other ways too.
+//! The workload of a store: it is built, and searched, and every answer is checked. This module does not depend on how
+//! a store is reached, so it can be used with other stores too.
 
 use crate::nobench::Documents;
 use crate::query::Query;
@@ -7,53 +7,54 @@ use serde::Serialize;
 use serde_json::Value as Json;
 use std::time::{Duration, Instant};
 
-/// What went wrong.
+/// An error of the store or of the workload.
 pub type Trouble = Box<dyn std::error::Error + Send + Sync>;
 
-/// A way to a store.
+/// A connection to a store.
 pub trait Course {
     /// Stores a document.
     ///
     /// # Errors
-    /// The store did not.
+    /// The store did not store it.
     fn put(&mut self, key: u64, document: &Json) -> Result<(), Trouble>;
 
-    /// Searches.
+    /// Searches for documents.
     ///
     /// # Errors
-    /// The store did not.
+    /// The store did not perform the search.
     fn find(&mut self, query: &Query) -> Result<Timed, Trouble>;
 }
 
-/// What a search has found.
+/// Result of a search.
 #[derive(Debug)]
 pub struct Timed {
-    /// From the search until `num` was read of every document that was found.
+    /// Time from the search until `num` was read of every document that was found.
     pub took: Duration,
-    /// The sum of these.
+    /// The sum of these values of `num`.
     pub sum: i64,
     /// The documents and their keys.
     pub documents: Vec<(u64, Json)>,
 }
 
-/// What building and searching have taken.
+/// Times of building and searching.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Documents that were stored.
+    /// Number of documents that were stored.
     pub documents: u64,
-    /// Seconds for all of them, without the time to make them up.
+    /// Seconds for storing all documents, without the time to generate them.
     pub build_seconds: f64,
-    /// Microseconds of one of them: the median.
+    /// Median of the time for storing one document, in microseconds.
     pub put_p50: f64,
-    /// Searches.
+    /// Number of searches.
     pub searches: u64,
-    /// Seconds for all of them, without the time to check what they found.
+    /// Seconds for all searches, without the time to check their results.
     pub search_seconds: f64,
-    /// Microseconds of a search for one document by its text: the median. Zero: there was none.
+    /// Median of the time of a search for one document by its text, in microseconds. Zero: there was no such search.
     pub text_p50: f64,
-    /// Microseconds of a search for documents by a range of numbers: the median. Zero: there was none.
+    /// Median of the time of a search for documents by a range of numbers, in microseconds. Zero: there was no such
+    /// search.
     pub range_p50: f64,
-    /// Documents that were found, all of which were compared with what was stored.
+    /// Number of documents that were found. All of them were compared with the documents that were stored.
     pub found: u64,
 }
 
@@ -66,17 +67,18 @@ impl Times {
         self.0.iter().sum::<Duration>().as_secs_f64()
     }
 
-    /// In microseconds.
+    /// The median in microseconds.
     fn p50(mut self) -> f64 {
         self.0.sort_unstable();
         self.0.get(self.0.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1e6)
     }
 }
 
-/// Builds a store and searches it. `progress` is called with what is done, and with how many more of it are done.
+/// Builds a store and searches it. `progress` is called with the kind of operation, and with the number of operations
+/// since the last call.
 ///
 /// # Errors
-/// The store did not do something, or found something else than it should have.
+/// The store did not perform an operation, or found other documents than it should have.
 pub fn run(
     store: &mut impl Course,
     documents: Documents,
@@ -110,8 +112,8 @@ fn build(store: &mut impl Course, documents: Documents, mut done: impl FnMut(u64
     Ok(times)
 }
 
-/// Searches, and compares all that is found with what was stored. Returns the times of searches by text and by a range, and how
-/// many documents they have found.
+/// Searches, and compares all documents that are found with those that were stored. Returns the times of searches by
+/// text and by a range, and the number of documents that they have found.
 fn search(
     store: &mut impl Course,
     documents: Documents,

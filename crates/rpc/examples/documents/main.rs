@@ -1,8 +1,8 @@
 //! A store of JSON documents that is called through shared memory (RPCool's CoolDB, §6.3).
 //!
-//! The server is a process of its own. The client builds each document where the server reads it, as a tree with native pointers;
-//! nothing is turned into bytes and back. The two need not trust each other: see `store.rs`. The documents and the searches are
-//! those of NoBench, and every document that is found is compared with what was stored.
+//! The server is a process of its own. The client builds each document where the server reads it, as a tree with native
+//! pointers; no document is serialised. The two need not trust each other: see `store.rs`. The documents and the
+//! searches are those of NoBench, and every document that is found is compared with the one that was stored.
 //!
 //! ```text
 //! cargo run --release -p portcullis-rpc --example documents -- --documents 100000 --searches 1000
@@ -118,7 +118,7 @@ fn run(arguments: &Arguments) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// What else a store does: documents are read, replaced and removed by their keys.
+/// Tests the other operations of a store: documents are read, replaced and removed by their keys.
 fn by_key(client: &mut Client, documents: Documents) -> Result<(), Trouble> {
     let (key, other) = (0, json!({ "title": "On shared memory", "pages": [1, 2.5, null, { "true": true }] }));
     let read = client.get(key)?;
@@ -134,7 +134,7 @@ fn by_key(client: &mut Client, documents: Documents) -> Result<(), Trouble> {
     }
 }
 
-/// A bar on the standard error, where that is a terminal.
+/// Makes a progress bar on the standard error, if that is a terminal.
 fn bar(steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg:>9} {wide_bar} {percent} %");
     let bar = ProgressBar::new(steps);

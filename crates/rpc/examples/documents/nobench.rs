@@ -1,5 +1,5 @@
-//! Documents and searches as those of NoBench (Chasseur, Li and Patel, WebDB 2013): each document is a function of a seed and its
-//! number, so whoever knows both can check an answer.
+//! Documents and searches like those of NoBench (Chasseur, Li and Patel, WebDB 2013). Each document is a function of a
+//! seed and its number, so a program that knows both can check an answer.
 
 use crate::query::Query;
 use rand::{RngExt, SeedableRng};
@@ -7,12 +7,12 @@ use rand_pcg::Pcg64Mcg;
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeMap;
 
-/// There are so many keys of which a document has ten.
+/// Number of sparse keys. Each document has `SPARSE_EACH` of them.
 const SPARSE_KEYS: u64 = 1000;
 const SPARSE_EACH: u64 = 10;
-/// A search by number looks for one of so many documents, as NoBench's queries 6 and 7 do.
+/// A search by number selects one document of this many, as NoBench's queries 6 and 7 do.
 const SELECTED: u64 = 1000;
-/// What the words of `nested_arr` are drawn from.
+/// Number of words from which those of `nested_arr` are drawn.
 const WORDS: u64 = 1 << 16;
 
 /// The documents of one seed.
@@ -22,14 +22,14 @@ pub struct Documents {
     count: u64,
 }
 
-/// What a search must find.
+/// The results that searches must find.
 #[derive(Debug)]
 pub struct Expected {
     /// The documents' numbers by their `num`.
     by_number: BTreeMap<i64, Vec<u64>>,
 }
 
-/// The bits of a number in base 32 with its alphabet from RFC 4648, as NoBench writes its texts.
+/// Returns the bits of a number in base 32 with its alphabet from RFC 4648, as NoBench writes its texts.
 fn text(number: u64) -> String {
     const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let digit = |at: u32| char::from(ALPHABET[usize::try_from(number >> (5 * at) & 31).unwrap_or(0)]);
@@ -37,12 +37,12 @@ fn text(number: u64) -> String {
 }
 
 impl Documents {
-    /// So many documents.
+    /// The first `count` documents of a seed.
     pub fn new(seed: u64, count: u64) -> Self {
         Self { seed, count }
     }
 
-    /// How many there are.
+    /// Number of documents.
     pub fn count(self) -> u64 {
         self.count
     }
@@ -51,17 +51,17 @@ impl Documents {
         Pcg64Mcg::seed_from_u64(self.seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// A document's `num`, which [`document`](Self::document) draws first.
+    /// Draws a document's `num`, which [`document`](Self::document) draws first too.
     fn num(self, random: &mut Pcg64Mcg) -> u64 {
         random.random_range(0..self.count)
     }
 
-    /// A document's `str1`: no other document has it.
+    /// A document's `str1`, which no other document has.
     fn str1(self, number: u64) -> String {
         text(number ^ self.seed)
     }
 
-    /// The document of a number.
+    /// Generates the document with a number.
     pub fn document(self, number: u64) -> Json {
         let mut random = self.random(number);
         let num = self.num(&mut random);
@@ -72,7 +72,7 @@ impl Documents {
         set("str2", text(random.random_range(0..SPARSE_KEYS)).into());
         set("num", num.into());
         set("bool", random.random::<bool>().into());
-        // Their types differ from document to document.
+        // The types of these values differ from document to document.
         set("dyn1", if random.random() { num.into() } else { text(num).into() });
         let dyn2 = [Json::from(other), Json::from(text(other)), Json::from(other % 2 == 0)];
         set("dyn2", dyn2[random.random_range(0..dyn2.len())].clone());
@@ -87,7 +87,7 @@ impl Documents {
         Json::Object(fields)
     }
 
-    /// A search: by turns for one `str1`, and for a range of `num`.
+    /// Generates a search: alternately for one `str1`, and for a range of `num`.
     pub fn search(self, number: u64) -> Query {
         let mut random = self.random(!number);
         let at = random.random_range(0..self.count);
@@ -99,7 +99,7 @@ impl Documents {
         Query::Between(from, from.saturating_add(width - 1))
     }
 
-    /// What searches must find, once all documents are stored under their numbers.
+    /// The results that searches must find when all documents are stored under their numbers.
     pub fn expected(self) -> Expected {
         let mut by_number = BTreeMap::<_, Vec<u64>>::new();
         for number in 0..self.count {
@@ -114,7 +114,7 @@ impl Expected {
     /// The numbers of the documents that a search must find, in order.
     pub fn numbers(&self, documents: Documents, query: &Query) -> Vec<u64> {
         let mut numbers: Vec<u64> = match query {
-            // The text was made from the document's number, and from no other.
+            // The text was made from this document's number, and from no other number.
             Query::Text(text) => number_of(text).map(|bits| bits ^ documents.seed).into_iter().collect(),
             Query::Between(from, to) => {
                 self.by_number.range(from..=to).flat_map(|(_, numbers)| numbers).copied().collect()

@@ -1,4 +1,4 @@
-//! What can be searched for, and the index that finds it.
+//! Searches, and the index that answers them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,24 +11,24 @@ pub enum Query {
     Between(i64, i64),
 }
 
-/// Finds keys of documents.
+/// An index that finds the keys of documents.
 #[derive(Debug, Default)]
 pub struct Index {
     by_text: HashMap<String, Vec<u64>>,
     by_number: BTreeMap<i64, Vec<u64>>,
 }
 
-/// What a document is found by.
+/// The values by which a document is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Indexed {
-    /// Its `str1`.
+    /// The document's `str1`.
     pub text: Option<String>,
-    /// Its `num`.
+    /// The document's `num`.
     pub number: Option<i64>,
 }
 
 impl Index {
-    /// Lets a document be found.
+    /// Adds a document to the index.
     pub fn add(&mut self, key: u64, by: &Indexed) {
         if let Some(text) = &by.text {
             self.by_text.entry(text.clone()).or_default().push(key);
@@ -38,7 +38,7 @@ impl Index {
         }
     }
 
-    /// Lets a document be found no more.
+    /// Removes a document from the index.
     pub fn remove(&mut self, key: u64, by: &Indexed) {
         if let Some(text) = &by.text
             && let Some(keys) = self.by_text.get_mut(text)
@@ -58,14 +58,14 @@ impl Index {
         }
     }
 
-    /// The keys of what a search looks for.
+    /// The keys of documents with a text.
     pub fn text(&self, text: &str) -> &[u64] {
         self.by_text.get(text).map_or(&[], Vec::as_slice)
     }
 
     /// The keys of documents whose number is in a range.
     pub fn between(&self, from: i64, to: i64) -> impl Iterator<Item = u64> {
-        // A range from more to less has nothing in it.
+        // If the first number is greater than the second, the range is empty.
         let range = (from <= to).then(|| self.by_number.range(from..=to));
         range.into_iter().flatten().flat_map(|(_, keys)| keys).copied()
     }

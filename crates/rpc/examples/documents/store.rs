@@ -1,9 +1,9 @@
 //! The server: a store of documents in memory of its own.
 //!
-//! A document comes in a scope of the client's. The call copies the scope before the method begins, so the client cannot change
-//! the document any more; the method looks whether it is one, and packs it: memory of the server alone has its bytes as they
-//! came, and where pointers are among them. What a search finds is put into a scope of the client's heap: a copy, and an addition
-//! for each pointer.
+//! A client passes a document in a scope. The call copies the scope before the method begins, so the client cannot
+//! change the document any more. The method checks that it is a document, and packs it: memory of the server alone has
+//! the document's bytes as they were received, and the places of the pointers among them. The documents that a search
+//! finds are put into a scope of the client's heap, which takes a copy, and an addition for each pointer.
 
 use crate::query::{Index, Indexed, Query};
 use crate::value::Value;
@@ -14,28 +14,28 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Stores the document under the key that is the call's word. Answers 1 if there was another under it, and else 0.
+/// Stores the document under the key that is the call's word. Returns 1 if it replaces another document, and else 0.
 pub const PUT: u32 = 1;
-/// Answers with the document under the key that is the call's word.
+/// Returns the document under the key that is the call's word.
 pub const GET: u32 = 2;
-/// Answers with the documents that are found: a [`Vector`] of [`Found`].
+/// Returns the documents that are found: a [`Vector`] of [`Found`].
 pub const FIND: u32 = 3;
-/// Removes the document under the key that is the call's word. Answers 1 if there was one, and else 0.
+/// Removes the document under the key that is the call's word. Returns 1 if there was one, and else 0.
 pub const REMOVE: u32 = 4;
 
 /// No document is under the key.
 pub const NO_DOCUMENT: u32 = 1;
-/// What was to be stored is no document.
+/// The passed value is no document.
 pub const BROKEN: u32 = 2;
 /// The store is full.
 pub const FULL: u32 = 3;
-/// There is no such search.
+/// There is no such kind of search.
 pub const NO_SEARCH: u32 = 4;
 
-/// Bytes of documents that a store takes.
+/// The most bytes of documents that a store holds.
 const STORE_BYTES: u64 = 16 << 30;
 
-/// A search, as a call passes it.
+/// A search, in the form in which a call passes it.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct Sought {
@@ -67,7 +67,7 @@ impl Sought {
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct Found {
-    /// Its key.
+    /// The document's key.
     pub key: u64,
     /// The document.
     pub document: Boxed<Value>,
@@ -91,7 +91,7 @@ struct Store {
 /// Serves a store at a path, until the server is dropped.
 ///
 /// # Errors
-/// The path is no place for a socket, or the machine refuses.
+/// No socket can be made at the path, or the machine refuses.
 pub fn start(path: &Path, options: ServerOptions) -> Result<Server, ServeError> {
     let store = Arc::new(Mutex::new(Store::default()));
     let with_store = || Arc::clone(&store);
@@ -111,12 +111,12 @@ pub fn start(path: &Path, options: ServerOptions) -> Result<Server, ServeError> 
     channel.start()
 }
 
-/// A method that panicked has changed all it meant to, or nothing.
+/// Locks the store. A method that panicked has made all of its changes, or none, so a poisoned lock can be used.
 fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
     store.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a document is found by.
+/// Returns the values by which a document is found.
 fn indexed(document: &Value, view: &View<'_>) -> Result<Indexed, PointerError> {
     let text = document.field(view, "str1")?.map(|value| value.text(view)).transpose()?.flatten();
     let number = document.field(view, "num")?.and_then(Value::integer);
@@ -126,8 +126,8 @@ fn indexed(document: &Value, view: &View<'_>) -> Result<Indexed, PointerError> {
 impl Store {
     fn put(&mut self, passed: &Copied<'_, Value>) -> Result<u64, Failure> {
         let bytes = passed.view().bytes();
-        // A document takes no more steps than one for each text and each vector. Two texts that lie in the same bytes are no
-        // mistake, but without this a few bytes could stand for more than anybody can read.
+        // A document takes no more steps than one for each text and each vector. Two texts in the same bytes are no
+        // mistake, but without this limit a few bytes could stand for more values than any program can read.
         let view = View::new(passed.view().address(), bytes, bytes.len() as u64 / 16);
         let document = passed.get()?;
         document.check(&view).map_err(|broken| Failure::new(BROKEN, broken))?;

@@ -4,7 +4,8 @@ use portcullis_rpc::{Boxed, HeapFull, Linked, PointerError, Room, Text, Vector, 
 use serde_json::{Map, Number, Value as Json};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Values may be nested so deep, as in `serde_json`. The client chooses how deep a document is, and walking it takes stack.
+/// The maximal nesting of values, as in `serde_json`. The client chooses how deep a document is, and walking it takes
+/// stack.
 const DEPTH_MAX: u32 = 128;
 
 /// A JSON value. It can be read in place, copied with everything in it ([`Linked`]), and be written by C as well.
@@ -13,11 +14,11 @@ const DEPTH_MAX: u32 = 128;
 pub struct Value {
     /// One of the numbers of [`kind`].
     kind: u64,
-    /// What a number or a boolean is.
+    /// The value of a number or a boolean.
     number: u64,
-    /// What a text is.
+    /// The value of a text.
     text: Text,
-    /// What is in an array or an object.
+    /// The contents of an array or an object.
     fields: Vector<Field>,
 }
 
@@ -36,7 +37,7 @@ mod kind {
     pub const BOOL: u64 = 1;
     /// A number from `i64::MIN` to `i64::MAX`.
     pub const INTEGER: u64 = 2;
-    /// A larger one.
+    /// A number greater than `i64::MAX`.
     pub const LARGE: u64 = 3;
     pub const FLOAT: u64 = 4;
     pub const TEXT: u64 = 5;
@@ -44,12 +45,12 @@ mod kind {
     pub const OBJECT: u64 = 7;
 }
 
-/// A document is none.
+/// Error of a value that is no document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// A pointer in it leads nowhere, or there is no end to it.
+    /// A pointer of the document cannot be followed, or the document has no end.
     Pointer(PointerError),
-    /// It is nested too deep.
+    /// The document is nested too deep.
     TooDeep,
     /// No JSON value is of this kind.
     Kind(u64),
@@ -118,7 +119,7 @@ impl Value {
         Ok(Self { kind, fields: Vector::new(room, &fields)?, ..Self::NULL })
     }
 
-    /// The value under a key, in place. `None`: this is no object, or has no such key.
+    /// The value under a key, in place. `None`: this value is no object, or has no such key.
     ///
     /// # Errors
     /// A pointer leads out of the view.
@@ -134,24 +135,24 @@ impl Value {
         Ok(None)
     }
 
-    /// The number, if this is one that fits.
+    /// The number, if this value is a number that fits.
     pub fn integer(&self) -> Option<i64> {
         (self.kind == kind::INTEGER).then_some(self.number.cast_signed())
     }
 
-    /// The text, in place, if this is one.
+    /// The text, in place, if this value is a text.
     ///
     /// # Errors
-    /// A pointer leads out of the view, or it is no UTF-8.
+    /// A pointer leads out of the view, or the text is no UTF-8.
     pub fn text<'a>(&self, view: &View<'a>) -> Result<Option<&'a str>, PointerError> {
         if self.kind == kind::TEXT { self.text.get(view).map(Some) } else { Ok(None) }
     }
 
-    /// Whether this is a document, whatever its writer had in mind: every pointer leads to something, every text is one, and
-    /// there is an end to it.
+    /// Checks that this is a document, whatever its writer intended: every pointer leads to a value, every text is
+    /// UTF-8, and the document has an end.
     ///
     /// # Errors
-    /// It is none.
+    /// The value is no document.
     pub fn check(&self, view: &View<'_>) -> Result<(), Broken> {
         self.check_at(view, 0)
     }
@@ -174,10 +175,10 @@ impl Value {
         Ok(())
     }
 
-    /// The document as the program's own value.
+    /// Converts the document to the program's own value.
     ///
     /// # Errors
-    /// It is none.
+    /// The value is no document.
     pub fn to_json(self, view: &View<'_>) -> Result<Json, Broken> {
         self.to_json_at(view, 0)
     }

@@ -1,5 +1,5 @@
-//! How a client comes to have a connection: over a Unix socket that passes the connection's memory, and later the files of its
-//! one-shot scopes.
+//! Admission of clients: a connection is made over a Unix socket, which passes the connection's memory, and later the
+//! files of its one-shot scopes.
 //!
 //! ```text
 //! Hello ──► Offered ──► Connected
@@ -7,8 +7,8 @@
 //!              └─┘
 //! ```
 //!
-//! The addresses of a named channel's heaps come from a directory. Before an offer such a connection is `Placing`: a thread that may
-//! wait asks the directory.
+//! A directory assigns the addresses of a named channel's heaps. Before an offer such a connection is in the state
+//! `Placing`: a thread that may wait requests the addresses from the directory.
 
 use super::carrier::ServerCarrier;
 use super::lanes::{Lanes, Seat};
@@ -30,18 +30,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Descriptors that a connection takes at the server: four for itself, two for what it is lent, and two for what an ended one was.
+/// Number of descriptors at the server for each connection: four for the connection itself, two for the files that it
+/// is lent, and two for the files that an ended one was lent.
 pub(super) const DESCRIPTORS_EACH: u64 = 8;
-/// Who the server is in each heap.
+/// The server's owner number in each heap.
 pub(super) const SERVER: Owner = Owner(1);
-/// Who the client is in the heap of its connection.
+/// The client's owner number in the heap of its connection.
 pub(super) const CLIENT: Owner = Owner(2);
-/// Places that a client is offered before it is told that there is none.
+/// Number of places that a client is offered before it is refused.
 pub(super) const PLACES_MAX: u32 = 16;
-/// Addresses between two places that are tried: heaps up to that size never overlap each other there.
+/// Distance between two places that are tried: heaps up to that size never overlap each other there.
 const PLACE_STEP: u64 = 1 << 30;
 
-/// What a connection shares.
+/// The server's part of a connection whose client shares its memory.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub heap: Heap,
@@ -50,26 +51,26 @@ pub(super) struct Shared {
     pub event: WatchedEvent,
     /// `None`: no method of the server reads one-shot scopes.
     pub ledger: Option<Arc<Ledger>>,
-    /// On the thread that serves it.
+    /// The connection's place on the thread that serves it.
     pub seat: Seat,
-    /// Its part in the heap of all clients, if there is one.
+    /// The client's membership in the heap of all clients, if the channel has one.
     pub member: Option<Member>,
-    /// The heap's addresses, if a directory has given them.
+    /// The heap's addresses, if a directory has assigned them.
     pub given: Option<Given>,
 }
 
-/// What a server has of a connection whose client is on another machine.
+/// The server's part of a connection whose client is on another machine.
 #[derive(Debug)]
 pub(super) struct Carried {
     pub arguments: Heap,
     pub view: PrivateView,
-    /// The server's end's own.
+    /// A ring of the server's own end.
     pub ring: Mapping,
     pub carrier: Box<dyn ServerCarrier>,
     pub seat: Seat,
 }
 
-/// What the acceptor's thread tells one of the server's.
+/// News from the acceptor's thread for one of the server's threads.
 #[derive(Debug)]
 pub(super) enum News {
     Came(u64, Box<Shared>),
@@ -79,11 +80,11 @@ pub(super) enum News {
     Left(u64),
 }
 
-/// Lets clients in.
+/// Admits clients.
 #[derive(Debug)]
 pub(super) struct Door {
     pub lanes: Lanes,
-    /// Bytes of a connection's heap, and the most that a client may ask for.
+    /// Bytes of a connection's heap: the default, and the most that a client may request.
     pub heap_bytes: (u64, u64),
     /// `None`: no method reads one-shot scopes.
     pub one_shots: Option<OneShotLimits>,
@@ -92,14 +93,14 @@ pub(super) struct Door {
     /// The heap of all clients.
     pub shared: Option<Arc<SharedHeap>>,
     pub lending: Lending,
-    /// Whether methods run in sandboxes, whose trapped code is kept from what connections share.
+    /// Whether methods run in sandboxes: then the memory that connections share is withheld from their trapped code.
     pub withholds: bool,
-    /// Where addresses come from. `None`: they are drawn at random.
+    /// Source of the heaps' addresses. `None`: they are drawn at random.
     pub source: Option<Arc<HeapSource>>,
 }
 
 impl Door {
-    /// Bytes of the heap for a client that has asked for so many.
+    /// Bytes of the heap for a client that has requested `heap_bytes`. Zero: the default.
     fn length(&self, heap_bytes: u64) -> Result<u64, Reason> {
         let (usual, most) = self.heap_bytes;
         let wanted = if heap_bytes == 0 { usual } else { heap_bytes };
@@ -109,7 +110,7 @@ impl Door {
         Ok(wanted.max(HEAP_BYTES_MIN).next_multiple_of(PAGE_BYTES))
     }
 
-    /// A heap at places that were found for it.
+    /// Creates a connection's heap and ring at places that were found for them.
     pub fn share(&self, (place, view, ledger): Places, given: Option<Given>) -> Result<Shared, Reason> {
         let (heap, ring) = (Heap::create(place, SERVER)?, make_ring()?);
         if self.withholds {
@@ -123,11 +124,11 @@ impl Door {
     }
 }
 
-/// What lies at a connection's addresses here: copies of the heap's pages, and behind them one-shot scopes.
+/// The server's mappings at a connection's addresses: copies of the heap's pages, and behind them one-shot scopes.
 pub(super) type Places = (HeapPlace, PrivateView, Option<Arc<Ledger>>);
 
-/// Addresses that nothing in this process has. They are drawn at random, so that those of servers which know nothing of each other
-/// are probably free in their clients too.
+/// Finds addresses that nothing in this process uses. They are drawn at random, so that the addresses of independent
+/// servers are probably free in their clients too.
 pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Result<Places, Reason> {
     let all = length + one_shots.map_or(0, OneShotLimits::addresses);
     let places = (HEAP_ADDRESSES.end - HEAP_ADDRESSES.start).saturating_sub(all) / PLACE_STEP;
@@ -143,7 +144,7 @@ pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Resul
     Err(last.map_or_else(|| "no addresses are free".into(), Into::into))
 }
 
-/// What lies there, if nothing else in this process does.
+/// Maps the places at the given addresses, if nothing else in this process uses these addresses.
 pub(super) fn places_at(place: HeapPlace, one_shots: Option<OneShotLimits>) -> Result<Places, MappingError> {
     let view = PrivateView::at(place.address, place.length)?;
     let reserve = one_shots.map(|limits| Reserve::behind(place, limits.addresses())).transpose()?;
@@ -151,16 +152,16 @@ pub(super) fn places_at(place: HeapPlace, one_shots: Option<OneShotLimits>) -> R
     Ok((place, view, ledger.map(Arc::new)))
 }
 
-/// Why a peer is hung up on.
+/// Reason for which the server closes the connection to a peer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Breach {
-    /// It was told why.
+    /// The server has refused the peer and has sent it the reason.
     #[error("refused: {0}")]
     Refused(String),
-    /// It says something although nothing is to be said any more.
+    /// The peer sent a message although no more messages are allowed.
     #[error("sent something after its connection was made")]
     AfterTheEnd,
-    /// It asks again before it has taken the last answer.
+    /// The peer sent a request before it has read the last answer.
     #[error("asks before it has taken its last answer")]
     Impatient,
 }
@@ -180,7 +181,8 @@ enum Step {
     Hello {
         until: Instant,
     },
-    /// The directory is asked for addresses. What was offered before is kept meanwhile, so that it is not given again.
+    /// The addresses have been requested from the directory. Those of the last offer are kept meanwhile, so that they are
+    /// not assigned again.
     Placing {
         heap_bytes: u64,
         left: u32,
@@ -199,23 +201,23 @@ enum Step {
     },
 }
 
-/// One client.
+/// The server's state of one client's socket.
 pub(super) struct Entry {
     peer: Peer,
     within: Duration,
     step: Step,
     outgoing: Option<Vec<u8>>,
     has_descriptors: bool,
-    /// The heap of all clients, which goes with what is to be sent.
+    /// The heap of all clients, whose file is sent with the outgoing message.
     heap: Option<Heap>,
-    /// The file that goes with what is to be sent.
+    /// The file of a one-shot scope that is sent with the outgoing message.
     file: Option<Arc<SealedFile>>,
-    /// The files of the ring and of the heap that go with an offer.
+    /// The files of the ring and of the heap, which are sent with an offer.
     lent_files: Option<[OwnedFd; 2]>,
     errand: Option<Errand>,
-    /// Of each errand that is under way, in their order, whether the client waits for it.
+    /// For each errand that is under way, in order: whether the client waits for it.
     errands: VecDeque<bool>,
-    /// The heap and the ring that it was offered last. Dropped after what uses them.
+    /// The heap and the ring that the client was offered last. Dropped after the fields that use them.
     lent: Option<Lent>,
 }
 
@@ -231,10 +233,10 @@ impl Entry {
         self.outgoing = Some(told.encode().to_vec());
     }
 
-    /// Finds a place for a heap, and offers it.
+    /// Finds a place for a heap, and offers the heap.
     fn place(&mut self, door: &Door, heap_bytes: u64, left: u32, now: Instant) -> Result<(), Reason> {
         let length = door.length(heap_bytes)?;
-        // What was offered before is given back first.
+        // Without a directory, the places of the last offer are given back first.
         let before = std::mem::replace(&mut self.step, Step::Hello { until: now + self.within });
         let Some(source) = &door.source else {
             drop(before);
@@ -250,7 +252,7 @@ impl Entry {
         Ok(())
     }
 
-    /// The directory was asked for a place.
+    /// Continues after the directory was requested for a place.
     fn placed(&mut self, outcome: Result<(), Reason>, door: &Door) -> Result<(), Reason> {
         let now = Instant::now();
         let before = std::mem::replace(&mut self.step, Step::Hello { until: now + self.within });
@@ -300,7 +302,8 @@ impl Entry {
         Ok(())
     }
 
-    /// What a client with a connection says about its one-shot scopes. What it does not get it is told, and its calls go on.
+    /// Handles a message about one-shot scopes from a client with a connection. A client whose request is refused gets
+    /// the reason, and its calls go on.
     fn hear_of_scopes(&mut self, asked: Option<Asked>, door: &Door) -> Result<(), Breach> {
         let Step::Connected { ledger: Some(ledger), .. } = &self.step else {
             return Err(Breach::AfterTheEnd);
@@ -325,7 +328,8 @@ impl Entry {
                 self.send_on(true, Box::new(move || ledger.take_in(number)));
             }
             Some(Asked::Release { number }) => {
-                // It is the connection's no more from here on. Unmapping it takes time by its length.
+                // From here on the scope does not belong to the connection. Unmapping takes time in proportion to its
+                // length.
                 if let Some(released) = ledger.release(number) {
                     let unmap = move || {
                         drop(released);
@@ -422,7 +426,7 @@ impl Handshake for Entry {
     }
 
     fn errand_done(&mut self, outcome: Result<(), Reason>, door: &Door) -> Result<(), Breach> {
-        // The holder's thread does one after another.
+        // The holder's thread runs errands one after another, so the first of them has ended.
         if self.errands.pop_front() == Some(false) {
             return Ok(());
         }
@@ -445,7 +449,7 @@ impl Handshake for Entry {
         Outgoing { bytes, descriptors }
     }
 
-    /// A message is sent as a whole.
+    /// Drops the message, which is sent as a whole, with its descriptors.
     fn sent(&mut self, _: usize) {
         self.outgoing = None;
         self.has_descriptors = false;
@@ -455,7 +459,7 @@ impl Handshake for Entry {
     fn deadline(&self) -> Option<Instant> {
         match self.step {
             Step::Hello { until } | Step::Offered { until, .. } => Some(until),
-            // The directory is waited for, and not the client.
+            // The server waits for the directory, and not for the client.
             Step::Placing { .. } | Step::Connected { .. } => None,
         }
     }
@@ -469,7 +473,7 @@ impl Handshake for Entry {
     }
 
     fn dismiss(&mut self, why: Dismissal) {
-        // An offer that was not sent goes, with its descriptors.
+        // An offer that was not sent is dropped, with its descriptors.
         self.sent(0);
         self.say(&Told::Refused(why.to_string()));
     }

@@ -1,5 +1,5 @@
-//! What carries calls where the two ends of a connection share no memory: between the ring of an end, which is its own, and wherever
-//! the other end is.
+//! Carriers of calls between the two ends of a connection that share no memory. Each end has a ring of its own, and a
+//! carrier connects the ring to the other end.
 
 use super::ends::{CallError, ReplyLine};
 use crate::ScopeRef;
@@ -7,7 +7,7 @@ use crate::heap::Heap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// A client's carrier. What it cannot carry has no answer: [`bring`](Self::bring) says that it is so.
+/// A client's carrier. A call that cannot be carried gets no answer: then [`bring`](Self::bring) returns `false`.
 pub(super) trait ClientCarrier: Debug + Send + Sync {
     /// Sends the request whose line is at `place` in the ring, with the scope that it names.
     fn send(&mut self, place: u64, scope: ScopeRef);
@@ -15,13 +15,14 @@ pub(super) trait ClientCarrier: Debug + Send + Sync {
     /// Sends that the call whose request is at `place` is cancelled.
     fn send_cancelled(&mut self, place: u64, call: u64);
 
-    /// Puts the replies that have come into the ring, their results first. Does not wait. Returns whether more may come.
+    /// Copies the received replies into the ring, their results first. Does not wait. Returns whether more replies can
+    /// follow.
     fn bring(&mut self) -> bool;
 
-    /// Waits a while for something that has come, at most so long.
+    /// Waits until something has been received, but at most for `most`.
     fn wait(&mut self, most: Duration);
 
-    /// Whether a result of so many bytes was brought.
+    /// Checks that a result of `length` bytes was received as a whole.
     ///
     /// # Errors
     /// [`CallError::ResultTooLong`].
@@ -30,13 +31,13 @@ pub(super) trait ClientCarrier: Debug + Send + Sync {
 
 /// A server's carrier.
 pub(super) trait ServerCarrier: Debug + Send {
-    /// Where methods put their results.
+    /// The heap that methods put their results into.
     fn results(&self) -> &Heap;
 
-    /// Whether there is a request that was not brought.
+    /// Whether a request has been received that is not in the ring yet.
     fn has_request(&self) -> bool;
 
-    /// Puts the next request into the ring, if there is one. The one before was taken.
+    /// Copies the next request into the ring, if there is one. The one before has been taken from the ring.
     fn bring(&mut self);
 
     /// Sends a reply, with the result that it names.

@@ -19,29 +19,30 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest sleep before a client looks whether its server is still there.
+/// The longest sleep before a client checks whether its server still serves it.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
-/// Offers of a server that finds no place which is free here. More than any server makes.
+/// Number of offers that a client rejects because their addresses are in use here. It is more than any server makes.
 const OFFERS_MAX: u32 = 32;
 
-/// How a connection is made.
+/// Options for making a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionOptions {
-    /// Bytes of its heap. Zero: what the server gives. Of a connection to another machine half of them are for arguments, and half for
-    /// results.
+    /// Bytes of the connection's heap. Zero: the server's default. If the server is on another machine, half of them
+    /// are for arguments, and half for results.
     pub heap_bytes: u64,
-    /// How long the server may take to let the client in.
+    /// The time within which the server must let the client in.
     pub within: Duration,
-    /// How long a call may take for which no time is given: its deadline. A server that lives and does not answer, since it is stopped
-    /// or a method of it waits for ever, keeps nobody waiting for longer. [`Duration::MAX`]: as long as it takes.
+    /// The deadline of a call for which no time is given. A server that is alive but does not answer, because it is
+    /// stopped or a method waits for ever, delays no caller for longer. [`Duration::MAX`]: no deadline.
     pub call_within: Duration,
     /// The most bytes of a result that [`Connection::look`] copies.
     pub results_max: u64,
-    /// Whether this process is kept from writing a scope while a call is under way with it: whoever does ends by a signal at that
-    /// line of the program. After [`explain_faults`](super::explain_faults) it is told the call and the scope.
+    /// Whether this process is prevented from writing a scope while a call is under way with it: a thread that writes
+    /// ends the process by a signal at that line of the program. After [`explain_faults`](super::explain_faults) the
+    /// process also reports the call and the scope.
     ///
-    /// This finds mistakes of an honest sender. It is no seal, and the server does not learn of it. Each call pays for two changes of
-    /// its pages' rights, each of which can have to wait for the process's other threads.
+    /// This finds mistakes of an honest sender. It is no seal, and the server does not learn of it. Each call costs two
+    /// changes of its pages' rights. Each change may have to wait for the process's other threads.
     pub guarded: bool,
 }
 
@@ -57,16 +58,16 @@ impl Default for ConnectionOptions {
     }
 }
 
-/// There is no connection.
+/// The error of a connection that could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// Nobody serves there.
+    /// No server listens at the path.
     #[error("no server at {path}: {source}")]
     NoServer {
         /// The path.
         path: PathBuf,
-        /// What the machine said.
+        /// The error of the machine.
         source: rustix::io::Errno,
     },
     /// The server did not answer in time.
@@ -74,20 +75,20 @@ pub enum ConnectionError {
     Silent {
         /// The path.
         path: PathBuf,
-        /// How long was waited.
+        /// The time that the client waited.
         within: Duration,
     },
-    /// The server does not let the client in.
+    /// The server does not admit the client.
     #[error("the server refuses: {0}")]
     Refused(String),
-    /// What listens there is no server of this version.
+    /// The process that listens at the path is no server of this version.
     #[error("what listens at {path} is no server of this version")]
     NotAServer {
         /// The path.
         path: PathBuf,
     },
-    /// Something else is at the addresses of the heap that all clients of the channel have, and it can have no others: start the
-    /// program anew, or connect before those addresses are used.
+    /// Other memory lies at the addresses of the heap that all clients of the channel have. That heap can have no other
+    /// addresses: start the program anew, or connect before those addresses are used.
     #[error(
         "the addresses from {address:#x} on are taken here, where all clients of the channel have a heap"
     )]
@@ -99,21 +100,21 @@ pub enum ConnectionError {
     #[cfg(feature = "across")]
     #[error(transparent)]
     Address(#[from] super::NoChannelAddress),
-    /// There is no session with the node that the channel is at.
+    /// There is no session with the node of the channel.
     #[cfg(feature = "across")]
     #[error(transparent)]
     Session(#[from] portcullis::ConnectError),
-    /// The node that the channel is at refuses something, or is gone.
+    /// The node of the channel refuses a request, or has ended.
     #[cfg(feature = "across")]
     #[error("at the node of the channel: {0}")]
     AtNode(#[from] portcullis::Error),
-    /// What the server gives is no heap.
+    /// The memory from the server is no heap.
     #[error(transparent)]
     Heap(#[from] HeapError),
-    /// The machine refuses memory.
+    /// The machine refuses to map memory.
     #[error(transparent)]
     Memory(#[from] MappingError),
-    /// The machine refuses.
+    /// The machine refuses an operation that the connection needs.
     #[error("this machine refuses a connection: {0}")]
     Machine(rustix::io::Errno),
 }
@@ -139,8 +140,8 @@ impl Coded for ConnectionError {
     }
 }
 
-/// What a client has at the addresses of a connection: where it looks at results, and its one-shot scopes. `None`: something else is
-/// there.
+/// Maps a client's places at the addresses of a connection: one for copies of results, and its one-shot scopes. `None`:
+/// other memory is there.
 fn places_for(
     place: HeapPlace,
     one_shot_bytes: u64,
@@ -156,8 +157,9 @@ fn places_for(
     Ok(reserve.ok().map(|reserve| (results, reserve)))
 }
 
-/// Where a client looks at what is in a heap: at the heap's own addresses. `None`: something else is there. A server in this very
-/// process, whose number is `server`, has its own copies there, and then the client's lie elsewhere.
+/// Maps the place where a client reads copies of a heap: at the heap's own addresses. `None`: other memory is there. If
+/// the server is this very process (`server` is its process number), the server's own copies are there, and the
+/// client's lie elsewhere.
 pub(super) fn view_for(place: HeapPlace, server: Option<u32>) -> Result<Option<PrivateView>, MappingError> {
     if server == Some(std::process::id()) {
         return PrivateView::anywhere(place.length).map(Some);
@@ -165,25 +167,25 @@ pub(super) fn view_for(place: HeapPlace, server: Option<u32>) -> Result<Option<P
     Ok(PrivateView::at(place.address, place.length).ok())
 }
 
-/// What brings requests to a server, and its replies back.
+/// Transport of requests to a server, and of its replies.
 #[derive(Debug)]
 pub(super) enum Link {
-    /// Memory that both have.
+    /// Memory that both ends have mapped.
     Shared {
         doorbell: Doorbell,
-        /// It is open for as long as the server serves this client.
+        /// The socket stays open for as long as the server serves this client.
         socket: Arc<MessageSocket>,
     },
     #[cfg_attr(not(feature = "across"), expect(dead_code, reason = "all servers are on this machine"))]
     Carried(Box<dyn ClientCarrier>),
 }
 
-/// A connection to a server. Calls of several threads go over several connections.
+/// A connection to a server. Several threads that call at once need a connection each.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) end: ClientEnd,
     pub(super) link: Link,
-    /// How long the server may take to answer there.
+    /// The time within which the server must answer over the socket.
     pub(super) within: Duration,
     call_within: Duration,
     /// The addresses of one-shot scopes. `None`: no method of the server reads them.
@@ -194,19 +196,19 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the server at a path, or to the channel at a memory node whose address this is: for example
+    /// Connects to the server at a path, or to the channel at a memory node, given as an address such as
     /// `udp:node1:7472#greetings` ([`ChannelAddress`](super::ChannelAddress)).
     ///
     /// # Errors
-    /// There is none, or it does not let the client in.
+    /// There is no server, or it does not admit the client.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ConnectionError> {
         Self::open_with(path, ConnectionOptions::default())
     }
 
-    /// Connects with other sizes.
+    /// Connects with other options than the default ones.
     ///
     /// # Errors
-    /// There is no server, or it does not let the client in.
+    /// There is no server, or it does not admit the client.
     pub fn open_with(path: impl AsRef<Path>, options: ConnectionOptions) -> Result<Self, ConnectionError> {
         let (path, within) = (path.as_ref(), options.within);
         #[cfg(feature = "across")]
@@ -258,7 +260,7 @@ impl Connection {
         Err(ConnectionError::Refused("all places that were offered are taken here".to_owned()))
     }
 
-    /// Over what carries calls to a server on another machine.
+    /// Makes a connection over a carrier to a server on another machine.
     #[cfg(feature = "across")]
     pub(super) fn carried(
         end: ClientEnd,
@@ -288,7 +290,7 @@ impl Connection {
         self.end.heap()
     }
 
-    /// A scope for arguments (RPCool §5.1).
+    /// Takes a scope for arguments (RPCool §5.1).
     ///
     /// # Errors
     /// The heap has no room.
@@ -314,8 +316,9 @@ impl Connection {
         self.wait(call)
     }
 
-    /// Begins a call, without waiting. The scope must not be freed before the call has ended. `within`: the call's deadline, from here
-    /// on; `None`: as [`ConnectionOptions::call_within`] says. A server begins no call whose deadline has passed.
+    /// Begins a call, without waiting. The scope must not be freed before the call has ended. `within`: the call's
+    /// deadline, counted from now; `None`: [`ConnectionOptions::call_within`]. A server begins no call whose deadline
+    /// has passed.
     ///
     /// # Errors
     /// [`CallError::TooMany`], [`CallError::ServerGone`], or [`CallError::NotGuarded`].
@@ -343,7 +346,7 @@ impl Connection {
         Ok(begun)
     }
 
-    /// Asks the server not to begin a call. Whether it came in time, the call's answer says.
+    /// Requests the server not to begin a call. The call's answer shows whether the request arrived in time.
     pub fn cancel(&mut self, call: CallId) {
         let (line, word) = (self.end.line(call), self.end.cancel(call));
         if let (Link::Carried(carrier), Some(place), Some(_)) = (&mut self.link, line, word) {
@@ -357,7 +360,8 @@ impl Connection {
         self.end.has_ended(call)
     }
 
-    /// Has what has come in the ring, where something carries it there.
+    /// If the connection has a carrier, makes it copy received replies into the ring. If no more replies can follow,
+    /// ends all calls.
     #[inline]
     fn bring(&mut self) {
         if let Link::Carried(carrier) = &mut self.link
@@ -368,7 +372,7 @@ impl Connection {
         }
     }
 
-    /// What a call has brought, if all of it is here.
+    /// Checks that the result of a call has been received as a whole.
     fn check(&self, ended: Result<Answer, CallError>) -> Result<Answer, CallError> {
         match (&self.link, ended) {
             (Link::Carried(carrier), Ok(answer)) => carrier.check_result(answer.length()).map(|()| answer),
@@ -385,10 +389,10 @@ impl Connection {
         self.idle.reset();
         loop {
             self.bring();
-            // What carries calls passes the time itself: each of its looks goes over a network.
+            // A carrier does its own waiting: each of its polls goes over a network.
             let is_carried = matches!(self.link, Link::Carried(_));
             let is_spinning = !is_carried && self.idle.is_spinning();
-            // Whoever spins looks at no clock: that takes longer than a look at the ring.
+            // While spinning, the clock is not read: that takes longer than a look at the ring.
             if let Some(ended) = self.end.poll(call, || if is_spinning { 0 } else { now() }) {
                 return self.check(ended);
             }
@@ -398,7 +402,8 @@ impl Connection {
         }
     }
 
-    /// Sleeps until a reply has come. Looks whether the server is there.
+    /// Sleeps until a reply has been received, for a limited time. Then checks whether the server still serves this
+    /// client.
     fn sleep(&mut self, deadline: Option<u64>) {
         let left = deadline.map_or(SLEEP_MAX, |deadline| {
             Duration::from_nanos(deadline.saturating_sub(now())).min(SLEEP_MAX)
@@ -410,17 +415,18 @@ impl Connection {
         self.idle.reset();
         self.end.ring().sleep(CLIENT_SLEEPS, left, || self.end.has_reply());
         let mut ends = [PollFd::new(&**socket, PollFlags::IN)];
-        // Nothing comes over the socket that was not asked for, and answers are waited for: what can be read is its end.
+        // The server sends nothing over the socket without a request, and each request waits for its answer: if the
+        // socket can be read, the server has closed it.
         let has_ended = rustix::event::poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         if has_ended.is_ok_and(|count| count > 0) {
             self.end.give_up();
         }
     }
 
-    /// Looks at an answer's result in a copy of its scope, which the server cannot change any more.
+    /// Copies the scope of an answer's result, so that the server cannot change it any more. Returns the copy.
     ///
     /// # Errors
-    /// The server named a scope that is none of the heap's, or more bytes than this client looks at
+    /// The server named a scope that is not in the heap, or more bytes than this client copies
     /// ([`ConnectionOptions::results_max`]).
     pub fn look<T: Plain>(&mut self, answer: &Answer) -> Result<Copied<'_, T>, CallError> {
         self.end.look(answer, self.results_max)

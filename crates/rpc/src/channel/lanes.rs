@@ -1,7 +1,7 @@
-//! The threads of a server, and how connections are dealt out to them.
+//! The threads of a server, and the assignment of connections to them.
 //!
-//! A connection stays on the thread that it was dealt to, so its calls are served in order, and two threads have nothing to say to
-//! each other.
+//! A connection stays on the thread that it was assigned to, so its calls are served in order, and two threads need not
+//! communicate.
 
 use super::admission::News;
 use portcullis_memory::{Waker, WakerError};
@@ -9,18 +9,18 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What one thread of a server has in common with those who tell it things.
+/// State that one thread of a server shares with the threads that send it news.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub waker: Waker,
     pub state: State,
     stop: AtomicBool,
     news: Mutex<Vec<News>>,
-    /// Connections that it has, or will have if their clients go on.
+    /// Number of connections that the thread has, or will have if their clients complete the handshake.
     seats: AtomicU64,
 }
 
-/// What a thread has counted.
+/// Counters of a thread.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub connections: AtomicU64,
@@ -34,23 +34,23 @@ impl Lane {
         Ok(Self { waker, state, stop: AtomicBool::new(false), news: Mutex::default(), seats })
     }
 
-    /// Tells the thread something.
+    /// Sends news to the thread, and wakes it.
     pub fn tell(&self, news: News) {
         self.news.lock().unwrap_or_else(PoisonError::into_inner).push(news);
         self.waker.wake();
     }
 
-    /// Whether there is news.
+    /// Whether there is news that the thread has not taken yet.
     pub fn has_news(&self) -> bool {
         !self.news.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// The news, unless somebody is telling some at this moment.
+    /// Takes the news. Returns none if another thread holds the lock at this moment.
     pub fn take_news(&self) -> Vec<News> {
         self.news.try_lock().map_or_else(|_| Vec::new(), |mut news| std::mem::take(&mut *news))
     }
 
-    /// Has the thread end.
+    /// Makes the thread end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -66,18 +66,18 @@ impl Lane {
 #[derive(Clone, Debug)]
 pub(super) struct Lanes {
     lanes: Arc<[Arc<Lane>]>,
-    /// How many seats there were.
+    /// Number of seats that were assigned so far.
     dealt: Arc<AtomicU64>,
 }
 
 impl Lanes {
-    /// So many lanes, at least one.
+    /// Creates `threads` lanes, at least one.
     pub fn new(threads: usize) -> Result<Self, WakerError> {
         let lanes: Result<Vec<_>, _> = (0..threads.max(1)).map(|_| Lane::new().map(Arc::new)).collect();
         Ok(Self { lanes: lanes?.into(), dealt: Arc::default() })
     }
 
-    /// A seat on the lane with the fewest connections.
+    /// Takes a seat on the lane with the fewest connections.
     pub fn deal(&self) -> Seat {
         let seats = |number: &usize| self.lanes[*number].seats.load(Ordering::Relaxed);
         let number = (0..self.lanes.len()).min_by_key(seats).expect("there is a lane");
@@ -93,7 +93,7 @@ impl Lanes {
         &self.lanes[usize::try_from(number).expect("it is less than how many lanes there are")]
     }
 
-    /// Has all threads end.
+    /// Makes all threads end.
     pub fn stop(&self) {
         self.lanes.iter().for_each(|lane| lane.stop());
     }
@@ -107,7 +107,7 @@ impl Deref for Lanes {
     }
 }
 
-/// A connection's place on a lane, from the offer on. Dropping it gives it back.
+/// A connection's place on a lane, from the offer on. Dropping the seat gives it back.
 #[derive(Debug)]
 pub(super) struct Seat {
     lane: Arc<Lane>,
@@ -115,12 +115,12 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// The number of the client that has it. No other one had or will have it.
+    /// The number of the client that has the seat. No other client ever has that number.
     pub fn client(&self) -> u64 {
         self.client
     }
 
-    /// What wakes the lane's thread.
+    /// The waker of the lane's thread.
     pub fn waker(&self) -> &Waker {
         &self.lane.waker
     }
@@ -134,7 +134,7 @@ impl Drop for Seat {
 
 #[cfg(test)]
 impl Lanes {
-    /// Connections by lane.
+    /// Number of connections on each lane.
     pub fn seats(&self) -> Vec<u64> {
         self.lanes.iter().map(|lane| lane.seats.load(Ordering::Relaxed)).collect()
     }

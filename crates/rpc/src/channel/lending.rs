@@ -1,11 +1,12 @@
-//! What clients are lent, and how much of it a user may have.
+//! Memory that clients are lent, and the limit of it for each user.
 //!
-//! A page of a connection's heap or ring is counted for whoever touches it first. That is the server where it reads what its client
-//! never touched, and where it writes results; and the page stays for as long as any process has the file. A client that kept the files
-//! and connected again and again would have the server pay without an end. So what a user was lent is counted until no process but the
-//! server has it any more ([`Loan`]), however long its connection has ended.
+//! A page of a connection's heap or ring is charged to the process that touches it first. That is the server if it
+//! reads a page that its client never touched, or writes results. The page stays for as long as any process has the
+//! file. A client that kept the files and connected again and again could charge the server without limit. So the
+//! memory that a user was lent is counted until no process but the server has it any more ([`Loan`]), however long ago
+//! its connection has ended.
 //!
-//! Nothing is taken from a client that still has it: an answer can be read for longer than its connection lives.
+//! No memory is taken from a client that still has it: an answer can be read after its connection has ended.
 
 use super::ends::RING_BYTES;
 use crate::heap::{Heap, HeapUse};
@@ -18,12 +19,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two looks whether what ended connections had is back: nothing tells when a process lets go of a file. Soon after a connection
-/// has ended it mostly is.
+/// Pauses between two checks whether the memory of ended connections is back: no event reports that a process has
+/// closed a file. Mostly the memory is back soon after a connection has ended.
 const LOOK_FIRST: Duration = Duration::from_millis(2);
 const LOOK_LAST: Duration = Duration::from_secs(1);
 
-/// What a server has lent.
+/// The memory that a server has lent.
 #[derive(Debug)]
 pub(super) struct Lending {
     bytes_each: u64,
@@ -34,14 +35,15 @@ pub(super) struct Lending {
 
 type Accounts = Arc<Mutex<HashMap<User, Account>>>;
 
-/// What a user was lent.
+/// The amount of memory that a user was lent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     bytes: u64,
     loans: u64,
 }
 
-/// A connection's heap and ring. When this is dropped, the connection has ended, and they are looked after until they are back.
+/// A connection's heap and ring, which were lent. When this is dropped, the connection has ended, and a thread checks
+/// them until they are back.
 #[derive(Debug)]
 pub(super) struct Lent {
     held: Option<Held>,
@@ -52,7 +54,7 @@ pub(super) struct Lent {
 struct Held {
     heap: HeapUse,
     loans: [Loan; 2],
-    /// It is given back when this is dropped.
+    /// The deposit is given back when this is dropped.
     _deposit: Deposit,
 }
 
@@ -64,20 +66,21 @@ struct Deposit {
 }
 
 impl Lending {
-    /// With at most so many bytes for each user, and so many loans for all.
+    /// Starts the thread, with at most `bytes_each` bytes for each user, and at most `loans_max` loans for all users
+    /// together.
     ///
     /// # Errors
     /// The machine refuses a thread.
     pub fn start(bytes_each: u64, loans_max: u64) -> std::io::Result<Self> {
         let (ended, receiver) = channel();
-        // Not joined: it ends with the last connection.
+        // The thread is not joined: it ends with the last connection.
         std::thread::Builder::new()
             .name("portcullis-loans".to_owned())
             .spawn(move || look_after(&receiver))?;
         Ok(Self { bytes_each, loans_max, accounts: Accounts::default(), ended })
     }
 
-    /// Lends a user a heap and a ring. Returns the descriptors for them too, the ring's first.
+    /// Lends a user a heap and a ring. Also returns their descriptors, the ring's first.
     ///
     /// # Errors
     /// The user has as much as it may have, or the machine refuses.
@@ -101,7 +104,7 @@ impl Lending {
             )
             .into());
         }
-        // However many one has, as many stay free for others.
+        // However many loans one user has, as many stay free for others.
         if account.loans + 1 > self.loans_max.saturating_sub(all) {
             return Err(
                 "processes of this user have too many heaps, also of connections that have ended".into()
@@ -125,20 +128,20 @@ impl Drop for Deposit {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // If nobody looks after it any more, the server has ended.
+        // If sending fails, the thread has ended, and so has the server.
         let _ = self.held.take().map(|held| self.ended.send(held));
     }
 }
 
 impl Held {
-    /// Whether no process has it any more, this one included.
+    /// Whether no process has the memory any more, this one included.
     fn is_back(&self) -> bool {
-        // Where the machine does not say, nobody can be made to wait for it.
+        // If the machine cannot report it, no user can be made to wait for it.
         !self.heap.is_used() && self.loans.iter().all(|loan| loan.take_back().unwrap_or(true))
     }
 }
 
-/// Looks after what ended connections had, until all connections have ended.
+/// Checks the memory of ended connections, until all connections have ended.
 fn look_after(ended: &Receiver<Held>) {
     let mut kept: Vec<Held> = Vec::new();
     let (mut pause, mut next) = (LOOK_FIRST, Instant::now());

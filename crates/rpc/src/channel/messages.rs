@@ -1,10 +1,10 @@
-//! What a client and a server say to each other until the connection's memory is shared, and later about one-shot scopes.
+//! Messages between a client and a server until the connection's memory is shared, and later about one-shot scopes.
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Letters of a refusal.
+/// Maximal number of bytes of a refusal's text.
 const REASON_MAX: usize = 204;
-/// What the messages of this version begin with.
+/// The first word of the messages of this version.
 const VERSION: u32 = u32::from_be_bytes(*b"prc2");
 
 /// Bytes of a client's message.
@@ -12,20 +12,20 @@ pub(super) const ASKED_BYTES: usize = size_of::<AskedLayout>();
 /// Bytes of a server's message.
 pub(super) const TOLD_BYTES: usize = size_of::<ToldLayout>();
 
-/// From the client.
+/// A message from the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asked {
-    /// It wants a connection with a heap of so many bytes. Zero: of what the server gives.
+    /// The client requests a connection with a heap of `heap_bytes` bytes. Zero: the server's default.
     Hello { heap_bytes: u64 },
-    /// It has the heap at its addresses.
+    /// The client has mapped the heap at its addresses.
     Mapped,
-    /// It has something else at these addresses.
+    /// Other memory of the client is at these addresses.
     Taken,
-    /// It wants a file of so many bytes, for a scope that it will seal.
+    /// The client requests a file of `bytes` bytes, for a scope that it will seal.
     File { bytes: u64 },
-    /// It has sealed the file with this number, which the server may look at.
+    /// The client has sealed the file with this number, so that the server may read it.
     Sealed { number: u64 },
-    /// It has no use for the file with this number any more. There is no answer.
+    /// The client does not need the file with this number any more. There is no answer.
     Release { number: u64 },
 }
 
@@ -65,21 +65,23 @@ impl Asked {
     }
 }
 
-/// From the server.
+/// A message from the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Told {
-    /// A heap for the connection, who the client is in it, and, as descriptors, ring, heap, the page that says whether the server
-    /// sleeps, and what wakes it. Behind the heap are so many bytes of addresses for one-shot scopes.
+    /// A heap for the connection, and the client's owner number in it. The descriptors are those of the ring, the heap,
+    /// the page that records whether the server sleeps, and the event that wakes it. The addresses behind the heap are
+    /// for one-shot scopes, `one_shot_bytes` of them.
     Offer { address: u64, length: u64, owner: u16, one_shot_bytes: u64 },
     /// Calls can begin.
     Welcome,
-    /// Calls can begin, and there is a heap that all clients have, with who the client is in it, and the heap as a descriptor.
+    /// Calls can begin, and there is a heap that all clients have: the client's owner number in it, and the heap as a
+    /// descriptor.
     WelcomeToAll { address: u64, length: u64, owner: u16 },
-    /// The client is not let in, or does not get what it has asked for.
+    /// The client is not admitted, or its request is refused.
     Refused(String),
-    /// A file for a scope, as a descriptor, its number, and the addresses where both sides map it.
+    /// A file for a scope, as a descriptor, with its number and the addresses where both sides map it.
     File { number: u64, address: u64, length: u64 },
-    /// The server has found a file sealed, and has mapped it.
+    /// The server has checked that a file is sealed, and has mapped it.
     Held,
 }
 

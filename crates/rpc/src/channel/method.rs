@@ -1,4 +1,4 @@
-//! Methods: what a server does for a call, and in which form it gets the arguments.
+//! Methods: the code that a server runs for a call, and the form in which it receives the arguments.
 
 use super::ends::{Clock, Status};
 use crate::heap::Heap;
@@ -8,7 +8,8 @@ use portcullis_memory::sandbox::{ArenaFull, Trapped};
 use std::fmt;
 use std::time::Duration;
 
-/// Arguments that were copied before the method began: nobody changes them while it looks at them. Sound against any sender.
+/// Arguments that were copied before the method began: no process changes them while the method reads them. Sound
+/// against any sender.
 #[derive(Debug)]
 pub struct Copied<'a, T> {
     view: View<'a>,
@@ -21,21 +22,21 @@ impl<'a, T: Plain> Copied<'a, T> {
         Self { view, root: Boxed::at(root), word }
     }
 
-    /// What the call's pointer leads to.
+    /// The value that the call's pointer leads to.
     ///
     /// # Errors
-    /// It leads out of the scope that was passed.
+    /// The pointer leads out of the scope that was passed.
     pub fn get(&self) -> Result<&'a T, PointerError> {
         self.root.get(&self.view)
     }
 
-    /// The call's pointer: what [`copy_from`](crate::copy_from) begins with where a method keeps what was passed.
+    /// The call's pointer. A method that keeps the passed value gives it to [`copy_from`](crate::copy_from).
     #[must_use]
     pub fn root(&self) -> Boxed<T> {
         self.root
     }
 
-    /// The scope that was passed. Pointers from it are followed with this.
+    /// The scope that was passed, as the view through which its pointers are followed.
     #[must_use]
     pub fn view(&self) -> &View<'a> {
         &self.view
@@ -48,8 +49,9 @@ impl<'a, T: Plain> Copied<'a, T> {
     }
 }
 
-/// Arguments where the sender has them, who may change them at any time: they are read by value. For senders that are trusted not
-/// to, or for values of which each is taken as it comes. Pointers may lead anywhere in the heap.
+/// Arguments in the sender's memory. The sender may change them at any time, so they are read by value. This form is
+/// for senders that are trusted not to do that, or for values that are used as they are at the moment of reading.
+/// Pointers may lead anywhere in the heap.
 #[derive(Debug)]
 pub struct Trusted<'a, T> {
     heap: &'a Heap,
@@ -63,10 +65,10 @@ impl<'a, T: Plain> Trusted<'a, T> {
         Self { heap, root: Boxed::at(root), scope, word }
     }
 
-    /// A copy of what the call's pointer leads to.
+    /// Returns a copy of the value that the call's pointer leads to.
     ///
     /// # Errors
-    /// It leads out of the heap.
+    /// The pointer leads out of the heap.
     pub fn read(&self) -> Result<T, PointerError> {
         self.root.read(self.heap)
     }
@@ -96,10 +98,10 @@ impl<'a, T: Plain> Trusted<'a, T> {
     }
 }
 
-/// What a method answers: a word, and a value in a scope of its own.
+/// The answer of a method: a word, and a value in a scope of its own.
 pub struct Reply<'a> {
     heap: &'a Heap,
-    /// Until when the caller waits.
+    /// Time until which the caller waits. `None`: the caller has set no deadline.
     deadline: Option<u64>,
     clock: Clock<'a>,
     pub(super) word: u64,
@@ -112,12 +114,12 @@ impl<'a> Reply<'a> {
         Self { heap, deadline, clock, word: 0, root: 0, scope: None }
     }
 
-    /// Answers with a word.
+    /// Sets the word of the answer.
     pub fn set_word(&mut self, word: u64) {
         self.word = word;
     }
 
-    /// A scope for the result, which the caller frees. A second one replaces the first.
+    /// Takes a scope for the result, which the caller frees. A second scope replaces the first.
     ///
     /// # Errors
     /// The connection's heap has no room.
@@ -125,12 +127,12 @@ impl<'a> Reply<'a> {
         Ok(self.scope.insert(self.heap.scope(bytes)?))
     }
 
-    /// Answers with a pointer into the scope.
+    /// Sets the pointer of the answer, which leads into the scope.
     pub fn set_root<T>(&mut self, root: Boxed<T>) {
         self.root = root.address();
     }
 
-    /// Answers with one value that has no pointers.
+    /// Sets the answer to one value that has no pointers.
     ///
     /// # Errors
     /// The connection's heap has no room.
@@ -141,13 +143,13 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// How long the caller will wait. `None`: it has not said.
+    /// How long the caller will still wait. `None`: the caller has set no deadline.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         self.deadline.map(|deadline| Duration::from_nanos(deadline.saturating_sub((self.clock)())))
     }
 
-    /// Answers with a text that says why the call failed. Without room for it the caller has the status alone.
+    /// Sets the answer to the reason of a failure. If there is no room for the text, the caller gets the status alone.
     pub(super) fn explain(&mut self, number: u32, text: &str) {
         self.word = number.into();
         self.root = 0;
@@ -172,16 +174,16 @@ impl fmt::Debug for Reply<'_> {
     }
 }
 
-/// Why a method did not do what it was to do.
+/// Reason why a method failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The caller's arguments lead nowhere.
+    /// A pointer of the caller's arguments cannot be followed, or its target is malformed.
     Arguments(PointerError),
     /// The connection's heap has no room for the result.
     NoRoom(HeapFull),
     /// A reason of the method's own: a number and a text for the caller.
     Reason(u32, String),
-    /// Code in a trap of the method's sandbox did not come to its end.
+    /// Code in a trap of the method's sandbox did not end normally.
     Trapped(Trapped),
     /// The machine refuses a sandbox.
     NoSandbox(String),
@@ -204,7 +206,7 @@ impl Failure {
                 Status::WildPointer
             }
             Self::Trapped(Trapped::Fault { address, .. }) => {
-                // Where the server's own memory lies is not told.
+                // The addresses of the server's own memory are not disclosed.
                 let told = address.filter(|&it| reply.heap.place().offset(it, 1).is_some());
                 let place = told.map_or("outside the heap".to_owned(), |it| format!("at {it:#x}"));
                 reply.explain(0, &place);
@@ -274,12 +276,13 @@ pub(super) enum Method {
     Trusted(Box<TrustedCode>),
 }
 
-/// What a method that looks at its arguments in place is called with: the copy or the sealed bytes, the root and the word.
+/// Code of a method that reads its arguments in place. Its parameters are the copy or the sealed bytes, the root and
+/// the word.
 pub(super) type ViewCode = dyn Fn(View<'_>, u64, u64, &mut Reply<'_>) -> Result<(), Failure>
     + Send
     + Sync
     + std::panic::RefUnwindSafe;
-/// What a method that trusts its callers is called with: the heap, the root, the scope and the word.
+/// Code of a method that trusts its callers. Its parameters are the heap, the root, the scope and the word.
 pub(super) type TrustedCode = dyn Fn(&Heap, u64, ScopeRef, u64, &mut Reply<'_>) -> Result<(), Failure>
     + Send
     + Sync

@@ -1,28 +1,28 @@
 //! Channels: a server's methods, called by processes of the same machine through a heap of each connection.
 //!
-//! A request is one line of a cache in the connection's ring, and so is its reply. Arguments and results stay where they are: the
-//! line says which scope of the heap they are in. What the receiver does with the scope is the method's choice, and its signature
-//! says it:
+//! A request is one cache line in the connection's ring, and so is its reply. Arguments and results stay where they
+//! are: the line names the scope of the heap that they are in. Each method chooses how the receiver reads the scope,
+//! and its signature shows the choice:
 //!
 //! | form | where the method reads | against a sender that writes meanwhile | limit |
 //! | --- | --- | --- | --- |
 //! | [`Copied`] | a copy, at the same addresses | sound | [`ServerOptions::arguments_max`] |
 //! | [`Sandboxed`] | the same, in a sandbox | sound | the same, and [`ServerOptions::sandbox`] |
-//! | [`OneShot`] | the sender's pages, which the kernel lets nobody write any more | sound | [`ServerOptions::one_shot_bytes`] |
-//! | [`Trusted`] | the sender's pages | values are read one by one, each as it is then | the heap |
+//! | [`OneShot`] | the sender's pages, which the kernel lets no process write | sound | [`ServerOptions::one_shot_bytes`] |
+//! | [`Trusted`] | the sender's pages | values are read one by one, each as it is at that moment | the heap |
 //!
-//! A sender can have its own mistakes found besides ([`ConnectionOptions::guarded`]). That binds no sender that does not want it,
-//! so no method can ask for it, and it is no seal.
+//! A sender can also have its own mistakes detected ([`ConnectionOptions::guarded`]). That does not bind a sender that
+//! does not want it, so no method can require it, and it is no seal.
 //!
-//! Clients of other machines call the same methods over a memory node that the server's process runs (`Channel::at_node`, with
-//! feature `across`): the same [`Connection`] carries scopes and lines there.
+//! Clients of other machines call the same methods over a memory node that the server's process runs
+//! (`Channel::at_node`, with feature `across`): over it the same [`Connection`] carries scopes and lines.
 //!
-//! Beside the heaps of connections there can be one that all clients of a channel have ([`Channel::shared_heap`]).
+//! Besides the heaps of connections, a channel can have one heap that all its clients share ([`Channel::shared_heap`]).
 //!
-//! A channel has a path, and may have a name in a directory besides ([`Channel::named`], [`find`]).
+//! A channel has a path, and may also have a name in a directory ([`Channel::named`], [`find`]).
 //!
-//! Both ends distrust each other. What a ring says is read once, by value, and checked; a peer that writes nonsense has its own
-//! calls go wrong.
+//! Both ends distrust each other. The contents of a ring are read once, by value, and checked; a peer that writes
+//! invalid bytes breaks only its own calls.
 
 #[cfg(feature = "across")]
 mod across;
@@ -60,10 +60,10 @@ pub use portcullis_memory::explain_faults;
 use ends::RING_BYTES;
 use portcullis_memory::{Mapping, MappingError, Memory};
 
-/// Where the half word of a ring is that says whether the client sleeps.
+/// Offset of the half word of a ring that records whether the client sleeps.
 const CLIENT_SLEEPS: u64 = 0;
 
-/// The memory of a new ring.
+/// Creates the memory of a ring.
 fn make_ring() -> Result<Mapping, MappingError> {
     let ring = Mapping::shareable("portcullis-calls", RING_BYTES)?;
     debug_assert!(ring.length() >= RING_BYTES);

@@ -1,9 +1,9 @@
-//! Channels that are found by their names in a directory, and whose heaps have addresses that no other heap of the cluster has
-//! (RPCool §4.1, §4.2).
+//! Channels that are found by their names in a directory. Their heaps have addresses that no other heap of the cluster
+//! has (RPCool §4.1, §4.2).
 //!
-//! The server registers the channel's name with a lease, and has the directory give it the addresses of each connection's heap. A
-//! client looks the name up and becomes a holder of its heap. A heap's addresses are given back by the last who holds it; what dies
-//! holds nothing any more when its lease has ended.
+//! The server registers the channel's name with a lease, and the directory assigns the addresses of each connection's
+//! heap. A client looks the name up and becomes a holder of its heap. The last holder of a heap gives its addresses
+//! back. A process that dies holds no heaps any more when its lease has ended.
 
 use super::admission::{PLACES_MAX, Places, places_at};
 use super::one_shot::OneShotLimits;
@@ -30,22 +30,23 @@ pub struct Naming {
     pub directory: Arc<dyn Directory>,
     /// The channel's name. Its first part is the server's tenant.
     pub name: Name,
-    /// Who else finds the channel and may connect. The kernel says who connects: the user with number N is tenant `uid:N`. The
-    /// server's own user may always. That others may open the socket, [`ServerOptions::access`](super::ServerOptions::access) says.
+    /// The other tenants that can find the channel and may connect. The kernel identifies the user of a client: the
+    /// user with number N is tenant `uid:N`. The server's own user may always connect.
+    /// [`ServerOptions::access`](super::ServerOptions::access) sets whether other users may open the socket.
     pub access: Access,
-    /// How long the name and the heaps stay when the server is gone.
+    /// How long the name and the heaps stay registered after the server has ended.
     pub time_to_live: Duration,
 }
 
 impl Naming {
-    /// The channel has this name in this directory, for nobody but its tenant, and ends ten seconds after its server.
+    /// Names a channel in a directory, for its own tenant alone. The name ends ten seconds after the server.
     #[must_use]
     pub fn new(directory: Arc<dyn Directory>, name: Name) -> Self {
         let time_to_live = Duration::from_secs(10);
         Self { directory, name, access: Access::private(), time_to_live }
     }
 
-    /// The same for others too.
+    /// Sets the access list, so that other tenants may connect too.
     #[must_use]
     pub fn with_access(self, access: Access) -> Self {
         Self { access, ..self }
@@ -53,7 +54,8 @@ impl Naming {
 }
 
 impl Channel {
-    /// With a name in a directory, under which [`find`] finds it. The heaps of its connections have addresses from there.
+    /// Gives the channel a name in a directory, under which [`find`] finds it. The directory assigns the addresses of
+    /// its connections' heaps.
     ///
     /// ```
     /// use portcullis_directory::{Embedded, Name, Space};
@@ -84,7 +86,7 @@ impl Channel {
     }
 }
 
-/// What a named server has in its directory: its lease, its name, and its heaps' addresses.
+/// A named server's state in its directory: its lease, its name, and its heaps' addresses.
 #[derive(Debug)]
 pub(super) struct HeapSource {
     directory: Arc<dyn Directory>,
@@ -94,7 +96,7 @@ pub(super) struct HeapSource {
     released: Sender<u64>,
 }
 
-/// The server's registration, which the thread that gives heaps back uses too, for as long as the server is there.
+/// The server's registration. The thread that gives heaps back uses it too, until the server ends.
 #[derive(Debug)]
 struct Kept(RwLock<Option<Registration>>);
 
@@ -103,13 +105,13 @@ impl Kept {
         self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(act)
     }
 
-    /// Ends the registration. When this returns nobody finds the server any more, if the directory is there.
+    /// Ends the registration. When this returns, no client finds the server any more, if the directory can be reached.
     fn end(&self) {
         drop(self.0.write().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
-/// Addresses from a directory. They are given back when this is dropped.
+/// Addresses from a directory. Dropping this gives them back.
 #[derive(Debug)]
 pub(super) struct Given {
     address: u64,
@@ -118,12 +120,12 @@ pub(super) struct Given {
 
 impl Drop for Given {
     fn drop(&mut self) {
-        // A server that has ended has given back everything.
+        // If the server has ended, it has given back all addresses already.
         let _ = self.released.send(self.address);
     }
 }
 
-/// Where an errand puts what it got.
+/// Place for the result of an errand.
 pub(super) type Slot = Arc<Mutex<Option<(Places, Given)>>>;
 
 impl HeapSource {
@@ -160,12 +162,12 @@ impl HeapSource {
         tenant.is_ok_and(|tenant| tenant == self.tenant || self.look_up.includes(&tenant))
     }
 
-    /// Has the directory give addresses to a heap that nothing else in this process has.
+    /// Requests addresses from the directory, until it assigns some that nothing else in this process uses.
     pub fn place(&self, length: u64, one_shots: Option<OneShotLimits>) -> Result<(Places, Given), Reason> {
         let lease = self.registration.with(Registration::lease).flatten();
         let lease = lease.ok_or("the server's lease with its directory has ended")?;
         let all = length + one_shots.map_or(0, OneShotLimits::addresses);
-        // What was got in vain is given back last, so that it is not got again.
+        // Addresses that cannot be used here are given back last, so that they are not assigned again.
         let (mut in_vain, mut last) = (Vec::new(), None);
         for _ in 0..PLACES_MAX {
             let range = self.directory.create_heap(&lease, all, &self.look_up)?;
@@ -180,7 +182,7 @@ impl HeapSource {
         Err(last.map_or_else(|| "no addresses are free".into(), Into::into))
     }
 
-    /// The same, on a thread that may wait for the directory.
+    /// Returns an errand that calls [`place`](Self::place) on a thread that may wait for the directory.
     pub fn errand(self: &Arc<Self>, length: u64, one_shots: Option<OneShotLimits>, slot: &Slot) -> Errand {
         let (source, slot) = (Arc::clone(self), Arc::clone(slot));
         Box::new(move || {
@@ -206,44 +208,44 @@ impl From<StartError> for ServeError {
     }
 }
 
-/// Gives back the addresses of heaps whose connections have ended. With a server that has ended all of them were given back.
+/// Gives back the addresses of heaps whose connections have ended. A server that ends gives back all of its heaps.
 fn give_back(directory: &dyn Directory, registration: &Kept, released: &Receiver<u64>) {
     for address in released {
         registration.with(|it| it.release_heap(directory, address));
     }
 }
 
-/// Why a channel was not found by its name.
+/// Error of finding a channel by its name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
-    /// The directory is away, has no such name for this tenant, or does not let it hold the heap.
+    /// The directory cannot be reached, has no such name for this tenant, or does not let it hold the heap.
     #[error("the channel {name}: {source}")]
     Directory {
         /// The name.
         name: Name,
-        /// What the directory said.
+        /// The error of the directory.
         source: DirectoryError,
     },
-    /// The name stands for something else.
+    /// The name stands for another kind of object.
     #[error("{name} is {kind}, and no channel of calls")]
     AnotherKind {
         /// The name.
         name: Name,
-        /// What it stands for.
+        /// The kind of object that it stands for.
         kind: &'static str,
     },
-    /// The channel is not on this machine, or its socket is not there any more.
+    /// The channel is not on this machine, or its socket does not exist any more.
     #[error("the channel {name} cannot be reached from here, at {address}: {why}")]
     NotHere {
         /// The name.
         name: Name,
-        /// What is registered.
+        /// The address that is registered.
         address: Address,
-        /// Why it leads nowhere from here.
+        /// Why the address cannot be reached from here.
         why: String,
     },
-    /// There is no connection.
+    /// The connection could not be made.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     /// The machine refuses a thread.
@@ -267,20 +269,20 @@ impl Coded for FindError {
 #[derive(Debug)]
 pub struct Found {
     connection: Connection,
-    // Dropped after the connection: then the addresses can be given to others.
+    // Dropped after the connection: from then on the addresses can be assigned to others.
     registration: Registration,
 }
 
 impl Found {
-    /// The lease with which the heap is held, if it has not ended as far as is known.
+    /// The lease with which the heap is held. `None`: it has ended, as far as is known.
     #[must_use]
     pub fn lease(&self) -> Option<Lease> {
         self.registration.lease()
     }
 
-    /// Whether this connection holds its heap in the directory, as far as is known. After a lost lease it holds the heap again,
-    /// unless nobody held it meanwhile: then its addresses may have become another heap's, and no pointer to it should be passed
-    /// on to other processes.
+    /// Whether this connection holds its heap in the directory, as far as is known. After a lost lease it holds the
+    /// heap again, unless no process held the heap meanwhile: then its addresses may have been assigned to another
+    /// heap, and no pointer to it should be passed on to other processes.
     #[must_use]
     pub fn holds_heap(&self) -> bool {
         self.registration.holds_heap(self.connection.heap().place().start())
@@ -301,13 +303,13 @@ impl DerefMut for Found {
     }
 }
 
-/// How long a client's hold on its heap stays when it is gone.
+/// How long a client's hold on its heap stays after the client has ended.
 const HOLD: Duration = Duration::from_secs(10);
 
 /// Connects to the channel with a name, on behalf of a tenant.
 ///
 /// # Errors
-/// There is no such channel for the tenant, it is not on this machine, or it does not let the client in.
+/// There is no such channel for the tenant, it is not on this machine, or it does not admit the client.
 pub fn find(
     directory: Arc<dyn Directory>,
     tenant: &TenantName,

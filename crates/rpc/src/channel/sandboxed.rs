@@ -1,12 +1,12 @@
 //! Methods that run in a sandbox (RPCool §5.2).
 //!
-//! Their arguments are copied, as those of [`Copied`] methods are, and pointers are checked before they are followed: a method's own
-//! code reaches all of this process. What a sandbox adds is a stack of its own, whose end is an error of the call, a temporary heap,
-//! values that the server has copied for the method, and traps for foreign code.
+//! Their arguments are copied, as those of [`Copied`] methods are, and pointers are checked before they are followed,
+//! since a method's own code can access all of this process. A sandbox adds a stack of its own, whose overflow is an
+//! error of the call; a temporary heap; copies of the server's values for the method; and traps for foreign code.
 //!
-//! A server with such methods withholds from trapped code what its connections share, and the stacks of its threads, where the machine
-//! has protection keys ([`Protection`](portcullis_memory::sandbox::Protection)). A program can withhold its heap too
-//! ([`WithheldHeap`](portcullis_memory::sandbox::WithheldHeap)).
+//! If the machine has protection keys ([`Protection`](portcullis_memory::sandbox::Protection)), a server with such
+//! methods withholds from trapped code the memory that its connections share, and the stacks of its threads. A program
+//! can withhold its heap too ([`WithheldHeap`](portcullis_memory::sandbox::WithheldHeap)).
 
 use super::method::{Copied, Failure, Method, Reply};
 use super::server::Channel;
@@ -17,7 +17,8 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Arguments that were copied, for a method that runs in a sandbox. It has what [`Copied`] has, and what else is in a sandbox.
+/// Copied arguments for a method that runs in a sandbox. The type has the methods of [`Copied`], and gives access to
+/// the sandbox.
 #[derive(Debug)]
 pub struct Sandboxed<'a, T, V = ()> {
     arguments: Copied<'a, T>,
@@ -26,13 +27,14 @@ pub struct Sandboxed<'a, T, V = ()> {
 }
 
 impl<'a, T, V> Sandboxed<'a, T, V> {
-    /// What is put in here is gone when the method has ended.
+    /// The sandbox's temporary heap. Its values are freed when the method has ended.
     #[must_use]
     pub fn arena(&self) -> Arena<'a> {
         self.inside.arena()
     }
 
-    /// The server's values, as they were when the call came. They are a copy: nothing that the method does changes the server's.
+    /// The server's values, as they were when the call was received. They are a copy: the method cannot change the
+    /// server's.
     #[must_use]
     pub fn values(&self) -> &'a V {
         self.values
@@ -53,7 +55,8 @@ impl<'a, T, V> Deref for Sandboxed<'a, T, V> {
     }
 }
 
-/// The sandboxes of one method. Each is used again: there are as many as calls of the method have ever run at once.
+/// The sandboxes of one method. Each is used again: their number is that of the calls of the method that have ever run
+/// at once.
 #[derive(Debug)]
 pub(super) struct Sandboxes {
     options: SandboxOptions,
@@ -65,7 +68,7 @@ impl Sandboxes {
         Self { options, free: Mutex::new(Vec::new()) }
     }
 
-    /// Makes the first one, so that a machine that refuses it does so when the server starts.
+    /// Makes the first sandbox, so that a machine that refuses sandboxes does so when the server starts.
     pub fn prepare(&self) -> Result<(), SandboxError> {
         let sandbox = self.take()?;
         self.put(sandbox);
@@ -81,7 +84,7 @@ impl Sandboxes {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(sandbox);
     }
 
-    /// Runs code in one of them. A panic of the code goes on when the sandbox is free again.
+    /// Runs code in one of the sandboxes. If the code panics, the panic continues after the sandbox is free again.
     fn run(&self, code: impl FnOnce(&Inside<'_>) -> Result<(), Failure>) -> Result<(), Failure> {
         let mut sandbox = self.take().map_err(|error| Failure::NoSandbox(error.to_string()))?;
         let ended = sandbox.run(code);
@@ -91,7 +94,8 @@ impl Sandboxes {
 }
 
 impl Channel {
-    /// A method whose arguments are copied, and which runs in a sandbox ([`ServerOptions::sandbox`](super::ServerOptions::sandbox)).
+    /// Adds a method whose arguments are copied, and which runs in a sandbox
+    /// ([`ServerOptions::sandbox`](super::ServerOptions::sandbox)).
     ///
     /// ```
     /// use portcullis_rpc::channel::{CallError, Connection, Failure, Sandboxed, serve};
@@ -141,8 +145,9 @@ impl Channel {
         self.sandboxed_with(number, || (), code)
     }
 
-    /// The same with values of the server: `values` is called before each call, outside the sandbox, and what it returns is copied
-    /// into the sandbox's temporary heap (RPCool §5.2, «accessing data outside the sandbox»).
+    /// Adds a method like [`sandboxed`](Self::sandboxed), which also gets values of the server: `values` is called
+    /// before each call, outside the sandbox, and its result is copied into the sandbox's temporary heap (RPCool §5.2,
+    /// «accessing data outside the sandbox»).
     #[must_use]
     pub fn sandboxed_with<T, V, N, F>(mut self, number: u32, values: N, code: F) -> Self
     where

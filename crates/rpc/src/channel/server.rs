@@ -1,4 +1,4 @@
-//! A server: threads that serve its connections, each its own ones.
+//! A server: threads that each serve their own connections.
 
 use super::admission::{Carried, DESCRIPTORS_EACH, Door, Entry, News, SERVER, Shared};
 use super::carrier::ServerCarrier;
@@ -27,39 +27,42 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Calls that one connection has served before the others have their turn.
+/// Number of calls that one connection may have served before the other connections are served.
 const CALLS_PER_TURN: u32 = 16;
 /// The longest sleep: it bounds the cost of a lost wake-up.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
-/// While clients of other machines have connections, a thread with nothing to do looks for requests again after this part of the time
-/// that there have been none, within these bounds.
+/// Bounds for an idle thread while clients of other machines have connections: it looks for requests again after this
+/// part of the time that it has been idle, within this minimum and maximum.
 const LOOK_PART: u32 = 8;
 const LOOK_MIN: Duration = Duration::from_micros(50);
 const LOOK_MAX: Duration = Duration::from_millis(1);
 
-/// The sizes of a server.
+/// Sizes and limits of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerOptions {
-    /// Bytes of a connection's heap, if its client does not ask for others. They take memory only where they are used.
+    /// Bytes of a connection's heap, if its client does not request another size. They take memory only where they are
+    /// used.
     pub heap_bytes: u64,
-    /// The most bytes that a client may ask for.
+    /// The most bytes that a client may request for its heap.
     pub heap_bytes_max: u64,
-    /// The most bytes of heaps that the connections of one user have together, those of ended connections included for as long as
-    /// any process still has them. The server can have to find memory for each page of them.
+    /// The most bytes of heaps that the connections of one user have together. An ended connection counts for as long
+    /// as any process still has its heap. The server may have to provide memory for each page of these heaps.
     pub user_bytes: u64,
     /// The most bytes of arguments that are copied for a call.
     pub arguments_max: u64,
-    /// One-shot scopes that a connection may have.
+    /// Number of one-shot scopes that a connection may have.
     pub one_shot_scopes: u32,
-    /// Bytes of them together. They are mapped at both ends until their sender drops them, or its connection ends.
+    /// Bytes of a connection's one-shot scopes together. They are mapped at both ends until their sender drops them, or
+    /// its connection ends.
     pub one_shot_bytes: u64,
-    /// Threads that serve. A connection stays on one of them, so its calls are served in order, and a method that takes long holds
-    /// up the other connections of its thread. Each new connection comes to the thread with the fewest.
+    /// Number of threads that serve connections. A connection stays on one of them, so its calls are served in order,
+    /// and a slow method delays the other connections of its thread. Each new connection is assigned to the thread with
+    /// the fewest.
     pub threads: usize,
-    /// Who may connect: nobody but this user, unless something else is said.
+    /// The users that may connect: by default only the server's own.
     pub access: SocketAccess,
-    /// The sandboxes of methods that are added after this was said.
+    /// Options for the sandboxes of methods that are added after these options were set.
     pub sandbox: SandboxOptions,
 }
 
@@ -90,12 +93,12 @@ pub struct Channel {
     /// Bytes of the heap that all clients have.
     pub(super) shared_bytes: Option<u64>,
     pub(super) naming: Option<Naming>,
-    /// The nodes that clients of other machines come over.
+    /// The nodes over which clients of other machines connect.
     #[cfg(feature = "across")]
     pub(super) nodes: Vec<super::across::NodeDoor>,
 }
 
-/// A channel at a path: its methods are added one by one, and then it is started.
+/// Returns a channel at a path: its methods are added one by one, and then it is started.
 ///
 /// ```
 /// use portcullis_rpc::channel::{Connection, Copied, serve};
@@ -133,19 +136,20 @@ pub fn serve(path: impl AsRef<Path>) -> Channel {
 }
 
 impl Channel {
-    /// With other sizes.
+    /// Sets the sizes and limits of the server.
     #[must_use]
     pub fn with(self, options: ServerOptions) -> Self {
         Self { options, ..self }
     }
 
-    /// Keeps the server's threads on processors, if they may run there: each on one, in turn. Without any they run anywhere.
+    /// Pins the server's threads to processors, if they may run there: each to one, in turn. Without processors they
+    /// run anywhere.
     #[must_use]
     pub fn on_processors(self, processors: impl IntoIterator<Item = usize>) -> Self {
         Self { processors: processors.into_iter().collect(), ..self }
     }
 
-    /// A method whose arguments are copied before it begins. A panic of its code fails the call, and nothing else.
+    /// Adds a method whose arguments are copied before it begins. A panic of its code fails only the call.
     #[must_use]
     pub fn copied<T, F>(self, number: u32, code: F) -> Self
     where
@@ -155,8 +159,8 @@ impl Channel {
         Self { methods: self.methods.copied(number, self.options.arguments_max, code), ..self }
     }
 
-    /// A method that reads arguments where they were written, and that nobody can change any more: its callers have sealed them
-    /// ([`Connection::seal`](super::Connection::seal)). A call with other arguments fails.
+    /// Adds a method that reads arguments where they were written. No process can change them any more: the callers
+    /// have sealed them ([`Connection::seal`](super::Connection::seal)). A call with other arguments fails.
     #[must_use]
     pub fn one_shot<T, F>(self, number: u32, code: F) -> Self
     where
@@ -176,7 +180,7 @@ impl Channel {
             .then_some(OneShotLimits { scopes, bytes: one_shot_bytes.min(HEAP_BYTES_MAX) })
     }
 
-    /// A method that reads its arguments where the sender has them.
+    /// Adds a method that reads its arguments in the sender's memory.
     #[must_use]
     pub fn trusted<T, F>(self, number: u32, code: F) -> Self
     where
@@ -193,7 +197,8 @@ impl Channel {
     /// Starts serving.
     ///
     /// # Errors
-    /// Two methods have one number, the path is no place for a socket, or the machine refuses what a server needs.
+    /// Two methods have the same number, no socket can be made at the path, or the machine refuses a resource that a
+    /// server needs.
     pub fn start(self) -> Result<Server, ServeError> {
         let one_shots = self.one_shots();
         #[cfg(feature = "across")]
@@ -214,9 +219,9 @@ impl Channel {
             .unzip();
         let each = DESCRIPTORS_EACH + one_shots.map_or(0, |_| u64::from(OPEN_MAX));
         let mut limits = Limits::UNIX.within_descriptors(each);
-        // What a thread sleeps on takes no more descriptors than a connection.
+        // The waker that a thread sleeps on takes no more descriptors than a connection.
         limits.connections_max = limits.connections_max.saturating_sub(lanes.len() - 1);
-        // Those that connections have, and as many of ended ones.
+        // The loans of open connections, and as many of ended ones.
         let loans_max = 2 * limits.connections_max as u64;
         let lending = Lending::start(options.user_bytes, loans_max).map_err(ServeError::Machine)?;
         let withholds = !sandboxes.is_empty();
@@ -261,38 +266,38 @@ impl Channel {
             server.doors.push(door);
         }
         if server.lanes.iter().any(|lane| lane.is_stopped()) {
-            // A thread has panicked before there was an acceptor to be ended.
+            // A thread has panicked before the acceptor existed, so it could not end the acceptor.
             server.acceptors.clear();
         }
         Ok(server)
     }
 }
 
-/// A server does not start.
+/// Error of starting a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// A caller could not say which one it means.
+    /// Two methods have the same number, so that a caller could not choose between them.
     #[error("two methods have the number {0}")]
     SameNumber(u32),
-    /// There can be no socket at the path.
+    /// No socket can be made at the path.
     #[error("no socket at {path}: {source}")]
     Socket {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error of the machine.
         source: std::io::Error,
     },
-    /// The directory does not take the channel's name, or is away.
+    /// The directory does not accept the channel's name, or cannot be reached.
     #[error("no name in the directory: {0}")]
     Directory(#[source] DirectoryError),
-    /// There can be no heap for all clients.
+    /// The heap for all clients cannot be made.
     #[error("no heap for all clients: {0}")]
     Heap(#[source] Reason),
-    /// The machine refuses what a server sleeps on.
+    /// The machine refuses a waker that a thread of the server sleeps on.
     #[error(transparent)]
     Waker(#[from] WakerError),
-    /// The machine refuses a sandbox, and a method wants one.
+    /// The machine refuses a sandbox that a method needs.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
     /// The machine refuses a thread or descriptors.
@@ -314,14 +319,14 @@ impl Coded for ServeError {
     }
 }
 
-/// What a server has counted.
+/// Counters of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServerCounters {
-    /// Connections that there are.
+    /// Number of connections at the moment.
     pub connections: u64,
-    /// Calls that were answered, with whatever status.
+    /// Number of calls that were answered, with any status.
     pub calls: u64,
-    /// Those of them whose method did not do what it was to do.
+    /// Number of answered calls that did not succeed.
     pub failed: u64,
 }
 
@@ -332,13 +337,14 @@ pub struct Server {
     pub(super) lanes: Lanes,
     threads: Vec<JoinHandle<()>>,
     pub(super) shared: Option<Arc<SharedHeap>>,
-    /// After their threads and those of the lanes have ended, they give back what they have on their nodes.
+    /// Doors to nodes. After their threads and those of the lanes have ended, they give back their resources on the
+    /// nodes.
     #[cfg(feature = "across")]
     doors: Vec<super::across::Door>,
 }
 
 impl Server {
-    /// What it has counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> ServerCounters {
         self.lanes.iter().fold(ServerCounters::default(), |sum, lane| {
@@ -358,8 +364,9 @@ impl Server {
         let run = move || {
             processor.into_iter().for_each(pin);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| service.run())) {
-                // Methods' panics do not come here: the server itself has a mistake. It ends as a whole, so that all its clients
-                // learn of it, those of the other threads too: a server that is half there looks well from outside.
+                // Panics of methods are caught earlier, so this one is a mistake of the server itself. The whole server
+                // ends, so that all its clients detect that, those of the other threads too: a server of which one
+                // thread has ended looks healthy from outside.
                 lanes.stop();
                 acceptors.clear();
                 resume_unwind(panic);
@@ -371,7 +378,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // First the clients' connections, so that each client learns of it.
+        // The clients' connections are closed first, so that each client detects the end.
         self.acceptors.clear();
         #[cfg(feature = "across")]
         self.doors.iter_mut().for_each(super::across::Door::close);
@@ -391,13 +398,13 @@ struct Service {
     shared: Option<LaneHeap>,
     /// Whether the thread's stack is withheld from trapped code.
     withholds: bool,
-    /// Since when there has been nothing to do.
+    /// Time since which the thread has been idle.
     quiet_since: Option<Instant>,
 }
 
 impl Service {
     fn run(mut self) {
-        // Only trapped code is kept from it: what methods' own code does is as fast as before.
+        // Only trapped code cannot access the stack: the methods' own code is as fast as before.
         let withheld = self.withholds.then(WithheldStack::new).transpose();
         let _withheld =
             withheld.expect("a machine that has given a key to a sandbox's pages gives it to a stack's");
@@ -416,8 +423,8 @@ impl Service {
         }
     }
 
-    /// The longest sleep. Clients of other machines do not wake this thread: the longer they have asked for nothing, the longer it
-    /// sleeps.
+    /// The longest sleep at the moment. Clients of other machines do not wake this thread: the longer they have sent no
+    /// request, the longer it sleeps.
     fn sleep_most(&mut self) -> Duration {
         if !self.connections.values().any(Served::is_carried) {
             return SLEEP_MAX;
@@ -475,21 +482,21 @@ impl Drop for Service {
     }
 }
 
-/// A connection, at the server.
+/// The server's end of a connection, with the resources that it keeps.
 #[derive(Debug)]
 struct Served {
     end: ServerEnd,
     way: Way,
     _seat: Seat,
     _member: Option<Member>,
-    /// Given back when nothing lies there any more.
+    /// The addresses, given back when nothing lies there any more.
     _given: Option<Given>,
 }
 
-/// How a connection's calls come.
+/// Transport of a connection's calls.
 #[derive(Debug)]
 enum Way {
-    /// The client has the same memory. It wakes this thread with an event.
+    /// The client has mapped the same memory. It wakes this thread with an event.
     Shared {
         ring: Mapping,
         _event: WatchedEvent,

@@ -1,7 +1,7 @@
 //! A heap that all clients of a channel have, beside those of their connections (RPCool §4.1).
 //!
-//! Whoever has it may write anywhere in it, its allocator included: clients that share a heap trust each other. The server does not
-//! trust them: what is in the heap is copied or read by value as in any other heap.
+//! Every process that has the heap may write anywhere in it, its allocator included: clients that share a heap trust
+//! each other. The server does not trust them: it copies the contents or reads them by value, as in any other heap.
 
 use super::admission::{SERVER, find_place};
 use super::connection::view_for;
@@ -17,23 +17,24 @@ use rustix::fd::OwnedFd;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The heap, and who has it.
+/// The heap, and the owner numbers of the processes that have it.
 #[derive(Debug)]
 pub(super) struct SharedHeap {
     pub heap: Heap,
     owners: Mutex<Owners>,
-    /// Its addresses, if a directory has given them.
+    /// The heap's addresses, if a directory has assigned them.
     _given: Option<Given>,
 }
 
-/// Numbers of those who have the heap. They are used again as late as possible: a client that was hung up on may still write.
+/// Owner numbers in use. A number is used again as late as possible: a client whose connection was closed may still
+/// write.
 #[derive(Debug)]
 struct Owners {
     used: HashSet<u16>,
     next: u16,
 }
 
-/// A client's part in the heap. Dropping it takes back what the client had allocated.
+/// A client's membership in the heap. Dropping it reclaims what the client had allocated.
 #[derive(Debug)]
 pub(super) struct Member {
     of: Arc<SharedHeap>,
@@ -41,7 +42,7 @@ pub(super) struct Member {
 }
 
 impl SharedHeap {
-    /// A new heap of at least so many bytes, and the addresses where one thread copies it to.
+    /// Creates a heap of at least `bytes` bytes, and maps the addresses that one thread copies it to.
     pub fn create(bytes: u64, source: Option<&HeapSource>) -> Result<(Arc<Self>, PrivateView), Reason> {
         if bytes > HEAP_BYTES_MAX {
             return Err(format!("no heap has more than {HEAP_BYTES_MAX} bytes").into());
@@ -56,13 +57,13 @@ impl SharedHeap {
         Ok((Arc::new(Self { heap, owners: Mutex::new(owners), _given }), view))
     }
 
-    /// A part in it. `None`: as many have it as there are numbers.
+    /// Makes a client a member of the heap. `None`: all owner numbers are in use.
     pub fn join(self: &Arc<Self>) -> Option<Member> {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let owner = (0..=u16::MAX).find_map(|_| {
             owners.next = owners.next.wrapping_add(1);
             let number = owners.next;
-            // A page that nobody has says zero.
+            // Zero is no owner: it stands in the words of pages that no process has.
             (number != 0 && owners.used.insert(number)).then_some(Owner(number))
         })?;
         Some(Member { of: Arc::clone(self), owner })
@@ -75,7 +76,7 @@ impl Member {
         &self.of.heap
     }
 
-    /// Who the client is in the heap.
+    /// The client's owner number in the heap.
     pub fn owner(&self) -> Owner {
         self.owner
     }
@@ -88,7 +89,7 @@ impl Drop for Member {
     }
 }
 
-/// The heap that all clients of a channel have, at a client.
+/// A client's mapping of the heap that all clients of a channel have.
 #[derive(Debug)]
 pub(super) struct ToAll {
     heap: Heap,
@@ -109,12 +110,13 @@ impl ToAll {
 }
 
 impl Channel {
-    /// With one heap that all clients have, at the same addresses, beside those of their connections (RPCool §4.1). It takes memory
-    /// only where it is used. The arguments of a call may be in either, and do not lead from one to the other.
+    /// Adds one heap that all clients have, at the same addresses, beside those of their connections (RPCool §4.1). It
+    /// takes memory only where it is used. The arguments of a call may be in either heap, but must not lead from one to
+    /// the other.
     ///
-    /// **Its clients can read and overwrite each other's data in it**, and each of them can use it up or spoil its allocator: it is
-    /// for clients that trust each other. The server still trusts none of them. What a client has allocated is freed when it has
-    /// gone, but for its small values ([`Heap::reclaim`]).
+    /// **Its clients can read and overwrite each other's data in it**, and each of them can use it up or damage its
+    /// allocator: it is for clients that trust each other. The server still trusts none of them. When a client has
+    /// left, its allocations are freed, except its small values ([`Heap::reclaim`]).
     ///
     /// ```
     /// use portcullis_rpc::channel::{Connection, Copied, serve};
@@ -153,13 +155,14 @@ impl Server {
 }
 
 impl Connection {
-    /// The heap that all clients of the channel have, if there is one. Each of them can read and overwrite what is in it.
+    /// The heap that all clients of the channel have, if there is one. Each of them can read and overwrite its
+    /// contents.
     #[must_use]
     pub fn shared_heap(&self) -> Option<&Heap> {
         self.to_all.as_ref().map(|it| &it.heap)
     }
 
-    /// Looks at a scope of the shared heap in a copy, which no other client can change any more.
+    /// Copies a scope of the shared heap, so that no other client can change it any more. Returns the copy.
     ///
     /// # Errors
     /// [`CallError::Nonsense`]: it is no scope of the shared heap. [`CallError::ResultTooLong`]: see

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const ADD: u32 = 1;
 const LENGTH: u32 = 2;
-/// How long a test waits for what must happen before it fails. No successful test waits that long.
+/// How long a test waits for a condition before it fails. No successful test waits that long.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
 fn server() -> (Server, PathBuf, tempfile::TempDir) {
@@ -25,7 +25,7 @@ fn server() -> (Server, PathBuf, tempfile::TempDir) {
         .copied(ADD, |numbers: Copied<'_, crate::Vector<u64>>, reply| {
             let numbers = numbers.get()?.get(numbers.view())?;
             let before: u64 = numbers.iter().fold(0, |sum, number| sum.wrapping_add(*number));
-            // Whatever the sender does meanwhile, it stays the same.
+            // The copy stays the same, whatever the sender does meanwhile.
             std::thread::yield_now();
             let after: u64 = numbers.iter().fold(0, |sum, number| sum.wrapping_add(*number));
             assert_eq!(before, after, "bytes changed under a method");
@@ -42,7 +42,7 @@ fn server() -> (Server, PathBuf, tempfile::TempDir) {
     (server, path, folder)
 }
 
-/// A client that has a connection's memory and does with it what it likes.
+/// A client that has a connection's memory and writes anything into it.
 pub(super) struct Hostile {
     ring: Mapping,
     pub heap: Heap,
@@ -58,7 +58,7 @@ impl Hostile {
         Self::try_connect(path).expect("an offer")
     }
 
-    /// `None`: it is refused.
+    /// Connects by hand. `None`: the server refuses.
     pub fn try_connect(path: &Path) -> Option<Self> {
         let socket = MessageSocket::connect(path, Instant::now() + LONG).unwrap();
         socket.say(&Asked::Hello { heap_bytes: 1 << 20 }.encode()).unwrap();
@@ -94,7 +94,7 @@ impl Hostile {
     }
 }
 
-/// An honest client that checks every answer until it is told to stop. Returns how many there were.
+/// Runs an honest client that checks every answer until `stop` is set. Returns the number of answers.
 fn honest(path: &Path, stop: &AtomicBool) -> u64 {
     let mut connection = Connection::open(path).unwrap();
     let mut calls = 0;
@@ -133,7 +133,7 @@ fn arguments_that_change_while_they_are_used_stay_the_same() {
             let (heap, memory) = (hostile.heap.clone(), hostile.heap.memory().clone());
             let stop = &stop;
             threads.spawn(move || {
-                // Another mapping of the same file, and the same memory once more.
+                // This writes through another mapping of the same file, so the same memory is mapped twice.
                 let mut value = 0_u64;
                 while !stop.load(Ordering::Acquire) {
                     value = value.wrapping_add(0x9e37_79b9);
@@ -169,7 +169,8 @@ fn pages_that_are_punched_out_of_the_files_are_zeros() {
             let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(descriptor, hole, 0, 8192).unwrap();
         }
-        // The server sees an empty ring, and its allocator an empty heap: the connection is of no use, and nothing else.
+        // The server sees an empty ring, and its allocator an empty heap: the connection is useless, and there is no
+        // other effect.
         hostile.requests = Writer::new(hostile.ring.clone(), REQUESTS, DEPTH);
         for _ in 0..DEPTH {
             hostile.request(ADD, place.start(), ScopeRef { address: place.start(), length: 4096 });
@@ -237,7 +238,7 @@ fn whoever_stops_at_any_step_of_a_connection_costs_nobody_anything() {
                 socket.say(&said.encode()).unwrap();
             }
         }
-        // What is no message, and what comes after the end.
+        // Malformed messages, and messages after the handshake.
         for garbage in [&b"GET / HTTP/1.1"[..], &[0xff; 16], &[]] {
             let socket = MessageSocket::connect(path, Instant::now() + LONG).unwrap();
             socket.say(garbage).unwrap();
@@ -247,7 +248,7 @@ fn whoever_stops_at_any_step_of_a_connection_costs_nobody_anything() {
     });
 }
 
-/// How many descriptors the epoll of a waker waits for.
+/// Number of descriptors that the epoll of a waker waits for.
 fn watched(waker: &portcullis_memory::Waker) -> usize {
     // Other tests have epolls too: the waker's own is the one that waits for this event.
     let mark = waker.new_event().unwrap();
@@ -296,7 +297,7 @@ fn a_place_that_is_taken_is_not_offered_for_ever() {
     assert!(places.len() > 8);
 }
 
-/// A server that answers whatever it likes.
+/// The server of this test answers with arbitrary bytes.
 #[test]
 fn replies_of_any_bytes_are_errors_or_values() {
     let seed = rand::rng().next_u64();
@@ -340,7 +341,7 @@ fn replies_of_any_bytes_are_errors_or_values() {
         let begun = connection.begin(1, ScopeRef::default(), Boxed::<u64>::NULL, 0, within).unwrap();
         let (call, scope) = (begun.0, ScopeRef { address: number(), length: number() });
         let status = u32::try_from(number() % 12).unwrap();
-        // An answer that nobody has asked for, and the one that was.
+        // One answer belongs to no call, and the other one to the call.
         let stray = ReplyLine { status, call: call ^ number(), root: number(), scope, word: number() };
         let answer = ReplyLine { status, call, root: number(), scope, word: number() };
         if round.is_multiple_of(3) {

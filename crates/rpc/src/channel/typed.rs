@@ -1,7 +1,7 @@
-//! Typed clients and servers: what [`service`](crate::service) makes of a trait is written with these.
+//! Typed clients and servers: the code that [`service`](crate::service) generates from a trait uses these types.
 //!
-//! The forms of arguments are types with [`Isolation`], and what a method returns is a type with [`Returned`]. A new form joins with
-//! one line of `forms!`.
+//! The forms of arguments are types with [`Isolation`], and the return types of methods implement [`Returned`]. A new
+//! form is added with one line of `forms!`.
 
 use super::{
     Answer, CallError, CallId, Channel, Connection, Copied, Failure, OneShot, Reply, Sandboxed, Sealed,
@@ -14,20 +14,21 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::panic::RefUnwindSafe;
 
-/// A form in which a method gets its arguments. The receiver chooses it for each method, and the signature says it (RPCool §5.1).
+/// A form in which a method receives its arguments. The receiver chooses it for each method in the method's signature
+/// (RPCool §5.1).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no form in which a method gets its arguments",
     label = "a value that can lie in a heap (`Plain`) comes as `Copied<'_, T>` or `Trusted<'_, T>`"
 )]
 pub trait Isolation {
-    /// What the call's pointer leads to.
+    /// Type of the value that the call's pointer leads to.
     type Root: Plain;
     /// The scope that the client passes.
     type Passed: Passed;
-    /// The form during a call.
+    /// The form with the lifetime of a call.
     type Given<'a>;
 
-    /// Adds a method that gets its arguments in this form.
+    /// Adds a method that receives its arguments in this form.
     #[must_use]
     fn add<F>(channel: Channel, number: u32, code: F) -> Channel
     where
@@ -39,7 +40,7 @@ pub trait Isolation {
 
 /// A scope that a client passes to a method.
 pub trait Passed {
-    /// How a call names it.
+    /// The reference by which a call names the scope.
     fn reference(&self) -> ScopeRef;
 }
 
@@ -55,7 +56,8 @@ impl Passed for Sealed {
     }
 }
 
-/// Says which form is added by which method of [`Channel`], and what the client passes.
+/// Implements [`Isolation`] for forms: names the type that the client passes, and the method of [`Channel`] that adds
+/// methods of the form.
 macro_rules! forms {
     ($($form:ident of $passed:ident by $add:ident;)*) => {$(
         impl<T: Plain> Isolation for $form<'_, T> {
@@ -84,16 +86,17 @@ forms! {
     Trusted of Scope by trusted;
 }
 
-/// What a method of a [`service`](crate::service) returns: a `Result` of an [`Outcome`] and of what can become a [`Failure`].
+/// Return type of a [`service`](crate::service)'s method: a `Result` of an [`Outcome`] and of an error that converts
+/// into a [`Failure`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is nothing that a method returns",
     label = "`Result<R, Failure>`, where `R` is `()`, `u64` or `Boxed<T>`"
 )]
 pub trait Returned {
-    /// What it returns when it succeeds.
+    /// The result of a method that succeeds.
     type Outcome: Outcome;
 
-    /// Writes it into the reply.
+    /// Writes the result into the reply.
     ///
     /// # Errors
     /// The method failed.
@@ -108,19 +111,19 @@ impl<O: Outcome, E: Into<Failure>> Returned for Result<O, E> {
     }
 }
 
-/// What a method brings: nothing, a word, or a pointer to a value in the reply's scope.
+/// Result of a method: nothing, a word, or a pointer to a value in the reply's scope.
 #[diagnostic::on_unimplemented(
     message = "a method does not bring `{Self}`",
     label = "a method brings `()`, `u64`, or `Boxed<T>` into the scope of its reply"
 )]
 pub trait Outcome {
-    /// What the client gets.
+    /// The client's type of the result.
     type Answer;
 
-    /// Writes it into the reply.
+    /// Writes the result into the reply.
     fn tell(self, reply: &mut Reply<'_>);
 
-    /// Reads it from an answer. A hostile server may have written anything there.
+    /// Reads the result from an answer. A hostile server may have written any bytes there.
     fn hear(answer: Answer) -> Self::Answer;
 }
 
@@ -177,7 +180,8 @@ impl<R: Plain> Answered<R> {
         self.answer.read()
     }
 
-    /// Looks at the result in a copy of its scope, which the server cannot change any more. `connection` is that of the call.
+    /// Copies the result's scope, so that the server cannot change it any more. Returns the copy. `connection` is that
+    /// of the call.
     ///
     /// # Errors
     /// See [`Connection::look`].
@@ -192,14 +196,14 @@ impl<R> fmt::Debug for Answered<R> {
     }
 }
 
-/// A call that is under way and brings an `O`.
+/// A call that is under way and whose result is an `O`.
 pub struct TypedCall<O> {
     id: CallId,
     of: PhantomData<fn() -> O>,
 }
 
 impl<O: Outcome> TypedCall<O> {
-    /// The call `id` is known to bring an `O`: its method says so.
+    /// Wraps the call `id`, whose method is known to return an `O`.
     #[must_use]
     pub fn new(id: CallId) -> Self {
         Self { id, of: PhantomData }
@@ -214,7 +218,7 @@ impl<O: Outcome> TypedCall<O> {
     }
 }
 
-/// Its number: what [`Connection::cancel`] and [`Connection::has_ended`] are told.
+/// The call's number, which [`Connection::cancel`] and [`Connection::has_ended`] take.
 impl<O> Deref for TypedCall<O> {
     type Target = CallId;
 
@@ -229,9 +233,9 @@ impl<O> fmt::Debug for TypedCall<O> {
     }
 }
 
-/// Methods that are added to a channel together: what [`service`](crate::service) makes of a trait.
+/// Methods that are added to a channel together. [`service`](crate::service) generates them from a trait.
 pub trait Service {
-    /// Adds them.
+    /// Adds the methods to a channel.
     #[must_use]
     fn add_to(self, channel: Channel) -> Channel;
 }

@@ -1,4 +1,4 @@
-//! Where things are in a heap. All numbers are in the machine's byte order: a heap does not leave the machine as bytes.
+//! The layout of a heap. All numbers are in the machine's byte order: a heap does not leave the machine as bytes.
 //!
 //! ```text
 //! header | an entry for each data page | data pages
@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Alignment of the smallest piece.
 pub(crate) const DATA_ALIGN: u64 = 64;
-/// What a heap begins with: «portcull», and the version of its layout.
+/// The first word of a heap («portcull»), and the version of its layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"portcull");
 const VERSION: u64 = 1;
 
@@ -30,10 +30,10 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() as u64 <= DATA_ALIGN);
 
-/// Where the entries of pages begin.
+/// Offset of the first page's entry.
 pub(crate) const ENTRIES: u64 = DATA_ALIGN;
 
-/// Where the data pages of a heap begin, and how many there are.
+/// Offset of the first data page of a heap, and the number of data pages.
 pub(crate) fn data(length: u64) -> (u64, u32) {
     let count = length.saturating_sub(ENTRIES) / (PAGE_BYTES + ENTRY_BYTES);
     let start = (ENTRIES + count * ENTRY_BYTES).next_multiple_of(PAGE_BYTES);
@@ -48,7 +48,7 @@ pub(crate) fn found(memory: &Mapping, place: HeapPlace) {
     memory.write(0, header.as_bytes());
 }
 
-/// Whether memory is a heap for that place.
+/// Whether the memory holds a heap for that place.
 pub(crate) fn is_heap(memory: &Mapping, place: HeapPlace) -> bool {
     let mut header = Header::new_zeroed();
     memory.read(0, header.as_mut_bytes());

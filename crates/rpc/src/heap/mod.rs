@@ -1,4 +1,4 @@
-//! Heaps: shared memory with the same addresses in every process, in which many processes put values.
+//! Heaps: shared memory with the same addresses in every process, into which many processes put values.
 
 mod layout;
 mod pages;
@@ -30,13 +30,14 @@ pub const PAGE_BYTES: u64 = 4096;
 
 /// A heap, as one process uses it. Clones are the same heap.
 ///
-/// All processes that have the heap may write anywhere in it, at any time. So its bytes are read and written by value; in place
-/// they are looked at only in a copy ([`View`](crate::View)). Its allocator is in the heap as well. A process that overwrites it
-/// can have others of the same heap overwrite each other's values there, and nothing else.
+/// All processes that have the heap may write anywhere in it, at any time. So its bytes are read and written by value;
+/// they are read in place only in a copy ([`View`](crate::View)). The allocator's state is in the heap as well. A
+/// process that overwrites it can make other processes overwrite each other's values in that heap, and has no other
+/// effect.
 #[derive(Clone, Debug)]
 pub struct Heap(Arc<Inner>);
 
-/// Whether this process still uses a heap.
+/// A handle that reports whether this process still uses a heap.
 #[derive(Debug)]
 pub(crate) struct HeapUse(Weak<Inner>);
 
@@ -50,17 +51,17 @@ impl HeapUse {
 struct Inner {
     place: HeapPlace,
     memory: Mapping,
-    /// Where its pages begin.
+    /// Offset of the first data page.
     data: u64,
     runs: Runs<SharedWords>,
     slabs: Mutex<Slabs>,
-    /// Where the run begins that was taken last.
+    /// First page of the run that was taken last.
     last: AtomicU32,
-    /// Where the search for pages begins.
+    /// Page at which the search for free pages begins.
     next: AtomicU32,
 }
 
-/// There is no such heap.
+/// The error of a heap that cannot be made or opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeapError {
@@ -69,16 +70,16 @@ pub enum HeapError {
     NoPlace {
         /// The address of the first byte.
         address: u64,
-        /// How many bytes.
+        /// The length in bytes.
         length: u64,
     },
-    /// What was passed is no heap for that place.
+    /// The passed memory is no heap for that place.
     #[error("the memory that was passed is no heap for {address:#x}")]
     NotAHeap {
-        /// The address that was said.
+        /// The address of the place.
         address: u64,
     },
-    /// The machine refused.
+    /// The machine refused to map the memory.
     #[error(transparent)]
     Memory(#[from] MappingError),
 }
@@ -93,7 +94,7 @@ impl Coded for HeapError {
     }
 }
 
-/// What was to be freed is not allocated, or not from its beginning on.
+/// The error of freeing an address at which no allocation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nothing that was allocated begins at {0:#x}")]
 pub struct NotAllocated(pub u64);
@@ -105,7 +106,7 @@ impl Coded for NotAllocated {
 }
 
 impl Heap {
-    /// A new heap, of zeros.
+    /// Creates a heap, whose data pages are zeros.
     ///
     /// # Errors
     /// The machine has not enough memory.
@@ -115,13 +116,13 @@ impl Heap {
         Ok(Self::of(memory, place, owner, Life::default()))
     }
 
-    /// The same heap, as a process uses it that dies after so many steps.
+    /// Returns the same heap as used by a process that dies after a number of steps.
     #[must_use]
     pub fn dying(&self, steps: Steps) -> Self {
         Self::of(self.0.memory.clone(), self.place(), self.owner(), Life::of(steps))
     }
 
-    /// A new heap in memory of its length, which is zeros.
+    /// Creates a heap in memory of its length, which is zeros.
     #[cfg_attr(not(feature = "across"), expect(dead_code, reason = "others have files of their own"))]
     pub(crate) fn create_in(memory: Mapping, place: HeapPlace, owner: Owner) -> Self {
         debug_assert_eq!(memory.length(), place.length);
@@ -129,7 +130,7 @@ impl Heap {
         Self::of(memory, place, owner, Life::default())
     }
 
-    /// A heap that another process has made, as `owner`.
+    /// Opens a heap that another process has made. This process uses it as `owner`.
     ///
     /// # Errors
     /// The file is no heap for that place, or could shrink; or the machine refuses.
@@ -139,7 +140,7 @@ impl Heap {
         is_heap.then_some(heap).ok_or(HeapError::NotAHeap { address: place.start() })
     }
 
-    /// A heap that others use already. What it begins with is not looked at: one of them may have overwritten it.
+    /// Opens a heap that other processes use already. Its header is not checked: one of them may have overwritten it.
     pub(crate) fn join(file: OwnedFd, place: HeapPlace, owner: Owner) -> Result<Self, HeapError> {
         let file = SealedFile::of_peer(file, place.length)?;
         Ok(Self::of(Mapping::of_file(file, true)?, place, owner, Life::default()))
@@ -153,44 +154,44 @@ impl Heap {
         Self(Arc::new(Inner { place, memory, data, runs, slabs, last, next }))
     }
 
-    /// Its addresses.
+    /// The heap's addresses.
     #[must_use]
     pub fn place(&self) -> HeapPlace {
         self.0.place
     }
 
-    /// Whether both are one heap of this process.
+    /// Whether both are clones of one heap of this process.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Tells later whether this process still uses it.
+    /// Returns a handle that reports later whether this process still uses the heap.
     pub(crate) fn used(&self) -> HeapUse {
         HeapUse(Arc::downgrade(&self.0))
     }
 
-    /// Its memory, at whatever address this process has it.
+    /// The heap's memory, at whatever address this process has mapped it.
     #[must_use]
     pub fn memory(&self) -> &Mapping {
         &self.0.memory
     }
 
-    /// Its file, to be passed to another process.
+    /// The heap's file, to be passed to another process.
     ///
     /// # Panics
-    /// The heap is a server's part of a connection to another machine: no file is that memory.
+    /// The heap is a server's part of a connection to another machine: such memory has no file.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.0.memory.file().expect("a heap of this machine is a file's memory")
     }
 
-    /// Who this process is in the heap.
+    /// The owner as which this process uses the heap.
     #[must_use]
     pub fn owner(&self) -> Owner {
         self.0.runs.owner()
     }
 
-    /// A scope of at least so many bytes: pages of its own (RPCool §5.1).
+    /// Takes a scope of at least `bytes` bytes, with pages of its own (RPCool §5.1).
     ///
     /// # Errors
     /// There are no neighbouring free pages of that size.
@@ -203,8 +204,8 @@ impl Heap {
         let full = HeapFull { wanted: bytes, place: "heap", length: self.0.place.length };
         let pages = u32::try_from(bytes.max(1).div_ceil(PAGE_BYTES)).map_err(|_| full)?;
         let (runs, last) = (&self.0.runs, self.0.last.load(Ordering::Relaxed));
-        // Most scopes end before the next one begins. Other pages would have to be brought in first, by each process that has
-        // the heap.
+        // Most scopes end before the next one begins, so their pages are taken again. Other pages would first have to
+        // be brought in by each process that has the heap.
         let first = if runs.take_at(last, pages) {
             last
         } else {
@@ -219,17 +220,18 @@ impl Heap {
         self.0.place.start() + self.0.data + u64::from(page) * PAGE_BYTES + offset
     }
 
-    /// The page of an address, and the offset in it.
+    /// The page of an address, and the offset in the page.
     fn page(&self, address: u64) -> Option<(u32, u64)> {
         let offset = address.checked_sub(self.0.place.start() + self.0.data)?;
         let page = u32::try_from(offset / PAGE_BYTES).ok()?;
         (page < self.0.runs.words().count()).then_some((page, offset % PAGE_BYTES))
     }
 
-    /// Frees what begins at an address: a value, or the pages of a scope. Any process may free what another has allocated.
+    /// Frees the allocation that begins at an address: a value, or the pages of a scope. Any process may free the
+    /// allocations of others.
     ///
     /// # Errors
-    /// Nothing that was allocated begins there.
+    /// No allocation begins there.
     pub fn free(&self, address: u64) -> Result<(), NotAllocated> {
         let (page, offset) = self.page(address).ok_or(NotAllocated(address))?;
         let is_run = offset == 0 && self.0.runs.free(page).is_some();
@@ -240,14 +242,14 @@ impl Heap {
         if is_freed { Ok(()) } else { Err(NotAllocated(address)) }
     }
 
-    /// Takes over what a dead process had: its scopes and its larger values are freed. Its small values stay, as do those that it
-    /// was about to pass on; of the pieces that it was just taking each of its threads can have lost one.
+    /// Takes over the pages of a dead process: frees its scopes and its larger values. Its small values stay, also
+    /// those that it was about to pass on. Each of its threads may have lost one piece that it was just taking.
     pub fn reclaim(&self, dead: Owner) {
         let slabs = self.0.runs.reclaim(dead);
         self.0.slabs.lock().unwrap_or_else(PoisonError::into_inner).adopt(slabs);
     }
 
-    /// Bytes of pages that are free.
+    /// Number of bytes in free pages.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         u64::from(self.0.runs.free_pages()) * PAGE_BYTES
@@ -283,7 +285,7 @@ impl Source for Heap {
 
 impl Room for Heap {
     fn reserve(&self, bytes: u64, align: u64) -> Result<u64, HeapFull> {
-        // Alignments up to that of the smallest piece are those of all pieces.
+        // All pieces have at least the alignment of the smallest piece.
         debug_assert!(align <= layout::DATA_ALIGN, "an alignment of {align}");
         if bytes > LARGEST {
             return self.take_pages(bytes).map(|(address, _)| address);
@@ -295,7 +297,7 @@ impl Room for Heap {
     }
 
     fn release(&self, address: u64, _bytes: u64) {
-        // What a peer has overwritten may not be there any more.
+        // If a peer has overwritten the allocator's state, the room may not be allocated any more.
         let _ = self.free(address);
     }
 

@@ -1,21 +1,22 @@
-//! Which pages of a heap are taken, in the heap's own memory.
+//! The state of a heap's pages, in the heap's own memory.
 //!
-//! Each page has a word that says what it is. All processes of the heap change these words with compare-and-swap, and one that dies
-//! leaves words from which another can tell what it was about ([`Runs::reclaim`](super::runs::Runs::reclaim)). Whatever a
-//! hostile process writes there is some state, and harms nobody but the users of that heap.
+//! Each page has a word with its state. All processes of the heap change these words with compare-and-swap. A process
+//! that dies leaves words from which another process can tell what it was doing
+//! ([`Runs::reclaim`](super::runs::Runs::reclaim)). A hostile process can write any state there, and harms only the
+//! users of that heap.
 
 use super::steps::Life;
 use portcullis_memory::{Bytes, Mapping, Memory};
 
-/// Who takes pages of a heap: a number that the heap's maker gives to each process.
+/// A process that takes pages of a heap, as a number that the heap's maker gives to each process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Owner(pub u16);
 
-/// What a page is.
+/// State of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Page {
     Free,
-    /// The first page of a run that is being taken: the pages behind it follow one after another.
+    /// The first page of a run that is being taken: the pages behind it are taken one after another.
     Taking {
         by: Owner,
         length: u32,
@@ -40,7 +41,7 @@ pub(crate) enum Page {
 }
 
 impl Page {
-    /// The word that says so.
+    /// Encodes the state as a word.
     pub fn word(self) -> u64 {
         let (kind, class, owner, length) = match self {
             Self::Free => (0, 0, 0, 0),
@@ -53,7 +54,7 @@ impl Page {
         kind | u64::from(class) << 8 | u64::from(owner) << 16 | u64::from(length) << 32
     }
 
-    /// What a word says. `None`: nothing, and the page is lost until its heap ends.
+    /// Decodes a word. `None`: the word encodes no state, and the page is lost until its heap ends.
     pub fn read(word: u64) -> Option<Self> {
         let [kind, class, low, high, ..] = word.to_le_bytes();
         let owner = Owner(u16::from_le_bytes([low, high]));
@@ -70,7 +71,7 @@ impl Page {
         (page.word() == word).then_some(page)
     }
 
-    /// Who has it, if that is the first page of something.
+    /// The owner of the page, if it is the first page of an allocation.
     pub fn owner(self) -> Option<Owner> {
         match self {
             Self::Free | Self::Body => None,
@@ -82,26 +83,26 @@ impl Page {
     }
 }
 
-/// The words of a heap's pages. In tests something else can stand between the allocator and the memory.
+/// The words of a heap's pages. In tests another implementation can stand between the allocator and the memory.
 pub(crate) trait PageWords {
     /// The number of pages.
     fn count(&self) -> u32;
 
-    /// What a page is.
+    /// Reads the state of a page.
     fn load(&self, page: u32) -> Option<Page>;
 
-    /// Changes what a page is, if it is still as before. Returns whether it was.
+    /// Changes the state of a page, if it is still `before`. Returns whether it was.
     fn change(&self, page: u32, before: Page, after: Page) -> bool;
 
-    /// Says what a page is that belongs to the caller.
+    /// Stores the state of a page that belongs to the caller.
     fn store(&self, page: u32, is: Page);
 }
 
-/// The words where they are: in the heap.
+/// The words in the memory of the heap.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedWords {
     pub memory: Mapping,
-    /// Where the first word is.
+    /// Offset of the first word.
     pub offset: u64,
     pub count: u32,
     pub life: Life,
@@ -125,7 +126,7 @@ impl SharedWords {
         !self.life.goes_on() || self.memory.compare_exchange(self.word(page) + 8, before, after) == before
     }
 
-    /// Says what the map is of a page that belongs to the caller.
+    /// Stores the map of a page that belongs to the caller.
     pub fn store_map(&self, page: u32, map: u64) {
         if self.life.goes_on() {
             self.memory.store(self.word(page) + 8, map);

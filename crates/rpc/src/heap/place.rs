@@ -1,4 +1,4 @@
-//! Where heaps lie in address spaces.
+//! Addresses of heaps in address spaces.
 
 use super::{HeapError, PAGE_BYTES};
 use std::num::NonZeroUsize;
@@ -6,13 +6,14 @@ use std::num::NonZeroUsize;
 /// The addresses of a heap: the same in every process of the cluster (RPCool §4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HeapPlace {
-    /// The address of its first byte.
+    /// The address of the heap's first byte.
     pub address: NonZeroUsize,
-    /// Its length in bytes.
+    /// The heap's length in bytes.
     pub length: u64,
 }
 
-/// Addresses of heaps: below them lie programs that are linked to fixed addresses, above them what the kernel maps.
+/// Addresses that heaps may have. Below them lie programs that are linked to fixed addresses, above them the kernel's
+/// mappings.
 pub const HEAP_ADDRESSES: std::ops::Range<u64> = 0x1000_0000_0000..0x5000_0000_0000;
 /// Bytes of the smallest heap.
 pub const HEAP_BYTES_MIN: u64 = 16 * PAGE_BYTES;
@@ -20,10 +21,10 @@ pub const HEAP_BYTES_MIN: u64 = 16 * PAGE_BYTES;
 pub const HEAP_BYTES_MAX: u64 = 1 << 40;
 
 impl HeapPlace {
-    /// A heap's addresses.
+    /// Checks and returns the addresses of a heap.
     ///
     /// # Errors
-    /// They are none that a heap can have.
+    /// No heap can have these addresses.
     pub fn new(address: u64, length: u64) -> Result<Self, HeapError> {
         let end = address.checked_add(length);
         let is_inside = address >= HEAP_ADDRESSES.start && end.is_some_and(|end| end <= HEAP_ADDRESSES.end);
@@ -36,19 +37,19 @@ impl HeapPlace {
         }
     }
 
-    /// The address of its first byte, as a number.
+    /// The address of the heap's first byte, as a number.
     #[must_use]
     pub fn start(self) -> u64 {
         self.address.get() as u64
     }
 
-    /// The address behind its last byte.
+    /// The address behind the heap's last byte.
     #[must_use]
     pub fn end(self) -> u64 {
         self.start() + self.length
     }
 
-    /// Where bytes at an address are in the heap. `None`: they are not all there.
+    /// Offset in the heap of bytes at an address. `None`: they do not all lie in the heap.
     #[must_use]
     pub fn offset(self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(self.start())?;

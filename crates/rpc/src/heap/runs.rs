@@ -1,9 +1,9 @@
 //! Runs of neighbouring pages, taken and freed by many processes at once, each of which may die at any step.
 //!
-//! What makes that work: **the pages of kind `Body` behind a first page are exactly those of its run that are taken.** A run is
-//! taken from its first page on and freed from its last page on, so at every step what is taken of it is a beginning of it; and
-//! no other run can begin with a `Body`. So whoever finds the first page of a dead process's run, in whatever state, walks over
-//! the `Body` pages behind it and frees them from the last one on.
+//! The invariant is: **the pages of kind `Body` behind a first page are exactly those of its run that are taken.** A
+//! run is taken from its first page on and freed from its last page on, so at every step the taken pages are the
+//! beginning of the run; and no other run can begin with a `Body`. So a process that finds the first page of a dead
+//! process's run, in whatever state, walks over the `Body` pages behind it and frees them from the last one on.
 
 use super::pages::{Owner, Page, PageWords};
 use portcullis_protocol::planted::{self, Fault};
@@ -28,7 +28,7 @@ impl<W: PageWords> Runs<W> {
         self.owner
     }
 
-    /// Takes neighbouring pages, the first that are free from page `from` on and then from the beginning. `None`: there are no
+    /// Takes the first neighbouring free pages from page `from` on, or else from the beginning. `None`: there are no
     /// such pages.
     pub fn take(&self, length: u32, from: u32) -> Option<u32> {
         let count = self.words.count();
@@ -53,12 +53,12 @@ impl<W: PageWords> Runs<W> {
         None
     }
 
-    /// Takes these pages, or none of them.
+    /// Takes all of these pages, or none of them.
     ///
     /// # Errors
     /// Returns a page that is not free.
     fn try_take(&self, first: u32, length: u32) -> Result<(), u32> {
-        // From the last one: the search goes on behind it.
+        // Pages are checked from the last one on: the search goes on behind the last obstacle.
         if let Some(obstacle) = (first..first + length).rev().find(|&it| !self.is_free(it)) {
             return Err(obstacle);
         }
@@ -80,7 +80,7 @@ impl<W: PageWords> Runs<W> {
         self.words.load(page) == Some(Page::Free)
     }
 
-    /// Takes one page for small pieces. `prepare` is called when it is taken, before others can know that.
+    /// Takes one page for small pieces. Calls `prepare` when the page is taken, before other processes can use it.
     pub fn take_slab(&self, class: u8, from: u32, prepare: impl FnOnce(u32)) -> Option<u32> {
         let page = self.take(1, from)?;
         prepare(page);
@@ -88,14 +88,14 @@ impl<W: PageWords> Runs<W> {
         Some(page)
     }
 
-    /// Frees a run by its first page. Returns its length; `None`: no run begins there.
+    /// Frees the run that begins with a page. Returns its length; `None`: no run begins there.
     pub fn free(&self, first: u32) -> Option<u32> {
         let page = self.load(first)?;
         let Page::Run { length, .. } = page else { return None };
         self.free_from(first, page, length).map(|_| length)
     }
 
-    /// Frees a page of small pieces that has none any more.
+    /// Frees a page of small pieces, none of which is taken any more.
     pub fn free_slab(&self, page: u32, class: u8) -> bool {
         self.free_from(page, Page::Slab { of: self.owner, class }, 1).is_some()
     }
@@ -104,7 +104,7 @@ impl<W: PageWords> Runs<W> {
         (page < self.words.count()).then(|| self.words.load(page))?
     }
 
-    /// Frees a run. Returns how many of its pages were taken; `None`: somebody else has freed it.
+    /// Frees a run. Returns how many of its pages were taken; `None`: another process has freed it.
     fn free_from(&self, first: u32, before: Page, length: u32) -> Option<u32> {
         let is_ours = self.words.change(first, before, Page::Freeing { by: self.owner, length });
         is_ours.then(|| {
@@ -114,7 +114,7 @@ impl<W: PageWords> Runs<W> {
         })
     }
 
-    /// How many pages of a run of `length` are taken.
+    /// Number of pages of a run of `length` that are taken.
     fn taken_from(&self, first: u32, length: u32) -> u32 {
         let end = first.saturating_add(length).min(self.words.count());
         let bodies = (first + 1..end).take_while(|&page| self.words.load(page) == Some(Page::Body));
@@ -131,8 +131,8 @@ impl<W: PageWords> Runs<W> {
         }
     }
 
-    /// Takes over what a dead process has: its runs are freed, whether it was about to take or to free them or had them. Returns
-    /// its pages of small pieces, which are this process's from now on.
+    /// Takes over the pages of a dead process. Frees its runs, also those that it was taking or freeing. Returns its
+    /// pages of small pieces, which belong to this process from now on.
     pub fn reclaim(&self, dead: Owner) -> Vec<(u32, u8)> {
         let (mut slabs, mut next) = (Vec::new(), 0);
         while next < self.words.count() {
@@ -159,7 +159,7 @@ impl<W: PageWords> Runs<W> {
         slabs
     }
 
-    /// Pages that are free.
+    /// Number of pages that are free.
     pub fn free_pages(&self) -> u32 {
         let free = (0..self.words.count()).filter(|&page| self.is_free(page));
         u32::try_from(free.count()).unwrap_or(u32::MAX)

@@ -1,23 +1,23 @@
-//! Small pieces of pages. Each process takes pieces of its own pages only; any process frees any piece.
+//! Small pieces of pages. Each process takes pieces only of its own pages; any process frees any piece.
 
 use super::pages::{Page, PageWords, SharedWords};
 use super::runs::Runs;
 use super::{PAGE_BYTES, layout::DATA_ALIGN};
 use std::collections::{BTreeSet, HashSet};
 
-/// Bytes of the smallest piece: a line of a cache.
+/// Bytes of the smallest piece: one cache line.
 const SMALLEST: u64 = DATA_ALIGN;
-/// Classes: each has pieces of twice the size of the one before.
+/// Number of classes. Each class has pieces of twice the size of the one before.
 const CLASSES: u8 = 6;
-/// Bytes of the largest piece. What is larger has pages of its own.
+/// Bytes of the largest piece. Larger values have pages of their own.
 pub(crate) const LARGEST: u64 = SMALLEST << (CLASSES - 1);
 
-/// The class of pieces for so many bytes.
+/// The class of the smallest pieces that have room for `bytes`.
 fn class_of(bytes: u64) -> Option<u8> {
     (0..CLASSES).find(|&class| bytes <= SMALLEST << class)
 }
 
-/// The map of a page whose pieces are all free: those that there are not are taken for ever.
+/// The map of a page whose pieces are all free. The bits of pieces that the class does not have are always set.
 fn empty(class: u8) -> u64 {
     let pieces = (PAGE_BYTES / SMALLEST) >> class;
     u64::MAX.checked_shl(u32::try_from(pieces).unwrap_or(u32::MAX)).unwrap_or(0)
@@ -26,7 +26,7 @@ fn empty(class: u8) -> u64 {
 /// This process's pages of pieces.
 #[derive(Debug, Default)]
 pub(crate) struct Slabs {
-    /// By class.
+    /// The pages of each class.
     classes: [ClassPages; CLASSES as usize],
 }
 
@@ -34,15 +34,15 @@ pub(crate) struct Slabs {
 #[derive(Debug, Default)]
 struct ClassPages {
     all: BTreeSet<u32>,
-    /// Those that can have a free piece, as far as this process knows: others free pieces too.
+    /// Pages that can have a free piece, as far as this process knows: other processes free pieces too.
     open: BTreeSet<u32>,
-    /// Pieces that were wanted since all pages were looked at.
+    /// Number of pieces that were requested since all pages were searched.
     since: usize,
 }
 
 impl ClassPages {
-    /// Takes a piece of one of them. If it `must`, it looks at all of them before it says that there is none. Otherwise it does that so
-    /// rarely that each piece pays for a look at one page.
+    /// Takes a piece of one of the pages. If `must` is true, all pages are searched before the result is `None`.
+    /// Otherwise all pages are searched so rarely that, on average, each piece pays for a look at one page.
     fn take(&mut self, words: &SharedWords, class: u8, must: bool) -> Option<(u32, u64)> {
         self.since += 1;
         if let Some(piece) = self.take_open(words, class) {
@@ -81,7 +81,7 @@ impl Slabs {
         }
     }
 
-    /// Takes a piece. Returns its page and its offset there. `None`: there is no room.
+    /// Takes a piece. Returns its page and its offset in the page. `None`: there is no room.
     pub fn take(&mut self, runs: &Runs<SharedWords>, bytes: u64, from: u32) -> Option<(u32, u64)> {
         let class = class_of(bytes)?;
         let pages = &mut self.classes[usize::from(class)];
@@ -91,13 +91,13 @@ impl Slabs {
         }
         let page = runs.take_slab(class, from, |page| words.store_map(page, empty(class)));
         let Some(page) = page else { return pages.take(words, class, true) };
-        // A peer may have freed a page of this process: then it is there already.
+        // A peer may have freed a page of this process: then the page is in the sets already.
         pages.all.insert(page);
         pages.open.insert(page);
         take_piece(words, page, class).map(|piece| (page, piece * (SMALLEST << class)))
     }
 
-    /// Frees a piece. Returns whether there was one.
+    /// Frees a piece. Returns whether it was taken.
     pub fn free(&mut self, runs: &Runs<SharedWords>, page: u32, offset: u64) -> bool {
         let words = runs.words();
         let Some(Page::Slab { of, class }) = words.load(page) else { return false };
@@ -115,14 +115,15 @@ impl Slabs {
         true
     }
 
-    /// Frees a page that has no pieces any more, but for the last one of its class: the next piece would want it.
+    /// Frees a page without taken pieces, unless it is the last one of its class: the next piece would need a page
+    /// again.
     fn let_go(&mut self, runs: &Runs<SharedWords>, page: u32, class: u8) {
         let words = runs.words();
         let pages = &mut self.classes[usize::from(class)];
         if pages.all.len() < 2 || words.map(page) != empty(class) {
             return;
         }
-        // Only this process takes pieces here, and it holds the lock of its pages.
+        // Only this process takes pieces of this page, and it holds the lock of its pages.
         if runs.free_slab(page, class) {
             pages.all.remove(&page);
             pages.open.remove(&page);
@@ -130,7 +131,7 @@ impl Slabs {
     }
 }
 
-/// Takes the first free piece of a page, of those that there are in its class.
+/// Takes the first free piece of a page, among the pieces that its class has.
 fn take_piece(words: &SharedWords, page: u32, class: u8) -> Option<u64> {
     loop {
         let map = words.map(page);

@@ -1,11 +1,11 @@
-//! Steps of a heap's user, of which any can be its last.
+//! Steps of a process that uses a heap, any of which can be its last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many more times a process changes what its heaps' allocators and values are, before it is dead: what it does afterwards has no
-/// effect on the heap. This is for simulators and tests, in which one process plays several ([`Heap::dying`](super::Heap::dying)).
-/// Clones are those of one process.
+/// Number of changes that a process can still make to the allocators and values of its heaps. Then it is dead, and
+/// later changes have no effect on the heap. This is for simulators and tests, in which one process plays several
+/// ([`Heap::dying`](super::Heap::dying)). Clones count for the same process.
 #[derive(Clone, Debug)]
 pub struct Steps(Arc<AtomicU64>);
 
@@ -16,18 +16,18 @@ impl Default for Steps {
 }
 
 impl Steps {
-    /// The process dies after so many more steps.
+    /// Makes the process die after `steps` more steps.
     pub fn die_after(&self, steps: u64) {
         self.0.store(steps, Ordering::Relaxed);
     }
 
-    /// Whether it is dead.
+    /// Whether the process is dead.
     #[must_use]
     pub fn are_over(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes a step, if there is one left. One thread plays a process.
+    /// Takes a step, if one is left. One thread plays a process, so the count needs no atomic update.
     fn take(&self) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         if left != u64::MAX {
@@ -37,7 +37,7 @@ impl Steps {
     }
 }
 
-/// What a real process has: it takes steps until it ends.
+/// The steps that a user of a heap may take. A real process takes steps until it ends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Life(Option<Steps>);
 
@@ -46,7 +46,7 @@ impl Life {
         Self(Some(steps))
     }
 
-    /// Whether the process takes its next step.
+    /// Takes a step. Returns whether the process was still alive.
     #[inline]
     pub fn goes_on(&self) -> bool {
         self.0.as_ref().is_none_or(Steps::take)

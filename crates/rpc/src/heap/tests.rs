@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use zerocopy::IntoBytes;
 
-/// A place that only one test has.
+/// Returns a place that only one test uses.
 pub(crate) fn place(test: u64, length: u64) -> HeapPlace {
     HeapPlace::new(HEAP_ADDRESSES.start + (test << 32), length).unwrap()
 }
@@ -42,7 +42,7 @@ fn what_a_process_had_that_died_at_any_step_is_taken_back() {
         drop((freed, other.scope(PAGE_BYTES)));
         steps.die_after(0);
         drop(kept);
-        // What it does when it is dead has no effect.
+        // Operations of a dead process have no effect.
         assert!(other.scope(1).is_err() && steps.are_over());
         one.reclaim(Owner(2));
         assert_eq!(one.free_bytes(), all, "after {step} steps");
@@ -74,7 +74,7 @@ fn all_that_was_allocated_can_be_freed_and_allocated_again() {
         assert!(sorted.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{sorted:x?}");
         pieces.iter().for_each(|&(address, _)| heap.free(address).unwrap());
         pieces.iter().for_each(|&(address, _)| assert!(heap.free(address).is_err()));
-        // A page of each class stays for the next piece.
+        // One page of each class stays for the next piece.
         assert!(free - heap.free_bytes() <= 6 * PAGE_BYTES);
     }
     let whole = heap.free_bytes();
@@ -92,13 +92,13 @@ fn a_scope_has_the_pages_of_the_one_before_if_that_has_ended() {
     let address = first.address();
     let second = one.scope(2 * PAGE_BYTES).unwrap();
     assert_eq!(second.address(), address + 3 * PAGE_BYTES);
-    // Whoever frees it.
+    // Any process may free a scope.
     let passed_on = second.pass_on();
     other.free(passed_on.address).unwrap();
     let third = one.scope(4 * PAGE_BYTES).unwrap();
     assert_eq!(third.address(), passed_on.address);
     drop((first, third));
-    // Not where others are.
+    // A new scope does not lie where another one is.
     let fourth = one.scope(PAGE_BYTES).unwrap();
     let fifth = one.scope(PAGE_BYTES).unwrap();
     assert_ne!(fourth.address(), fifth.address());
@@ -160,7 +160,7 @@ fn what_a_dead_process_had_is_used_again() {
     let _large = dead.reserve(20 * PAGE_BYTES, 8).unwrap();
     drop(dead);
     one.reclaim(Owner(2));
-    // Its small values were others' too, perhaps.
+    // Other processes may use its small values too.
     for (at, value) in small.into_iter().enumerate() {
         assert_eq!(value.read(&one), Ok(at as u64));
         one.free(value.address()).unwrap();
@@ -175,7 +175,7 @@ fn pieces_that_others_have_freed_are_found_again() {
     let take = || Boxed::new(&one, [1_u64; 8]).ok();
     let all: Vec<_> = std::iter::from_fn(take).collect();
     assert!(all.len() > 10_000 && one.free_bytes() == 0);
-    // Every second one, so that no page is empty.
+    // Every second value is freed, so that no page is empty.
     let freed: Vec<_> = all.iter().step_by(2).collect();
     freed.iter().for_each(|it| other.free(it.address()).unwrap());
     assert_eq!(std::iter::from_fn(take).count(), freed.len(), "each is taken again, and none twice");
@@ -188,7 +188,7 @@ fn what_others_free_keeps_a_heap_from_growing() {
     let take = || Boxed::new(&one, [1_u64; 8]).unwrap();
     let mut had: std::collections::VecDeque<_> = (0..1600).map(|_| take()).collect();
     let mut least = one.free_bytes();
-    // The oldest goes, and a new one comes: as many as the heap has room for ten times over.
+    // In each round the oldest value is freed and a new one is made: ten times as many as the heap has room for.
     for round in 0..200_000 {
         other.free(had.pop_front().unwrap().address()).unwrap();
         had.push_back(take());
@@ -252,7 +252,7 @@ fn scopes_are_pages_of_their_own_and_are_freed() {
     assert_eq!(heap.free_bytes(), free);
 }
 
-/// The bytes of a scope as a receiver has them.
+/// The words of a scope as a receiver copies them.
 fn copied(scope: &Scope) -> Vec<u64> {
     let mut words = vec![0_u64; usize::try_from(scope.length() / 8).unwrap()];
     scope.copy(scope.address(), words.as_mut_bytes()).unwrap();
@@ -302,7 +302,7 @@ struct Part {
     whole: Boxed<Part>,
 }
 
-/// A part with others `depth` deep. All lead to the whole.
+/// Builds a part with other parts inside, `depth` levels deep. All of them lead to the whole.
 fn part(room: &impl Room, depth: u64, whole: Boxed<Part>) -> Boxed<Part> {
     let text = |text: &str| Text::new(room, text).unwrap();
     let (mut tags, mut counts) = (List::EMPTY, Map::EMPTY);
@@ -321,7 +321,7 @@ fn part(room: &impl Room, depth: u64, whole: Boxed<Part>) -> Boxed<Part> {
     place
 }
 
-/// What a part is, in words.
+/// Describes a part as text.
 fn told(source: &impl Source, at: Boxed<Part>, root: Boxed<Part>) -> String {
     let it = at.read(source).unwrap();
     assert_eq!(it.whole, root, "one value for all that lead to it");
@@ -341,10 +341,10 @@ fn a_linked_value_is_copied_with_everything_that_it_leads_to() {
     let expected = told(&one, root, root);
     drop(one);
     assert_eq!(told(&scope, copy, copy), expected);
-    // Without room it is an error.
+    // Without room the copy fails.
     let small = other.scope(1).unwrap();
     assert!(matches!(crate::copy_from(&scope, copy, &small), Err(crate::GrowError::Full(_))));
-    // And so is what leads elsewhere.
+    // A pointer that leads elsewhere makes it fail too.
     let wild = Boxed::<Part>::at(scope.address() + 8 * scope.length());
     assert!(matches!(crate::copy_from(&scope, wild, &other), Err(crate::GrowError::Elsewhere(_))));
 }
@@ -386,7 +386,7 @@ fn a_list_or_a_table_without_an_end_ends_with_an_error() {
     let view = View::new(scope.address(), words.as_bytes(), 1000);
     assert_eq!(list.iter(&view).last().unwrap(), Err(PointerError::NoEnd(1000)));
     assert!(list.iter(&view).count() == 1, "it stays so");
-    // A table that says that it has more slots than there are bytes, and one that is full.
+    // One table claims more slots than there are bytes, and another one is full.
     for capacity in [u64::MAX, 1 << 40, 16] {
         let map: Map<u64, u64> = zerocopy::transmute!([scope.address(), capacity, 0]);
         let view = View::new(scope.address(), words.as_bytes(), 1 << 30);
@@ -397,7 +397,8 @@ fn a_list_or_a_table_without_an_end_ends_with_an_error() {
 }
 
 proptest! {
-    /// Containers of any bytes in memory of any bytes: an error or a value, and never more steps than there may be.
+    /// Reads containers of any bytes in memory of any bytes: the result is an error or a value, after no more steps
+    /// than are allowed.
     #[test]
     fn containers_of_any_bytes_do_no_harm(
         words in prop::collection::vec(any::<u64>(), 32),
@@ -407,7 +408,7 @@ proptest! {
     ) {
         let base = HEAP_ADDRESSES.start;
         let mut words = words;
-        // Words that lead somewhere near.
+        // Some words lead to addresses nearby.
         near.iter().for_each(|&(at, offset)| words[at] = base + offset);
         let [first, second, third] = container;
         let container = if inside { [base + first % 300, base + second % 300, third % 40] } else { container };
@@ -428,14 +429,14 @@ proptest! {
         prop_assert!(view.steps() <= 500);
     }
 
-    /// A heap whose every byte a hostile process may have written.
+    /// Uses a heap of whose bytes a hostile process may have written every one.
     #[test]
     fn a_heap_of_any_bytes_does_no_harm(seed: u64, acts in prop::collection::vec((0u64..9000, any::<u64>()), 1..40)) {
         let heap = Heap::create(place(10 + seed % 1000, 32 * PAGE_BYTES), Owner(1)).unwrap();
         let mut word = seed | 1;
         for at in (layout::ENTRIES..heap.0.data).step_by(8) {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Words that are something, most of them.
+            // Most of the words encode a state.
             let value = if word >> 60 < 12 { word & 0xffff_ff07 } else { word };
             heap.memory().store(at, value);
         }

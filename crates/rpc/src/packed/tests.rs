@@ -38,7 +38,7 @@ fn plant(scope: &Scope, next: Boxed<All>) -> All {
         table.insert(scope, name, || Text::new(scope, name), number).unwrap();
     }
     All {
-        // A number that is an address as well.
+        // The number is also an address.
         number: scope.address(),
         name: text("a name"),
         next,
@@ -95,7 +95,7 @@ fn a_list_that_is_in_itself_is_packed_as_such() {
     let mut list = List::EMPTY;
     list.push_back(&scope, 1_u64).unwrap();
     let root = Boxed::new(&scope, list).unwrap();
-    // The first node, which is also the last, is its own next one.
+    // The first node, which is also the last, becomes its own successor.
     scope.put(scope.address(), &scope.address().to_ne_bytes());
     let bytes = bytes(&scope);
     let packed = Packed::new(&View::new(scope.address(), &bytes, 100), root).unwrap();
@@ -121,7 +121,7 @@ fn values_that_lie_in_the_same_bytes_are_refused() {
     assert_eq!(pack([address, 2, 2, address + 24, 2, 2]), overlap(address + 24));
     let misaligned = PointerError::Misaligned { address: address + 4, align: 8 };
     assert_eq!(pack([address + 4, 2, 2, 0, 0, 0]), Err(misaligned));
-    // A text in whose bytes a pointer is.
+    // The bytes of a text contain a pointer.
     here.set(Boxed::at(address), [address + 16, 8_u64]).unwrap();
     assert_eq!(pack([address, 4, 4, 0, 0, 0]), overlap(address + 16));
 }
@@ -140,7 +140,7 @@ fn long_texts_that_overlap_again_and_again_come_to_an_end() {
 }
 
 proptest! {
-    /// Whatever bytes a peer passes, and wherever it says that they lie.
+    /// Tests any bytes that a peer passes, at any address that the peer claims.
     #[test]
     fn any_bytes_are_packed_or_refused(
         words in prop::collection::vec(prop_oneof![0_u64..64, any::<u64>(), 0x2000_0000_0000_u64..0x2000_0000_0100], 1..64),

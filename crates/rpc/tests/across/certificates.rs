@@ -1,4 +1,5 @@
-//! Certificates: a channel at a node that asks for them is reached with those of its authority, and with no others.
+//! Certificates: a channel at a node that requires them can be reached with certificates of the node's authority, and
+//! with no others.
 
 use crate::rig::{CHANNEL, LONG, RED, at_node};
 use portcullis::ConnectError;
@@ -14,7 +15,7 @@ use tempfile::tempdir;
 
 const TWICE: u32 = 1;
 
-/// An authority in a folder, with a node and a tenant.
+/// Creates an authority in a folder, with a node and a tenant.
 fn papers(folder: &Path) -> (NodeIdentity, ClientIdentity) {
     let validity = Validity { now: SystemTime::now(), days: 10 };
     make_authority(folder, validity).expect("an authority");

@@ -1,12 +1,12 @@
-//! Child processes of a test: this test binary again, told to run one of its functions.
+//! Child processes of a test: this test binary again, which runs one of its functions.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdin, Command, Stdio};
 
-/// The environment variable that tells a child what to work with.
+/// The environment variable with the child's parameter.
 const WORD: &str = "PORTCULLIS_ACROSS_CHILD";
-/// The text before what a child prints when it is ready.
+/// The text before the line that a child prints when it is ready.
 const READY: &str = "ready: ";
 
 /// A running child. It is killed when this is dropped.
@@ -44,17 +44,17 @@ impl Drop for Child {
     }
 }
 
-/// What a child is told. `None`: this process is no child.
+/// The child's parameter. `None`: this process is no child.
 pub fn word() -> Option<String> {
     std::env::var(WORD).ok()
 }
 
-/// Tells the parent that the child is ready.
+/// Reports to the parent that the child is ready.
 pub fn say_ready(what: impl Display) {
     println!("\n{READY}{what}");
 }
 
-/// Waits until the parent has ended, which is the child's end too.
+/// Waits until the parent has ended. Then the child ends too.
 pub fn wait_for_the_end() {
     let mut left = String::new();
     let _ = std::io::stdin().read_line(&mut left);

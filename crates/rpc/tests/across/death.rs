@@ -1,4 +1,4 @@
-//! Clients and servers that end: each side learns of it, and nothing of them stays.
+//! Clients and servers that end: the other side detects it, and none of their resources stay.
 
 use crate::child::{self, Child};
 use crate::rig::{BLUE, CHANNEL, Fabric, LONG, RED, Rig, wait_for};
@@ -7,7 +7,7 @@ use portcullis_rpc::channel::{AtNode, CallError, Connection, ConnectionError, Co
 use portcullis_rpc::{Boxed, ScopeRef};
 use std::time::{Duration, Instant};
 
-/// Not a test: the program of a child that calls until it is killed.
+/// Runs a child that calls until it is killed. This is not a test.
 #[test]
 fn a_child_that_calls_until_it_is_killed() {
     let Some(address) = child::word() else { return };
@@ -43,7 +43,7 @@ fn a_killed_client_leaves_nothing_and_an_honest_one_goes_on() {
     });
 }
 
-/// Not a test: the program of a child that serves until it is killed.
+/// Runs a child that serves until it is killed. This is not a test.
 #[test]
 fn a_child_that_serves_until_it_is_killed() {
     let Some(fabric) = child::word() else { return };
@@ -111,7 +111,7 @@ fn a_server_outlives_its_node_and_clients_learn_that_it_is_gone() {
         drop(host);
         assert_eq!(connection.call_with_word(ECHO, 1).expect_err("it is gone"), CallError::ServerGone);
         wait_for("the server to notice", || server.counters().connections == 0);
-        // Those of its own machine do not need the node.
+        // Clients of the server's own machine do not need the node.
         check_calls(&mut Connection::open(local).expect("a connection"), 3, 1);
     });
 }
@@ -122,7 +122,7 @@ fn a_connection_lives_on_when_its_permissions_have_ended_many_times() {
         let rig = Rig::with_lifetime(fabric, Duration::from_secs(1), methods);
         let (mut busy, mut idle) = (rig.connect(RED), rig.connect(BLUE));
         let began = Instant::now();
-        // Longer than a permission lives, several times.
+        // The test takes several times the lifetime of a permission.
         while began.elapsed() < Duration::from_millis(2500) {
             check_calls(&mut busy, 3, 1);
         }
@@ -142,7 +142,7 @@ fn who_is_not_let_in_is_told_why_in_time() {
         (at.heap_bytes, at.heap_bytes_max, at.connections_max) = (1 << 20, 1 << 20, 2);
         let rig = Rig::with(fabric, at, methods);
         let soon = ConnectionOptions { within: Duration::from_millis(300), ..ConnectionOptions::default() };
-        // To a tenant that is not admitted the channel is not there.
+        // A tenant that is not admitted cannot find the channel.
         let error = refused(&rig, BLUE, soon);
         assert!(matches!(error, ConnectionError::Silent { .. }), "{error}");
         let patient = ConnectionOptions { within: LONG, ..soon };

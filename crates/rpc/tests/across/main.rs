@@ -1,4 +1,5 @@
-//! Calls between machines: through shared memory and over UDP on this machine, and with `PORTCULLIS_NIC=ibverbs` over its RDMA device.
+//! Calls between machines: through shared memory and over UDP on this machine, and with `PORTCULLIS_NIC=ibverbs` over
+//! its RDMA device.
 
 mod certificates;
 mod child;
@@ -31,7 +32,7 @@ struct Tree {
     right: Boxed<Tree>,
 }
 
-/// A tree of so many levels, whose values count from `first` on.
+/// Builds a tree of `levels` levels, whose values count from `first` on.
 fn grow<R: portcullis_rpc::Room>(room: &R, levels: u32, first: u64) -> Boxed<Tree> {
     if levels == 0 {
         return Boxed::NULL;
@@ -53,7 +54,7 @@ fn sum<S: Source>(source: &S, at: Boxed<Tree>) -> Result<u64, Failure> {
     Ok(value + sum(source, left)? + sum(source, right)?)
 }
 
-/// The numbers from `first` on, `2^levels - 1` of them.
+/// The sum of the numbers from `first` on, `2^levels - 1` of them.
 fn sum_of(levels: u32, first: u64) -> u64 {
     (first..first + (1 << levels) - 1).sum()
 }
@@ -125,7 +126,7 @@ fn check_calls(connection: &mut Connection, levels: u32, first: u64) {
     while !left_most.left.is_null() {
         left_most = *left_most.left.get(there.view()).expect("a child");
     }
-    // What was the right-most of all has the last number.
+    // The tree is mirrored, so its left-most node has the last number.
     assert_eq!(left_most.value, first + (1 << levels) - 2);
     assert_eq!(answer.read::<Tree>().expect("by value").value, first);
 }
@@ -138,7 +139,7 @@ fn a_tree_with_native_pointers_goes_there_and_one_comes_back() {
         for round in 0..50 {
             check_calls(&mut connection, 1 + round % 8, u64::from(round) * 1000);
         }
-        // The same methods from this machine, without the node.
+        // The same methods can be called from this machine, without the node.
         check_calls(&mut Connection::open(rig.local()).expect("a connection"), 8, 5);
         drop(connection);
         rig.assert_empty();
@@ -162,7 +163,7 @@ fn as_many_calls_as_there_are_lines_are_under_way_and_each_has_its_own_answer() 
                 )
             };
             let calls: Vec<_> = (0..64).map(|call| begin(&mut connection, call).expect("room")).collect();
-            // One is taken in any order, so that places in the table are not those of lines.
+            // The calls are waited for in another order, so that slots and lines do not correspond.
             for at in [7, 0, 63].into_iter().chain((0..64).filter(|at| ![7, 0, 63].contains(at))) {
                 let answer = connection.wait(calls[at]).expect("an answer");
                 assert_eq!(answer.word(), word(at as u64));
@@ -190,7 +191,7 @@ fn results_that_were_dropped_make_room_for_others() {
             );
             call.and_then(|call| connection.wait(call))
         };
-        // Ten times as much as there is room for.
+        // The results have ten times the bytes that there is room for.
         for _ in 0..100 {
             let answer = bytes(&mut connection, 100 << 10).expect("room");
             let vector: Vector<u64> = answer.read().expect("a vector");
@@ -208,7 +209,7 @@ fn results_that_were_dropped_make_room_for_others() {
         assert!(matches!(error, CallError::NoRoom(_)), "{error}");
         assert!((5..11).contains(&kept.len()), "{}", kept.len());
         kept.clear();
-        // Eight of them with each call.
+        // Each call gives back eight of the results.
         (0..2).for_each(|word| drop(connection.call_with_word(ECHO, word).expect("an answer")));
         bytes(&mut connection, 900 << 10).expect("room again, in one piece");
     });
@@ -233,7 +234,7 @@ fn what_is_too_long_is_an_error_that_says_so() {
         let long = Boxed::new(&scope, Vector::new(&scope, &[1_u64; 1100]).expect("room")).expect("room");
         let error = connection.call(SUM, &scope, long).expect_err("too long");
         assert_eq!(error, CallError::ArgumentsTooLong);
-        // Of another connection: there is no such scope in this one.
+        // The scope belongs to another connection, and does not exist in this one.
         let other = rig.connect(RED);
         let foreign = other.scope(4096).expect("room");
         let root = grow(&foreign, 1, 1);
@@ -260,7 +261,7 @@ fn errors_of_methods_come_back_with_their_texts() {
     });
 }
 
-/// A method that waits for its gate to open, and says when it has begun.
+/// Returns a method that waits for its gate to open, and reports when it has begun.
 fn gated() -> (impl Fn(Copied<'_, u64>, &mut Reply<'_>) -> Result<(), Failure>, Gate) {
     let (begun, begins) = mpsc::channel();
     let is_open = Arc::new(AtomicBool::new(false));
@@ -305,11 +306,11 @@ fn a_deadline_passes_here_and_there() {
             let (scope, root) = (portcullis_rpc::ScopeRef::default(), Boxed::<u64>::NULL);
             connection.begin(method, scope, root, 1, within).expect("it begins")
         };
-        // The method is told how long its caller waits, by its own clock.
+        // The method reads how long its caller waits, by its own clock.
         let call = begin(&mut connection, 20, Some(LONG));
         let left = connection.wait(call).expect("in time").word();
         assert!(left > 0 && left <= u64::try_from(LONG.as_millis()).expect("short"), "{left}");
-        // Each exchange can tell more of the server's clock.
+        // Each exchange can improve the estimate of the server's clock.
         for word in 0..100 {
             assert_eq!(connection.call_with_word(ECHO, word).expect("an answer").word(), word);
         }
@@ -317,7 +318,7 @@ fn a_deadline_passes_here_and_there() {
         gate.begins.recv_timeout(LONG).expect("it has begun");
         let late = begin(&mut connection, 20, Some(Duration::from_millis(30)));
         assert_eq!(connection.wait(late).expect_err("the thread is busy"), CallError::Late);
-        // By what the client knows of the server's clock it is over there too.
+        // By the client's estimate of the server's clock, the deadline has passed there too.
         gate.open();
         connection.wait(first).expect("it has no deadline");
         check_calls(&mut connection, 3, 1);
@@ -339,9 +340,10 @@ fn a_call_that_was_cancelled_before_it_began_does_not_begin() {
         gate.begins.recv_timeout(LONG).expect("it has begun");
         let (second, third) = (begin(&mut connection, WAIT, 2), begin(&mut connection, ECHO, 3));
         connection.cancel(second);
-        // What has begun goes on.
+        // A call that has begun continues.
         connection.cancel(first);
-        // A call behind it has come when its cancellation has: the fabric may carry it later than the call itself.
+        // If a later call has arrived, the cancellation has arrived too: the fabric may carry it later than the
+        // cancelled call itself.
         let settle = std::time::Instant::now();
         wait_for("the cancellation to be carried", || {
             connection.has_ended(third);
@@ -365,7 +367,7 @@ fn a_value_goes_from_one_kind_of_connection_to_another_and_back() {
         let there = near.scope(64 << 10).expect("room");
         let copy = copy_from(&here, tree, &there).expect("room");
         assert_eq!(near.call(SUM, &there, copy).expect("a sum").word(), sum_of(6, 1));
-        // What the far server has made goes to the near one, out of the far connection's copy of it.
+        // The result of the far server is passed to the near one, out of the far connection's copy of it.
         let call = far.begin(MIRROR, here.reference(), tree, 64 << 10, None).expect("it begins");
         let answer = far.wait(call).expect("a tree");
         let made = far.look::<Tree>(&answer).expect("a result");
@@ -374,7 +376,7 @@ fn a_value_goes_from_one_kind_of_connection_to_another_and_back() {
         let call = near.begin(MIRROR, next.reference(), copy, 64 << 10, None).expect("it begins");
         let answer = near.wait(call).expect("a tree");
         let made = near.look::<Tree>(&answer).expect("a result");
-        // And back, mirrored twice.
+        // The tree is passed back, after it was mirrored twice.
         let last = far.scope(64 << 10).expect("room");
         let copy = copy_from(made.view(), made.root(), &last).expect("room");
         assert_eq!(sum(&last, copy).expect("a tree"), sum(&here, tree).expect("a tree"));

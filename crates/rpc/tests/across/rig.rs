@@ -10,7 +10,7 @@ pub const RED: &str = "red";
 pub const BLUE: &str = "blue";
 pub const CHANNEL: &str = "library";
 
-/// How long a test waits for anything that must happen before the test fails. No successful test waits that long.
+/// How long a test waits for a condition before it fails. No successful test waits that long.
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// How a client reaches the node.
@@ -21,7 +21,7 @@ pub enum Fabric {
     Rdma,
 }
 
-/// Those that this machine has: with `PORTCULLIS_NIC=ibverbs` the RDMA device alone.
+/// The fabrics that this machine has: with `PORTCULLIS_NIC=ibverbs` the RDMA device alone.
 pub fn fabrics() -> Vec<Fabric> {
     match std::env::var("PORTCULLIS_NIC").as_deref() {
         Ok("ibverbs") => vec![Fabric::Rdma],
@@ -32,7 +32,7 @@ pub fn fabrics() -> Vec<Fabric> {
 
 pub struct Rig {
     pub fabric: Fabric,
-    // The server uses the node's memory, and goes first.
+    // The server uses the node's memory, and is dropped first.
     pub server: Server,
     pub host: Host,
     pub folder: tempfile::TempDir,
@@ -66,7 +66,8 @@ fn host(fabric: Fabric, folder: &std::path::Path, node: NodeConfig) -> Host {
             config.udp = Some(UdpConfig { listen: vec![listen(RED), listen(BLUE)], ..UdpConfig::default() });
         }
         Fabric::Rdma => {
-            // The device may be Soft-RoCE, whose windows do not check the range. These tests do not rest on it.
+            // The device may be Soft-RoCE, whose windows do not check the range. These tests do not depend on that
+            // check.
             let allow_unenforced = vec![Guarantee::WindowRange, Guarantee::Type2Range];
             let listen = vec![listen(RED), listen(BLUE)];
             config.rdma = Some(RdmaConfig { listen, allow_unenforced, ..RdmaConfig::default() });
@@ -80,7 +81,7 @@ impl Rig {
         Self::with(fabric, at_node(), methods)
     }
 
-    /// On a node whose permissions live for so long at most.
+    /// Starts a node whose permissions live for `longest` at most.
     pub fn with_lifetime(
         fabric: Fabric,
         longest: Duration,
@@ -101,12 +102,12 @@ impl Rig {
         Self { fabric, server, host, folder }
     }
 
-    /// Where a client of this machine connects without the node.
+    /// The path at which a client of this machine connects without the node.
     pub fn local(&self) -> PathBuf {
         self.folder.path().join("local.sock")
     }
 
-    /// Where a tenant's clients reach the node.
+    /// The address at which a tenant's clients connect to the node.
     pub fn node(&self, tenant: &str) -> String {
         let place = [RED, BLUE].iter().position(|it| *it == tenant).expect("a tenant of this rig");
         match self.fabric {
@@ -129,12 +130,12 @@ impl Rig {
         Connection::open_with(self.address(tenant), options).expect("a connection")
     }
 
-    /// Waits until the server has so many connections.
+    /// Waits until the server has `count` connections.
     pub fn wait_for_connections(&self, count: u64) {
         wait_for("connections to come or go", || self.server.counters().connections == count);
     }
 
-    /// Waits until the channel has no mailboxes, and nobody else anything.
+    /// Waits until the channel has no mailboxes, and no tenant holds anything.
     pub fn assert_empty(&self) {
         self.wait_for_connections(0);
         wait_for("the node to be empty", || {
@@ -144,7 +145,7 @@ impl Rig {
     }
 }
 
-/// Waits for a condition. Panics when that takes far too long.
+/// Waits for a condition. Panics if that takes far too long.
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {

@@ -1,4 +1,4 @@
-//! A client's side of a mailbox: what it sends from the ring of its end, and brings there.
+//! A client's side of a mailbox: it sends requests from the ring of its end, and copies replies into that ring.
 
 use super::incoming::Incoming;
 use super::mailbox::{CANCELS_AT, CLOCK_AT, Places, REQUEST_BYTES};
@@ -14,23 +14,23 @@ use portcullis::{Clock, Error, ObjectRef, Session};
 use portcullis_memory::{Bytes, Mapping};
 use std::time::{Duration, Instant};
 
-/// The shortest pause that a thread sleeps for: a sleep takes that long at least.
+/// The shortest pause that a thread sleeps for: a shorter sleep takes that long too.
 const SLEEP_MIN: Duration = Duration::from_micros(60);
 
-/// What a client has on its own machine.
+/// State of a connection on the client's own machine.
 #[derive(Debug)]
 pub(super) struct Local {
     pub arguments: Heap,
     pub results: Heap,
-    /// The longest result that is fetched.
+    /// The longest result that is fetched, in bytes.
     pub results_max: u64,
     /// The client's end writes requests here, and reads replies.
     pub ring: Mapping,
-    /// Results' scopes that the client has no more use for.
+    /// Scopes of results that the client does not need any more.
     pub returned: Returned,
 }
 
-/// What a client was given.
+/// The mailbox that the server has given to a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mailbox {
     pub object: ObjectRef,
@@ -53,7 +53,7 @@ pub(super) struct ClientMailbox {
 }
 
 impl ClientMailbox {
-    /// Takes hold of a mailbox.
+    /// Acquires the permissions over a mailbox.
     ///
     /// # Errors
     /// The node refuses.
@@ -79,7 +79,7 @@ impl ClientMailbox {
         })
     }
 
-    /// Does what may fail. A failure is the connection's end: what has become of its requests is not known then.
+    /// Runs an action that may fail. A failure ends the connection: the state of its requests is unknown then.
     fn attempt<T: Default>(&mut self, action: impl FnOnce(&mut Self) -> Result<T, Error>) -> T {
         if self.is_gone {
             return T::default();
@@ -95,7 +95,7 @@ impl ClientMailbox {
         outgoing.go_on(session, permissions, &local.arguments)
     }
 
-    /// Has permissions that live for some time to come.
+    /// Renews the permissions that are due, so that they stay alive for some time.
     fn renew(&mut self) -> Result<(), Error> {
         self.permissions.renew_reading(&mut self.session)?;
         if self.permissions.is_writing_due(self.session.now()) {
@@ -115,11 +115,11 @@ impl ClientMailbox {
         self.renew()?;
         let [head, words @ ..]: [u64; 7] = self.local.ring.load_words(place);
         let line = RequestLine::read(u32::try_from(head >> 32).unwrap_or(0), words);
-        // Zero says that there is none.
+        // Zero stands for no deadline.
         let deadline =
             if line.deadline == 0 { 0 } else { self.incoming.clock().of(line.deadline, now()).max(1) };
         let line = RequestLine { deadline, ..line };
-        // What is no scope of the heap the server does not find there either.
+        // A scope that is not in the heap is not sent: the server does not find it there either.
         let offset = self.places.arguments.offset(scope.address, scope.length).filter(|_| scope.length > 0);
         offset.into_iter().for_each(|offset| self.outgoing.add_arguments(offset, scope.length));
         let mut returned = [0; RETURNED_MAX];
@@ -171,7 +171,7 @@ impl ClientMailbox {
     }
 }
 
-/// What a carrier does.
+/// The operations of a carrier.
 impl ClientMailbox {
     pub fn send(&mut self, place: u64, scope: ScopeRef) {
         self.attempt(|it| it.send_line(place, scope));
@@ -195,14 +195,15 @@ impl ClientMailbox {
         self.attempt(|it| it.wait_for(most));
     }
 
-    /// Whether something was begun that does not arrive unless this goes on with it.
+    /// Whether a write has begun that does not arrive unless the client continues it.
     pub fn needs_help(&mut self) -> bool {
         !self.is_gone
             && (self.outgoing.has_waiting()
                 || !(self.outgoing.is_empty() || self.session.client().keeps_order()))
     }
 
-    /// Goes on with what was begun, and keeps the permissions alive. Returns how long they can do without.
+    /// Continues the writes that have begun, and keeps the permissions alive. Returns the time after which they must be
+    /// renewed. `None`: the connection has ended.
     pub fn tend(&mut self) -> Option<Duration> {
         self.attempt(|it| {
             it.renew()?;

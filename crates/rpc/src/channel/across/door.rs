@@ -1,5 +1,5 @@
-//! How clients of other machines come to have a connection: a thread of the server looks for their hellos on a node, makes a mailbox
-//! for each, and takes it back when its client has gone.
+//! Admission of clients of other machines: a thread of the server searches a node for their hellos, makes a mailbox for
+//! each, and frees the mailbox when its client has left.
 
 use super::mailbox::{HELLO_BYTES, Hello, NAME, Places, REPLIES_AT, TERMS_BYTES, Terms};
 use super::permissions::{acquire, allocate};
@@ -23,43 +23,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two looks for clients.
+/// Pause between two searches for clients.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long a client may take to take hold of its mailbox.
+/// The time within which a client must acquire its mailbox.
 const COMES_WITHIN: Duration = Duration::from_secs(3);
-/// Between two looks whether a client is still there.
+/// Pause between two checks whether a client still holds its mailbox.
 const LOOK_AFTER_EVERY: Duration = Duration::from_millis(100);
-/// How long this thread holds what it acquires for a moment.
+/// Lifetime of permissions that this thread needs only for a moment.
 const FOR_A_MOMENT: Lifetime = Lifetime::seconds(1);
-/// How long the node keeps a mailbox when it has lost the server's session: threads that still write there hear of it before.
+/// How long the node keeps a mailbox after it has lost the server's session: threads that still write there detect the
+/// loss earlier.
 const KEPT_FOR: Lifetime = Lifetime::seconds(60);
-/// Places that are tried for a heap.
+/// Number of places that are tried for a heap.
 const PLACES_MAX: u32 = 16;
 
-/// How a channel is at a node, for clients of other machines.
+/// Options of a channel at a node, for clients of other machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AtNode {
     channel: String,
     tenants: Vec<String>,
-    /// Bytes of a connection's heap, if its client does not ask for others. Half of them are for arguments, and half for results. The
-    /// node lends the channel so much of its pool for each connection. Results that a client has dropped make room when its next calls
-    /// come, each of which names eight of them.
+    /// Bytes of a connection's heap, if its client does not request another size. Half of them are for arguments, and
+    /// half for results. The node lends the channel that much of its pool for each connection. Results that a client
+    /// has dropped are freed when its next requests arrive, each of which names up to eight of them.
     pub heap_bytes: u64,
-    /// The most bytes that a client may ask for.
+    /// The most bytes that a client may request.
     pub heap_bytes_max: u64,
-    /// The most connections that a tenant has.
+    /// The most connections that a tenant may have.
     pub connections_max: usize,
 }
 
 impl AtNode {
-    /// Under this name, which is that of the channel's tenant on the node: no client has it.
+    /// Options for a channel of this name, which is that of the channel's tenant on the node: no client is this tenant.
     #[must_use]
     pub fn channel(name: &str) -> Self {
         let (channel, tenants) = (name.to_owned(), Vec::new());
         Self { channel, tenants, heap_bytes: 2 << 20, heap_bytes_max: 64 << 20, connections_max: 64 }
     }
 
-    /// Lets clients of another tenant of the node connect. Clients of one tenant can reach each other's connections.
+    /// Lets clients of another tenant of the node connect. Clients of one tenant can access each other's connections.
     #[must_use]
     pub fn admit(mut self, tenant: &str) -> Self {
         self.tenants.push(tenant.to_owned());
@@ -67,14 +68,14 @@ impl AtNode {
     }
 }
 
-/// A channel cannot be at a node.
+/// Error of adding a channel to a node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// The channel is its own client.
+    /// The channel admits itself as a client.
     #[error("the channel {0:?} cannot admit itself: clients are other tenants of the node")]
     Itself(String),
-    /// A name is none that a tenant can have.
+    /// A name is no valid name of a tenant.
     #[error(transparent)]
     Name(#[from] portcullis::BadName),
     /// The node refuses the channel, or has ended.
@@ -96,7 +97,7 @@ impl Coded for NodeError {
     }
 }
 
-/// What a channel has of a node before it starts.
+/// A channel's resources on a node before the channel starts.
 #[derive(Debug)]
 pub(in crate::channel) struct NodeDoor {
     at: AtNode,
@@ -105,12 +106,14 @@ pub(in crate::channel) struct NodeDoor {
 }
 
 impl Channel {
-    /// Serves clients of other machines too, over a node that this process runs: at its addresses, with the channel's name behind a
-    /// `#` ([`ChannelAddress`](super::ChannelAddress)). Each connection has a piece of the node's pool.
+    /// Serves clients of other machines too, over a node that this process runs. They connect to an address of the
+    /// node, with the channel's name behind a `#` ([`ChannelAddress`](super::ChannelAddress)). Each connection has a
+    /// piece of the node's pool.
     ///
-    /// Methods are the same for all clients, but for [`one_shot`](Channel::one_shot) ones, which have no callers of other machines, and
-    /// there is no [`shared_heap`](Channel::shared_heap) for these. What a method of a client on another machine reads
-    /// ([`Trusted`](crate::channel::Trusted)) is the client's half of the heap, as it was when the client sent it.
+    /// Methods are the same for all clients, with two exceptions: [`one_shot`](Channel::one_shot) methods have no
+    /// callers on other machines, and these clients have no [`shared_heap`](Channel::shared_heap). A
+    /// [`Trusted`](crate::channel::Trusted) method of such a client reads the client's half of the heap, as it was when
+    /// the client sent it.
     ///
     /// ```
     /// use portcullis::host::{Host, HostConfig, Listen};
@@ -138,7 +141,7 @@ impl Channel {
     /// ```
     ///
     /// # Errors
-    /// The channel admits itself, a name is none, or the node refuses.
+    /// The channel admits itself, a name is invalid, or the node refuses.
     pub fn at_node(mut self, node: &Host, at: AtNode) -> Result<Self, NodeError> {
         if at.tenants.contains(&at.channel) {
             return Err(NodeError::Itself(at.channel));
@@ -157,25 +160,26 @@ struct Given {
     tenant: usize,
     name: DirectoryName,
     object: ObjectRef,
-    /// Whether it is a client's mailbox, and the client's number.
+    /// The client's number, if this is a client's mailbox.
     client: Option<u64>,
-    /// When it is looked at again whether somebody holds it.
+    /// Time of the next check whether a client holds the object.
     look_at: Instant,
-    /// The connection's thread has this too, for as long as it uses the memory.
+    /// Token that the connection's thread also holds, for as long as it uses the memory.
     lent: Arc<()>,
 }
 
-/// The door of a channel at a node.
+/// Admission to a channel at a node.
 #[derive(Debug)]
 pub(in crate::channel) struct Door {
     ends: Option<Sender<()>>,
     thread: Option<JoinHandle<Keeper>>,
-    /// What the thread had, when it has ended. Only one thread at a time can use a session, and several can have a server.
+    /// State of the thread, after it has ended. Only one thread at a time can use a session, but several can have a
+    /// server.
     keeper: Mutex<Option<Keeper>>,
 }
 
 impl Door {
-    /// Opens it.
+    /// Starts the thread.
     pub fn start(node: NodeDoor, lanes: Lanes) -> std::io::Result<Self> {
         let NodeDoor { at, session, memory } = node;
         let keeper =
@@ -186,7 +190,7 @@ impl Door {
         Ok(Self { ends: Some(ends), thread: Some(thread), keeper: Mutex::default() })
     }
 
-    /// Closes it: the node refuses the clients from here on. Their connections' threads still have their memory.
+    /// Ends the thread: from here on the node refuses the clients. The connections' threads still have their memory.
     pub fn close(&mut self) {
         self.ends = None;
         if let Some(thread) = self.thread.take() {
@@ -198,7 +202,7 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         self.close();
-        // The connections' threads have ended.
+        // The connections' threads have ended, so their memory can be freed.
         let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(Keeper { session, left, .. }) = keeper {
             for given in left.drain(..) {
@@ -208,7 +212,7 @@ impl Drop for Door {
     }
 }
 
-/// What looks after the clients of a channel at a node.
+/// State of the thread that serves the clients of a channel at a node.
 #[derive(Debug)]
 struct Keeper {
     at: AtNode,
@@ -218,7 +222,7 @@ struct Keeper {
     /// Hellos that were answered, by tenant.
     seen: HashSet<(usize, DirectoryName)>,
     given: Vec<Given>,
-    /// Those whose clients have gone: their memory goes when their threads have let go of it.
+    /// Mailboxes whose clients have left: their memory is freed when no thread uses it any more.
     left: Vec<Given>,
 }
 
@@ -230,15 +234,17 @@ impl Keeper {
                 break;
             }
         }
-        // First the clients' permissions, so that each client learns of it.
+        // The clients' permissions are ended first, so that each client detects the end.
         for given in std::mem::take(&mut self.given) {
             self.end(given);
         }
         self
     }
 
+    /// Runs one round of the thread.
+    ///
     /// # Errors
-    /// The node is gone.
+    /// The node has ended.
     fn turn(&mut self) -> Result<(), Error> {
         for tenant in 0..self.at.tenants.len() {
             self.look_for_hellos(tenant)?;
@@ -264,7 +270,7 @@ impl Keeper {
     }
 
     fn answer(&mut self, tenant: usize, hello: Entry) -> Result<(), Error> {
-        // A client that does not let its hello be read at once has itself to blame.
+        // A client has to let its hello be read at once. Otherwise it gets no answer, by its own fault.
         let ask = Acquire::object(hello.object).part(0, HELLO_BYTES as u64).read_only().shared();
         let permission = acquire(&mut self.session, ask.wait(Lifetime(0)).lifetime(FOR_A_MOMENT))?;
         let mut bytes = [0; HELLO_BYTES];
@@ -291,7 +297,7 @@ impl Keeper {
         self.session.share(name, tenant, Rights::READ | Rights::WRITE)
     }
 
-    /// Memory of the channel's, which is zeros.
+    /// Allocates memory of the channel, which is zeros.
     fn allocate(&mut self, bytes: u64) -> Result<(Permission, Mapping), Error> {
         let ask = Allocate::bytes(bytes).aligned(PAGE_BYTES).lifetime(FOR_A_MOMENT);
         let permission = match allocate(&mut self.session, ask.keep_for(KEPT_FOR)) {
@@ -299,12 +305,12 @@ impl Keeper {
             other => other?,
         };
         let memory = self.memory.bytes(permission.address(), bytes).ok_or(Error::NodeGone)?;
-        // Another client may have had it.
+        // Another client may have had this memory.
         memory.zero(0, bytes);
         Ok((permission, memory))
     }
 
-    /// Makes a mailbox, and has one of the server's threads serve it.
+    /// Makes a mailbox, and assigns it to one of the server's threads.
     fn make(&mut self, tenant: usize, heap_bytes: u64) -> Result<(ObjectRef, Option<u64>, Arc<()>), Reason> {
         let (places, view) = self.find_places(tenant, heap_bytes)?;
         let (permission, memory) = self.allocate(places.bytes())?;
@@ -338,7 +344,7 @@ impl Keeper {
         let half = (wanted / 2).max(HEAP_BYTES_MIN).next_multiple_of(PAGE_BYTES);
         for _ in 0..PLACES_MAX {
             let (arguments, view, _) = find_place(half, None)?;
-            // Results lie there at the client only.
+            // Results lie at these addresses only at the client.
             if let Ok(results) = HeapPlace::new(arguments.end(), half) {
                 return Ok((Places { arguments, results }, view));
             }
@@ -369,22 +375,22 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether a client holds the terms of its mailbox: then nobody else can have them.
+    /// Whether a client holds the terms of its mailbox: then no other holder can have them.
     fn is_held(&mut self, object: ObjectRef) -> Result<bool, Error> {
         let ask = Acquire::object(object).part(0, REPLIES_AT).wait(Lifetime(0)).lifetime(FOR_A_MOMENT);
         match acquire(&mut self.session, ask) {
             Ok(permission) => {
-                // It ends by itself if not.
+                // If revoking fails, the permission ends by itself.
                 let _ = self.session.revoke(permission);
                 Ok(false)
             }
             Err(Error::Refused(Refusal::Conflict)) => Ok(true),
-            // It was not found out.
+            // It is unknown whether the client holds them.
             Err(error) => unless_over(error).map(|()| true),
         }
     }
 
-    /// Ends a connection, or takes a refusal back. What its client holds of it ends here.
+    /// Ends a connection, or takes a refusal back. The client's permissions over it end here.
     fn end(&mut self, given: Given) {
         let _ = self.session.unpublish(given.name.as_str());
         if let Some(client) = given.client {
@@ -394,7 +400,7 @@ impl Keeper {
     }
 }
 
-/// What one client's errors are: no reason to end.
+/// Ignores the errors of one client: they are no reason to end.
 fn unless_over(error: Error) -> Result<(), Error> {
     if matches!(error, Error::NodeGone | Error::SessionLost | Error::Barred) { Err(error) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! What a client reads from its mailbox: the lines of replies, and then the results that they name.
+//! A client's reads from its mailbox: the lines of replies, and then the results that they name.
 
 use super::mailbox::{Places, REPLIES_AT, REPLY_BYTES, RESULTS_AT};
 use super::permissions::Permissions;
@@ -15,29 +15,29 @@ use zerocopy::FromBytes;
 
 /// The most bytes that one operation reads.
 const PIECE_BYTES: u32 = 256 << 10;
-/// Replies that one operation reads.
+/// Number of replies that one operation reads.
 const LINES_MAX: u64 = 16;
-/// Between two looks for a reply passes this part of the time that has been waited: so there are few of them, and none comes much too
-/// late. And at most so long.
+/// Pause between two reads for a reply, as a part of the time that the client has waited, with a maximum: so there are
+/// few reads, and no reply is read much too late.
 const PAUSE_PART: u32 = 8;
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
-/// A reply whose result is not here yet.
+/// A reply whose result has not been fetched completely yet.
 #[derive(Debug)]
 struct Arrived {
     line: ReplyLine,
-    /// Pieces that are not asked for yet: an offset in the heap, and bytes.
+    /// Pieces that are not requested yet: an offset in the heap, and a number of bytes.
     left: VecDeque<(u64, u32)>,
-    /// Those that were, with their offsets.
+    /// Reads of pieces that are under way, with the pieces' offsets.
     under_way: VecDeque<(Operation, u64)>,
 }
 
-/// An operation whose outcome was taken by who waited for it.
+/// The outcome of an operation, if it was taken while waiting for the operation.
 #[derive(Debug, Default)]
 struct Ended(Option<(Operation, Outcome<ArenaMemory>)>);
 
 impl Ended {
-    /// What has come of an operation, if it has ended.
+    /// Returns the outcome of an operation, if it has ended.
     fn take(&mut self, session: &mut Session, operation: Operation) -> Option<Outcome<ArenaMemory>> {
         match self.0.take_if(|(ended, _)| *ended == operation) {
             Some((_, outcome)) => Some(outcome),
@@ -46,21 +46,21 @@ impl Ended {
     }
 }
 
-/// Looks for replies, one after another, and fetches their results.
+/// Reads replies, one after another, and fetches their results.
 #[derive(Debug)]
 pub(super) struct Incoming {
     places: Places,
     results_max: u64,
-    /// The next reply that was not seen.
+    /// The turn of the next reply that has not been read.
     turn: Turn,
     look: Option<Operation>,
-    /// What was waited for, and what came of it.
+    /// The operation that was waited for, and its outcome.
     ended: Ended,
     arrived: VecDeque<Arrived>,
-    /// Replies that are still to come.
+    /// Number of replies that have not been received yet.
     awaited: u64,
     clock: ServerClock,
-    /// Since when nothing has come, and until when nothing is looked for.
+    /// `since`: the time since which no reply has been received. `next`: the time of the next read.
     since: Instant,
     next: Instant,
 }
@@ -82,30 +82,30 @@ impl Incoming {
         }
     }
 
-    /// One more reply is to come.
+    /// Counts one more reply to wait for.
     pub fn await_one(&mut self, now: Instant) {
         self.awaited += 1;
         (self.since, self.next) = (now, now);
     }
 
-    /// What is known of the server's clock.
+    /// The estimate of the server's clock.
     pub fn clock(&self) -> ServerClock {
         self.clock
     }
 
-    /// What is to be waited for: an operation, or a moment. `None`: nothing.
+    /// The event that must be waited for: an operation or a point in time. `None`: there is nothing to wait for.
     pub fn next(&self) -> Option<Result<Operation, Instant>> {
         let fetch = self.arrived.front().and_then(|it| it.under_way.front());
         let operation = fetch.map(|it| it.0).or(self.look);
         operation.map(Ok).or((self.awaited > 0).then_some(Err(self.next)))
     }
 
-    /// Takes note of what has come of an operation that was waited for.
+    /// Records the outcome of an operation that was waited for.
     pub fn has_ended(&mut self, operation: Operation, outcome: Outcome<ArenaMemory>) {
         self.ended.0 = Some((operation, outcome));
     }
 
-    /// Goes on. Returns a reply that has come with its result, which is in `heap`.
+    /// Continues reading. Returns a reply that has been received with its result, which is in `heap`.
     ///
     /// # Errors
     /// An operation has failed.
@@ -133,7 +133,7 @@ impl Incoming {
         Ok(self.arrived.pop_front_if(|_| is_here).map(|it| it.line))
     }
 
-    /// Takes in what a look has brought.
+    /// Processes the lines that were read.
     fn hear(&mut self, bytes: &Buffer<ArenaMemory>, now: Instant) {
         let bytes = bytes.bytes();
         let mut is_first = true;
@@ -168,7 +168,8 @@ impl Incoming {
         begin_read(session, permissions, REPLIES_AT + index * REPLY_BYTES, length)
     }
 
-    /// What is fetched of a result. What is none, or too long, is not fetched: who asks for it is told.
+    /// The pieces of a result that are fetched. A result outside the heap, or too long, is not fetched: a caller that
+    /// reads it gets an error.
     fn pieces(&self, scope: ScopeRef) -> VecDeque<(u64, u32)> {
         let ScopeRef { address, length } = scope;
         let offset = self.places.results.offset(address, length).filter(|_| length <= self.results_max);
@@ -203,7 +204,7 @@ impl Arrived {
     }
 }
 
-/// `None`: there will be room for it when others have ended.
+/// Begins a read. `None`: there is no room for it until other operations have ended.
 fn begin_read(
     session: &mut Session,
     permissions: &Permissions,

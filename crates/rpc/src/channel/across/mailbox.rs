@@ -1,34 +1,36 @@
-//! What lies where in a connection's mailbox: an object of the node, of which the client writes one part and reads the other.
+//! The layout of a connection's mailbox: an object of the node. The client writes one part of it and reads the other.
 //!
 //! ```text
 //! terms | replies | results          the server writes, the client reads
 //! requests | cancels | arguments     the client writes, the server reads
 //! ```
 //!
-//! Numbers are in the machine's byte order, as in a heap: both ends have the same, or the terms' first word says that they do not.
+//! Numbers are in the machine's byte order, as in a heap. Both ends have the same order, or the terms' first word shows
+//! the difference.
 
 use super::sealed::{REPLY_WORDS, REQUEST_WORDS};
 use crate::channel::ends::DEPTH;
 use crate::heap::{HeapError, HeapPlace, PAGE_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// What terms and hellos begin with: «prcmail», and the version of all that is here.
+/// The first word of terms and hellos: «prcmail», and the version of the whole layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"prcmail1");
-/// Letters of a refusal.
+/// Maximal number of bytes of a refusal's text.
 const REASON_MAX: usize = 200;
 
 /// Bytes of a request.
 pub(super) const REQUEST_BYTES: u64 = 8 * REQUEST_WORDS as u64;
 /// Bytes of a reply.
 pub(super) const REPLY_BYTES: u64 = 8 * REPLY_WORDS as u64;
-/// Bytes of the page with the terms. Who holds a permission over it is there.
+/// Bytes of the page with the terms. A client that holds a permission over it is present.
 pub(super) const TERMS_BYTES: u64 = PAGE_BYTES;
-/// Where the server's clock is in the terms, which the server tells again and again.
+/// Offset of the server's clock in the terms, which the server updates again and again.
 pub(super) const CLOCK_AT: u64 = 16;
-/// Where the replies are in the part that the client reads, and where the results are behind them.
+/// Offset of the replies in the part that the client reads, and of the results behind them.
 pub(super) const REPLIES_AT: u64 = TERMS_BYTES;
 pub(super) const RESULTS_AT: u64 = REPLIES_AT + REPLY_BYTES * DEPTH as u64;
-/// Where the cancelled calls are in the part that the client writes: a word for each line of the requests, which come first.
+/// Offset of the cancelled calls in the part that the client writes: a word for each line of the requests, which are
+/// before them.
 pub(super) const CANCELS_AT: u64 = REQUEST_BYTES * DEPTH as u64;
 pub(super) const ARGUMENTS_AT: u64 = (CANCELS_AT + 8 * DEPTH as u64).next_multiple_of(PAGE_BYTES);
 
@@ -36,7 +38,7 @@ const _: () = assert!(std::mem::offset_of!(TermsLayout, now) as u64 == CLOCK_AT)
 const _: () =
     assert!(RESULTS_AT.is_multiple_of(PAGE_BYTES) && size_of::<TermsLayout>() as u64 <= TERMS_BYTES);
 
-/// Where a connection's heap lies, and so how large its mailbox is.
+/// The addresses of a connection's heap, which determine the size of its mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Places {
     /// The half that the client allocates.
@@ -46,28 +48,28 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// The part of the mailbox that the client reads: where it begins, and its bytes.
+    /// The part of the mailbox that the client reads: its offset, and its bytes.
     pub fn read_part(self) -> (u64, u64) {
         (0, RESULTS_AT + self.results.length)
     }
 
-    /// The part that it writes.
+    /// The part of the mailbox that the client writes: its offset, and its bytes.
     pub fn written_part(self) -> (u64, u64) {
         let (_, before) = self.read_part();
         (before, ARGUMENTS_AT + self.arguments.length)
     }
 
-    /// Bytes of the mailbox.
+    /// Total bytes of the mailbox.
     pub fn bytes(self) -> u64 {
         let (start, length) = self.written_part();
         start + length
     }
 }
 
-/// What a server answers a hello with.
+/// A server's answer to a hello.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Terms {
-    /// The mailbox is this object. The server's clock said this when the hello had come.
+    /// The mailbox is this object. The number is the time of the server's clock when the hello was received.
     Welcome(Places, u64),
     Refused(String),
 }
@@ -107,10 +109,10 @@ impl Terms {
         zerocopy::transmute!(layout)
     }
 
-    /// `None`: the server is of another version.
+    /// Decodes terms. `None`: the server is of another version.
     ///
     /// # Errors
-    /// The places are none that a heap can have.
+    /// No heap can have the places.
     pub fn parse(bytes: &[u8; TERMS_READ]) -> Option<Result<Self, HeapError>> {
         let layout: TermsLayout = zerocopy::transmute!(*bytes);
         if layout.magic != MAGIC {
@@ -127,16 +129,16 @@ impl Terms {
     }
 }
 
-/// What a client wants.
+/// A client's request for a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hello {
-    /// Bytes of both halves of the heap. Zero: what the server gives.
+    /// Bytes of both halves of the heap together. Zero: the server's default.
     pub heap_bytes: u64,
 }
 
 /// Bytes of a hello.
 pub(super) const HELLO_BYTES: usize = 16;
-/// What the names of hellos and of mailboxes begin with.
+/// The prefix of the names of hellos and of mailboxes.
 pub(super) const NAME: &str = "call ";
 
 impl Hello {

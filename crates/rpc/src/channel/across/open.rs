@@ -1,4 +1,4 @@
-//! How a client comes to have a connection over a node.
+//! How a client makes a connection over a node.
 
 use super::client::{ClientMailbox, Local, Mailbox};
 use super::mailbox::{HELLO_BYTES, Hello, NAME, TERMS_BYTES, TERMS_READ, Terms};
@@ -18,19 +18,19 @@ use portcullis_memory::{Mapping, PrivateView};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// Hellos of a client that has something else at the places that it is given.
+/// Number of hellos that a client sends while other memory lies at the places that it is given.
 const HELLOS_MAX: u32 = 16;
-/// Between two looks for the answer to a hello: from the first on they become longer.
+/// Pauses between two looks for the answer to a hello: the first one, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
 impl Connection {
     /// Connects to a channel at a node, with a client's certificates or other options for its sessions.
     ///
-    /// [`open`](Self::open) with the address as text does the same without.
+    /// [`open`](Self::open) with the address as text does the same without such options.
     ///
     /// # Errors
-    /// There is no such node or channel, or it does not let the client in.
+    /// There is no such node or channel, or the channel does not admit the client.
     pub fn open_at(
         address: &ChannelAddress,
         session: &SessionOptions,
@@ -42,7 +42,7 @@ impl Connection {
         for _ in 0..HELLOS_MAX {
             let mailbox = ask(&mut session, address, options, until)?;
             let places = mailbox.places;
-            // Methods' results lie there when they are looked at.
+            // Copies of methods' results lie there when they are read.
             let Ok(view) = PrivateView::at(places.results.address, places.results.length) else {
                 continue;
             };
@@ -66,7 +66,7 @@ fn silent(address: &ChannelAddress, options: ConnectionOptions) -> ConnectionErr
     ConnectionError::Silent { path: address.to_string().into(), within: options.within }
 }
 
-/// Says hello, and waits for what the server answers.
+/// Publishes a hello, and waits for the server's answer.
 pub(super) fn ask(
     session: &mut Session,
     address: &ChannelAddress,
@@ -94,7 +94,7 @@ pub(super) fn ask(
     let reading = acquire(session, ask)?;
     let mut terms = [0; TERMS_READ];
     session.read(&reading, 0, &mut terms)?;
-    // It has been answered, and may have ended by itself meanwhile.
+    // The hello has been answered, and may have ended by itself meanwhile.
     let _ = session.revoke_and_free(hello);
     match Terms::parse(&terms) {
         Some(Ok(Terms::Welcome(places, said))) => {

@@ -1,4 +1,4 @@
-//! What a client writes into its mailbox: scopes, and behind them the lines that name them.
+//! A client's writes into its mailbox: scopes, and behind them the lines that name them.
 
 use super::mailbox::ARGUMENTS_AT;
 use super::permissions::Permissions;
@@ -12,18 +12,18 @@ use zerocopy::IntoBytes;
 /// The most bytes that one operation writes.
 const PIECE_BYTES: u32 = 256 << 10;
 
-/// One write that has not begun.
+/// A write that has not begun.
 #[derive(Clone, Copy, Debug)]
 enum Write {
     /// Bytes of the heap, from an offset on.
     Arguments { offset: u64, length: u32 },
-    /// A request, which is for nobody to see before all that was written before is known to be there.
+    /// A request, which must not be seen before all earlier writes are known to be complete.
     Request { at: u64, words: [u64; REQUEST_WORDS], has_scope: bool },
-    /// A word.
+    /// The word that cancels a call.
     Cancel { at: u64, call: u64 },
 }
 
-/// Writes in their order.
+/// Writes, which are begun in their order.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     waiting: VecDeque<Write>,
@@ -56,10 +56,10 @@ impl Outgoing {
         self.waiting.push_back(Write::Cancel { at, call });
     }
 
-    /// Begins what can begin, and takes note of what has ended.
+    /// Begins the writes that can begin, and takes the outcomes of those that have ended.
     ///
     /// # Errors
-    /// A write has failed. No request has begun that names what it was to bring.
+    /// A write has failed. No request that names its bytes has begun.
     pub fn go_on(
         &mut self,
         session: &mut Session,

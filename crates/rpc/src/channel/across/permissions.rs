@@ -1,4 +1,5 @@
-//! A client's permissions over its mailbox: one to write its part, and one to read the server's. They end, and others follow.
+//! A client's permissions over its mailbox: one to write its part, and one to read the server's. They are renewed
+//! before they expire.
 
 use super::mailbox::Places;
 use portcullis::{
@@ -6,12 +7,12 @@ use portcullis::{
 };
 use std::time::Duration;
 
-/// How long they are asked for. A server learns at the latest after this that a client has stopped.
+/// The lifetime that is requested. After this time at the latest, a server detects that a client has stopped.
 const LIFETIME: Lifetime = Lifetime::seconds(8);
-/// The next one is acquired when less than this part of the time is left.
+/// A permission is renewed when less than one part in this many of its lifetime is left.
 const RENEWED_AT_PART: u64 = 2;
 
-/// A permission with the lifetime that is wanted, or the longest that the node gives.
+/// Acquires a permission with the requested lifetime, or with the longest that the node grants.
 pub(super) fn acquire(session: &mut Session, ask: Acquire) -> Result<Permission, Error> {
     match session.acquire(ask) {
         Err(Error::Refused(Refusal::LifetimeTooLong { longest })) => session.acquire(ask.lifetime(longest)),
@@ -19,7 +20,7 @@ pub(super) fn acquire(session: &mut Session, ask: Acquire) -> Result<Permission,
     }
 }
 
-/// The same for new memory.
+/// Allocates memory with the requested lifetime, or with the longest that the node grants.
 pub(super) fn allocate(session: &mut Session, ask: Allocate) -> Result<Permission, Error> {
     match session.allocate(ask) {
         Err(Error::Refused(Refusal::LifetimeTooLong { longest })) => session.allocate(ask.lifetime(longest)),
@@ -27,13 +28,13 @@ pub(super) fn allocate(session: &mut Session, ask: Allocate) -> Result<Permissio
     }
 }
 
-/// Both permissions.
+/// Both permissions over a mailbox.
 #[derive(Debug)]
 pub(super) struct Permissions {
     mailbox: ObjectRef,
     places: Places,
     pub reading: Permission,
-    /// `None` only while the next one is acquired, and after that failed.
+    /// `None` only while the next one is acquired, and after acquiring it has failed.
     writing: Option<Permission>,
 }
 
@@ -51,11 +52,12 @@ impl Permissions {
     ) -> Result<Permission, Error> {
         let (offset, length) = places.read_part();
         let ask = Acquire::object(mailbox).part(offset, length).read_only().shared().lifetime(LIFETIME);
-        // Reads that are under way when another follows it go on with it.
+        // Reads that are under way when the permission is renewed continue with the old one.
         Ok(acquire(session, ask)?.at_drop(AtDrop::Expire))
     }
 
-    /// Exclusively: then a write whose answer is lost can be repeated, since nobody else writes there.
+    /// Acquires the permission to write. It is exclusive: then a write whose answer is lost can be repeated, since no
+    /// other client writes there.
     fn acquire_writing(
         session: &mut Session,
         mailbox: ObjectRef,
@@ -66,22 +68,23 @@ impl Permissions {
         acquire(session, ask.lifetime(LIFETIME))
     }
 
-    /// The one to write.
+    /// The permission to write.
     ///
     /// # Errors
-    /// There is none any more.
+    /// The client has no such permission any more.
     pub fn writing(&self) -> Result<&Permission, Error> {
         self.writing.as_ref().ok_or(Error::Expired)
     }
 
-    /// Whether the one to write should be renewed.
+    /// Whether the permission to write should be renewed.
     pub fn is_writing_due(&self, now: Moment) -> bool {
         self.writing.as_ref().is_none_or(|writing| is_due(writing, now))
     }
 
-    /// Renews the one to write. No write is under way.
+    /// Renews the permission to write. No write is under way.
     pub fn renew_writing(&mut self, session: &mut Session) -> Result<(), Error> {
-        // While it is held nobody else can have this part, not even its holder once more. It may have ended by itself.
+        // While it is held, no client can acquire this part, not even its holder once more. It may have ended by
+        // itself.
         match self.writing.take().map_or(Ok(()), |writing| session.revoke(writing)) {
             Ok(()) | Err(Error::Expired | Error::Revoked | Error::Refused(_)) => {}
             Err(error) => return Err(error),
@@ -90,7 +93,7 @@ impl Permissions {
         Ok(())
     }
 
-    /// Renews the one to read, if it should be.
+    /// Renews the permission to read, if it is due.
     pub fn renew_reading(&mut self, session: &mut Session) -> Result<(), Error> {
         if is_due(&self.reading, session.now()) {
             self.reading = Self::acquire_reading(session, self.mailbox, self.places)?;
@@ -100,14 +103,14 @@ impl Permissions {
 }
 
 impl Permissions {
-    /// How often they are to be renewed.
+    /// Interval at which the permissions must be renewed.
     pub fn renewed_every(&self) -> Duration {
-        // A renewal may come late, and may have to be tried again.
+        // A renewal may be late, and may have to be tried again.
         Duration::from(self.reading.lease().lifetime()) / (2 * u32::try_from(RENEWED_AT_PART).unwrap_or(1))
     }
 }
 
-/// Whether less than a part of a permission's time is left.
+/// Whether a permission should be renewed, because too little of its lifetime is left.
 fn is_due(permission: &Permission, now: Moment) -> bool {
     let lease = permission.lease();
     now.after(Lifetime(lease.lifetime().0 / RENEWED_AT_PART)) >= lease.deadline()

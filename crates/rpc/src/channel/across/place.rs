@@ -5,26 +5,26 @@ use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 use std::str::FromStr;
 
-/// The address of a channel at a memory node: the node's, and behind `#` the channel's name, for example
+/// The address of a channel at a memory node: the node's address, and behind `#` the channel's name, for example
 /// `udp:node1:7472#greetings`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChannelAddress {
-    /// The node's.
+    /// The node's address.
     pub node: Address,
     /// The channel's name, which is that of its tenant on the node.
     pub channel: String,
 }
 
-/// The text is no address of a channel at a node.
+/// Error of parsing the address of a channel at a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoChannelAddress {
-    /// There is no channel's name.
+    /// The text contains no channel's name.
     #[error(
         "{0:?} names no channel: give the node's address, '#' and the channel's name, for example udp:node1:7472#greetings"
     )]
     NoName(String),
-    /// What comes before it is no node's address.
+    /// The text before the name is no address of a node.
     #[error(transparent)]
     Node(#[from] UnknownAddress),
 }

@@ -1,8 +1,8 @@
-//! A client's presence: a thread that keeps its permissions alive, and goes on with what was begun, also while the program does
-//! something else.
+//! A client's presence: a thread that keeps its permissions alive, and continues the writes that have begun, also while
+//! the program does something else.
 //!
-//! Over UDP a write is an exchange of packets, in which the client has to answer. A program that begins a call and then does not look
-//! at the connection expects it to be carried out all the same.
+//! Over UDP a write is an exchange of packets, in which the client has to answer. A program that begins a call and then
+//! does not use the connection still expects the call to be carried out.
 
 use super::client::ClientMailbox;
 use crate::ScopeRef;
@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long what was begun is left to the program's own thread, which mostly waits for an answer.
+/// How long writes are left to the program's own thread, which mostly waits for an answer.
 const HELPS_AFTER: Duration = Duration::from_micros(500);
-/// The longest sleep.
+/// The longest sleep of the thread.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// Dropping it ends the connection.
+/// The presence of a client. Dropping it ends the connection.
 #[derive(Debug)]
 pub(super) struct Presence {
     shared: Arc<Shared>,
@@ -47,7 +47,7 @@ impl Shared {
 
     /// Returns how long the thread may sleep.
     fn turn(&self) -> Duration {
-        // Whoever has it goes on with everything that was begun.
+        // The thread that holds the lock continues all writes that have begun.
         let Ok(mut mailbox) = self.mailbox.try_lock() else { return HELPS_AFTER };
         let renewed_every = mailbox.tend();
         let is_asleep = !mailbox.needs_help();
@@ -57,7 +57,7 @@ impl Shared {
 }
 
 impl Presence {
-    /// Begins to be there.
+    /// Starts the thread.
     pub fn start(mailbox: ClientMailbox, results_max: u64) -> std::io::Result<Self> {
         let (is_asleep, ends) = (AtomicBool::new(false), AtomicBool::new(false));
         let shared = Arc::new(Shared { mailbox: Mutex::new(mailbox), is_asleep, ends });
@@ -67,7 +67,7 @@ impl Presence {
         Ok(Self { shared, results_max, thread: Some(thread) })
     }
 
-    /// Sends something, and has the thread go on with it if need be.
+    /// Sends a message, and makes the thread continue the write if necessary.
     fn send_by(&self, send: impl FnOnce(&mut ClientMailbox)) {
         let mut mailbox = self.shared.lock();
         send(&mut mailbox);

@@ -1,7 +1,7 @@
-//! Lines that a NIC carries. Nobody promises in which order the bytes of one transfer arrive, so a line says by a checksum that it is
-//! there as a whole.
+//! Lines that a NIC carries. There is no guarantee of the order in which the bytes of one transfer arrive, so a line
+//! has a checksum that shows whether it is complete.
 //!
-//! A hostile peer can write any checksum. What it gains is a line, which it may write in any case.
+//! A hostile peer can write any checksum. All that it gains is a line, which it may write in any case.
 
 use crate::channel::ends::{DEPTH, ReplyLine, RequestLine};
 use twox_hash::XxHash64;
@@ -11,34 +11,36 @@ use zerocopy::IntoBytes;
 pub(super) const REQUEST_WORDS: usize = 16;
 /// Words of a reply in a mailbox.
 pub(super) const REPLY_WORDS: usize = 8;
-/// Result scopes that one request gives back.
+/// Number of result scopes that one request gives back.
 pub(super) const RETURNED_MAX: usize = 8;
-/// Any number will do: it keeps zeros from being a line.
+/// Seed of the checksum. Any number will do: it keeps zeros from being a line.
 const SEED: u64 = 0x7072_6361_6c6c_7331;
 
-/// How often a mailbox has come to a line, from one on: zero is what new memory says.
+/// Number of a line in the order in which the lines of a mailbox are written. It starts at one: zero stands in new
+/// memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Turn(pub u32);
 
 impl Turn {
     pub const FIRST: Self = Self(1);
 
-    /// Which line of the mailbox it is.
+    /// The index of the line in the mailbox.
     pub fn index(self) -> u64 {
         u64::from(self.0 & (DEPTH - 1))
     }
 
     pub fn next(self) -> Self {
-        // As in a ring in shared memory: no turn is zero, and after the last one comes another that is at the first line.
+        // As in a ring in shared memory, no turn is zero, and the last turn is followed by another one of the first
+        // line.
         Self(self.0.checked_add(1).unwrap_or(DEPTH))
     }
 }
 
-/// A request, and what its client has no more use for.
+/// A request, and the results that its client does not need any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SealedRequest {
     pub line: RequestLine,
-    /// Addresses of results' scopes. Zero: none.
+    /// Addresses of the results' scopes. Zero: none.
     pub returned: [u64; RETURNED_MAX],
 }
 
@@ -55,7 +57,7 @@ fn head(turn: Turn, number: u32) -> u64 {
     u64::from(turn.0) | u64::from(number) << 32
 }
 
-/// The number beside the turn, if this is the line of that turn and is there as a whole.
+/// Returns the number beside the turn, if this is the line of that turn and it is complete.
 fn open<const N: usize>(turn: Turn, words: &[u64; N]) -> Option<u32> {
     let number = u32::try_from(words[0] >> 32).ok()?;
     (words[0] == head(turn, number) && words[N - 1] == checksum(&words[..N - 1])).then_some(number)
@@ -70,7 +72,7 @@ impl SealedRequest {
         seal(words)
     }
 
-    /// The request of that turn, if it is there.
+    /// Decodes the request of a turn, if it is complete.
     pub fn open(turn: Turn, words: &[u64; REQUEST_WORDS]) -> Option<Self> {
         let method = open(turn, words)?;
         let said = words[1..7].try_into().expect("six words");
@@ -79,7 +81,7 @@ impl SealedRequest {
     }
 }
 
-/// The reply of a turn, and what the server's clock says.
+/// Encodes the reply of a turn, with the time of the server's clock.
 pub(super) fn seal_reply(turn: Turn, line: ReplyLine, now: u64) -> [u64; REPLY_WORDS] {
     let mut words = [0; REPLY_WORDS];
     words[0] = head(turn, line.status);
@@ -89,7 +91,8 @@ pub(super) fn seal_reply(turn: Turn, line: ReplyLine, now: u64) -> [u64; REPLY_W
     seal(words)
 }
 
-/// The reply of that turn, if it is there, and what the server's clock said when it was written.
+/// Decodes the reply of a turn, if it is complete. Also returns the time of the server's clock when the reply was
+/// written.
 pub(super) fn open_reply(turn: Turn, words: &[u64; REPLY_WORDS]) -> Option<(ReplyLine, u64)> {
     let status = open(turn, words)?;
     let line = ReplyLine::read(status, words[1..7].try_into().expect("six words"));

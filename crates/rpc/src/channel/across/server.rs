@@ -1,4 +1,4 @@
-//! A server's side of a mailbox: what it brings from there into the ring of its end, and takes there from it.
+//! A server's side of a mailbox: it copies requests into the ring of its end, and writes replies to the mailbox.
 
 use super::mailbox::{
     ARGUMENTS_AT, CANCELS_AT, CLOCK_AT, Places, REPLIES_AT, REPLY_BYTES, REQUEST_BYTES, RESULTS_AT,
@@ -12,12 +12,12 @@ use portcullis_memory::{Bytes, Mapping, Memory};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// A mailbox, as the server has it: in memory that its node lends, which only NICs and this process reach.
+/// A mailbox, as the server has it: in memory that its node lends, which only NICs and this process can access.
 #[derive(Debug)]
 pub(super) struct ServerMailbox {
-    /// What the client writes.
+    /// The part that the client writes.
     theirs: Mapping,
-    /// What it reads.
+    /// The part that the client reads.
     ours: Mapping,
     /// The server's end reads requests here.
     ring: Mapping,
@@ -25,11 +25,11 @@ pub(super) struct ServerMailbox {
     asked: Turn,
     answered: Turn,
     results: Heap,
-    /// The mailbox's memory stays the connection's for as long as anybody has this.
+    /// Token for the mailbox's memory, which stays the connection's for as long as a clone of the token exists.
     _lent: Arc<()>,
 }
 
-/// What a server has of a new mailbox.
+/// The server's parts of a new mailbox.
 #[derive(Debug)]
 pub(super) struct Founded {
     pub mailbox: ServerMailbox,
@@ -37,7 +37,8 @@ pub(super) struct Founded {
 }
 
 impl ServerMailbox {
-    /// A new one in `memory`, which is zeros. `ring` is that of the server's end. `None`: the memory is too short.
+    /// Makes a mailbox in `memory`, which is zeros. `ring` is that of the server's end. `None`: the memory is too
+    /// short.
     pub fn found(
         memory: &Mapping,
         places: Places,
@@ -56,11 +57,11 @@ impl ServerMailbox {
         Some(Founded { mailbox, arguments })
     }
 
-    /// The next request, if it is there.
+    /// Returns the next request, if it is complete.
     fn next(&self) -> Option<SealedRequest> {
         let words = self.theirs.load_words(self.asked.index() * REQUEST_BYTES);
         let request = SealedRequest::open(self.asked, &words)?;
-        // What its client has written before is there too.
+        // Everything that the client has written before must be visible too.
         fence(Ordering::Acquire);
         Some(request)
     }
@@ -80,7 +81,7 @@ impl ServerCarrier for ServerMailbox {
             self.ours.store(CLOCK_AT, now());
             return;
         };
-        // The client may say anything; what it does not have is not freed.
+        // The client may write any address: what is not allocated in its results is not freed.
         for address in returned.into_iter().filter(|&it| it != 0) {
             let _ = self.results.free(address);
         }
@@ -92,7 +93,7 @@ impl ServerCarrier for ServerMailbox {
     }
 
     fn take_away(&mut self, reply: &ReplyLine) {
-        // First the result, as far as others see it.
+        // The result must be visible to others before the reply's line.
         fence(Ordering::Release);
         let words = seal_reply(self.answered, *reply, now());
         self.ours.store_words(REPLIES_AT + REPLY_BYTES * self.answered.index(), words);

@@ -1,28 +1,29 @@
-//! What a client knows of its server's clock, by which a request says until when its caller waits.
+//! A client's estimate of its server's clock. A request states its deadline by this estimate.
 
 /// Two sound clocks differ by less than one part in this many: each may be off by a thousandth.
 const CLOCKS_DIFFER: i128 = 500;
 
-/// How far this machine's clock is before the server's, at most. Both count nanoseconds from some moment of their own.
+/// Upper bound of how far this machine's clock is ahead of the server's. Both count nanoseconds from some moment of
+/// their own.
 ///
-/// When the client hears what the server's clock said, that clock says more. How much more is not known, so deadlines are too early at
-/// the server by as much, and never too late: a caller that waits no more may use its arguments' place for something else. What comes
-/// quickest tells the most.
+/// When the client receives a time of the server's clock, that clock has already advanced by an unknown amount. So
+/// deadlines are too early at the server by that amount, and never too late: a caller that no longer waits may use its
+/// arguments' place for something else. The quickest answer gives the best estimate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct ServerClock {
-    /// `None`: nothing was heard.
+    /// `None`: no time has been received.
     ahead: Option<i128>,
-    /// When that was found out, by this machine's clock.
+    /// Time of the estimate, by this machine's clock.
     at: u64,
 }
 
 impl ServerClock {
-    /// What is still sure of it: the clocks may have drifted apart since.
+    /// The bound that still holds at `now`: the clocks may have drifted apart since the estimate.
     fn ahead(self, now: u64) -> Option<i128> {
         Some(self.ahead? + i128::from(now.saturating_sub(self.at)) / CLOCKS_DIFFER)
     }
 
-    /// It is heard now what the server's clock said before.
+    /// Updates the estimate with a time `said` that the server's clock showed before `now`.
     pub fn hear(&mut self, now: u64, said: u64) {
         let ahead = i128::from(now) - i128::from(said);
         if self.ahead(now).is_none_or(|known| ahead <= known) {
@@ -30,7 +31,7 @@ impl ServerClock {
         }
     }
 
-    /// What the server's clock says at a moment of this machine's clock, or somewhat less.
+    /// Converts a moment of this machine's clock to the server's clock. The result may be somewhat too early.
     pub fn of(self, moment: u64, now: u64) -> u64 {
         let moment = i128::from(moment) - self.ahead(now).unwrap_or(0);
         u64::try_from(moment.max(0)).unwrap_or(u64::MAX)

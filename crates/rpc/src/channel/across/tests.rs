@@ -1,4 +1,4 @@
-//! Peers that need not keep any rule.
+//! Peers that may break any rule.
 
 use super::client::Mailbox;
 use super::mailbox::{
@@ -27,7 +27,7 @@ use zerocopy::IntoBytes;
 const RED: &str = "red";
 const BLUE: &str = "blue";
 const CHANNEL: &str = "library";
-/// How long a test waits for what must happen before it fails. No successful test waits that long.
+/// How long a test waits for a condition before it fails. No successful test waits that long.
 const LONG: Duration = Duration::from_secs(30);
 const HOUR: Lifetime = Lifetime::seconds(60 * 60);
 
@@ -122,14 +122,14 @@ fn check(honest: &mut Connection) {
     assert_eq!((answer.word(), answer.read::<u64>()), (6, Ok(6)));
 }
 
-/// A client that has only its permissions.
+/// A client that is restricted by nothing but its permissions.
 struct Hostile {
     session: Session,
     places: Places,
     turn: Turn,
     answered: Turn,
     reading: Permission,
-    /// Over requests and cancelled calls, and over the arguments.
+    /// Permission over requests and cancelled calls. The next one is over the arguments.
     lines: Permission,
     arguments: Option<Permission>,
 }
@@ -183,7 +183,7 @@ impl Hostile {
         }
     }
 
-    /// Shows a credential once more that it has had.
+    /// Writes with a credential that the client had before.
     fn try_write(&mut self, stale: &Stale, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let now = self.session.now();
         let mut buffer = self.session.buffer(u32::try_from(bytes.len()).expect("few")).expect("room");
@@ -195,7 +195,7 @@ impl Hostile {
     }
 }
 
-/// What is left of a permission that has ended.
+/// The credential of a permission that has ended.
 struct Stale {
     address: portcullis::RemoteAddress,
     credential: portcullis::Credential,
@@ -209,7 +209,7 @@ impl Stale {
 
 #[test]
 fn a_write_after_the_permissions_end_is_refused_by_the_nic_and_no_method_sees_it() {
-    // The method reads its arguments where the client has put them, twice.
+    // The method reads its arguments in the client's half of the mailbox, twice.
     let (begun, begins) = mpsc::channel();
     let (go_on, goes_on) = mpsc::channel::<()>();
     let (begun, goes_on) = (Mutex::new(begun), Mutex::new(goes_on));
@@ -225,7 +225,7 @@ fn a_write_after_the_permissions_end_is_refused_by_the_nic_and_no_method_sees_it
     for address in rig.addresses(RED) {
         let mut hostile = Hostile::attach(&address);
         let (place, offset) = (hostile.places.arguments.start(), 0x5000);
-        // It gives the arguments up, and keeps what it had to show for them.
+        // The client gives the permission up, and keeps its credential.
         let arguments = hostile.arguments.take().expect("it has them");
         let stale = Stale::of(&arguments);
         hostile.try_write(&stale, offset, &7_u64.to_ne_bytes()).expect("it has not ended");
@@ -280,7 +280,7 @@ fn lines_with_anything_in_them_harm_their_client_alone() {
             let scope = ScopeRef { address: any(&mut random), length: any(&mut random) };
             let method = if random.random_bool(0.8) { SUM } else { random.random() };
             let (call, root, word) = (any(&mut random), any(&mut random), any(&mut random));
-            // A deadline in the past would not be tried further.
+            // The server would not process a call with a deadline in the past any further.
             let deadline = if random.random_bool(0.2) { any(&mut random) } else { 0 };
             let line = RequestLine { method, call, root, scope, deadline, word };
             let returned = std::array::from_fn(|_| any(&mut random));
@@ -296,7 +296,7 @@ fn lines_with_anything_in_them_harm_their_client_alone() {
                 check(&mut honest);
             }
         }
-        // Lines that are none.
+        // The lines are malformed.
         for _ in 0..50 {
             let words: [u64; 16] = std::array::from_fn(|_| random.random());
             let at = REQUEST_BYTES * hostile.turn.index();
@@ -306,19 +306,19 @@ fn lines_with_anything_in_them_harm_their_client_alone() {
         let before = rig.server.counters().calls;
         check(&mut honest);
         assert_eq!(rig.server.counters().calls, before + 1, "no garbage was a call");
-        // It is served all the same when it keeps the rules.
+        // The client is still served when it follows the rules.
         hostile.call(SUM, ScopeRef::default(), 0);
         assert!(Status::read(hostile.hear().status).is_some());
     }
 }
 
-/// A server that need not keep any rule, as far as a client sees it.
+/// A server that may break any rule, as far as a client sees it.
 struct FalseServer {
     session: Session,
     memory: portcullis_memory::Mapping,
 }
 
-/// Answers the next hello of RED's with these terms, in an object of that many bytes.
+/// Answers the next hello of the tenant RED with `terms`, in an object of `bytes` bytes.
 fn answer(host: &Host, terms: &[u8], bytes: u64) -> FalseServer {
     let mut session = host.connect(CHANNEL, SessionOptions::default()).expect("a session");
     let since = Instant::now();
@@ -358,7 +358,7 @@ fn terms_that_are_none_are_an_error() {
     wild[24..32].copy_from_slice(&5_u64.to_ne_bytes());
     let mut foreign = good;
     foreign[0] ^= 1;
-    // The last says more than there is.
+    // The last terms name more bytes than the object has.
     for (terms, bytes) in [(wild, 1 << 20), (foreign, 1 << 20), (good, 8192)] {
         let error = std::thread::scope(|scope| {
             let client = scope.spawn(|| open(&address));
@@ -439,7 +439,7 @@ fn a_hello_that_is_none_is_refused_and_those_behind_it_are_heard() {
         session.share(&name, CHANNEL, Rights::READ).expect("a share");
         object
     };
-    // Too short, of another version, and one that its client does not let anybody read.
+    // The hellos are too short, of another version, and one that its client lets no tenant read.
     let _held = [hello(&[1; 4], false), hello(&[1; 16], false), hello(&[1; 16], true)];
     check(&mut open(&address).expect("a connection"));
     check(&mut rig.honest());

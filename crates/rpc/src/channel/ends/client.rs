@@ -1,4 +1,4 @@
-//! A client's end: its calls by slot, and what is told about them.
+//! A client's end: its calls by slot, and their outcomes.
 
 use super::copies::Copies;
 use super::guard::Guards;
@@ -18,14 +18,14 @@ use portcullis_protocol::planted::{self, Fault};
 pub struct CallId(pub(in crate::channel) u64);
 
 impl CallId {
-    /// Its number, as requests and replies say it.
+    /// The call's number, as in requests and replies.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// What a client asks for.
+/// A call that a client requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
     /// The method's number.
@@ -34,19 +34,19 @@ pub struct Call {
     pub scope: ScopeRef,
     /// The address of the arguments' root.
     pub root: u64,
-    /// What is passed beside the root.
+    /// The word that is passed beside the root.
     pub word: u64,
-    /// Until when the caller waits, in nanoseconds. `None`: as long as it takes.
+    /// Time until which the caller waits, in nanoseconds. `None`: no deadline.
     pub deadline: Option<u64>,
 }
 
-/// A call that was begun and not waited for yet.
+/// A call that has begun and whose outcome has not been taken yet.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     call: u64,
     method: u32,
     deadline: Option<u64>,
-    /// Where its request is.
+    /// Offset of the request's line in the ring.
     place: u64,
     progress: Progress,
 }
@@ -54,7 +54,7 @@ struct Begun {
 #[derive(Clone, Copy, Debug)]
 enum Progress {
     UnderWay,
-    /// It has no answer yet, and nobody waits for that any more.
+    /// The call has no answer yet, and no caller waits for it any more.
     Abandoned,
     Ended(ReplyLine),
 }
@@ -77,17 +77,17 @@ pub struct ClientEnd {
     replies: Reader,
     /// `None`: calls are not guarded.
     guards: Option<Guards>,
-    /// How many calls were begun.
+    /// Number of calls that were begun.
     begun: u64,
-    /// By slot.
+    /// Calls whose outcomes have not been taken yet, by slot.
     calls: [Option<Begun>; DEPTH as usize],
     free: Vec<u32>,
     is_gone: bool,
 }
 
 impl ClientEnd {
-    /// With a heap, a place where results of it are copied to, and a ring of [`RING_BYTES`](super::RING_BYTES) bytes in which nothing
-    /// was written.
+    /// Creates an end with a heap, a place for copies of the heap's results, and a ring of
+    /// [`RING_BYTES`](super::RING_BYTES) bytes into which nothing has been written.
     #[must_use]
     pub fn new(heap: Heap, results: PrivateView, ring: Mapping) -> Self {
         Self {
@@ -105,14 +105,14 @@ impl ClientEnd {
         }
     }
 
-    /// With results in a heap of their own, which the server allocates elsewhere, and whoever carries them brings here. What the
-    /// client has no more use for is in `returned`.
+    /// Uses a separate heap for results. The server allocates them elsewhere, and a carrier copies them into this heap.
+    /// Scopes that the client does not need any more are put into `returned`.
     #[must_use]
     pub fn with_results(self, heap: Heap, returned: Returned) -> Self {
         Self { results: Results { heap, returned: Some(returned) }, ..self }
     }
 
-    /// With scopes that this process may not write while calls are under way with them
+    /// Guards scopes: this process cannot write them while calls are under way with them
     /// ([`ConnectionOptions::guarded`](crate::channel::ConnectionOptions::guarded)).
     #[must_use]
     pub fn guarded(self) -> Self {
@@ -131,7 +131,7 @@ impl ClientEnd {
         &self.ring
     }
 
-    /// Begins a call: its request is in the ring afterwards, where [`line`](Self::line) says.
+    /// Begins a call. Afterwards its request is in the ring, at the offset that [`line`](Self::line) returns.
     ///
     /// # Errors
     /// [`CallError::TooMany`], [`CallError::ServerGone`], or [`CallError::NotGuarded`].
@@ -142,7 +142,7 @@ impl ClientEnd {
             return Err(CallError::ServerGone);
         }
         if self.free.is_empty() {
-            // What nobody waits for any more may have been answered.
+            // Abandoned calls may have been answered, which frees their slots.
             self.take_replies();
         }
         let slot = self.free.pop().ok_or(CallError::TooMany)?;
@@ -155,7 +155,7 @@ impl ClientEnd {
                 return Err(CallError::NotGuarded(error.to_string()));
             }
         }
-        // Zero says that there is none.
+        // Zero stands for no deadline.
         let until = deadline.map_or(0, |deadline| deadline.max(1));
         let request = RequestLine { method, call, root, scope, deadline: until, word };
         let place = self.requests.write(method, request.words());
@@ -164,21 +164,21 @@ impl ClientEnd {
         Ok(CallId(call))
     }
 
-    /// Where in the ring the line of a call's request is. `None`: the call is not under way.
+    /// Offset in the ring of the line with a call's request. `None`: the call is not under way.
     #[must_use]
     pub fn line(&self, call: CallId) -> Option<u64> {
         let begun = self.calls[slot_of(call.0)].as_ref().filter(|it| it.call == call.0)?;
         matches!(begun.progress, Progress::UnderWay).then_some(begun.place)
     }
 
-    /// Until when the caller of a call waits. `None`: as long as it takes.
+    /// Time until which the caller of a call waits. `None`: no deadline.
     #[must_use]
     pub fn deadline(&self, call: CallId) -> Option<u64> {
         self.calls[slot_of(call.0)].as_ref().filter(|it| it.call == call.0)?.deadline
     }
 
-    /// Asks the server not to begin a call. Whether it came in time, the call's answer says. Returns where in the ring the word is that
-    /// says so. `None`: the call is not under way.
+    /// Requests the server not to begin a call. The call's answer shows whether the request arrived in time. Returns
+    /// the offset in the ring of the word that was written. `None`: the call is not under way.
     pub fn cancel(&mut self, call: CallId) -> Option<u64> {
         let word = last_word(self.line(call)?);
         debug_assert!((REQUESTS..REPLIES).contains(&word));
@@ -186,19 +186,20 @@ impl ClientEnd {
         Some(word)
     }
 
-    /// Whether a reply is in the ring that was not taken in yet.
+    /// Whether the ring has a reply that has not been taken yet.
     #[must_use]
     pub fn has_reply(&self) -> bool {
         self.replies.has_line()
     }
 
-    /// Whether a call has ended, so that [`poll`](Self::poll) says what came of it.
+    /// Whether a call has ended, so that [`poll`](Self::poll) returns its outcome.
     pub fn has_ended(&mut self, call: CallId) -> bool {
         self.take_replies();
         self.line(call).is_none()
     }
 
-    /// What has come of a call, once. `None`: nothing yet. The time is asked for if the call has a deadline.
+    /// Returns the outcome of a call, once. `None`: the call has not ended yet. `now` is called if the call has a
+    /// deadline.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -224,7 +225,8 @@ impl ClientEnd {
         (self.is_gone && !planted::is(Fault::GoneNotTold)).then_some(Err(CallError::ServerGone))
     }
 
-    /// The server is gone, or has to be taken for that: what its calls had is the client's again.
+    /// Ends the connection: the server has ended, or must be treated as if it had. The scopes of its calls are the
+    /// client's again.
     pub fn give_up(&mut self) {
         self.take_replies();
         self.is_gone = true;
@@ -237,16 +239,16 @@ impl ClientEnd {
         self.is_gone
     }
 
-    /// Looks at an answer's result in a copy of its scope, of at most so many bytes.
+    /// Copies the scope of an answer's result, of at most `most` bytes. Returns the copy.
     ///
     /// # Errors
-    /// The server named a scope that is none of the heap's, or more bytes.
+    /// The server named a scope that is not in the heap, or more bytes.
     pub fn look<T: Plain>(&mut self, answer: &Answer, most: u64) -> Result<Copied<'_, T>, CallError> {
         let view = self.copies.look(&self.results.heap, answer.scope, most)?;
         Ok(Copied::new(view, answer.root, answer.word))
     }
 
-    /// The slot of a call that was begun and not waited for.
+    /// The slot of a call that was begun and whose outcome has not been taken yet.
     fn slot(&mut self, call: u64) -> Option<&mut Option<Begun>> {
         let slot = &mut self.calls[slot_of(call)];
         slot.as_ref().is_some_and(|it| it.call == call).then_some(slot)
@@ -262,13 +264,14 @@ impl ClientEnd {
         }
     }
 
-    /// Takes in the replies that have come.
+    /// Takes the replies that have been received.
     fn take_replies(&mut self) {
-        // No server has more replies to this client. One that writes without an end is not listened to without one.
+        // No honest server has more replies for this client. A server that writes without end must not keep the
+        // client reading without end.
         for _ in 0..DEPTH {
             let Some((status, words, _)) = self.replies.read() else { return };
             let reply = ReplyLine::read(status, words);
-            // A server may say anything: what nobody has asked is nobody's answer.
+            // A server may write anything: a reply that belongs to no call is ignored.
             let Some(Some(it)) = self.slot(reply.call) else { continue };
             match it.progress {
                 Progress::UnderWay => it.progress = Progress::Ended(reply),

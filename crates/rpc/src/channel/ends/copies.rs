@@ -1,4 +1,4 @@
-//! Where scopes are looked at: in copies, which no other process can change.
+//! Copies of scopes, which no other process can change.
 
 use super::CallError;
 use crate::heap::{Heap, PAGE_BYTES};
@@ -6,25 +6,26 @@ use crate::{ScopeRef, View};
 use portcullis_memory::PrivateView;
 use portcullis_protocol::planted::{self, Fault};
 
-/// Of copies of more bytes, only the last one keeps its memory.
+/// Copies of more bytes than this are large: only the last large copy keeps its memory.
 const SMALL_MAX: u64 = 1 << 20;
 
 /// Copies of scopes of one heap.
 #[derive(Debug)]
 pub(in crate::channel) struct Copies {
     view: PrivateView,
-    /// Where the last large copy is: one in another place gives its memory back. So whoever uses one large scope again and
-    /// again does not wait for pages, and whoever uses many does not take the memory of all.
+    /// Place of the last large copy. A large copy at another place gives this memory back. So a client that uses one
+    /// large scope again and again does not wait for pages, and a client that uses many does not take memory for all of
+    /// them.
     large: Option<(u64, u64)>,
 }
 
 impl Copies {
-    /// Copies that lie in `view`, which is as long as the heap.
+    /// Makes copies in `view`, which is as long as the heap.
     pub fn new(view: PrivateView) -> Self {
         Self { view, large: None }
     }
 
-    /// A copy of a scope of the heap, of at most so many bytes.
+    /// Returns a copy of a scope of the heap, of at most `most` bytes.
     pub fn look(&mut self, heap: &Heap, scope: ScopeRef, most: u64) -> Result<View<'_>, CallError> {
         let ScopeRef { address, length } = scope;
         let offset = heap.place().offset(address, length).ok_or(CallError::Nonsense)?;
@@ -34,7 +35,7 @@ impl Copies {
         Ok(View::new(address, self.take(heap, offset, length), length))
     }
 
-    /// A copy of so many bytes of the heap.
+    /// Returns a copy of `length` bytes of the heap, from an offset on.
     pub fn take(&mut self, heap: &Heap, offset: u64, length: u64) -> &[u8] {
         if length > SMALL_MAX
             && let Some((offset, length)) =

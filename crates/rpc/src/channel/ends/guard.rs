@@ -1,6 +1,7 @@
 //! Guards: pages of scopes that this process may not write, because a call is under way with them.
 //!
-//! A guard finds an honest sender's mistakes. It binds nobody else: whoever has the heap's file can map it once more.
+//! A guard finds an honest sender's mistakes. It binds no other process: a process that has the heap's file can map it
+//! once more.
 
 use super::DEPTH;
 use crate::ScopeRef;
@@ -27,8 +28,8 @@ impl Guards {
         Self { heap, slots: [const { None }; DEPTH as usize] }
     }
 
-    /// Keeps this process from writing the pages of a scope until the slot's call has ended. What is no scope of the heap is left
-    /// alone.
+    /// Prevents this process from writing the pages of a scope until the slot's call has ended. A scope outside the
+    /// heap is not guarded.
     pub fn begin(&mut self, slot: usize, scope: ScopeRef, call: &str) -> Result<(), MappingError> {
         let ScopeRef { address, length } = scope;
         let Some(offset) = self.heap.place().offset(address, length).filter(|_| length > 0) else {
@@ -43,7 +44,7 @@ impl Guards {
         Ok(())
     }
 
-    /// Ends a slot's guard. Pages that another call has too stay as they are.
+    /// Ends a slot's guard. Pages that another call uses too stay guarded.
     pub fn end(&mut self, slot: usize) {
         let Some(Guard { pages, .. }) = self.slots[slot].take() else { return };
         let mut from = pages.start;
@@ -55,7 +56,8 @@ impl Guards {
             }
             let next = self.slots.iter().flatten().map(|it| it.pages.start).filter(|&it| it > from).min();
             let until = next.unwrap_or(pages.end).min(pages.end);
-            // Where the machine has no memory for it, the pages stay as they are: that is what a guard may do at worst.
+            // If the machine has no memory for the change, the pages stay guarded: that is the worst effect that a
+            // guard may have.
             let _ = self.allow(&(from..until), true);
             from = until;
         }

@@ -1,4 +1,4 @@
-//! The heap of all clients of a channel, where a server's end finds arguments beside the connection's own heap.
+//! The heap of all clients of a channel, from which a server's end can also take arguments.
 
 use super::copies::Copies;
 use super::words::RequestLine;
@@ -6,7 +6,7 @@ use crate::heap::Heap;
 use portcullis_memory::{MappingError, PrivateView};
 use portcullis_protocol::planted::{self, Fault};
 
-/// A heap that all clients of a channel have, as one thread of the server serves calls from it.
+/// A heap that all clients of a channel have, with the copies of one thread of the server.
 #[derive(Debug)]
 pub struct LaneHeap {
     heap: Heap,
@@ -14,15 +14,17 @@ pub struct LaneHeap {
 }
 
 impl LaneHeap {
-    /// For a thread that copies to `view`. `None`: to addresses of its own, since only one thread can have the heap's.
+    /// Makes the copies of one thread in `view`. `None`: in addresses of its own, since only one thread can have the
+    /// heap's.
     pub fn new(heap: &Heap, view: Option<PrivateView>) -> Result<Self, MappingError> {
         let view = view.map_or_else(|| PrivateView::anywhere(heap.place().length), Ok)?;
         Ok(Self { heap: heap.clone(), copies: Copies::new(view) })
     }
 }
 
-/// The heap that a call's arguments are in, with where they are copied to: the shared one if its scope begins there, or, without a
-/// scope, if its pointer leads there. Otherwise the connection's own.
+/// Returns the heap that a call's arguments are in, and the place for copies of it. It is the shared heap if the call's
+/// scope begins there, or, without a scope, if the call's pointer leads there. Otherwise it is the connection's own
+/// heap.
 pub(super) fn heap_of<'a>(
     own: (&'a Heap, &'a mut Copies),
     shared: Option<&'a mut LaneHeap>,

@@ -1,8 +1,9 @@
-//! A ring of lines from one process to another. Each line is one line of a cache: whoever looks for it has it with one transfer.
+//! A ring of lines from one process to another. Each line is one cache line: a reader gets it with one transfer.
 //!
-//! The first word of a line is written last. It says how often the ring has been used up to this line, so a line that was not
-//! written again is never taken for a new one. There is no count of free lines: a client has no more calls under way than there
-//! are lines, so the line before was read when the next one comes to its place.
+//! The first word of a line is written last. It contains the line's turn, which counts the lines that were written up
+//! to this one. So a line that was not written again is never taken for a new one. There is no count of free lines: a
+//! client has no more calls under way than there are lines, so a line has been read before the next one is written to
+//! its place.
 
 use portcullis_memory::{Bytes, Mapping, Memory};
 use portcullis_protocol::planted::{self, Fault};
@@ -15,10 +16,10 @@ pub const LINE_BYTES: u64 = 64;
 #[derive(Debug)]
 struct End {
     memory: Mapping,
-    /// Where the first line is.
+    /// Offset of the first line.
     offset: u64,
     lines: u32,
-    /// The turn of the next line, from one on: zero is what new memory says.
+    /// The turn of the next line. Turns start at one: zero stands in new memory.
     turn: u32,
 }
 
@@ -33,23 +34,24 @@ impl End {
     }
 
     fn go_on(&mut self) {
-        // A turn of zero would look as if nothing had been written: after the last one comes another that is at the first line.
+        // A turn of zero would look as if nothing had been written: the last turn is followed by another one of the
+        // first line.
         self.turn = self.turn.checked_add(1).unwrap_or(self.lines);
     }
 }
 
-/// The end that writes.
+/// The end that writes a ring.
 #[derive(Debug)]
 pub struct Writer(End);
 
 impl Writer {
-    /// Of a ring of so many lines, a power of two, the first of which is at an offset in memory.
+    /// Creates an end of a ring of `lines` lines, a power of two. The first line is at an offset in memory.
     #[must_use]
     pub fn new(memory: Mapping, offset: u64, lines: u32) -> Self {
         Self(End::new(memory, offset, lines))
     }
 
-    /// Writes a line. The caller knows that there is room. Returns where it is.
+    /// Writes a line. The caller guarantees that there is room. Returns the line's offset.
     #[inline]
     pub fn write(&mut self, head: u32, words: [u64; 6]) -> u64 {
         let place = self.0.place();
@@ -62,18 +64,18 @@ impl Writer {
     }
 }
 
-/// The end that reads.
+/// The end that reads a ring.
 #[derive(Debug)]
 pub struct Reader(End);
 
 impl Reader {
-    /// Of a ring of so many lines, a power of two, the first of which is at an offset in memory.
+    /// Creates an end of a ring of `lines` lines, a power of two. The first line is at an offset in memory.
     #[must_use]
     pub fn new(memory: Mapping, offset: u64, lines: u32) -> Self {
         Self(End::new(memory, offset, lines))
     }
 
-    /// Whether a line is there.
+    /// Whether the next line has been written.
     #[must_use]
     #[inline]
     pub fn has_line(&self) -> bool {
@@ -85,7 +87,8 @@ impl Reader {
         turn == self.0.turn || turn != 0 && planted::is(Fault::TurnNotCompared)
     }
 
-    /// The next line, if one is there: its head, its words, and the last word, which its writer may change later.
+    /// Reads the next line, if it has been written: its head, its words, and the last word, which its writer may change
+    /// later.
     #[inline]
     pub fn read(&mut self) -> Option<(u32, [u64; 6], u64)> {
         let place = self.0.place();
@@ -99,7 +102,7 @@ impl Reader {
     }
 }
 
-/// Where a line's last word is: what its writer may still say when the line is written.
+/// Offset of a line's last word, which its writer may still change after the line has been written.
 #[must_use]
 pub fn last_word(place: u64) -> u64 {
     place + LINE_BYTES - 8

@@ -7,7 +7,7 @@ use crate::plain::Plain;
 use std::collections::BTreeMap;
 use std::panic::RefUnwindSafe;
 
-/// Methods by their numbers.
+/// Methods, found by their numbers.
 #[derive(Debug, Default)]
 pub struct Methods {
     by_number: BTreeMap<u32, Method>,
@@ -16,7 +16,7 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// With a method whose arguments, at most so many bytes, are copied before it begins
+    /// Adds a method whose arguments, at most `most` bytes, are copied before it begins
     /// ([`Channel::copied`](crate::channel::Channel::copied)).
     #[must_use]
     pub fn copied<T, F>(self, number: u32, most: u64, code: F) -> Self
@@ -30,7 +30,8 @@ impl Methods {
         self.with(number, Method::Copied { most, code: Box::new(code) })
     }
 
-    /// With a method that reads its arguments where the sender has them ([`Channel::trusted`](crate::channel::Channel::trusted)).
+    /// Adds a method that reads its arguments in the sender's memory
+    /// ([`Channel::trusted`](crate::channel::Channel::trusted)).
     #[must_use]
     pub fn trusted<T, F>(self, number: u32, code: F) -> Self
     where
@@ -50,13 +51,13 @@ impl Methods {
         self
     }
 
-    /// A number that two methods have: a caller could not say which one it means.
+    /// A number that two methods have, so that a caller could not choose between them.
     #[must_use]
     pub fn same_number(&self) -> Option<u32> {
         self.same
     }
 
-    /// Whether one of them reads one-shot scopes.
+    /// Whether one of the methods reads one-shot scopes.
     pub(in crate::channel) fn read_one_shots(&self) -> bool {
         self.by_number.values().any(|method| matches!(method, Method::OneShot(_)))
     }

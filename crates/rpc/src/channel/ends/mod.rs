@@ -1,10 +1,10 @@
-//! The two ends of a connection, without what is around them: no sockets, no doorbells, no waiting, and no clock. Whoever has an end
-//! tells it the time, in nanoseconds of a clock that both ends have.
+//! The two ends of a connection, without sockets, doorbells, waiting and a clock. The owner of an end passes it the
+//! time, in nanoseconds of a clock that both ends have.
 //!
-//! An end is a state machine over memory: a heap, where arguments and results are, and a ring of lines, which say what is called and
-//! what came of it. What carries the bytes is the caller's affair. [`Connection`](super::Connection) and [`Server`](super::Server)
-//! have both ends in memory that two processes share; where an end's memory is a copy of its peer's, each step says which line of the
-//! ring has changed.
+//! An end is a state machine over memory: a heap, where arguments and results are, and a ring of lines with requests
+//! and replies. The owner of the end transports the bytes. [`Connection`](super::Connection) and
+//! [`Server`](super::Server) have both ends in memory that two processes share. If an end's memory is a copy of its
+//! peer's, each step returns the line of the ring that has changed.
 //!
 //! ```text
 //! ClientEnd::begin ──request──► ServerEnd::take, answer
@@ -60,14 +60,14 @@ pub use words::{ReplyLine, RequestLine, Status};
 
 pub(super) use copies::Copies;
 
-/// What says the time: nanoseconds of a clock that both ends have. It is asked where the time matters, and nowhere else.
+/// Function that returns the time: nanoseconds of a clock that both ends have. It is called only when the time matters.
 pub type Clock<'a> = &'a (dyn Fn() -> u64 + Sync);
 
-/// Calls that a connection may have under way.
+/// Number of calls that a connection may have under way.
 pub const DEPTH: u32 = 64;
-/// Where the requests are in a ring. What comes before is for those who wait.
+/// Offset of the requests in a ring. The words before them are for ends that wait.
 pub const REQUESTS: u64 = 4096;
-/// Where the replies are in a ring.
+/// Offset of the replies in a ring.
 pub const REPLIES: u64 = REQUESTS + LINE_BYTES * DEPTH as u64;
 /// Bytes of a connection's ring.
 pub const RING_BYTES: u64 = REPLIES + LINE_BYTES * DEPTH as u64;

@@ -1,4 +1,4 @@
-//! What a call has brought, or why it has brought nothing.
+//! The outcome of a call: its answer, or the reason of its failure.
 
 use super::DEPTH;
 use super::words::{ReplyLine, Status};
@@ -10,14 +10,14 @@ use portcullis_protocol::planted::{self, Fault};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of the longest text that says why a call failed.
+/// Bytes of the longest text with the reason of a failure.
 const REASON_MAX: u64 = 64 << 10;
 
-/// Where a client has what calls bring.
+/// The heap of a client's results.
 #[derive(Clone, Debug)]
 pub(super) struct Results {
     pub heap: Heap,
-    /// `None`: the server allocates in the same memory, and what it has put there is freed there.
+    /// `None`: the server allocates in the same memory, and the client frees the results there.
     pub returned: Option<Returned>,
 }
 
@@ -25,13 +25,14 @@ impl Results {
     fn free(&self, address: u64) {
         match &self.returned {
             Some(returned) => returned.put(address),
-            // The server may have named what is none.
+            // The server may have named an address at which no allocation begins.
             None => drop(self.heap.free(address)),
         }
     }
 }
 
-/// Scopes of results that a client has no more use for, and whose server does not know yet. Clones are the same.
+/// Scopes of results that a client does not need any more and has not given back to the server yet. Clones share one
+/// list.
 #[derive(Clone, Debug, Default)]
 pub struct Returned(Arc<Mutex<Vec<u64>>>);
 
@@ -40,7 +41,7 @@ impl Returned {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(address);
     }
 
-    /// Takes as many of their addresses as there is room for. The rest of `into` stays as it is.
+    /// Takes as many of the addresses as there is room for. The rest of `into` stays as it is.
     pub fn take(&self, into: &mut [u64]) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let left = all.len().saturating_sub(into.len());
@@ -48,7 +49,7 @@ impl Returned {
     }
 }
 
-/// What a call has brought. Dropping it frees the result's scope.
+/// The answer to a call. Dropping it frees the result's scope.
 pub struct Answer {
     results: Results,
     pub(super) word: u64,
@@ -57,7 +58,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What a reply says. A hostile server may have written anything there.
+    /// Reads the answer from a reply. A hostile server may have written any bytes there.
     pub(super) fn of(results: &Results, reply: &ReplyLine) -> Self {
         let ReplyLine { word, root, scope, .. } = *reply;
         Self { results: results.clone(), word, root, scope }
@@ -75,7 +76,7 @@ impl Answer {
         Boxed::at(self.root)
     }
 
-    /// Bytes of the result's scope, as the server says.
+    /// Bytes of the result's scope, as the server reports them.
     pub(in crate::channel) fn length(&self) -> u64 {
         self.scope.length
     }
@@ -104,28 +105,28 @@ impl Drop for Answer {
     }
 }
 
-/// Why a call did not do what it was to do.
+/// Reason why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The server has no such method.
     #[error("the server has no method {0}")]
     NoSuchMethod(u32),
-    /// The server could not use the scope: it is larger than the method takes.
+    /// The server could not use the scope: it is larger than the method accepts.
     #[error("the server does not take arguments of that size")]
     ArgumentsTooLong,
-    /// The method found a pointer that leads nowhere among the arguments.
+    /// The method found a pointer among the arguments that cannot be followed, or malformed bytes.
     #[error("the arguments are wrong: {0}")]
     WildPointer(String),
-    /// The method's code has a mistake.
+    /// The method panicked: its code has a mistake.
     #[error("the method panicked")]
     Panicked,
-    /// The method says why.
+    /// The method failed for a reason of its own.
     #[error("the method failed with {number}: {text}")]
     Failed {
-        /// The method's own number for it.
+        /// The method's own number for the reason.
         number: u32,
-        /// What it says.
+        /// The method's text for the reason.
         text: String,
     },
     /// The deadline passed. The method may still run.
@@ -143,7 +144,7 @@ pub enum CallError {
     /// The method has used up its sandbox's stack: the arguments lead too deep.
     #[error("the method has used up its stack: the arguments lead too deep")]
     StackOverflow,
-    /// The method has touched memory that it may not. Whatever it did to itself, the server goes on.
+    /// The method has accessed memory that it may not access. The server goes on, whatever the method did to itself.
     #[error("the method has touched memory that it may not, {0}")]
     Fault(String),
     /// The method took longer than the server allows.
@@ -152,34 +153,34 @@ pub enum CallError {
     /// The server's machine refuses the method's sandbox.
     #[error("the server has no sandbox for the method: {0}")]
     NoSandbox(String),
-    /// The method reads sealed scopes, and the server has found none sealed in this connection that the call named.
+    /// The method reads sealed scopes, and the call named no scope that the server has found sealed in this connection.
     #[error("the method reads sealed scopes alone, and the call passed none: see Connection::one_shot")]
     NotSealed,
-    /// The method copies its arguments, or trusts the sender with them, and they are sealed.
+    /// The passed scope is sealed, but the method copies its arguments or trusts the sender with them.
     #[error("the method does not read sealed scopes: pass it one of the heap's (Connection::scope)")]
     NoSealedWanted,
     /// The scope cannot be guarded ([`ConnectionOptions::guarded`](crate::channel::ConnectionOptions::guarded)). The
     /// call was not begun.
     #[error("the scope cannot be guarded: {0}")]
     NotGuarded(String),
-    /// The result is longer than this client looks at.
+    /// The result is longer than this client copies.
     #[error("a result of {length} bytes, where {most} are looked at: see ConnectionOptions::results_max")]
     ResultTooLong {
-        /// Its bytes, as the server says.
+        /// The bytes of the result, as the server reports them.
         length: u64,
-        /// The most.
+        /// The most bytes that this client copies.
         most: u64,
     },
-    /// The server is gone. The method may have run.
+    /// The server has ended. The method may have run.
     #[error("the server is gone")]
     ServerGone,
-    /// As many calls were begun and not waited for as can be.
+    /// The connection has as many calls as it may have that were begun and not waited for.
     #[error("{DEPTH} calls were begun already: wait for one of them")]
     TooMany,
     /// The call is not under way: its answer was taken before.
     #[error("there is no such call under way")]
     NoSuchCall,
-    /// The server's reply makes no sense.
+    /// The server's reply is invalid.
     #[error("the server's reply makes no sense")]
     Nonsense,
 }
@@ -211,7 +212,7 @@ impl Coded for CallError {
     }
 }
 
-/// What a reply means to the caller of a method.
+/// Converts a reply into the outcome for the caller of a method.
 pub(super) fn understand(results: &Results, method: u32, reply: &ReplyLine) -> Result<Answer, CallError> {
     let answer = Answer::of(results, reply);
     let Some(status) = Status::read(reply.status) else { return Err(CallError::Nonsense) };

@@ -1,4 +1,4 @@
-//! A server's end: it takes requests, has methods carry them out, and replies.
+//! A server's end: it takes requests, runs their methods, and replies.
 
 use super::copies::Copies;
 use super::lane_heap::{LaneHeap, heap_of};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct ServerEnd {
     heap: Heap,
-    /// `None`: they are in the same heap.
+    /// The heap for results. `None`: results are in the same heap as arguments.
     results: Option<Heap>,
     copies: Copies,
     requests: Reader,
@@ -32,15 +32,15 @@ pub struct ServerEnd {
 /// A request that was taken from the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// What the client says.
+    /// The request as the client wrote it.
     pub line: RequestLine,
     /// Whether the client had cancelled the call when the request was taken.
     pub is_cancelled: bool,
 }
 
 impl ServerEnd {
-    /// With a heap, a place where arguments of it are copied to, and a ring of [`RING_BYTES`](super::RING_BYTES) bytes in which no
-    /// request was read.
+    /// Creates an end with a heap, a place for copies of the heap's arguments, and a ring of
+    /// [`RING_BYTES`](super::RING_BYTES) bytes from which no request has been read.
     #[must_use]
     pub fn new(heap: Heap, arguments: PrivateView, ring: Mapping) -> Self {
         let requests = Reader::new(ring.clone(), REQUESTS, DEPTH);
@@ -48,7 +48,7 @@ impl ServerEnd {
         Self { heap, results: None, copies: Copies::new(arguments), requests, replies, ledger: None }
     }
 
-    /// With results in another heap than arguments.
+    /// Uses another heap for results than for arguments.
     #[must_use]
     pub fn with_results(self, heap: Heap) -> Self {
         Self { results: Some(heap), ..self }
@@ -58,7 +58,7 @@ impl ServerEnd {
         Self { ledger, ..self }
     }
 
-    /// Whether a request is in the ring that was not taken yet.
+    /// Whether the ring has a request that has not been taken yet.
     #[must_use]
     #[inline]
     pub fn has_request(&self) -> bool {
@@ -74,8 +74,8 @@ impl ServerEnd {
         Some(Request { line, is_cancelled })
     }
 
-    /// Has a method carry out a request, if there is one and the caller still waits. `shared` is the heap of all clients, if there is
-    /// one. The reply is not in the ring yet.
+    /// Runs the method of a request, if the method exists and the caller still waits. `shared` is the heap of all
+    /// clients, if there is one. Returns the reply, which is not in the ring yet.
     pub fn answer(
         &mut self,
         methods: &Methods,
@@ -108,7 +108,7 @@ impl ServerEnd {
             return short(request, Status::NoSealedWanted);
         }
         let (heap, copies) = heap_of((&self.heap, &mut self.copies), shared, request);
-        // Results are in the connection's own heap, where no other client sees them.
+        // Results are in the connection's own heap, where no other client can read them.
         let results = self.results.as_ref().unwrap_or(&self.heap);
         let mut reply = Reply::new(results, deadline, clock);
         let called = catch_unwind(AssertUnwindSafe(|| match method {
@@ -116,7 +116,7 @@ impl ServerEnd {
                 let Some(view) = copy(heap, copies, request.scope, *most) else {
                     return Ok(Status::NoArguments);
                 };
-                // A caller that waits no more may have used its scope again while it was copied.
+                // A caller that no longer waits may have used its scope again while it was copied.
                 if !planted::is(Fault::DeadlineLookedAtOnce) && is_late() {
                     return Ok(Status::Late);
                 }
@@ -149,7 +149,8 @@ impl ServerEnd {
         ReplyLine { status: status as u32, call: request.call, root, scope, word }
     }
 
-    /// Puts a reply into the ring. The client has room for it: it has no more calls under way. Returns where its line is.
+    /// Puts a reply into the ring. There is room for it, since the client has no more calls under
+    /// way than the ring has lines. Returns the offset of its line.
     #[inline]
     pub fn reply(&mut self, reply: &ReplyLine) -> u64 {
         self.replies.write(reply.status, reply.words())
@@ -161,12 +162,12 @@ fn short(request: &RequestLine, status: Status) -> ReplyLine {
     ReplyLine { status: status as u32, call: request.call, root: 0, scope, word: 0 }
 }
 
-/// Copies a scope to the place where it has its own addresses. `None`: it is no scope of the heap, or too large.
+/// Copies a scope to the place where it has its own addresses. `None`: it is not in the heap, or too large.
 fn copy<'a>(heap: &Heap, copies: &'a mut Copies, scope: ScopeRef, most: u64) -> Option<View<'a>> {
     if scope.length == 0 {
         return Some(View::new(scope.address, &[], 0));
     }
-    // Whoever goes over every byte of it once takes no more steps than it has bytes.
+    // Code that reads every byte once takes no more steps than the scope has bytes.
     copies.look(heap, scope, most).ok()
 }
 
@@ -179,7 +180,7 @@ mod tests {
     use portcullis_memory::Memory;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A heap, and both ends over it.
+    /// Makes a heap, and both ends over it.
     fn pair(number: u64) -> (Heap, ClientEnd, ServerEnd) {
         let place =
             crate::HeapPlace::new(crate::heap::HEAP_ADDRESSES.start + (number << 40), 1 << 20).unwrap();
@@ -205,7 +206,7 @@ mod tests {
             Call { method: 1, scope: scope.reference(), root: root.address(), word: 0, deadline: Some(100) };
         let call = client.begin(call).unwrap();
         let request = server.take().unwrap();
-        // The server stands still behind its look at the clock, until the caller has used the scope for something else.
+        // The server stops right after it has read the clock, until the caller has used the scope for something else.
         let looks = AtomicU64::new(0);
         let clock = || match looks.fetch_add(1, Ordering::Relaxed) {
             0 => {

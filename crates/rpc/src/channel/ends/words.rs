@@ -1,22 +1,22 @@
-//! What the words of a line mean.
+//! Meaning of the words of a line.
 
 use crate::ScopeRef;
 
-/// What a reply begins with.
+/// Status with which a reply begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Status {
-    /// The method has done what it was to do.
+    /// The method has succeeded.
     Done = 0,
     /// The server has no such method.
     NoSuchMethod = 1,
-    /// The request's scope is not one of the heap's, or is larger than the method takes.
+    /// The request's scope is not in the heap, or is larger than the method accepts.
     NoArguments = 2,
-    /// The method followed a pointer that it should not have.
+    /// A pointer of the arguments cannot be followed, or its target is malformed.
     WildPointer = 3,
     /// The method panicked.
     Panicked = 4,
-    /// The method says that it failed.
+    /// The method failed for a reason of its own.
     Failed = 5,
     /// The deadline had passed before the call began.
     Late = 6,
@@ -26,13 +26,13 @@ pub enum Status {
     NoRoom = 8,
     /// The method has used up its stack.
     StackOverflow = 9,
-    /// The method has touched memory that it may not, in a trap.
+    /// The method has accessed memory in a trap that it may not access.
     Fault = 10,
     /// The method took longer in a trap than it may.
     OverBudget = 11,
     /// The server's machine refuses a sandbox.
     NoSandbox = 12,
-    /// The method reads sealed scopes, and the request names none that the server has found sealed.
+    /// The method reads sealed scopes, and the request names no scope that the server has found sealed.
     NotSealed = 13,
     /// The method does not read sealed scopes.
     NoSealedWanted = 14,
@@ -57,14 +57,14 @@ impl Status {
         Self::NoSealedWanted,
     ];
 
-    /// The status that a reply says. `None`: there is none with that number.
+    /// Decodes the status of a reply. `None`: no status has that number.
     #[must_use]
     pub fn read(number: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 }
 
-/// A request, as its line says it.
+/// A request, as its line contains it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestLine {
     /// The method's number.
@@ -73,37 +73,37 @@ pub struct RequestLine {
     pub call: u64,
     /// The address of the arguments' root.
     pub root: u64,
-    /// The scope that they are in.
+    /// The scope that the arguments are in.
     pub scope: ScopeRef,
-    /// In nanoseconds of a clock that both ends have. Zero: there is none.
+    /// The deadline, in nanoseconds of a clock that both ends have. Zero: no deadline.
     pub deadline: u64,
-    /// What is passed beside the root.
+    /// The word that is passed beside the root.
     pub word: u64,
 }
 
-/// A reply, as its line says it.
+/// A reply, as its line contains it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplyLine {
-    /// A [`Status`], if the server keeps to the rules.
+    /// A [`Status`], if the server obeys the protocol.
     pub status: u32,
     /// The call's number.
     pub call: u64,
     /// The address of the result's root.
     pub root: u64,
-    /// The scope that it is in.
+    /// The scope that the result is in.
     pub scope: ScopeRef,
-    /// What is answered beside the root.
+    /// The word that is returned beside the root.
     pub word: u64,
 }
 
 impl RequestLine {
-    /// The words of its line.
+    /// Encodes the words of the request's line.
     #[must_use]
     pub fn words(self) -> [u64; 6] {
         [self.call, self.root, self.scope.address, self.scope.length, self.deadline, self.word]
     }
 
-    /// What a line with that head and these words says.
+    /// Decodes a request from the head and the words of its line.
     #[must_use]
     pub fn read(method: u32, [call, root, address, length, deadline, word]: [u64; 6]) -> Self {
         Self { method, call, root, scope: ScopeRef { address, length }, deadline, word }
@@ -111,13 +111,13 @@ impl RequestLine {
 }
 
 impl ReplyLine {
-    /// The words of its line.
+    /// Encodes the words of the reply's line.
     #[must_use]
     pub fn words(self) -> [u64; 6] {
         [self.call, self.root, self.scope.address, self.scope.length, self.word, 0]
     }
 
-    /// What a line with that head and these words says.
+    /// Decodes a reply from the head and the words of its line.
     #[must_use]
     pub fn read(status: u32, [call, root, address, length, word, _]: [u64; 6]) -> Self {
         Self { status, call, root, scope: ScopeRef { address, length }, word }

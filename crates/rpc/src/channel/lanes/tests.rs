@@ -1,4 +1,4 @@
-//! Dealing out, and the ends of a server with several threads.
+//! The assignment of connections to threads, and the ends of a server with several threads.
 
 use super::*;
 use crate::channel::admission::Shared;
@@ -102,7 +102,7 @@ fn whoever_does_not_go_on_gives_its_seat_back() {
     wait_for("the last seat", || server.lanes.seats() == [0; 3]);
 }
 
-/// What no door makes: a connection whose ring is too short.
+/// Makes a connection that admission never makes: its ring is too short.
 fn broken(lanes: &Lanes) -> (u64, Shared) {
     let place = HeapPlace::new(HEAP_ADDRESSES.start + (9 << 40), 1 << 20).unwrap();
     let (heap, view) = (

@@ -13,7 +13,7 @@ use std::time::Instant;
 const TOUCH: u32 = 1;
 const HEAP: u64 = 1 << 20;
 
-/// A server whose method looks at nothing: the copy is all that touches the pages.
+/// Starts a server whose method reads nothing: only the copy touches the pages.
 fn server(user_bytes: u64) -> (Server, PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("loans.sock");
@@ -24,7 +24,7 @@ fn server(user_bytes: u64) -> (Server, PathBuf, tempfile::TempDir) {
     (server.start().unwrap(), path, folder)
 }
 
-/// The files of a new connection's heap and ring, or why there is none.
+/// Returns the files of a new connection's heap and ring, or the reason of the refusal.
 fn files(path: &Path) -> Result<(MessageSocket, Vec<OwnedFd>), String> {
     let socket = MessageSocket::connect(path, Instant::now() + LONG).unwrap();
     socket.say(&Asked::Hello { heap_bytes: 0 }.encode()).unwrap();
@@ -42,7 +42,7 @@ fn blocks(file: &OwnedFd) -> i64 {
     rustix::fs::fstat(file).unwrap().st_blocks
 }
 
-/// Tries until it succeeds.
+/// Repeats an attempt until it succeeds.
 fn in_time<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -58,7 +58,7 @@ fn in_time<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
 fn who_keeps_the_heaps_of_ended_connections_gets_no_more_than_a_user_may_have() {
     let (server, path, _folder) = server(4 * HEAP);
     let mut kept = Vec::new();
-    // With their rings, no more than three have room.
+    // With their rings, only three heaps have room.
     for _ in 0..3 {
         let mut hostile = Hostile::connect(&path);
         let place = hostile.heap.place();
@@ -73,7 +73,7 @@ fn who_keeps_the_heaps_of_ended_connections_gets_no_more_than_a_user_may_have() 
     in_time(|| (server.counters().connections == 0).then_some(()));
     let Err(ConnectionError::Refused(reason)) = Connection::open(&path) else { panic!("it is refused") };
     assert!(reason.contains("ServerOptions::user_bytes"), "{reason}");
-    // What is let go of can be lent anew.
+    // Memory that a client has released can be lent again.
     kept.pop();
     let mut connection = in_time(|| Connection::open(&path).ok());
     let scope = connection.scope(4096).unwrap();
@@ -94,7 +94,7 @@ fn offers_that_are_kept_count_too() {
         assert!(kept.len() < 3, "a server lends without an end");
     };
     assert!(refused.contains("ServerOptions::user_bytes"), "{refused}");
-    // A ring alone is enough to be counted.
+    // The ring alone is enough to be counted.
     kept.iter_mut().for_each(|files| files.truncate(1));
     assert!(files(&path).is_err());
     kept.clear();

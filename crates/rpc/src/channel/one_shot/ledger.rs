@@ -9,12 +9,13 @@ use portcullis_memory::{Claim, SealedBytes, SealedFile};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Files of a connection that are not sealed yet. For each the server keeps a descriptor.
+/// Number of files that a connection may have before they are sealed. The server keeps a descriptor for each.
 pub(in crate::channel) const OPEN_MAX: u32 = 4;
-/// Addresses are kept for so many times the bytes that a connection may have: then there is nearly always a piece that fits.
+/// Ratio of the addresses that are reserved to the bytes that a connection may have: with twice the addresses, there is
+/// nearly always a piece that fits.
 const ADDRESSES_FOR_EACH: u64 = 2;
 
-/// What a connection may have of one-shot scopes.
+/// Limits of a connection's one-shot scopes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::channel) struct OneShotLimits {
     pub scopes: u32,
@@ -22,13 +23,14 @@ pub(in crate::channel) struct OneShotLimits {
 }
 
 impl OneShotLimits {
-    /// Bytes of the addresses that a connection keeps for them.
+    /// Number of bytes of addresses that a connection reserves for its one-shot scopes.
     pub fn addresses(self) -> u64 {
         (self.bytes * ADDRESSES_FOR_EACH).next_multiple_of(PAGE_BYTES)
     }
 }
 
-/// The one-shot scopes of a connection. The acceptor's thread and those of users change it; the server's thread looks numbers up.
+/// The one-shot scopes of a connection. The acceptor's thread and the threads of users change the list; the server's
+/// thread looks numbers up.
 #[derive(Debug)]
 pub(in crate::channel) struct Ledger {
     reserve: Reserve,
@@ -45,12 +47,12 @@ struct Entry {
 #[derive(Debug)]
 enum State {
     Open(Arc<SealedFile>, Claim),
-    /// A thread is mapping it.
+    /// A thread is mapping the file.
     Mapping,
     Sealed(Arc<SealedBytes>),
 }
 
-/// A file that a client is given.
+/// A file that is handed to a client.
 #[derive(Debug)]
 pub(in crate::channel) struct OpenFile {
     pub file: Arc<SealedFile>,
@@ -62,10 +64,10 @@ impl Ledger {
         Self { reserve, limits, entries: Mutex::default() }
     }
 
-    /// A new file under a number that was never given before.
+    /// Creates a file under a number that was never used before.
     ///
     /// # Errors
-    /// The connection has as much as it may have, or the machine refuses.
+    /// The connection has reached its limits, or the machine refuses.
     pub fn open(&self, number: u64, bytes: u64) -> Result<OpenFile, Reason> {
         let OneShotLimits { scopes, bytes: most } = self.limits;
         if bytes > most {
@@ -100,7 +102,7 @@ impl Ledger {
         Ok(OpenFile { file, address })
     }
 
-    /// Looks whether a file is sealed, and maps it. It may take milliseconds: no thread that serves others calls this.
+    /// Checks that a file is sealed, and maps it. That may take milliseconds: no thread that serves others calls this.
     ///
     /// # Errors
     /// There is no such file in this connection, or it is not sealed; or the machine refuses.
@@ -111,7 +113,7 @@ impl Ledger {
             State::Sealed(_) => return Ok(()),
             State::Mapping => return Err(unknown()),
         };
-        // Seals are never taken off again: what is found now holds when it is mapped.
+        // Seals are never removed: a file that is sealed now is still sealed when it is mapped.
         file.check_sealed()?;
         let claim = {
             let mut entries = self.entries();
@@ -142,7 +144,8 @@ impl Ledger {
         }
     }
 
-    /// Forgets a scope, and returns what is to be unmapped where that may take time. A method that reads it keeps it until it has ended.
+    /// Removes a scope, and returns its mapping, so that it can be unmapped on a thread that may take time. A method
+    /// that reads the scope keeps the mapping until the method has ended.
     pub fn release(&self, number: u64) -> Option<Arc<SealedBytes>> {
         match self.entries().remove(&number)?.state {
             State::Sealed(bytes) => Some(bytes),
@@ -150,22 +153,22 @@ impl Ledger {
         }
     }
 
-    /// Has a method look at the scope that a request names by its number.
+    /// Calls a method with the scope that a request names by its number.
     ///
     /// # Errors
-    /// It was not found sealed in this connection, or is shorter than the request says.
+    /// The scope was not found sealed in this connection, or is shorter than the request states.
     pub fn look<R>(&self, scope: ScopeRef, method: impl FnOnce(View<'_>) -> R) -> Result<R, Status> {
         let ScopeRef { address: number, length } = scope;
         let bytes = self.sealed(number).ok_or(Status::NotSealed)?;
         let used = usize::try_from(length).ok().and_then(|length| bytes.bytes().get(..length));
         let address = self.reserve.address(bytes.offset());
-        // Whoever goes over every byte of it once takes no more steps.
+        // Code that reads every byte once takes no more steps than the scope has bytes.
         Ok(method(View::new(address, used.ok_or(Status::NoArguments)?, length)))
     }
 
-    /// Whether a request names a scope of these, and none of the heap.
+    /// Whether a request names one of these scopes, and not one of the heap.
     pub fn has(&self, scope: ScopeRef) -> bool {
-        // Numbers count from one on, and heaps begin far above all of them.
+        // Numbers start at one, and heaps begin far above all of them.
         (1..HEAP_ADDRESSES.start).contains(&scope.address) && self.entries().contains_key(&scope.address)
     }
 

@@ -1,5 +1,5 @@
-//! One-shot scopes: each is a file of its own, which its sender seals once and for all, and which is then read in place by any number
-//! of methods in any number of calls.
+//! One-shot scopes. Each is a file of its own, which its sender seals once and for all. Then any number of methods read
+//! it in place, in any number of calls.
 //!
 //! ```text
 //! client                                server
@@ -12,13 +12,14 @@
 //! Release { number } ─────────────────► unmaps it
 //! ```
 //!
-//! The server makes the file, although the client could. It takes no descriptor of a client's, whose closing could hold it up. So it
-//! knows what kind of file it is, and the file has its length from its first moment on.
+//! The server makes the file, although the client could. It accepts no descriptor from a client, since closing such a
+//! descriptor could delay the server. So the server knows what kind of file it is, and the file has its length from the
+//! start.
 //!
-//! The kernel is the only one that is believed. It seals a file against writes only when no mapping of it is writable, in whatever
-//! process, and no page of it is held by an operation that may write; from there on it refuses both. That can take it 0.2 s, so only the
-//! sender waits for it. What the server looks at it looks at on a thread of the client's user, before any call. A call costs a look
-//! into a table.
+//! Only the kernel is trusted. It seals a file against writes only if no process has a writable mapping of it, and no
+//! operation that may write holds a page of it; from then on it refuses both. That can take 0.2 s, so only the sender
+//! waits for it. The server does its checks on a thread of the client's user, before any call. A call costs a lookup in
+//! a table.
 
 mod ledger;
 mod scopes;
@@ -34,8 +35,8 @@ use crate::{Boxed, PointerError, View};
 use portcullis_memory::{AddressRange, MappingError};
 use std::num::NonZeroUsize;
 
-/// Arguments that were sealed for good: nobody changes them, now or later, and they are read where the sender has written them. Sound
-/// against any sender.
+/// Arguments that were sealed for good: no process changes them, now or later, and they are read where the sender has
+/// written them. Sound against any sender.
 #[derive(Debug)]
 pub struct OneShot<'a, T> {
     view: View<'a>,
@@ -48,15 +49,15 @@ impl<'a, T: Plain> OneShot<'a, T> {
         Self { view, root: Boxed::at(root), word }
     }
 
-    /// What the call's pointer leads to.
+    /// The value that the call's pointer leads to.
     ///
     /// # Errors
-    /// It leads out of the scope that was passed.
+    /// The pointer leads out of the scope that was passed.
     pub fn get(&self) -> Result<&'a T, PointerError> {
         self.root.get(&self.view)
     }
 
-    /// The scope that was passed. Pointers from it are followed with this.
+    /// The scope that was passed, as the view through which its pointers are followed.
     #[must_use]
     pub fn view(&self) -> &View<'a> {
         &self.view
@@ -69,7 +70,7 @@ impl<'a, T: Plain> OneShot<'a, T> {
     }
 }
 
-/// The addresses of a connection's one-shot scopes: behind its heap, the same at both ends.
+/// The addresses of a connection's one-shot scopes: those behind its heap, the same at both ends.
 #[derive(Debug)]
 pub(super) struct Reserve {
     start: u64,
@@ -77,19 +78,19 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// Keeps the addresses behind a heap.
+    /// Reserves the addresses behind a heap.
     pub fn behind(heap: HeapPlace, bytes: u64) -> Result<Self, MappingError> {
         let start = heap.end();
         let address = usize::try_from(start).ok().and_then(NonZeroUsize::new).unwrap_or(NonZeroUsize::MAX);
         Ok(Self { start, range: AddressRange::at(address, bytes)? })
     }
 
-    /// Keeps other addresses in their place, for a process that has the right ones in use as the other end.
+    /// Reserves other addresses in their place, for a process that already uses the agreed ones as the other end.
     pub fn in_place_of(heap: HeapPlace, bytes: u64) -> Result<Self, MappingError> {
         Ok(Self { start: heap.end(), range: AddressRange::anywhere(bytes)? })
     }
 
-    /// The agreed address of what is at an offset.
+    /// The agreed address at an offset.
     pub fn address(&self, offset: u64) -> u64 {
         self.start + offset
     }

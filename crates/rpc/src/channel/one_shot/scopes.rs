@@ -1,4 +1,4 @@
-//! A client's one-shot scopes: filled, sealed, and passed to calls.
+//! A client's one-shot scopes: the client fills them, seals them, and passes them to calls.
 
 use super::super::connection::{Connection, Link};
 use super::super::ends::{Answer, CallError};
@@ -13,37 +13,37 @@ use rustix::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a scope is tried to be sealed while something can still write to it. The kernel's own wait for operations that are under way
-/// is 0.2 s.
+/// How long sealing is tried again while something can still write to the scope. The kernel itself waits 0.2 s for
+/// operations that are under way.
 const SEAL_WITHIN: Duration = Duration::from_secs(1);
-/// Between two tries: nothing tells when a mapping of another process ends.
+/// Pause between two tries: no event reports that a mapping of another process has ended.
 const SEAL_AGAIN: Duration = Duration::from_millis(5);
 
-/// There is no one-shot scope, or it is not sealed.
+/// Error of making or sealing a one-shot scope.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OneShotError {
-    /// The server gives none: the connection has as many as it may have, or no method reads them.
+    /// The server refuses the scope: the connection has reached its limits, or no method reads one-shot scopes.
     #[error("the server refuses: {0}")]
     Refused(String),
-    /// Something could still write to the scope for the whole time that was waited.
+    /// Something could still write to the scope when the time for sealing was over.
     #[error("not sealed within {within:?}: {source}")]
     Busy {
-        /// How long was waited.
+        /// How long the client tried.
         within: Duration,
-        /// What the kernel says.
+        /// The error of the kernel.
         source: SealError,
     },
-    /// The machine refuses.
+    /// The machine refuses to seal the scope.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// The machine refuses memory.
+    /// The machine refuses to map memory.
     #[error(transparent)]
     Memory(#[from] MappingError),
-    /// The server is gone, or does not answer.
+    /// The server has ended, or does not answer.
     #[error("the server is gone")]
     ServerGone,
-    /// The server's answer makes no sense.
+    /// The server's answer is invalid.
     #[error("the server's answer about a one-shot scope makes no sense")]
     Nonsense,
 }
@@ -60,17 +60,17 @@ impl Coded for OneShotError {
     }
 }
 
-/// A scope's number at the server, which is told when this is dropped.
+/// A scope's number at the server. Dropping it sends the server a release.
 #[derive(Debug)]
 struct Number {
     number: u64,
-    /// A scope does not keep its connection from ending.
+    /// The reference is weak, so that a scope does not keep its connection from ending.
     socket: Weak<MessageSocket>,
 }
 
 impl Drop for Number {
     fn drop(&mut self) {
-        // A server that does not listen keeps the scope until the connection ends.
+        // If the server does not receive the message, it keeps the scope until the connection ends.
         let socket = self.socket.upgrade();
         let _ = socket.map(|it| it.say_at_once(&Asked::Release { number: self.number }.encode()));
     }
@@ -86,19 +86,19 @@ pub struct OneShotScope {
 }
 
 impl OneShotScope {
-    /// The address of its first byte.
+    /// The address of the scope's first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.filling.address
     }
 
-    /// Its length in bytes.
+    /// The scope's length in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.filling.length
     }
 
-    /// Bytes that are used.
+    /// Number of bytes in use.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.filling.used()
@@ -132,10 +132,11 @@ impl Room for OneShotScope {
     }
 }
 
-/// A scope that is sealed for good: any number of calls read it where it is, and nobody writes it any more, this process included.
+/// A scope that is sealed for good: any number of calls read it in place, and no process writes it any more, this one
+/// included.
 ///
-/// Dropping it tells the server to forget it. That must not happen before the calls that read it have ended. It can be looked at for
-/// longer than its connection lives, and not passed to a call then.
+/// Dropping it makes the server release the scope. That must not happen before the calls that read it have ended. After
+/// its connection has ended, the scope can still be read, but not be passed to a call.
 #[derive(Debug)]
 pub struct Sealed {
     number: Number,
@@ -145,19 +146,20 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// How a call names it ([`Connection::begin`]): by its number, and not by its address.
+    /// The reference by which a call names the scope ([`Connection::begin`]). It contains the scope's number, and not
+    /// its address.
     #[must_use]
     pub fn reference(&self) -> ScopeRef {
         ScopeRef { address: self.number.number, length: self.used }
     }
 
-    /// The address of its first byte.
+    /// The address of the scope's first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Its bytes.
+    /// A view of the scope's bytes that are in use.
     #[must_use]
     pub fn view(&self) -> View<'_> {
         let used = usize::try_from(self.used).unwrap_or(usize::MAX);
@@ -166,10 +168,11 @@ impl Sealed {
 }
 
 impl Connection {
-    /// A scope for arguments that are sealed once and read often (RPCool §5.3), by methods that are
+    /// Makes a scope for arguments that are sealed once and read often (RPCool §5.3), by methods that are
     /// [`one_shot`](super::super::Channel::one_shot).
     ///
-    /// It costs two conversations with the server, a file, and mappings at both ends. So it pays where many calls read it.
+    /// Such a scope costs two exchanges with the server, a file, and mappings at both ends. So it pays off if many
+    /// calls read it.
     ///
     /// ```
     /// use portcullis_rpc::channel::{Connection, OneShot, serve};
@@ -208,7 +211,7 @@ impl Connection {
         Ok(OneShotScope { number, file, filling: Filling::new(address, length), memory })
     }
 
-    /// Seals a scope for good. It can be read from here on, and not written:
+    /// Seals a scope for good. From then on it can be read, but not written:
     ///
     /// ```compile_fail,E0382
     /// # use portcullis_rpc::{Boxed, channel::{Connection, OneShotError}};
@@ -221,10 +224,10 @@ impl Connection {
     /// ```
     ///
     /// # Errors
-    /// See [`OneShotError`]. The scope is released then.
+    /// See [`OneShotError`]. If sealing fails, the scope is released.
     pub fn seal(&mut self, scope: OneShotScope) -> Result<Sealed, OneShotError> {
         let OneShotScope { number, file, filling, memory } = scope;
-        // A writable mapping, this one too, keeps the kernel from sealing.
+        // The kernel does not seal a file that has a writable mapping, this one included.
         drop(memory);
         file.allocate()?;
         seal_within(&file, SEAL_WITHIN)?;
@@ -284,7 +287,7 @@ impl Connection {
                 Some(told) => Ok((told, descriptors)),
                 None => Err(self.no_sense()),
             },
-            // An answer that comes later would be taken for that of another question.
+            // An answer that arrives later would be taken for that of another request.
             _ => {
                 self.end.give_up();
                 Err(OneShotError::ServerGone)

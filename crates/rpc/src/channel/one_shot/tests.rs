@@ -1,4 +1,4 @@
-//! Senders that lie about their seals, beside an honest one whose bytes are all compared.
+//! Senders that lie about their seals, beside an honest sender whose bytes are all compared.
 
 use super::super::admission::{Door, find_place};
 use super::super::ends::Status;
@@ -41,7 +41,7 @@ fn server() -> (Server, PathBuf, tempfile::TempDir) {
         .one_shot(SUM, |numbers: OneShot<'_, Vector<u64>>, reply| {
             let numbers = numbers.get()?.get(numbers.view())?;
             let before: u64 = numbers.iter().fold(0, |sum, number| sum.wrapping_add(*number));
-            // Whatever the sender does meanwhile, it stays the same.
+            // The scope stays the same, whatever the sender does meanwhile.
             std::thread::yield_now();
             let after: u64 = numbers.iter().fold(0, |sum, number| sum.wrapping_add(*number));
             assert_eq!(before, after, "bytes changed under a method");
@@ -63,7 +63,7 @@ fn server() -> (Server, PathBuf, tempfile::TempDir) {
     (server, path, folder)
 }
 
-/// An honest client that has all bytes of its scopes compared, until it is told to stop.
+/// Runs an honest client, all bytes of whose scopes are compared, until `stop` is set.
 fn honest(path: &Path, stop: &AtomicBool) -> u64 {
     let mut connection = Connection::open(path).unwrap();
     let mut scopes = 0_u64;
@@ -100,7 +100,7 @@ fn beside_honest(attack: impl FnOnce(&Path)) {
     drop(server);
 }
 
-/// A file as a client is given it.
+/// A file that the server has given a client.
 struct Given {
     number: u64,
     address: u64,
@@ -116,7 +116,7 @@ impl Given {
         Mapping::of_peer(self.descriptor(), self.file.length(), true)
     }
 
-    /// Puts the vector 7, 8 there, with its header first.
+    /// Writes the vector 7, 8 into the file, with its header first.
     fn fill(&self) {
         let memory = self.writable().unwrap();
         for (at, word) in [(0, self.address + 64), (8, 2), (64, 7), (72, 8)] {
@@ -186,7 +186,7 @@ fn whoever_can_still_write_is_not_believed() {
         }
         drop(kept);
         given.file.seal().unwrap();
-        // What the server has not looked at it does not read, sealed or not.
+        // The server does not read a file that it has not checked, sealed or not.
         assert_eq!(hostile.status(SUM, given.address, given.scope()), Status::NotSealed);
         hostile.say_sealed(given.number).unwrap();
         hostile.say_sealed(given.number).unwrap();
@@ -203,7 +203,7 @@ fn a_process_that_keeps_a_writable_mapping_keeps_the_file_from_being_sealed() {
         let file = rustix::io::dup(rustix::stdio::stdin()).unwrap();
         let memory = Mapping::of_peer(file, PAGE, true).unwrap();
         println!("{READY}");
-        // Until it is killed.
+        // The process writes until it is killed.
         let (began, mut value) = (Instant::now(), 0_u64);
         while began.elapsed() < LONG {
             value += 1;
@@ -262,7 +262,7 @@ fn nobody_changes_a_sealed_scope_through_what_was_kept() {
             let again = SealedFile::of_peer(descriptor, PAGE).unwrap();
             let readable = again.descriptor().try_clone_to_owned().unwrap();
             assert!(Mapping::of_file(again, true).is_err());
-            // A mapping that can be read stays that: the kernel does not give it the right to be written.
+            // A readable mapping stays read-only: the kernel does not grant it the right to be written.
             if let Ok(readable) = Mapping::of_peer(readable, PAGE, false) {
                 assert!(readable.allow_writes(0, PAGE, true).is_err());
             }
@@ -295,7 +295,7 @@ fn some_of_the_seals_are_none() {
 fn a_file_with_holes_is_not_read() {
     beside_honest(|path| {
         let hostile = Hostile::connect(path);
-        // The server would have to find memory for them, once more for each file that the client keeps.
+        // The server would have to provide memory for the holes, again for each file that the client keeps.
         let given = hostile.file(8 * PAGE).unwrap();
         given.writable().unwrap().store(5 * PAGE, 1);
         given.file.seal().unwrap();
@@ -320,7 +320,7 @@ fn only_its_own_sealed_numbers_are_a_connections() {
             let scope = ScopeRef { address: mine.number, length };
             assert_eq!(hostile.status(SUM, mine.address, scope), Status::NoArguments, "{length:#x}");
         }
-        // Beyond what was passed nothing is read, although it is there.
+        // No byte beyond the passed ones is read, although it exists.
         let part = ScopeRef { address: mine.number, length: 72 };
         assert_eq!(hostile.status(SUM, mine.address, part), Status::WildPointer);
         for number in [others.number, u64::MAX, 0] {
@@ -387,7 +387,7 @@ fn whoever_stops_at_any_step_of_a_scope_costs_nobody_anything() {
                     hostile.request(SUM, given.address, given.scope());
                 }
                 if step > 5 {
-                    // While the call is under way.
+                    // The scope is released while the call is under way.
                     hostile.socket.say(&Asked::Release { number: given.number }.encode()).unwrap();
                     assert!(matches!(
                         Status::read(hostile.reply().status),
@@ -408,7 +408,7 @@ fn whoever_asks_without_end_and_hears_nothing_is_hung_up_on() {
         while rustix::net::send(&hostile.socket, &asked, SendFlags::NOSIGNAL).is_ok() {
             assert!(began.elapsed() < LONG, "nobody hangs up");
         }
-        // What is no question about scopes is none.
+        // Other messages than requests about scopes are refused.
         for asked in [Asked::Mapped, Asked::Taken, Asked::Hello { heap_bytes: 0 }] {
             let hostile = Hostile::connect(path);
             hostile.socket.say(&asked.encode()).unwrap();
@@ -462,7 +462,7 @@ fn send(socket: &OwnedFd, told: &Told, descriptors: &[BorrowedFd<'_>]) {
     rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// A server that lets one client in as it should, and answers its question for a file with what it likes.
+/// Runs a server that admits one client as it should, and answers its request for a file with anything.
 fn answer(listener: Listener, limits: OneShotLimits, told: impl FnOnce(u64) -> (Told, Option<SealedFile>)) {
     let socket = loop {
         match rustix::net::accept(&listener) {
@@ -495,7 +495,7 @@ fn answer(listener: Listener, limits: OneShotLimits, told: impl FnOnce(u64) -> (
     hear();
     let (told, file) = told(place.end());
     send(&socket, &told, &file.iter().map(SealedFile::descriptor).collect::<Vec<_>>());
-    // Until the client has gone.
+    // The socket stays open until the client has closed it.
     while hear().1 > 0 {}
 }
 
@@ -512,7 +512,7 @@ fn what_a_hostile_server_hands_out_is_an_error() {
         Box::new(|start| (of(start, 2 * PAGE), file(1))),
         Box::new(|start| (of(start, u64::MAX), file(1))),
         Box::new(|start| (of(start, PAGE), None)),
-        // Shorter than was asked for.
+        // The file is shorter than requested.
         Box::new(|start| (of(start, PAGE), file(1))),
         Box::new(|_| (Told::Welcome, None)),
     ];

@@ -1,4 +1,4 @@
-//! Honest clients of a shared heap, and one that overwrites it.
+//! Honest clients of a shared heap, and a client that overwrites it.
 
 use super::*;
 use crate::channel::messages::{Asked, TOLD_BYTES};
@@ -27,7 +27,7 @@ fn server(threads: usize, bytes: u64) -> (Server, PathBuf, tempfile::TempDir) {
         .copied(ADD, |numbers: Copied<'_, Vector<u64>>, reply| {
             let numbers = numbers.get()?.get(numbers.view())?;
             let before: u64 = numbers.iter().fold(0, |sum, number| sum.wrapping_add(*number));
-            // Whatever the heap's clients do meanwhile, it stays the same.
+            // The copy stays the same, whatever the heap's clients do meanwhile.
             std::thread::yield_now();
             let after: u64 = numbers.iter().fold(0, |sum, number| sum.wrapping_add(*number));
             assert_eq!(before, after, "bytes changed under a method");
@@ -63,7 +63,7 @@ fn all_clients_have_one_heap_at_the_same_addresses_and_call_with_it() {
         let mut connections = [(); 3].map(|()| Connection::open(&path).unwrap());
         let place = server.shared_heap().unwrap().place();
         assert!(connections.iter().all(|it| shared(it).place() == place && it.heap().place() != place));
-        // The first one puts something there, and all call with it and look at it.
+        // The first client puts values into the heap, and all clients call with them and read them.
         let scope = shared(&connections[0]).scope(4096).unwrap();
         let vector = Boxed::new(&scope, Vector::new(&scope, &[1_u64, 2, 39]).unwrap()).unwrap();
         let mut list = List::EMPTY;
@@ -75,11 +75,11 @@ fn all_clients_have_one_heap_at_the_same_addresses_and_call_with_it() {
             assert_eq!(connection.call(ADD_TRUSTED, &scope, list).unwrap().word(), 15);
             let looked = connection.look_shared(scope.reference(), vector).unwrap();
             assert_eq!(looked.get().unwrap().get(looked.view()).unwrap(), [1, 2, 39]);
-            // Its own heap is there as before.
+            // The connection's own heap still works.
             let own = connection.scope(4096).unwrap();
             let numbers = Boxed::new(&own, Vector::new(&own, &[7_u64]).unwrap()).unwrap();
             assert_eq!(connection.call(ADD, &own, numbers).unwrap().read::<u64>(), Ok(7));
-            // And nothing leads from one into the other.
+            // Pointers cannot lead from one heap into the other.
             for (scope, root) in [(&own, vector), (&scope, numbers)] {
                 let error = connection.call(ADD, scope, root).unwrap_err();
                 assert!(matches!(error, CallError::WildPointer(_)), "{error}");
@@ -108,7 +108,7 @@ fn what_a_client_had_is_taken_back_when_it_has_gone() {
     let mut text = [0; 10];
     heap.copy(kept.address(), &mut text).unwrap();
     assert_eq!(&text, b"still here");
-    // Whoever goes before it has a connection had the heap offered, and nothing of it.
+    // A client that leaves before it has a connection was offered the heap, and keeps no part of it.
     for said in [None, Some(Asked::Taken), Some(Asked::Mapped)] {
         let socket = MessageSocket::connect(&path, Instant::now() + LONG).unwrap();
         socket.say(&Asked::Hello { heap_bytes: 0 }.encode()).unwrap();
@@ -137,7 +137,7 @@ fn addresses_that_are_taken_in_a_client_are_an_error_that_says_so() {
     let (server, path, _folder) = server(1, 1 << 20);
     let heap = server.shared_heap().unwrap();
     let file = || heap.file().try_clone_to_owned().unwrap();
-    // The server has something there: this process is as a client that is not the server's process.
+    // The server has a mapping at these addresses: this process acts as a client that is not the server's process.
     let opened = ToAll::open(file(), heap.place(), Owner(9), None);
     let taken = opened.unwrap_err();
     assert!(matches!(taken, ConnectionError::SharedHeapTaken { address } if address == heap.place().start()));
@@ -160,7 +160,8 @@ fn a_channel_without_one_has_none_and_no_heap_is_too_large() {
     }
 }
 
-/// A client that overwrites the shared heap, its allocator first, comes and goes, and calls with whatever is there then.
+/// Runs a client that overwrites the shared heap, its allocator first, connects and leaves again and again, and calls
+/// with the heap's contents of the moment.
 fn overwrite(path: &Path, seed: u64, stop: &AtomicBool) {
     let mut random = rand_pcg::Pcg64::seed_from_u64(seed);
     while !stop.load(Ordering::Acquire) {
@@ -170,7 +171,7 @@ fn overwrite(path: &Path, seed: u64, stop: &AtomicBool) {
         let owner = u64::from(heap.owner().0);
         for _ in 0..3000 {
             let words = if random.random() { 1024 } else { place.length / 8 };
-            // Runs and small pieces of its own everywhere, of any length, or anything.
+            // The words stand for runs and small pieces of the client's own, of any length, or are arbitrary.
             let word = match random.random_range(0..3) {
                 0 => random.random_range(1..6) | owner << 16 | u64::from(random.random::<u32>()) << 32,
                 1 => 5 | random.random_range(0..9) << 8 | owner << 16,
@@ -207,7 +208,7 @@ fn whoever_overwrites_the_shared_heap_harms_no_server_and_no_connections_own_hea
             let root = Boxed::new(&own, Vector::new(&own, &numbers).unwrap()).unwrap();
             let answer = connection.call(ADD, &own, root).unwrap();
             assert_eq!(answer.read::<u64>(), Ok(numbers.iter().sum()));
-            // In the shared heap anything may come of it, but an answer comes.
+            // In the shared heap a call may have any outcome, but it gets an answer.
             let root = Boxed::<Vector<u64>>::at(shared(&connection).place().start() + 64 * call);
             let place = ScopeRef { address: root.address(), length: 4096 };
             let call = connection.begin(ADD, place, root, 0, Some(LONG)).unwrap();

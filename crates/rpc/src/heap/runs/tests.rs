@@ -1,4 +1,4 @@
-//! Processes that die at each step, and others that go on in between.
+//! Processes that die at each step, and others that continue in between.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,22 +9,22 @@ const PAGES: u32 = 8;
 const FIRST: Owner = Owner(1);
 const SECOND: Owner = Owner(2);
 
-/// The words of a heap of few pages, and what happens between two steps.
+/// The words of a heap of few pages, and the number of steps to the next interruption.
 #[derive(Default)]
 struct Memory {
     words: RefCell<Vec<u64>>,
-    /// Steps until `at_step` is called.
+    /// Number of steps until `at_step` is called.
     left: Cell<Option<u32>>,
 }
 
-/// A process's sight of the memory.
+/// A process's access to the words.
 struct Words<'a> {
     memory: &'a Memory,
     /// Called between two steps of this process.
     at_step: Box<dyn Fn() + 'a>,
 }
 
-/// What a process dies of.
+/// The panic by which a process dies.
 struct Death;
 
 impl Memory {
@@ -32,12 +32,12 @@ impl Memory {
         Self { words: RefCell::new(vec![Page::Free.word(); PAGES as usize]), left: Cell::new(None) }
     }
 
-    /// A process to whom nothing happens.
+    /// Returns a process that is never interrupted.
     fn process(&self, owner: Owner) -> Runs<Words<'_>> {
         Runs::new(Words { memory: self, at_step: Box::new(|| {}) }, owner)
     }
 
-    /// Whether each page but free ones belongs to a run or is a slab.
+    /// Checks that each page that is not free belongs to a run or is a slab.
     fn assert_sound(&self) {
         let words = self.words.borrow();
         let mut page = 0;
@@ -95,7 +95,7 @@ impl Words<'_> {
     }
 }
 
-/// What a process does.
+/// An operation of a process.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Take(u32),
@@ -104,9 +104,10 @@ enum Act {
     Free,
 }
 
-/// Has the first process do `act`, with `at_step` happening once before its step `step`. Returns whether that came.
+/// Makes the first process run `act`, and calls `at_step` once before its step `step`. Returns whether that step was
+/// reached.
 fn interrupted(memory: &Memory, act: Act, step: u32, at_step: &dyn Fn()) -> (bool, Option<u32>) {
-    // The run that is to be freed lies between others.
+    // The run that is freed lies between others.
     let before = matches!(act, Act::Free).then(|| memory.process(FIRST).take(3, 2).expect("room"));
     let runs = Runs::new(Words { memory, at_step: Box::new(at_step) }, FIRST);
     memory.left.set(Some(step));
@@ -160,7 +161,7 @@ fn others_go_on_around_whoever_dies() {
             let memory = Memory::new();
             let other = memory.process(SECOND);
             let (died, _) = interrupted(&memory, act, step, &|| resume_unwind(Box::new(Death)));
-            // Before anybody knows of the death, and after.
+            // The other process continues before it knows of the death, and after.
             let mine: Vec<u32> = std::iter::from_fn(|| other.take(2, 0)).collect();
             other.reclaim(FIRST).into_iter().for_each(|(page, class)| assert!(other.free_slab(page, class)));
             memory.assert_sound();
@@ -218,7 +219,7 @@ fn who_is_reclaimed_while_another_takes_costs_nobody_a_page() {
                     let memory = Memory::new();
                     let die = || resume_unwind(Box::new(Death));
                     died = interrupted(&memory, dead_act, death, &die).0;
-                    // A third process clears up while the second one is in the middle of something.
+                    // A third process reclaims the pages while the second one is in the middle of an operation.
                     let second =
                         Runs::new(Words { memory: &memory, at_step: Box::new(|| clear_up(&memory)) }, SECOND);
                     memory.left.set(Some(step));
@@ -246,18 +247,18 @@ fn who_is_reclaimed_while_another_takes_costs_nobody_a_page() {
     }
 }
 
-/// A third process frees what the first one has left.
+/// Makes a third process reclaim the pages of the first one.
 fn clear_up(memory: &Memory) {
     let third = memory.process(Owner(3));
     third.reclaim(FIRST).into_iter().for_each(|(page, class)| assert!(third.free_slab(page, class)));
 }
 
 proptest! {
-    /// Whatever a hostile process writes into the words: nothing panics, nothing has no end, and no page outside is touched.
+    /// Words that a hostile process has written cause no panic and no endless loop, and no page outside is accessed.
     #[test]
     fn words_of_any_value_do_no_harm(words in prop::collection::vec(any::<u64>(), PAGES as usize), kinds: u64) {
         let memory = Memory::new();
-        // Most words of any value are nothing, so some get a kind.
+        // Most arbitrary words encode no state, so some get a kind.
         let words = words.iter().enumerate().map(|(at, word)| {
             if kinds >> at & 1 == 1 { (word & !0xffff) | ((word >> 8) % 6) } else { *word }
         });
@@ -275,8 +276,8 @@ proptest! {
     }
 }
 
-/// Words that a peer writes as the reader likes them least: each page is a dead process's run, and when it is being freed, all
-/// behind it belong to it.
+/// Words as a hostile peer writes them in the worst case: each page is a run of a dead process, and when a run is being
+/// freed, all pages behind it belong to it.
 #[derive(Default)]
 struct Unending {
     is_freed: Cell<bool>,
