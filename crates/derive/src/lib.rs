@@ -7,15 +7,15 @@ use proc_macro::TokenStream;
 use quote::quote;
 use syn::{Data, DeriveInput, Error, GenericParam, parse_macro_input, parse_quote};
 
-/// Derives `Linked` for a struct whose fields are all `Linked`: its copy has each field's copy.
+/// Derives `Linked` for a struct whose fields are all `Linked`: the struct's copy consists of the copies of its fields.
 #[proc_macro_derive(Linked)]
 pub fn linked(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     copying(input).unwrap_or_else(|error| error.to_compile_error()).into()
 }
 
-/// Makes a typed client and a typed server from a trait. What it takes and what it makes, `portcullis_rpc` says where it shows it
-/// again.
+/// Makes a typed client and a typed server from a trait. `portcullis_rpc`, which re-exports this attribute, documents
+/// the traits that it accepts and the types that it generates.
 #[proc_macro_attribute]
 pub fn service(attribute: TokenStream, item: TokenStream) -> TokenStream {
     service::expand(attribute.into(), item.into()).unwrap_or_else(|error| error.to_compile_error()).into()
@@ -26,7 +26,7 @@ fn copying(mut input: DeriveInput) -> Result<proc_macro2::TokenStream, Error> {
     let Data::Struct(data) = &input.data else {
         return Err(Error::new(name.span(), "a struct is Linked: any bytes are a value of it"));
     };
-    // A tuple's fields are named by numbers, here and where a value is made.
+    // The fields of a tuple struct are named by numbers, here and in the struct expression that is generated.
     let fields = data.fields.members().collect::<Vec<_>>();
     let types = data.fields.iter().map(|field| &field.ty);
     for parameter in &mut input.generics.params {

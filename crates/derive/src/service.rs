@@ -1,6 +1,6 @@
-//! What `portcullis_rpc::service` makes of a trait: a client with a method for each of the trait's, and a server that puts an
-//! implementation on a channel. Which forms of arguments and of results there are, `portcullis_rpc` says with its traits; here it
-//! is only told apart what the place and the shape of an argument say.
+//! The expansion of `portcullis_rpc::service`: a client with a method for each method of the trait, and a server that
+//! puts an implementation on a channel. The traits of `portcullis_rpc` decide which forms of arguments and of results
+//! exist; this module distinguishes arguments only by their position and shape.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -11,20 +11,20 @@ use syn::{
     ReturnType, TraitItem, TraitItemFn, Type,
 };
 
-/// A trait that names methods, as the macro takes it.
+/// A trait that declares methods, as the macro parses it.
 struct Service {
-    /// The trait without what only the macro reads.
+    /// The trait without the attributes that only the macro reads.
     item: ItemTrait,
     methods: Vec<Method>,
 }
 
 /// A method of the trait.
 struct Method {
-    /// What stands above it and holds for the client's method too.
+    /// The attributes of the method that hold for the client's method too.
     attributes: Vec<Attribute>,
     number: u32,
     name: Ident,
-    /// The form of its arguments, with `'static` for the lifetime that they have in a call.
+    /// The form of the method's arguments, with `'static` for the lifetime that they have in a call.
     form: Option<Type>,
     has_word: bool,
     has_reply: bool,
@@ -69,7 +69,7 @@ impl Service {
         Ok(Self { item, methods })
     }
 
-    /// The type that calls the methods.
+    /// The generated type that calls the methods.
     fn client(&self) -> TokenStream {
         let (visibility, service) = (&self.item.vis, &self.item.ident);
         let name = format_ident!("{service}Client");
@@ -95,7 +95,7 @@ impl Service {
         }
     }
 
-    /// The type that puts an implementation on a channel.
+    /// The generated type that puts an implementation on a channel.
     fn server(&self) -> TokenStream {
         let (visibility, service) = (&self.item.vis, &self.item.ident);
         let name = format_ident!("{service}Server");
@@ -128,7 +128,7 @@ impl Service {
 }
 
 impl Method {
-    /// Reads a method, and takes its number away from it.
+    /// Reads a method, and removes the attribute with its number.
     fn read(method: &mut TraitItemFn) -> Result<Self, Error> {
         let name = method.sig.ident.clone();
         let number = take_number(method)?;
@@ -160,7 +160,7 @@ impl Method {
         Ok(Self { attributes, number, name, form, has_word, has_reply, output: (**output).clone() })
     }
 
-    /// The client's methods: one that waits, and one that does not.
+    /// The client's methods: one that waits for the answer, and one that does not.
     fn client(&self) -> TokenStream {
         let Self { attributes, number, name, form, has_word, output, .. } = self;
         let begin = format_ident!("begin_{name}", span = name.span());
@@ -217,7 +217,7 @@ impl Method {
         }
     }
 
-    /// What puts the method on a channel.
+    /// The code that puts the method on a channel.
     fn server(&self, service: &Ident) -> TokenStream {
         let Self { attributes, number, name, form, has_word, has_reply, .. } = self;
         let without: Type = syn::parse_quote!(::portcullis_rpc::channel::Copied<'static, u64>);
@@ -242,11 +242,11 @@ impl Method {
     }
 }
 
-/// What is said about an argument that is none.
+/// The error text for an argument that the macro does not accept.
 const ORDER: &str = "a method takes `&self`, then its arguments as `Copied<'_, T>` or in another form, then a word as `u64`, then \
                      `&mut Reply<'_>`: each at most once, and none of them is needed";
 
-/// Takes the attribute with the number away from a method.
+/// Removes the attribute with the number from a method, and returns the number.
 fn take_number(method: &mut TraitItemFn) -> Result<u32, Error> {
     let is_number = |attribute: &Attribute| attribute.path().is_ident("method");
     let numbers: Vec<Attribute> = method.attrs.extract_if(.., |it| is_number(it)).collect();
@@ -265,7 +265,7 @@ fn take_number(method: &mut TraitItemFn) -> Result<u32, Error> {
     }
 }
 
-/// Refuses what a method of another process cannot be.
+/// Refuses signatures that cannot be called from another process.
 fn check_signature(method: &TraitItemFn) -> Result<(), Error> {
     let signature = &method.sig;
     let mut errors = Errors::default();
@@ -294,7 +294,8 @@ fn check_signature(method: &TraitItemFn) -> Result<(), Error> {
     errors.end()
 }
 
-/// The form of arguments in a signature, with `'static` for their lifetime. Only so can it be named outside a call.
+/// The form of arguments in a signature, with `'static` for its lifetime: a form with the lifetime of a call cannot be
+/// named outside that call.
 fn form_of(written: &Type) -> Result<Type, Error> {
     let mut form = written.clone();
     let Type::Path(path) = &mut form else { return Err(Error::new(written.span(), ORDER)) };
@@ -318,7 +319,7 @@ fn has_parameters(generics: &Generics) -> bool {
     !generics.params.is_empty() || generics.where_clause.is_some()
 }
 
-/// All that is wrong, so that it is told at once.
+/// All errors of a trait, so that the compiler reports them at once.
 #[derive(Default)]
 struct Errors(Option<Error>);
 
@@ -349,13 +350,13 @@ impl Errors {
 mod tests {
     use super::*;
 
-    /// What is said about a trait.
+    /// The errors for a trait.
     fn refused(attribute: TokenStream, item: TokenStream) -> Vec<String> {
         let error = expand(attribute, item).expect_err("it is refused");
         error.into_iter().map(|error| error.to_string()).collect()
     }
 
-    /// What is said about a trait with one method, or with what is none.
+    /// The errors for a trait whose only item is the given one.
     fn refused_method(method: TokenStream) -> Vec<String> {
         refused(quote!(), quote! { trait Service { #method } })
     }
