@@ -1,20 +1,20 @@
-//! Why far memory fails.
+//! Errors of far memory.
 
 use portcullis::Error;
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_memory::userfault::{HandoverError, UserfaultError};
 use rustix::io::Errno;
 
-/// Why a program could not run with far memory, or not go on.
+/// Reason for which a program could not start with far memory, or could not continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FarError {
-    /// The node gives no memory, or not the program's bytes.
+    /// The node refuses memory, or does not return the program's bytes.
     #[error("{what}: {source}")]
     Node {
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
-        /// Why it was not.
+        /// The node's reason.
         source: Error,
     },
     /// The node's chunks are too small.
@@ -22,7 +22,7 @@ pub enum FarError {
         "the node's chunks have {chunk_bytes} bytes, and far memory needs {needed}: serve with --chunk-bytes 1MiB"
     )]
     SmallChunks {
-        /// Bytes of a chunk of the node's.
+        /// Bytes of one of the node's chunks.
         chunk_bytes: u64,
         /// Bytes of a segment.
         needed: u64,
@@ -30,13 +30,13 @@ pub enum FarError {
     /// Pages cannot be filled.
     #[error(transparent)]
     Faults(#[from] UserfaultError),
-    /// The program's kernel gave it no range.
+    /// The program's kernel did not map the range.
     #[error("the program could not map its far memory: {0}")]
     Range(Errno),
-    /// The program's side of far memory made no sense.
+    /// The program's side of far memory sent a message that makes no sense.
     #[error(transparent)]
     Handover(#[from] HandoverError),
-    /// The kernel cannot tell which pages are pinned.
+    /// The kernel cannot report which pages are pinned.
     #[error(
         "this kernel cannot tell which pages a device or the kernel itself is writing to: bytes that arrive in a page \
          while it is taken out would be lost. It needs Linux 6.8, or --risk-pinned-pages where no program does direct I/O \
@@ -46,7 +46,7 @@ pub enum FarError {
     /// The machine refused a call.
     #[error("cannot {what}: {source}")]
     Machine {
-        /// What was to be done.
+        /// The operation that failed.
         what: &'static str,
         /// The machine's reason.
         source: std::io::Error,

@@ -1,4 +1,4 @@
-//! The program: started with the library that replaces its allocator, watched, and ended.
+//! The program: it is started with the library that replaces its allocator, watched, and ended.
 
 use crate::{FarError, Sizes};
 use portcullis_memory::userfault::Handover;
@@ -14,19 +14,19 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// What the program's library reads: a socket, this process, bytes of the range, bytes that come first, the smallest far
-/// block.
+/// Variable that the program's library reads: a socket, this process, bytes of the range, bytes that are never far, the
+/// smallest far block.
 const VARIABLE: &str = "PORTCULLIS_FAR";
 const PRELOAD: &str = "LD_PRELOAD";
-/// The program's end of the socket has a number from here on: programs use small ones themselves.
+/// Lowest number of the program's end of the socket: programs use small numbers themselves.
 const SOCKET_FROM: i32 = 500;
 
-/// How a program ended.
+/// End of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// By itself, with this code.
+    /// The program exited with this code.
     Exited(i32),
-    /// By this signal.
+    /// This signal ended the program.
     Signalled(i32),
 }
 
@@ -35,7 +35,7 @@ pub enum Ended {
 pub struct Program {
     child: Child,
     process: OwnedFd,
-    /// Where the library is also found, as long as the program may load it.
+    /// Folder with a link to the library, which must exist as long as the program may load the library.
     _folder: Option<TempDir>,
     pub(crate) handover: Arc<Handover>,
 }
@@ -52,7 +52,7 @@ impl Program {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(&socket)?;
-        // The program inherits its end, and so does what it executes in its own place.
+        // The program inherits its end, and so does a program that it executes in its own place.
         let theirs = rustix::io::fcntl_dupfd_cloexec(&theirs, SOCKET_FROM).unwrap_or(theirs);
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(&socket)?;
         let Sizes { range, first, least, .. } = sizes;
@@ -76,12 +76,12 @@ impl Program {
         Pid::from_child(&self.child)
     }
 
-    /// Its standard input and output, where the command asked for pipes.
+    /// Returns the program's standard input and output, if the command requested pipes.
     pub fn take_streams(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>) {
         (self.child.stdin.take(), self.child.stdout.take())
     }
 
-    /// Readable when the program has ended.
+    /// The descriptor is readable when the program has ended.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
     }
@@ -91,22 +91,22 @@ impl Program {
         self.process.try_clone().map_err(FarError::machine("watch the program"))
     }
 
-    /// How the program ended, if it has.
+    /// Returns how the program ended, if it has.
     pub(crate) fn ended(&mut self) -> Result<Option<Ended>, FarError> {
         let status = self.child.try_wait().map_err(FarError::machine("wait for the program"))?;
         Ok(status.map(Ended::from))
     }
 
-    /// Ends the program, whatever it does, and waits until it is gone.
+    /// Kills the program, whatever it does, and waits for its end.
     pub(crate) fn kill(&mut self) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The library under a path that the dynamic linker takes for one path: it splits what it is told at spaces and colons, and
-/// replaces what follows a dollar sign. Any other path gets a link in a folder of its own.
+/// Returns the library under a path that the dynamic linker takes for one path: the linker splits its list at spaces
+/// and colons, and replaces the text after a dollar sign. Any other path gets a link in a folder of its own.
 fn loadable(library: &Path) -> Result<(PathBuf, Option<TempDir>), FarError> {
     if is_one_path(library) {
         return Ok((library.to_owned(), None));
@@ -127,7 +127,8 @@ fn is_one_path(path: &Path) -> bool {
     path.is_absolute() && !path.as_os_str().as_bytes().iter().any(|byte| b": \t\n$".contains(byte))
 }
 
-/// Bytes of anonymous memory that a process and its descendants have. What cannot be looked at counts as nothing.
+/// Returns the bytes of anonymous memory that a process and its descendants have. A process whose memory cannot be read
+/// counts as zero.
 pub(crate) fn anonymous_bytes(process: Pid) -> u64 {
     let mut all = 0;
     let mut rest = vec![process.as_raw_nonzero().get()];

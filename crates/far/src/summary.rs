@@ -1,22 +1,22 @@
-//! What a program's far memory has cost.
+//! Costs of a program's far memory.
 
 use crate::pages::Counters;
 use portcullis_memory::userfault::PAGE;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What has happened while a program ran with far memory. Pages have 4096 bytes.
+/// Summary of a run of a program with far memory. Pages have 4096 bytes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// How long the program ran, in seconds.
+    /// Running time of the program in seconds.
     pub seconds: f64,
-    /// How long at least one of its threads waited for a page, in seconds, from when the monitor knew.
+    /// Time in seconds during which at least one of its threads waited for a page that the monitor knew of.
     pub fault_seconds: f64,
-    /// This as a part of the whole, from 0 to 1.
+    /// Share of `fault_seconds` in `seconds`, from 0 to 1.
     pub fault_share: f64,
     /// Faults, of all kinds.
     pub faults: u64,
-    /// Of these, first writes to pages that were local.
+    /// Faults that were first writes to pages that were local.
     pub first_writes: u64,
     /// Pages that were mapped as zeros.
     pub zeroed_pages: u64,
@@ -24,7 +24,7 @@ pub struct Summary {
     pub fetched_pages: u64,
     /// Pages read from the node before the program touched them.
     pub prefetched_pages: u64,
-    /// Of these, pages that were mapped afterwards.
+    /// Prefetched pages that were mapped afterwards.
     pub prefetched_used_pages: u64,
     /// Pages taken out of the program's memory.
     pub evicted_pages: u64,
@@ -34,39 +34,39 @@ pub struct Summary {
     pub forks: u64,
     /// Pages read from the node for forked children. They are not counted in `local_bytes_max`.
     pub child_pages: u64,
-    /// The most bytes of anonymous memory that the program and its children were seen with at once, the local part of far
-    /// memory included. It is looked at some times a second.
+    /// Maximum number of bytes of anonymous memory that the program and its children were seen with at once, the local
+    /// part of far memory included. The monitor checks it some times a second.
     pub own_bytes_max: u64,
     /// Pages that were taken out and touched again before they were dropped.
     pub second_chance_pages: u64,
     /// Pages written to the node.
     pub written_pages: u64,
-    /// Writes that they took.
+    /// Accesses that wrote these pages.
     pub writes: u64,
     /// Bytes read from the node.
     pub bytes_read: u64,
     /// Bytes written to the node.
     pub bytes_written: u64,
-    /// The most bytes that were local at once.
+    /// Maximum number of bytes that were local at once.
     pub local_bytes_max: u64,
-    /// Of these, bytes that the program had mapped at once.
+    /// Maximum number of bytes that the program had mapped at once, which are a part of the local bytes.
     pub mapped_bytes_max: u64,
-    /// Bytes that may be local.
+    /// Limit of the local bytes.
     pub local_bytes: u64,
     /// Chunks held on the node at the end.
     pub chunks: u64,
-    /// The most chunks that were held at once.
+    /// Maximum number of chunks that were held at once.
     pub chunks_max: u64,
-    /// Chunks allocated, and freed again, over time.
+    /// Chunks that were allocated over the whole time.
     pub chunks_allocated: u64,
-    /// Freed before the end.
+    /// Chunks that were freed before the end.
     pub chunks_freed: u64,
     /// Ranges that the program has handed over: one for each program that it executed in its own place.
     pub ranges: u64,
 }
 
 impl Summary {
-    /// Adds what the pages of one range have counted.
+    /// Adds the counters of the pages of one range.
     pub(crate) fn add(&mut self, counters: &Counters) {
         let page = PAGE as u64;
         self.faults += counters.faults;
@@ -88,18 +88,18 @@ impl Summary {
         self.local_bytes_max = self.local_bytes_max.max(local * page);
     }
 
-    /// Notes how much anonymous memory the program and its children have now.
+    /// Records how much anonymous memory the program and its children have now.
     pub(crate) fn see_own(&mut self, bytes: u64) {
         self.own_bytes_max = self.own_bytes_max.max(bytes);
     }
 
-    /// Bytes of the program's memory that were far at most: mapped from the range, or on the node.
+    /// Maximum number of bytes of the program's memory that were far: mapped from the range, or on the node.
     #[must_use]
     pub fn far_bytes_max(&self) -> u64 {
         self.mapped_bytes_max + self.chunks_max * crate::SEGMENT_BYTES
     }
 
-    /// The part of the program's memory that was far, from 0 to 1. What is known of the rest is what was seen.
+    /// Share of the program's memory that was far, from 0 to 1. The size of the rest is the largest that was seen.
     #[must_use]
     pub fn far_share(&self) -> f64 {
         let near = self.own_bytes_max.saturating_sub(self.mapped_bytes_max);
@@ -110,7 +110,7 @@ impl Summary {
         if all == 0 { 0.0 } else { share(self.far_bytes_max(), all) }
     }
 
-    /// Notes how long the program ran, and how long it waited.
+    /// Records how long the program ran, and how long it waited.
     pub(crate) fn set_times(&mut self, whole: Duration, faults: Duration) {
         self.seconds = whole.as_secs_f64();
         self.fault_seconds = faults.as_secs_f64();

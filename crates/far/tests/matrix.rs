@@ -1,5 +1,5 @@
-//! What programs do to their memory, with most of it on a node: each checks every byte that it had. Programs in C are built
-//! here. What is not on the machine is skipped aloud.
+//! Memory operations of programs with most of their memory on a node. Each program checks all of its bytes. Programs in
+//! C are built here. A program that is not on the machine is skipped with a message.
 
 mod rig;
 
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const LOCAL: u64 = 16 << 20;
-/// How a program ends that cannot do its part on this machine, whether with far memory or without.
+/// Exit code of a program that cannot do its part on this machine, whether with far memory or without.
 const CANNOT: i32 = 77;
 
-/// A program of `tests/programs_in_c`. `None`, aloud: it cannot be built here.
+/// Builds a program of `tests/programs_in_c`. Returns `None`, with a message, if it cannot be built here.
 fn built(name: &str, flags: &[&str]) -> Option<PathBuf> {
     let source =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs_in_c").join(name).with_extension("c");
@@ -32,7 +32,7 @@ fn built(name: &str, flags: &[&str]) -> Option<PathBuf> {
     }
 }
 
-/// Runs a program that does the same without far memory, in a folder of the build's, which is on a disk.
+/// Runs a program that does the same without far memory. Its folder is that of the build, which is on a disk.
 fn runs(mut command: impl FnMut() -> Command) -> Option<Summary> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     if !can_run("cc") {

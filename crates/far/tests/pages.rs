@@ -1,5 +1,6 @@
-//! The page state machine against a model of the memory: whatever a program does, it reads what it wrote last, and a forked
-//! child what was there at the fork; no more is local than may be and must be; and no thread waits for ever.
+//! The page state machine against a model of the memory. Whatever a program does, it reads the bytes that it wrote
+//! last, and a forked child reads those at the fork. No more pages are local than allowed and necessary, and no thread
+//! waits for ever.
 
 use portcullis_far::pages::{
     Access, ChildEffect, ChunkId, Effect, HELD_MIN, Limits, MAPPED_MIN, Pages, RunId, SEGMENT_PAGES,
@@ -11,12 +12,12 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 const PAGES: u64 = 4 * SEGMENT_PAGES;
-/// Turns of the world after which a thread that waits has been forgotten.
+/// Number of turns of the world after which a waiting thread counts as forgotten.
 const TURNS_MAX: usize = 10_000;
-/// What a buffer has in place of a page that was not moved into it.
+/// Value in a buffer for a page that was not moved into it.
 const GARBAGE: u64 = u64::MAX;
 
-/// What a thread of the program does.
+/// An action of a thread of the program.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Touch a page, and its neighbours after it.
@@ -31,7 +32,7 @@ enum Step {
         page: u64,
         count: u64,
     },
-    /// Have the kernel drop pages. It may do so some time later (`is_slow`), but before the program goes on.
+    /// Make the kernel drop pages. The kernel may do so some time later (`is_slow`), but before the program continues.
     Drop {
         page: u64,
         count: u64,
@@ -43,7 +44,7 @@ enum Step {
         count: u64,
     },
     Unpin,
-    /// Fork. A child before this one ends. The fork may come while an effect is carried out (`is_amid`).
+    /// Fork. A former child ends before that. The fork may happen while an effect is carried out (`is_amid`).
     Fork {
         is_amid: bool,
     },
@@ -60,7 +61,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Mostly a part of the range, so that pages come again.
+    // Mostly a part of the range, so that pages are used again.
     let page = prop_oneof![3 => 0..PAGES / 3, 1 => 0..PAGES];
     let count = prop_oneof![4 => 1..3u64, 2 => 1..200u64];
     let touch = (page.clone(), count.clone(), any::<bool>(), any::<bool>())
@@ -78,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Something that takes time.
+/// An operation in progress.
 #[derive(Clone, Debug)]
 enum Pending {
     Load(RunId, Span, ChunkId),
@@ -90,12 +91,12 @@ enum Pending {
 struct Child {
     id: SnapshotId,
     mapped: HashMap<u64, u64>,
-    /// What the memory was at the fork, less what the child has dropped.
+    /// The memory at the fork, without the pages that the child has dropped.
     model: HashMap<u64, u64>,
     woken: bool,
 }
 
-/// A page of the kernel's: its bytes as one number, and whether writes fault.
+/// A page in the kernel: its bytes as one number, and whether writes fault.
 #[derive(Clone, Copy, Debug)]
 struct Mapped {
     value: u64,
@@ -108,17 +109,17 @@ struct World {
     limits: Limits,
     mapped: HashMap<u64, Mapped>,
     buffers: HashMap<RunId, (u64, Vec<u64>)>,
-    /// What chunks hold. A new chunk is full of zeros.
+    /// Contents of chunks. A new chunk is full of zeros.
     node: HashMap<ChunkId, Vec<u64>>,
     pinned: HashSet<u64>,
-    /// Pages that stayed at the last look at each, because they are pinned or the program changed its mappings.
+    /// Pages that stayed at their last attempt, because they are pinned or the program changed its mappings.
     refused: HashSet<u64>,
-    /// Pages that the kernel has been asked to drop and has not.
+    /// Pages that the kernel has to drop and has not dropped yet.
     dropping: Vec<u64>,
     child: Option<Child>,
     /// The program changes its mappings and shares pages now and then.
     is_restless: bool,
-    /// What the memory is for the program.
+    /// The memory as the program must see it.
     model: HashMap<u64, u64>,
     /// The program forks while the next effect that maps pages is carried out.
     is_fork_due: bool,
@@ -159,8 +160,8 @@ impl World {
     fn carry_out(&mut self) {
         while let Some(effect) = self.pages.poll_effect() {
             self.effect(effect);
-            // A page that stays may keep a window of others company until the next are taken out.
-            // One that is dropped and written again takes no other room than before.
+            // A page that stays may keep a window of other pages mapped until the next ones are taken out. A page that
+            // is dropped and written again takes no more room than before.
             let stay = self.refused.iter().filter(|page| self.mapped.contains_key(page)).count();
             let most = self.limits.mapped as usize + stay + self.dropping.len() + 32;
             assert!(self.mapped.len() <= most, "too many pages are mapped: {} of {most}", self.mapped.len());
@@ -234,7 +235,7 @@ impl World {
     fn take_out(&mut self, run: RunId, span: Span) {
         let mut taken = TakenOut::default();
         let mut values = Vec::new();
-        // The program may change its mappings: the kernel moves nothing from there on.
+        // The program may change its mappings: the kernel moves no pages from there on.
         let until = if self.is_restless && self.roll(8) == 0 {
             self.roll(span.count as usize)
         } else {
@@ -290,7 +291,7 @@ impl World {
         }
     }
 
-    /// The kernel carries out what it was asked for.
+    /// The kernel drops the pages that it has to drop.
     fn finish_dropping(&mut self) {
         for page in std::mem::take(&mut self.dropping) {
             self.mapped.remove(&page);
@@ -315,7 +316,7 @@ impl World {
         self.child = Some(Child { id, mapped, model: self.model.clone(), woken: false });
     }
 
-    /// The child reads a page, and sleeps until it may.
+    /// The child reads a page, and sleeps until the page is readable.
     fn read_in_child(&mut self, page: u64) -> Result<(), TestCaseError> {
         let mut is_asleep = false;
         for _ in 0..TURNS_MAX {
@@ -343,7 +344,7 @@ impl World {
         Err(TestCaseError::fail(format!("page {page} does not come")))
     }
 
-    /// Nothing is pinned any more. Pages that stayed are tried again, and then no more is mapped than may be.
+    /// Unpins all pages. Pages that stayed are tried again, and then no more pages are mapped than the limit allows.
     fn unpin(&mut self) -> Result<(), TestCaseError> {
         self.pinned.clear();
         for _ in 0..1000 {
@@ -355,7 +356,7 @@ impl World {
         Ok(())
     }
 
-    /// The monitor has nothing else to do, and time passes.
+    /// Prepares while the monitor has no other work, and lets time pass.
     fn prepare(&mut self) {
         self.now += Duration::from_millis(7);
         while self.pages.prepare(self.now) {
@@ -363,7 +364,7 @@ impl World {
         }
     }
 
-    /// One of the things that take time ends.
+    /// Ends one of the operations in progress.
     fn finish_one(&mut self) -> bool {
         let is_one = self.finish_one_quietly();
         self.carry_out();
@@ -395,7 +396,7 @@ impl World {
         true
     }
 
-    /// A thread touches a page, and sleeps until it may.
+    /// A thread accesses a page, and sleeps until it can.
     fn access(&mut self, page: u64, write: Option<u64>) -> Result<u64, TestCaseError> {
         let mut is_asleep = false;
         for _ in 0..TURNS_MAX {
@@ -427,7 +428,7 @@ impl World {
     }
 }
 
-/// Pages that a step is about, in its order.
+/// The pages of a step, in its order.
 fn pages_of(page: u64, count: u64, is_down: bool) -> Vec<u64> {
     if is_down {
         (page.saturating_sub(count - 1)..=page).rev().collect()
@@ -464,7 +465,7 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
                 }
             }
             Step::Drop { page, count, is_slow } => {
-                // What a child has of pages that are dropped at the same time is not said.
+                // The model does not define a child's bytes of pages that are dropped at the time of the fork.
                 world.is_fork_due = false;
                 let count = count.min(PAGES - page);
                 let span = Span { first: page, count: u32::try_from(count).unwrap() };
@@ -503,7 +504,7 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
     end(world)
 }
 
-/// What is under way ends, and when all is given back the node has nothing any more.
+/// Ends all operations in progress, releases all pages, and checks that the node holds no chunks any more.
 fn end(mut world: World) -> Result<(), TestCaseError> {
     world.is_fork_due = false;
     if let Some(child) = world.child.take() {

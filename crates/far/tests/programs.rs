@@ -1,5 +1,5 @@
-//! Programs that nobody wrote for this, with far memory of a node in this process: a shell's utilities and Python.
-//! Where one is missing, or where this process may not handle faults, the test says so and ends.
+//! Existing programs with far memory of a node in this process: a shell's utilities and Python. If one is missing, or
+//! this process may not handle faults, the test prints a message and ends.
 
 mod rig;
 
@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Waits until the node's counters are as wanted.
+/// Waits until the node's counters satisfy a condition.
 fn wait_for(host: &Host, what: &str, wanted: impl Fn(&NodeCounters) -> bool) {
     let within = Instant::now() + PATIENCE;
     while !wanted(&host.counters()) {
@@ -21,7 +21,7 @@ fn wait_for(host: &Host, what: &str, wanted: impl Fn(&NodeCounters) -> bool) {
     }
 }
 
-/// Lines without an order, each with its number in it.
+/// Lines in no particular order, each with its number in it.
 fn lines(count: u64) -> String {
     let mut text = String::new();
     for number in 0..count {
@@ -33,7 +33,7 @@ fn lines(count: u64) -> String {
 
 fn feed(mut input: ChildStdin, text: String) -> JoinHandle<()> {
     thread::spawn(move || {
-        // A program that dies does not listen.
+        // A program that dies does not read its input.
         let _ = input.write_all(text.as_bytes());
     })
 }
@@ -134,7 +134,7 @@ os.execvp('python3', ['python3', '-c', 'print(sum(bytearray(64 << 20)), bytearra
     let (printed, ended, summary) = Running::start(&host, 8 << 20, python(script)).end();
     assert_eq!(ended.expect("the node is there"), Ended::Exited(0));
     assert_eq!(String::from_utf8_lossy(&printed), "0\n0 122\n");
-    // What is executed in the program's place has far memory too.
+    // A program that is executed in the program's place has far memory too.
     assert!(summary.ranges >= 2, "{summary:?}");
 }
 
@@ -143,7 +143,7 @@ fn children_that_execute_other_programs_are_not_ended() {
     if !can_run("bash") {
         return;
     }
-    // A subshell becomes another program: alone, and while a child of its own is there.
+    // A subshell becomes another program: alone, and while a child of its own exists.
     let script = "
 for turn in {1..150}; do
     ( exec true ) || echo \"turn $turn: $?\"

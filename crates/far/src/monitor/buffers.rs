@@ -1,7 +1,7 @@
 //! The bytes of runs, in the session's arena.
 //!
-//! A run is one piece where the arena has one, and several otherwise. So whatever pieces the arena is in, it has place for
-//! as many pages as it has bytes.
+//! A run is one piece if the arena has a free one of that length, and several pieces otherwise. So however the arena is
+//! fragmented, it has room for as many pages as it has bytes.
 
 use crate::FarError;
 use crate::pages::{RunId, Span};
@@ -9,7 +9,7 @@ use portcullis::{ArenaMemory, Buffer, Error, Session};
 use portcullis_memory::userfault::PAGE;
 use std::collections::HashMap;
 
-/// Pages of the longest piece: one access moves a piece, and several are under way at once.
+/// Pages of the longest piece. One access transfers a piece, and several accesses are in progress at once.
 const PIECE_MAX: u32 = 16;
 const PAGE_BYTES: u32 = 4096;
 
@@ -18,29 +18,29 @@ const _: () = assert!(PAGE_BYTES as usize == PAGE);
 /// Some pages of a run.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// Its place among the run's pages.
+    /// Index of its first page among the run's pages.
     pub(super) at: u32,
-    /// `None` while an access is under way.
+    /// The piece's bytes. `None` while an access is in progress.
     pub(super) buffer: Option<Buffer<ArenaMemory>>,
 }
 
-/// A run's bytes.
+/// The bytes of a run.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) span: Span,
     pub(super) pieces: Vec<Piece>,
-    /// Accesses that are under way or wait to be begun.
+    /// Number of accesses that are in progress or wait to be started.
     pub(super) accesses: usize,
 }
 
-/// All runs' bytes.
+/// The bytes of all runs.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     runs: HashMap<RunId, Stored>,
 }
 
 impl Buffers {
-    /// Finds place for a run.
+    /// Allocates buffers for a run.
     ///
     /// # Errors
     /// The arena is full.
@@ -68,7 +68,7 @@ impl Buffers {
         self.runs.get_mut(&run).expect("the run has a buffer")
     }
 
-    /// The bytes of a run's page, by its place among the run's pages.
+    /// Returns the bytes of a run's page. `at` is the page's index among the run's pages.
     pub(super) fn page(&self, run: RunId, at: u64) -> Vec<u8> {
         let (piece, offset) = place_of(&self.runs[&run].pieces, at);
         let buffer = piece.buffer.as_ref().expect("nothing is under way with a run that is mapped from");
@@ -96,7 +96,7 @@ impl Buffers {
     }
 }
 
-/// The piece that has a page, and where the page begins in it.
+/// Returns the piece that has a page, and the offset of the page in it.
 fn place_of(pieces: &[Piece], at: u64) -> (&Piece, usize) {
     let at = u32::try_from(at).unwrap_or(u32::MAX);
     let piece = pieces.iter().rev().find(|piece| piece.at <= at).expect("a run has its pages");

@@ -1,4 +1,4 @@
-//! Carrying out what the pages' state machine decides.
+//! Execution of the decisions of the pages' state machine.
 
 use super::{Monitor, PAGE_BYTES};
 use crate::FarError;
@@ -10,7 +10,7 @@ impl Monitor {
         while let Some(effect) = self.pages.poll_effect() {
             match self.carry_out(effect) {
                 Ok(()) => {}
-                // The process ends, or executes another program. Its pages do not matter any more.
+                // The process ends, or executes another program. Its pages are no longer needed.
                 Err(FarError::Faults(UserfaultError::Ended)) => match effect {
                     Effect::Child(id, _) => self.child_ended(id),
                     _ => self.range_is_gone(),
@@ -69,7 +69,7 @@ impl Monitor {
         }
     }
 
-    /// Repeats a call while the process changes its mappings: each time the events are taken that it waits for.
+    /// Repeats a call while the process changes its mappings: each time it takes the events that the kernel waits for.
     /// `effect` is not carried out before this returns.
     fn patiently(
         &mut self,
@@ -87,7 +87,7 @@ impl Monitor {
         }
     }
 
-    /// Maps a page that a run has. Where the program has dropped the page meanwhile, it is zeros.
+    /// Maps a page that a run has. If the program has dropped the page meanwhile, it maps zeros.
     fn map(&mut self, run: RunId, first: u64, page: u64, fill: Fill, effect: Effect) -> Result<(), FarError> {
         let Some((address, _)) = self.places_of(Span::one(page)).first().copied() else { return Ok(()) };
         self.patiently(effect, |it| {
@@ -102,7 +102,7 @@ impl Monitor {
         self.wake(None, address)
     }
 
-    /// Maps zeros where pages are missing.
+    /// Maps zeros for the missing pages of a span.
     fn zero(&mut self, address: u64, span: Span, effect: Effect) -> Result<(), FarError> {
         let length = span.count as usize * super::PAGE;
         let mut done = 0;
@@ -139,7 +139,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// Wakes threads that wait for a page that was there already.
+    /// Wakes threads that wait for a page that existed already.
     pub(super) fn wake(&mut self, process: Option<SnapshotId>, address: u64) -> Result<(), FarError> {
         match self.faults_of(process) {
             Some(faults) => Ok(faults.wake(address, PAGE_BYTES)?),
@@ -187,7 +187,7 @@ impl Monitor {
                 let faults = &child.faults;
                 match what {
                     ChildEffect::Allow(_) => faults.allow(address, PAGE_BYTES),
-                    // What the child has dropped since the bytes were read is zeros.
+                    // Pages that the child has dropped since the bytes were read are zeros.
                     ChildEffect::Map { run, first, .. } if !child.has_dropped(page) => {
                         Ok(faults.fill(address, &it.buffers.page(run, page - first), Fill::Writable)?.stop)
                     }
@@ -202,5 +202,5 @@ impl Monitor {
     }
 }
 
-/// The bits of an entry of `/proc/PID/pagemap` that say that there is a page, in memory or swapped out.
+/// The bits of an entry of `/proc/PID/pagemap` that are set if the page exists, in memory or swapped out.
 const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;

@@ -1,4 +1,4 @@
-//! What happens to the memory of the program and of its forked children.
+//! Events of the memory of the program and of its forked children.
 
 use super::layout::Layout;
 use super::{Monitor, PAGE_BYTES};
@@ -18,11 +18,11 @@ pub(super) struct Child {
     layout: Layout,
     /// The first address behind the range.
     marks: u64,
-    /// By which the child makes itself known, once it has.
+    /// The number by which the child identifies itself, once it has done so.
     number: Option<u64>,
-    /// The child's socket, once it is known. The kernel ends the child when this is closed.
+    /// The child's socket, once the child has sent it. The kernel ends the child when this is closed.
     socket: Option<OwnedFd>,
-    /// What the child has dropped since the last effect was carried out.
+    /// Pages that the child has dropped since the last effect was carried out.
     dropped: Vec<Span>,
 }
 
@@ -35,7 +35,7 @@ impl Child {
         self.dropped.iter().any(|span| (span.first..span.end()).contains(&page))
     }
 
-    /// Has the kernel end the child.
+    /// Makes the kernel end the child.
     pub(super) fn end(&mut self) {
         self.socket = None;
     }
@@ -46,8 +46,8 @@ impl Child {
 }
 
 impl Monitor {
-    /// Takes what has happened, and carries out what cannot wait. Faults are kept. `under_way` is an effect that is not
-    /// carried out yet.
+    /// Takes the events that have happened, and handles those that cannot wait. Faults are kept for later. `under_way`
+    /// is an effect that is not carried out yet.
     pub(super) fn take_events(&mut self, under_way: Option<Effect>) -> Result<(), FarError> {
         let processes: Vec<_> = [None].into_iter().chain(self.children.keys().copied().map(Some)).collect();
         for process in processes {
@@ -126,7 +126,7 @@ impl Monitor {
         faults: Userfault,
         under_way: Option<Effect>,
     ) -> Result<(), FarError> {
-        // What is on its way to the node is there when the child asks for it.
+        // Pages on their way to the node must have arrived before the child requests them.
         while !self.pages.is_settled() {
             self.take_ended()?;
             self.take_late_answer()?;
@@ -146,15 +146,15 @@ impl Monitor {
         Ok(())
     }
 
-    /// Gives children their own faults whose number and socket have both come.
+    /// Sends their own faults to the children whose number and socket have both arrived.
     pub(super) fn introduce(&mut self) {
         for (number, socket) in std::mem::take(&mut self.callers) {
-            // The youngest child of this number: an older one has ended, and its number was given again.
+            // The youngest child of this number: an older one has ended, and its number was assigned again.
             let child =
                 self.children.values_mut().rev().find(|it| it.number == Some(number) && it.socket.is_none());
             match child {
                 Some(child) => {
-                    // A child that has ended meanwhile needs none.
+                    // A child that has ended meanwhile needs no descriptor.
                     let _ = Handover::adopt(rustix::fd::AsFd::as_fd(&socket), &child.faults);
                     child.socket = Some(socket);
                 }
@@ -187,7 +187,8 @@ impl Monitor {
         is_busy
     }
 
-    /// A mapping of the range that has grown, or was left behind when its pages moved, is memory like any other.
+    /// Fills a page that the layout does not contain. A mapping of the range that has grown, or was left behind when
+    /// its pages moved, is treated like ordinary memory.
     fn fill_foreign(&mut self, process: Option<SnapshotId>, address: u64) {
         let Some(faults) = self.faults_of(process) else { return };
         match faults.fill_zeros(address, super::PAGE).map(|done| done.stop) {
@@ -218,12 +219,12 @@ impl Monitor {
         range.map_or_else(Vec::new, |range| range.layout.places_of(span))
     }
 
-    /// Nothing that children have dropped is on its way to them any more.
+    /// Forgets which pages the children have dropped. No effect for those pages is left.
     pub(super) fn forget_dropped(&mut self) {
         self.children.values_mut().for_each(|child| child.dropped.clear());
     }
 
-    /// Forgets children that have ended or execute other programs.
+    /// Removes children that have ended or execute other programs.
     pub(super) fn bury_children(&mut self) {
         let ended: Vec<_> =
             self.children.iter().filter(|(_, child)| !child.is_alive()).map(|(&id, _)| id).collect();

@@ -1,5 +1,5 @@
-//! At which addresses of a process the pages of its range are. At first they follow each other; a program that unmaps or moves
-//! a part of what it has allocated changes that.
+//! The addresses at which a process has the pages of its range. At first the pages follow each other. A program that
+//! unmaps or moves a part of its allocations changes that.
 
 use super::PAGE_BYTES;
 use crate::pages::Span;
@@ -17,7 +17,7 @@ impl Extent {
         self.address + u64::from(self.span.count) * PAGE_BYTES
     }
 
-    /// The part at these addresses.
+    /// Returns the part at these addresses.
     fn within(self, addresses: &Range<u64>) -> Option<Self> {
         let (from, to) = (self.address.max(addresses.start), self.end().min(addresses.end));
         let first = self.span.first + from.saturating_sub(self.address) / PAGE_BYTES;
@@ -29,7 +29,7 @@ fn pages(bytes: u64) -> u32 {
     u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX)
 }
 
-/// Where a process has the pages of a range.
+/// The addresses of a range's pages in one process.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     extents: Vec<Extent>,
@@ -40,18 +40,18 @@ impl Layout {
         Self { extents: vec![Extent { address, span: Span { first: 0, count: pages(length) } }] }
     }
 
-    /// The page at an address. `None`: the range has none there.
+    /// Returns the page at an address. `None`: the range has no page there.
     pub(super) fn page_at(&self, address: u64) -> Option<u64> {
         let it = self.extents.iter().find(|it| (it.address..it.end()).contains(&address))?;
         Some(it.span.first + (address - it.address) / PAGE_BYTES)
     }
 
-    /// The pages at these addresses.
+    /// Returns the pages at these addresses.
     pub(super) fn pages_at(&self, addresses: &Range<u64>) -> Vec<Span> {
         self.extents.iter().filter_map(|it| it.within(addresses)).map(|it| it.span).collect()
     }
 
-    /// Where pages are, in pieces. Pages that are not mapped are in none.
+    /// Returns the addresses of pages, in pieces. Pages that are not mapped are in no piece.
     pub(super) fn places_of(&self, span: Span) -> Vec<(u64, Span)> {
         let within = |it: &Extent| {
             let (from, to) = (it.span.first.max(span.first), it.span.end().min(span.end()));
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(layout.page_at(AT + 4 * PAGE_BYTES), None);
         assert_eq!(layout.page_at(2 * AT + PAGE_BYTES), Some(5));
         assert_eq!(layout.places_of(span(5, 1)), [(2 * AT + PAGE_BYTES, span(5, 1))]);
-        // Over another part: that one is gone.
+        // The move goes over another part: that part is unmapped.
         layout.remap(&(2 * AT..2 * AT + 2 * PAGE_BYTES), AT);
         assert_eq!(layout.page_at(AT), Some(4));
         assert!(layout.places_of(span(0, 2)).is_empty());

@@ -1,4 +1,4 @@
-//! The monitor: fills the pages of a program's range, and keeps what does not fit on a node.
+//! The monitor: it fills the pages of a program's range, and stores the pages that do not fit on a node.
 
 mod buffers;
 mod effects;
@@ -25,46 +25,47 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PAGE_BYTES: u64 = PAGE as u64;
-/// The part of the local memory that is buffers: what is on its way, and what was taken out and may come back.
+/// Divisor of the local memory: one part of this many is for buffers. They hold pages in transfer, and pages that were
+/// taken out and may be mapped again.
 const BUFFERS_PART: u64 = 4;
-/// The most bytes of buffers.
+/// Maximum length of the buffers in bytes.
 const BUFFERS_MAX: u64 = 32 << 20;
-/// What a session itself needs of its arena.
+/// Bytes of the arena that a session itself needs.
 const ARENA_OWN_BYTES: u64 = 1 << 20;
-/// The least local memory.
+/// Minimum of the local memory in bytes.
 pub const LOCAL_MIN: u64 = 8 << 20;
-/// How long the monitor polls before it sleeps. A fault seldom comes alone, and to wake the monitor takes longer than to
-/// serve most faults.
+/// Time that the monitor polls before it sleeps. A fault seldom comes alone, and waking the monitor takes longer than
+/// serving most faults.
 const POLL_FOR: Duration = Duration::from_micros(100);
-/// Turns between two looks for requests of a program whose other threads keep the monitor busy.
+/// Turns between two checks for requests of a program whose other threads keep the monitor busy.
 const REQUESTS_EVERY: u64 = 64;
-/// The longest sleep. It bounds how long the monitor does not notice that the node has gone.
+/// The longest sleep. It bounds the time after which the monitor notices that the node is lost.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
 const _: () = assert!(LOCAL_MIN > ARENA_OWN_BYTES + (MAPPED_MIN as u64 + HELD_MIN as u64) * PAGE_BYTES);
 
-/// How much memory is where.
+/// Sizes of the parts of a program's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
-    /// Bytes of the range.
+    /// Length of the range in bytes.
     pub range: u64,
-    /// Bytes that are local at most: mapped pages, the session's arena, and what is never far.
+    /// Maximum number of local bytes: mapped pages, the session's arena, and memory that is never far.
     pub local: u64,
-    /// Bytes of small blocks that are never far: those that the program gets first. A program that never has more can
-    /// fork as it likes.
+    /// Bytes of small blocks that are never far: those that the program allocates first. A program that never allocates
+    /// more can fork without restrictions.
     pub first: u64,
-    /// Blocks of fewer bytes are never far. They are not counted.
+    /// Blocks of fewer bytes than this are never far. They are not counted.
     pub least: u64,
 }
 
 impl Sizes {
-    /// Bytes of buffers.
+    /// Length of the buffers in bytes.
     fn buffers(self) -> u64 {
         (self.local / BUFFERS_PART).clamp(u64::from(HELD_MIN) * PAGE_BYTES, BUFFERS_MAX) / PAGE_BYTES
             * PAGE_BYTES
     }
 
-    /// Bytes of the arena that the monitor's session needs.
+    /// Length in bytes of the arena that the monitor's session needs.
     #[must_use]
     pub fn arena_bytes(self) -> u64 {
         self.buffers() + ARENA_OWN_BYTES
@@ -80,13 +81,13 @@ impl Sizes {
     }
 }
 
-/// Whether pages that the kernel or a device has pinned are known and stay where they are.
+/// Treatment of pages that the kernel or a device has pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pins {
-    /// They are. It needs Linux 6.8.
+    /// Pinned pages are detected and stay where they are. It needs Linux 6.8.
     Respected,
-    /// On a kernel that cannot tell, they are taken out like others: what a device or the kernel writes into them afterwards
-    /// is lost, and pages that the program drops by `madvise` may have their old bytes.
+    /// On a kernel that cannot detect pinned pages, they are taken out like others: bytes that a device or the kernel
+    /// writes into them afterwards are lost, and pages that the program drops by `madvise` may have their old bytes.
     Risked,
 }
 
@@ -94,7 +95,7 @@ pub enum Pins {
 struct Range {
     handed: Handed,
     layout: Layout,
-    /// The program has executed another in its place, or is about to end: the range is gone with its memory.
+    /// The program has executed another in its place, or is about to end: the range's memory no longer exists.
     is_gone: bool,
 }
 
@@ -116,18 +117,18 @@ pub struct Monitor {
     started: Instant,
     /// Faults that are not served yet.
     faults: VecDeque<(Option<SnapshotId>, Fault)>,
-    /// Requests that came while an answer was waited for.
+    /// Requests that arrived while the monitor waited for an answer.
     requests: VecDeque<Request>,
     children: BTreeMap<SnapshotId, Child>,
-    /// Sockets of children whose memory is gone. Each is closed after its other end: before that, the kernel would end a child
-    /// that is about to execute another program.
+    /// Sockets of children whose memory no longer exists. Each is closed after its other end: before that, the kernel
+    /// would end a child that is about to execute another program.
     parting: Vec<OwnedFd>,
-    /// Forked children that are not known yet: their numbers and sockets.
+    /// Forked children that are not matched yet: their numbers and sockets.
     callers: Vec<(u64, OwnedFd)>,
-    /// What the program has been asked for and has not answered.
+    /// The request that the program has not answered.
     asked: Option<taking::Asked>,
     last_tag: u64,
-    /// When the processes were last looked at.
+    /// Time of the last check of the processes.
     looked: Instant,
 }
 
@@ -137,10 +138,10 @@ impl std::fmt::Debug for Monitor {
     }
 }
 
-/// How long threads of the program have waited for pages.
+/// Time that threads of the program have waited for pages.
 #[derive(Debug, Default)]
 struct Waits {
-    /// Pages that are waited for, and since when any is.
+    /// Pages that threads wait for, and the start of the present waiting time.
     pages: std::collections::HashSet<u64>,
     since: Option<Instant>,
     all: Duration,
@@ -173,11 +174,11 @@ impl Waits {
 }
 
 impl Monitor {
-    /// Over a session whose arena has [`Sizes::arena_bytes`]. The node's NIC gets workers for it.
+    /// Creates a monitor over a session whose arena has [`Sizes::arena_bytes`]. The node's NIC gets workers for it.
     ///
     /// # Errors
-    /// This process may not fill pages, the kernel cannot tell which pages are pinned and `pins` asks for that, the node has
-    /// no chunks, or they are too small.
+    /// This process is not allowed to fill pages, the kernel cannot report which pages are pinned and `pins` requires
+    /// it, the node has no chunks, or its chunks are too small.
     pub fn new(session: Session, sizes: Sizes, pins: Pins) -> Result<Self, FarError> {
         let powers = Userfault::powers()?;
         if !powers.moves && pins == Pins::Respected {
@@ -209,18 +210,19 @@ impl Monitor {
         })
     }
 
-    /// Serves a program until it ends. If its memory cannot be had any more, the program is killed before this returns.
+    /// Serves a program until it ends. If its memory can no longer be read, the program is killed before this returns.
     ///
     /// # Errors
-    /// The node is gone or refuses, or the machine does. The program is dead.
+    /// The node is lost or refuses, or the machine refuses. The program is dead.
     pub fn serve(&mut self, program: &mut Program) -> Result<Ended, FarError> {
         self.started = Instant::now();
         self.handover = Some(Arc::clone(&program.handover));
         self.process = Some(program.watch()?);
         let ended = self.serve_until_end(program);
         if ended.is_err() {
-            // The range's descriptors are still open: until it is dead, the program waits and sees no zeros. The kernel ends
-            // its children when their sockets are closed, which comes before their descriptors are.
+            // The range's descriptors are still open: until the program is dead, it waits and sees no zeros. The kernel
+            // ends the program's children when their sockets are closed, which happens before their descriptors are
+            // closed.
             program.kill();
             self.children.values_mut().for_each(Child::end);
         }
@@ -230,7 +232,7 @@ impl Monitor {
         ended
     }
 
-    /// What has happened so far.
+    /// Returns the counters and sizes so far.
     #[must_use]
     pub fn summary(&self) -> Summary {
         Summary {
@@ -254,7 +256,7 @@ impl Monitor {
             let is_busy = self.serve_faults() | self.take_ended()?;
             self.carry_out_all()?;
             self.forget_dropped();
-            // One step at a time: a fault that comes meanwhile is served before the next.
+            // One step at a time: a fault that arrives meanwhile is served before the next step.
             if is_busy || self.pages.prepare(self.started.elapsed()) {
                 idle_since = None;
                 continue;
@@ -283,7 +285,7 @@ impl Monitor {
         unreachable!("a program ends before the turns do")
     }
 
-    /// Looks now and then which children are left, and how much memory all have.
+    /// Checks now and then which children are left, and how much memory all processes have.
     fn look_at_processes(&mut self, program: &Program) {
         if self.looked.elapsed() < SLEEP_MAX {
             return;
@@ -293,7 +295,7 @@ impl Monitor {
         self.summary.see_own(crate::program::anonymous_bytes(program.process()));
     }
 
-    /// Takes what has ended on the node's side.
+    /// Takes the operations that have ended on the node's side.
     fn take_ended(&mut self) -> Result<bool, FarError> {
         let mut is_busy = false;
         for ended in self.node.poll(&mut self.buffers)? {
@@ -329,7 +331,7 @@ impl Monitor {
         }
     }
 
-    /// Takes the answer that the program is late with, if it has come. Other requests wait.
+    /// Takes the program's late answer, if it has arrived. Other requests wait.
     fn take_late_answer(&mut self) -> Result<(), FarError> {
         if self.has_ended() {
             self.range_is_gone();
@@ -343,7 +345,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// A program has begun: the one that was started, or another one that it executed in its own place.
+    /// Begins the range of a program: the one that was started, or another one that it executed in its own place.
     fn begin_range(&mut self, handed: Handed) -> Result<(), FarError> {
         let is_sound = handed.length == self.sizes.range && handed.address.is_multiple_of(PAGE_BYTES);
         if !is_sound {
@@ -362,8 +364,8 @@ impl Monitor {
         }
     }
 
-    /// Forgets the pages of a program that executes another one in its place, and waits until the node has the chunks back
-    /// that no child needs.
+    /// Forgets the pages of a program that executes another one in its place, and waits until the chunks that no child
+    /// needs were returned to the node.
     fn clear(&mut self) -> Result<(), FarError> {
         if self.range.is_none() {
             return Ok(());
@@ -379,7 +381,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// The program has ended, or executes another one: nothing is in its memory any more.
+    /// Records that the program has ended, or executes another one: its memory no longer exists.
     fn range_is_gone(&mut self) {
         let Some(range) = self.range.as_mut().filter(|range| !range.is_gone) else { return };
         range.is_gone = true;
@@ -397,8 +399,7 @@ impl Monitor {
         poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Sleeps until something is to be done.
-    /// Returns whether the program has ended.
+    /// Sleeps until there is work. Returns whether the program has ended.
     fn sleep(&mut self, program: &Program, has_ended: bool) -> Result<bool, FarError> {
         let at_most = self.node.arm().min(SLEEP_MAX);
         let mut descriptors = Vec::with_capacity(4 + self.children.len());
@@ -415,7 +416,7 @@ impl Monitor {
             descriptors.push(PollFd::new(&child.faults, PollFlags::IN));
         }
         for socket in &self.parting {
-            // Only the end of the other side is waited for.
+            // Only the close of the other end is awaited.
             descriptors.push(PollFd::new(socket, PollFlags::empty()));
         }
         if !has_ended {

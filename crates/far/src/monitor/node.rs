@@ -1,4 +1,4 @@
-//! The node's side: accesses to chunks, and chunks that are allocated and freed, several at a time.
+//! The node's side of the monitor: accesses to chunks, and allocation and release of chunks, several at a time.
 
 use super::buffers::Buffers;
 use crate::FarError;
@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Something that has ended.
+/// An operation that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ended {
     Loaded(RunId),
@@ -20,7 +20,7 @@ pub(super) enum Ended {
     Freed,
 }
 
-/// What an access does.
+/// Kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Load,
@@ -33,18 +33,18 @@ struct Access {
     kind: Kind,
     run: RunId,
     chunk: ChunkId,
-    /// Which piece of the run.
+    /// Index of the piece in the run.
     piece: usize,
 }
 
-/// A request for a chunk, or for the end of one.
+/// A request to allocate a chunk, or to free one.
 #[derive(Debug)]
 enum Ask {
     Allocate(ChunkId),
     Free(BarePermission),
 }
 
-/// A session with chunks.
+/// A session with its chunks.
 pub(super) struct Node {
     session: Session,
     chunks: HashMap<ChunkId, BarePermission>,
@@ -58,14 +58,14 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Has the node's NIC get workers for the session.
+    /// Requests that the node's NIC get workers for the session.
     pub(super) fn join(mut session: Session, needed: u64) -> Result<Self, FarError> {
         let terms = session.join_chunks().map_err(FarError::node("the node has no memory to hand out"))?;
         if terms.chunk_bytes < needed {
             return Err(FarError::SmallChunks { chunk_bytes: terms.chunk_bytes, needed });
         }
-        // A program waits for its memory as it waits for a disk: to give a page up would be to end the program. A node that is gone
-        // is noticed all the same.
+        // No time limit: a program waits for its memory as it waits for a disk, and giving up a page would mean ending
+        // the program. A lost node is noticed all the same.
         session.client().limit_to(None);
         Ok(Self {
             session,
@@ -116,7 +116,7 @@ impl Node {
         self.ask()
     }
 
-    /// Takes what has ended, and begins what had no room.
+    /// Takes the operations that have ended, and starts those that found no room.
     pub(super) fn poll(&mut self, buffers: &mut Buffers) -> Result<Vec<Ended>, FarError> {
         let mut ended = Vec::new();
         self.session.poll();
@@ -146,7 +146,7 @@ impl Node {
         Ok(ended)
     }
 
-    /// An access has ended. Returns what has ended with it, if it was the last of its run.
+    /// Completes an access. Returns the run's operation that has ended with it, if this was the last access of its run.
     fn finish(
         &mut self,
         buffers: &mut Buffers,
@@ -184,7 +184,7 @@ impl Node {
         }
     }
 
-    /// Begins accesses while there is room for them.
+    /// Starts accesses while there is room for them.
     fn begin_waiting(&mut self, buffers: &mut Buffers) -> Result<(), FarError> {
         while let Some(&access) = self.waiting.front() {
             let stored = buffers.get_mut(access.run);
@@ -216,7 +216,7 @@ impl Node {
         Ok(())
     }
 
-    /// Asks the workers while there is room for requests.
+    /// Sends requests to the workers while there is room for requests.
     fn ask(&mut self) -> Result<(), FarError> {
         while let Some(ask) = self.asks.pop_front() {
             let client = self.session.client();
@@ -241,12 +241,12 @@ impl Node {
         Ok(())
     }
 
-    /// Whether nothing is under way.
+    /// Whether no operation is in progress or waits.
     pub(super) fn is_at_rest(&self) -> bool {
         self.waiting.is_empty() && self.under_way.is_empty() && self.asks.is_empty() && self.calls.is_empty()
     }
 
-    /// Waits until something has happened, or for a short time.
+    /// Waits until an event, or for a short time.
     pub(super) fn wait(&mut self) -> Result<(), FarError> {
         let mut looks = 0;
         let waited = self.session.wait_until(|_| {
@@ -256,7 +256,7 @@ impl Node {
         waited.map_err(FarError::node("the program's memory is lost"))
     }
 
-    /// Has the descriptor become readable when something happens. Returns how long may be waited for that.
+    /// Makes the descriptor readable at the next event. Returns how long the caller may wait for that.
     pub(super) fn arm(&mut self) -> Duration {
         self.session.arm()
     }

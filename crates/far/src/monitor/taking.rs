@@ -1,8 +1,9 @@
-//! Having the program move pages out, and reading their bytes.
+//! Requests that the program move pages out, and reads of their bytes.
 //!
-//! While the program moves pages, no event of its memory is taken: the kernel moves none while one waits. So a page's bytes
-//! are never those from before a change that the books know of. The program answers within microseconds. If it is stopped, as
-//! by a debugger, its answer is late, and the monitor goes on without it.
+//! While the program moves pages, the monitor takes no event of its memory: the kernel moves no pages while an event
+//! waits. So a page's bytes are never older than a change that the page table of the monitor knows. The program answers
+//! within microseconds. If it is stopped, for example by a debugger, its answer is late, and the monitor continues
+//! without it.
 
 use super::{Monitor, PAGE_BYTES};
 use crate::FarError;
@@ -12,19 +13,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// How long the program may take to answer before the monitor goes on.
+/// Time that the program may take to answer before the monitor continues.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
-/// Pages that the program has been asked for.
+/// Pages that were requested from the program.
 #[derive(Debug)]
 pub(super) struct Asked {
     tag: u64,
     run: RunId,
     /// The run's pages.
     span: Span,
-    /// Of these, the pages of this command.
+    /// The pages of the present command, a part of the run's.
     part: Span,
-    /// What is known of the run's other pages.
+    /// The results for the run's other pages.
     so_far: TakenOut,
 }
 
@@ -32,7 +33,7 @@ impl Monitor {
     /// Takes pages out of the program's memory.
     pub(super) fn take_out(&mut self, run: RunId, span: Span) -> Result<(), FarError> {
         self.buffers.add(self.node.session(), run, span)?;
-        // What is mapped nowhere is as good as missing.
+        // Pages that are not mapped anywhere are treated as missing.
         let mut taken = TakenOut { missing: u64::MAX, ..TakenOut::default() };
         let places = self.places_of(span);
         for &(_, part) in &places {
@@ -49,7 +50,7 @@ impl Monitor {
             self.pages.asked(run);
             self.asked = Some(Asked { tag: command.tag, run, span, part, so_far: taken });
             if let Some(handover) = &self.handover {
-                // A program that has ended does not answer, which is noticed below.
+                // A program that has ended does not answer. The wait below detects this.
                 let _ = handover.command(command);
             }
             let Some(answer) = self.await_answer(command.tag)? else { return Ok(()) };
@@ -62,7 +63,7 @@ impl Monitor {
         self.finish_taking(run, span, taken)
     }
 
-    /// Notes an answer, and reads the bytes of the pages that were moved.
+    /// Records an answer, and reads the bytes of the pages that were moved.
     fn merge(
         &mut self,
         mut taken: TakenOut,
@@ -94,11 +95,11 @@ impl Monitor {
             taken.zeros |= u64::from(is_zeros) << at;
         }
         self.pages.taken_out(run, taken, self.started.elapsed());
-        // The kernel moves none until these are taken.
+        // The kernel moves no pages until these events are taken.
         if taken.is_changing { self.take_events(None) } else { Ok(()) }
     }
 
-    /// Waits for the program's answer for a while. `None`: it is late, or the program has ended.
+    /// Waits a limited time for the program's answer. Returns `None` if the answer is late, or the program has ended.
     fn await_answer(&mut self, tag: u64) -> Result<Option<Taken>, FarError> {
         let until = Instant::now() + ANSWERS_WITHIN;
         loop {
@@ -131,7 +132,7 @@ impl Monitor {
         while let Some(request) = self.next_request()? {
             match request {
                 Request::Taken(taken) if taken.tag == tag => return Ok(Some(taken)),
-                // From a program that was there before.
+                // An answer of a program that ran before.
                 Request::Taken(_) => {}
                 other => self.requests.push_back(other),
             }
@@ -139,12 +140,12 @@ impl Monitor {
         Ok(None)
     }
 
-    /// The next message of the program, if one waits.
+    /// Returns the next message of the program, if one waits.
     pub(super) fn next_request(&mut self) -> Result<Option<Request>, FarError> {
         let Some(handover) = self.handover.as_ref().filter(|_| !self.is_silent) else { return Ok(None) };
         match handover.take() {
             Err(HandoverError::Socket(Errno::PIPE | Errno::CONNRESET)) => {
-                // Nothing has the program's end any more.
+                // No process has the program's end any more.
                 self.is_silent = true;
                 Ok(None)
             }
@@ -152,7 +153,7 @@ impl Monitor {
         }
     }
 
-    /// A late answer has come.
+    /// Handles a late answer.
     pub(super) fn answered(&mut self, taken: Taken) -> Result<(), FarError> {
         if self.asked.as_ref().is_none_or(|asked| asked.tag != taken.tag) {
             return Ok(());
@@ -160,12 +161,12 @@ impl Monitor {
         let Some(Asked { run, span, part, so_far, .. }) = self.asked.take() else { return Ok(()) };
         self.pages.set_late(false);
         let mut taken = self.merge(so_far, run, (span, part), taken)?;
-        // The other parts have not been asked for.
+        // The other parts have not been requested.
         taken.is_changing = true;
         self.finish_taking(run, span, taken)
     }
 
-    /// Pages that were asked for will not come: the program is gone.
+    /// Ends the request: the pages will not arrive, because the program has ended.
     pub(super) fn give_up_asking(&mut self) {
         if let Some(Asked { run, .. }) = self.asked.take() {
             self.pages.set_late(false);
@@ -175,7 +176,7 @@ impl Monitor {
     }
 }
 
-/// A bit for each page of a span that is in a part of it.
+/// Returns a bit for each page of a span that is in a part of it.
 fn mask(span: Span, part: Span) -> u64 {
     let all = if part.count >= u64::BITS { u64::MAX } else { (1 << part.count) - 1 };
     all << (part.first - span.first)

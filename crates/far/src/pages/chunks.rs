@@ -1,10 +1,10 @@
-//! The chunks that pages are stored in. A segment has one that its pages are written to, and after a fork also older ones: a
-//! chunk that a snapshot reads is not written any more.
+//! The chunks that pages are stored in. A segment has one chunk that its pages are written to, and after a fork also
+//! older ones: a chunk that a snapshot reads is not written any more.
 
 use super::{Effect, Pages};
 use std::collections::HashMap;
 
-/// Names a chunk.
+/// Identifier of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChunkId(std::num::NonZeroU64);
 
@@ -12,9 +12,9 @@ pub struct ChunkId(std::num::NonZeroU64);
 struct Chunk {
     segment: u64,
     is_here: bool,
-    /// Pages that are stored in it.
+    /// Number of pages that are stored in the chunk.
     stored: u32,
-    /// Snapshots that may read it.
+    /// Number of snapshots that may read the chunk.
     snapshots: u32,
 }
 
@@ -43,7 +43,7 @@ impl Chunks {
 }
 
 impl Pages {
-    /// The chunk that pages of a segment are written to. `None`: it is not there yet.
+    /// Returns the chunk that pages of a segment are written to. `None`: it is not allocated yet.
     pub(super) fn chunk_to_write(&mut self, segment: u64) -> Option<ChunkId> {
         match self.table.segment_mut(segment).current {
             Some(id) => self.chunks.is_here(id).then_some(id),
@@ -58,7 +58,7 @@ impl Pages {
         }
     }
 
-    /// Notes where a page's bytes are stored.
+    /// Records the chunk that stores a page's bytes.
     pub(super) fn set_stored(&mut self, page: u64, stored_in: Option<ChunkId>) {
         let was = std::mem::replace(&mut self.table.page_mut(page).stored_in, stored_in);
         if let Some(id) = stored_in {
@@ -71,14 +71,14 @@ impl Pages {
         }
     }
 
-    /// The chunk is there.
+    /// Records that the chunk was allocated.
     pub fn chunk_allocated(&mut self, id: ChunkId) {
         let chunk = self.chunks.get_mut(id);
         chunk.is_here = true;
         self.superfluous.push(chunk.segment);
     }
 
-    /// A snapshot may read a chunk from here on: it is not written any more.
+    /// Stops writes to a chunk, because a snapshot may read it from here on.
     pub(super) fn freeze(&mut self, id: ChunkId) {
         let chunk = self.chunks.get_mut(id);
         chunk.snapshots += 1;
@@ -86,13 +86,13 @@ impl Pages {
         segment.current = segment.current.filter(|&current| current != id);
     }
 
-    /// A snapshot does not need a chunk any more.
+    /// Records that a snapshot does not need a chunk any more.
     pub(super) fn thaw(&mut self, id: ChunkId) {
         let chunk = self.chunks.get_mut(id);
         chunk.snapshots -= 1;
         self.superfluous.push(chunk.segment);
         if chunk.snapshots == 0 {
-            // The fuller of two chunks is written to, so that the other one runs empty.
+            // The fuller of two chunks is written to, so that the other one empties.
             let (number, stored) = (chunk.segment, chunk.stored);
             let current = self.table.segment_mut(number).current;
             let is_fuller = current.is_none_or(|current| self.chunks.get_mut(current).stored < stored);
@@ -102,7 +102,7 @@ impl Pages {
         }
     }
 
-    /// Has the chunks freed that hold nothing any more.
+    /// Frees the chunks that hold no pages any more.
     pub(super) fn free_chunks(&mut self) {
         for number in std::mem::take(&mut self.superfluous) {
             if !self.table.is_touched(number) {

@@ -1,4 +1,4 @@
-//! Taking pages out of the program's memory, oldest first, and dropping runs.
+//! Eviction of pages from the program's memory, oldest first, and release of runs.
 
 use super::runs::{Origin, State};
 use super::staying::Stay;
@@ -6,31 +6,33 @@ use super::table::{Place, SEGMENT_PAGES};
 use super::{Effect, Group, Pages, RunId, Span};
 use std::time::Duration;
 
-/// The most pages that are taken out together. A longer write would hold up reads behind it.
+/// Maximum number of pages that are taken out together. A longer write would delay the reads behind it.
 const OUT_MAX: u32 = 32;
-/// Pages are taken out with neighbours that are at most this part of all ages younger.
+/// Divisor of the number of age groups: a page is taken out together with neighbours that are younger by at most this
+/// part of the groups.
 const ALIKE_PART: usize = 8;
 
-/// What became of pages that were to be taken out: a bit for each page of their run. A page with no bit in `moved` or
+/// Outcome for pages that were to be taken out: a bit for each page of their run. A page with no bit in `moved` or
 /// `missing` stays mapped.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct TakenOut {
     /// The run's buffer has the page's bytes.
     pub moved: u64,
-    /// There was no page: it is zeros.
+    /// The page did not exist: its bytes are zeros.
     pub missing: u64,
-    /// Of those that were moved, pages that hold nothing but zeros.
+    /// Moved pages that hold only zeros.
     pub zeros: u64,
     /// The page's protection was lifted, and the program may have written to it since.
     pub unprotected: u64,
-    /// The kernel moved nothing from some page on, since the program changes its mappings: no page is refused by that.
+    /// The kernel stopped moving at some page, since the program changes its mappings. The pages from there on do not
+    /// count as refused.
     pub is_changing: bool,
 }
 
 impl Pages {
-    /// Room for up to `wanted` more pages, where it can be made without waiting. `keep` is a run that must stay. Where
-    /// nothing can be taken out because all that is mapped stays, there is room for a window all the same: a program that
-    /// locks its memory would otherwise wait for each page of it.
+    /// Makes room for up to `wanted` more pages, if it is possible without waiting. Returns the room. `keep` is a run
+    /// that must stay. If nothing can be taken out because all mapped pages stay, there is room for a window all the
+    /// same: a program that locks its memory would otherwise wait for each page of it.
     pub(super) fn make_room(&mut self, wanted: u32, keep: Option<RunId>) -> u32 {
         while self.room() < wanted && self.take_out_oldest(keep) {}
         let room = self.room().min(wanted);
@@ -38,8 +40,8 @@ impl Pages {
         if room == 0 && !can_go { wanted.clamp(1, OUT_MAX) } else { room }
     }
 
-    /// Takes the oldest mapped pages out. `false`: there is no place for them, the program is late to answer, or nothing
-    /// that is mapped can go.
+    /// Takes the oldest mapped pages out. Returns `false` if there is no buffer for them, the program's answer is late,
+    /// or no mapped page can be taken out.
     pub(super) fn take_out_oldest(&mut self, keep: Option<RunId>) -> bool {
         if self.under_way.is_some() && self.is_late {
             return false;
@@ -62,18 +64,19 @@ impl Pages {
         true
     }
 
-    /// The program has been asked to move a run's pages. [`Pages::taken_out`] ends that.
+    /// Records that the pages of a run were requested from the program. [`Pages::taken_out`] ends that.
     pub fn asked(&mut self, run: RunId) {
         self.under_way = Some(run);
     }
 
-    /// The program does not answer, or does again. While it does not, nothing is taken out, and more pages are mapped than
-    /// may be.
+    /// Records whether the program's answer is late. While it is late, nothing is taken out, and more pages are mapped
+    /// than the limit allows.
     pub fn set_late(&mut self, is_late: bool) {
         self.is_late = is_late;
     }
 
-    /// The page that was mapped, or first written, longest ago. Pages that have lives left lose one and count as new.
+    /// Returns the page that was mapped, or first written, longest ago. Pages that have lives left lose one and count
+    /// as new.
     fn oldest(&mut self) -> Option<(u64, Group)> {
         while let Some(&group) = self.ages.front() {
             let is_of = |page: &u64| {
@@ -94,7 +97,7 @@ impl Pages {
         None
     }
 
-    /// The neighbours of a page that are as dirty, and not much younger.
+    /// Returns the neighbours of a page that are equally dirty, and not much younger.
     fn alike(&self, page: u64, group: Group, is_dirty: bool, most: u32) -> Span {
         let segment = page / SEGMENT_PAGES;
         let younger_max = u32::try_from(self.ages.len() / ALIKE_PART).unwrap_or(u32::MAX);
@@ -116,7 +119,7 @@ impl Pages {
         span
     }
 
-    /// Mapped pages have been taken out into their run, or stay. `now` is as for [`Pages::prepare`].
+    /// Records that mapped pages have been taken out into their run, or stay. `now` is as for [`Pages::prepare`].
     pub fn taken_out(&mut self, run: RunId, taken: TakenOut, now: Duration) {
         self.now = self.now.max(now);
         self.under_way = self.under_way.filter(|&asked| asked != run);
@@ -143,7 +146,8 @@ impl Pages {
             }
             gone += 1;
             self.mapped += 1;
-            // A run that is written has no bytes of the pages that stay, whatever the node had of these before.
+            // A run that is written has no bytes of the pages that stay, so these are dirty whatever bytes the node had
+            // of them before.
             let is_dirty = is_dirty || has(taken.unprotected);
             self.table.page_mut(page).place = Place::Mapped { is_dirty };
             match (has(dropped), taken.is_changing) {
@@ -163,8 +167,8 @@ impl Pages {
         self.stalled.extend(waiting);
     }
 
-    /// Makes place for a buffer of `block` pages among the runs, by dropping what the node has as well. `keep` is a run
-    /// that must stay.
+    /// Makes room for a buffer of `block` pages among the runs, by dropping runs that the node also has. `keep` is a
+    /// run that must stay.
     pub(super) fn hold(&mut self, block: u32, keep: Option<RunId>) -> bool {
         while self.runs.taken() + block > self.limits.held {
             let Some(run) = self.runs.oldest_clean(keep) else { return false };

@@ -1,35 +1,35 @@
-//! Faults: from where a page comes, and how many of its neighbours come with it.
+//! Faults: the source of a page, and the number of neighbours that are mapped with it.
 //!
-//! A window of pages grows while faults move along, in either direction. The end of each window is noted at its last page,
-//! so there is no limit on how many streams are told apart.
+//! A window of pages grows while faults move along, in either direction. The end of each window is recorded at its last
+//! page, so the number of streams that can be told apart is not limited.
 
 use super::runs::{Origin, State};
 use super::staying::Stay;
 use super::table::{Edge, Place, SEGMENT_PAGES};
 use super::{Access, Effect, Pages, RunId, Span, Waiting};
 
-/// From this length on a window has the next one read ahead.
+/// Length from which on a window causes the next one to be read ahead.
 const AHEAD_FROM: u32 = 8;
-/// How many times a page is passed over that came back soon after it was taken out: streams of pages that are used once
-/// do not drive it out.
+/// Number of times that a page is passed over if it was needed again soon after it was taken out: streams of pages that
+/// are used once do not drive it out.
 const LIVES: u8 = 10;
-/// How many times a page that was written is mapped writable for a read.
+/// Number of times that a page that was written is mapped writable for a read.
 const WRITES_EXPECTED: u8 = 3;
-/// From this length on a window of writes is mapped writable as a whole.
+/// Length from which on a window of writes is mapped writable as a whole.
 const WRITABLE_FROM: u32 = 4;
 
-/// Whether pages that are read ahead are used before they are dropped. Where they mostly are not, hardly any are read.
+/// Whether pages that are read ahead are used before they are dropped. If most of them are not, hardly any are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ahead {
     credit: u32,
-    /// Chances that were let pass.
+    /// Number of chances that were passed over.
     passed: u32,
 }
 
 impl Ahead {
     const CREDIT_MAX: u32 = 32;
     const CREDIT_LOW: u32 = 8;
-    /// One chance in so many is taken while the credit is low.
+    /// While the credit is low, one chance in this many is taken.
     const TRIED: u32 = 16;
 
     pub(super) fn new() -> Self {
@@ -50,7 +50,7 @@ impl Ahead {
     }
 }
 
-/// Where faults go, and how many pages the next one brings.
+/// Direction of faults, and number of pages that the next one maps.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     is_up: bool,
@@ -59,7 +59,7 @@ struct Window {
 }
 
 impl Pages {
-    /// A thread has touched a page that is not mapped, or writes to a page that is protected.
+    /// Handles a fault: a thread has touched a page that is not mapped, or writes to a page that is protected.
     ///
     /// # Panics
     /// The page lies outside the range.
@@ -68,7 +68,7 @@ impl Pages {
         self.counters.faults += 1;
         let waiting = Waiting { page, access };
         let is_mapped = matches!(self.table.page(page).place, Place::Mapped { .. });
-        // No fault overtakes those that wait for room: the room is made for the first of them.
+        // No fault overtakes those that wait for room: the room is made for the first one of them.
         if (!is_mapped && !self.stalled.is_empty()) || !self.serve(waiting) {
             self.stall(waiting);
         }
@@ -78,7 +78,7 @@ impl Pages {
         self.stalled.push_back(waiting);
     }
 
-    /// Serves faults that waited for room, in order.
+    /// Serves the faults that waited for room, in order.
     pub(super) fn serve_stalled(&mut self) {
         while let Some(&waiting) = self.stalled.front() {
             if !self.serve(waiting) {
@@ -88,12 +88,12 @@ impl Pages {
         }
     }
 
-    /// Has a page mapped, or on its way. `false`: there is no room yet.
+    /// Maps a page, or starts the operation that leads to it. Returns `false` if there is no room yet.
     fn serve(&mut self, waiting: Waiting) -> bool {
         let page = self.table.page(waiting.page);
         match page.place {
             Place::Mapped { .. } if waiting.access == Access::Protected => self.allow(waiting.page),
-            // It was mapped meanwhile, or the program has dropped it.
+            // The page was mapped meanwhile, or the program has dropped it.
             Place::Mapped { .. } => self.effects.push_back(Effect::Refill(waiting.page)),
             Place::Held(run) => match self.runs.get(run).state {
                 State::Clean | State::Dirty => return self.map_from(run, waiting),
@@ -107,7 +107,7 @@ impl Pages {
         true
     }
 
-    /// Serves the faults that waited for a run, once it can be mapped from.
+    /// Serves the faults that waited for a run, once pages can be mapped from it.
     pub(super) fn serve_waiting(&mut self, run: RunId) {
         for waiting in std::mem::take(&mut self.runs.get_mut(run).waiting) {
             if !self.stalled.is_empty() || !self.serve(waiting) {
@@ -127,12 +127,12 @@ impl Pages {
             _ => (true, 0),
         };
         let log = log.min(31);
-        // Two faults side by side are common among faults that go nowhere: only the third one brings a neighbour.
+        // Two faults side by side are common among random faults: only the third one maps a neighbour.
         let length = self.window_max().min(1 << log.saturating_sub(1));
         Window { is_up, log, length }
     }
 
-    /// The window of a page that is to be mapped.
+    /// The window of a page that is about to be mapped.
     fn mapping_window(&self, page: u64) -> Window {
         self.window(page, |at| {
             let page = self.table.page(at);
@@ -140,7 +140,7 @@ impl Pages {
         })
     }
 
-    /// The pages of a window from `page` on that are alike, at most `length`, in one segment.
+    /// The pages of a window from `page` on that satisfy `is_alike`, at most `length`, in one segment.
     fn reach(&self, page: u64, window: Window, length: u32, is_alike: impl Fn(u64) -> bool) -> Span {
         let segment = page / SEGMENT_PAGES;
         let mut span = Span::one(page);
@@ -158,7 +158,7 @@ impl Pages {
         span
     }
 
-    /// Notes where a window ends, and that its pages were touched just now.
+    /// Records the end of a window, and that its pages were touched just now.
     fn mapped_window(&mut self, span: Span, window: Window) {
         self.touch(span);
         for page in span.pages() {
@@ -204,7 +204,7 @@ impl Pages {
         };
         let span = self.reach(waiting.page, window, room, is_zeros);
         for page in span.pages() {
-            // What stays zero is noticed when the page is taken out.
+            // A page that stays zero is noticed when it is taken out.
             let page = self.table.page_mut(page);
             page.place = Place::Mapped { is_dirty: true };
             page.stay = Stay::No;
@@ -227,7 +227,7 @@ impl Pages {
         true
     }
 
-    /// Has pages read from the node that are only there.
+    /// Starts to read pages that only the node has.
     fn begin_load(
         &mut self,
         page: u64,
@@ -242,7 +242,7 @@ impl Pages {
         };
         let span = self.reach(page, window, length, |at| is_stored(self, at));
         let block = span.count.next_power_of_two();
-        // What is read leaves room for what must be taken out to map it.
+        // Reads leave room for the pages that must be taken out to map the read ones.
         let has_place = self.runs.loading() + block <= self.limits.held / 2 && self.hold(block, None);
         if !has_place {
             return if length > 1 && origin == Origin::Fetched {
@@ -261,7 +261,7 @@ impl Pages {
         Some((run, span))
     }
 
-    /// Has the window after `span` read before anybody touches it.
+    /// Starts to read the window after `span` before a thread touches it.
     fn read_ahead(&mut self, span: Span, window: Window) {
         let next = if window.is_up { Some(span.end()) } else { span.first.checked_sub(1) };
         let Some(next) = next.filter(|&next| next < self.table.len()) else { return };
@@ -276,7 +276,7 @@ impl Pages {
         }
     }
 
-    /// Maps a page that a run has, and what follows it in the window.
+    /// Maps a page that a run has, and the following pages of the window.
     fn map_from(&mut self, run: RunId, waiting: Waiting) -> bool {
         let window = self.mapping_window(waiting.page);
         let (state, origin) = (self.runs.get(run).state, self.runs.get(run).origin);
@@ -309,7 +309,7 @@ impl Pages {
         true
     }
 
-    /// Has pages mapped: all writable, or only the one that is to be written.
+    /// Maps pages: either all writable, or only the pages that are or will probably be written.
     fn map_span(&mut self, run: RunId, span: Span, waiting: Waiting, are_writable: bool) {
         let first = self.runs.get(run).span.first;
         let expected: Vec<_> = span.pages().map(|page| self.table.page(page).writes_expected > 0).collect();
@@ -336,7 +336,7 @@ impl Pages {
         self.count_mapped(span.count);
     }
 
-    /// Pages of a run have left it. An empty run that nothing is under way with goes.
+    /// Records that pages have left a run. An empty run without an operation in progress is dropped.
     pub(super) fn let_go(&mut self, run: RunId, pages: u32) {
         let it = self.runs.get_mut(run);
         it.left -= pages;
@@ -345,7 +345,7 @@ impl Pages {
         }
     }
 
-    /// A run's bytes have come from the node.
+    /// Records that a run's bytes have arrived from the node.
     pub fn loaded(&mut self, run: RunId) {
         self.runs.set_state(run, State::Clean);
         if let Origin::Inherited(child) = self.runs.get(run).origin {
@@ -358,7 +358,7 @@ impl Pages {
     }
 }
 
-/// Where a window's end is noted, and what is noted there.
+/// The page at which a window's end is recorded, and the recorded value.
 fn edge_of(span: Span, window: Window) -> (u64, Edge) {
     match (window.log, window.is_up) {
         (0, _) => (span.first, Edge::Single),

@@ -1,16 +1,16 @@
-//! Which page of a range is where, and what is to be done about it: a state machine without I/O and without a clock.
+//! State of each page of a range, and the decisions about it: a state machine without I/O and without a clock.
 //!
-//! A page is *absent* (its bytes are zeros, or stored on the node), *mapped* (the program uses it), or *held* in a run: a
-//! buffer that has the bytes of neighbouring pages, on their way from the node or to it. Input goes in through calls,
-//! output comes out of [`Pages::poll_effect`]. The caller carries each effect out before it asks for the next, and reports
-//! the ends of those that take time.
+//! A page is *absent* (its bytes are zeros, or stored on the node), *mapped* (the program uses it), or *held* in a run:
+//! a buffer that has the bytes of neighbouring pages, on their way from the node or to it. Input arrives through calls,
+//! and output leaves through [`Pages::poll_effect`]. The caller carries each effect out before it requests the next
+//! one, and reports the ends of those that take time.
 //!
-//! Pages are taken out in the order in which they were last mapped or first written (a FIFO), and stay in their run for a
-//! while: a page that is touched there goes back without the node. Together this is a segmented FIFO, which is close to
-//! LRU and needs to know of no touch but faults.
+//! Pages are taken out in the order in which they were last mapped or first written (a FIFO), and stay in their run for
+//! a while: a page that is touched there is mapped again without the node. Together this is a segmented FIFO, which is
+//! close to LRU and needs to see no touches except faults.
 //!
-//! A page that the kernel refuses to move stays mapped and is tried again later. Where nothing else can go, more pages are
-//! mapped than may be: a thread never waits for a page that is pinned.
+//! A page that the kernel refuses to move stays mapped and is tried again later. If no other page can be taken out,
+//! more pages are mapped than the limit allows: a thread never waits for a page that is pinned.
 
 mod chunks;
 mod eviction;
@@ -37,42 +37,44 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use table::Table;
 
-/// The longest run and window, in pages.
+/// Maximum length of a run and of a window, in pages.
 pub const RUN_MAX: u32 = 64;
-/// The fewest pages that may be mapped, and held. One instruction can need several pages at once.
+/// Lower limit of [`Limits::mapped`]. One instruction can need several pages at once.
 pub const MAPPED_MIN: u32 = 64;
-/// As [`MAPPED_MIN`].
+/// Lower limit of [`Limits::held`], for the same reason as [`MAPPED_MIN`].
 pub const HELD_MIN: u32 = 64;
 
-/// How many pages may be where.
+/// Limits of the numbers of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Pages of the range.
+    /// Number of pages of the range.
     pub pages: u64,
-    /// The most that are mapped.
+    /// Maximum number of mapped pages.
     pub mapped: u32,
-    /// The most that runs take, each rounded up to a power of two.
+    /// Maximum number of pages that runs take, each run rounded up to a power of two.
     pub held: u32,
 }
 
-/// The part of the mapped pages that is kept free, so that a fault need not wait until others are out.
+/// Divisor of the mapped pages: one part of this many is kept free, so that a fault need not wait until others are
+/// taken out.
 const FREE_PART: u32 = 32;
-/// The most that is kept free.
+/// Maximum number of pages that are kept free.
 const FREE_MAX: u32 = 256;
 
-/// Something to be done.
+/// An action for the caller to carry out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Read the pages from a chunk into a new buffer, which is the run's. Ends with [`Pages::loaded`].
+    /// Read the pages from a chunk into a new buffer of the run. Ends with [`Pages::loaded`].
     Load(RunId, Span, ChunkId),
-    /// Take mapped pages out into a new buffer, which is the run's: move them, which the kernel refuses for pages that are
-    /// pinned. Ends with [`Pages::taken_out`], at once where the program answers at once. No other is begun before.
+    /// Take mapped pages out into a new buffer of the run: move them, which the kernel refuses for pages that are
+    /// pinned. Ends with [`Pages::taken_out`], at once if the program answers at once. No other `TakeOut` is begun
+    /// before.
     TakeOut(RunId, Span),
     /// Map pages that a run has.
     Map {
         /// The run.
         run: RunId,
-        /// Where its buffer begins.
+        /// First page of the run's buffer.
         first: u64,
         /// The pages.
         span: Span,
@@ -83,10 +85,10 @@ pub enum Effect {
     Zero(Span),
     /// Lift the protection of mapped pages.
     Allow(Span),
-    /// A thread waits for a page that was mapped. Map zeros if the page is missing, since only the program can have
-    /// dropped it, and report [`Pages::refilled`]. Otherwise wake the thread.
+    /// A thread waits for a page that was mapped. If the page is missing, only the program can have dropped it: map
+    /// zeros and report [`Pages::refilled`]. Otherwise wake the thread.
     Refill(u64),
-    /// Look whether pages are there that the program has dropped. Ends at once, with [`Pages::looked`].
+    /// Check whether pages still exist that the program has dropped. Ends at once, with [`Pages::looked`].
     Look(Span),
     /// Write a run's buffer to a chunk. Ends with [`Pages::saved`].
     Save(RunId, Span, ChunkId),
@@ -96,12 +98,12 @@ pub enum Effect {
     AllocateChunk(ChunkId),
     /// Free a chunk.
     FreeChunk(ChunkId),
-    /// Something for a forked child.
+    /// An action in a forked child.
     Child(SnapshotId, ChildEffect),
 }
 
 impl Effect {
-    /// The pages that this maps from a run, in the program itself (`None`) or in a child.
+    /// The pages that this effect maps from a run, in the program itself (`None`) or in a child.
     fn mapped_for(&self, process: Option<SnapshotId>) -> Option<(RunId, u64, Span)> {
         match *self {
             Self::Map { run, first, span, .. } if process.is_none() => Some((run, first, span)),
@@ -113,14 +115,14 @@ impl Effect {
     }
 }
 
-/// How a thread has touched a page.
+/// Kind of a thread's access to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// It reads, and the page is missing.
+    /// The thread reads, and the page is missing.
     Read,
-    /// It writes, and the page is missing.
+    /// The thread writes, and the page is missing.
     Write,
-    /// It writes, and the page is there and protected.
+    /// The thread writes, and the page exists and is protected.
     Protected,
 }
 
@@ -133,9 +135,9 @@ impl Access {
 /// Neighbouring pages of one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// The first.
+    /// The first page.
     pub first: u64,
-    /// How many.
+    /// Number of pages.
     pub count: u32,
 }
 
@@ -146,18 +148,18 @@ impl Span {
         Self { first: page, count: 1 }
     }
 
-    /// The page after the last.
+    /// The page after the last one.
     #[must_use]
     pub fn end(self) -> u64 {
         self.first + u64::from(self.count)
     }
 
-    /// Each page.
+    /// Returns an iterator over the pages.
     pub(crate) fn pages(self) -> std::ops::Range<u64> {
         self.first..self.end()
     }
 
-    /// Whether both have a page in common.
+    /// Whether the two spans have a page in common.
     fn overlaps(self, other: Self) -> bool {
         self.first < other.end() && other.first < self.end()
     }
@@ -173,38 +175,38 @@ impl Span {
     }
 }
 
-/// What has happened so far, in pages where nothing else is said.
+/// Counters of events. The unit is pages unless something else is stated.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counters {
     /// Faults, of all kinds.
     pub faults: u64,
     /// Faults that were first writes to mapped pages.
     pub first_writes: u64,
-    /// Mapped as zeros.
+    /// Pages mapped as zeros.
     pub zeroed: u64,
-    /// Read from the node for a fault.
+    /// Pages read from the node for a fault.
     pub fetched: u64,
-    /// Read from the node ahead of any fault.
+    /// Pages read from the node ahead of any fault.
     pub prefetched: u64,
-    /// Of these, mapped before they were dropped.
+    /// Prefetched pages that were mapped before they were dropped.
     pub prefetched_used: u64,
-    /// Taken out of the program's memory.
+    /// Pages taken out of the program's memory.
     pub evicted: u64,
-    /// Not taken out because the kernel refused to move them, each time counted.
+    /// Pages not taken out because the kernel refused to move them. Each refusal is counted.
     pub refused: u64,
-    /// Mapped again out of the run that they were taken out into.
+    /// Pages mapped again from the run that they were taken out into.
     pub second_chances: u64,
-    /// Written to the node.
+    /// Pages written to the node.
     pub saved: u64,
-    /// Accesses that wrote them.
+    /// Accesses that wrote pages to the node.
     pub saves: u64,
     /// Faults of forked children.
     pub child_faults: u64,
-    /// Read from the node for forked children.
+    /// Pages read from the node for forked children.
     pub inherited: u64,
-    /// The most that were mapped at once.
+    /// Maximum number of pages that were mapped at once.
     pub mapped_max: u32,
-    /// The most that runs took at once.
+    /// Maximum number of pages that runs took at once.
     pub held_max: u32,
 }
 
@@ -222,7 +224,7 @@ struct Group {
     stamp: u32,
 }
 
-/// Where the pages of a range are.
+/// State of the pages of a range.
 #[derive(Debug)]
 pub struct Pages {
     limits: Limits,
@@ -231,7 +233,7 @@ pub struct Pages {
     effects: VecDeque<Effect>,
     /// Faults that found no room, in order.
     stalled: VecDeque<Waiting>,
-    /// What is mapped, oldest first. A group whose pages have another stamp by now says nothing of them.
+    /// Mapped pages, oldest first. A group does not apply to pages that have another stamp by now.
     ages: VecDeque<Group>,
     stamp: u32,
     mapped: u32,
@@ -239,15 +241,15 @@ pub struct Pages {
     chunks: Chunks,
     snapshots: BTreeMap<SnapshotId, Snapshot>,
     next_snapshot: u64,
-    /// The latest time that was told.
+    /// The latest time that the caller has passed.
     now: Duration,
     /// Pages that stay, until they are tried again.
     later: Later,
-    /// Pages that the program has dropped, to be looked at.
+    /// Pages that the program has dropped, which are to be checked.
     doubtful: VecDeque<Group>,
-    /// The run whose pages the program has been asked for and not answered.
+    /// The run whose pages were requested from the program, until the program answers.
     under_way: Option<RunId>,
-    /// The program has not answered for long.
+    /// The program's answer is late.
     is_late: bool,
     /// Segments whose chunk may have become superfluous.
     superfluous: Vec<u64>,
@@ -255,7 +257,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// All pages are zeros.
+    /// Creates the state of a range whose pages are all zeros.
     ///
     /// # Panics
     /// The limits are below [`MAPPED_MIN`] or [`HELD_MIN`].
@@ -285,7 +287,8 @@ impl Pages {
         }
     }
 
-    /// The next thing to do. `None`: wait for a fault, a release, or the end of what is under way.
+    /// Returns the next effect. `None`: the caller waits for a fault, a release, or the end of an operation in
+    /// progress.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if self.effects.is_empty() {
             self.plan();
@@ -293,21 +296,22 @@ impl Pages {
         self.effects.pop_front()
     }
 
-    /// What comes of the present state alone.
+    /// Adds the effects that follow from the present state alone.
     fn plan(&mut self) {
         self.serve_stalled();
         self.serve_stalled_children();
         self.look_at_doubtful();
-        // A fork can come while pages are mapped, and waits for what is written to the node: no write waits behind that.
+        // A fork can happen while pages are mapped, and waits for pages that are being written to the node: so no write
+        // is started before the mapping effects are done.
         if self.effects.is_empty() {
             self.save_dirty();
         }
         self.free_chunks();
     }
 
-    /// Takes some of the oldest pages out before the room is needed, if little is free, and tries those again that stayed.
-    /// To be called while no fault waits to be reported. `now` is the time since some moment. Returns whether there is
-    /// something to do now.
+    /// Takes some of the oldest pages out before the room is needed, if little is free, and tries those again that
+    /// stayed. The caller must have reported all waiting faults. `now` is the time since some fixed moment. Returns
+    /// whether there is an effect to carry out now.
     pub fn prepare(&mut self, now: Duration) -> bool {
         self.try_again(now);
         self.is_low() && self.take_out_oldest(None)
@@ -317,19 +321,19 @@ impl Pages {
         self.room() < (self.limits.mapped / FREE_PART).clamp(1, FREE_MAX)
     }
 
-    /// What has happened so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Pages that are mapped, and pages that runs take.
+    /// Number of mapped pages, and number of pages that runs take.
     #[must_use]
     pub fn local(&self) -> (u32, u32) {
         (self.mapped, self.runs.taken())
     }
 
-    /// Whether nothing waits: neither a fault nor an effect.
+    /// Whether neither a fault nor an effect waits.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.effects.is_empty()
@@ -338,13 +342,13 @@ impl Pages {
             && !self.has_stalled_children()
     }
 
-    /// Notes that pages were mapped, or first written, just now.
+    /// Records that pages were mapped, or first written, just now.
     fn touch(&mut self, span: Span) {
         let stamp = self.stamp_anew(span);
         self.ages.push_back(Group { span, stamp });
     }
 
-    /// Gives pages a stamp that no group has. They belong to no other group from here on.
+    /// Assigns to pages a stamp that no group has. The pages belong to no other group from here on.
     fn stamp_anew(&mut self, span: Span) -> u32 {
         self.stamp = self.stamp.wrapping_add(1);
         for page in span.pages() {
@@ -358,12 +362,12 @@ impl Pages {
         self.counters.mapped_max = self.counters.mapped_max.max(self.mapped);
     }
 
-    /// Pages that may still be mapped. Pages that stay can be more than may be mapped.
+    /// Number of pages that may still be mapped. It is zero if pages that stay exceed the limit.
     fn room(&self) -> u32 {
         self.limits.mapped.saturating_sub(self.mapped)
     }
 
-    /// The longest window: no more than a part of what may be local.
+    /// Maximum length of a window: a fraction of the pages that may be local.
     fn window_max(&self) -> u32 {
         let part = (self.limits.mapped.min(self.limits.held) / 8).max(1);
         RUN_MAX.min(1 << part.ilog2())

@@ -1,4 +1,4 @@
-//! Pages that the program does not need any more.
+//! Release of pages that the program does not need any more.
 
 use super::runs::State;
 use super::staying::Stay;
@@ -6,8 +6,8 @@ use super::table::{Place, SEGMENT_PAGES};
 use super::{Pages, Span};
 
 impl Pages {
-    /// The program asks the kernel to drop pages: they are zeros from here on. The kernel does so after this is reported, so
-    /// pages that are mapped may still be there for a while.
+    /// Records that the program has called `madvise` to drop pages: they are zeros from here on. The kernel drops them
+    /// after this is reported, so mapped pages may still exist for a while.
     ///
     /// # Panics
     /// The pages lie outside the range.
@@ -23,7 +23,7 @@ impl Pages {
         }
     }
 
-    /// Pages are not in the program's memory any more.
+    /// Records that pages are not in the program's memory any more.
     ///
     /// # Panics
     /// The pages lie outside the range.
@@ -51,13 +51,13 @@ impl Pages {
         }
     }
 
-    /// Forgets what is kept of a page. Returns whether it is mapped.
+    /// Forgets the stored bytes and the run of a page. Returns whether the page is mapped.
     fn release_page(&mut self, page: u64) -> bool {
         self.set_stored(page, None);
         match self.table.page(page).place {
             Place::Absent => false,
             Place::Mapped { .. } => true,
-            // Whether the page is still mapped is not known before the program answers.
+            // It is unknown whether the page is still mapped until the program answers.
             Place::Held(run) if self.runs.get(run).state == State::TakingOut => {
                 let it = self.runs.get_mut(run);
                 it.dropped |= 1 << (page - it.span.first);
@@ -65,7 +65,7 @@ impl Pages {
             }
             Place::Held(run) => {
                 self.table.page_mut(page).place = Place::Absent;
-                // A thread that touches a page while it is dropped sees zeros, or what was there before.
+                // A thread that touches a page while it is dropped sees zeros, or the former bytes.
                 let it = self.runs.get_mut(run);
                 let (here, others) = it.waiting.iter().partition(|waiting| waiting.page == page);
                 it.waiting = others;

@@ -3,35 +3,35 @@
 use super::{ChunkId, SnapshotId, Span, Waiting};
 use std::collections::{HashMap, VecDeque};
 
-/// Names a run.
+/// Identifier of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RunId(u64);
 
-/// What a run's buffer is for at present.
+/// Present use of a run's buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// It is being read from the node.
+    /// The buffer is being read from the node.
     Loading,
-    /// It is being filled from mapped pages.
+    /// The buffer is being filled from mapped pages.
     TakingOut,
-    /// The node has newer bytes of none of its pages, nor older ones.
+    /// The node's bytes of the run's pages are neither newer nor older than the buffer's.
     Clean,
-    /// The node has none of its pages as they are.
+    /// The node does not have the present bytes of the run's pages.
     Dirty,
-    /// It is being written to the node.
+    /// The buffer is being written to the node.
     Saving,
 }
 
-/// Where a run's bytes come from.
+/// Source of a run's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Origin {
     /// The node, for a fault.
     Fetched,
     /// The node, ahead of any fault.
     Prefetched,
-    /// The program's memory, where they were clean or dirty.
+    /// The program's memory, in which the pages were clean or dirty.
     TakenOut { is_dirty: bool },
-    /// The node, for a child. No page of the program itself is in it.
+    /// The node, for a child. The run has no page of the program itself.
     Inherited(SnapshotId),
 }
 
@@ -41,18 +41,18 @@ pub(super) struct Run {
     pub(super) state: State,
     /// Pages that are still in the run.
     pub(super) left: u32,
-    /// Where its bytes come from.
+    /// Source of the run's bytes.
     pub(super) origin: Origin,
-    /// The chunk that it is being written to.
+    /// The chunk that the run is being written to.
     pub(super) chunk: Option<ChunkId>,
-    /// A bit for each of its pages that the program has dropped while it was taken out.
+    /// A bit for each page of the run that the program has dropped while the page was taken out.
     pub(super) dropped: u64,
-    /// Faults on its pages, which wait until it can be mapped from.
+    /// Faults on the run's pages, which wait until pages can be mapped from the run.
     pub(super) waiting: Vec<Waiting>,
 }
 
 impl Run {
-    /// Pages that it takes: its buffer is a block whose length is a power of two.
+    /// Number of pages that the run takes: its buffer is a block whose length is a power of two.
     fn block(&self) -> u32 {
         self.span.count.next_power_of_two()
     }
@@ -64,7 +64,7 @@ pub(super) struct Runs {
     runs: HashMap<RunId, Run>,
     next: u64,
     taken: u32,
-    /// Of these, what is being read from the node. It must leave room for what is taken out.
+    /// Pages of `taken` that are being read from the node. They must leave room for pages that are taken out.
     loading: u32,
     /// Runs that were clean, or dirty, at some time, oldest first.
     clean: VecDeque<RunId>,
@@ -93,7 +93,7 @@ impl Runs {
         self.runs.get_mut(&id).expect("the run is there")
     }
 
-    /// Counts a run in, or out.
+    /// Adds a run to the counters, or removes it from them.
     fn count(&mut self, state: State, pages: u32, block: u32, is_in: bool) {
         let (counter, by) = match state {
             State::Loading => (&mut self.loading, block),
@@ -124,7 +124,7 @@ impl Runs {
         run
     }
 
-    /// The clean run that has been so for longest, other than `keep`.
+    /// Returns the run that has been clean for longest, other than `keep`.
     pub(super) fn oldest_clean(&mut self, keep: Option<RunId>) -> Option<RunId> {
         let is_clean = |id: &RunId| self.runs.get(id).is_some_and(|run| run.state == State::Clean);
         while self.clean.front().is_some_and(|id| !is_clean(id)) {
@@ -133,7 +133,7 @@ impl Runs {
         self.clean.iter().copied().find(|id| Some(*id) != keep && is_clean(id))
     }
 
-    /// Takes the dirty run that has been so for longest. It is to be saved, or put back.
+    /// Takes the run that has been dirty for longest. The caller saves it, or puts it back.
     pub(super) fn take_dirty(&mut self) -> Option<RunId> {
         loop {
             let id = self.dirty.pop_front()?;
@@ -143,24 +143,24 @@ impl Runs {
         }
     }
 
-    /// Puts back what [`Runs::take_dirty`] has given, in this order, before all others.
+    /// Puts back runs of [`Runs::take_dirty`], in this order, before all others.
     pub(super) fn put_back(&mut self, dirty: Vec<RunId>) {
         for id in dirty.into_iter().rev() {
             self.dirty.push_front(id);
         }
     }
 
-    /// Pages that all runs take.
+    /// Number of pages that all runs take.
     pub(super) fn taken(&self) -> u32 {
         self.taken
     }
 
-    /// Of these, pages of runs that are being read from the node.
+    /// Number of pages that are taken by runs that are being read from the node.
     pub(super) fn loading(&self) -> u32 {
         self.loading
     }
 
-    /// Pages of runs that wait to be written to the node, and of those that are being written.
+    /// Number of pages of runs that wait to be written to the node.
     pub(super) fn dirty_pages(&self) -> u32 {
         self.dirty_pages
     }

@@ -1,24 +1,24 @@
-//! Writing dirty runs to the node, and the segments' chunks there.
+//! Writes of dirty runs to the node, into the segments' chunks.
 
 use super::runs::State;
 use super::table::{Place, SEGMENT_PAGES};
 use super::{Effect, Pages, RunId, Span};
 
-/// The part of the runs that may be dirty before they are written, oldest first: what is touched again meanwhile is never
-/// written.
+/// Divisor of the runs' pages: one part of this many may be dirty before runs are written, oldest first. A page that is
+/// touched again before then is never written.
 const DIRTY_PART: u32 = 4;
-/// The part of the runs that is written at once.
+/// Divisor of the runs' pages: one part of this many is written at once.
 const SAVING_PART: u32 = 4;
 
 impl Pages {
-    /// Begins to write dirty runs while there are many, or while somebody waits for room.
+    /// Begins to write dirty runs while there are many, or while a fault waits for room.
     pub(super) fn save_dirty(&mut self) {
         let mut not_yet: Vec<RunId> = Vec::new();
         while self.is_save_due() {
             let Some(run) = self.runs.take_dirty() else { break };
             let span = self.runs.get(run).span;
-            // A run is written as a whole, with older bytes of pages that have left the run since. So no run overtakes
-            // another one that has bytes of the same pages.
+            // A run is written as a whole, with older bytes of pages that have left the run since. So no run may
+            // overtake another one that has bytes of the same pages.
             let would_overtake = not_yet.iter().any(|&older| self.runs.get(older).span.overlaps(span));
             if would_overtake || !self.begin_save(run, span) {
                 not_yet.push(run);
@@ -33,7 +33,8 @@ impl Pages {
         has_way && (is_many || !self.stalled.is_empty() || self.has_stalled_children())
     }
 
-    /// Begins to write a run. `false`: its segment has no chunk yet, or older bytes of its pages are still on their way.
+    /// Begins to write a run. Returns `false` if its segment has no chunk yet, or older bytes of its pages are still on
+    /// their way.
     fn begin_save(&mut self, run: RunId, span: Span) -> bool {
         let Some(chunk) = self.chunk_to_write(span.first / SEGMENT_PAGES) else { return false };
         if span.pages().any(|page| self.table.page(page).is_saving) {
@@ -50,7 +51,7 @@ impl Pages {
         true
     }
 
-    /// A run's bytes have arrived on the node.
+    /// Records that a run's bytes have arrived on the node.
     pub fn saved(&mut self, run: RunId) {
         let (span, chunk) = (self.runs.get(run).span, self.runs.get_mut(run).chunk.take());
         for page in span.pages() {

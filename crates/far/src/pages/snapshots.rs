@@ -1,39 +1,40 @@
-//! The memory of forked children, as it was when their parent forked.
+//! The memory of forked children, in its state at the parent's fork.
 //!
-//! What was mapped then the kernel shares between both. What was stored on the node a child reads from there when it
-//! touches it: no chunk that a snapshot reads is written any more. A child's pages are never taken out.
+//! The kernel shares the pages that were mapped then between parent and child. Pages that were stored on the node are
+//! read from there when the child touches them: a chunk that a snapshot reads is not written any more. A child's pages
+//! are never taken out.
 
 use super::runs::{Origin, State};
 use super::table::{Place, SEGMENT_PAGES};
 use super::{Access, ChunkId, Effect, Pages, RunId, Span};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The most pages that a fault of a child brings.
+/// Maximum number of pages that a fault of a child maps.
 const TOGETHER_MAX: u32 = 16;
 
-/// Names a child's memory.
+/// Identifier of a child's memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SnapshotId(u64);
 
-/// What a child needs.
+/// An action in a child's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChildEffect {
-    /// Map pages that a run has, writable, where they are missing.
+    /// Map pages that a run has, writable, if they are missing.
     Map {
         /// The run.
         run: RunId,
-        /// Where its buffer begins.
+        /// First page of the run's buffer.
         first: u64,
         /// The pages.
         span: Span,
     },
-    /// Map zeros where the page is missing, and wake the threads that wait for it.
+    /// Map zeros if the page is missing, and wake the threads that wait for it.
     Zero(u64),
     /// Lift the protection of a page.
     Allow(u64),
 }
 
-/// What a child has not got yet of a segment.
+/// The pages of a segment that a child has not read yet.
 #[derive(Clone, Debug)]
 struct Part {
     chunk: ChunkId,
@@ -61,7 +62,7 @@ fn place_of(page: u64) -> (usize, u64) {
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     parts: BTreeMap<u64, Vec<Part>>,
-    /// Faults that wait for place among the runs.
+    /// Faults that wait for room among the runs.
     stalled: VecDeque<(u64, Access)>,
 }
 
@@ -81,7 +82,7 @@ impl Snapshot {
         parts[at].pages[word] |= 1 << bit;
     }
 
-    /// Forgets a page. Returns the chunk that this was the last page of.
+    /// Forgets a page. Returns the chunk if this was the last page that the child needed of it.
     fn forget(&mut self, page: u64) -> Option<ChunkId> {
         let segment = page / SEGMENT_PAGES;
         let parts = self.parts.get_mut(&segment)?;
@@ -101,14 +102,14 @@ impl Snapshot {
 }
 
 impl Pages {
-    /// Whether it is known of each page where its bytes are: nothing is on its way out of the program or to the node. Only
-    /// then can the memory be divided by [`Pages::fork`].
+    /// Whether the place of each page's bytes is known: no bytes are on their way out of the program or to the node.
+    /// Only then can the memory be divided by [`Pages::fork`].
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.runs.saving_pages() == 0 && self.under_way.is_none()
     }
 
-    /// The program has forked, or one of its children. `under_way` is an effect that is not carried out yet.
+    /// Records a fork of the program, or of one of its children. `under_way` is an effect that is not carried out yet.
     ///
     /// # Panics
     /// [`Pages::is_settled`] does not hold.
@@ -126,7 +127,8 @@ impl Pages {
         for chunk in snapshot.chunks().collect::<Vec<_>>() {
             self.freeze(chunk);
         }
-        // What is about to be mapped in the parent the child misses, and the books say already that it is mapped.
+        // The child misses the pages that are about to be mapped in the parent, because the table marks them as mapped
+        // already.
         let not_yet: Vec<_> =
             under_way.iter().chain(&self.effects).filter_map(|effect| effect.mapped_for(parent)).collect();
         for (run, first, span) in not_yet.into_iter().rev() {
@@ -136,7 +138,8 @@ impl Pages {
         id
     }
 
-    /// What a child of the program itself inherits. What is in a buffer alone is mapped in the child at once.
+    /// Determines the pages that a child of the program itself inherits. Pages that only a buffer has are mapped in the
+    /// child at once.
     fn divide(&mut self, id: SnapshotId) -> Snapshot {
         let mut snapshot = Snapshot::default();
         let mut copied = Vec::new();
@@ -154,7 +157,7 @@ impl Pages {
                         let first = self.runs.get(run).span.first;
                         copied.push(ChildEffect::Map { run, first, span: Span::one(page) });
                     }
-                    // It is still mapped, in both.
+                    // The page is still mapped, in both processes.
                     (Some((_, State::TakingOut)), _) | (_, None) => {}
                     (_, Some(chunk)) => snapshot.inherit(page, chunk),
                 }
@@ -166,7 +169,8 @@ impl Pages {
         snapshot
     }
 
-    /// A thread of a child has touched a page that is missing there, or writes to one that is protected there.
+    /// Handles a fault of a child: a thread has touched a page that is missing there, or writes to one that is
+    /// protected there.
     pub fn child_fault(&mut self, id: SnapshotId, page: u64, access: Access) {
         self.counters.child_faults += 1;
         if !self.serve_child(id, page, access)
@@ -203,7 +207,7 @@ impl Pages {
         true
     }
 
-    /// Serves faults of children that waited for place.
+    /// Serves the faults of children that waited for room.
     pub(super) fn serve_stalled_children(&mut self) {
         for id in self.snapshots.keys().copied().collect::<Vec<_>>() {
             while let Some((page, access)) = self.snapshots.get_mut(&id).and_then(|it| it.stalled.pop_front())
@@ -222,12 +226,12 @@ impl Pages {
         self.snapshots.values().any(|it| !it.stalled.is_empty())
     }
 
-    /// Bytes have come that a child has asked for.
+    /// Handles the arrival of bytes that a child has requested.
     pub(super) fn loaded_for_child(&mut self, run: RunId, id: SnapshotId) {
         let span = self.runs.get(run).span;
         let mut spans = Vec::new();
         for page in span.pages() {
-            // What the child has dropped meanwhile is zeros.
+            // Pages that the child has dropped meanwhile are zeros.
             if self.snapshots.get(&id).is_some_and(|it| it.chunk_of(page).is_some()) {
                 Span::join(&mut spans, page);
                 self.counters.inherited += 1;
@@ -242,21 +246,21 @@ impl Pages {
         self.let_go(run, left);
     }
 
-    /// A child has a page, or needs it no more.
+    /// Records that a child has a page, or needs it no more.
     fn child_has(&mut self, id: SnapshotId, page: u64) {
         if let Some(chunk) = self.snapshots.get_mut(&id).and_then(|it| it.forget(page)) {
             self.thaw(chunk);
         }
     }
 
-    /// A child does not need the bytes of pages any more: they are zeros from here on.
+    /// Records that a child does not need the bytes of pages any more: they are zeros from here on.
     pub fn child_removed(&mut self, id: SnapshotId, span: Span) {
         for page in span.pages() {
             self.child_has(id, page);
         }
     }
 
-    /// A child has ended, or executes another program.
+    /// Records that a child has ended, or executes another program.
     pub fn child_ended(&mut self, id: SnapshotId) {
         let Some(snapshot) = self.snapshots.remove(&id) else { return };
         for chunk in snapshot.chunks() {

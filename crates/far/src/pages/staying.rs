@@ -1,29 +1,30 @@
-//! Pages that cannot be taken out for now: the kernel refuses to move them, because they are pinned or locked, or the
-//! program has asked the kernel to drop them and may not have been served yet. They are tried again, each time later.
+//! Pages that cannot be taken out for now: either the kernel refuses to move them, because they are pinned or locked;
+//! or the program has called `madvise` to drop them, and the kernel may not have done so yet. They are tried again,
+//! after longer and longer times.
 
 use super::table::{Place, SEGMENT_PAGES};
 use super::{Effect, Group, Pages, Span};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// When a page that stayed is tried again for the first time. Most pins last for one transfer.
+/// Time after which a page that stayed is tried again for the first time. Most pins last for one transfer.
 const FIRST_AFTER: Duration = Duration::from_millis(10);
-/// How many times this is doubled.
+/// Maximum number of times that this time is doubled.
 const DOUBLED_MAX: u8 = 10;
 
-/// Why a mapped page is not taken out.
+/// Reason for which a mapped page is not taken out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stay {
-    /// It can be.
+    /// The page can be taken out.
     No,
-    /// The kernel has refused to move it, so many times in a row.
+    /// The kernel has refused to move the page, this many more times in a row after the first.
     Refused { times: u8 },
-    /// The program has asked the kernel to drop the page. Until the page is seen to be gone, its bytes may be those from
-    /// before.
+    /// The program has called `madvise` to drop the page. Until the page is known to be dropped, its bytes may be the
+    /// former ones.
     Doubtful,
 }
 
-/// Pages to be looked at again, by when.
+/// Pages that are tried or checked again, by time.
 #[derive(Debug, Default)]
 pub(super) struct Later {
     groups: BTreeMap<(Duration, u64), Group>,
@@ -43,7 +44,7 @@ impl Later {
 }
 
 impl Pages {
-    /// Has pages tried again whose time has come.
+    /// Tries the pages again whose time has come.
     pub(super) fn try_again(&mut self, now: Duration) {
         self.now = self.now.max(now);
         while let Some(group) = self.later.due(now) {
@@ -59,7 +60,7 @@ impl Pages {
         }
     }
 
-    /// The kernel refuses to move mapped pages.
+    /// Records that the kernel refuses to move mapped pages.
     pub(super) fn refused(&mut self, span: Span) {
         let mut most = 0;
         for page in span.pages() {
@@ -74,7 +75,7 @@ impl Pages {
         self.later.add(self.now + FIRST_AFTER * (1 << most.min(DOUBLED_MAX)), group);
     }
 
-    /// The program has asked the kernel to drop mapped pages.
+    /// Records that the program has called `madvise` to drop mapped pages.
     pub(super) fn doubt(&mut self, span: Span) {
         for page in span.pages() {
             let page = self.table.page_mut(page);
@@ -85,7 +86,7 @@ impl Pages {
         self.doubtful.push_back(Group { span, stamp });
     }
 
-    /// Has doubtful pages looked at, where room is needed.
+    /// Checks doubtful pages if room is needed.
     pub(super) fn look_at_doubtful(&mut self) {
         if self.is_low()
             && let Some(group) = self.doubtful.pop_front()
@@ -94,7 +95,7 @@ impl Pages {
         }
     }
 
-    /// Which of the pages of a span are there.
+    /// Records which pages of a span exist.
     pub fn looked(&mut self, span: Span, is_there: impl Fn(u64) -> bool) {
         let mut again: Vec<Span> = Vec::new();
         for page in span.pages() {
@@ -118,7 +119,7 @@ impl Pages {
         }
     }
 
-    /// A page that was believed to be mapped was missing, and is zeros now.
+    /// Records that a page that was believed to be mapped was missing, and is zeros now.
     pub fn refilled(&mut self, page: u64) {
         if matches!(self.table.page(page).place, Place::Mapped { .. }) {
             let it = self.table.page_mut(page);
@@ -128,7 +129,7 @@ impl Pages {
         }
     }
 
-    /// Whether the bytes that a run has of a mapped page are not the page's any more: the program has dropped them.
+    /// Whether a run's bytes of a mapped page are no longer the page's bytes, because the program has dropped them.
     #[must_use]
     pub fn is_dropped(&self, page: u64) -> bool {
         self.table.page(page).stay == Stay::Doubtful

@@ -1,21 +1,21 @@
-//! What is known of each page and each segment. Segments that were never touched take no memory.
+//! State of each page and each segment. Segments that were never touched take no memory.
 
 use super::staying::Stay;
 use super::{ChunkId, RunId};
 
-/// Pages of a segment, which has one chunk on the node: 1 MiB.
+/// Number of pages of a segment (1 MiB), which has one chunk on the node.
 pub const SEGMENT_PAGES: u64 = IN_SEGMENT as u64;
 const IN_SEGMENT: usize = 256;
 
-/// Where a page is.
+/// Place of a page's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// Not here. Its bytes are zeros, unless they are stored.
+    /// The page is not local. Its bytes are zeros, unless they are stored.
     Absent,
-    /// The program uses it. If it is dirty, the program may write to it; otherwise it is protected, and equals what is
-    /// stored.
+    /// The program uses the page. If it is dirty, the program may write to it. Otherwise it is protected, and equals
+    /// the stored bytes.
     Mapped { is_dirty: bool },
-    /// In a run.
+    /// The page is in a run.
     Held(RunId),
 }
 
@@ -34,21 +34,22 @@ pub(super) enum Edge {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub(super) place: Place,
-    /// Where bytes of the page are stored. A page that is dirty, or in a dirty run, has newer ones.
+    /// The chunk that stores bytes of the page. A page that is dirty, or in a dirty run, has newer ones.
     pub(super) stored_in: Option<ChunkId>,
-    /// A write of the page to the chunk is under way. No other is begun meanwhile, so none overtakes another.
+    /// A write of the page to the chunk is in progress. No other write is begun meanwhile, so none overtakes another.
     pub(super) is_saving: bool,
-    /// Of the window in which the page was mapped, and of that in which its protection was lifted.
+    /// Edges of the window in which the page was mapped, and of the window in which its protection was lifted.
     pub(super) edge: Edge,
     pub(super) write_edge: Edge,
-    /// How many more times the page is mapped writable although it is only read: it was written after it had been read
-    /// before. A write for nothing costs the program less than a second fault.
+    /// Number of further times that the page is mapped writable although it is only read, because it was written after
+    /// an earlier read. A needless writable mapping costs the program less than a second fault.
     pub(super) writes_expected: u8,
-    /// How many more times the page is passed over when it is the oldest: it came back soon after it was taken out.
+    /// Number of further times that the page is passed over when it is the oldest, because it was needed again soon
+    /// after it was taken out.
     pub(super) lives: u8,
-    /// Whether the page, which is mapped, must stay so for now.
+    /// Reason for which the mapped page must stay for now, if there is one.
     pub(super) stay: Stay,
-    /// When the page was last mapped or first written.
+    /// Stamp of the page's last mapping or first write.
     pub(super) stamp: u32,
 }
 
@@ -67,11 +68,11 @@ const UNTOUCHED: Page = Page {
 #[derive(Debug)]
 pub(super) struct Segment {
     pages: [Page; IN_SEGMENT],
-    /// Runs of its pages.
+    /// Number of runs of the segment's pages.
     pub(super) runs: u32,
-    /// The chunk that its pages are written to.
+    /// The chunk that the segment's pages are written to.
     pub(super) current: Option<ChunkId>,
-    /// All chunks that have bytes of its pages.
+    /// All chunks that have bytes of the segment's pages.
     pub(super) chunks: Vec<ChunkId>,
 }
 
@@ -95,7 +96,7 @@ impl Table {
         Self { pages, segments: std::iter::repeat_with(|| None).take(count).collect() }
     }
 
-    /// Pages of the range.
+    /// Number of pages of the range.
     pub(super) fn len(&self) -> u64 {
         self.pages
     }
@@ -122,12 +123,12 @@ impl Table {
         self.segments.get(index(segment)).is_some_and(Option::is_some)
     }
 
-    /// Segments of which something is known.
+    /// Returns the segments that have a state.
     pub(super) fn touched(&self) -> impl Iterator<Item = u64> {
         (0u64..).zip(&self.segments).filter_map(|(number, segment)| segment.as_ref().map(|_| number))
     }
 
-    /// Forgets a segment of which nothing is known that was not so from the start.
+    /// Forgets a segment if its state is the initial one.
     pub(super) fn forget(&mut self, segment: u64) {
         let place = &mut self.segments[index(segment)];
         let is_bare = place.as_ref().is_some_and(|it| {

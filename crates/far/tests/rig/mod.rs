@@ -14,10 +14,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 pub const CHUNKS: u64 = 256;
-/// How long a busy machine may take over what takes it a moment.
+/// Time that a busy machine may take for operations that usually take a moment.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whether this can be tried here. If not, the reason is told.
+/// Whether the test can run here. If not, it prints the reason.
 pub fn can_run(program: &str) -> bool {
     if let Err(error) = Userfault::new() {
         eprintln!("SKIPPED: {error}");
@@ -80,7 +80,7 @@ impl Running {
         writeln!(input, "{line}").expect("it listens");
     }
 
-    /// What it printed until its end, and how that came.
+    /// Returns the program's output until its end, and the way it ended.
     pub fn end(mut self) -> (Vec<u8>, Result<Ended, FarError>, Summary) {
         drop(self.input.take());
         let mut printed = Vec::new();
