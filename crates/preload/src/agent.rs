@@ -1,11 +1,11 @@
-//! The agent: a thread of the program that moves pages out of the range when the monitor asks for it.
+//! The agent: a thread of the program that moves pages out of the range when the monitor requests it.
 //!
-//! Only a thread of the program can move its pages, and a move is what the kernel refuses for pages that are pinned. The
-//! agent moves a page to the *landing*, a place that nothing else uses, copies its bytes into the outbox, and frees it.
+//! Only a thread of the program can move its pages, and the kernel refuses to move pages that are pinned. The agent
+//! moves a page to the *landing*, an area that nothing else uses, copies its bytes into the outbox, and frees it.
 //!
-//! The thread is none of the C library's: it has no memory of its own there, `errno` included, and calls the kernel only
-//! through rustix. All signals are blocked in it. The C library does not count it, so a program without other threads stays
-//! one for the library's locks.
+//! The C library does not know the thread: the thread has no thread-local memory there, `errno` included, and calls the
+//! kernel only through rustix. All signals are blocked in it. The C library does not count it, so a program without
+//! other threads stays single-threaded for the library's locks.
 
 use portcullis_memory::userfault::{Command, PAGE, Powers, Stays, Taken, Userfault, answer, next_command};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,14 +13,16 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
-/// The most pages of one command.
+/// The maximal number of pages of one command.
 const PAGES_MAX: usize = 64;
 const LANDING_BYTES: usize = PAGES_MAX * PAGE;
-/// How often the landing is cleared for one command. A program that locks its memory all the time is tried again later.
+/// How often the landing is cleared for one command. If a program locks its memory all the time, the monitor tries
+/// again later.
 const CLEARED_MAX: u32 = 3;
-/// The agent calls a few functions deep, of unoptimised code at worst.
+/// Bytes of the agent's stack: its calls nest only a few functions deep, in unoptimised code at worst.
 const STACK_BYTES: usize = 256 << 10;
-/// The protections that pages may have, the likeliest first: pages move between mappings of one protection only.
+/// The protections that pages may have, the likeliest first: the kernel moves pages only between mappings of the same
+/// protection.
 const PROTECTIONS: [MprotectFlags; 6] = [
     MprotectFlags::READ.union(MprotectFlags::WRITE),
     MprotectFlags::READ,
@@ -30,7 +32,7 @@ const PROTECTIONS: [MprotectFlags; 6] = [
     MprotectFlags::WRITE,
 ];
 
-/// What the agent works with. Everything lives until the program ends.
+/// State of the agent. Everything in it lives until the program ends.
 #[derive(Debug)]
 pub(crate) struct Agent {
     socket: BorrowedFd<'static>,
@@ -40,7 +42,7 @@ pub(crate) struct Agent {
     outbox: NonNull<u8>,
 }
 
-/// The file that pages' bytes are left in.
+/// Creates the file that the agent copies the bytes of pages into.
 pub(crate) fn make_outbox() -> Result<OwnedFd, Errno> {
     let file = rustix::fs::memfd_create("portcullis-far", rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&file, LANDING_BYTES as u64)?;
@@ -48,7 +50,7 @@ pub(crate) fn make_outbox() -> Result<OwnedFd, Errno> {
 }
 
 impl Agent {
-    /// Maps what the agent needs.
+    /// Maps the landing and the outbox.
     pub(crate) fn new(
         socket: BorrowedFd<'static>,
         userfault: Userfault,
@@ -84,14 +86,14 @@ impl Agent {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::STACK);
         // SAFETY: a fresh mapping at an address that the kernel picks overlaps nothing.
         let stack = unsafe { rustix::mm::mmap_anonymous(null_mut(), STACK_BYTES, protection, flags) }?;
-        // SAFETY: this page of the new mapping is in no use: a stack that runs over ends the program.
+        // SAFETY: nothing uses this page of the new mapping: a stack overflow ends the program.
         unsafe { rustix::mm::mprotect(stack, PAGE, MprotectFlags::empty()) }?;
-        // The agent lies at the far end of the stack, which begins below it.
+        // The agent lies at the far end of the stack, and the thread's stack grows downwards from just below it.
         let place =
             stack.wrapping_byte_add(STACK_BYTES - size_of::<Self>().next_multiple_of(64)).cast::<Self>();
-        // SAFETY: the place is inside of the mapping, aligned, and in no use.
+        // SAFETY: the place is inside the mapping, aligned, and nothing uses it.
         unsafe { place.write(self) };
-        // The flags of a thread, as the C library's threads have them, without memory of its own.
+        // The flags of a C library thread, but without thread-local memory.
         let flags = libc::CLONE_VM
             | libc::CLONE_FS
             | libc::CLONE_FILES
@@ -120,11 +122,11 @@ impl Agent {
         }
     }
 
-    /// Moves pages out. Those that the kernel refuses to move stay.
+    /// Moves pages out. Pages that the kernel refuses to move stay.
     fn take(&self, command: Command) -> Result<Taken, ()> {
         let mut taken = Taken { tag: command.tag, ..Taken::default() };
-        // A program that has locked all of its memory has locked the landing too, and between two locked places the kernel
-        // does move pages. Failing to unlock leaves that page where it is.
+        // A program that has locked all of its memory has locked the landing too, and the kernel does move pages
+        // between two locked places. If unlocking fails, the page stays where it is.
         let _ = self.unlock_landing();
         let (mut at, mut copied, mut cleared) = (0, 0, 0);
         while at < command.count {
@@ -137,7 +139,7 @@ impl Agent {
                     taken.is_changing = true;
                     break;
                 }
-                // To lock all memory fills the landing as well.
+                // A program that locks all of its memory also populates the landing.
                 Some(Stays::Occupied) if cleared < CLEARED_MAX => {
                     self.copy_and_free(command, taken.moved & !copied)?;
                     copied = taken.moved;
@@ -163,7 +165,8 @@ impl Agent {
         Ok(taken)
     }
 
-    /// A page that was refused may only be shared with a child, or have another protection than the landing.
+    /// Tries again to move out a page that the kernel refused: the page may only be shared with a child, or have
+    /// another protection than the landing.
     fn try_again(&self, command: Command, at: u32, stays: Stays, taken: &mut Taken) -> Result<(), ()> {
         let page = command.address + u64::from(at) * PAGE as u64;
         match stays {
@@ -173,7 +176,7 @@ impl Agent {
                 }
                 taken.unprotected |= bits(at, 1);
                 let start = core::ptr::with_exposed_provenance_mut(usize::try_from(page).map_err(drop)?);
-                // A write that changes nothing makes the page this process's own.
+                // A write that changes nothing replaces a shared page by a private one.
                 // SAFETY: the advice changes no bytes.
                 let _ = unsafe { rustix::mm::madvise(start, PAGE, Advice::LinuxPopulateWrite) };
                 let (count, _) = self.move_out(command, at, 1)?;
@@ -195,11 +198,11 @@ impl Agent {
         Ok(())
     }
 
-    /// Moves pages to their places on the landing, up to the first that stays.
+    /// Moves pages to their places on the landing, up to the first page that stays.
     fn move_out(&self, command: Command, at: u32, count: u32) -> Result<(u32, Option<Stays>), ()> {
         let offset = u64::from(at) * PAGE as u64;
         let landing = self.landing.as_ptr().expose_provenance() as u64 + offset;
-        // SAFETY: the landing is the agent's, and the range's pages are the program's, which waits for what is not there.
+        // SAFETY: the landing is the agent's. The range's pages are the program's, which waits for missing pages.
         let moved = unsafe {
             self.userfault.move_out(command.address + offset, landing, u64::from(count) * PAGE as u64)
         };
@@ -210,17 +213,17 @@ impl Agent {
     fn copy_and_free(&self, command: Command, moved: u64) -> Result<(), ()> {
         for at in (0..command.count as usize).filter(|at| moved >> at & 1 == 1) {
             let offset = at * PAGE;
-            // SAFETY: the offset lies in the landing, and the page is there: it was moved.
+            // SAFETY: the offset lies in the landing, and the page is present: it was moved.
             let from = unsafe { self.landing.as_ptr().add(offset) };
             // SAFETY: the offset lies in the outbox.
             let to = unsafe { self.outbox.as_ptr().add(offset) };
             // SAFETY: the places are different mappings that the agent alone writes to.
             unsafe { copy_nonoverlapping(from, to, PAGE) };
         }
-        // The kernel reports each page that is dropped from watched memory, and waits until the report is taken.
+        // The kernel reports each page that is dropped from watched memory, and waits until the report is read.
         let landing = self.landing.as_ptr().expose_provenance() as u64;
         self.userfault.unwatch(landing, LANDING_BYTES as u64).map_err(drop)?;
-        // The program may have locked all of its memory since the last look.
+        // The program may have locked all of its memory since the landing was last unlocked.
         let drop_all = || {
             // SAFETY: the landing is the agent's, and its bytes are copied.
             unsafe { rustix::mm::madvise(self.landing.as_ptr().cast(), LANDING_BYTES, Advice::LinuxDontNeed) }
@@ -229,7 +232,8 @@ impl Agent {
         self.userfault.watch(landing, LANDING_BYTES as u64).map_err(drop)
     }
 
-    /// Takes pages out on a kernel that cannot move them: what a device writes into a pinned page afterwards is lost.
+    /// Takes pages out on a kernel that cannot move them: bytes that a device writes into a pinned page afterwards are
+    /// lost.
     fn take_blindly(&self, command: Command) -> Result<Taken, ()> {
         let mut taken = Taken { tag: command.tag, ..Taken::default() };
         let length = command.count as usize * PAGE;
@@ -242,7 +246,7 @@ impl Agent {
         taken.unprotected = bits(0, command.count);
         for at in 0..command.count {
             let offset = at as usize * PAGE;
-            // SAFETY: the program's pages are there until they are dropped below, and nothing can write to them.
+            // SAFETY: the program's pages are present until they are dropped below, and nothing can write to them.
             let from = unsafe { start.add(offset) };
             // SAFETY: the offset lies in the outbox.
             let to = unsafe { self.outbox.as_ptr().add(offset) };
@@ -275,7 +279,7 @@ impl Agent {
     }
 }
 
-/// So many bits from a place on.
+/// Returns a mask of `count` bits, from bit `at` on.
 fn bits(at: u32, count: u32) -> u64 {
     let all = if count >= u64::BITS { u64::MAX } else { (1 << count) - 1 };
     all << at
@@ -285,11 +289,13 @@ extern "C" fn run(agent: *mut core::ffi::c_void) -> core::ffi::c_int {
     // SAFETY: the starter has left an agent here for this thread alone.
     let agent = unsafe { &*agent.cast::<Agent>() };
     let _ = agent.serve();
-    // The monitor is gone, or the kernel refuses what was agreed on: nothing fills the program's memory any more.
+    // The monitor has ended, or the kernel refuses an operation that was agreed on: nothing fills the program's memory
+    // any more.
     crate::range::die()
 }
 
-/// A thread inherits which signals are blocked, and this one has no use for any.
+/// Runs `act` with all signals blocked: a thread inherits the mask of blocked signals, and the agent handles no
+/// signals.
 fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
     let all = u64::MAX;
     let mut before = 0u64;

@@ -1,4 +1,4 @@
-//! The functions of the C library that the program calls here instead.
+//! The functions that the program calls instead of the C library's.
 
 use crate::heap::Heap;
 use crate::lock::Lock;
@@ -23,15 +23,15 @@ unsafe extern "C" {
 static LOADED: extern "C" fn() = loaded;
 
 extern "C" fn loaded() {
-    // A broken heap cannot tell of itself with the means of the standard library, which need a heap.
+    // The standard library's own report needs a heap, and this heap is broken.
     std::panic::set_hook(Box::new(|_| {
         let stderr = rustix::stdio::stderr();
         let _ = rustix::io::write(stderr, b"portcullis far: the program's heap is damaged\n");
-        // SAFETY: ends the program, whatever its state.
+        // SAFETY: this ends the program, whatever its state.
         unsafe { libc::abort() }
     }));
     HEAP.with(Heap::set_up);
-    // SAFETY: the handlers only work on the lock and the heap, which are there for ever.
+    // SAFETY: the handlers use only the lock and the heap, which exist for ever.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
 }
 
@@ -48,7 +48,7 @@ unsafe extern "C" fn in_child() {
     HEAP.with(Heap::forked);
 }
 
-/// What the C library does when there is no memory.
+/// Returns the block. If it is null, sets `errno` as the C library does when there is no memory.
 fn or_no_memory(block: *mut u8) -> *mut c_void {
     if block.is_null() {
         set_errno(libc::ENOMEM);
@@ -57,29 +57,29 @@ fn or_no_memory(block: *mut u8) -> *mut c_void {
 }
 
 fn set_errno(errno: c_int) {
-    // SAFETY: the C library has a place for each thread's error number.
+    // SAFETY: the C library has a place for the error number of each thread.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: the place is this thread's.
     unsafe { place.write(errno) };
 }
 
-/// As the C library's.
+/// Does the same as the C library's `malloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
     or_no_memory(HEAP.with(|heap| heap.allocate(size, ALIGN)))
 }
 
-/// As the C library's.
+/// Does the same as the C library's `calloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let block = count.checked_mul(size).map(|bytes| HEAP.with(|heap| heap.allocate_zeroed(bytes)));
     or_no_memory(block.unwrap_or(null_mut()))
 }
 
-/// As the C library's.
+/// Does the same as the C library's `free`.
 ///
 /// # Safety
-/// The block came from here and was not freed.
+/// The block was allocated here and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     if !block.is_null() {
@@ -88,10 +88,10 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     }
 }
 
-/// As the C library's.
+/// Does the same as the C library's `realloc`.
 ///
 /// # Safety
-/// The block is null, or came from here and was not freed.
+/// The block is null, or was allocated here and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     if block.is_null() {
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     or_no_memory(HEAP.with(|heap| unsafe { heap.resize(block.cast(), size) }))
 }
 
-/// As the C library's.
+/// Does the same as the C library's `reallocarray`.
 ///
 /// # Safety
 /// As for [`realloc`].
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: us
     }
 }
 
-/// As the C library's.
+/// Does the same as the C library's `posix_memalign`.
 ///
 /// # Safety
 /// `into` has room for a pointer.
@@ -137,27 +137,27 @@ pub unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, align: usize, si
     0
 }
 
-/// As the C library's.
+/// Does the same as the C library's `memalign`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    // The C library rounds up what is no power of two.
+    // The C library rounds up an alignment that is no power of two.
     let Some(align) = align.max(ALIGN).checked_next_power_of_two() else { return or_no_memory(null_mut()) };
     or_no_memory(HEAP.with(|heap| heap.allocate(size, align)))
 }
 
-/// As the C library's.
+/// Does the same as the C library's `aligned_alloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     memalign(align, size)
 }
 
-/// As the C library's.
+/// Does the same as the C library's `valloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
     memalign(PAGE, size)
 }
 
-/// As the C library's.
+/// Does the same as the C library's `pvalloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     match size.checked_next_multiple_of(PAGE) {
@@ -166,10 +166,10 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     }
 }
 
-/// As the C library's.
+/// Does the same as the C library's `malloc_usable_size`.
 ///
 /// # Safety
-/// The block is null, or came from here and was not freed.
+/// The block is null, or was allocated here and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     if block.is_null() {
@@ -179,8 +179,8 @@ pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     HEAP.with(|heap| unsafe { heap.size(block.cast()) })
 }
 
-/// As the C library's. Where the kernel does not follow forks for the monitor, a program that has far blocks cannot fork:
-/// its child would miss them.
+/// Does the same as the C library's `fork`. But if the kernel does not follow forks for the monitor, a program that has
+/// far blocks cannot fork: its child would miss them.
 #[unsafe(no_mangle)]
 pub extern "C" fn fork() -> libc::pid_t {
     if HEAP.with(|heap| heap.forbids_fork()) {
@@ -188,18 +188,19 @@ pub extern "C" fn fork() -> libc::pid_t {
         set_errno(libc::ENOMEM);
         return -1;
     }
-    // SAFETY: as the caller could call the C library's.
+    // SAFETY: the caller could call the C library's `fork` under the same conditions.
     unsafe { __fork() }
 }
 
 const NO_FORK: &str = "portcullis far: the program cannot fork, since its child would miss what is far: run portcullis far \
                        as root or with CAP_SYS_PTRACE\n";
 
-/// As the C library's, but pages of far memory that may be dropped later are dropped at once, which is as good. Which pages
-/// of it a child is to see as zeros is not known to the monitor.
+/// Does the same as the C library's `madvise`, with two exceptions in far memory. Pages that the kernel may drop later
+/// (`MADV_FREE`) are dropped at once, which is equivalent. `MADV_WIPEONFORK` fails, since the monitor does not know
+/// which pages a child is to see as zeros.
 ///
 /// # Safety
-/// As the C library's.
+/// The conditions of the C library's `madvise`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(start: *mut c_void, length: usize, advice: c_int) -> c_int {
     let advice = match advice {
@@ -215,7 +216,8 @@ pub unsafe extern "C" fn madvise(start: *mut c_void, length: usize, advice: c_in
     c_int::try_from(advised).unwrap_or(-1)
 }
 
-/// As the C library's, but the descriptors that the heap needs are as good as closed: some programs close all.
+/// Does the same as the C library's `close`, but treats the descriptors that the heap needs as closed already: some
+/// programs close all descriptors.
 #[unsafe(no_mangle)]
 pub extern "C" fn close(descriptor: c_int) -> c_int {
     if range::kept().any(|kept| kept == descriptor) {
@@ -226,7 +228,7 @@ pub extern "C" fn close(descriptor: c_int) -> c_int {
     unsafe { __close(descriptor) }
 }
 
-/// As the C library's, around the descriptors that the heap needs.
+/// Does the same as the C library's `close_range`, but skips the descriptors that the heap needs.
 #[unsafe(no_mangle)]
 pub extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let mut from = first;
@@ -243,7 +245,7 @@ pub extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_in
     if from > last && from != first { 0 } else { close_between(from, last, flags) }
 }
 
-/// As the C library's.
+/// Does the same as the C library's `closefrom`.
 #[unsafe(no_mangle)]
 pub extern "C" fn closefrom(first: c_int) {
     close_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX, 0);

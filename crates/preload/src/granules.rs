@@ -1,5 +1,5 @@
-//! Which parts of the range are in use. A granule is 64 KiB. The lowest free ones are taken first, so that the range stays
-//! dense and the node's memory with it.
+//! The granules of the range that are in use. A granule is 64 KiB. The lowest free granules are taken first, so that
+//! the range stays dense, and with it the node's memory.
 
 /// Bytes of a granule.
 pub(crate) const GRANULE: usize = 64 << 10;
@@ -9,25 +9,25 @@ pub(crate) const GRANULE: usize = 64 << 10;
 pub(crate) struct Granules {
     /// A bit for each granule that is taken.
     taken: &'static mut [u64],
-    /// For the first granule of a block of its own: the bytes that were asked for.
+    /// For the first granule of a large block: the bytes that the program requested.
     sizes: &'static mut [usize],
     /// All words before this one are full.
     from: usize,
 }
 
 impl Granules {
-    /// Words of the bits of so many granules.
+    /// The number of words that hold the bits of `count` granules.
     pub(crate) fn words(count: usize) -> usize {
         count.div_ceil(64)
     }
 
-    /// Nothing is taken. `taken` has a bit for each of `sizes`.
+    /// Creates the granules of a range, all free. `taken` has a bit for each of `sizes`.
     pub(crate) fn new(taken: &'static mut [u64], sizes: &'static mut [usize]) -> Self {
         assert_eq!(taken.len(), Self::words(sizes.len()));
         Self { taken, sizes, from: 0 }
     }
 
-    /// All granules of the range.
+    /// The number of granules in the range.
     pub(crate) fn count(&self) -> usize {
         self.sizes.len()
     }
@@ -52,7 +52,7 @@ impl Granules {
         }
     }
 
-    /// Takes neighbouring granules.
+    /// Takes neighbouring granules. Returns the first one.
     pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
         while self.taken.get(self.from) == Some(&u64::MAX) {
             self.from += 1;
@@ -77,7 +77,7 @@ impl Granules {
         Some(first)
     }
 
-    /// Takes the granules right behind others, if they are free.
+    /// Takes the granules right behind others, if they are free. Returns whether they were.
     pub(crate) fn extend(&mut self, at: usize, more: usize) -> bool {
         let is_free = at + more <= self.sizes.len() && (at..at + more).all(|at| !self.is_taken(at));
         if is_free {
@@ -86,18 +86,18 @@ impl Granules {
         is_free
     }
 
-    /// Gives granules back.
+    /// Marks granules as free.
     pub(crate) fn give_back(&mut self, at: usize, count: usize) {
         self.mark(at, count, false);
         self.from = self.from.min(at / 64);
     }
 
-    /// Notes how many bytes were asked for at the start of a block of its own. 0: there is none any more.
+    /// Sets the number of bytes that the program requested for a large block. 0: the block does not exist any more.
     pub(crate) fn set_size(&mut self, at: usize, size: usize) {
         self.sizes[at] = size;
     }
 
-    /// Bytes of the block that begins with this granule. `None`: none does.
+    /// Bytes of the large block that begins with this granule. `None`: no large block begins there.
     pub(crate) fn size(&self, at: usize) -> Option<usize> {
         self.sizes.get(at).copied().filter(|&size| size > 0)
     }

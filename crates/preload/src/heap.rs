@@ -1,7 +1,7 @@
 //! The heap: far blocks from the range, local ones from this process's own memory.
 //!
-//! Small blocks come from dlmalloc, with the bytes that were asked for written before each. A block of [`LARGE_BYTES`] or
-//! more in the range has granules of its own, which go back when it is freed: the node's memory shrinks at once.
+//! Small blocks are allocated by dlmalloc, with the requested size written before each. A block of [`LARGE_BYTES`] or
+//! more in the range has granules of its own, which are given back when it is freed: the node's memory shrinks at once.
 
 use crate::child;
 use crate::granules::GRANULE;
@@ -12,41 +12,41 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::cell::RefCell;
 use std::ptr::{copy_nonoverlapping, null_mut};
 
-/// From this size on a far block has granules of its own.
+/// The size from which on a far block has granules of its own.
 const LARGE_BYTES: usize = 256 << 10;
-/// What lies between the start of a large block's granules and the block. A block that lies on the start of a page would
-/// be taken by some programs for memory that they may share, or protect, as a whole.
+/// Bytes between the start of a large block's granules and the block. Some programs would take a block at the start of
+/// a page for memory that they may share or protect as a whole.
 const LARGE_OFFSET: usize = 64;
 /// Bytes before a small block, and the alignment that all blocks have.
 const HEADER_BYTES: usize = 16;
-/// The unit in which dlmalloc takes far memory: a segment of the monitor's.
+/// The unit in which dlmalloc takes far memory: one of the monitor's segments.
 const FAR_GRANULARITY: usize = 1 << 20;
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 const _: () = assert!(FAR_GRANULARITY.is_multiple_of(GRANULE));
 
-/// What is written before a small block.
+/// The header before a small block.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Header {
-    /// Bytes that were asked for.
+    /// Bytes that the program requested.
     size: usize,
-    /// From where dlmalloc's block begins to the block.
+    /// Distance from the start of dlmalloc's block to the block.
     offset: usize,
 }
 
-/// Whether there is a range.
+/// Whether this process has a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Nobody has asked yet.
+    /// The range has not been requested yet.
     New,
-    /// There is none, or not for this process.
+    /// There is no range, or it is not this process's.
     Local,
     /// New blocks come from the range.
     Far,
 }
 
-/// Where a block is.
+/// The memory that a block lies in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Local,
@@ -58,11 +58,11 @@ enum Kind {
 pub(crate) struct Heap {
     phase: Phase,
     least: usize,
-    /// Small blocks are local while those that are have fewer bytes together.
+    /// While the local small blocks have fewer bytes in total, new small blocks are local.
     first: usize,
     /// Bytes of local blocks.
     local_bytes: usize,
-    /// Bytes of the range. 0: there never was one.
+    /// Bytes of the range. 0: this process never had one.
     range: usize,
     far: Dlmalloc<FarMemory>,
     local: Dlmalloc<LocalMemory>,
@@ -81,7 +81,7 @@ impl Heap {
         }
     }
 
-    /// Maps the range, if the monitor has asked for one and this has not been tried yet.
+    /// Maps the range, if the monitor has requested one and this has not been tried yet.
     pub(crate) fn set_up(&mut self) {
         if self.phase != Phase::New {
             return;
@@ -106,13 +106,14 @@ impl Heap {
         }
     }
 
-    /// Whether a forked child would have to do without blocks that its parent has.
+    /// Whether a forked child would lack blocks that its parent has.
     pub(crate) fn forbids_fork(&self) -> bool {
         self.phase == Phase::Far
             && self.with_range(|range| !range.forks() && range.granules().has_taken()).unwrap_or(false)
     }
 
-    /// In a forked child: what the parent has allocated is there, new blocks are local, and nothing far is freed.
+    /// Prepares the heap of a forked child: the parent's blocks remain, new blocks are local, and no far block is
+    /// freed.
     pub(crate) fn forked(&mut self) {
         self.with_range(|range| {
             if range.forks() {
@@ -128,7 +129,7 @@ impl Heap {
         self.far.allocator().0.borrow_mut().as_mut().map(use_it)
     }
 
-    /// A block of `size` bytes, aligned to a power of two. Null: there is no memory.
+    /// Allocates a block of `size` bytes, aligned to a power of two. Null: there is no memory.
     pub(crate) fn allocate(&mut self, size: usize, align: usize) -> *mut u8 {
         self.set_up();
         let is_far = self.is_far(size);
@@ -138,7 +139,7 @@ impl Heap {
         let extra = HEADER_BYTES + if align > HEADER_BYTES { align } else { 0 };
         let Some(whole) = size.checked_add(extra) else { return null_mut() };
         let base = if is_far {
-            // SAFETY: dlmalloc takes any size.
+            // SAFETY: dlmalloc accepts any size.
             unsafe { self.far.c_malloc(whole) }
         } else {
             // SAFETY: as above.
@@ -172,10 +173,10 @@ impl Heap {
         block.flatten().unwrap_or(null_mut())
     }
 
-    /// A block of zeros.
+    /// Allocates a block of zeros.
     pub(crate) fn allocate_zeroed(&mut self, size: usize) -> *mut u8 {
         let block = self.allocate(size, HEADER_BYTES);
-        // Fresh granules are zeros already, and touching them would fetch them.
+        // Fresh granules are zeros already, and writing to them would fetch them.
         if !block.is_null() && self.kind(block) != Kind::Large {
             // SAFETY: the block has this many bytes.
             unsafe { block.write_bytes(0, size) };
@@ -200,7 +201,7 @@ impl Heap {
     /// Bytes of a block.
     ///
     /// # Safety
-    /// The block came from here and was not freed.
+    /// The block was allocated here and was not freed.
     pub(crate) unsafe fn size(&self, block: *mut u8) -> usize {
         match self.kind(block) {
             Kind::Large => self
@@ -217,10 +218,10 @@ impl Heap {
     /// Frees a block.
     ///
     /// # Safety
-    /// The block came from here and was not freed.
+    /// The block was allocated here and was not freed.
     pub(crate) unsafe fn free(&mut self, block: *mut u8) {
         let kind = self.kind(block);
-        // The books of the range are the parent's, not a forked child's.
+        // The range's record of granules belongs to the parent, not to a forked child.
         if kind != Kind::Local && self.phase != Phase::Far {
             return;
         }
@@ -229,10 +230,10 @@ impl Heap {
             return;
         }
         let header = read_header(block);
-        // SAFETY: dlmalloc's block begins this far before.
+        // SAFETY: dlmalloc's block begins this many bytes before the block.
         let base = unsafe { block.sub(header.offset) };
         if kind == Kind::Far {
-            // SAFETY: it came from this allocator and was not freed, says the caller.
+            // SAFETY: the caller guarantees that the block was allocated by this allocator and was not freed.
             unsafe { self.far.c_free(base) };
         } else {
             self.local_bytes -= header.size;
@@ -250,10 +251,10 @@ impl Heap {
         });
     }
 
-    /// Changes the size of a block, which may move. Null: there is no memory, and the block is as it was.
+    /// Changes the size of a block, which may move. Null: there is no memory, and the block is unchanged.
     ///
     /// # Safety
-    /// The block came from here and was not freed.
+    /// The block was allocated here and was not freed.
     pub(crate) unsafe fn resize(&mut self, block: *mut u8, size: usize) -> *mut u8 {
         let kind = self.kind(block);
         if kind == Kind::Large && self.resize_large(block, size) {
@@ -269,23 +270,25 @@ impl Heap {
         if new.is_null() {
             return new;
         }
-        // SAFETY: the block came from here, says the caller.
+        // SAFETY: the caller guarantees that the block was allocated here.
         let old_size = unsafe { self.size(block) };
-        // SAFETY: both blocks have as many bytes, and are different.
+        // SAFETY: both blocks have at least this many bytes, and they are different blocks.
         unsafe { copy_nonoverlapping(block, new, old_size.min(size)) };
-        // SAFETY: the block came from here and was not freed, says the caller.
+        // SAFETY: the caller guarantees that the block was allocated here and was not freed.
         unsafe { self.free(block) };
         new
     }
 
+    /// Changes the size of a small block, which may move.
+    ///
     /// # Safety
-    /// The block came from dlmalloc, right behind its header, and was not freed.
+    /// The block was allocated by dlmalloc, lies right behind its header, and was not freed.
     unsafe fn resize_small(&mut self, block: *mut u8, size: usize, kind: Kind) -> *mut u8 {
         let Some(whole) = size.checked_add(HEADER_BYTES) else { return null_mut() };
         // SAFETY: the header lies right before the block.
         let base = unsafe { block.sub(HEADER_BYTES) };
         let base = if kind == Kind::Far {
-            // SAFETY: the block came from the allocator of its kind, says the caller.
+            // SAFETY: the caller guarantees that the block was allocated by the allocator of its kind.
             unsafe { self.far.c_realloc(base, whole) }
         } else {
             // SAFETY: as above.
@@ -303,7 +306,7 @@ impl Heap {
         block
     }
 
-    /// Grows or shrinks a large block where it is. `false`: it cannot, or is not large any more.
+    /// Grows or shrinks a large block in place. `false`: it cannot be resized in place, or would not be large any more.
     fn resize_large(&mut self, block: *mut u8, size: usize) -> bool {
         if size < LARGE_BYTES || self.phase != Phase::Far {
             return false;
@@ -329,21 +332,21 @@ impl Heap {
 fn read_header(block: *mut u8) -> Header {
     // SAFETY: small blocks have a header right before them.
     let header = unsafe { block.sub(HEADER_BYTES) };
-    // SAFETY: it was written when the block was made, and blocks are aligned to its size.
+    // SAFETY: the header was written when the block was allocated, and blocks are aligned to the header's size.
     unsafe { header.cast::<Header>().read() }
 }
 
 fn write_header(block: *mut u8, header: Header) {
     // SAFETY: small blocks have room for a header right before them.
     let place = unsafe { block.sub(HEADER_BYTES) };
-    // SAFETY: as above, and blocks are aligned to its size.
+    // SAFETY: as above, and blocks are aligned to the header's size.
     unsafe { place.cast::<Header>().write(header) };
 }
 
-/// Where dlmalloc gets far memory from.
+/// Source of dlmalloc's far memory.
 struct FarMemory(RefCell<Option<Range>>);
 
-// SAFETY: what is allocated are granules that nobody else has, until they are freed.
+// SAFETY: an allocation consists of granules that no other allocation has until they are freed.
 unsafe impl Allocator for FarMemory {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let mut range = self.0.borrow_mut();
@@ -384,10 +387,10 @@ unsafe impl Allocator for FarMemory {
     }
 }
 
-/// Where dlmalloc gets local memory from.
+/// Source of dlmalloc's local memory.
 struct LocalMemory;
 
-// SAFETY: what is allocated are fresh mappings, until they are unmapped.
+// SAFETY: an allocation is a fresh mapping, until it is unmapped.
 unsafe impl Allocator for LocalMemory {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -401,12 +404,12 @@ unsafe impl Allocator for LocalMemory {
     }
 
     fn free_part(&self, start: *mut u8, old: usize, new: usize) -> bool {
-        // SAFETY: dlmalloc gives back what it got from here and does not use.
+        // SAFETY: dlmalloc frees only memory that it got from here and does not use any more.
         unsafe { rustix::mm::munmap(start.wrapping_add(new).cast(), old - new) }.is_ok()
     }
 
     fn free(&self, start: *mut u8, size: usize) -> bool {
-        // SAFETY: dlmalloc gives back what it got from here and does not use.
+        // SAFETY: dlmalloc frees only memory that it got from here and does not use any more.
         unsafe { rustix::mm::munmap(start.cast(), size) }.is_ok()
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const OPEN: u32 = 0;
 const CLOSED: u32 = 1;
-/// Closed, and somebody may sleep.
+/// Closed, and a thread may sleep until it is opened.
 const AWAITED: u32 = 2;
 
 /// A value that one thread uses at a time.
@@ -23,28 +23,28 @@ impl<T> Lock<T> {
         Self { state: AtomicU32::new(OPEN), value: UnsafeCell::new(value) }
     }
 
-    /// Uses the value alone.
+    /// Calls the closure while this thread alone uses the value.
     pub(crate) fn with<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> R {
         self.close();
-        // SAFETY: the lock is held, so no other reference exists. A thread does not come here again while it uses the
-        // value: what runs under the lock calls no allocator.
+        // SAFETY: the lock is held, so no other reference exists. A thread does not enter again while it uses the
+        // value: no code that runs under the lock calls an allocator.
         let result = use_it(unsafe { &mut *self.value.get() });
         self.open();
         result
     }
 
-    /// Closes the lock, as before a fork.
+    /// Closes the lock. A thread that forks closes it before the fork.
     pub(crate) fn close(&self) {
         if self.state.compare_exchange(OPEN, CLOSED, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             return;
         }
         while self.state.swap(AWAITED, Ordering::Acquire) != OPEN {
-            // Woken or interrupted: the loop looks again.
+            // The thread was woken or interrupted: the loop checks again.
             let _ = futex::wait(&self.state, futex::Flags::PRIVATE, AWAITED, None);
         }
     }
 
-    /// Opens the lock, as after a fork, in the parent and in the child.
+    /// Opens the lock. After a fork both the parent and the child open it.
     pub(crate) fn open(&self) {
         if self.state.swap(OPEN, Ordering::Release) == AWAITED {
             let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);

@@ -1,13 +1,13 @@
 //! The range: private memory, mapped here, whose pages the monitor fills and the agent moves out.
 //!
-//! What the program has not used yet of the range cannot be accessed, so that a program that locks all of its memory does
-//! not get the whole of it.
+//! The part of the range that the program has not used yet cannot be accessed, so that a program that locks all of its
+//! memory does not populate the whole range.
 //!
-//! The descriptor of the faults stays open here. While it is open, a page that the monitor does not fill is waited for, and
-//! is never zeros. The kernel ends the program when the monitor dies.
+//! This process keeps the descriptor of the faults open. While it is open, an access to a page that the monitor does
+//! not fill waits, and never reads zeros. The kernel ends the program when the monitor dies.
 //!
-//! A forked child has what its parent had, if the kernel follows forks for the monitor (see the module `child`). Where it
-//! does not, the range is not the child's (`MADV_DONTFORK`).
+//! A forked child has its parent's range, if the kernel follows forks for the monitor (see the module `child`).
+//! Otherwise the child has no range (`MADV_DONTFORK`).
 
 use crate::agent::{Agent, make_outbox};
 use crate::granules::{GRANULE, Granules};
@@ -23,7 +23,7 @@ use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-/// Descriptors from here on are ours, where the program may have so many.
+/// The number from which on the library places its descriptors, if the program may have so many.
 const DESCRIPTORS_FROM: i32 = 600;
 
 /// Bytes that become accessible at once. A multiple of a segment of the monitor's, which fills no pages across segments.
@@ -31,18 +31,18 @@ const OPENED_AT_ONCE: usize = 4 << 20;
 
 const _: () = assert!(OPENED_AT_ONCE.is_multiple_of(GRANULE));
 
-/// The descriptors that must stay open, in order. They are asked for in signal handlers too, so no lock guards them.
+/// The descriptors that must stay open, in ascending order. Signal handlers read them too, so no lock guards them.
 static KEPT: [AtomicI32; 3] = [const { AtomicI32::new(-1) }; 3];
-/// The range's first address, and its bytes. 0: there is none. Asked for without a lock, too.
+/// The range's first address, and its bytes. 0: there is no range. They are read without a lock, too.
 static START: AtomicUsize = AtomicUsize::new(0);
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
-/// The descriptors that must stay open, in order.
+/// The descriptors that must stay open, in ascending order.
 pub(crate) fn kept() -> impl Iterator<Item = i32> {
     KEPT.iter().map(|kept| kept.load(Ordering::Relaxed)).filter(|&kept| kept >= 0)
 }
 
-/// These descriptors, and no others, must stay open. -1 stands for none.
+/// Sets the descriptors that must stay open, in place of the earlier ones. -1 stands for no descriptor.
 pub(crate) fn keep_only(mut descriptors: [i32; 3]) {
     descriptors.sort_unstable();
     for (kept, descriptor) in KEPT.iter().zip(descriptors) {
@@ -61,25 +61,27 @@ pub(crate) fn overlaps(start: *const u8, length: usize) -> bool {
 pub(crate) struct Range {
     start: NonNull<u8>,
     granules: Granules,
-    /// Granules from the first on that can be accessed.
+    /// Number of granules, from the first on, that can be accessed.
     opened: usize,
     /// Whether a forked child has the range too.
     forks: bool,
     socket: i32,
-    /// The user has been told that there is no room.
+    /// Whether the library has reported to the user that the range is full.
     told_full: bool,
 }
 
-// SAFETY: the range's memory may be used from any thread, and its books are used by one at a time.
+// SAFETY: any thread may use the range's memory, and the record of its granules is used by one thread at a time.
 unsafe impl Send for Range {}
 
 impl Range {
-    /// Maps a range and hands it to the monitor. `None`: this process is not the monitor's program, such as a child of it.
+    /// Maps a range and hands it to the monitor. `None`: this process is not the monitor's program, for example because
+    /// it is a child of that program.
     pub(crate) fn set_up(settings: Settings) -> Option<Self> {
         if !is_child_of(settings.monitor) {
             return None;
         }
-        // From here on the program does not outlive its monitor. It may have died before.
+        // From here on the program does not outlive its monitor. The monitor may have died before, so its identity is
+        // checked again.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         if !is_child_of(settings.monitor) {
             die();
@@ -120,7 +122,8 @@ impl Range {
         let socket_number = socket.as_raw_fd();
         let kept = keep(userfault.into());
         keep_only([socket_number, kept, -1]);
-        // SAFETY: the number of a descriptor that stays open until the program ends. The agent never drops its owner.
+        // SAFETY: the number belongs to a descriptor that stays open until the program ends. The agent never drops its
+        // owner.
         let own = Userfault::of_peer(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(kept) });
         Agent::new(socket, own, terms.powers, &outbox)?.start()?;
         START.store(start.addr().get(), Ordering::Relaxed);
@@ -135,8 +138,8 @@ impl Range {
         })
     }
 
-    /// Takes neighbouring granules, which are zeros. The first time that there are none, the user is told why the program's
-    /// `malloc` fails.
+    /// Takes neighbouring granules, which are zeros. The first time that the range has no room, reports to the user why
+    /// the program's `malloc` fails.
     pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
         let Some(granule) = self.granules.take(count) else {
             if !std::mem::replace(&mut self.told_full, true) {
@@ -195,7 +198,7 @@ impl Range {
         unsafe { BorrowedFd::borrow_raw(self.socket) }
     }
 
-    /// The memory behind the range, by which a child makes itself known. It is watched and never accessed.
+    /// The memory behind the range, which a child uses to identify itself. It is watched and never accessed.
     pub(crate) fn marks(&self) -> *mut u8 {
         self.start.as_ptr().wrapping_add(self.granules.count() * GRANULE)
     }
@@ -210,31 +213,32 @@ impl Range {
         (at.addr() - self.start.addr().get()) / GRANULE
     }
 
-    /// Where a granule begins.
+    /// The address of a granule's first byte.
     pub(crate) fn at(&self, granule: usize) -> *mut u8 {
-        // SAFETY: granules come from the books of this range, so the offset is below its length.
+        // SAFETY: granule numbers are taken from the record of this range, so the offset is below its length.
         unsafe { self.start.as_ptr().add(granule * GRANULE) }
     }
 
-    /// Gives granules back. The monitor learns from the kernel that they are needed no more.
+    /// Gives granules back. The kernel reports to the monitor that they are not needed any more.
     pub(crate) fn give_back(&mut self, granule: usize, count: usize) {
         let start = self.at(granule).cast();
         let length = count * GRANULE;
         // SAFETY: nothing uses these granules any more.
         let dropped = unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontNeed) };
         let dropped = dropped.or_else(|_| {
-            // What the program has locked and not unlocked. Kernels before Linux 5.18 cannot drop that.
+            // The program has locked this memory and not unlocked it. Kernels before Linux 5.18 cannot drop such pages.
             // SAFETY: as above.
             unsafe { rustix::mm::madvise(start, length, Advice::LinuxDontneedLocked) }
         });
-        // A part that the program has unmapped is not used again.
+        // If the kernel cannot drop the pages, the program has unmapped a part of them: such granules are not used
+        // again.
         if dropped.is_ok() {
             self.granules.give_back(granule, count);
         }
     }
 }
 
-/// Keeps a descriptor open until the program ends, with a number that programs do not use themselves, where that can be.
+/// Keeps a descriptor open until the program ends, if possible with a number that programs do not use themselves.
 pub(crate) fn keep(descriptor: OwnedFd) -> i32 {
     let high = rustix::io::fcntl_dupfd_cloexec(&descriptor, DESCRIPTORS_FROM);
     let kept = high.unwrap_or(descriptor);
@@ -247,7 +251,7 @@ fn is_child_of(monitor: i32) -> bool {
     getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == monitor)
 }
 
-/// Writes to standard error, without memory of the heap, that `asked` granules are not to be had in a range of `count`.
+/// Writes to standard error, without heap memory, that a range of `count` granules has no room for `asked` more.
 fn tell_full(asked: usize, count: usize) {
     let mut text = [0; 256];
     let mut rest = &mut text[..];
@@ -259,7 +263,7 @@ fn tell_full(asked: usize, count: usize) {
     );
     let left = rest.len();
     if written.is_ok() {
-        // Where standard error is closed, nobody can be told.
+        // If standard error is closed, the report cannot reach any reader.
         let _ = rustix::io::write(rustix::stdio::stderr(), &text[..text.len() - left]);
     }
 }
@@ -271,7 +275,7 @@ pub(crate) fn die() -> ! {
     }
 }
 
-/// Memory that cannot be accessed yet.
+/// Maps memory that cannot be accessed yet.
 fn map_closed(length: usize) -> Result<NonNull<u8>, Errno> {
     let (protection, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a fresh mapping at an address that the kernel picks overlaps nothing.
@@ -283,12 +287,12 @@ fn map_closed(length: usize) -> Result<NonNull<u8>, Errno> {
     NonNull::new(start.cast()).ok_or(Errno::NOMEM)
 }
 
-/// Zeroed words of this process alone. They stay mapped until it ends.
+/// Maps zeroed words of this process alone. They stay mapped until the process ends.
 fn map_private<T>(count: usize) -> Result<&'static mut [T], Errno> {
     let bytes = count * size_of::<T>();
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a fresh mapping at an address that the kernel picks overlaps nothing.
     let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes.max(1), protection, flags) }?;
-    // SAFETY: the mapping has this many zeroed integers, is aligned to a page, and nobody else uses it or unmaps it.
+    // SAFETY: the mapping has this many zeroed integers, is aligned to a page, and no other code uses or unmaps it.
     Ok(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) })
 }

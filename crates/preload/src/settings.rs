@@ -1,25 +1,25 @@
-//! What the monitor tells the library, in one variable of the environment.
+//! Settings that the monitor passes to the library in one environment variable.
 
-/// The variable's name: the monitor writes it.
+/// The name of the variable that the monitor writes.
 pub(crate) const VARIABLE: &core::ffi::CStr = c"PORTCULLIS_FAR";
 
-/// What the monitor says.
+/// Settings from the monitor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
     /// The socket to the monitor.
     pub(crate) socket: i32,
-    /// The monitor's process.
+    /// The process number of the monitor.
     pub(crate) monitor: i32,
     /// Bytes of the range.
     pub(crate) range: u64,
-    /// Bytes of small blocks that are local, whatever comes later.
+    /// Total bytes of small blocks that are local before small blocks are far.
     pub(crate) first: u64,
-    /// The smallest block that is far, in bytes.
+    /// The minimal size of a far block in bytes.
     pub(crate) least: u64,
 }
 
 impl Settings {
-    /// Reads five numbers, with commas between them. `None`: they are none.
+    /// Parses five numbers with commas between them. `None`: the text is malformed.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut parts = text.split(|&byte| byte == b',');
         let mut number = || parts.next().and_then(number);
