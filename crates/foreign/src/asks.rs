@@ -1,4 +1,4 @@
-//! Operations of tables and queues as values: what a binding begins and does not wait for.
+//! Operations of tables and queues as values, which a binding begins without waiting for them.
 
 use crate::Failure;
 use portcullis::Lifetime;
@@ -11,7 +11,8 @@ use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The shortest pause of a pop between two looks at an empty queue. It waits for an eighth of the time that it has waited before.
+/// The shortest pause of a pop between two looks at an empty queue. A pause lasts an eighth of the time that the pop
+/// has waited before.
 const PAUSE_MIN: Lifetime = Lifetime::micros(10);
 /// The longest pause of a pop that a call waits for.
 pub(crate) const PAUSE_MAX_IN_CALL: Lifetime = Lifetime::millis(1);
@@ -24,28 +25,28 @@ mod sealed {
 
 /// A structure whose operations can be begun.
 pub trait Structure: Debug + sealed::Sealed + Sized + 'static {
-    /// What its operations come to.
+    /// The result of the structure's operations.
     type Done: Debug + Send + 'static;
 
-    /// The entries that an operation has taken out of the structure.
+    /// Returns the entries that an operation has taken out of the structure.
     fn taken(done: Self::Done) -> Vec<Vec<u8>>;
 }
 
-/// What an operation that is given as a value works with, beside its structure.
+/// The surroundings of an operation that is given as a value, besides its structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'d> {
     pub(crate) pipeline: &'d Pipeline,
-    /// Whether somebody awaits the operation still.
+    /// Whether the caller still awaits the operation.
     pub(crate) is_awaited: &'d AtomicBool,
-    /// Entries that operations have taken out of the structure that nobody awaited any more.
+    /// Entries that operations have taken out of the structure although no caller awaited them any more.
     pub(crate) left_over: &'d RefCell<VecDeque<Vec<u8>>>,
-    /// The longest pause between two looks at what it waits for.
+    /// The longest pause between two looks at what the operation waits for.
     pub(crate) pause_max: Lifetime,
 }
 
 /// An operation of a structure as a value.
 pub trait Ask<S: Structure>: sealed::Sealed + Send + 'static {
-    /// Carries the operation out. It may end early, and without an effect, where it is not awaited any more.
+    /// Carries the operation out. If it is not awaited any more, it may end early and without an effect.
     fn carry_out(
         self,
         structure: &S,
@@ -53,16 +54,16 @@ pub trait Ask<S: Structure>: sealed::Sealed + Send + 'static {
     ) -> impl Future<Output = Result<S::Done, Failure>>;
 }
 
-/// When [`TableAsk::Store`] stores.
+/// The condition on which [`TableAsk::Store`] stores.
 #[derive(Clone, Debug)]
 pub enum When<B> {
-    /// Always.
+    /// The value is stored in any case.
     Always,
-    /// If the key is not in the table.
+    /// The value is stored if the key is not in the table.
     Absent,
-    /// If the key is in the table.
+    /// The value is stored if the key is in the table.
     Present,
-    /// If the key has this value.
+    /// The value is stored if the key has this value.
     Equals(B),
 }
 
@@ -113,16 +114,16 @@ pub enum TableAsk<B> {
     Statistics,
 }
 
-/// What an operation of a table comes to.
+/// The result of an operation of a table.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TableDone {
     /// The value of a key, if the key is in the table.
     Value(Option<Vec<u8>>),
     /// The values of several keys.
     Values(Vec<Option<Vec<u8>>>),
-    /// What a store did.
+    /// The result of a store.
     Stored(Stored),
-    /// Whether the key was there.
+    /// Whether the key was in the table.
     WasThere(bool),
     /// Keys.
     Keys(Vec<Vec<u8>>),
@@ -130,9 +131,9 @@ pub enum TableDone {
     Items(Vec<(Vec<u8>, Vec<u8>)>),
     /// A number of keys.
     Count(u64),
-    /// What a sweep has freed.
+    /// The result of a sweep.
     Swept(Swept),
-    /// What the table takes.
+    /// The table's statistics.
     Statistics(Statistics),
 }
 
@@ -141,16 +142,16 @@ pub enum TableDone {
 pub enum QueueAsk<B> {
     /// As [`Queue::push`].
     Push(B),
-    /// As [`Queue::pop_within`]. `None`: as long as it takes. It takes nothing where it is not awaited any more.
+    /// As [`Queue::pop_within`]. `None`: without a time limit. If the pop is not awaited any more, it takes no entry.
     Pop(Option<Lifetime>),
     /// As [`Queue::pop_many`].
     PopMany(usize),
-    /// As [`Queue::claim_within`]. Without `within`: as long as it takes. What it claims is given back where it is not awaited any
-    /// more.
+    /// As [`Queue::claim_within`]. Without `within`: without a time limit. If the operation is not awaited any more, it
+    /// gives back an entry that it claims.
     Claim {
         /// The claim's lease.
         lease: Lifetime,
-        /// How long it waits for an entry.
+        /// The longest wait for an entry.
         within: Option<Lifetime>,
     },
     /// As [`Queue::acknowledge`].
@@ -167,10 +168,10 @@ pub enum QueueAsk<B> {
     Statistics,
 }
 
-/// What an operation of a queue comes to.
+/// The result of an operation of a queue.
 #[derive(Clone, PartialEq, Debug)]
 pub enum QueueDone {
-    /// Nothing more than that it was carried out.
+    /// The operation was carried out, and has no other result.
     Done,
     /// The first entry, if there was one.
     Popped(Option<Vec<u8>>),
@@ -178,9 +179,9 @@ pub enum QueueDone {
     PoppedMany(Vec<Vec<u8>>),
     /// An entry with its claim, if there was one.
     Claimed(Option<Claim>),
-    /// What names an extended claim.
+    /// The new identifier of an extended claim.
     Extended(ClaimId),
-    /// What the queue takes.
+    /// The queue's statistics.
     Statistics(QueueStatistics),
 }
 
@@ -204,7 +205,7 @@ impl Structure for Queue {
         match done {
             QueueDone::Popped(entry) => entry.into_iter().collect(),
             QueueDone::PoppedMany(entries) => entries,
-            // What was claimed comes again by itself.
+            // A claimed entry is delivered again by itself.
             QueueDone::Claimed(_) => Vec::new(),
             QueueDone::Done | QueueDone::Extended(_) | QueueDone::Statistics(_) => Vec::new(),
         }
@@ -290,14 +291,15 @@ impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Queue> for QueueAsk<B> {
     }
 }
 
-/// Takes entries that were left over, `most` at most.
+/// Takes at most `most` of the entries that were left over.
 fn take_left_over(around: Surroundings<'_>, most: usize) -> Vec<Vec<u8>> {
     let mut left_over = around.left_over.borrow_mut();
     let count = most.min(left_over.len());
     left_over.drain(..count).collect()
 }
 
-/// Takes the first entry, of those that were left over before others. Waits for one as long as it is awaited, and takes none afterwards.
+/// Takes the first entry. Entries that were left over come before others. Waits for an entry as long as the operation
+/// is awaited, and takes none afterwards.
 async fn pop(
     queue: &Queue,
     around: Surroundings<'_>,
@@ -309,14 +311,14 @@ async fn pop(
     };
     let popped = wait_for(around, within, attempt).await?;
     if !around.is_awaited.load(Ordering::Relaxed) {
-        // Others of this handle may be waiting for it.
+        // Other operations of this handle may be waiting for the entry.
         around.left_over.borrow_mut().extend(popped);
         return Ok(None);
     }
     Ok(popped)
 }
 
-/// Claims an entry. Waits for one as long as it is awaited, and keeps none afterwards.
+/// Claims an entry. Waits for one as long as the operation is awaited, and keeps none afterwards.
 async fn claim(
     queue: &Queue,
     around: Surroundings<'_>,
@@ -330,7 +332,7 @@ async fn claim(
     Ok(claimed)
 }
 
-/// Tries until there is something, for `within` at most and as long as the operation is awaited.
+/// Repeats `attempt` until it finds something, for at most `within` and as long as the operation is awaited.
 async fn wait_for<T>(
     around: Surroundings<'_>,
     within: Option<Lifetime>,

@@ -7,30 +7,30 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// Lets one thread in at a time. Nobody waits: who comes while another is inside gets an error.
+/// Lets one thread in at a time. No thread waits: a thread that enters while another is inside gets an error.
 ///
-/// In a child of `fork` nobody is let in, and nothing of the value is dropped: the value's mappings and connections are the
-/// parent's.
+/// In a child of `fork` no thread is let in, and no part of the value is dropped: the value's mappings and connections
+/// belong to the parent.
 #[derive(Debug)]
 pub struct Door<T> {
     what: &'static str,
-    /// The process that opened it: what [`forks`] said then.
+    /// The value of [`forks`] in the process that opened the door.
     opened_in: AtomicU32,
-    /// `None`: it is closed.
+    /// The value. `None`: the door is closed.
     inside: ManuallyDrop<Mutex<Option<T>>>,
 }
 
-/// The way in to the value of a [`Door`], until this is dropped.
+/// Access to the value of a [`Door`], until this is dropped.
 #[derive(Debug)]
 pub struct Entered<'a, T>(MutexGuard<'a, Option<T>>);
 
 impl<T> Door<T> {
-    /// A door to a value. Errors call it `what`.
+    /// Makes a door to a value. Errors call the value `what`.
     pub fn new(what: &'static str, value: T) -> Self {
         Self::over(what, Some(value))
     }
 
-    /// A door that is closed, until [`Door::open`].
+    /// Makes a door that is closed until [`Door::open`].
     #[must_use]
     pub fn closed(what: &'static str) -> Self {
         Self::over(what, None)
@@ -40,11 +40,11 @@ impl<T> Door<T> {
         Self { what, opened_in: AtomicU32::new(forks()), inside: ManuallyDrop::new(Mutex::new(value)) }
     }
 
-    /// Opens a closed door to another value. A door that is open, or whose value a panic has left behind, stays as it is, and
-    /// the value comes back.
+    /// Opens a closed door to another value. An open door, or one whose value a panic has left behind, stays as it is,
+    /// and the call returns the new value.
     ///
     /// # Errors
-    /// The value.
+    /// The new value, if the door was not closed.
     pub fn open(&self, value: T) -> Result<(), T> {
         match self.inside.try_lock() {
             Ok(mut inside) if inside.is_none() => {
@@ -69,12 +69,12 @@ impl<T> Door<T> {
         match self.inside.try_lock() {
             Ok(inside) => Ok(inside),
             Err(TryLockError::WouldBlock) => Err(Misuse::InUse { what }),
-            // A panic has left the value in the middle of something.
+            // The panic has left the value in the middle of a change.
             Err(TryLockError::Poisoned(_)) => Err(Misuse::Panicked),
         }
     }
 
-    /// Goes in.
+    /// Lets the calling thread in.
     ///
     /// # Errors
     /// [`Misuse::InUse`], [`Misuse::Closed`], [`Misuse::Forked`], or [`Misuse::Panicked`] after a panic inside.
@@ -95,8 +95,8 @@ impl<T> Door<T> {
         self.close_if(|_| true)
     }
 
-    /// As [`Door::close`], if `is_meant` says that the value inside is the one to close. `None`: it is not, or the door was
-    /// closed before.
+    /// Closes the door for good and returns the value, if `is_meant` returns true for the value inside. `None`: it
+    /// returned false, or the door was closed before.
     ///
     /// # Errors
     /// As [`Door::enter`].
@@ -105,7 +105,7 @@ impl<T> Door<T> {
         if inside.as_ref().is_some_and(is_meant) { Ok(inside.take()) } else { Ok(None) }
     }
 
-    /// Whether the door was closed. A door that somebody is inside of is open.
+    /// Whether the door was closed. A door is open while another thread is inside.
     pub fn is_closed(&self) -> bool {
         matches!(
             self.lock().map(|inside| inside.is_none()),

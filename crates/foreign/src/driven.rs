@@ -1,7 +1,7 @@
-//! A structure with the session and the pipeline that drive it, as one value that can go from thread to thread.
+//! A structure with the session and the pipeline that drive it, as one value that can move from thread to thread.
 //!
-//! A table and its pipeline share one session by reference counts that only one thread may change. As long as all that share
-//! it go together, it does not matter which thread that is.
+//! A table and its pipeline share one session by reference counts that only one thread may change. As long as all
+//! values that share the session move together, it does not matter which thread that is.
 
 use crate::Failure;
 use crate::asks::{Ask, PAUSE_MAX_IN_CALL, PAUSE_MAX_IN_TURNS, Structure, Surroundings};
@@ -18,30 +18,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What an operation that was begun has come to, under its number.
+/// The number of an operation that was begun, and its result.
 type Numbered<S> = (u64, Result<<S as Structure>::Done, Failure>);
 
-/// A structure, and what drives it.
+/// A structure, with the session and the pipeline that drive it.
 #[derive(Debug)]
 pub struct Driven<S: Structure> {
     /// The operations that were begun. They are dropped first: each has a reference to the structure.
     turns: Turns<Numbered<S>>,
-    /// Whether an operation that was begun is still awaited, by number. It ends early where it may when it is not.
+    /// Whether the caller still awaits an operation that was begun, by number. An operation that is not awaited ends
+    /// early if it may.
     awaited: HashMap<u64, Arc<AtomicBool>>,
     ended: Vec<Numbered<S>>,
-    /// What operations have taken out of the structure that nobody awaited any more.
+    /// Entries that operations have taken out of the structure although no caller awaited them any more.
     left_over: Rc<RefCell<VecDeque<Vec<u8>>>>,
     next: u64,
     structure: Rc<S>,
     pipeline: Rc<Pipeline>,
 }
 
-// SAFETY: every reference count of the pipeline, and of what it and the structure share, is held inside this value: `new` is
-// private to this module, the pipeline that it makes is handed to the structure alone, and neither Table nor Queue gives it, or
-// anything else that is counted in this way, out. What `run` returns is Send, so it holds none of them. The operations in `turns`
-// were made by `begin` alone: each has the structure, the pipeline, an ask, which is Send, and the futures that these make of it. The
-// trait Ask is sealed, so nothing else of another crate is in them. So all of them go to another thread together, and a value that
-// is not Sync is used by one thread at a time.
+// SAFETY: every reference count of the pipeline, and of what it and the structure share, is held inside this value:
+// `new` is private to this module, the pipeline that it makes is handed to the structure alone, and neither Table nor
+// Queue gives out the pipeline or anything else that is counted in this way. The result of `run` is Send, so it holds
+// none of them. The operations in `turns` were made by `begin` alone: each has the structure, the pipeline, an ask,
+// which is Send, and the futures that these make of it. The trait Ask is sealed, so nothing else of another crate is in
+// them. So all of them go to another thread together, and a value that is not Sync is used by one thread at a time.
 unsafe impl Send for Driven<Table> {}
 // SAFETY: as for a table.
 unsafe impl Send for Driven<Queue> {}
@@ -61,14 +62,15 @@ impl<S: Structure> Driven<S> {
         })
     }
 
-    /// Carries one operation out, and on with those that were begun.
+    /// Carries one operation out, and meanwhile carries on the operations that were begun.
     pub fn run<T: Send>(&mut self, operation: impl AsyncFnOnce(&S) -> T) -> T {
         let Self { turns, ended, structure, pipeline, .. } = self;
         pipeline.block_on_beside(pin!(operation(structure)), turns, |result| ended.push(result))
     }
 
-    /// Carries one operation out for as long as `goes_on` returns true, which is asked `every` so often. `None`: the operation was
-    /// given up where it stood, as if its client had died there, and others go on. An entry that it had just taken is lost.
+    /// Carries one operation out for as long as `goes_on`, which is called once in each `every`, returns true. `None`:
+    /// the operation was given up at the step that it had reached, as if its client had died there, and other
+    /// operations continue. An entry that it had just taken is lost.
     pub fn run_while<T: Send>(
         &mut self,
         operation: impl AsyncFnOnce(&S) -> T,
@@ -80,7 +82,7 @@ impl<S: Structure> Driven<S> {
         pipeline.block_on_beside(pin!(operation), turns, |result| ended.push(result))
     }
 
-    /// Carries out an operation that is given as a value: as [`Driven::run`].
+    /// Carries out an operation that is given as a value, as [`Driven::run`] does.
     ///
     /// # Errors
     /// As the operation.
@@ -94,7 +96,7 @@ impl<S: Structure> Driven<S> {
         pipeline.block_on_beside(pin!(operation), turns, |result| ended.push(result))
     }
 
-    /// Carries out an operation that is given as a value: as [`Driven::run_while`].
+    /// Carries out an operation that is given as a value, as [`Driven::run_while`] does.
     pub fn ask_while(
         &mut self,
         ask: impl Ask<S>,
@@ -110,7 +112,8 @@ impl<S: Structure> Driven<S> {
         pipeline.block_on_beside(pin!(operation), turns, |result| ended.push(result))
     }
 
-    /// Carries out the operation that ends the structure. Operations that were begun are given up where they stand.
+    /// Carries out the operation that ends the structure. Operations that were begun are given up at the steps that
+    /// they have reached.
     ///
     /// # Panics
     /// Never: nothing else refers to the structure by then.
@@ -121,8 +124,8 @@ impl<S: Structure> Driven<S> {
         pipeline.block_on(operation(structure))
     }
 
-    /// Begins an operation without waiting. [`Driven::turn`] carries it on, and returns its result under the number that this
-    /// returns.
+    /// Begins an operation without waiting, and returns its number. [`Driven::turn`] carries the operation on, and
+    /// returns its result under that number.
     pub fn begin(&mut self, ask: impl Ask<S>) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -144,8 +147,9 @@ impl<S: Structure> Driven<S> {
         number
     }
 
-    /// Notes that nobody awaits an operation any more that was begun. It goes on, and [`Driven::turn`] does not return its result;
-    /// an entry that it takes out of the structure is left over: the next pop returns it.
+    /// Notes that the caller does not await a begun operation any more. The operation continues, and [`Driven::turn`]
+    /// does not return its result. If it takes an entry out of the structure, the entry is left over: the next pop
+    /// returns it.
     pub fn forget(&mut self, number: u64) {
         if let Some(awaited) = self.awaited.get(&number) {
             awaited.store(false, Ordering::Relaxed);
@@ -153,7 +157,8 @@ impl<S: Structure> Driven<S> {
         self.settle();
     }
 
-    /// Carries on what was begun, as far as it goes without waiting. Returns what has ended.
+    /// Carries on the operations that were begun, as far as they go without waiting. Returns the results of those that
+    /// have ended.
     pub fn turn(&mut self) -> Vec<Numbered<S>> {
         let Self { turns, ended, pipeline, .. } = self;
         pipeline.turn(turns, |result| ended.push(result));
@@ -164,7 +169,7 @@ impl<S: Structure> Driven<S> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Removes the results that nobody awaits from those that have ended.
+    /// Removes the results that no caller awaits from those that have ended.
     fn settle(&mut self) {
         let Self { awaited, ended, left_over, .. } = self;
         let is_awaited = |number: &u64| awaited.get(number).is_some_and(|it| it.load(Ordering::Relaxed));
@@ -175,12 +180,12 @@ impl<S: Structure> Driven<S> {
         }
     }
 
-    /// Leaves an entry over that was taken out of the structure and that nobody took: the next pop returns it.
+    /// Keeps an entry that was taken out of the structure and that no caller received: the next pop returns it.
     pub fn leave_over(&mut self, entry: Vec<u8>) {
         self.left_over.borrow_mut().push_back(entry);
     }
 
-    /// Number of operations that were begun and have not ended, also those that nobody awaits.
+    /// Number of operations that were begun and have not ended, including those that no caller awaits.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.turns.under_way()
@@ -204,20 +209,20 @@ impl<S: Structure> Driven<S> {
     }
 }
 
-/// Where a structure is found.
+/// The place at which a structure is found.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
     /// The object that is its head.
     Object(ObjectRef),
-    /// The name that it was published under, by a client of the same tenant.
+    /// The name under which a client of the same tenant published the structure.
     Name(DirectoryName),
 }
 
 impl Driven<Table> {
-    /// Makes an empty table with a name, if it is to have one.
+    /// Makes an empty table, with a name if one is given.
     ///
     /// # Errors
-    /// As [`Table::create`] and [`Table::publish`]: then there is no new table.
+    /// As [`Table::create`] and [`Table::publish`]. If one of them fails, there is no new table.
     pub fn create(
         session: Session,
         options: &TableOptions,
@@ -229,7 +234,7 @@ impl Driven<Table> {
             match table.publish(name).await {
                 Ok(()) => Ok(table),
                 Err(error) => {
-                    // Where this fails, the table goes with its tenant.
+                    // If this fails, the table is freed with its tenant.
                     let _ = table.destroy(None).await;
                     Err(error)
                 }
@@ -250,7 +255,7 @@ impl Driven<Table> {
 }
 
 impl Driven<Queue> {
-    /// Makes an empty queue with a name, if it is to have one.
+    /// Makes an empty queue, with a name if one is given.
     ///
     /// # Errors
     /// As [`Queue::create`] and [`Queue::publish`]. A queue that gets no name is freed.
@@ -265,7 +270,7 @@ impl Driven<Queue> {
             match queue.publish(name).await {
                 Ok(()) => Ok(queue),
                 Err(error) => {
-                    // Where this fails, the queue stays as long as it is kept.
+                    // If this fails, the queue exists for as long as it is kept.
                     let _ = queue.destroy().await;
                     Err(error)
                 }

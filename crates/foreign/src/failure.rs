@@ -6,14 +6,14 @@ use portcullis_errors::{Coded, ErrorCode, Fault};
 use portcullis_structures::queue::QueueError;
 use portcullis_structures::table::TableError;
 
-/// What a caller in another language has done wrong, where Rust's rules would have kept it from that.
+/// A mistake of a caller in another language that Rust's rules would have prevented.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Misuse {
     /// The handle was closed, is of another kind, or never was one.
     #[error("{what} was closed, or never was open: open another one")]
     Closed {
-        /// What the handle should be.
+        /// The kind of object that the handle should stand for.
         what: &'static str,
     },
     /// Another thread is in a call on the same handle.
@@ -21,13 +21,13 @@ pub enum Misuse {
         "another thread uses {what} just now: give each thread a session of its own, or let one call return before the next"
     )]
     InUse {
-        /// What the handle is.
+        /// The object that the handle stands for.
         what: &'static str,
     },
     /// The process is a child of the one that made the handle.
     #[error("{what} belongs to the process that this one was forked from: open one here, after the fork")]
     Forked {
-        /// What the handle is.
+        /// The object that the handle stands for.
         what: &'static str,
     },
     /// A pointer is null.
@@ -36,18 +36,18 @@ pub enum Misuse {
         /// The name of the argument.
         argument: &'static str,
     },
-    /// A text is no UTF-8.
+    /// A text is not UTF-8.
     #[error("{argument} is no UTF-8 text")]
     NotText {
         /// The name of the argument.
         argument: &'static str,
     },
-    /// An argument makes no sense.
+    /// An argument is invalid.
     #[error("{argument} {wrong}")]
     Argument {
         /// The name of the argument.
         argument: &'static str,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         wrong: &'static str,
     },
     /// The caller's memory is too short for the result.
@@ -61,13 +61,14 @@ pub enum Misuse {
     /// An operation uses the buffer.
     #[error("an operation that is under way uses the buffer: take its completion first")]
     UnderWay,
-    /// The code has a mistake.
+    /// Portcullis has a bug, which ended the call with a panic.
     #[error("a mistake in Portcullis has ended the call, and the handle is closed: please report it")]
     Panicked,
 }
 
 impl Misuse {
-    /// The same, said of something else: of what a handle stands for, rather than of the handle.
+    /// Returns the same misuse with another name for its object: the name of what a handle stands for, rather than the
+    /// handle's.
     #[must_use]
     pub fn about(self, what: &'static str) -> Self {
         match self {
@@ -115,7 +116,7 @@ impl Failure {
         Self { code: error.code(), is_retryable, text: error.to_string() }
     }
 
-    /// An error that the same call gives again until the caller changes something.
+    /// Creates a failure that the same call reports again until the caller changes something.
     #[must_use]
     pub fn lasting(error: &impl Coded) -> Self {
         Self::new(error, false)
@@ -127,13 +128,13 @@ impl Failure {
         self.is_retryable
     }
 
-    /// Whose fault it is.
+    /// Returns the side that is at fault.
     #[must_use]
     pub fn fault(&self) -> Fault {
         self.code.fault()
     }
 
-    /// The text: what was wrong, and what to do.
+    /// Returns the text: what was wrong, and what to do about it.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

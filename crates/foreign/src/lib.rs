@@ -1,17 +1,17 @@
-//! What every binding of Portcullis to another language needs.
+//! The common part of all bindings of Portcullis to other languages.
 //!
-//! Rust's rules keep a program from using a session in two threads at once, or after its end. Other languages have no such
-//! rules. So a binding holds what it hands out behind a [`Door`]: what breaks the rules there becomes an error that says what
-//! to do.
+//! Rust's rules keep a program from using a session in two threads at once, or after its end. Other languages have no
+//! such rules. So a binding keeps each object that it hands out behind a [`Door`]: a call that breaks the rules returns
+//! an error that explains what to do.
 //!
-//! - [`Door`]: lets one thread in at a time, nobody after the end, and nobody in a child of `fork`.
-//! - [`Failure`]: an error as another language sees it: number, name, text, whose fault, whether to try again.
+//! - [`Door`]: lets one thread in at a time, and no thread after the end or in a child of `fork`.
+//! - [`Failure`]: an error as another language sees it: number, name, text, the side at fault, whether to try again.
 //! - [`Attached`]: a session with the operations that were begun on it and not waited for, each with the caller's tag.
 //! - [`Driven`]: a table or a queue with the session and the pipeline that drive it, as one value.
 //! - [`TableAsk`], [`QueueAsk`]: operations that are begun on such a value and not waited for.
 //! - [`LocalNode`]: a node inside the program, for tests.
 //!
-//! This crate knows no language. A binding translates arguments and results, and nothing else.
+//! This crate depends on no other language. A binding translates arguments and results, and nothing else.
 
 mod asks;
 mod attached;

@@ -5,7 +5,7 @@ use portcullis::host::{Host, HostConfig, HostError, Listen};
 use portcullis::{ConnectError, NodeConfig, SessionOptions};
 use std::path::PathBuf;
 
-/// A node on the software NIC, in this process. It ends when this is dropped.
+/// A node on the software NIC, in this process. It ends when the value is dropped.
 #[derive(Debug)]
 pub struct LocalNode {
     host: Host,
@@ -13,8 +13,8 @@ pub struct LocalNode {
 }
 
 impl LocalNode {
-    /// Starts a node that lends `memory` bytes. With a socket other processes of this user can come to it, too, at `shm:` and
-    /// the socket's path.
+    /// Starts a node that lends `memory` bytes. With a socket, other processes of this user can connect to it too, at
+    /// `shm:` and the socket's path.
     ///
     /// # Errors
     /// The machine lacks the memory, or the socket is taken.

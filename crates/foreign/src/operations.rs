@@ -1,4 +1,4 @@
-//! Operations that are begun and not waited for: each has a tag of the caller's, and ends as a completion.
+//! Operations that a caller begins without waiting for them: each has a tag of the caller's, and ends as a completion.
 
 use crate::Failure;
 use portcullis::{
@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 
 type Arena = <SessionEndpoint as Endpoint>::Memory;
 
-/// The tag of operations whose ends nobody waits for: they give no completions.
+/// The tag of operations that no caller waits for: they give no completions.
 pub const NOBODY: u64 = u64::MAX;
 
 /// A buffer of a session's arena.
 pub type ArenaBuffer = Buffer<Arena>;
 
-/// What an operation has come to.
+/// The result of an operation that succeeded.
 #[derive(Debug)]
 pub enum Ended {
     /// A read or a write: the bytes moved. An atomic: the word's value before.
@@ -31,43 +31,43 @@ pub enum Ended {
 pub struct Completion {
     /// The caller's tag.
     pub tag: u64,
-    /// What came of it.
+    /// The operation's result.
     pub result: Result<Ended, Failure>,
-    /// The buffer that it used: of reads and writes.
+    /// The buffer of a read or a write.
     pub buffer: Option<ArenaBuffer>,
 }
 
-/// What was added and has not begun, what is under way, and what has ended.
+/// The operations that were added and have not begun, those that are under way, and those that have ended.
 #[derive(Debug, Default)]
 pub struct Operations {
     waiting: OwnedBatch<Arena>,
-    /// The tags of what waits, in the same order.
+    /// The tags of the operations in `waiting`, in the same order.
     waiting_tags: VecDeque<u64>,
-    /// The tags of operations under way, by their places.
+    /// The tags of operations under way, indexed by their places.
     tags: Vec<u64>,
     accesses: usize,
     calls: Vec<(Call, u64)>,
     ended: VecDeque<Completion>,
-    /// Answers of the node that were taken and are no completions yet.
+    /// Answers that were taken from the node and are not yet completions.
     answered: Vec<(u64, Result<Answer, Error>)>,
-    /// Empty between two calls: it keeps its memory.
+    /// The outcomes of one round. It is empty between two calls, and keeps its memory.
     drained: Vec<(Operation, Outcome<Arena>)>,
 }
 
 impl Operations {
-    /// How many have been added and have not ended.
+    /// Number of operations that were added and have not ended.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.waiting.len() + self.accesses + self.calls.len() + self.answered.len()
     }
 
-    /// How many have ended and were not taken.
+    /// Number of completions that have not been taken.
     #[must_use]
     pub fn ended(&self) -> usize {
         self.ended.len()
     }
 
-    /// The next completion, in the order of their ends.
+    /// Takes the next completion, in the order in which the operations ended.
     pub fn take(&mut self) -> Option<Completion> {
         self.ended.pop_front()
     }
@@ -115,7 +115,7 @@ impl Operations {
         self.waiting_tags.push_back(tag);
     }
 
-    /// Adds the end of a permission; `free`: and of its object.
+    /// Adds a revocation of a permission. `free` also frees its object.
     pub fn revoke(&mut self, tag: u64, permission: Permission, free: bool) {
         match permission.into_bare() {
             Some(bare) => {
@@ -126,13 +126,14 @@ impl Operations {
         }
     }
 
-    /// Adds an extension of a permission, to end `time` from when it begins.
+    /// Adds an extension of a permission: it then ends `time` after the extension begins.
     pub fn extend(&mut self, tag: u64, permission: &Permission, time: Lifetime) {
         self.waiting.extend(permission, time);
         self.waiting_tags.push_back(tag);
     }
 
-    /// Adds a completion of something that failed before it could be added, so that the caller finds all results in one place.
+    /// Adds a completion of an operation that failed before it could be added, so that the caller finds all results in
+    /// one place.
     pub fn fail(&mut self, tag: u64, failure: Failure) {
         self.end(tag, Err(failure), None);
     }
@@ -151,7 +152,7 @@ impl Operations {
         self.ended.push_back(Completion { tag, result, buffer });
     }
 
-    /// Begins what waits, as far as there is room, and the ends of permissions that were dropped.
+    /// Begins the operations that wait, as far as there is room, and revokes the permissions that were dropped.
     pub(crate) fn post(&mut self, session: &mut Session) {
         for dropped in session.take_dropped() {
             self.waiting.revoke(dropped, false);
@@ -200,7 +201,7 @@ impl Operations {
             if ended >= at_least || self.pending() == 0 || clock.now() >= until {
                 return ended;
             }
-            // An error is that of the session's end, which also ends all operations: the next round finds them.
+            // The only error is the session's end, which also ends all operations: the next round finds their ends.
             let _ = session.wait_until_by(until, |client| {
                 let goes_on = self.take_in(client) || clock.now() >= until;
                 goes_on.then_some(())
@@ -208,7 +209,7 @@ impl Operations {
         }
     }
 
-    /// Takes the outcomes of what has ended. Returns whether there were any.
+    /// Takes the outcomes of operations that have ended. Returns whether there were any.
     fn take_in(&mut self, client: &mut Client<SessionEndpoint>) -> bool {
         let mut drained = std::mem::take(&mut self.drained);
         client.drain(&mut drained);
@@ -230,7 +231,7 @@ impl Operations {
         self.ended.len() + self.answered.len() > before
     }
 
-    /// Makes completions of the node's answers.
+    /// Turns the node's answers into completions.
     fn settle(&mut self, session: &Session) {
         for (tag, answer) in std::mem::take(&mut self.answered) {
             let result = answer.and_then(|answer| ended(session, answer));

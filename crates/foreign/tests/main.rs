@@ -1,4 +1,4 @@
-//! What bindings rely on.
+//! The promises that bindings rely on.
 
 mod doors;
 mod operations;

@@ -1,4 +1,4 @@
-//! Operations that are begun and not waited for: each ends once, with its tag and the truth.
+//! Operations that are begun and not waited for: each ends once, with its tag and its true result.
 
 use portcullis::{Acquire, Allocate, Lifetime, SessionOptions};
 use portcullis_errors::{Coded, ErrorCode};
@@ -34,7 +34,7 @@ fn more_than_the_queues_hold_are_carried_out_in_one_go() {
     let ended = by_tag(attached.finish());
     assert_eq!((ended.len(), attached.operations.pending()), (5_000, 0));
     assert_eq!(attached.session.fetch_and_add(&block, 0, 0), Ok(5_000));
-    // In order: each saw what those before it had left.
+    // The additions are executed in order: each returns the sum of those before it.
     assert!(ended.iter().all(|(tag, it)| matches!(it.result, Ok(Ended::Value(before)) if before == *tag)));
 }
 

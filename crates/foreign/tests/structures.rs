@@ -73,7 +73,7 @@ fn a_queue_is_found_by_its_name_and_by_its_head() {
 fn an_operation_is_given_up_where_it_stands_and_the_next_one_works() {
     let node = node();
     let mut table = Driven::<Table>::create(session(&node), &TableOptions::default(), None).expect("a table");
-    // An operation that needs the head waits for three leases for somebody who holds it.
+    // An operation that needs the head waits three leases for another client that holds it.
     let head = table.run(async |table| table.head());
     let mut holder = session(&node);
     let held = holder.acquire(Acquire::object(head).lifetime(Lifetime::seconds(9))).expect("it comes");
@@ -120,7 +120,7 @@ fn a_wait_for_an_entry_ends_when_the_node_goes() {
     stopper.join().expect("it stops");
 }
 
-/// Has turns until so many operations have ended. Returns what they came to, in the order of their numbers.
+/// Has turns until `count` operations have ended. Returns their results, in the order of their numbers.
 fn ended<S: Structure>(driven: &mut Driven<S>, count: usize) -> Vec<S::Done> {
     let mut ended = Vec::new();
     while ended.len() < count {
@@ -162,7 +162,7 @@ fn an_operation_that_a_call_waits_for_carries_on_those_that_were_begun() {
     let mut queue = Driven::<Queue>::create(session(&node), &QueueOptions::default(), None).expect("a queue");
     queue.begin(QueueAsk::<Vec<u8>>::Pop(None));
     assert!(queue.turn().is_empty());
-    // It waits for what the one that was begun holds.
+    // This pop waits for what the begun pop holds.
     assert_eq!(queue.run(async |queue| queue.pop().await), Ok(None));
     assert_eq!(queue.run(async |queue| queue.push(b"entry").await), Ok(()));
     assert_eq!(ended(&mut queue, 1), [QueueDone::Popped(Some(b"entry".to_vec()))]);
@@ -184,7 +184,7 @@ fn an_entry_that_a_forgotten_pop_has_taken_goes_to_another_and_one_that_still_wa
     for entry in 0..50_u8 {
         assert_eq!(queue.run(async |queue| queue.push(&[entry]).await), Ok(()));
         let number = queue.begin(pop());
-        // In some rounds it has ended by then, in some it is under way, and in some it has not begun.
+        // By then the pop has ended in some rounds, is under way in others, and has not begun in the rest.
         for _ in 0..entry % 3 {
             queue.run(async |queue| queue.statistics().await).expect("the node is there");
         }
