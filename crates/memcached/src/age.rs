@@ -1,7 +1,8 @@
-//! Which keys were used longest ago, for each size of their blocks.
+//! Order of keys by their last use, for each size of their blocks.
 //!
-//! All threads of a gateway share this. It knows the keys that went through this gateway, and those that were in the table
-//! when the gateway opened it. It is a hint: a key of it may be gone, and other gateways may have others.
+//! All threads of a gateway share this. It contains the keys that this gateway has used, and those that were in the
+//! table when the gateway opened it. It is only a hint: a key may no longer be in the table, and other gateways may
+//! have other keys.
 
 use crate::cache::Takes;
 use crate::protocol::Key;
@@ -12,34 +13,34 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Parts, each with a lock of its own.
+/// Number of shards, each with a lock of its own.
 const SHARDS: usize = 64;
 
-/// What is known of a key.
+/// State of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
-    /// When it was last used: a count of all uses.
+    /// Time of the last use, as a count of all uses.
     turn: u64,
-    /// When it was last used, in seconds.
+    /// Time of the last use, in seconds.
     pub used: u32,
-    /// It was asked for since it was stored.
+    /// A client has read the item since it was stored.
     pub hit: bool,
-    /// Bytes that its item takes.
+    /// Bytes that the item takes.
     bytes: u64,
 }
 
-/// A key that may go.
+/// A candidate for eviction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Oldest {
-    /// The size of its item.
+    /// The size of the key's item.
     pub size: u64,
-    /// When it was last used, as a count of all uses.
+    /// Time of the last use, as a count of all uses.
     turn: u64,
 }
 
 /// The keys of one size, and the bytes that their items take.
 struct Keys {
-    /// The oldest last.
+    /// The keys by age, the oldest last.
     by_age: LruCache<Key, Known, RandomState>,
     bytes: u64,
 }
@@ -56,21 +57,21 @@ struct Shard {
     sizes: BTreeMap<u64, Keys>,
 }
 
-/// What is known of all keys of one size.
+/// Totals of all keys of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SizeTotal {
-    /// How many keys there are.
+    /// Number of keys.
     pub keys: u64,
     /// Bytes that their items take.
     pub bytes: u64,
-    /// When the oldest was last used, in seconds.
+    /// Time of the oldest key's last use, in seconds.
     pub used: u32,
 }
 
 /// See the module's documentation.
 pub struct Age {
     shards: [Mutex<Shard>; SHARDS],
-    /// Clients choose the keys, and do not know this.
+    /// Randomly seeded: clients choose the keys, and do not know this.
     hasher: RandomState,
     turns: AtomicU64,
 }
@@ -93,12 +94,12 @@ impl Default for Age {
 
 impl Age {
     fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
-        // The maps of a shard use the same hash, and what they look at first are other bits of it.
+        // The maps of a shard use the same hash, but first use other bits of it.
         let shard = usize::try_from(self.hasher.hash_one(key) >> 20).unwrap_or(0) % SHARDS;
         lock(&self.shards[shard])
     }
 
-    /// A value of this size was stored.
+    /// Records that a value of this size was stored.
     pub fn stored(&self, key: &[u8], takes: Takes, now: u32) {
         let known = Known { turn: self.turn(), used: now, hit: false, bytes: takes.bytes };
         let mut shard = self.shard(key);
@@ -107,7 +108,7 @@ impl Age {
         }
     }
 
-    /// A value of this size was read. Returns what was known before.
+    /// Records that a value of this size was read. Returns the key's former state.
     pub fn used(&self, key: &[u8], takes: Takes, now: u32) -> Option<Known> {
         let known = Known { turn: self.turn(), used: now, hit: true, bytes: takes.bytes };
         let mut shard = self.shard(key);
@@ -119,18 +120,18 @@ impl Age {
         before
     }
 
-    /// What is known of a key, which does not become younger by this.
+    /// Returns the state of a key. The key does not become younger.
     pub fn known(&self, key: &[u8], takes: Takes) -> Option<Known> {
         self.shard(key).sizes.get(&takes.size).and_then(|keys| keys.by_age.peek(key)).copied()
     }
 
-    /// Bytes that the item of a key takes. `None`: the key is not known.
+    /// Returns the bytes that the item of a key takes. `None`: the key is not known.
     pub fn bytes_of(&self, key: &[u8]) -> Option<u64> {
         let shard = self.shard(key);
         shard.sizes.values().find_map(|keys| keys.by_age.peek(key)).map(|known| known.bytes)
     }
 
-    /// A key was in the table before. It is older than all that were used since.
+    /// Adds a key that was in the table before. It is older than all keys that were used since.
     pub fn found(&self, key: &[u8], takes: Takes, now: u32) {
         let mut shard = self.shard(key);
         // A client may have stored it meanwhile, with another size.
@@ -140,55 +141,55 @@ impl Age {
         }
     }
 
-    /// A key is gone.
+    /// Removes a key.
     pub fn forget(&self, key: &[u8]) {
         self.shard(key).forget(key);
     }
 
-    /// All keys are gone, as far as anybody knows.
+    /// Removes all keys.
     pub fn forget_all(&self) {
         self.shards.iter().for_each(|shard| *lock(shard) = Shard::default());
     }
 
-    /// The key that was used longest ago, of all sizes or of this one.
+    /// Returns the key that was used longest ago, of all sizes or of this one.
     pub fn oldest(&self, size: Option<u64>) -> Option<Oldest> {
         let of = |shard: &Mutex<Shard>| lock(shard).oldest(size);
         self.shards.iter().filter_map(of).min_by_key(|oldest| oldest.turn)
     }
 
-    /// Whether a key has not been used for about as long as the oldest one: for at least half as long.
+    /// Whether a key is about as old as the oldest one: it has not been used for at least half as long.
     pub fn is_about_as_old(&self, key: &Oldest, oldest: &Oldest) -> bool {
         let now = self.turns.load(Ordering::Relaxed);
         let age = |it: &Oldest| now.saturating_sub(it.turn);
         age(key) >= age(oldest) / 2
     }
 
-    /// Takes out the key of this size that was used longest ago.
+    /// Removes and returns the key of this size that was used longest ago.
     pub fn take_oldest(&self, size: u64) -> Option<Key> {
         loop {
             let turn = |shard: &Mutex<Shard>| Some(lock(shard).oldest(Some(size))?.turn);
             let ages = (0..).zip(&self.shards).filter_map(|(at, shard)| Some((turn(shard)?, at)));
             let (_, at): (_, usize) = ages.min()?;
-            // Another thread may have been quicker.
+            // Another thread may have taken the key first.
             if let Some(key) = lock(&self.shards[at]).take_oldest(size) {
                 return Some(key);
             }
         }
     }
 
-    /// The keys of a part of all that are known. `None`: there are no more parts.
+    /// Returns the keys of one part. `None`: there are no more parts.
     pub fn keys_of_part(&self, part: usize) -> Option<Vec<Key>> {
         let shard = lock(self.shards.get(part)?);
         let keys = shard.sizes.values().flat_map(|keys| keys.by_age.iter());
         Some(keys.map(|(key, _)| key.clone()).collect())
     }
 
-    /// Whether there are no parts from this one on.
+    /// Whether there is no part with this number or a greater one.
     pub fn is_last_part(&self, part: usize) -> bool {
         part >= self.shards.len()
     }
 
-    /// What is known of keys by the size of their items.
+    /// Returns the totals of keys by the size of their items.
     pub fn by_size(&self) -> BTreeMap<u64, SizeTotal> {
         let mut sizes = BTreeMap::new();
         for shard in &self.shards {
@@ -204,7 +205,7 @@ impl Age {
         sizes
     }
 
-    /// How many keys there are, and what their items take.
+    /// Returns the number of keys, and the bytes that their items take.
     pub fn total(&self) -> (u64, u64) {
         let mut total = (0, 0);
         for shard in &self.shards {
@@ -225,7 +226,7 @@ impl Age {
 }
 
 impl Shard {
-    /// The key that was used longest ago, of all sizes or of this one.
+    /// Returns the key that was used longest ago, of all sizes or of this one.
     fn oldest(&self, size: Option<u64>) -> Option<Oldest> {
         let (from, to) = size.map_or((0, u64::MAX), |size| (size, size));
         let of = |(size, keys): (&u64, &Keys)| {
@@ -239,7 +240,7 @@ impl Shard {
         self.sizes.entry(size).or_default()
     }
 
-    /// A key of this size is as young as can be. Returns what was known of it, if it had this size.
+    /// Makes a key of this size the youngest. Returns its former state, if it had this size.
     fn renew(&mut self, key: &[u8], size: u64, known: Known) -> Option<Known> {
         let keys = self.sizes.get_mut(&size)?;
         let before = std::mem::replace(keys.by_age.get_mut(key)?, known);
@@ -272,7 +273,7 @@ impl Shard {
     }
 }
 
-/// A thread that has panicked has left a hint that is as good as any.
+/// A thread that has panicked has left a hint that is as good as any other.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,20 +1,20 @@
-//! Items by what they take, in classes as memcached's slab classes: four of them for each doubling.
+//! Classes of items by their memory, like memcached's slab classes: four classes for each doubling.
 
 use crate::counters::Counter;
 
-/// The class of the smallest items has this many bytes at most.
+/// Logarithm of the largest size in the class of the smallest items, in bytes.
 const SMALLEST_BITS: u32 = 6;
-/// How many there are. The last one has all items that are larger than those of the others.
+/// Number of classes. The last class contains all items that are larger than those of the others.
 const COUNT: usize = 96;
-/// Bytes of what memcached calls a page.
+/// Bytes of a page in memcached's sense.
 const PAGE_BYTES: u64 = 1 << 20;
 
-/// What has happened to items of a class.
+/// Counters of a class.
 #[derive(Debug, Default)]
 pub struct Class {
     /// Items that were stored.
     pub sets: Counter,
-    /// Items that were asked for and found.
+    /// Items that were requested and found.
     pub get_hits: Counter,
     /// Items that were stored by their unique number.
     pub cas_hits: Counter,
@@ -33,13 +33,13 @@ impl Default for Classes {
 }
 
 impl Classes {
-    /// The class of an item that takes so many bytes.
+    /// Returns the class of an item that takes this many bytes.
     pub fn of(&self, takes: u64) -> &Class {
         &self.0[number_of(takes) - 1]
     }
 }
 
-/// The number of the class of an item that takes so many bytes. The first one is 1.
+/// Returns the number of the class of an item that takes this many bytes. The first class is 1.
 pub fn number_of(takes: u64) -> usize {
     let Some(bits) = takes.saturating_sub(1).checked_ilog2().filter(|bits| *bits >= SMALLEST_BITS) else {
         return 1;
@@ -49,7 +49,7 @@ pub fn number_of(takes: u64) -> usize {
     usize::try_from(number).unwrap_or(COUNT).min(COUNT)
 }
 
-/// The most bytes that an item of a class takes.
+/// Returns the maximum size of an item of a class.
 pub fn bytes_of(number: usize) -> u64 {
     let above = number as u64 - 1;
     let Some(last) = above.checked_sub(1) else { return 1 << SMALLEST_BITS };
@@ -57,7 +57,7 @@ pub fn bytes_of(number: usize) -> u64 {
     base + (last % 4 + 1) * (base / 4)
 }
 
-/// How many items of a class are in a page of memory: at least one.
+/// Returns the number of items of a class that fit into a page of memory: at least one.
 pub fn items_per_page(number: usize) -> u64 {
     (PAGE_BYTES / bytes_of(number)).max(1)
 }

@@ -1,4 +1,4 @@
-//! What has happened since the gateway began.
+//! Counters of events since the gateway began.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,12 +11,12 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// All counters, by the names that memcached gives them.
+            /// Returns all counters, with memcached's names for them.
             pub fn rows(&self) -> Vec<(&'static str, u64)> {
                 vec![$(($text, self.$name.get()),)+]
             }
 
-            /// Sets those back that count events.
+            /// Resets the counters of events.
             pub fn reset(&self) {
                 $($(self.$name.$reset();)?)+
             }
@@ -29,27 +29,27 @@ macro_rules! counters {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Adds one.
     pub fn add(&self) {
         self.add_many(1);
     }
 
-    /// So many more.
+    /// Adds `count`.
     pub fn add_many(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// One less.
+    /// Subtracts one.
     pub fn subtract(&self) {
         self.subtract_many(1);
     }
 
-    /// So many less.
+    /// Subtracts `count`.
     pub fn subtract_many(&self, count: u64) {
         self.0.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// How many.
+    /// Returns the count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

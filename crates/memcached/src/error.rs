@@ -1,26 +1,26 @@
-//! What can go wrong with a gateway.
+//! Errors of a gateway.
 
 use portcullis::ConnectError;
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_structures::table::TableError;
 use std::io;
 
-/// Why a gateway does not serve.
+/// Reason for which a gateway does not serve.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GatewayError {
-    /// There is no node, or it does not let the gateway in.
+    /// There is no node, or the node rejects the gateway.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The table could be neither opened nor made.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// The text is no address, or there is nothing to listen at.
+    /// The text is not an address, or the gateway cannot listen at it.
     #[error("cannot listen at {address}: {error}")]
     Listen {
         /// The address, as `tcp:HOST:PORT` or `unix:PATH`.
         address: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// The operating system refused a thread or a descriptor.

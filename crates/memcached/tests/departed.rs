@@ -1,4 +1,4 @@
-//! Clients that have gone, or seem to have.
+//! Clients that have left, or seem to have left.
 
 use crate::rig::{Client, LATE_AFTER, Node, counter, send_all, until};
 use portcullis_memcached::{Gateway, Listen, Options};
@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Keys of a line that takes long.
+/// Number of keys of a line that takes long.
 const KEYS: usize = 500_000;
 
 fn long_get() -> Vec<u8> {
@@ -68,7 +68,7 @@ fn gateway_at_both(node: &Node, folder: &TempDir) -> (Gateway, PathBuf) {
     (Gateway::start(options).expect("a gateway"), path)
 }
 
-/// Clients that want no answers store, and go.
+/// Clients that want no answers store values, and leave.
 #[test]
 fn what_a_client_has_changed_before_it_went_stays_changed() {
     const EACH: usize = 2000;
@@ -88,7 +88,7 @@ fn what_a_client_has_changed_before_it_went_stays_changed() {
     until("they are gone", || counter(&gateway, "curr_connections") == 1);
 }
 
-/// Clients that want answers change a counter, and go.
+/// Clients that want answers change a counter, and leave.
 #[test]
 fn changes_with_answers_do_not_outlive_their_client() {
     const CLIENTS: u64 = 8;
@@ -104,7 +104,7 @@ fn changes_with_answers_do_not_outlive_their_client() {
     for mut client in &clients {
         client.set_nonblocking(true).expect("it can be");
         let mut of_this = 0;
-        // Until the operating system has no room for more. What it has is there to be read when the client has gone.
+        // Until the operating system has no room for more. Its bytes can still be read when the client has left.
         while let Ok(bytes) = client.write(&changes[of_this % CHANGE.len()..]) {
             of_this += bytes;
         }
@@ -127,7 +127,7 @@ fn a_unix_socket_serves_is_its_users_own_and_goes_with_its_gateway() {
     let access = portcullis::host::SocketAccess { mode: 0o640, group: None };
     let listen = || vec![Listen::Unix { path: path.clone(), access }];
     let options = || Options { listen: listen(), ..node.options("orange") };
-    // An orphan of a gateway that was killed.
+    // A socket file left by a gateway that was killed.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
     let gateway = Gateway::start(options()).expect("nobody listens there");
     let mode = path.metadata().expect("it is there").permissions().mode();

@@ -38,7 +38,7 @@ fn when_the_node_goes_clients_are_told_and_when_it_is_back_they_are_served() {
     drop((gateway, node));
 }
 
-/// No command fails meanwhile that would show the gateway that its node is gone.
+/// No command fails meanwhile that would show the gateway that its node is lost.
 #[test]
 fn a_gateway_without_clients_finds_a_node_that_has_started_anew() {
     let node = Node::new();
@@ -62,7 +62,7 @@ fn who_wants_no_answer_gets_none_where_the_node_is_gone() {
     client.send("set a 0 0 1 noreply\r\nx\r\ndelete a noreply\r\nincr a 1 noreply\r\ntouch a 9 noreply\r\n");
     client.send("flush_all noreply\r\n");
     client.ask("mn", "MN");
-    // What was there is to go: that the node is gone is not said besides.
+    // The old value is to be removed. The failure of that, because the node is lost, is not reported in addition.
     client.store("a", &vec![b'x'; 2 << 20]);
     client.expect("SERVER_ERROR object too large for cache\r\n");
     client.ask("mn", "MN");

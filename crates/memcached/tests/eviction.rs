@@ -1,10 +1,10 @@
-//! A tenant's quota that is full: the oldest items go.
+//! A full quota of a tenant: the oldest items are evicted.
 
 use crate::rig::{Client, Node, counter, until};
 use portcullis::Quota;
 use portcullis_memcached::Gateway;
 
-/// The table's head takes about 2 MiB of it.
+/// Quota of the tenant. The table's head takes about 2 MiB of it.
 const QUOTA_BYTES: u64 = 6 << 20;
 
 fn small() -> Node {
@@ -103,7 +103,7 @@ fn items_of_any_size_find_room_beside_other_gateways_when_all_is_taken() {
     for number in 0..QUOTA_BYTES / 700 {
         client.set(&format!("k{number}"), &[b'v'; 1000]);
     }
-    // This gateway has stored none of those. It learns of them once it needs room.
+    // This gateway has stored none of those items. It learns of them once it needs room.
     let value = vec![b'l'; 200_000];
     until("the other gateway finds room", || {
         other.store("large", &value);

@@ -1,4 +1,4 @@
-//! Clients that mean harm: work and memory that cost the gateway more than they cost its clients.
+//! Hostile clients: they cause work and memory that cost the gateway more than the clients.
 
 use crate::rig::{Client, LATE_AFTER, Node, counter, send_all, until};
 use portcullis_memcached::{Gateway, Options};
@@ -64,7 +64,7 @@ fn who_announces_values_and_sends_none_is_shown_out_when_others_wait() {
     until("nothing is given any more", || counter(&gateway, "request_bytes_granted") == 0);
 }
 
-/// Each of the floods asks without a pause.
+/// Each of the floods sends requests without a pause.
 #[test]
 fn an_honest_client_waits_for_a_few_rounds_of_fifty_floods_and_not_for_all_of_them() {
     const FLOODS: usize = 50;
@@ -108,7 +108,7 @@ fn a_connection_that_is_reset_under_its_work_is_dropped() {
     for _ in 0..20 {
         let client = Client::new(&gateway);
         send_all(&client.0, &[b"get".to_vec(), b" a".repeat(100_000), b"\r\n".to_vec()].concat());
-        // Answers that nobody has read make this a reset.
+        // Answers that the client has not read make this a reset.
         until("an answer", || client.0.peek(&mut [0]).is_ok_and(|bytes| bytes > 0));
         drop(client);
     }

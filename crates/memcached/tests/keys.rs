@@ -1,4 +1,4 @@
-//! Keys that hold what ends a word or a line: each answer is one answer.
+//! Keys that contain the ends of words or lines: each answer is one answer.
 
 use crate::rig::{Client, Node};
 use base64::Engine;

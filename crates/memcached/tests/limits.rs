@@ -58,7 +58,7 @@ fn a_client_that_takes_no_answers_is_read_no_more_and_disturbs_nobody() {
     let mut sender = slow.0.try_clone().expect("a second handle");
     let asked = std::thread::spawn(move || {
         use std::io::Write;
-        // It is not read on until the answers are taken.
+        // The gateway does not read further until the client reads the answers.
         sender.write_all("get large\r\n".repeat(ASKED).as_bytes()).expect("the gateway reads in the end");
     });
     let mut honest = [Client::new(&gateway), Client::new(&gateway)];
@@ -78,7 +78,7 @@ fn a_client_that_takes_no_answers_is_read_no_more_and_disturbs_nobody() {
     until("the slow client's end", || counter(&gateway, "curr_connections") == 2);
 }
 
-/// Each of them asks for more than the gateway may keep for all.
+/// Each client requests more than the gateway may keep for all of them.
 #[test]
 fn what_many_slow_clients_ask_for_and_do_not_take_is_bounded() {
     const CLIENTS: u64 = 24;
@@ -97,7 +97,7 @@ fn what_many_slow_clients_ask_for_and_do_not_take_is_bounded() {
         })
         .collect();
     let waiting = || counter(&gateway, "answer_bytes_waiting");
-    // All have asked, and nobody takes anything.
+    // All clients have sent their requests, and none reads its answers.
     for client in &slow {
         assert_eq!(client.0.peek(&mut [0]).expect("an answer"), 1);
     }
@@ -106,7 +106,7 @@ fn what_many_slow_clients_ask_for_and_do_not_take_is_bounded() {
         honest.set("small", number.to_string().as_bytes());
         honest.expect_value("small", number.to_string().as_bytes());
     }
-    // Beyond the bound there is what was under way when it was reached, and a value for each client.
+    // Above the bound there are the rounds that were in progress when it was reached, and a value for each client.
     let (rounds, found) = (2 * (64 + 19) * ITEM, waiting());
     assert!(found < MAX + rounds + CLIENTS * ITEM, "{found} bytes wait");
     drop(slow);
@@ -215,7 +215,7 @@ fn a_flood_leaves_an_honest_client_its_turns() {
     takes.join().expect("the flood ends");
 }
 
-/// Each of them fits the gateway's buffers, and all together do not.
+/// Each value fits the gateway's buffers, but all together do not.
 #[test]
 fn large_values_of_many_clients_find_buffers_one_after_another() {
     const CLIENTS: usize = 16;

@@ -1,4 +1,4 @@
-//! What the gateway promises, one module a subject. One program: it is compiled once for all of them.
+//! Promises of the gateway, one module for each subject. They are one program, which is compiled once for all of them.
 
 mod departed;
 mod endings;

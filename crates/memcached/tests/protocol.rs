@@ -1,16 +1,16 @@
-//! The parser alone: no bytes make it panic, and it does not matter in which pieces they come.
+//! The parser alone: no bytes make it panic, and its result does not depend on the pieces in which they arrive.
 
 use portcullis_memcached::protocol::{Command, Limits, Need, Parser, Reply, Request};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits { item_bytes: 4096, get_bytes: 8192, headroom: 32 };
 
-/// All commands in bytes that come in these pieces, with all keys of a `get` at once.
+/// All commands in bytes that arrive in these pieces, with all keys of a `get` at once.
 fn commands<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Command> {
     commands_of(pieces, usize::MAX)
 }
 
-/// The same with so many keys at a time.
+/// All commands in bytes that arrive in these pieces, with up to `keys_max` keys of a `get` at a time.
 fn commands_of<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, keys_max: usize) -> Vec<Command> {
     let mut parser = Parser::new(LIMITS);
     let mut commands = Vec::new();
@@ -138,7 +138,7 @@ fn the_value_of_a_wrong_command_is_no_command() {
     assert_eq!(&key[..], b"k");
 }
 
-/// Keys that are values of their own take many times the bytes of a line of short ones.
+/// Separate keys would take many times the bytes of a line of short ones.
 #[test]
 fn the_keys_of_a_line_are_cut_off_as_they_are_asked_for_and_take_no_more_than_the_line() {
     const LINE: usize = 1 << 20;

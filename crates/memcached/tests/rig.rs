@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What takes longer never comes.
+/// Time after which an event counts as missing.
 pub const LATE_AFTER: Duration = Duration::from_secs(20);
 
 /// A node with a socket for each of some tenants.
@@ -76,7 +76,7 @@ pub fn counter(gateway: &Gateway, name: &str) -> u64 {
     row.1.parse().expect("a number")
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let late = Instant::now() + LATE_AFTER;
@@ -88,7 +88,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Writes to a connection until the gateway ends it.
 pub fn send_all(mut stream: &TcpStream, bytes: &[u8]) {
-    // A gateway that has enough of it closes the connection.
+    // A gateway that rejects the bytes closes the connection.
     let _ = stream.write_all(bytes);
 }
 
@@ -176,7 +176,7 @@ impl Client {
         self.expect([head.as_bytes(), value, b"\r\nEND\r\n"].concat());
     }
 
-    /// Whether a key is there.
+    /// Whether a key exists.
     pub fn has(&mut self, key: &str) -> bool {
         self.send(format!("mg {key}\r\n"));
         match &self.line()[..] {
@@ -186,7 +186,7 @@ impl Client {
         }
     }
 
-    /// The connection was ended by the gateway, after this.
+    /// Expects these last bytes, and then the end of the connection.
     #[track_caller]
     pub fn expect_end(&mut self, last: &str) {
         self.expect(last);

@@ -23,7 +23,7 @@ fn what_one_gateway_stores_the_other_has() {
     first.ask("add a 0 0 1\r\n2", "NOT_STORED");
 }
 
-/// Which has used its table before, and has read what others have flushed.
+/// The gateway has used its table before, and has read the flushes of other gateways.
 #[test]
 fn a_gateway_without_clients_asks_nothing_of_its_node() {
     let node = Node::new();
@@ -35,7 +35,7 @@ fn a_gateway_without_clients_asks_nothing_of_its_node() {
         let counters = node.host.counters();
         (counters.control_messages, counters.grants, counters.extensions)
     };
-    // As long as a gateway would have asked thirty times in that did so every tenth of a second.
+    // The time in which a gateway that reads the flushes every tenth of a second would have read them thirty times.
     let quiet = Duration::from_secs(3);
     let mut before = (asked(), Instant::now());
     until("the gateway asks nothing", || {
@@ -79,7 +79,7 @@ fn flushes_of_several_gateways_are_all_heard() {
     for round in 0..5 {
         clients[2].set("a", round.to_string().as_bytes());
         clients[0].ask("flush_all", "OK");
-        // It may not have heard of the first one.
+        // The second gateway may not have read the first flush.
         clients[1].ask("flush_all 1000", "OK");
         for client in &mut clients {
             until("all gateways have heard of the first one", || !client.has("a"));
@@ -87,7 +87,7 @@ fn flushes_of_several_gateways_are_all_heard() {
     }
 }
 
-/// Only what went through it is old for a gateway, until it finds no room.
+/// A gateway knows only the age of items that it has used, until it finds no room.
 #[test]
 fn a_gateway_finds_room_that_another_one_has_filled() {
     let node = Node::with_quota(portcullis::Quota { bytes_max: 4 << 20, ..portcullis::Quota::default() });
@@ -150,7 +150,7 @@ fn a_kept_table_is_there_for_the_next_gateway_which_knows_its_keys() {
 #[test]
 fn what_expires_while_no_gateway_runs_takes_no_room_from_the_next() {
     let node = Node::new();
-    // It keeps the table while no gateway does.
+    // The session keeps the table while no gateway does.
     let session = node.host.connect("orange", SessionOptions::default()).expect("a session");
     let pipeline = Rc::new(Pipeline::new(session));
     let first = node.gateway();
@@ -165,7 +165,8 @@ fn what_expires_while_no_gateway_runs_takes_no_room_from_the_next() {
     let table = pipeline.block_on(Table::open_named(&pipeline, name, Access::Read)).expect("the table");
     let stored = Instant::now();
     until("the items expire", || pipeline.block_on(table.length()) == Ok(1));
-    // The clocks of two handles differ by as long as a permission took to come: by less than one lives.
+    // The clocks of two handles differ by the transfer time of a permission, which is less than a permission's
+    // lifetime.
     until("they have expired for everybody", || stored.elapsed() > Duration::from_secs(2));
     let second = node.gateway();
     until("their blocks are free", || {

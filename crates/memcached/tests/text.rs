@@ -186,7 +186,7 @@ fn what_is_no_time_is_refused_as_memcached_refuses_it() {
         "-9223372036854775809",
         "99999999999999999999",
     ] {
-        // Memcached takes the value for a command of its own.
+        // Memcached interprets the value as a command of its own.
         for store in ["set", "add", "replace", "append", "prepend"] {
             client.ask(&format!("{store} a 0 {wrong} 2\r\nmn"), &format!("{bad_line}\r\nMN"));
         }

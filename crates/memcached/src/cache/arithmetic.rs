@@ -1,10 +1,10 @@
-//! Numbers that go up and down.
+//! Increments and decrements of numbers.
 
 use super::item::Found;
 use super::{Cache, Change, Item, Now, Store, StoreError};
 use crate::protocol::{Arithmetic, Direction, Expiry, Key, Reply};
 
-/// What a number is to become.
+/// Change of a number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub direction: Direction,
@@ -13,13 +13,13 @@ pub(super) struct Step {
     pub cas: Option<u64>,
     /// The time to live that the item gets.
     pub touch: Option<Expiry>,
-    /// Where there is no item: the number that is made, and how long it lives.
+    /// The number and the time to live of the item that is made if there is none.
     pub initial: Option<(u64, Expiry)>,
 }
 
-/// What came of it.
+/// Result of a change.
 pub(super) enum Counted {
-    /// The number, and the item that has it now.
+    /// The new number, and the item that has it.
     Number(u64, Item),
     NoNumber,
     Missing,
@@ -76,8 +76,8 @@ impl<S: Store> Cache<S> {
         if let Some(expiry) = step.touch {
             item.expires = expiry.at(now.seconds());
         }
-        // A number that has become shorter keeps its length, as in memcached. A number that has become longer is a new item
-        // there, which is not out of date.
+        // A number that has become shorter keeps its length, as in memcached. A number that has become longer is a new
+        // item in memcached, which is not stale.
         let text = format!("{number:<length$}", length = found.value().len());
         if text.len() > found.value().len() {
             (item.stale, item.told) = (false, false);
@@ -86,7 +86,7 @@ impl<S: Store> Cache<S> {
     }
 }
 
-/// The number that a value is: digits, and perhaps a space and anything behind them.
+/// Returns the number that a value contains: digits, and optionally a white space and anything behind it.
 fn number_of(value: &[u8]) -> Option<u64> {
     let end = value.iter().position(u8::is_ascii_whitespace).unwrap_or(value.len());
     let digits = &value[..end];

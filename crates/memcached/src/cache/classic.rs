@@ -1,21 +1,21 @@
-//! What the text commands mean.
+//! Semantics of the text commands.
 
 use super::item::{Found, HEADER_BYTES};
 use super::{Cache, Change, Item, Now, Store, StoreError};
 use crate::protocol::{self, Get, Key, Mode, Reply, Returned, Touch};
 use portcullis_structures::table::{Condition, Stored};
 
-/// What came of storing a value.
+/// Result of storing a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// The item has this unique number now.
+    /// The value was stored. The item has this unique number now.
     Stored(u64),
     NotStored,
     Exists,
     NotFound,
 }
 
-/// How a value is stored, for text commands and meta commands.
+/// Options for storing a value, for text commands and meta commands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub mode: Mode,
@@ -23,7 +23,7 @@ pub(super) struct Way {
     pub expires: Option<u32>,
     /// The unique number that the item must have.
     pub cas: Option<u64>,
-    /// A unique number that is older will do too. Then the item is stale.
+    /// An older unique number of the item is accepted too. Then the new item is stale.
     pub invalidate: bool,
 }
 
@@ -42,10 +42,10 @@ impl<S: Store> Cache<S> {
         Ok(Reply::Values { items, with_cas: get.with_cas, ends: get.ends })
     }
 
-    /// Carries several `get` out at once. The answers are in their order.
+    /// Carries out several `get` commands at once. The answers are in the same order.
     ///
     /// # Errors
-    /// As of the store: nothing was carried out.
+    /// The store's errors. Then nothing was carried out.
     pub async fn get_all(&self, gets: &mut [&mut Get], now: Now) -> Result<Vec<Reply>, StoreError> {
         let keys: Vec<&[u8]> = gets.iter().flat_map(|get| get.keys.iter().map(|key| &key[..])).collect();
         let mut values = self.store.get_many(&keys).await?.into_iter();
@@ -64,7 +64,7 @@ impl<S: Store> Cache<S> {
             .collect())
     }
 
-    /// Counts a look at an item, and makes it younger.
+    /// Counts a read of an item, and makes the item younger.
     fn hand_out(&self, key: &Key, found: Option<Found>, touches: bool, now: Now) -> Option<Returned> {
         let counters = &self.shared.counters;
         let (all, hits, misses) = if touches {
@@ -82,7 +82,7 @@ impl<S: Store> Cache<S> {
         Some(found.into_returned())
     }
 
-    /// Gives an item another time to live. Returns it, if it is there.
+    /// Gives an item another time to live. Returns the item, if it exists.
     async fn give_time(
         &self,
         key: &Key,
@@ -123,9 +123,9 @@ impl<S: Store> Cache<S> {
         Ok(Reply::Text(text))
     }
 
-    /// Removes an item. Returns whether it was there for clients.
+    /// Removes an item. Returns whether clients could see it.
     pub(super) async fn delete_live(&self, key: &Key, now: Now) -> Result<bool, StoreError> {
-        // What was flushed, or is out of date by this gateway's clock, may still be in the table.
+        // An item that was flushed, or is expired by this gateway's clock, may still be in the table.
         let taken = self.take(key).await?;
         Ok(taken.and_then(|bytes| self.live(bytes, now)).is_some())
     }
@@ -146,7 +146,7 @@ impl<S: Store> Cache<S> {
         Ok(Reply::Text(text))
     }
 
-    /// Stores a value, in front of which there is room for a header.
+    /// Stores a value. `bytes` has room for a header in front of the value.
     pub(super) async fn store_value(
         &self,
         key: &Key,
@@ -165,10 +165,11 @@ impl<S: Store> Cache<S> {
         let stored = self.put(key, bytes, condition, way.expires, now).await;
         match stored {
             Ok(Stored::Inserted | Stored::Replaced) => Ok(Outcome::Stored(item.cas)),
-            // What was flushed, or is out of date by this gateway's clock, may still be in the table.
+            // An item that was flushed, or is expired by this gateway's clock, may still be in the table.
             Ok(Stored::Unchanged) => self.store_depending(key, bytes, way, now).await,
             Err(error) => {
-                // Otherwise clients would go on with what is out of date for the one that has stored this. So does memcached.
+                // Otherwise clients would go on reading the former value, which is out of date for the client that has
+                // stored this one. Memcached does the same.
                 if error == StoreError::NoRoom && way.mode == Mode::Set {
                     self.take(key).await?;
                 }
@@ -177,7 +178,7 @@ impl<S: Store> Cache<S> {
         }
     }
 
-    /// Stores a value depending on the item that is there.
+    /// Stores a value depending on the existing item.
     async fn store_depending(
         &self,
         key: &Key,
@@ -209,7 +210,7 @@ impl<S: Store> Cache<S> {
                             Mode::Append => [found.value(), value],
                             _ => [value, found.value()],
                         };
-                        // The longer item is a new one in memcached: it is not out of date, even where the old one was.
+                        // In memcached the longer item is a new one: it is not stale, even if the old one was.
                         store(
                             Item { flags: found.item.flags, expires: found.item.expires, ..item },
                             &parts.concat(),

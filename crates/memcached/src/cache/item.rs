@@ -1,4 +1,4 @@
-//! An item, as the bytes of a value of the table.
+//! Format of an item in a value of the table.
 
 use crate::protocol::Returned;
 use zerocopy::little_endian::{U32, U64};
@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes in front of an item's value.
 pub const HEADER_BYTES: usize = size_of::<Header>();
 
-/// Shows that a value of the table was written by this gateway.
+/// Marks a value of the table that a gateway of this kind has written.
 const MAGIC: [u8; 3] = *b"mc1";
 const STALE: u8 = 1;
 const TOLD: u8 = 2;
@@ -17,10 +17,10 @@ const TOLD: u8 = 2;
 struct Header {
     magic: [u8; 3],
     state: u8,
-    /// Bytes of the value: a block may have more room.
+    /// Length of the value in bytes: a block may have more room.
     length: U32,
     flags: U32,
-    /// Seconds of the day's time. Zero: never.
+    /// Expiry time in seconds since 1970. Zero: never.
     expires: U32,
     cas: U64,
     stamp: U64,
@@ -28,24 +28,24 @@ struct Header {
 
 const _: () = assert!(HEADER_BYTES == 32);
 
-/// What an item has besides its value.
+/// Properties of an item besides its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Item {
     /// The client's flags.
     pub flags: u32,
-    /// When it goes, in seconds. `None`: it stays.
+    /// Expiry time in seconds. `None`: the item does not expire.
     pub expires: Option<u32>,
     /// The unique number.
     pub cas: u64,
-    /// When it was stored, in microseconds.
+    /// Time at which the item was stored, in microseconds.
     pub stamp: u64,
-    /// It is out of date: whoever asks for it is to make it anew.
+    /// The item is stale: a client that reads it should store it anew.
     pub stale: bool,
-    /// One client has been told to make it anew.
+    /// A client was chosen to store the item anew.
     pub told: bool,
 }
 
-/// An item that is there, with all bytes of the table's value.
+/// An existing item, with all bytes of the table's value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// The item.
@@ -56,7 +56,7 @@ pub struct Found {
 }
 
 impl Item {
-    /// Writes the header in front of a value, for which `bytes` has room.
+    /// Writes the header in front of a value. `bytes` has room for both.
     pub fn write_to(&self, bytes: &mut [u8]) {
         let (header, value) = bytes.split_at_mut(HEADER_BYTES);
         let wire = Header {
@@ -71,7 +71,7 @@ impl Item {
         header.copy_from_slice(wire.as_bytes());
     }
 
-    /// The bytes of this item with a value.
+    /// Returns the bytes of this item with a value.
     pub fn with(&self, value: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + value.len());
         bytes.resize(HEADER_BYTES, 0);
@@ -80,14 +80,14 @@ impl Item {
         bytes
     }
 
-    /// Seconds that it has left.
+    /// Returns the seconds until the item expires.
     pub fn left(&self, now: u32) -> Option<u32> {
         self.expires.map(|at| at.saturating_sub(now))
     }
 }
 
 impl Found {
-    /// The item in a value of the table. `None`: something else has written it.
+    /// Parses a value of the table. Returns `None` if it was not written by a gateway.
     pub fn parse(bytes: Vec<u8>) -> Option<Self> {
         let (header, rest) = Header::read_from_prefix(&bytes[..]).ok()?;
         let length = usize::try_from(header.length.get()).ok()?;
@@ -111,7 +111,7 @@ impl Found {
         &self.bytes[HEADER_BYTES..HEADER_BYTES + self.length]
     }
 
-    /// The item, for a client.
+    /// Converts the item into the form for a client.
     pub fn into_returned(self) -> Returned {
         let Item { flags, cas, .. } = self.item;
         Returned { flags, cas, bytes: self.bytes, value: HEADER_BYTES..HEADER_BYTES + self.length }

@@ -1,4 +1,4 @@
-//! What the meta commands mean.
+//! Semantics of the meta commands.
 
 use super::arithmetic::{Counted, Step};
 use super::classic::{Outcome, Way};
@@ -10,15 +10,15 @@ use crate::protocol::{
     Spelling,
 };
 
-/// What a `mg` has come to.
+/// Result of a `mg`.
 struct Got {
     found: Found,
-    /// When the item was to go before.
+    /// The item's former expiry time.
     expired: Option<u32>,
-    /// The item was made just now.
+    /// This command made the item.
     made: bool,
     won: bool,
-    /// Others had been told to make it anew.
+    /// Another client had been chosen to store the item anew.
     others: bool,
 }
 
@@ -54,13 +54,13 @@ impl<S: Store> Cache<S> {
         if hit { hits.add() } else { misses.add() }
     }
 
-    /// Looks at an item, and changes of it what the command changes.
+    /// Reads an item, and makes the command's changes to it.
     async fn meta_look(&self, get: &MetaGet, now: Now) -> Result<Option<Got>, StoreError> {
         if get.only_reads() {
             let Some(found) = self.store.get(&get.key).await?.and_then(|bytes| self.live(bytes, now)) else {
                 return Ok(None);
             };
-            // One client is told that an item is stale, so that is a change.
+            // The choice of a client that stores a stale item anew changes the item.
             if !found.item.stale || found.item.told {
                 let others = found.item.told;
                 let expired = found.item.expires;
@@ -101,7 +101,7 @@ impl<S: Store> Cache<S> {
             mode: set.mode,
             flags: set.flags,
             expires: set.expiry.at(now.seconds()),
-            // Zero is no number to compare with, except where comparing is all that is asked for.
+            // Zero is not a number to compare with, unless the comparison is the only condition.
             cas: set.cas.filter(|cas| *cas != 0 || matches!(set.mode, Mode::Set | Mode::Replace)),
             invalidate: set.invalidate,
         };

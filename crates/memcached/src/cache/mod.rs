@@ -1,7 +1,7 @@
-//! What memcached's commands mean, over a [`Store`].
+//! Semantics of memcached's commands, over a [`Store`].
 //!
-//! A command that depends on what is there reads it, and stores what is to come of it on the condition that nothing has
-//! changed. So commands of several threads and gateways are atomic, as those of one memcached are.
+//! A command that depends on the existing item reads it, and stores the new one on the condition that the old one is
+//! unchanged. So commands of several threads and gateways are atomic, as those of one memcached are.
 
 mod arithmetic;
 mod classic;
@@ -29,51 +29,52 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// How often a change is tried again because others have changed the same item. Each time, another has succeeded.
+/// Maximum number of attempts of a change, which fail when other clients change the same item. Each time, another
+/// change has succeeded.
 const ATTEMPTS_MAX: u32 = 10_000;
 const CROWDED: &str = "too many clients change this item";
-/// The key under which gateways tell each other what was flushed. It is longer than clients' keys can be.
+/// The key under which gateways share the record of flushes. It is longer than clients' keys can be.
 pub const FLUSH_KEY: [u8; 251] = [b'!'; 251];
 
-/// What all threads of a gateway share.
+/// State that all threads of a gateway share.
 #[derive(Debug)]
 pub struct Shared {
     /// The keys by age.
     pub age: Age,
     /// The counters.
     pub counters: Counters,
-    /// The counters of items by what they take.
+    /// The counters of items, by the memory that the items take.
     pub classes: Classes,
-    /// Bytes that the node lends the tenant, as far as it has said so. Zero: it has refused none so far.
+    /// Memory limit of the tenant in bytes, as the node has reported it. Zero: the node has not refused memory so far.
     pub limit_bytes: AtomicU64,
-    /// A dump goes on.
+    /// A dump is in progress.
     pub dumps: AtomicBool,
     /// The source of stamps.
     pub stamps: Stamps,
-    /// What was flushed.
+    /// The flushes.
     pub flush: Flush,
-    /// An item found no room, though the table may have old items that this gateway has not heard of.
+    /// An item found no room, though the table may have old items that this gateway does not know.
     pub wants_to_learn: AtomicBool,
 }
 
-/// A cache, as one thread sees it.
+/// A cache, from the view of one thread.
 #[derive(Debug)]
 pub struct Cache<S> {
     store: S,
     shared: Arc<Shared>,
-    /// An operation of this thread makes room.
+    /// An operation of this thread is making room.
     making_room: Cell<bool>,
-    /// An operation of this thread reads what was flushed.
+    /// An operation of this thread is reading the flushes.
     reading_flushes: Cell<bool>,
 }
 
-/// What is to become of an item.
+/// Change of an item.
 enum Change<T> {
-    /// It stays as it is.
+    /// The item stays as it is.
     Keep(T),
-    /// It becomes this: the bytes, and when they go.
+    /// The item gets these bytes and this expiry time.
     Put(Vec<u8>, Option<u32>, T),
-    /// It goes.
+    /// The item is removed.
     Remove(T),
 }
 
@@ -87,15 +88,15 @@ impl<S: Store> Cache<S> {
         &self.store
     }
 
-    /// The store, when the cache is done with.
+    /// Returns the store when the cache is no longer needed.
     pub fn into_store(self) -> S {
         self.store
     }
 
-    /// Carries a request out. The reply is the same for a client that reads none ([`Request::is_quiet`]).
+    /// Carries a request out. The reply does not depend on whether the client reads it ([`Request::is_quiet`]).
     ///
     /// # Errors
-    /// [`StoreError::Crowded`]: nothing of it was carried out.
+    /// [`StoreError::Crowded`]: no part of the request was carried out.
     pub async fn perform(&self, request: &mut Request, now: Now) -> Result<Reply, StoreError> {
         match request {
             Request::Get(get) => self.get(get, now).await,
@@ -116,11 +117,11 @@ impl<S: Store> Cache<S> {
         }
     }
 
-    /// Makes everything that is there out of date: at once, or in so many seconds. The table has what all gateways have flushed:
-    /// each adds to that.
+    /// Makes all existing items out of date, at once or after `delay`. The table has the record of the flushes of all
+    /// gateways: each gateway adds to it.
     ///
     /// # Errors
-    /// As of the store: nothing was flushed.
+    /// The store's errors. Then nothing was flushed.
     pub async fn flush(&self, delay: Expiry, now: Now) -> Result<(), StoreError> {
         self.shared.counters.flushes.add();
         let key = Key::from(FLUSH_KEY);
@@ -141,11 +142,11 @@ impl<S: Store> Cache<S> {
         Err(StoreError::Failed(CROWDED.to_owned()))
     }
 
-    /// Takes in what other gateways have flushed, unless this gateway has done so a moment before `now`. Every command does
-    /// this first: so a gateway without clients reads nothing.
+    /// Reads the flushes of other gateways, unless this gateway has done so a moment before `now`. Every command does
+    /// this first, so a gateway without clients reads nothing.
     ///
     /// # Errors
-    /// As of the store.
+    /// The store's errors.
     pub async fn read_flushes_if_due(&self, now: Now) -> Result<(), StoreError> {
         let flush = &self.shared.flush;
         while flush.is_to_be_read(now) {
@@ -159,10 +160,10 @@ impl<S: Store> Cache<S> {
         Ok(())
     }
 
-    /// Takes in what was flushed in a table that was opened just now. What is known of another one is forgotten.
+    /// Reads the flushes of a table that was opened just now. The state of a former table is forgotten.
     ///
     /// # Errors
-    /// As of the store.
+    /// The store's errors.
     pub async fn begin(&self, now: Now) -> Result<(), StoreError> {
         self.shared.flush.begin(self.flushes().await?);
         self.shared.flush.note_read(now);
@@ -175,7 +176,7 @@ impl<S: Store> Cache<S> {
         Ok(bytes.as_deref().and_then(Flushes::parse).unwrap_or_default())
     }
 
-    /// The item in bytes of the table, if it is there for clients.
+    /// Returns the item in bytes of the table, if clients can see it.
     fn live(&self, bytes: Vec<u8>, now: Now) -> Option<Found> {
         let found = Found::parse(bytes)?;
         let counters = &self.shared.counters;
@@ -190,8 +191,8 @@ impl<S: Store> Cache<S> {
         Some(found)
     }
 
-    /// Notes that an item was used. Returns seconds since it was used before, and whether it was asked for since it was
-    /// stored.
+    /// Records that an item was used. Returns the seconds since its former use, and whether a client had read it since
+    /// it was stored.
     fn note_used(&self, key: &[u8], found: &Found, now: Now) -> (u32, bool) {
         let takes = self.store.takes(key.len(), found.bytes.len());
         self.shared.classes.of(takes.size).get_hits.add();
@@ -199,26 +200,27 @@ impl<S: Store> Cache<S> {
         seen(known, found, now)
     }
 
-    /// The same without making the item younger.
+    /// Returns the same as [`Self::note_used`] without making the item younger.
     fn look_up_use(&self, key: &[u8], found: &Found, now: Now) -> (u32, bool) {
         let takes = self.store.takes(key.len(), found.bytes.len());
         seen(self.shared.age.known(key, takes), found, now)
     }
 
-    /// An item that is stored now.
+    /// Returns an item that is stored now.
     fn new_item(&self, flags: u32, expires: Option<u32>, now: Now) -> Item {
         let stamp = self.shared.stamps.next(now);
         let cas = self.shared.stamps.cas(stamp);
         Item { flags, expires, cas, stamp, stale: false, told: false }
     }
 
-    /// An item that has been changed now.
+    /// Returns an item that is changed now.
     fn changed(&self, item: Item, now: Now) -> Item {
         let Item { cas, stamp, .. } = self.new_item(item.flags, item.expires, now);
         Item { cas, stamp, ..item }
     }
 
-    /// Changes an item to what `decide` makes of what is there. It is asked again where others change the item meanwhile.
+    /// Replaces an item by the result of `decide` on the existing one. `decide` is called again if other clients change
+    /// the item meanwhile.
     async fn change<T>(
         &self,
         key: &Key,
@@ -231,7 +233,7 @@ impl<S: Store> Cache<S> {
             let (bytes, expires, result) = match decide(live) {
                 Change::Keep(result) => return Ok(result),
                 Change::Put(bytes, expires, result) => (bytes, expires, result),
-                // An item that goes at once: so it goes only if nobody has changed it.
+                // The item expires at once: so it is removed only if no client has changed it.
                 Change::Remove(result) => (Item::default().with(b""), Some(1), result),
             };
             let condition = before.as_deref().map_or(Condition::Absent, Condition::Equals);
@@ -242,7 +244,7 @@ impl<S: Store> Cache<S> {
         Err(StoreError::Failed(CROWDED.to_owned()))
     }
 
-    /// Stores an item's bytes. Room is made for them where there is none.
+    /// Stores an item's bytes. If there is no room for them, it makes room.
     async fn put(
         &self,
         key: &Key,
@@ -262,7 +264,7 @@ impl<S: Store> Cache<S> {
         Ok(stored)
     }
 
-    /// Tells what there is to know of items.
+    /// Describes items for a dump.
     async fn describe(&self, ask: &Describe, now: Now) -> Result<Reply, StoreError> {
         let keys: Vec<&[u8]> = ask.keys.iter().map(|key| &key[..]).collect();
         let values = self.store.get_many(&keys).await?;
@@ -291,7 +293,7 @@ impl<S: Store> Cache<S> {
         !is_over && !self.shared.flush.has(found.item.stamp, now)
     }
 
-    /// Removes a key. Returns the bytes that it had then.
+    /// Removes a key. Returns the removed value.
     async fn take(&self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
         let taken = self.store.take(key).await?;
         self.shared.age.forget(key);

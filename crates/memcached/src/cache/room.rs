@@ -1,7 +1,8 @@
-//! Making room: what was used longest ago goes.
+//! Making room: the items that were used longest ago are evicted.
 //!
-//! Memory has two forms. What a removed item took is at once there for items of its size. Where the oldest items have another
-//! size, one of them goes with all that lies beside it, and the memory around it serves items of any size.
+//! The memory of a removed item is available at once for items of the same size. If the oldest items have another size,
+//! one of them is evicted together with all items beside it, and the memory around it becomes available for items of
+//! any size.
 
 use super::turn::Turn;
 use super::{Cache, Store, StoreError};
@@ -11,19 +12,20 @@ use portcullis::Lifetime;
 use portcullis_structures::table::{Condition, Stored};
 use std::sync::atomic::Ordering;
 
-/// How often room is made for one item.
+/// Maximum number of times that room is made for one item.
 const TRIES_MAX: u32 = 16;
-/// Items that go at a time, of the size of a new one. Whoever stores the next ones then finds room at once.
+/// Number of items of the new item's size that are evicted at a time. The next items of that size then find room at
+/// once.
 const EVICTED_AT_ONCE: usize = 8;
-/// Keys that are tried for that: other gateways may have removed some.
+/// Maximum number of keys that are tried for that: other gateways may have removed some.
 const TRIED_AT_ONCE: usize = 256;
-/// Bytes of items of other sizes that go at a time: those for the next items go as well.
+/// Bytes of items of other sizes that are evicted at a time, to make room for the next items as well.
 const VACATED_AT_ONCE: u64 = 2 << 20;
-/// Keys around which memory cannot be freed just now, that are passed over for that.
+/// Maximum number of keys that are passed over because the memory around them cannot be freed at present.
 const PASSED_OVER_MAX: usize = 64;
 
 impl<S: Store> Cache<S> {
-    /// Stores bytes. Where there is no room, old items go.
+    /// Stores bytes. If there is no room, it evicts old items.
     pub(super) async fn put_with_room(
         &self,
         key: &Key,
@@ -38,7 +40,7 @@ impl<S: Store> Cache<S> {
                 Err(StoreError::NoRoom) => {}
                 done => return done,
             }
-            // What one operation of this thread frees is mostly enough for all that wait for it.
+            // One operation of this thread mostly frees enough memory for all operations that wait for it.
             let Some(_turn) = Turn::begin(&self.making_room, &self.store) else {
                 while self.making_room.get() {
                     self.store.anything().await?;
@@ -47,7 +49,8 @@ impl<S: Store> Cache<S> {
             };
             tries += 1;
             let Some(oldest) = self.shared.age.oldest(None) else { break };
-            // Now and then what is missing is not of the item's own size: a long item has parts of two sizes.
+            // Only on every other attempt: the missing memory may be of another size than the item, because a long item
+            // has parts of two sizes.
             let of_its_size = self.shared.age.oldest(Some(takes.size)).filter(|_| tries % 2 == 1);
             let found = match of_its_size.filter(|own| self.shared.age.is_about_as_old(own, &oldest)) {
                 Some(own) => self.evict(key, own.size, takes.bytes).await?,
@@ -57,14 +60,14 @@ impl<S: Store> Cache<S> {
                 break;
             }
         }
-        // Other gateways may have filled the table. The next ones then find what to evict.
+        // Other gateways may have filled the table. The next operations then find keys to evict.
         self.shared.wants_to_learn.store(true, Ordering::Relaxed);
         self.shared.counters.store_no_memory.add();
         Err(StoreError::NoRoom)
     }
 
-    /// Removes a few of the oldest items of this size, and more where they do not take so many bytes together. Returns whether
-    /// there were any.
+    /// Removes a few of the oldest items of this size, and more if they take fewer than `bytes` together. Returns
+    /// whether there were any.
     async fn evict(&self, key: &Key, size: u64, bytes: u64) -> Result<bool, StoreError> {
         let (mut any, mut evicted) = (false, 0);
         let enough = EVICTED_AT_ONCE.max(usize::try_from(bytes / size.max(1)).unwrap_or(0) / 2);
@@ -73,7 +76,7 @@ impl<S: Store> Cache<S> {
                 break;
             }
             let Some(oldest) = self.shared.age.take_oldest(size) else { break };
-            // It is about to be replaced: its block is free afterwards, and not now.
+            // The key itself is about to be replaced: its block becomes free after that, and not now.
             if oldest != *key && self.store.remove(&oldest).await? {
                 self.shared.counters.evictions.add();
                 evicted += 1;
@@ -83,7 +86,8 @@ impl<S: Store> Cache<S> {
         Ok(any)
     }
 
-    /// Removes the oldest items with all that lies beside them, until so many bytes are free. Returns whether there were any.
+    /// Removes the oldest items with all items beside them, until `bytes` bytes are free. Returns whether there were
+    /// any.
     async fn vacate(&self, key: &Key, mut oldest: Oldest, bytes: u64) -> Result<bool, StoreError> {
         let (mut free, mut passed_over) = (0, 0);
         let shared = &self.shared;
@@ -96,7 +100,7 @@ impl<S: Store> Cache<S> {
             if oldest_key != *key {
                 let freed = self.store.vacate(&oldest_key, removed).await?;
                 free += freed;
-                // Where nothing can be freed around it, the item goes alone.
+                // If no memory around the item can be freed, only the item is removed.
                 if freed == 0 && self.store.remove(&oldest_key).await? {
                     shared.counters.evictions.add();
                 }

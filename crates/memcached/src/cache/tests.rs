@@ -1,4 +1,4 @@
-//! The cache over a store in this process: what others do in the middle of a change, and where there is no room.
+//! The cache over a store in this process: changes by other clients in the middle of a change, and a full store.
 
 use super::*;
 use crate::protocol::{Command, Limits, Parser};
@@ -11,14 +11,14 @@ const NOW: Now = Now { micros: 1_700_000_000_000_000 };
 /// Sizes of the store's blocks are multiples of this.
 const STEP: usize = 64;
 
-/// A store with room for so many blocks in all. Blocks keep their size until an item goes with what lies beside it: then all of
-/// its size that are free are of use to others.
+/// A store with room for a fixed number of blocks. Blocks keep their size until an item is vacated together with the
+/// items beside it: then all free blocks of its size become available for others.
 #[derive(Default)]
 struct Memory {
     values: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
     blocks: RefCell<BTreeMap<u64, usize>>,
     blocks_max: usize,
-    /// Others change the key before so many conditions are looked at.
+    /// Number of next conditions before which other clients change the key.
     rivals: Cell<u32>,
 }
 
@@ -119,7 +119,7 @@ fn cache(store: Memory) -> Cache<Memory> {
     Cache::new(store, Arc::new(shared))
 }
 
-/// What a command comes to, as bytes. The store never waits.
+/// Returns the bytes of a command's answer. The store never waits.
 fn done(cache: &Cache<Memory>, line: &str) -> String {
     let limits = Limits { item_bytes: 1 << 20, get_bytes: 1 << 20, headroom: HEADER_BYTES };
     let bytes = format!("{line}\r\n");
@@ -189,7 +189,8 @@ fn what_a_client_has_replaced_is_not_handed_out_where_the_new_value_finds_no_roo
     assert_eq!(done(&cache, "get a"), "END");
 }
 
-/// The table's clock is the node's. An item may be in the table for a moment after its time has come here.
+/// The table uses the node's clock. An item may be in the table for a moment after it has expired by this gateway's
+/// clock.
 #[test]
 fn what_is_out_of_date_here_is_there_for_no_command_though_the_table_still_has_it() {
     let expired = || {

@@ -1,13 +1,13 @@
-//! Times, unique numbers, and what a `flush_all` has made out of date.
+//! Times, unique numbers, and the effect of `flush_all` on items.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const MICROS: u64 = 1_000_000;
-/// Bits of a unique number that tell gateways apart.
+/// Bits of a unique number that distinguish gateways.
 const GATEWAY_BITS: u32 = 12;
 
-/// How soon a gateway's commands take another gateway's `flush_all` into account.
+/// Time after which a gateway's commands respect another gateway's `flush_all`.
 const READ_EVERY_MICROS: u64 = 100_000;
 
 /// A moment of the day's time.
@@ -23,7 +23,7 @@ impl Now {
         u32::try_from(self.micros / MICROS).unwrap_or(u32::MAX)
     }
 
-    /// Microseconds from here until a second begins.
+    /// Returns the microseconds until a second begins.
     pub fn until(self, seconds: u32) -> u64 {
         (u64::from(seconds) * MICROS).saturating_sub(self.micros)
     }
@@ -37,38 +37,40 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// `gateway`: what tells this gateway from others on the same table.
+    /// Creates a source of stamps. `gateway` distinguishes this gateway from others on the same table.
     pub fn new(gateway: u64) -> Self {
         Self { last: AtomicU64::new(0), gateway: gateway & ((1 << GATEWAY_BITS) - 1) }
     }
 
-    /// The next stamp: microseconds since 1970, and always a greater one.
+    /// Returns the next stamp: microseconds since 1970, and always greater than the last one.
     pub fn next(&self, now: Now) -> u64 {
         let next = |last: u64| Some(now.micros.max(last + 1));
         let before = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         now.micros.max(before.unwrap_or(0) + 1)
     }
 
-    /// The unique number of the change with this stamp.
+    /// Returns the unique number of the change with this stamp.
     pub fn cas(&self, stamp: u64) -> u64 {
         stamp << GATEWAY_BITS | self.gateway
     }
 }
 
-/// What flushes have come to: what they have made out of date, and what one of them will. It lies in the table, where all
-/// gateways change it one after another.
+/// Combined effect of all flushes: the items that are out of date, and those that a delayed flush will affect. The
+/// record lies in the table, where all gateways change it one after another.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Flushes {
-    /// How many there were.
+    /// Number of flushes.
     pub count: u64,
     /// Items with stamps up to here are out of date.
     done: u64,
-    /// Items with stamps up to here are, from the beginning of the second on in which this is. Zero: none.
+    /// Items with stamps up to here become out of date at the beginning of the second that contains this stamp. Zero:
+    /// no flush is due.
     due: u64,
 }
 
 impl Flushes {
-    /// Those that bytes of the table say. The value may have been lengthened. `None`: there are none.
+    /// Parses the bytes of the table. The value may have been lengthened. Returns `None` if the bytes contain no
+    /// flushes.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (words, _) = bytes.as_chunks::<8>();
         let &[count, done, due, ..] = words else { return None };
@@ -76,68 +78,71 @@ impl Flushes {
         Some(Self { count, done, due })
     }
 
-    /// The bytes of the table.
+    /// Returns the bytes for the table.
     pub fn to_bytes(self) -> Vec<u8> {
         [self.count, self.done, self.due].map(u64::to_le_bytes).concat()
     }
 
-    /// With one more: everything up to `stamp` is out of date. A flush that was to come does not come any more, as in memcached.
+    /// Returns the record with one more flush: everything up to `stamp` is out of date. A delayed flush is cancelled,
+    /// as in memcached.
     #[must_use]
     pub fn at_once(self, stamp: u64, now: Now) -> Self {
         let with = self.with_due(0, now);
         Self { done: with.done.max(stamp), ..with }
     }
 
-    /// With one more: everything that is stored until the end of the second before `seconds` is out of date from that second's
-    /// beginning on. So `flush_all 1` takes what is there at once, and what is stored in the same second, as in memcached.
+    /// Returns the record with one more flush: everything that is stored until the end of the second `seconds - 1` is
+    /// out of date from the beginning of that second on. So `flush_all 1` affects the existing items at once, and the
+    /// items that are stored in the same second, as in memcached.
     #[must_use]
     pub fn later(self, seconds: u32, now: Now) -> Self {
         self.with_due((u64::from(seconds) * MICROS).saturating_sub(1), now)
     }
 
-    /// With another flush in the place of the one that was to come. What a flush has taken already stays out of date.
+    /// Returns the record with another flush in place of the delayed one. Items that a flush has affected already stay
+    /// out of date.
     fn with_due(self, due: u64, now: Now) -> Self {
         let taken = if has_come(self.due, now) { self.due.min(now.micros) } else { 0 };
         Self { count: self.count + 1, done: self.done.max(taken), due }
     }
 }
 
-/// What the threads of a gateway know of flushes.
+/// The flushes that the threads of a gateway know.
 #[derive(Debug, Default)]
 pub struct Flush {
-    /// The latest that is known.
+    /// Number of flushes in the latest known record.
     count: Mutex<u64>,
     done: AtomicU64,
     due: AtomicU64,
-    /// When the table's flushes were last read: the `micros` of a [`Now`].
+    /// Time at which the table's flushes were last read: the `micros` of a [`Now`].
     read_at: AtomicU64,
 }
 
 impl Flush {
-    /// Whether what other gateways have flushed was last read too long ago.
+    /// Whether the flushes of other gateways were last read too long ago.
     pub fn is_to_be_read(&self, now: Now) -> bool {
         // The time of day may have been set back.
         now.micros.abs_diff(self.read_at()) >= READ_EVERY_MICROS
     }
 
-    /// When it was last read, as a mark: another value than before means that clients have asked for something meanwhile.
+    /// Returns the time of the last read, as a mark: if the value has changed, clients have sent commands meanwhile.
     pub fn read_at(&self) -> u64 {
         self.read_at.load(Ordering::Acquire)
     }
 
-    /// What other gateways had flushed by `now` has been learnt.
+    /// Records that the flushes of other gateways up to `now` were read.
     pub fn note_read(&self, now: Now) {
         self.read_at.store(now.micros, Ordering::Release);
     }
 
-    /// Whether an item is out of date.
+    /// Whether a flush has made an item out of date.
     pub fn has(&self, stamp: u64, now: Now) -> bool {
-        // In this order: a flush that is replaced is among those that are done before it goes.
+        // In this order: a replaced flush is added to `done` before it is removed from `due`.
         let due = self.due.load(Ordering::Acquire);
         (has_come(due, now) && stamp <= due) || stamp <= self.done.load(Ordering::Acquire)
     }
 
-    /// Takes in what the table says, unless something later is known.
+    /// Takes over the table's record, unless a later one is known.
     pub fn learn(&self, flushes: Flushes) {
         let mut known = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         if flushes.count > *known {
@@ -145,7 +150,7 @@ impl Flush {
         }
     }
 
-    /// Takes in what another table says.
+    /// Takes over the record of another table.
     pub fn begin(&self, flushes: Flushes) {
         let mut known = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         self.set(&mut known, flushes);
@@ -158,7 +163,7 @@ impl Flush {
     }
 }
 
-/// Whether the second of a flush that is due has begun.
+/// Whether the second of a delayed flush has begun.
 fn has_come(due: u64, now: Now) -> bool {
     due != 0 && due / MICROS <= now.micros / MICROS
 }

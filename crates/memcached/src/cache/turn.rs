@@ -3,14 +3,14 @@
 use super::Store;
 use std::cell::Cell;
 
-/// One operation is at the work, until this is dropped. Those that wait go on then.
+/// A turn at the work. When it is dropped, the waiting operations continue.
 pub(super) struct Turn<'c, S: Store> {
     taken: &'c Cell<bool>,
     store: &'c S,
 }
 
 impl<'c, S: Store> Turn<'c, S> {
-    /// `None`: another operation is at the work.
+    /// Begins a turn. Returns `None` if another operation has the turn.
     pub fn begin(taken: &'c Cell<bool>, store: &'c S) -> Option<Self> {
         (!taken.replace(true)).then_some(Self { taken, store })
     }

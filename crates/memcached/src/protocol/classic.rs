@@ -11,13 +11,13 @@ const ERROR: &str = "ERROR";
 const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
 const BAD_EXPIRY: &str = "CLIENT_ERROR invalid exptime argument";
 const QUIET: &[u8] = b"noreply";
-/// Words that are looked at, except of `get` and its like.
+/// Maximum number of words that are parsed, except for `get` and similar commands.
 const WORDS_MAX: usize = 9;
 
-/// A line in words.
+/// A line, split into words.
 struct Line<'a> {
     words: [&'a [u8]; WORDS_MAX],
-    /// How many there are: no more than there is room for.
+    /// Number of words: no more than the array has room for.
     count: usize,
     whole: &'a [u8],
     /// A word is too long to be a key.
@@ -42,7 +42,7 @@ impl<'a> Line<'a> {
         self.words[self.count - 1] == QUIET
     }
 
-    /// An answer that the client may not want to have.
+    /// Makes an answer that is omitted if the client wants none.
     fn say(&self, text: &'static str) -> Command {
         say(text, self.is_quiet())
     }
@@ -52,7 +52,7 @@ fn say(text: &'static str, quiet: bool) -> Command {
     Command::Say(if quiet { Reply::Nothing } else { Reply::Text(text) })
 }
 
-/// What a line leads to. `has_long_word`: a word of it is too long to be a key.
+/// Parses a line. `has_long_word`: a word of it is too long to be a key.
 pub(super) fn parse(line: &[u8], has_long_word: bool, limits: &Limits) -> (Parsed, Option<Command>) {
     let line = Line::of(line, has_long_word);
     let command = match line.words[0] {
@@ -88,7 +88,8 @@ pub(super) fn parse(line: &[u8], has_long_word: bool, limits: &Limits) -> (Parse
     (Parsed::Command(command), None)
 }
 
-/// The protocol is that of this version of memcached: clients compare numbers.
+/// Version that the gateway reports. Its number is that of the memcached version whose protocol is implemented: clients
+/// compare numbers.
 pub const VERSION: &str = VERSION_LINE.split_at("VERSION ".len()).1;
 const VERSION_LINE: &str = concat!("VERSION 1.6.18-portcullis-", env!("CARGO_PKG_VERSION"));
 
@@ -159,7 +160,7 @@ fn delete(line: &Line<'_>) -> Command {
         return say(ERROR, false);
     }
     let quiet = line.count > 2 && line.is_quiet();
-    // Long ago, a time could be given for which the key stays deleted.
+    // Formerly, a time could be given for which the key stays deleted.
     let has_time = line.count > 2 && line.words[2] == b"0";
     let valid = match line.count {
         2 => true,
@@ -231,6 +232,6 @@ fn verbosity(line: &Line<'_>) -> Command {
     if !line.has(&[2, 3]) {
         return say(ERROR, false);
     }
-    // What the gateway logs is its operator's matter: the command is accepted, for clients that send it.
+    // The operator determines the gateway's log level. The command is accepted for clients that send it.
     line.say(if unsigned(line.words[1]).is_some() { "OK" } else { BAD_LINE })
 }

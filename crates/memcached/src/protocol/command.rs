@@ -1,29 +1,30 @@
-//! What clients ask for.
+//! Commands of clients.
 
 use super::dump::{Describe, DumpForm};
 use super::keys::Spelling;
 use super::meta::{MetaArithmetic, MetaDelete, MetaGet, MetaSet};
 use super::reply::Reply;
 
-/// The most bytes of a key.
+/// Maximum length of a key in bytes.
 pub const KEY_BYTES_MAX: usize = 250;
-/// Relative times to live end here: what is greater is a time of day.
+/// Maximum relative time to live, in seconds. A greater number is a time of day.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
 /// A key: 1 to 250 bytes.
 pub type Key = Box<[u8]>;
 
-/// When an item goes, as the client said it.
+/// Expiry time of an item, as the client sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expiry(pub i64);
 
 impl Expiry {
-    /// The time of day in seconds at which the item goes, where it is `now`. `None`: it stays.
+    /// Returns the time of day in seconds at which the item expires, if the present time is `now`. `None`: the item
+    /// does not expire.
     #[must_use]
     pub fn at(self, now: u32) -> Option<u32> {
         match self.0 {
             0 => None,
-            // Gone already: any time that is over will do.
+            // Expired already: any time in the past serves.
             time if time < 0 => Some(1),
             time if time > RELATIVE_MAX => Some(u32::try_from(time).unwrap_or(u32::MAX)),
             time => Some(u32::try_from(i64::from(now) + time).unwrap_or(u32::MAX)),
@@ -31,12 +32,13 @@ impl Expiry {
     }
 }
 
-/// A value that came with a command. Room for a header is kept in front of it, so that it is not copied again.
+/// A value that was sent with a command. Room for a header is kept in front of it, so that the value is not copied
+/// again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Data {
-    /// The room, and the value.
+    /// The room, followed by the value.
     pub bytes: Vec<u8>,
-    /// Bytes of the room.
+    /// Length of the room in bytes.
     pub headroom: usize,
 }
 
@@ -48,35 +50,35 @@ impl Data {
     }
 }
 
-/// When and how a value is stored.
+/// Condition and way of storing a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Whatever is there.
+    /// Store unconditionally.
     Set,
-    /// If the key is not there.
+    /// Store if the key does not exist.
     Add,
-    /// If the key is there.
+    /// Store if the key exists.
     Replace,
-    /// Behind the value that is there.
+    /// Append to the existing value.
     Append,
-    /// In front of the value that is there.
+    /// Prepend to the existing value.
     Prepend,
-    /// If the item that is there has this unique number.
+    /// Store if the existing item has this unique number.
     Cas(u64),
 }
 
 /// `set`, `add`, `replace`, `append`, `prepend` and `cas`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Store {
-    /// When and how.
+    /// Condition and way of storing.
     pub mode: Mode,
-    /// Where.
+    /// The key.
     pub key: Key,
     /// The client's flags.
     pub flags: u32,
-    /// For how long.
+    /// Time to live.
     pub expiry: Expiry,
-    /// What.
+    /// The value.
     pub data: Data,
     /// The client wants no answer.
     pub quiet: bool,
@@ -85,9 +87,9 @@ pub struct Store {
 /// `get`, `gets`, `gat` and `gats`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Get {
-    /// Which keys. Never none.
+    /// The keys, at least one.
     pub keys: Vec<Key>,
-    /// The answer has the unique numbers too.
+    /// The answer includes the unique numbers.
     pub with_cas: bool,
     /// The items get this time to live.
     pub touch: Option<Expiry>,
@@ -95,23 +97,23 @@ pub struct Get {
     pub ends: bool,
 }
 
-/// Which way a number goes.
+/// Direction of a change of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// Up, and round at 2^64.
+    /// Up, wrapping at 2^64.
     Up,
-    /// Down, and no further than zero.
+    /// Down, stopping at zero.
     Down,
 }
 
 /// `incr` and `decr`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Arithmetic {
-    /// Which key.
+    /// The key.
     pub key: Key,
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// By how much.
+    /// The amount.
     pub by: u64,
     /// The client wants no answer.
     pub quiet: bool,
@@ -120,15 +122,15 @@ pub struct Arithmetic {
 /// `touch`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Touch {
-    /// Which key.
+    /// The key.
     pub key: Key,
-    /// For how long.
+    /// The new time to live.
     pub expiry: Expiry,
     /// The client wants no answer.
     pub quiet: bool,
 }
 
-/// What `stats` is about.
+/// Subject of `stats`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Statistics {
     /// All counters.
@@ -143,22 +145,22 @@ pub enum Statistics {
     Slabs,
     /// Counts of items by their sizes, which this gateway does not keep.
     Sizes,
-    /// What this gateway has nothing to say about.
+    /// A subject for which this gateway has no statistics.
     Nothing,
 }
 
-/// What is about keys.
+/// A request about keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// `get` and its like.
+    /// `get` and similar commands.
     Get(Get),
-    /// `set` and its like.
+    /// `set` and similar commands.
     Store(Store),
     /// `incr` and `decr`.
     Arithmetic(Arithmetic),
     /// `delete`.
     Delete {
-        /// Which key.
+        /// The key.
         key: Key,
         /// The client wants no answer.
         quiet: bool,
@@ -175,27 +177,27 @@ pub enum Request {
     MetaArithmetic(MetaArithmetic),
     /// `me`.
     MetaDebug {
-        /// Which key.
+        /// The key.
         key: Key,
-        /// How the answer writes it.
+        /// Spelling of the key in the answer.
         spelling: Spelling,
     },
     /// A part of a dump.
     Describe(Describe),
-    /// A value for this key was too large: what is there is out of date, so it goes.
+    /// Discards a key, because a value for it was too large: the existing value is out of date.
     Discard(Key),
 }
 
 /// A command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// About keys.
+    /// A request about keys.
     Request(Request),
-    /// The answer is known already: the line was wrong, or asks for nothing of the cache.
+    /// A command whose answer is known already: the line was wrong, or requests nothing from the cache.
     Say(Reply),
     /// `flush_all`.
     Flush {
-        /// In so many seconds.
+        /// Delay of the flush.
         delay: Expiry,
         /// The client wants no answer.
         quiet: bool,
@@ -209,7 +211,7 @@ pub enum Command {
 }
 
 impl Request {
-    /// The key that the request is about. `None`: it may be about several.
+    /// Returns the key of the request. `None`: the request may have several keys.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         Some(match self {
@@ -225,7 +227,8 @@ impl Request {
         })
     }
 
-    /// Whether the client reads no answer, whatever comes of it: it would take one for the answer to its next command.
+    /// Whether the client reads no answer, whatever the result is: the client would take an answer for that of its next
+    /// command.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         match self {
@@ -233,14 +236,14 @@ impl Request {
             Self::Arithmetic(it) => it.quiet,
             Self::Touch(it) => it.quiet,
             Self::Delete { quiet, .. } => *quiet,
-            // The store that it belongs to has its answer.
+            // The answer belongs to the store command that this request is a part of.
             Self::Discard(_) => true,
-            // Quiet meta commands leave out what went well.
+            // Quiet meta commands omit only the answers of successful requests.
             _ => false,
         }
     }
 
-    /// Whether the client reads no answer where all goes well.
+    /// Whether the client reads no answer if the request succeeds.
     #[must_use]
     pub fn is_quiet_if_well(&self) -> bool {
         match self {
@@ -252,7 +255,7 @@ impl Request {
         }
     }
 
-    /// The keys of a request that may be about several.
+    /// Returns the keys of a request that may have several.
     #[must_use]
     pub fn keys(&self) -> &[Key] {
         match self {
@@ -262,8 +265,8 @@ impl Request {
         }
     }
 
-    /// Cuts a request that may be about several keys in two, before the key with this number. Further parts of the same answer
-    /// then follow the first one. `None`: it has no more keys.
+    /// Splits a request that may have several keys, before the key with this number. The first part of the answer is
+    /// then followed by further parts. Returns `None` if there are no more keys.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Option<Self> {
         if at >= self.keys().len() {

@@ -1,45 +1,45 @@
-//! Descriptions of items, as `lru_crawler` shows them.
+//! Descriptions of items for `lru_crawler`.
 
 use super::command::Key;
 use super::keys::{Percent, Spelling, is_word, write_key};
 use std::io::Write;
 
-/// What a dump has of each item.
+/// Form of an item's description in a dump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DumpForm {
-    /// `metadump`: the key and what there is to know.
+    /// `metadump`: the key and the properties of the item.
     Meta,
-    /// `mgdump`: an `mg` command that asks for it.
+    /// `mgdump`: an `mg` command that requests the item.
     Get,
 }
 
 /// A part of a dump.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Describe {
-    /// Which keys. It may be none.
+    /// The keys. There may be none.
     pub keys: Vec<Key>,
-    /// What of them.
+    /// Form of the descriptions.
     pub form: DumpForm,
-    /// These are the last ones.
+    /// These are the last keys of the dump.
     pub ends: bool,
 }
 
-/// What there is to know of an item.
+/// Description of an item.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Described {
     /// The key.
     pub key: Key,
-    /// When it goes, in seconds since 1970. `None`: it stays.
+    /// Expiry time in seconds since 1970. `None`: the item does not expire.
     pub expires: Option<u32>,
-    /// When it was last asked for or stored, in seconds since 1970.
+    /// Time of the last read or store, in seconds since 1970.
     pub used: u32,
     /// The unique number.
     pub cas: u64,
-    /// It was asked for since it was stored.
+    /// A client has read the item since it was stored.
     pub hit: bool,
     /// The number of its class.
     pub class: usize,
-    /// Bytes that it takes.
+    /// Bytes that the item takes.
     pub takes: u64,
 }
 
@@ -50,7 +50,7 @@ impl Described {
             DumpForm::Meta => {
                 let expires = expires.map_or(-1, i64::from);
                 let (key, fetched) = (Percent(&self.key), if self.hit { "yes" } else { "no" });
-                // A vector takes all that is written to it. Memcached ends these lines so.
+                // A write to a vector cannot fail. Memcached ends these lines with a line feed alone.
                 let _ = writeln!(
                     out,
                     "key={key} exp={expires} la={used} cas={cas} fetch={fetched} cls={class} size={takes}"

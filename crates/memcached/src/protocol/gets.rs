@@ -1,17 +1,17 @@
-//! The keys of a line of `get`. They are cut off the line when they are looked up: as values of their own they would take many
+//! The keys of a `get` line. They are cut off the line when they are looked up: as separate values they would take many
 //! times the bytes that the client has sent.
 
 use super::command::{Expiry, Get, Key};
 use std::borrow::Cow;
 
-/// What the keys of a line have in common.
+/// Options that apply to all keys of a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Manner {
     pub with_cas: bool,
     pub touch: Option<Expiry>,
 }
 
-/// The rest of a line of `get`: its keys are keys, and there is at least one.
+/// The rest of a `get` line: all its words are valid keys, and there is at least one.
 #[derive(Debug)]
 pub(super) struct GetLine {
     line: Vec<u8>,
@@ -20,9 +20,9 @@ pub(super) struct GetLine {
 }
 
 impl GetLine {
-    /// Cuts the first keys off a line, up to `most` of them and at least one. The rest, if there are more.
+    /// Cuts the first keys off a line, up to `most` of them and at least one. Returns the rest too, if there are more.
     ///
-    /// `at`: where the keys begin.
+    /// `at`: offset of the first key.
     pub fn begin(line: Cow<'_, [u8]>, at: usize, manner: Manner, most: usize) -> (Get, Option<Self>) {
         let (keys, rest) = cut(&line, at, most);
         let get = manner.get(keys, rest.is_none());
@@ -33,12 +33,12 @@ impl GetLine {
         (get, rest)
     }
 
-    /// Cuts the next keys off, up to `most` of them and at least one. The rest, if there are more.
+    /// Cuts the next keys off, up to `most` of them and at least one. Returns the rest too, if there are more.
     pub fn go_on(self, most: usize) -> (Get, Option<Self>) {
         Self::begin(Cow::Owned(self.line), self.at, self.manner, most)
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the line takes.
     pub fn memory(&self) -> usize {
         self.line.capacity()
     }
@@ -51,7 +51,7 @@ impl Manner {
     }
 }
 
-/// Up to `most` words of a line from `at` on, at least one, and where the next one begins.
+/// Returns up to `most` words of a line from `at` on, at least one, and the offset of the next one.
 fn cut(line: &[u8], mut at: usize, most: usize) -> (Vec<Key>, Option<usize>) {
     let mut keys = Vec::new();
     loop {

@@ -1,17 +1,17 @@
-//! How keys are written into answers: all answers that have keys in them write them here, so no key can end its answer early.
+//! Spelling of keys in answers. All answers that contain keys write them here, so no key can end its answer early.
 
 use super::command::Key;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::fmt;
 
-/// How a client writes a key, and reads it in answers.
+/// Spelling of a key in commands and answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spelling {
-    /// As it is: one word.
+    /// The bytes themselves: one word.
     #[default]
     Plain,
-    /// In base64: it may have any bytes.
+    /// Base64: the key may have any bytes.
     Base64,
 }
 
@@ -28,12 +28,12 @@ pub(super) fn is_word(key: &[u8]) -> bool {
     !key.iter().any(|byte| matches!(byte, b' ' | b'\n' | 0))
 }
 
-/// The key that a client has written in base64. `None`: the text is no base64.
+/// Decodes a key in base64. Returns `None` if the text is not base64.
 pub(super) fn decode(text: &[u8]) -> Option<Key> {
     STANDARD.decode(text).ok().map(Vec::into_boxed_slice)
 }
 
-/// A key with percent signs for all bytes but letters, digits and `-._~`, as `lru_crawler metadump` shows keys.
+/// A key in which all bytes but letters, digits and `-._~` are percent-encoded, as in `lru_crawler metadump`.
 pub(super) struct Percent<'a>(pub &'a [u8]);
 
 impl fmt::Display for Percent<'_> {

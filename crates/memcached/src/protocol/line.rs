@@ -1,17 +1,17 @@
-//! The beginning of a line whose end has not come. Each byte is looked at once, when it comes: a long line costs no more at its end
-//! than a short one.
+//! The beginning of a line whose end has not arrived. Each byte is checked once, when it arrives: the end of a long
+//! line costs no more than that of a short one.
 
 use super::command::KEY_BYTES_MAX;
 use std::borrow::Cow;
 
-/// A longer line gets all the memory that a line may have at once.
+/// Length above which a line gets at once all the memory that a line may have.
 const LONG_LINE_BYTES: usize = 64 << 10;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct PendingLine {
     bytes: Vec<u8>,
-    /// Where the line ends for memcached, whose lines are strings of C.
+    /// End of the line for memcached, whose lines are C strings.
     nul_at: Option<usize>,
     /// The length of the last word so far.
     last_word: usize,
@@ -19,7 +19,7 @@ pub(super) struct PendingLine {
     longest_word: usize,
 }
 
-/// A line without its end.
+/// A complete line, without its line end.
 pub(super) struct WholeLine<'a> {
     pub bytes: Cow<'a, [u8]>,
     /// A word of the line is too long to be a key.
@@ -27,7 +27,7 @@ pub(super) struct WholeLine<'a> {
 }
 
 impl PendingLine {
-    /// Adds bytes, which have no line feed. `most`: the bytes that a line may have.
+    /// Adds bytes, which contain no line feed. `most`: maximum length of a line.
     pub fn push(&mut self, piece: &[u8], most: usize) {
         self.measure(piece);
         let length = self.bytes.len();
@@ -51,22 +51,22 @@ impl PendingLine {
         }
     }
 
-    /// What has come.
+    /// Returns the bytes that have arrived.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the line takes.
     pub fn memory(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Whether it has got all the memory that a line may have.
+    /// Whether the line has got all the memory that a line may have.
     pub fn is_long(&self) -> bool {
         self.bytes.len() > LONG_LINE_BYTES
     }
 
-    /// The line, now that all of it has come: this is its last piece. A line of one piece is not copied.
+    /// Ends the line with its last piece, and returns it. A line of one piece is not copied.
     pub fn end(mut self, piece: &[u8]) -> WholeLine<'_> {
         self.measure(piece);
         let Self { mut bytes, nul_at, mut last_word, longest_word } = self;
@@ -78,7 +78,7 @@ impl PendingLine {
         };
         match nul_at {
             Some(end) => truncate(&mut bytes, end),
-            // A carriage return alone is no end of a line, but a bad command.
+            // A carriage return alone does not end a line, but is a bad command.
             None if bytes.len() > 1 && bytes.ends_with(b"\r") => {
                 let end = bytes.len() - 1;
                 truncate(&mut bytes, end);

@@ -10,61 +10,61 @@ const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 const BAD_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag";
 const TOO_MANY: &str = "CLIENT_ERROR options flags too long";
-/// Words of a line with flags that are too many.
+/// Number of words from which on a line has too many flags.
 const WORDS_MAX: usize = 20;
-/// The most bytes of an opaque word, with its letter.
+/// Maximum length of an opaque word, with its letter.
 const OPAQUE_BYTES_MAX: usize = 32;
 
-/// What an answer has behind its code, in the order in which it was asked for.
+/// An item of an answer behind its code. The answer has the items in the order of the request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Echo {
     /// `s`: bytes of the value.
     Size,
-    /// `t`: seconds that the item has left.
+    /// `t`: seconds until the item expires.
     TimeToLive,
     /// `c`: the unique number.
     Cas,
     /// `f`: the client's flags.
     ClientFlags,
-    /// `l`: seconds since the item was last asked for.
+    /// `l`: seconds since the item was last read.
     LastAccess,
-    /// `h`: whether it was asked for before.
+    /// `h`: whether the item was read before.
     Hit,
     /// `k`: the key.
     Key,
-    /// `O`: this word.
+    /// `O`: an opaque word of the client.
     Opaque(Box<[u8]>),
 }
 
-/// What all meta commands have in common.
+/// Options of all meta commands.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Common {
-    /// What the answer has in it.
+    /// The items of the answer.
     pub echoes: Vec<Echo>,
-    /// `q`: the usual answer is not wanted.
+    /// `q`: the usual answer is omitted.
     pub quiet: bool,
-    /// How the key is written: with `b` in base64.
+    /// Spelling of the key: with `b` in base64.
     pub spelling: Spelling,
-    /// `t` comes before `T` or `N`: the answer has the time that the item had left before.
+    /// `t` precedes `T` or `N`: the answer has the item's former time to live.
     pub old_time: bool,
 }
 
 /// `mg`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaGet {
-    /// Which key.
+    /// The key.
     pub key: Key,
-    /// What to answer.
+    /// Options of all meta commands.
     pub common: Common,
-    /// `v`: the value is wanted.
+    /// `v`: the answer includes the value.
     pub value: bool,
     /// `u`: the item does not become younger.
     pub no_update: bool,
     /// `T`: the item gets this time to live.
     pub touch: Option<Expiry>,
-    /// `N`: where there is no item, one without value is made, which lives so long.
+    /// `N`: if there is no item, an item without a value is made with this time to live.
     pub vivify: Option<Expiry>,
-    /// `R`: whose item lives no longer than this is told to make it anew.
+    /// `R`: if the item expires sooner than this, the client is chosen to store it anew.
     pub recache: Option<Expiry>,
 }
 
@@ -79,59 +79,59 @@ impl MetaGet {
 /// `ms`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaSet {
-    /// Where.
+    /// The key.
     pub key: Key,
-    /// What to answer.
+    /// Options of all meta commands.
     pub common: Common,
-    /// When and how.
+    /// Condition and way of storing.
     pub mode: Mode,
-    /// `C`: only if the item that is there has this unique number.
+    /// `C`: store only if the existing item has this unique number.
     pub cas: Option<u64>,
-    /// `I`: also if the unique number is older than the item's, and then as a stale item.
+    /// `I`: store also if the unique number is older than the item's. Then the new item is stale.
     pub invalidate: bool,
     /// `F`: the client's flags.
     pub flags: u32,
-    /// `T`: for how long.
+    /// `T`: time to live.
     pub expiry: Expiry,
-    /// What.
+    /// The value.
     pub data: Data,
 }
 
 /// `md`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaDelete {
-    /// Which key.
+    /// The key.
     pub key: Key,
-    /// What to answer.
+    /// Options of all meta commands.
     pub common: Common,
-    /// `C`: only if the item has this unique number.
+    /// `C`: delete only if the item has this unique number.
     pub cas: Option<u64>,
     /// `I`: the item stays, marked as stale.
     pub invalidate: bool,
-    /// `T`: for so long.
+    /// `T`: the time to live that the item gets.
     pub expiry: Option<Expiry>,
 }
 
 /// `ma`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaArithmetic {
-    /// Which key.
+    /// The key.
     pub key: Key,
-    /// What to answer.
+    /// Options of all meta commands.
     pub common: Common,
-    /// `v`: the number is wanted.
+    /// `v`: the answer includes the number.
     pub value: bool,
-    /// `M`: which way.
+    /// `M`: the direction.
     pub direction: Direction,
-    /// `D`: by how much.
+    /// `D`: the amount.
     pub by: u64,
-    /// `C`: only if the item has this unique number.
+    /// `C`: change only if the item has this unique number.
     pub cas: Option<u64>,
     /// `T`: the item gets this time to live.
     pub touch: Option<Expiry>,
-    /// `N`: where there is no item, one is made, which lives so long.
+    /// `N`: if there is no item, one is made with this time to live.
     pub vivify: Option<Expiry>,
-    /// `J`: with this number.
+    /// `J`: the number of an item that is made.
     pub initial: u64,
 }
 
@@ -154,7 +154,7 @@ struct Flags {
 }
 
 impl Flags {
-    /// Takes the flags of a line in. The key is decoded where a flag says so.
+    /// Parses the flags of a line. The key is decoded if a flag requires it.
     fn parse<'a>(words: impl Iterator<Item = &'a [u8]>, key: &mut Key) -> Result<Self, &'static str> {
         let (mut flags, mut seen, mut wrong) = (Self::default(), 0_u128, None);
         for word in words {
@@ -167,7 +167,7 @@ impl Flags {
             match flags.take(letter, rest, key) {
                 Ok(()) => {}
                 Err("CLIENT_ERROR invalid flag") => return Err("CLIENT_ERROR invalid flag"),
-                // Like memcached: the last one tells.
+                // Like memcached: the last error is reported.
                 Err(error) => wrong = Some(error),
             }
         }
@@ -219,12 +219,12 @@ impl Flags {
         Ok(())
     }
 
-    /// An opaque word is looked at when the rest of the line is known to be right.
+    /// Checks the opaque word. It is checked after the rest of the line was found to be right.
     fn opaque(&self) -> Result<(), &'static str> {
         if self.opaque_too_long { Err("CLIENT_ERROR opaque token too long") } else { Ok(()) }
     }
 
-    /// `C0` is as good as none.
+    /// Returns the unique number. `C0` counts as none.
     fn cas(&self) -> Option<u64> {
         self.cas.filter(|cas| *cas != 0)
     }
@@ -234,7 +234,7 @@ fn decoded(key: &[u8]) -> Option<Key> {
     decode(key).filter(|key| is_key(key))
 }
 
-/// What a line leads to. `None`: it is no meta command.
+/// Parses a line. Returns `None` if it is not a meta command.
 pub(super) fn parse(line: &[u8], limits: &Limits) -> Option<(Parsed, Option<Command>)> {
     let mut words = words(line);
     let &[b'm', letter] = words.next()? else { return None };

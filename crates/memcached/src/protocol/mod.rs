@@ -1,6 +1,6 @@
 //! Memcached's protocol: the text commands and the meta commands, as a state machine without I/O.
 //!
-//! Bytes go in through [`Parser::take`], and commands come out. [`Reply`] turns what came of them into bytes.
+//! Bytes enter through [`Parser::take`], and commands leave. [`Reply`] turns the results into bytes.
 
 mod classic;
 mod command;

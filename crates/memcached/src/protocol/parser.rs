@@ -1,4 +1,4 @@
-//! Bytes in, commands out.
+//! Parser of a connection's bytes into commands.
 
 use super::command::{Command, Data, Key, Request, Store};
 use super::gets::{GetLine, Manner};
@@ -7,23 +7,24 @@ use super::meta::MetaSet;
 use super::reply::Reply;
 use super::{classic, meta};
 
-/// A line without end that is no `get` ends its connection beyond this many bytes.
+/// Maximum length in bytes of a line without an end that is not a `get`. A longer one ends its connection.
 const LINE_BYTES_MAX: usize = 2048;
-/// Spaces in front of a line that has no end yet.
+/// Maximum number of spaces in front of a line that has no end yet.
 const LEADING_SPACES_MAX: usize = 100;
-/// Bytes that are reserved for a value before any of it has come: a client may announce much and send nothing.
+/// Maximum number of bytes that are reserved for a value before any of it has arrived: a client may announce much and
+/// send nothing.
 const RESERVED_MAX: usize = 64 << 10;
-/// What memcached adds to an item's key and value: its header, ends of lines, the unique number.
+/// Bytes that memcached adds to an item's key and value: its header, line ends, the unique number.
 const ITEM_EXTRA_BYTES: u64 = 59;
-/// Bytes that flags take which are not zero.
+/// Bytes that non-zero flags take.
 const FLAGS_BYTES: u64 = 4;
 
-/// What a parser refuses.
+/// Limits of a parser.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// The most bytes of an item, with its key and memcached's header of about 60 bytes.
+    /// Maximum size of an item in bytes, with its key and memcached's header of about 60 bytes.
     pub item_bytes: u64,
-    /// The most bytes of a `get` with many keys.
+    /// Maximum length in bytes of a `get` with many keys.
     pub get_bytes: usize,
     /// Bytes that are kept free in front of each value.
     pub headroom: usize,
@@ -37,15 +38,15 @@ impl Limits {
     }
 }
 
-/// What a line has led to.
+/// Result of parsing a line.
 pub(super) enum Parsed {
     /// A command.
     Command(Command),
     /// A command whose value follows.
     Announced(Announced, usize),
-    /// A `get`, whose keys begin here in the line.
+    /// A `get`, with the offset of its first key in the line.
     Gets(Manner, usize),
-    /// A command, behind which so many bytes and the end of their line are to be skipped.
+    /// A command, after which this many bytes and their line end are skipped.
     Skip(Command, u64),
 }
 
@@ -64,7 +65,7 @@ impl Announced {
         }
     }
 
-    /// What a value that does not end with its line is answered with. Meta commands tell of it always.
+    /// Returns the answer to a value that does not end with a line end. Meta commands report it always.
     fn bad_chunk(&self) -> Reply {
         match self {
             Self::Store(store) if store.quiet => Reply::Nothing,
@@ -73,18 +74,18 @@ impl Announced {
     }
 }
 
-/// The memory that the command needs of which some bytes have come.
+/// The memory that an incomplete command needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// No more than a short line.
     Little,
-    /// So many bytes, for a line with keys.
+    /// The bytes of a line with keys.
     Line(usize),
-    /// So many bytes, for a value.
+    /// The bytes of a value.
     Value(usize),
 }
 
-/// Where in its input a parser is.
+/// A parser's state.
 #[derive(Debug, Default)]
 enum State {
     #[default]
@@ -92,11 +93,11 @@ enum State {
     Value {
         announced: Announced,
         data: Data,
-        /// Bytes that are still to come, with the end of the line.
+        /// Bytes that have not arrived, with the line end.
         missing: usize,
     },
     Skip(u64),
-    /// Keys of a `get` that were not handed out.
+    /// Keys of a `get` that were not returned yet.
     Keys(GetLine),
 }
 
@@ -105,9 +106,9 @@ enum State {
 pub struct Parser {
     limits: Limits,
     state: State,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end has not arrived.
     line: PendingLine,
-    /// What a line has led to besides the command that was handed out.
+    /// A further command of the same line, which is returned next.
     next: Option<Command>,
 }
 
@@ -118,8 +119,9 @@ impl Parser {
         Self { limits, state: State::Line, line: PendingLine::default(), next: None }
     }
 
-    /// Takes bytes from the front of `input` until there is a command. A `get` has at most `keys_max` keys, and at least one: the
-    /// others come with the next commands ([`Get::ends`](super::Get::ends)). `None`: more bytes are needed, and all were taken.
+    /// Takes bytes from the front of `input` until a command is complete. A `get` has at most `keys_max` keys, and at
+    /// least one: the others follow in the next commands ([`Get::ends`](super::Get::ends)). Returns `None` if more
+    /// bytes are needed; then all bytes were taken.
     pub fn take(&mut self, input: &mut &[u8], keys_max: usize) -> Option<Command> {
         if let Some(command) = self.next.take() {
             return Some(command);
@@ -151,20 +153,20 @@ impl Parser {
         }
     }
 
-    /// Drops the keys of the present `get` that were not handed out.
+    /// Drops the keys of the present `get` that were not returned.
     pub fn drop_rest_of_get(&mut self) {
         if matches!(self.state, State::Keys(_)) {
             self.state = State::Line;
         }
     }
 
-    /// Whether there is a command that needs no more bytes.
+    /// Whether a command needs no more bytes.
     #[must_use]
     pub fn has_command(&self) -> bool {
         self.next.is_some() || matches!(self.state, State::Keys(_))
     }
 
-    /// Bytes of the present command that have come.
+    /// Number of bytes of the present command that have arrived.
     #[must_use]
     pub fn taken(&self) -> usize {
         match &self.state {
@@ -173,7 +175,7 @@ impl Parser {
         }
     }
 
-    /// What the present command needs.
+    /// Returns the memory that the present command needs.
     #[must_use]
     pub fn need(&self) -> Need {
         match &self.state {
@@ -205,7 +207,7 @@ impl Parser {
         Some(Command::Request(announced.with(data)))
     }
 
-    /// Takes a line. `None`: its end has not come. `Some(None)`: a value follows.
+    /// Takes a line. `None`: its end has not arrived. `Some(None)`: a value follows.
     fn take_line(&mut self, input: &mut &[u8], keys_max: usize) -> Option<Option<Command>> {
         let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
             self.line.push(input, self.limits.get_bytes);
@@ -254,7 +256,8 @@ impl Parser {
     }
 }
 
-/// A value that is too large: what is there under the key is out of date.
+/// Returns the answer to a value that is too large, and a request to discard the key if its existing value is out of
+/// date.
 pub(super) fn too_large(
     key: Key,
     value_bytes: u64,

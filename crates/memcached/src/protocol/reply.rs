@@ -1,4 +1,4 @@
-//! What came of commands, as bytes.
+//! Results of commands, and their encoding as bytes.
 
 use super::command::Key;
 use super::dump::{Described, DumpForm};
@@ -7,7 +7,7 @@ use super::meta::{Common, Echo};
 use std::borrow::Cow;
 use std::io::Write;
 
-/// An item that is handed out.
+/// An item in an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Returned {
     /// The client's flags.
@@ -16,7 +16,7 @@ pub struct Returned {
     pub cas: u64,
     /// Bytes with the value in them.
     pub bytes: Vec<u8>,
-    /// Where in the bytes the value is.
+    /// Range of the value in `bytes`.
     pub value: std::ops::Range<usize>,
 }
 
@@ -28,64 +28,64 @@ impl Returned {
     }
 }
 
-/// What the answer to a meta command says.
+/// Contents of the answer to a meta command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaReply {
-    /// `HD`, `EN`, `NF` and so on. With a value it is `VA`.
+    /// `HD`, `EN`, `NF` and other codes. With a value it is `VA`.
     pub code: &'static str,
     /// The key.
     pub key: Box<[u8]>,
-    /// How the key is shown.
+    /// Spelling of the key.
     pub spelling: Spelling,
-    /// What is shown.
+    /// The requested items of the answer.
     pub echoes: Vec<Echo>,
-    /// What there is to show. `None`: no item, so only the key and the opaque word.
+    /// The properties of the item. `None`: there is no item, so only the key and the opaque word are shown.
     pub item: Option<Shown>,
     /// The value.
     pub value: Option<Vec<u8>>,
 }
 
-/// What there is to show of an item.
+/// Properties of an item that an answer can show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shown {
     /// Bytes of the value.
     pub size: u64,
-    /// Seconds that it has left. `None`: it stays.
+    /// Seconds until the item expires. `None`: it does not expire.
     pub left: Option<u32>,
     /// The unique number.
     pub cas: u64,
     /// The client's flags.
     pub flags: u32,
-    /// Seconds since it was last asked for.
+    /// Seconds since the item was last read.
     pub idle: u32,
-    /// It was asked for before.
+    /// The item was read before.
     pub hit: bool,
-    /// Others have been told to make the item anew.
+    /// Another client was chosen to store the item anew.
     pub others: bool,
-    /// The item is out of date.
+    /// The item is stale.
     pub stale: bool,
-    /// This client is told to make the item anew.
+    /// This client is chosen to store the item anew.
     pub won: bool,
 }
 
-/// What `me` tells of an item.
+/// Contents of the answer to `me`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Debugged {
     /// The key.
     pub key: Key,
-    /// How the key is shown.
+    /// Spelling of the key.
     pub spelling: Spelling,
-    /// Seconds that the item has left. `None`: it stays.
+    /// Seconds until the item expires. `None`: it does not expire.
     pub left: Option<u32>,
-    /// Seconds since it was last asked for.
+    /// Seconds since the item was last read.
     pub idle: u32,
     /// The unique number.
     pub cas: u64,
-    /// It was asked for before.
+    /// The item was read before.
     pub hit: bool,
     /// The number of its class.
     pub class: usize,
-    /// Bytes that it takes.
+    /// Bytes that the item takes.
     pub takes: u64,
 }
 
@@ -99,33 +99,33 @@ impl Debugged {
     }
 }
 
-/// What a client is answered.
+/// Answer to a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// Nothing: the client wants no answer.
+    /// No answer: the client wants none.
     Nothing,
     /// A line.
     Text(&'static str),
-    /// A line that tells a failure of the server.
+    /// A line that reports a failure of the server.
     Failed(String),
     /// A number.
     Number(u64),
-    /// The items of a `get` that are there.
+    /// The existing items of a `get`.
     Values {
-        /// The items, in the order in which they were asked for.
+        /// The items, in the order of the request.
         items: Vec<(Box<[u8]>, Returned)>,
-        /// The unique numbers are shown too.
+        /// The answer includes the unique numbers.
         with_cas: bool,
         /// The answer ends with these.
         ends: bool,
     },
-    /// What there is to know of an item.
+    /// The description of an item.
     Debug(Box<Debugged>),
     /// Items of a dump.
     Dump {
         /// The items.
         items: Vec<Described>,
-        /// What of them.
+        /// Form of the descriptions.
         form: DumpForm,
         /// The answer ends with these.
         ends: bool,
@@ -144,7 +144,7 @@ impl Reply {
             Self::Text(text) => line(out, text.as_bytes()),
             Self::Failed(text) => {
                 out.extend_from_slice(b"SERVER_ERROR ");
-                // A reason may have been written for several lines.
+                // A reason may have several lines.
                 line(out, text.replace(char::is_control, " ").as_bytes());
             }
             Self::Number(number) => {
@@ -161,7 +161,7 @@ impl Reply {
             }
             Self::Statistics(rows) => {
                 for (name, value) in rows {
-                    // A vector takes all that is written to it.
+                    // A write to a vector cannot fail.
                     let _ = write!(out, "STAT {name} {value}\r\n");
                 }
                 line(out, b"END");
@@ -179,7 +179,7 @@ impl Reply {
         }
     }
 
-    /// The usual answer, which a client may not want to have.
+    /// Returns the answer, or nothing if the client wants no usual answer.
     #[must_use]
     pub fn unless(self, quiet: bool) -> Self {
         if quiet { Self::Nothing } else { self }
@@ -226,7 +226,7 @@ fn decimal(out: &mut Vec<u8>, mut number: u64) {
 }
 
 impl MetaReply {
-    /// An answer with a code, and with what does not need an item.
+    /// Creates an answer with a code, and without the items that need an item of the cache.
     #[must_use]
     pub fn bare(code: &'static str, key: &[u8], common: &Common) -> Self {
         let Common { echoes, spelling, .. } = common.clone();

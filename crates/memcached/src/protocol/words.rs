@@ -7,7 +7,7 @@ pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
 }
 
-/// Where the first words of a line end.
+/// Returns the offset behind the first `count` words of a line.
 pub fn end_of_words(line: &[u8], count: usize) -> usize {
     let mut at = 0;
     for _ in 0..count {
@@ -49,14 +49,14 @@ pub fn expiry(word: &[u8]) -> Option<Expiry> {
     Some(Expiry(i32::from_le_bytes([a, b, c, d]).into()))
 }
 
-/// A number as the functions of the `strtol` family read it: white space, a sign, digits. White space ends it.
+/// A number in the format of the `strtol` functions: white space, a sign, digits. White space ends it.
 struct Number {
     negative: bool,
     magnitude: u64,
 }
 
 impl Number {
-    /// `None`: the word is no number, or the number has more than 64 bits.
+    /// Parses a word. Returns `None` if it is not a number, or the number has more than 64 bits.
     fn parse(word: &[u8]) -> Option<Self> {
         let begin = word.iter().position(|byte| !is_space(*byte))?;
         let (negative, rest) = match word[begin] {
@@ -74,12 +74,12 @@ impl Number {
     }
 }
 
-/// What `isspace` takes for white space. A vertical tab is, which Rust does not count.
+/// Whether `isspace` regards a byte as white space. This includes the vertical tab, which Rust does not count.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// Bytes of a value.
+/// Parses the length of a value in bytes.
 pub fn length(word: &[u8]) -> Option<usize> {
     // Memcached counts the end of the line too, in 32 bits.
     let most = i64::from(i32::MAX) - 2;

@@ -1,4 +1,4 @@
-//! Accepting connections, and dealing them to the threads that serve.
+//! Acceptance of connections, and their distribution to the threads that serve.
 
 use super::Common;
 use super::listener::Listener;
@@ -11,9 +11,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What a client is told for which there is no place, as by memcached.
+/// Answer to a client beyond the limit of connections, as from memcached.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
-/// How long nothing is accepted where the operating system has no descriptor left.
+/// Time without accepting after the operating system had no descriptor left.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 pub struct Acceptor {
@@ -36,7 +36,7 @@ impl Acceptor {
         Arc::clone(&self.wake)
     }
 
-    /// Accepts until the gateway stops.
+    /// Accepts connections until the gateway stops.
     pub fn run(&self, workers: &[Door]) {
         let mut turn = 0;
         while !self.common.is_stopping() {
@@ -68,7 +68,7 @@ impl Acceptor {
             if let Some(stream) = self.admit(stream) {
                 let handed = workers.iter().try_fold(stream, |stream, _| {
                     *turn += 1;
-                    // `Err` ends the search: a worker has it.
+                    // `Err` ends the search: a worker has the connection.
                     workers[*turn % workers.len()].hand(stream).map_or_else(Ok, Err)
                 });
                 if handed.is_ok() {
@@ -79,7 +79,7 @@ impl Acceptor {
         }
     }
 
-    /// Counts a connection in, or tells the client that there is no place.
+    /// Counts a connection, or answers that the gateway has too many.
     fn admit(&self, stream: Stream) -> Option<Stream> {
         let counters = &self.common.shared.counters;
         if counters.connections.get() >= self.common.options.connections_max {
@@ -94,9 +94,9 @@ impl Acceptor {
     }
 }
 
-/// Whether the client has gone before it was accepted.
+/// Whether the client has closed its connection before it was accepted.
 fn is_of_the_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, InvalidInput, NotConnected};
-    // The last ones come of options of a connection that is broken already.
+    // The last kinds result from setting options of a broken connection.
     matches!(error.kind(), ConnectionAborted | Interrupted | ConnectionReset | NotConnected | InvalidInput)
 }

@@ -1,4 +1,4 @@
-//! The connections of one thread: what they have sent is taken into rounds, and the answers go out.
+//! The connections of one thread: their commands are collected into rounds, and the answers are sent.
 
 use super::connection::Waits;
 use super::grants::{Grant, Grants};
@@ -19,29 +19,29 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Connections that the operating system names at a time.
+/// Maximum number of connections that the operating system reports at a time.
 const EVENTS_MAX: usize = 256;
-/// Keys and commands of one connection in a round, as memcached's `reqs_per_event`.
+/// Maximum number of keys and commands of one connection in a round, like memcached's `reqs_per_event`.
 pub const COMMANDS_MAX: usize = 20;
-/// Bytes that are read of a connection at a time.
+/// Maximum number of bytes that are read from a connection at a time.
 const READ_BYTES: usize = 64 << 10;
-/// The most bytes of a `get` with many keys.
+/// Maximum length in bytes of a `get` with many keys.
 const GET_BYTES_MAX: usize = 1 << 20;
-/// Bytes that cost a connection as much as a key: they are read, looked at and copied.
+/// Bytes that cost a connection as much as a key: they are read, parsed and copied.
 const BYTES_PER_KEY: usize = 4 << 10;
-/// How often connections that say nothing are looked for.
+/// Interval between two searches for silent connections.
 const LOOKED_EVERY: Duration = Duration::from_secs(1);
-/// The number of the wake among the connections' numbers.
+/// The number of the wake-up descriptor among the connections' numbers.
 const WAKE: u64 = u64::MAX;
 
-/// How long to wait for clients.
+/// Time to wait for clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Patience {
-    /// Only those are heard that have sent something already.
+    /// No wait: only clients that have sent something already are served.
     None,
-    /// A second at the most.
+    /// At most a second.
     Second,
-    /// Until there is something.
+    /// Until a client sends something.
     Endless,
 }
 
@@ -52,7 +52,7 @@ pub struct Clients {
     streams: Receiver<Stream>,
     places: Vec<Option<Place>>,
     free: Vec<usize>,
-    /// Connections that have something: bytes, or commands that had to wait.
+    /// Connections with input: bytes, or commands that had to wait.
     turns: Turns,
     /// Memory for long commands.
     grants: Grants,
@@ -82,7 +82,8 @@ impl Clients {
         })
     }
 
-    /// Takes what clients ask for into a round. It may be nothing. Those come first who were given least.
+    /// Collects the commands of clients into a round, which may stay empty. The clients that were given least come
+    /// first.
     pub fn gather(&mut self, round: &mut Round, patience: Patience) {
         self.wait(patience);
         let now = Instant::now();
@@ -103,11 +104,11 @@ impl Clients {
         self.end_silent(now);
     }
 
-    /// Takes in what the operating system says of a connection.
+    /// Handles an event that the operating system reports of a connection.
     fn notice(&mut self, number: usize, flags: epoll::EventFlags) {
         let Some(Some(place)) = self.places.get_mut(number) else { return };
         place.notice(&self.epoll, flags);
-        // What was said is not to be said again.
+        // An event that was reported must not be reported again.
         let is_watched = place.watch(&self.epoll, number).is_ok();
         if place.in_round {
             return;
@@ -119,7 +120,7 @@ impl Clients {
         }
     }
 
-    /// Has a connection wait for its turn. One of which a round has commands does so when they are answered.
+    /// Queues a connection for its turn. Connections with commands in the current round are skipped until it completes.
     fn hear_next(&mut self, number: usize) {
         if let Some(Some(place)) = self.places.get(number)
             && !place.in_round
@@ -139,11 +140,11 @@ impl Clients {
             Patience::Endless if nobody_is_watched => None,
             Patience::Second | Patience::Endless => Some(&second),
         };
-        // An interrupted wait has seen nothing.
+        // An interrupted wait returns no events.
         let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout);
     }
 
-    /// Takes in the connections that were accepted.
+    /// Adds the connections that were accepted.
     fn welcome(&mut self, now: Instant) {
         self.wake.clear();
         while let Ok(stream) = self.streams.try_recv() {
@@ -166,7 +167,7 @@ impl Clients {
         }
     }
 
-    /// Reads from a connection, and takes its commands. Returns what that has cost, in keys.
+    /// Reads from a connection, and takes its commands. Returns the cost of that, in keys.
     fn hear(&mut self, number: usize, round: &mut Round, now: Instant) -> usize {
         let most = if self.is_much() { 1 } else { COMMANDS_MAX };
         if !self.has_memory(number, now) {
@@ -192,11 +193,12 @@ impl Clients {
         if taken == Taken::Enough && connection.has_work() {
             counters.yields.add();
         }
-        // A turn is not for nothing, whatever came of it.
+        // A turn always has a cost, whatever its result is.
         keys.max(1) + bytes / BYTES_PER_KEY
     }
 
-    /// Whether a connection has the memory that its command needs. Otherwise it waits for that, and is not read.
+    /// Whether a connection has the memory that its command needs. Otherwise the connection waits for memory, and is
+    /// not read.
     fn has_memory(&mut self, number: usize, now: Instant) -> bool {
         let Some(Some(place)) = self.places.get_mut(number) else { return false };
         let counter = &self.common.shared.counters.request_bytes;
@@ -210,12 +212,12 @@ impl Clients {
         if place.watch(&self.epoll, number).is_err() {
             self.end(number);
         }
-        // What the connection had for a command before may be enough for another one.
+        // The connection's memory for a former command may be enough for another connection.
         self.wake_waiting();
         false
     }
 
-    /// Sends the answers of a round, which begins anew.
+    /// Sends the answers of a round, and starts it anew.
     pub fn answer(&mut self, round: &mut Round) {
         let connections = round.connections().to_vec();
         round.end(|number, reply, has_failed| {
@@ -231,7 +233,7 @@ impl Clients {
         }
     }
 
-    /// Sends a connection's answers, and finds out what it waits for.
+    /// Sends a connection's answers, and determines what it waits for.
     fn settle(&mut self, number: usize, now: Instant) {
         let Some(place) = self.places[number].as_mut() else { return };
         place.in_round = false;
@@ -249,7 +251,7 @@ impl Clients {
         }
     }
 
-    /// Takes memory back from a command that needs it no more, and lets those go on that find some now.
+    /// Takes memory back from a command that no longer needs it, and wakes connections that find enough memory now.
     fn take_back(&mut self, grant: Grant) {
         self.common.shared.counters.request_bytes.subtract_many(grant.bytes());
         self.grants.take_back(grant);
@@ -266,13 +268,13 @@ impl Clients {
         }
     }
 
-    /// Whether more answers wait than may.
+    /// Whether the answers that wait exceed their limit.
     fn is_much(&self) -> bool {
         self.common.shared.counters.answer_bytes.get() > self.common.options.answer_bytes_max
     }
 
-    /// Ends connections that say nothing, and those that stand in the way of others: they take nothing while too much waits, or
-    /// send nothing of a long command while others wait for its memory.
+    /// Ends silent connections, and those that block others: connections that read no answers while too many wait, or
+    /// that send nothing of a long command while others wait for its memory.
     fn end_silent(&mut self, now: Instant) {
         if now.duration_since(self.looked) < LOOKED_EVERY {
             return;
@@ -308,7 +310,7 @@ impl Clients {
 
     fn end(&mut self, number: usize) {
         let Some(mut place) = self.places[number].take() else { return };
-        // Its descriptor is closed, so the operating system watches it no more.
+        // Its descriptor is closed, so the operating system no longer watches it.
         self.common.shared.counters.connections.subtract();
         place.leave(&self.common);
         self.turns.remove(place.peer(), number);

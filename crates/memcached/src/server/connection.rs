@@ -1,4 +1,4 @@
-//! One client's connection: what has come and is not taken yet, and what is to go out.
+//! One client's connection: bytes that have arrived and are not parsed yet, and bytes to send.
 
 use super::dump::Dump;
 use super::stream::Stream;
@@ -6,43 +6,45 @@ use crate::protocol::{Command, Limits, Need, Parser, Reply, Request};
 use std::io;
 use std::time::Instant;
 
-/// Bytes that wait for a client beyond which nothing more of its commands is carried out.
+/// Number of unsent bytes above which no further command of a client is carried out.
 const OUT_BYTES_MAX: usize = 256 << 10;
-/// Bytes that were sent are let go when there are so many of them, and as many as those that were not.
+/// Compacts the buffer once the bytes already sent exceed this limit and the bytes not yet sent.
 const SENT_BYTES_KEPT: usize = 256 << 10;
-/// A buffer that has been larger than this is not kept.
+/// Capacity above which a buffer is not kept.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
-/// Keys that are looked up for a client that sends nothing more, before it takes the first byte of their answer. A client that has
-/// gone looks the same as one that waits for its last answers, until an answer is sent.
+/// Maximum number of keys that are looked up for a client that sends nothing more, before it reads the first byte of
+/// their answer. Until an answer is sent, a client that has left looks the same as one that waits for its last answers.
 const UNSEEN_KEYS_MAX: usize = 1024;
-/// Changes with an answer that are carried out for a client that has gone. It may have sent a few and gone at once. One that has sent
-/// many would have learnt of the first ones before the last ones came to be.
+/// Maximum number of changes with an answer that are carried out for a client that has left. The client may have sent a
+/// few and left at once. A client that has sent many would have received the answers to the first ones before it sent
+/// the last ones.
 const UNSEEN_CHANGES_MAX: usize = 64;
-/// What shows the binary protocol, by its first byte.
+/// First byte of the binary protocol.
 const BINARY: u8 = 0x80;
 
-/// What a connection waits for.
+/// Event that a connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waits {
-    /// For bytes of the client.
+    /// The client sends bytes.
     ToRead,
-    /// For the client to take what is there.
+    /// The client reads the pending answers.
     ToWrite,
 }
 
-/// What is known of the client at the other end.
+/// State of the client at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Client {
-    /// It may send more.
+    /// The client may send more.
     Present,
-    /// It sends nothing more, and may read. So many keys were looked up for it since it last took something.
+    /// The client sends nothing more, and may read. `unseen_keys` keys were looked up for it since it last read
+    /// something.
     Silent { unseen_keys: usize },
-    /// Nobody reads an answer. Changes without an answer are carried out all the same: a client that wants none sends them and goes.
-    /// So many changes with one were carried out.
+    /// No client reads an answer. Changes without an answer are carried out all the same: a client that wants no answer
+    /// sends them and leaves. `unseen_changes` changes with an answer were carried out.
     Gone { unseen_changes: usize },
 }
 
-/// A client that has just gone.
+/// A client that has just left.
 const GONE: Client = Client::Gone { unseen_changes: 0 };
 
 /// See the module's documentation.
@@ -50,23 +52,23 @@ const GONE: Client = Client::Gone { unseen_changes: 0 };
 pub struct Connection {
     stream: Stream,
     parser: Parser,
-    /// What has come. Up to `taken` it has gone to the parser.
+    /// Bytes that have arrived. The parser has those before `taken`.
     input: Vec<u8>,
     taken: usize,
-    /// What is to go out. Up to `sent` it has.
+    /// Bytes of answers. Those before `sent` were sent.
     out: Vec<u8>,
     sent: usize,
     /// A command that has to wait for the next round.
     held: Option<Command>,
-    /// A dump that goes on.
+    /// A dump in progress.
     dump: Option<Dump>,
     begun: bool,
-    /// The client has sent its last byte, or was refused: the connection ends when all is said.
+    /// The client has sent its last byte, or was rejected: the connection ends when all answers are sent.
     ending: bool,
     client: Client,
-    /// When the client last sent something.
+    /// Time at which the client last sent something.
     pub heard: Instant,
-    /// When it last took something of its answers.
+    /// Time at which the client last read something of its answers.
     pub took: Instant,
 }
 
@@ -93,7 +95,7 @@ impl Connection {
         &self.stream
     }
 
-    /// Reads once, if all that has come was taken. Returns how many bytes there were.
+    /// Reads once, if all bytes that have arrived were taken. Returns the number of bytes read.
     ///
     /// # Errors
     /// The connection is broken.
@@ -119,7 +121,8 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// The next command, with `keys_max` keys at most. `None`: there is none yet, or the client has to take its answers first.
+    /// Returns the next command, with `keys_max` keys at most. `None`: there is none yet, or the client has to read its
+    /// answers first.
     pub fn next(&mut self, keys_max: usize) -> Option<Command> {
         if self.unsent() > OUT_BYTES_MAX {
             return None;
@@ -132,7 +135,7 @@ impl Connection {
         Some(command)
     }
 
-    /// Begins a dump. Its parts come before all other commands.
+    /// Begins a dump. Its parts precede all other commands.
     pub fn begin_dump(&mut self, dump: Dump) {
         self.dump = Some(dump);
     }
@@ -156,7 +159,7 @@ impl Connection {
         command
     }
 
-    /// Whether a command need not be carried out, because nobody reads its answer.
+    /// Whether a command need not be carried out, because no client reads its answer.
     fn is_in_vain(&mut self, command: &Command) -> bool {
         match command {
             Command::Request(request) if request.only_reads() => {
@@ -185,14 +188,14 @@ impl Connection {
         *unseen_changes > UNSEEN_CHANGES_MAX
     }
 
-    /// The client sends nothing more.
+    /// Records that the client sends nothing more.
     pub fn falls_silent(&mut self) {
         if self.client == Client::Present {
             self.client = Client::Silent { unseen_keys: 0 };
         }
     }
 
-    /// The client reads no answer any more.
+    /// Records that the client reads no answer any more.
     pub fn leaves(&mut self) {
         if !self.is_client_gone() {
             self.client = GONE;
@@ -205,7 +208,7 @@ impl Connection {
         self.client == Client::Present
     }
 
-    /// Whether nobody reads an answer any more.
+    /// Whether no client reads an answer any more.
     pub fn is_client_gone(&self) -> bool {
         matches!(self.client, Client::Gone { .. })
     }
@@ -215,7 +218,7 @@ impl Connection {
         self.held = Some(command);
     }
 
-    /// Drops the rest of a `get` or a dump of which a part has failed: its answer has ended.
+    /// Drops the rest of a `get` or a dump after a part of it has failed: its answer has ended.
     pub fn drop_rest_of_get(&mut self) {
         self.dump = None;
         if matches!(self.held, Some(Command::Request(Request::Get(_) | Request::Describe(_)))) {
@@ -224,7 +227,7 @@ impl Connection {
         self.parser.drop_rest_of_get();
     }
 
-    /// Nothing more is taken from the client.
+    /// Stops taking commands from the client.
     pub fn end(&mut self) {
         self.ending = true;
         self.held = None;
@@ -236,7 +239,7 @@ impl Connection {
         reply.encode(&mut self.out);
     }
 
-    /// Sends what the client takes. Returns how many bytes.
+    /// Sends as many bytes as the client accepts. Returns their number.
     ///
     /// # Errors
     /// The connection is broken.
@@ -271,27 +274,27 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Bytes of answers that the client has not taken.
+    /// Bytes of answers that were not sent.
     fn unsent(&self) -> usize {
         self.out.len() - self.sent
     }
 
-    /// Bytes of answers that are kept: those that were not taken, and some that were.
+    /// Bytes of answers that are kept: those that were not sent, and some that were.
     pub fn kept(&self) -> usize {
         self.out.len()
     }
 
-    /// What the present command needs.
+    /// Returns the memory that the present command needs.
     pub fn need(&self) -> Need {
         self.parser.need()
     }
 
-    /// Bytes of the present command that have come.
+    /// Number of bytes of the present command that have arrived.
     pub fn taken(&self) -> u64 {
         self.parser.taken() as u64
     }
 
-    /// What the connection waits for.
+    /// Returns the event that the connection waits for.
     pub fn waits(&self) -> Waits {
         if self.out.is_empty() { Waits::ToRead } else { Waits::ToWrite }
     }
@@ -301,7 +304,7 @@ impl Connection {
         self.held.is_some() || self.dump.is_some() || !self.input.is_empty() || self.parser.has_command()
     }
 
-    /// Whether the connection is over.
+    /// Whether the connection has ended.
     pub fn is_over(&self) -> bool {
         self.ending && !self.has_work() && self.waits() == Waits::ToRead
     }

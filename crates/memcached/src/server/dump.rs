@@ -1,29 +1,29 @@
-//! What `lru_crawler` shows: all items that the gateway knows, a part of them at a time.
+//! Dumps of `lru_crawler`: all items that the gateway knows, a part of them at a time.
 
 use crate::cache::Shared;
 use crate::protocol::{Describe, DumpForm, Key};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A dump that goes on. There is one at a time: it holds the keys of a part of the items.
+/// A dump in progress. There is one at a time: it holds the keys of a part of the items.
 #[derive(Debug)]
 pub struct Dump {
     shared: Arc<Shared>,
     form: DumpForm,
-    /// Keys that come next.
+    /// Keys of the present part that were not returned yet.
     keys: Vec<Key>,
-    /// The part whose keys come after them.
+    /// Number of the part that follows.
     part: usize,
 }
 
 impl Dump {
-    /// `None`: another one goes on.
+    /// Begins a dump. Returns `None` if another one is in progress.
     pub fn begin(shared: &Arc<Shared>, form: DumpForm) -> Option<Self> {
         let others = shared.dumps.swap(true, Ordering::AcqRel);
         (!others).then(|| Self { shared: Arc::clone(shared), form, keys: Vec::new(), part: 0 })
     }
 
-    /// The next items, `most` at most. It may be none. The last ones say so ([`Describe::ends`]).
+    /// Returns the next items, `most` at most. There may be none. The last ones are marked ([`Describe::ends`]).
     pub fn next(&mut self, most: usize) -> Describe {
         if self.keys.is_empty()
             && let Some(keys) = self.shared.age.keys_of_part(self.part)

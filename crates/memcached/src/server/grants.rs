@@ -1,16 +1,17 @@
-//! Memory for commands that come in many pieces: long lines of keys, and large values. All clients of a thread together get so
-//! much and no more. Whoever finds none waits, and is not read meanwhile; those that have some can always go on.
+//! Memory for commands that arrive in many pieces: long lines of keys, and large values. All clients of a thread
+//! together get a limited amount. A client that finds none waits, and is not read meanwhile. Clients that have memory
+//! can always continue.
 
 use crate::protocol::Need;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Commands that need no more than this need no grant: each connection has as much anyway, to read into.
+/// Size in bytes up to which a command needs no grant: each connection has this much anyway, to read into.
 const FREE_BYTES: usize = 128 << 10;
-/// A client that sends fewer bytes a second of a command for which it has a grant stands in the way of others.
+/// Minimum rate in bytes per second. A client that sends its command more slowly, while it has a grant, blocks others.
 const PACE: u64 = 64 << 10;
 
-/// What a grant is for. Each kind has memory of its own: long lines take their time, and values do not wait for that.
+/// Kind of a grant. Each kind has memory of its own: long lines take their time, and values do not wait for that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Line,
@@ -31,7 +32,7 @@ impl Grant {
         self.bytes
     }
 
-    /// Whether a client has sent less than it had time for. `got`: bytes of its command that have come.
+    /// Whether a client sends too slowly. `got`: bytes of its command that have arrived.
     pub fn is_late(&self, got: u64, grace: Duration, now: Instant) -> bool {
         let time = now.duration_since(self.since);
         time >= grace && got < PACE.saturating_mul(time.as_secs())
@@ -42,7 +43,7 @@ impl Grant {
 struct Pool {
     most: u64,
     granted: u64,
-    /// Those that wait and what each needs, the one that has waited longest first.
+    /// The waiting connections and the bytes that each needs. The first one has waited longest.
     waiting: VecDeque<(usize, u64)>,
 }
 
@@ -53,14 +54,14 @@ pub struct Grants {
 }
 
 impl Pool {
-    /// A command larger than all of the memory is alone with it.
+    /// Whether the memory is enough. A command larger than the whole memory is admitted if no other has any.
     fn has(&self, bytes: u64) -> bool {
         self.granted == 0 || self.granted + bytes <= self.most
     }
 }
 
 impl Grants {
-    /// `bytes`: for both kinds together.
+    /// Divides `bytes` between both kinds.
     pub fn new(bytes: u64) -> Self {
         let pool = || Pool { most: bytes / 2, granted: 0, waiting: VecDeque::new() };
         Self { lines: pool(), values: pool() }
@@ -73,10 +74,10 @@ impl Grants {
         }
     }
 
-    /// Grants a connection what its command needs. Otherwise it waits, and this is to be called again when it is named by
-    /// [`take_back`](Self::take_back) or [`next`](Self::next).
+    /// Grants a connection the memory that its command needs. Otherwise the connection waits, and the caller calls this
+    /// again once [`next`](Self::next) names it.
     ///
-    /// Returns whether it has what it needs.
+    /// Returns whether the connection has the memory that it needs.
     pub fn ask(&mut self, connection: usize, grant: &mut Option<Grant>, need: Need, now: Instant) -> bool {
         let (kind, bytes) = match need {
             Need::Line(bytes) if bytes > FREE_BYTES => (Kind::Line, bytes as u64),
@@ -86,7 +87,7 @@ impl Grants {
         if grant.as_ref().is_some_and(|grant| grant.kind == kind && grant.bytes >= bytes) {
             return true;
         }
-        // That was for a command before: a client that holds it and waits would wait for itself.
+        // The grant was for a former command: a client that keeps it and waits would wait for itself.
         if let Some(before) = grant.take() {
             self.take_back(before);
         }
@@ -104,25 +105,25 @@ impl Grants {
         true
     }
 
-    /// Takes a grant back that its command needs no more.
+    /// Takes back a grant that its command no longer needs.
     pub fn take_back(&mut self, grant: Grant) {
         self.pool(grant.kind).granted -= grant.bytes;
     }
 
-    /// A connection that waits, has ended.
+    /// Removes a waiting connection that has ended.
     pub fn remove(&mut self, connection: usize) {
         for pool in [&mut self.lines, &mut self.values] {
             pool.waiting.retain(|(other, _)| *other != connection);
         }
     }
 
-    /// The connections that wait and find memory now.
+    /// Returns the connections that wait and would find memory now.
     pub fn next(&self) -> impl Iterator<Item = usize> {
         let first = |pool: &Pool| pool.waiting.front().copied().filter(|(_, bytes)| pool.has(*bytes));
         [first(&self.lines), first(&self.values)].into_iter().flatten().map(|(connection, _)| connection)
     }
 
-    /// Whether somebody waits for the kind of memory that a grant is of.
+    /// Whether a connection waits for memory of the grant's kind.
     pub fn is_wanted(&self, grant: &Grant) -> bool {
         match grant.kind {
             Kind::Line => !self.lines.waiting.is_empty(),
@@ -130,7 +131,7 @@ impl Grants {
         }
     }
 
-    /// Whether somebody waits.
+    /// Whether a connection waits.
     pub fn is_any_wanted(&self) -> bool {
         !self.lines.waiting.is_empty() || !self.values.waiting.is_empty()
     }

@@ -6,17 +6,17 @@ use crate::protocol::{Expiry, Get, Reply, Request};
 
 /// Requests that are carried out one after another, each with the place of its answer in its round.
 pub enum Job {
-    /// Looks at keys, all at once.
+    /// Reads of keys, all at once.
     Gets(Vec<(usize, Get)>),
     One(usize, Request),
     /// Requests about one key.
     Several(Vec<(usize, Request)>),
     Flush(usize, Expiry),
-    /// A request that was too much beside others.
+    /// A request that was too much at once with others.
     Alone(usize, Request),
 }
 
-/// The place of an answer, the request if it may be tried again, and what has come of it.
+/// The place of an answer, the request if it may be tried again, and its result.
 pub type Done = (usize, Option<Request>, Result<Reply, StoreError>);
 
 /// Carries a job out.
@@ -48,7 +48,7 @@ pub async fn perform(cache: &Cache<TableStore>, job: Job, now: Now) -> Vec<Done>
                 Ok(replies) => {
                     gets.into_iter().zip(replies).map(|((at, _), reply)| (at, None, Ok(reply))).collect()
                 }
-                // One by one: so one that fails leaves the others alone.
+                // One by one, so that one that fails does not affect the others.
                 Err(_) => {
                     let mut done = Vec::with_capacity(gets.len());
                     for (at, get) in gets {

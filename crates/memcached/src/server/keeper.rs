@@ -1,5 +1,5 @@
-//! What keeps the table in order: it learns which keys are there, removes items whose time has come, and frees what dead
-//! gateways have left. While no client asks for anything, it does so ever less often, and nothing in between.
+//! The thread that keeps the table in order: it learns which keys exist, removes expired items, and frees memory that
+//! dead gateways have left. While no client sends commands, it does so more and more rarely, and nothing in between.
 
 use super::table::{TableStore, options, takes};
 use super::wake::Wake;
@@ -16,20 +16,20 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// How often the keeper frees what dead clients have left.
+/// Interval in which the keeper frees memory that dead clients have left.
 const SWEPT_EVERY: Duration = Duration::from_secs(60);
-/// How often it learns which keys are in the table, at the most, where there is no room for an item.
+/// Minimum interval between two scans of the table's keys, while an item finds no room.
 const LEARNT_EVERY: Duration = Duration::from_secs(1);
-/// How often it learns that where there is room: items of other gateways have expired meanwhile.
+/// Interval between two scans of the table's keys while there is room: items of other gateways have expired meanwhile.
 const LEARNT_WITHIN: Duration = Duration::from_secs(600);
-/// How rarely a gateway without clients' commands does these things: the time doubles up to this.
+/// Maximum interval of these tasks in a gateway without clients' commands. The interval doubles up to this.
 const IDLE_PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How often the keeper looks whether something is to be done. It touches nothing of the node for that.
+/// Interval in which the keeper checks for work. The check does not access the node.
 const RESTS_FOR: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// How often it looks whether the gateway stops.
+/// Interval in which the keeper checks whether the gateway stops.
 const LOOKED_EVERY: Lifetime = Lifetime::millis(20);
 
-/// When something is done again that is of use only while clients ask for things.
+/// Schedule of a task that is useful only while clients send commands.
 struct Schedule {
     every: Duration,
     pause: Duration,
@@ -41,7 +41,7 @@ impl Schedule {
         Self { every, pause: every, done: Instant::now() }
     }
 
-    /// Whether the time has come. `is_active`: clients have asked for something since the last look.
+    /// Whether the task is due. `is_active`: clients have sent commands since the last check.
     fn is_due(&mut self, is_active: bool) -> bool {
         if is_active {
             self.pause = self.every;
@@ -49,7 +49,7 @@ impl Schedule {
         self.since() >= self.pause
     }
 
-    /// How long ago it was done.
+    /// Time since the task was last done.
     fn since(&self) -> Duration {
         self.done.elapsed()
     }
@@ -66,7 +66,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Opens or makes the table, says what came of it, and keeps the table until the gateway stops.
+    /// Opens or makes the table, reports the result, and keeps the table until the gateway stops.
     pub fn start(common: Arc<Common>, wake: Arc<Wake>, started: &Sender<Result<(), GatewayError>>) {
         settings::begin();
         let keeper = Self { common, wake };
@@ -90,7 +90,7 @@ impl Keeper {
         }
     }
 
-    /// Opens the table of a node that is back. `None`: the gateway stops.
+    /// Opens the table after the node was lost and is available again. Returns `None` if the gateway stops.
     fn reopen(&self) -> Option<Cache<TableStore>> {
         let mut told = String::new();
         while !self.common.is_stopping() {
@@ -109,19 +109,20 @@ impl Keeper {
 
     fn open(&self) -> Result<Cache<TableStore>, GatewayError> {
         let cache = open(&self.common)?;
-        // Before clients are served: what others have flushed is not theirs to see. Where this fails, the node is gone again.
+        // Before clients are served: they must not see items that other gateways have flushed. If this fails, the node
+        // is lost again.
         let _ = cache.store().pipeline.block_on(cache.begin(settings::now()));
         Ok(cache)
     }
 
-    /// Keeps the table until the node is gone or the gateway stops.
+    /// Keeps the table until the node is lost or the gateway stops.
     fn keep(&self, cache: Cache<TableStore>) {
         self.try_to_learn(&cache);
         let (mut sweeps, mut looks) = (Schedule::new(SWEPT_EVERY), Schedule::new(LEARNT_WITHIN));
         let shared = &self.common.shared;
         let mut served = shared.flush.read_at();
         while !self.common.is_stopping() && !cache.store().pipeline.look_for_node() {
-            // Every command reads it now and then.
+            // Every command updates this time now and then.
             let is_active = std::mem::replace(&mut served, shared.flush.read_at()) != served;
             if sweeps.is_due(is_active) {
                 if let Some(Err(error)) = self.unless_stopped(&cache, cache.store().table.sweep()) {
@@ -146,8 +147,8 @@ impl Keeper {
         }
     }
 
-    /// Learns which keys are in the table. Those whose time has come go before: perhaps no gateway knows them, and then nothing
-    /// would ever evict them.
+    /// Scans the table for its keys. Expired keys are removed first: perhaps no gateway knows them, and then none would
+    /// ever evict them.
     async fn learn(&self, cache: &Cache<TableStore>) -> Result<(), TableError> {
         let seconds = settings::now().seconds();
         let age = &self.common.shared.age;
@@ -157,12 +158,12 @@ impl Keeper {
             }
         };
         let table = &cache.store().table;
-        // A key that is stored again just now is found below.
+        // A key that is stored again at this moment is found below.
         table.remove_expired(|key| age.forget(key)).await?;
         table.for_each_length(note).await
     }
 
-    /// Carries something long out. `None`: the gateway stops.
+    /// Carries out a long operation. Returns `None` if the gateway stops.
     fn unless_stopped<T>(&self, cache: &Cache<TableStore>, long: impl Future<Output = T>) -> Option<T> {
         cache.store().pipeline.block_on_while(long, LOOKED_EVERY, async || !self.common.is_stopping())
     }
@@ -172,7 +173,7 @@ impl Keeper {
     }
 }
 
-/// A session of its own, with a handle on the gateway's table.
+/// Opens a session of its own, with a handle on the gateway's table.
 pub fn open(common: &Common) -> Result<Cache<TableStore>, GatewayError> {
     let pipeline = Rc::new(Pipeline::new((common.options.connect)()?));
     let Options { table, keep, item_bytes_max, .. } = common.options;
@@ -181,7 +182,7 @@ pub fn open(common: &Common) -> Result<Cache<TableStore>, GatewayError> {
     Ok(Cache::new(store, Arc::clone(&common.shared)))
 }
 
-/// Gives back what a handle keeps ready.
+/// Returns the memory that a handle keeps ready.
 pub fn close(cache: Cache<TableStore>) {
     let TableStore { pipeline, table, .. } = cache.into_store();
     // A node that does not answer would not answer this either: a sweep frees what is left.

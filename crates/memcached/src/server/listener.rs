@@ -1,4 +1,4 @@
-//! Where clients come: a TCP address, or a Unix socket.
+//! Listening socket for clients: a TCP address, or a Unix socket.
 
 use super::stream::{Peer, Stream};
 use crate::GatewayError;
@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-/// Where a gateway listens.
+/// Address at which a gateway listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Listen {
     /// `HOST:PORT`. With port 0 the kernel chooses one.
@@ -19,7 +19,7 @@ pub enum Listen {
     Unix {
         /// The path of its file. An existing socket on which no process listens is replaced; nothing else is.
         path: PathBuf,
-        /// Which users may open it.
+        /// Users that may open it.
         access: SocketAccess,
     },
 }
@@ -49,7 +49,7 @@ impl Listener {
         bound.map_err(|error| GatewayError::Listen { address: listen.to_string(), error })
     }
 
-    /// The address, where it is one of TCP.
+    /// Returns the address, if it is a TCP address.
     pub fn address(&self) -> Option<io::Result<SocketAddr>> {
         match self {
             Self::Tcp(listener) => Some(listener.local_addr()),
@@ -57,7 +57,7 @@ impl Listener {
         }
     }
 
-    /// Accepts a connection, whose reads and writes do not block.
+    /// Accepts a connection. Its reads and writes do not block.
     pub fn accept(&self) -> io::Result<Stream> {
         match self {
             Self::Tcp(listener) => {

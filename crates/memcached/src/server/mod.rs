@@ -40,35 +40,37 @@ use std::time::Duration;
 use wake::Wake;
 use worker::{Started, Worker};
 
-/// Opens a session with the node: once for each thread, and again when the node was gone.
+/// Opens a session with the node: once for each thread, and again after the node was lost.
 pub type Connector = Arc<dyn Fn() -> Result<Session, ConnectError> + Send + Sync>;
 
-/// What a gateway is like.
+/// Options of a gateway.
 #[derive(Clone)]
 pub struct Options {
-    /// Where it listens.
+    /// Addresses at which the gateway listens.
     pub listen: Vec<Listen>,
-    /// How many threads serve.
+    /// Number of threads that serve.
     pub threads: usize,
-    /// How many connections there may be.
+    /// Maximum number of connections.
     pub connections_max: u64,
-    /// The most bytes of an item, counted as memcached does: with its key and a header of about 60 bytes.
+    /// Maximum size of an item in bytes, counted as memcached does: with its key and a header of about 60 bytes.
     pub item_bytes_max: u64,
-    /// Bytes of answers that clients have not taken, beyond which one command of each client is carried out at a time.
+    /// Number of unsent bytes of answers above which only one command of each client is carried out at a time.
     pub answer_bytes_max: u64,
-    /// Bytes of commands that come in many pieces: half of them for long lines of keys, half for large values. A client for whose
-    /// command there are none left waits, and is not read meanwhile. A command that needs more than that is carried out alone.
+    /// Memory in bytes for commands that arrive in many pieces: half of it for long lines of keys, half for large
+    /// values. If none is left for a client's command, the client waits, and is not read meanwhile. A command that
+    /// needs more than its half is carried out alone.
     pub request_bytes_max: u64,
-    /// A connection that takes nothing of its answers for this long, while there are more than those, is ended. So is one that is
-    /// slow to send a long command for which it has memory, while others wait for that memory.
+    /// Time after which a connection is ended that reads none of its answers, while unsent answers exceed their limit.
+    /// A connection that is slow to send a long command for which it has memory is also ended, while others wait for
+    /// that memory.
     pub stalled_timeout: Duration,
-    /// A connection that says nothing for this long is ended.
+    /// Time after which a silent connection is ended.
     pub idle_timeout: Option<Duration>,
     /// The table's name in the tenant of the gateway.
     pub table: DirectoryName,
-    /// For how long the table stays when the tenant's last client has gone.
+    /// Time for which the table stays after the tenant's last client has left.
     pub keep: Keep,
-    /// How to reach the node.
+    /// Function that connects to the node.
     pub connect: Connector,
 }
 
@@ -84,7 +86,7 @@ impl fmt::Debug for Options {
 }
 
 impl Options {
-    /// Memcached's usual limits. `connect` reaches the node.
+    /// Creates options with memcached's usual limits. `connect` connects to the node.
     #[must_use]
     pub fn new(table: DirectoryName, connect: Connector) -> Self {
         Self {
@@ -103,7 +105,7 @@ impl Options {
     }
 }
 
-/// What all threads of a gateway have in common.
+/// State that all threads of a gateway share.
 #[derive(Debug)]
 struct Common {
     options: Options,
@@ -127,13 +129,13 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Reaches the node, opens or makes the table, and serves.
+    /// Connects to the node, opens or makes the table, and serves.
     ///
     /// # Errors
-    /// There is no node, it refuses the table, or an address cannot be listened at.
+    /// There is no node, the node refuses the table, or the gateway cannot listen at an address.
     pub fn start(options: Options) -> Result<Self, GatewayError> {
         let mut random = [0; 8];
-        // Gateways that share a number differ in when they store what.
+        // Gateways with the same number still differ in the times at which they store items.
         let _ = getrandom::fill(&mut random);
         let shared = Shared {
             age: Age::default(),
@@ -188,19 +190,20 @@ impl Gateway {
         Ok(())
     }
 
-    /// The addresses of TCP at which it listens.
+    /// Returns the TCP addresses at which the gateway listens.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// What `stats` shows.
+    /// Returns the rows of `stats`.
     #[must_use]
     pub fn statistics(&self) -> Vec<(Cow<'static, str>, String)> {
         Settings(&self.common).statistics()
     }
 
-    /// Ends all connections and all threads. What was begun is carried out, and what clients did not take is lost.
+    /// Ends all connections and all threads. Commands that were begun are carried out, and answers that clients did not
+    /// read are lost.
     pub fn stop(mut self) {
         self.end();
     }
@@ -209,7 +212,7 @@ impl Gateway {
         self.common.stopping.store(true, Ordering::Release);
         self.wakes.iter().for_each(|wake| wake.ring());
         for thread in self.threads.drain(..) {
-            // A thread that has panicked has said so.
+            // A thread that has panicked has reported it.
             let _ = thread.join();
         }
     }
@@ -221,7 +224,7 @@ impl Drop for Gateway {
     }
 }
 
-/// A thread has ended before it said why.
+/// Error: a thread has ended before it reported a reason.
 fn lost() -> GatewayError {
     GatewayError::Machine(std::io::Error::other("a thread of the gateway has ended"))
 }

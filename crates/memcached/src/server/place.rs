@@ -1,4 +1,5 @@
-//! A connection among those of its thread: what it counts for, and what the operating system watches it for.
+//! A connection among those of its thread, with its share of the counters and the events that the operating system
+//! watches for.
 
 use super::Common;
 use super::connection::{Connection, Waits};
@@ -13,17 +14,17 @@ use std::time::Instant;
 /// See the module's documentation.
 pub struct Place {
     pub connection: Connection,
-    /// A round has commands of it.
+    /// A round has commands of the connection.
     pub in_round: bool,
-    /// Memory for its present command, if that is a long one.
+    /// Memory for the connection's present command, if that is a long one.
     pub grant: Option<Grant>,
-    /// It waits for such memory, and is not read meanwhile.
+    /// The connection waits for such memory, and is not read meanwhile.
     pub waits_for_grant: bool,
     /// The connection is broken: it ends as soon as no round has commands of it.
     is_broken: bool,
-    /// What the operating system watches it for. `None`: for nothing any more.
+    /// Events that the operating system watches for. `None`: none any more.
     watched: Option<EventFlags>,
-    /// How many of its bytes are among those that the gateway counts as waiting.
+    /// Number of the connection's bytes in the gateway's counter of unsent answers.
     counted: usize,
 }
 
@@ -44,8 +45,8 @@ impl Place {
         self.connection.stream().peer()
     }
 
-    /// Takes in what the operating system says of the client's end. It is asked about before and after every piece of work, so
-    /// work does not outlive its owner.
+    /// Handles the state of the client's end that the operating system reports. It is checked before and after every
+    /// piece of work, so work does not outlive its owner.
     pub fn notice(&mut self, epoll: &OwnedFd, flags: EventFlags) {
         if flags.contains(EventFlags::ERR) {
             self.is_broken = true;
@@ -58,15 +59,16 @@ impl Place {
             self.connection.falls_silent();
         }
         if self.connection.is_client_gone() && self.watched.take().is_some() {
-            // The operating system would say so again and again. What the client has sent is there to be read.
+            // The operating system would report it again and again. The bytes that the client has sent can still be
+            // read.
             let _ = epoll::delete(epoll, self.connection.stream());
         }
     }
 
-    /// Has the operating system watch for what the connection waits for.
+    /// Makes the operating system watch for the events that the connection waits for.
     ///
     /// # Errors
-    /// It refuses.
+    /// The operating system refuses.
     pub fn watch(&mut self, epoll: &OwnedFd, number: usize) -> io::Result<()> {
         if self.connection.is_client_gone() {
             return Ok(());
@@ -90,24 +92,24 @@ impl Place {
         Ok(())
     }
 
-    /// Whether nothing more comes of the connection.
+    /// Whether the connection has no further commands or answers.
     pub fn is_over(&self) -> bool {
         self.is_broken || self.connection.is_over()
     }
 
-    /// Whether there is something to do for it, without an event.
+    /// Whether the connection has work without an event.
     pub fn goes_on(&self) -> bool {
         let has_work = self.connection.has_work() && self.connection.waits() == Waits::ToRead;
         has_work || self.connection.is_client_gone()
     }
 
-    /// Sends what the client takes. Returns whether the connection still works.
+    /// Sends as many bytes as the client accepts. Returns whether the connection still works.
     pub fn write(&mut self, common: &Common, now: Instant) -> bool {
         let written = self.connection.write(now);
         let counters = &common.shared.counters;
         let kept = self.connection.kept();
         if kept != self.counted {
-            // More or less than before: counters go round.
+            // The difference may be negative: counters wrap around.
             counters.answer_bytes.add_many((kept as u64).wrapping_sub(self.counted as u64));
             self.counted = kept;
         }
@@ -115,7 +117,7 @@ impl Place {
         written.is_ok()
     }
 
-    /// Counts the bytes of the connection as waiting no more: it ends.
+    /// Removes the connection's bytes from the counter of unsent answers, because it ends.
     pub fn leave(&self, common: &Common) {
         common.shared.counters.answer_bytes.subtract_many(self.counted as u64);
     }

@@ -1,4 +1,4 @@
-//! What connections of a thread ask for at a time, carried out at once.
+//! Commands of a thread's connections that are carried out at once.
 
 use super::connection::Connection;
 use super::job::{Done, Job};
@@ -11,64 +11,66 @@ use portcullis::Error;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
-/// Keys beyond which a round hears no further connection: all their values are in the thread's memory at once.
+/// Number of keys from which on a round takes no further connection: all their values are in the thread's memory at
+/// once.
 const KEYS_MAX: usize = 64;
-/// Bytes of items beyond which a round takes no further request, if it has any: they are in the thread's memory at once.
+/// Bytes of items above which a round takes no further request, if it has any: they are in the thread's memory at once.
 const ITEM_BYTES_MAX: u64 = 64 << 20;
-/// Keys that are looked up with one doorbell.
+/// Number of keys that are looked up with one doorbell.
 const KEYS_AT_ONCE: usize = 64;
 
 const GONE: &str = "the node is gone: the gateway tries to reach it again";
 const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
 
-/// An answer, and whose it is.
+/// An answer, and its connection.
 struct Answer {
     connection: usize,
-    /// `None`: it is not known yet.
+    /// The answer. `None`: it is not known yet.
     reply: Option<Reply>,
-    /// The rest of the same `get` is to be dropped where this fails.
+    /// The request is a part of a `get`. If it fails, the rest of the same `get` is dropped.
     is_part: bool,
-    /// The client reads none.
+    /// The client reads no answer.
     is_quiet: bool,
 }
 
-/// What is asked for in one round.
+/// The requests of one round.
 #[derive(Default)]
 pub struct Round {
     answers: Vec<Answer>,
     gets: Vec<(usize, Get)>,
     others: Vec<(usize, Request)>,
     flushes: Vec<(usize, Expiry)>,
-    /// The keys that the present connection has asked for in this round, and whether it changes them.
+    /// The keys that the present connection has requested in this round, and whether it changes them.
     keys: Vec<(u64, bool)>,
-    /// The keys of all connections.
+    /// Number of keys of all connections.
     keys_count: usize,
     /// Bytes of the items of all connections, as far as they are known.
     item_bytes: u64,
     /// A request found no room.
     is_crowded: bool,
     hasher: RandomState,
-    /// The connections that ask.
+    /// The connections with commands in the round.
     connections: Vec<usize>,
-    /// Jobs that have not been done.
+    /// Number of jobs that are not done.
     jobs_left: usize,
-    /// Why a job was given up.
+    /// Reason for which a job was given up.
     given_up: Option<String>,
 }
 
-/// Why a round takes nothing more of a connection.
+/// Reason for which a round takes nothing more from a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
-    /// There is nothing more.
+    /// The connection has no more commands.
     All,
-    /// Others are to have their turn.
+    /// Other connections are to have their turn.
     Enough,
 }
 
 impl Round {
-    /// Takes commands of a connection, `most` at most, of which a `get` counts as one for each key. Two commands of it about one
-    /// key, one of which changes it, are not in one round: a round has no order. What has no room beside the items of others
-    /// waits for the next round. Returns how many it has taken as well.
+    /// Takes commands of a connection, `most` at most. A `get` counts once for each key. Two commands of a connection
+    /// about one key, one of which changes it, are not in one round, because a round has no order. A request that has
+    /// no room beside the items of others waits for the next round. Returns also the number of commands that it has
+    /// taken.
     pub fn take(
         &mut self,
         (number, connection): (usize, &mut Connection),
@@ -95,7 +97,7 @@ impl Round {
                     }
                     let Some(request) = request else { return enough(left) };
                     left = left.saturating_sub(keys_of(&request));
-                    // Where a part of a `get` fails, the next ones are dropped: so they are in later rounds.
+                    // If a part of a `get` fails, the next ones are dropped: so they are in later rounds.
                     let is_part = request.is_part();
                     self.request(number, request);
                     if is_part {
@@ -108,7 +110,7 @@ impl Round {
                     connection.end();
                     return (Taken::All, most - left + 1);
                 }
-                // What is about all keys has a round of its own.
+                // A command about all keys has a round of its own.
                 command if self.answers.len() > first => {
                     connection.hold(command);
                     return enough(left);
@@ -136,7 +138,8 @@ impl Round {
         (Taken::Enough, most)
     }
 
-    /// The part of a request for whose items there is room, and the rest. Where the round has none, one item has room.
+    /// Returns the part of a request for whose items there is room, and the rest. An empty round has room for one item
+    /// of any size.
     fn fit(&mut self, mut request: Request, sizes: &Sizes<'_>) -> (Option<Request>, Option<Request>) {
         if request.keys().is_empty() {
             let fits = self.has_room(sizes.of_request(&request));
@@ -150,7 +153,7 @@ impl Round {
         (Some(request), later)
     }
 
-    /// Counts so many bytes of an item, if there is room for them.
+    /// Adds the bytes of an item, if there is room for them.
     fn has_room(&mut self, bytes: u64) -> bool {
         let with_it = self.item_bytes.saturating_add(bytes);
         if self.item_bytes > 0 && with_it > ITEM_BYTES_MAX {
@@ -198,17 +201,17 @@ impl Round {
         self.answers.push(Answer { connection, reply, is_part, is_quiet: false });
     }
 
-    /// Whether it has so much that no further connection is to be heard.
+    /// Whether the round takes no further connection.
     pub fn is_full(&self) -> bool {
         self.keys_count >= KEYS_MAX || self.is_crowded
     }
 
-    /// The connections that ask.
+    /// Returns the connections with commands in the round.
     pub fn connections(&self) -> &[usize] {
         &self.connections
     }
 
-    /// Leaves all requests unanswered, for which the node is needed. Returns how many there are.
+    /// Leaves all requests unanswered that need the node. Returns their number.
     pub fn refuse(&mut self) -> u64 {
         self.gets.clear();
         self.others.clear();
@@ -216,14 +219,14 @@ impl Round {
         self.answers.iter().filter(|answer| answer.reply.is_none()).count() as u64
     }
 
-    /// Whether nothing is under way any more.
+    /// Whether no job is in progress any more.
     pub fn is_done(&self) -> bool {
         self.jobs_left == 0
     }
 
-    /// Takes what has come of a job. Requests that were too much at once are handed to `crowded`: they are to be done alone.
-    /// Returns how often the store has failed.
-    /// `done` is an error where the job was given up. Its requests stay unanswered.
+    /// Takes the results of a job. Requests that were too much at once are passed to `crowded`, to be carried out
+    /// alone. Returns the number of failures of the store. `done` is an error if the job was given up. Then its
+    /// requests stay unanswered.
     pub fn take_done(
         &mut self,
         done: Result<Vec<Done>, Error>,
@@ -251,7 +254,7 @@ impl Round {
         failures
     }
 
-    /// Hands each answer to `each`, in the order of the commands, and begins a new round.
+    /// Passes each answer to `each`, in the order of the commands, and begins a new round.
     pub fn end(&mut self, mut each: impl FnMut(usize, &Reply, bool)) {
         let unanswered = self.given_up.take();
         for Answer { connection, reply, is_part, is_quiet } in self.answers.drain(..) {
@@ -267,8 +270,8 @@ impl Round {
         (self.keys_count, self.item_bytes, self.is_crowded) = (0, 0, false);
     }
 
-    /// What is to be done. Changes of one key by several connections are done one after another, since each would fail for
-    /// all others but one.
+    /// Returns the jobs of the round. Changes of one key by several connections are carried out one after another,
+    /// since otherwise all of them but one would fail each time.
     pub fn begin(&mut self) -> Vec<Job> {
         let jobs = self.jobs();
         self.jobs_left = jobs.len();
@@ -344,7 +347,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A connection whose client has sent these lines.
+    /// Creates a connection whose client has sent these lines.
     fn connection(lines: &str) -> Connection {
         let (mut client, stream) = UnixStream::pair().expect("a pair of sockets");
         stream.set_nonblocking(true).expect("it can be");
@@ -356,7 +359,7 @@ mod tests {
         connection
     }
 
-    /// The keys of a round's `get`s, which ends.
+    /// Returns the keys of a round's `get` commands, and ends the round.
     fn keys(round: &mut Round) -> Vec<Vec<Key>> {
         let keys = round.gets.drain(..).map(|(_, get)| get.keys).collect();
         round.end(|_, _, _| ());

@@ -1,4 +1,4 @@
-//! Rounds over a table: while the node is at one round, the thread hears other clients and answers them.
+//! Rounds over a table: while the node carries out one round, the thread reads from other clients and answers them.
 
 use super::Common;
 use super::clients::{Clients, Patience};
@@ -12,9 +12,9 @@ use portcullis::{Effect, Error};
 use portcullis_structures::Work;
 use std::collections::VecDeque;
 
-/// Operations of the table that are under way at a time.
+/// Number of operations of the table in progress at a time.
 const DEPTH: usize = 64;
-/// Rounds that are under way at a time. While the node is at one, another one is gathered.
+/// Number of rounds in progress at a time. While the node carries out one, another one is collected.
 const ROUNDS: usize = 2;
 
 /// A job of a round.
@@ -24,18 +24,18 @@ struct Waiting {
     now: Now,
 }
 
-/// What one thread serves while it has a table.
+/// State of one thread while it has a table.
 struct Serving<'a> {
     common: &'a Common,
     clients: &'a mut Clients,
     cache: &'a Cache<TableStore>,
     rounds: [Round; ROUNDS],
     jobs: VecDeque<Waiting>,
-    /// Requests that were too much beside others: they wait until nothing else is under way.
+    /// Requests that were too much at once with others: they wait until no other request is in progress.
     alone: VecDeque<(usize, usize, Request)>,
-    /// One of them is under way.
+    /// One of the `alone` requests is in progress.
     is_alone: bool,
-    /// The node is gone.
+    /// The node is lost.
     is_over: bool,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Serving<'a> {
         Self { common, clients, cache, rounds, jobs, alone, is_alone: false, is_over: false }
     }
 
-    /// Gathers a round, and begins it.
+    /// Collects a round, and begins it.
     fn begin_round(&mut self, number: usize, patience: Patience) {
         let round = &mut self.rounds[number];
         self.clients.gather(round, patience);
@@ -61,7 +61,8 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Begins a request that was too much beside others, once nothing else is under way. Returns whether others have to wait.
+    /// Begins a request that was too much at once with others, if no other request is in progress. Returns whether
+    /// others have to wait.
     fn go_on_alone(&mut self, under_way: usize) -> bool {
         if under_way == 0 {
             let next = self.alone.pop_front();
@@ -99,7 +100,7 @@ impl Work for Serving<'_> {
             return true;
         }
         if self.is_over || self.common.is_stopping() {
-            // What is under way may still be found to be too much beside others.
+            // A request in progress may still turn out to be too much at once with others.
             return under_way > 0;
         }
         let patience = if under_way > 0 { Patience::None } else { Patience::Endless };
@@ -111,14 +112,14 @@ impl Work for Serving<'_> {
     }
 }
 
-/// Serves until the node is gone or the gateway stops.
+/// Serves until the node is lost or the gateway stops.
 pub fn serve(common: &Common, clients: &mut Clients, cache: &Cache<TableStore>) {
     let pipeline = &cache.store().pipeline;
     let what = ("a command", Effect::Perhaps);
     let carry_out = |Waiting { round, job, now }: Waiting| async move {
         // A command can be several operations of the table, and a job several commands.
         let perform = async {
-            // Where this fails, the command does as well, and says why.
+            // If this fails, the command fails as well, and reports the reason.
             let _ = cache.read_flushes_if_due(now).await;
             Ok(perform(cache, job, now).await)
         };

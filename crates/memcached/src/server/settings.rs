@@ -1,4 +1,4 @@
-//! What `stats` tells.
+//! Contents of `stats`.
 
 use super::clients::COMMANDS_MAX;
 use super::dump::Dump;
@@ -13,22 +13,22 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// When the first gateway of this process began.
+/// Time at which the first gateway of this process started.
 static BEGUN: OnceLock<Instant> = OnceLock::new();
 
-/// The time of day.
+/// Returns the time of day.
 pub fn now() -> Now {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Now { micros: u64::try_from(since.as_micros()).unwrap_or(u64::MAX) }
 }
 
-/// What the gateway's counters and options say.
+/// View of the gateway's counters and options.
 pub struct Settings<'a>(pub &'a Common);
 
-/// What comes of a command that needs nothing of the cache.
+/// Result of a command that needs nothing of the cache.
 pub enum Told {
     Reply(Reply),
-    /// Items are to be told a part at a time.
+    /// A dump, which is sent a part at a time.
     Dump(Dump),
 }
 
@@ -40,7 +40,7 @@ fn row(name: &'static str, value: impl ToString) -> Row {
 }
 
 impl Settings<'_> {
-    /// What comes of a command that needs nothing of the cache.
+    /// Answers a command that needs nothing of the cache.
     pub fn answer(&self, command: &Command) -> Told {
         let about = match command {
             Command::Statistics(about) => about,
@@ -85,7 +85,7 @@ impl Settings<'_> {
         rows
     }
 
-    /// The most bytes that items may take. Zero, as in memcached: no limit is known.
+    /// Maximum memory of items in bytes. Zero, as in memcached: no limit is known.
     fn limit(&self) -> u64 {
         self.0.shared.limit_bytes.load(Ordering::Relaxed)
     }
@@ -127,7 +127,7 @@ impl Settings<'_> {
         rows
     }
 
-    /// What is known of the items of each class.
+    /// Returns the totals of the items of each class.
     fn by_class(&self) -> BTreeMap<usize, SizeTotal> {
         let mut classes = BTreeMap::new();
         for (size, of_size) in self.0.shared.age.by_size() {
@@ -161,7 +161,7 @@ impl Settings<'_> {
                 ("chunk_size", chunk),
                 ("chunks_per_page", per_page),
                 ("total_pages", count.div_ceil(per_page)),
-                // Memory that no item has is the node's.
+                // Memory without an item belongs to the node.
                 ("total_chunks", count),
                 ("used_chunks", count),
                 ("free_chunks", 0),
@@ -182,7 +182,7 @@ impl Settings<'_> {
     }
 }
 
-/// The first gateway of this process begins.
+/// Records that the first gateway of this process starts.
 pub fn begin() {
     BEGUN.get_or_init(Instant::now);
 }

@@ -1,16 +1,16 @@
-//! A client's end of a connection, over TCP or a Unix socket, and the address that it comes from.
+//! A client's connection over TCP or a Unix socket, and the client's address.
 
 use rustix::net::{RecvFlags, SendFlags};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Where a client comes from: what it cannot have many of at no cost. Clients with the same peer share one turn.
+/// Origin of a client: an identity that a client cannot multiply at no cost. Clients with the same peer share one turn.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Peer {
     /// An IPv4 address.
     V4([u8; 4]),
-    /// The network of an IPv6 address: whoever has one address has all of its network's.
+    /// The network of an IPv6 address: a client with one address can use all addresses of its network.
     V6([u8; 8]),
     /// A user of this machine, by number.
     User(u32),
@@ -37,28 +37,28 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// `socket`: a connected socket that does not block.
+    /// Wraps `socket`, a connected socket that does not block.
     pub fn new(socket: OwnedFd, peer: Peer) -> Self {
         Self { socket, peer }
     }
 
-    /// Where the client comes from.
+    /// Returns the origin of the client.
     pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// Reads what has come. Zero: the client sends nothing more.
+    /// Reads bytes that have arrived. Zero: the client sends nothing more.
     ///
     /// # Errors
-    /// As of `recv`.
+    /// The errors of `recv`.
     pub fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::net::recv(&self.socket, bytes, RecvFlags::empty())?.1)
     }
 
-    /// Writes what the client takes.
+    /// Writes as many bytes as the client accepts. Returns their number.
     ///
     /// # Errors
-    /// As of `send`.
+    /// The errors of `send`.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL)?)
     }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Blocks that are claimed at once where as many clients store something.
+/// Maximum number of blocks that are claimed at once if as many clients store something.
 const CLAIMED_AT_ONCE_MAX: usize = 32;
 
 /// A handle on the table, and the pipeline that carries its operations out.
@@ -22,7 +22,8 @@ pub struct TableStore {
 }
 
 impl TableStore {
-    /// Opens the table with this name, or makes it. Where another gateway makes it at the same time, there is one table.
+    /// Opens the table with this name, or makes it. If another gateway makes it at the same time, both use the same
+    /// table.
     pub fn open_or_make(
         pipeline: Rc<Pipeline>,
         (name, options): (DirectoryName, &TableOptions),
@@ -32,19 +33,19 @@ impl TableStore {
         let table = pipeline.block_on(open_or_make(&pipeline, name, options))?;
         table.claim_up_to(CLAIMED_AT_ONCE_MAX);
         table.let_caller_make_room();
-        // Memcached counts a header of its own, which is longer than the one of an item here.
+        // Memcached counts a header of its own, which is longer than that of an item here.
         table.store_values_up_to(usize::try_from(item_bytes_max).unwrap_or(usize::MAX));
         Ok(Self { pipeline, table, shared })
     }
 }
 
 impl TableStore {
-    /// Notes how much memory the tenant may have, where that is why there is no more.
+    /// Records the memory limit of the tenant, if that limit is the reason why there is no more memory.
     fn note_limit(&self, error: &TableError) {
         let TableError::Session(Error::Quota { limit, .. }) = error else {
             return;
         };
-        // Other quotas, as of objects, are counted in other units: items take more than their number.
+        // Other quotas, for example of objects, are counted in other units: items take more bytes than their number.
         let (_, taken) = self.shared.age.total();
         if *limit >= taken {
             self.shared.limit_bytes.store(*limit, Ordering::Relaxed);
@@ -52,7 +53,7 @@ impl TableStore {
     }
 }
 
-/// How the table of a cache is made.
+/// Options for making the table of a cache.
 pub fn options(keep: Keep) -> TableOptions {
     TableOptions { keep, ..TableOptions::default() }
 }
@@ -71,7 +72,7 @@ async fn open_or_make(
         match table.publish(name).await {
             Ok(()) => return Ok(table),
             Err(error) => {
-                // It is kept, and nobody would find it.
+                // The unnamed table would stay, and no client could find it.
                 table.destroy(None).await?;
                 if !matches!(error, TableError::Session(Error::Refused(Refusal::NameTaken))) {
                     return Err(error);
@@ -132,7 +133,7 @@ impl Store for TableStore {
     }
 }
 
-/// What a value takes of a table.
+/// Returns the memory that a value takes in a table.
 pub fn takes(key_bytes: usize, value_bytes: usize) -> Takes {
     Takes { size: block_bytes(key_bytes, value_bytes), bytes: stored_bytes(key_bytes, value_bytes) }
 }

@@ -1,29 +1,31 @@
-//! Whose turn it is, by what each was given before: start-time fair queuing, among peers and then among the connections of a peer.
+//! Order of turns by the service that each waiter was given before: start-time fair queuing, among peers and then among
+//! the connections of a peer.
 //!
-//! Every turn costs what was done in it. Whoever begins to wait gets a start: the present time of the queue, or the end of what it
-//! was given before, whichever is later. The earliest start is next. So a client that asks for little is heard next, however many
-//! others ask without a pause, and a peer gets no more by opening more connections.
+//! Every turn costs the work that was done in it. A waiter that enters the queue gets a start: the present time of the
+//! queue, or the end of its former service, whichever is later. The earliest start is next. So a client with few
+//! requests is served next, however many others send requests without a pause, and a peer gets no more service by
+//! opening more connections.
 
 use super::stream::Peer;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::Hash;
 
-/// What one waiter was given.
+/// Service that one waiter was given.
 #[derive(Default)]
 struct Account {
-    /// The start of its last turn.
+    /// The start of the waiter's last turn.
     start: u64,
-    /// The end of what it was given.
+    /// The end of the waiter's service.
     end: u64,
-    /// Which of the entries in the queue is its own. `None`: it does not wait.
+    /// Number of the waiter's entry in the queue. `None`: it does not wait.
     entry: Option<u64>,
 }
 
-/// A queue of waiters that are told apart by `K`.
+/// A queue of waiters, which are identified by `K`.
 struct Queue<K> {
     accounts: HashMap<K, Account>,
-    /// Starts of those that wait. An entry that is nobody's own any more is passed over.
+    /// Starts of the waiters. An entry that belongs to no waiter any more is skipped.
     entries: BinaryHeap<Reverse<(u64, u64, K)>>,
     entries_made: u64,
     waiting: usize,
@@ -37,7 +39,7 @@ impl<K: Copy + Ord + Hash> Queue<K> {
         Self { accounts, entries, entries_made: 0, waiting: 0, now: 0 }
     }
 
-    /// Has one wait, unless it does already.
+    /// Adds a waiter, unless it waits already.
     fn enter(&mut self, key: K) {
         let account = self.accounts.entry(key).or_default();
         if account.entry.is_some() {
@@ -50,7 +52,7 @@ impl<K: Copy + Ord + Hash> Queue<K> {
         self.entries.push(Reverse((account.start, self.entries_made, key)));
     }
 
-    /// Takes the next one out.
+    /// Takes the next waiter out.
     fn next(&mut self) -> Option<K> {
         while let Some(Reverse((start, entry, key))) = self.entries.pop() {
             if let Some(account) = self.accounts.get_mut(&key)
@@ -65,7 +67,7 @@ impl<K: Copy + Ord + Hash> Queue<K> {
         None
     }
 
-    /// Charges one for its last turn.
+    /// Charges a waiter for its last turn.
     fn charge(&mut self, key: K, cost: u64) {
         if let Some(account) = self.accounts.get_mut(&key) {
             account.end = account.start + cost;
@@ -90,13 +92,13 @@ impl Turns {
         Self { peers: Queue::new(), connections: HashMap::new() }
     }
 
-    /// Has a connection wait for its turn, unless it does already.
+    /// Queues a connection for its turn, unless it waits already.
     pub fn enter(&mut self, peer: Peer, connection: usize) {
         self.connections.entry(peer).or_insert_with(Queue::new).enter(connection);
         self.peers.enter(peer);
     }
 
-    /// The connection whose turn it is. It is to be charged before the next one is asked for.
+    /// Returns the connection whose turn it is. The caller must charge it before it requests the next one.
     pub fn next(&mut self) -> Option<(Peer, usize)> {
         while let Some(peer) = self.peers.next() {
             if let Some(connection) = self.connections.get_mut(&peer).and_then(Queue::next) {
@@ -147,7 +149,8 @@ mod tests {
     const HERE: Peer = Peer::User(1);
     const THERE: Peer = Peer::User(2);
 
-    /// Gives so many turns, after each of which whoever had it waits again. Returns who had them.
+    /// Gives `count` turns. After each turn its connection waits again. Returns the connections in the order of their
+    /// turns.
     fn turns(turns: &mut Turns, count: usize, cost: impl Fn(Peer, usize) -> u64) -> Vec<(Peer, usize)> {
         (0..count)
             .map(|_| {

@@ -1,4 +1,4 @@
-//! What wakes a thread that waits for the operating system.
+//! Wake-up of a thread that waits for the operating system.
 
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -15,7 +15,7 @@ impl Wake {
 
     /// Wakes the thread.
     pub fn ring(&self) {
-        // It fails where the thread has not seen billions of rings: then it is awake.
+        // The write fails if the thread has not seen billions of rings: then the thread is awake.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 

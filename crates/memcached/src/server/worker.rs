@@ -1,4 +1,4 @@
-//! A thread that serves: with its table, or without while the node is gone.
+//! A thread that serves: with its table, or without it while the node is lost.
 
 use super::Common;
 use super::clients::{Clients, Patience};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How often a thread tries to reach a node that is gone.
+/// Interval between two attempts to reach a lost node.
 const TRIED_EVERY: Duration = Duration::from_secs(1);
 
-/// What a worker says when it has begun, or cannot.
+/// Message of a worker when it has begun, or cannot begin.
 pub type Started = Result<Door, GatewayError>;
 
-/// The way to a worker.
+/// Handle for passing connections to a worker.
 #[derive(Debug)]
 pub struct Door {
     wake: Arc<Wake>,
@@ -32,10 +32,10 @@ impl Door {
         Arc::clone(&self.wake)
     }
 
-    /// Hands the worker a connection.
+    /// Passes a connection to the worker.
     ///
     /// # Errors
-    /// The worker has panicked: the connection.
+    /// The worker has panicked. The error contains the connection.
     pub fn hand(&self, stream: Stream) -> Result<(), Stream> {
         self.streams.send(stream).map_err(|SendError(stream)| stream)?;
         self.wake.ring();
@@ -49,7 +49,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Opens the table, says what came of it, and serves until the gateway stops.
+    /// Opens the table, reports the result, and serves until the gateway stops.
     pub fn start(common: Arc<Common>, started: &Sender<Started>) {
         match Self::prepare(common) {
             Err(error) => {
@@ -83,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// Says to clients that the node is gone, until it can be reached again or the gateway stops.
+    /// Answers to clients that the node is lost, until the node can be reached again or the gateway stops.
     fn refuse(&mut self) -> Option<Cache<TableStore>> {
         let mut round = Round::default();
         let mut tried = Instant::now();
