@@ -18,8 +18,8 @@ pub enum Answer {
     Granted(Permission),
     /// The lifetime that the permission has now, from its start (of the extensions).
     Extended(Lifetime),
-    /// The request was carried out (of `revoke`, `free`, `free_chunk`, `keep_object`, `publish`, `unpublish`, `share`
-    /// and `unshare`).
+    /// The request was carried out (of `revoke`, `free`, `free_chunk`, `include`, `keep_object`, `publish`, `unpublish`,
+    /// `share` and `unshare`).
     Done,
     /// An entry of a directory (of `lookup` and `list_behind`).
     Entry(Entry),

@@ -271,8 +271,8 @@ impl Session {
     }
 
     /// Keeps a permission extended, `by` at a time, until the returned value is dropped, the node refuses, or the
-    /// node's longest lifetime is reached. A separate thread extends the permission through a second session. That is
-    /// possible because a permission works on every queue pair of its tenant.
+    /// node's longest lifetime is reached. A separate thread extends the permission through a second session. That
+    /// session extends by the lifetime word if its queue pairs open the word, and by a message otherwise.
     ///
     /// # Errors
     /// The second session could not be opened.

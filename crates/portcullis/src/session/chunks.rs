@@ -76,8 +76,8 @@ impl Coded for NotAllFreed {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
-    /// Requests workers on the node's NIC for this session. The caller does this once, before it allocates the first
-    /// chunk. The node's CPU has no part in later allocations.
+    /// Requests workers for this session. The caller does this once, before it allocates the first chunk. If the node's
+    /// NIC hands the chunks out ([`ChunkTerms::by`]), the node's CPU has no part in later allocations.
     ///
     /// # Errors
     /// The node has no chunks ([`Refusal::NoChunks`](crate::Refusal::NoChunks)), the tenant's quota is used up, or the node
@@ -90,7 +90,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         }
     }
 
-    /// Allocates a zeroed chunk. The node's CPU has no part in it.
+    /// Allocates a zeroed chunk. If the node's NIC hands the chunks out, the node's CPU has no part in it.
     ///
     /// # Errors
     /// [`Error::NoFreeChunk`], [`Error::Quota`], the session has no workers, or the node is gone.
