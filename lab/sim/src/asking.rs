@@ -1,5 +1,5 @@
-//! A pool's client without a library: the ends at which it asks its workers. Whoever drives the NIC decides when a worker
-//! goes on.
+//! A pool's client without a library: the ends at which it sends requests to its workers. The code that drives the
+//! NIC decides when a worker continues.
 
 use crate::memory::index;
 use portcullis_nic::{
@@ -14,7 +14,7 @@ use portcullis_softnic::{NicMemory, SoftNic};
 pub(crate) const NOW: Moment = Moment(0);
 const REPLY_AT: u64 = 64;
 
-/// Where a client asks a worker.
+/// An end at which a client sends requests to a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct AskingEnd<M> {
     pub qp: QpId,
@@ -23,14 +23,15 @@ pub(crate) struct AskingEnd<M> {
     region: Region,
 }
 
-/// The node's end of an access queue pair: nothing but its number matters here.
+/// Creates the node's end of an access queue pair. Only its number matters here.
 pub(crate) fn access_end<M: NicMemory>(nic: &mut SoftNic<M>, pd: PdId) -> QpId {
     let cq = nic.create_cq(1).expect("a queue");
     let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 1, receive_depth: 0 };
     nic.create_qp(pd, attributes).expect("a queue pair")
 }
 
-/// Gives a client two workers that stand ready, and the ends at which it asks them: for chunks, and for frees.
+/// Gives a client two workers that are ready, and the ends at which it sends them requests: for chunks, and for
+/// frees.
 pub(crate) fn attach<M: NicMemory, const G: usize>(
     nic: &mut SoftNic<M>,
     pool: &mut ChunkPool<M, G>,
@@ -65,7 +66,7 @@ impl<M: NicMemory> AskingEnd<M> {
         LocalSpan { address, length, lkey: self.region.lkey }
     }
 
-    /// Sends a request. It arrives at once: a message on its way is one that is sent later.
+    /// Sends a request. It arrives at once: a delayed message is equivalent to a message that is sent later.
     pub fn ask<const G: usize>(&self, nic: &mut SoftNic<M>, handle: Handle) -> Result<(), VerbsError> {
         self.memory.write(0, &handle.to_request());
         let local = self.local(REPLY_AT, reply_bytes::<G>());
@@ -76,7 +77,7 @@ impl<M: NicMemory> AskingEnd<M> {
         Ok(())
     }
 
-    /// The reply that has come.
+    /// Takes the reply that has arrived, if there is one.
     pub fn take<const G: usize>(&self, nic: &mut SoftNic<M>) -> Option<Reply<G>> {
         let mut completions = Vec::new();
         nic.poll(self.cq, 16, &mut completions).ok()?;

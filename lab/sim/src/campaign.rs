@@ -1,4 +1,4 @@
-//! Many seeds. Each seed is a run of its own; the runs share a number of threads.
+//! Runs of many seeds. Each seed is a run of its own, and the runs share a number of threads.
 
 use crate::plan::Plan;
 use crate::report::Report;
@@ -7,8 +7,9 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Runs `plan_of` each seed on `threads` threads, and passes each result to `each` as soon as it is there. Stops early
-/// when `each` says so. The order of the results is arbitrary, but each run depends on its plan only.
+/// Runs the plan that `plan_of` returns for each seed, on `threads` threads, and passes each report to `each` as soon
+/// as it is complete. Stops early when `each` returns `false`. The order of the reports is arbitrary, but each run
+/// depends on its plan only.
 pub fn campaign(
     seeds: Range<u64>,
     threads: usize,

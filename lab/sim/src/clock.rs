@@ -12,12 +12,12 @@ pub(crate) const MILLISECOND: Nanos = 1_000_000;
 /// A machine's clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
-    /// What the clock showed at `since`, in ns.
+    /// The time that the clock showed at `since`, in ns.
     base: u64,
     since: Nanos,
     /// The clock's rate, in millionths.
     rate: u64,
-    /// The clock never goes back.
+    /// The latest time that the clock has shown: it never goes back.
     last: u64,
 }
 
@@ -33,37 +33,37 @@ impl Clock {
         self.base + u64::try_from(passed).unwrap_or(u64::MAX)
     }
 
-    /// What the clock shows.
+    /// Returns the time that the clock shows.
     pub fn read(&mut self, now: Nanos) -> Moment {
         self.read_finely(now);
         Moment(self.last / 1000)
     }
 
-    /// What the clock shows, to the nanosecond.
+    /// Returns the time that the clock shows, to the nanosecond.
     pub fn read_finely(&mut self, now: Nanos) -> Duration {
         self.last = self.last.max(self.nanos(now));
         Duration::from_nanos(self.last)
     }
 
-    /// The clock jumps ahead by `ahead` ns.
+    /// Makes the clock jump ahead by `ahead` ns.
     pub fn jump(&mut self, now: Nanos, ahead: u64) {
         self.base = self.nanos(now) + ahead;
         self.since = now;
     }
 
-    /// The clock runs at another rate from now on.
+    /// Makes the clock run at another rate from now on.
     pub fn drift(&mut self, now: Nanos, drift: i32) {
         self.base = self.nanos(now);
         self.since = now;
         self.rate = 1_000_000u64.saturating_add_signed(drift.into());
     }
 
-    /// When the clock will show `moment` if nothing disturbs it. Never before now.
+    /// Returns the virtual time at which the clock will show `moment` if nothing disturbs it. Never before now.
     pub fn when(&self, moment: Moment, now: Nanos) -> Nanos {
         self.when_finely(Duration::from_micros(moment.0), now)
     }
 
-    /// The same to the nanosecond.
+    /// Returns the virtual time at which the clock will show `shown`, to the nanosecond. Never before now.
     pub fn when_finely(&self, shown: Duration, now: Nanos) -> Nanos {
         let target = u64::try_from(shown.as_nanos()).unwrap_or(u64::MAX);
         let shown = self.nanos(now);

@@ -42,18 +42,19 @@ pub(crate) struct SessionRecord {
     pub id: Option<ClientId>,
     /// The number of the next control message that the node sends to the session for the first time.
     pub next_reply: u32,
-    /// The same for the replies of its two workers, with the queue pair that they come from: its number and its first packet.
+    /// The numbers of the next replies of its two workers, each with the queue pair that sends them: its number and
+    /// its first packet.
     pub next_worker_reply: [((u32, u32), u32); 2],
     /// The address and the socket of a client over UDP.
     pub socket: Option<(SocketAddr, SharedSocket)>,
 }
 
-/// Whose queue pair it is, and which of the client's.
+/// The session that a queue pair belongs to, and which of the client's queue pairs it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EndOf {
-    /// For control messages or accesses.
+    /// A queue pair for control messages or accesses.
     Session(QueuePairOf),
-    /// For requests to a worker on the node's NIC.
+    /// A queue pair for requests to a worker on the node's NIC.
     Worker(SessionId, WorkerOf),
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct Cluster {
     pub now: Nanos,
     pub events: Events,
     pub network: Network,
-    /// The ways of clients over UDP.
+    /// The network paths of clients over UDP.
     pub paths: Paths,
     pub terms: Terms,
     pub nodes: Vec<NodeHost>,
@@ -72,7 +73,7 @@ pub(crate) struct Cluster {
     pub oracle: Oracle,
     pub trace: Trace,
     pub gossip: Vec<Gossip>,
-    /// What the programs share, where they share a structure.
+    /// State that the programs share, in runs in which they share a structure.
     pub commons: Commons,
     pub sessions: Vec<SessionRecord>,
     /// Sessions, by machine and queue pair number.
@@ -80,9 +81,9 @@ pub(crate) struct Cluster {
     pub faults: Vec<(Nanos, Fault)>,
     pub fault_counts: BTreeMap<FaultKind, u64>,
     pub winding_down: bool,
-    /// When a node last detached a client.
+    /// Time at which a node last detached a client.
     pub last_let_go: Nanos,
-    /// The most permissions that the nodes held at any look.
+    /// The most permissions that the nodes held at any check.
     pub permissions_peak: u64,
 }
 
@@ -194,9 +195,9 @@ impl Cluster {
             || self.now > self.plan.duration_ns + self.wind_down_takes()
     }
 
-    /// The most time, after the work, in which everything that was begun must end. The founder of a structure looks at it then: for
-    /// as many leases as its sweeps wait for, which are long over UDP where links are slow, and for the words that the sweeps change,
-    /// which take long where packets are lost.
+    /// Returns the most time, after the work, in which everything that was begun must end. The founder of a structure
+    /// checks it in that time. So the time includes the leases that its sweeps wait for, which are long over UDP on
+    /// slow links, and the words that the sweeps change, which take long if packets are lost.
     fn wind_down_takes(&self) -> Nanos {
         if !self.plan.programs.share_a_structure() || !self.has_clients_over_udp() {
             return WIND_DOWN;
@@ -260,7 +261,8 @@ impl Cluster {
         self.events.put(self.now + LOOK_EVERY, Event::Look);
     }
 
-    /// A tenant that has broken rules may wait for longer than the run, so its clients leave.
+    /// Makes the clients of tenants that have broken rules leave, since such a tenant may wait for longer than the
+    /// run.
     fn show_out_offenders(&mut self) {
         for client in 0..self.clients.len() {
             let session = self.clients[client].stay.as_ref().map(|stay| stay.session);
@@ -280,7 +282,7 @@ impl Cluster {
         self.nodes.iter_mut().map(pool).collect()
     }
 
-    /// The last look, when all clients have left.
+    /// Makes the last checks, after all clients have left.
     pub fn conclude(&mut self) {
         if self.oracle.has_failed() {
             return;
@@ -350,7 +352,7 @@ impl Cluster {
     }
 }
 
-/// Completion queues of a node without clients: one for messages, and one for window binds.
+/// Returns the number of completion queues of a node without clients: one for messages, and one for window binds.
 pub(crate) fn completion_queues(mechanism: Mechanism) -> usize {
     match mechanism {
         Mechanism::MemoryWindow | Mechanism::WindowGroup => 2,
@@ -358,7 +360,8 @@ pub(crate) fn completion_queues(mechanism: Mechanism) -> usize {
     }
 }
 
-/// Every second hostile client is a tenant of its own. The others have honest siblings.
+/// Returns the tenant of a client. Every second hostile client is a tenant of its own. The others have honest
+/// siblings.
 fn tenant_of(plan: &Plan, client: usize) -> usize {
     let honest = plan.clients - plan.hostile;
     let own = (client as u64 + plan.seed).is_multiple_of(2);

@@ -1,4 +1,4 @@
-//! The delivery of packets, and what the checkers and the trace are told of it.
+//! The delivery of packets, and its reports to the checkers and the trace.
 
 use crate::cluster::{Cluster, EndOf};
 use crate::endpoint::RAW;
@@ -15,7 +15,7 @@ impl Cluster {
             if from < self.nodes.len() {
                 self.note_reply(from, to, &packet);
             }
-            // Where a NIC has chains, clients ask on its own machine: nothing is lost on that way.
+            // Clients of a NIC with chains send their requests on its own machine, so nothing is lost on that path.
             let is_sure =
                 self.worker_at(from, packet.from.number).or_else(|| self.worker_at(to, packet.to.number));
             match self.network.carry(self.now, (from, to), &packet, is_sure.is_some()) {
@@ -27,7 +27,8 @@ impl Cluster {
         }
     }
 
-    /// Tells the checkers of a message that leaves a node for the first time: a promise of the node.
+    /// Reports a message that leaves a node for the first time to the checkers. Such a message is a promise of the
+    /// node.
     fn note_reply(&mut self, node: usize, to: usize, packet: &Packet) {
         let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
             return;
@@ -48,10 +49,11 @@ impl Cluster {
         self.oracle.replied(session, bytes, self.now, moment);
     }
 
-    /// The same of a worker's reply.
+    /// Reports a worker's reply that leaves a node for the first time to the checkers.
     fn note_worker_reply(&mut self, session: SessionId, worker: WorkerOf, packet: &Packet, bytes: &[u8]) {
         let next = &mut self.sessions[session].next_worker_reply[worker as usize];
-        // After a rebuild it is another queue pair, or another connection of it, which counts anew.
+        // After a rebuild the reply comes from another queue pair, or from another connection of it, which counts
+        // anew.
         let connection = (packet.from.number, packet.from.first_packet);
         if *next != (connection, packet.number) && (next.0 == connection || packet.number > 0) {
             return;
@@ -60,7 +62,7 @@ impl Cluster {
         self.oracle.worker_replied(session, worker, bytes, self.now);
     }
 
-    /// Whose end it is on which a client asks a worker.
+    /// Returns the session and the worker of a queue pair, if a client sends requests to a worker on it.
     fn worker_at(&self, machine: usize, number: u32) -> Option<(SessionId, WorkerOf)> {
         match self.by_queue_pair.get(&(machine, number)) {
             Some(&EndOf::Worker(session, worker)) => Some((session, worker)),
@@ -127,7 +129,7 @@ impl Cluster {
     }
 }
 
-/// The NIC's answer to a request, among the packets that it sends next.
+/// Returns the NIC's answer to a request, among the packets that it sends next.
 pub(crate) fn answer_to<'a>(request: &Packet, sent: &'a [Packet]) -> Option<&'a Response> {
     sent.iter().find_map(|sent| match &sent.body {
         PacketBody::Response(answer) if sent.number == request.number && sent.to == request.from => {
@@ -150,7 +152,7 @@ fn answer_code(answer: Option<&Response>) -> u64 {
     }
 }
 
-/// A packet as a short text.
+/// Returns a packet as a short text.
 pub(crate) fn summary(packet: &Packet) -> String {
     let number = packet.number;
     let what = match &packet.body {

@@ -50,26 +50,26 @@ impl Switch {
     }
 }
 
-/// A queue pair on which a client asks for chunks, on the NIC of the client's machine. The node connects it: where both are
-/// on one NIC it does that itself, and here through its NIC's hook.
+/// A queue pair for a client's requests for chunks, on the NIC of the client's machine. The node connects it. If both
+/// ends are on one NIC, the node does that itself, and here it does that through its NIC's hook.
 #[derive(Clone, Debug)]
 pub(crate) struct FarEnd {
     pub nic: SharedNic,
     pub qp: QpId,
-    /// The client's end is gone, and so is the queue pair.
+    /// Whether the client's end is gone, and with it the queue pair.
     pub is_gone: Switch,
 }
 
-/// A hook through which a node reaches the queue pairs on which its clients ask for chunks.
+/// A hook through which a node reaches the queue pairs for its clients' requests for chunks.
 pub(crate) trait ReachesClients {
-    /// Takes over a client's. Returns the numbers by which the node knows them.
+    /// Takes over the queue pairs of a client. Returns the numbers by which the node knows them.
     fn take_over(&mut self, ends: Vec<FarEnd>) -> Vec<QpId> {
         let _ = ends;
         Vec::new()
     }
 }
 
-/// What an end is made of.
+/// The parts that an end consists of.
 #[derive(Debug)]
 enum Made {
     /// Queues of the machine's NIC.
@@ -82,11 +82,11 @@ enum Made {
 #[derive(Debug)]
 pub(crate) struct SimEndpoint {
     made: Made,
-    /// Completions arrive late while this is set.
+    /// Switch for late completions: they arrive late while it is set.
     late: Switch,
     node_gone: Switch,
     is_gone: Switch,
-    /// The clock of its fiber, if any: waits hand the turn over.
+    /// The clock of the end's fiber, if any. Waits hand the turn over to it.
     clock: Option<FiberClock>,
 }
 
@@ -97,7 +97,7 @@ impl SimEndpoint {
         Ok(Self::made(Made::OfQueues { nic, queues: Box::new(queues) }))
     }
 
-    /// An end over UDP.
+    /// Creates an end over UDP.
     pub fn over_udp(end: OneShotEnd) -> Self {
         Self::made(Made::OverUdp(Box::new(end)))
     }
@@ -107,12 +107,12 @@ impl SimEndpoint {
         Self { made, late, node_gone, is_gone, clock: None }
     }
 
-    /// Whether it is over UDP.
+    /// Whether the end is over UDP.
     pub fn is_over_udp(&self) -> bool {
         matches!(self.made, Made::OverUdp(_))
     }
 
-    /// The addresses of the control queue pair and the data queue pairs, with those for chunks.
+    /// Returns the addresses of the control queue pair and the data queue pairs, with those for chunks.
     pub fn addresses(&self) -> Result<(QpAddress, Vec<QpAddress>), VerbsError> {
         match &self.made {
             Made::OfQueues { nic, queues } => queues.addresses(&*nic.borrow()),
@@ -120,7 +120,7 @@ impl SimEndpoint {
         }
     }
 
-    /// The numbers of the queue pairs on which it asks for chunks.
+    /// Returns the addresses of the queue pairs for requests for chunks.
     pub fn asking(&self) -> Result<Vec<QpAddress>, VerbsError> {
         let Made::OfQueues { nic, queues } = &self.made else { return Ok(Vec::new()) };
         let nic = nic.borrow();
@@ -145,7 +145,8 @@ impl SimEndpoint {
         self.clock = Some(clock);
     }
 
-    /// The switches with which the machine disturbs the client: completions are late, the node is gone.
+    /// Returns the switches with which the machine disturbs the client: one for late completions, and one for a node
+    /// that is gone.
     pub fn switches(&self) -> (Switch, Switch) {
         (self.late.clone(), self.node_gone.clone())
     }
@@ -286,7 +287,7 @@ pub(crate) fn scratch(size: &EndpointSize) -> u64 {
 }
 
 impl SimEndpoint {
-    /// Sends any bytes as a control message, from the end of the arena.
+    /// Sends arbitrary bytes as a control message, from the end of the arena.
     pub fn send_raw(&mut self, bytes: &[u8]) -> usize {
         let address = scratch(&self.size());
         let mut bytes = bytes.to_vec();
@@ -302,5 +303,5 @@ impl SimEndpoint {
     }
 }
 
-/// The number of requests that no client library has posted.
+/// The id of requests that no client library has posted.
 pub(crate) const RAW: u64 = u64::MAX;

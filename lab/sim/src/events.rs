@@ -8,25 +8,25 @@ use std::collections::BinaryHeap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// A packet arrives, by its place.
+    /// The packet at this place arrives.
     Packet(u32),
-    /// A datagram is at the switch or arrives, by its place.
+    /// The datagram at this place is at the switch or arrives.
     Datagram(u32),
-    /// A control message of a client over UDP arrives, by its place.
+    /// The control message of a client over UDP at this place arrives.
     Message(u32),
     NodeTurn(usize),
     NodeNic(usize),
     ClientTurn(usize),
     ClientNic(usize),
-    /// A fault of the list happens.
+    /// The fault at this index of the list happens.
     Fault(usize),
     /// A node learns that the client process of a session has ended.
     LetGo(usize),
     Attach(usize),
     NodeStart(usize),
-    /// A client learns that its session was shown out, or that its node is gone.
+    /// A client learns that its session was evicted, or that its node is gone.
     ShownOut(usize),
-    /// The checkers look at the cluster.
+    /// The checkers check the cluster.
     Look,
 }
 

@@ -9,7 +9,7 @@ use crate::plan::{FaultKind, Plan};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The node learns of it after `heard` ns. The client comes back after `back`, if it comes back.
+    /// A client stops. The node learns of that after `heard` ns. The client returns after `back`, if it returns.
     ClientStop {
         client: usize,
         heard: Nanos,
@@ -69,7 +69,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// What kind of fault it is.
+    /// Returns the kind of the fault.
     pub fn kind(&self) -> FaultKind {
         match self {
             Self::ClientStop { .. } => FaultKind::ClientStop,
@@ -88,19 +88,20 @@ impl Fault {
     }
 }
 
-/// Roughly how long a NIC waits for an answer.
+/// The rough time that a NIC waits for an answer.
 const PATIENCE: std::ops::Range<Nanos> = 300 * MICROSECOND..3 * MILLISECOND;
 
-/// How many times the limit of sessions a frozen node stands still.
+/// The least time that a frozen node stands still, as a multiple of the limit of sessions. `FROZEN_MAX` is the
+/// longest.
 const FROZEN_MIN: u64 = 4;
 const FROZEN_MAX: u64 = 8;
 
-/// Mostly short, now and then longer than any lease.
+/// Draws the length of a pause, mostly short, now and then longer than any lease.
 fn pause(dice: &mut Dice) -> Nanos {
     dice.magnitude(MICROSECOND..8 * MILLISECOND)
 }
 
-/// The rate of a wrong clock: within the bound for sound clocks, or far beyond it.
+/// Draws the rate of a wrong clock: within the bound for sound clocks, or far beyond it.
 fn drift(dice: &mut Dice) -> i32 {
     let bound = if dice.per_mille(500) { 1_000 } else { 400_000 };
     i32::try_from(dice.of(0..2 * bound)).unwrap_or(0) - i32::try_from(bound).unwrap_or(0)
@@ -110,15 +111,15 @@ fn ahead(dice: &mut Dice) -> Nanos {
     if dice.per_mille(500) { dice.magnitude(MICROSECOND..20 * MILLISECOND) } else { 0 }
 }
 
-/// The faults of a run, in order. Each kind is drawn apart from the others and from the length of the run: a shorter
-/// run has the beginning of the list.
+/// Draws the faults of a run, in order. Each kind is drawn apart from the others and from the length of the run: a
+/// shorter run has the beginning of the list.
 pub(crate) fn draw(plan: &Plan) -> Vec<(Nanos, Fault)> {
     let mut list = Vec::new();
     for (number, kind) in (0u64..).zip(FaultKind::ALL) {
         let mut dice = Dice::new(plan.seed, 100 + number);
         let rarely = matches!(kind, FaultKind::NodeStop | FaultKind::Nic);
         let apart = match (kind, plan.within) {
-            // Between two of them there is time for work.
+            // Between two freezes there must be time for work.
             (FaultKind::NodeFreeze, Some(within)) => (FROZEN_MAX + 8) * within.0 * MICROSECOND,
             _ if rarely => 12 * MILLISECOND,
             _ => 3 * MILLISECOND,
@@ -151,7 +152,7 @@ fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> Fault {
         FaultKind::Cut => {
             let machine = plan.nodes + client;
             let (from, to) = if dice.per_mille(500) { (machine, node) } else { (node, machine) };
-            // Half of the cuts last as long as NICs wait: a packet may come although its sender has given up.
+            // Half of the cuts last as long as NICs wait: a packet may arrive although its sender has given up.
             let trying = dice.per_mille(500);
             let slow = if trying { dice.of(PATIENCE) } else { dice.magnitude(MICROSECOND..MILLISECOND) };
             let cut = match dice.of(0..3) {

@@ -1,8 +1,7 @@
 //! Fibers: threads that take turns with the cluster, for code that waits, such as a session.
 //!
-//! A fiber runs only while it has been handed the turn, and the cluster waits meanwhile. So a run behaves as if it had
-//! one thread, and repeats exactly. Virtual time stands still during a turn. It passes only where the fiber says that
-//! it waits.
+//! A fiber runs only while it has been handed the turn, and the cluster waits meanwhile. So a run behaves as if it
+//! had one thread, and repeats exactly. Virtual time stands still during a turn. It passes only when the fiber waits.
 
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
@@ -26,7 +25,7 @@ pub(crate) enum Said {
     /// The fiber wants its next turn after this time at the latest.
     Waits(Nanos),
     Ended,
-    /// It panicked, with this message.
+    /// The fiber panicked, with this message.
     Panicked(String),
 }
 
@@ -87,7 +86,7 @@ pub(crate) struct Fiber {
 }
 
 impl Fiber {
-    /// A fiber that runs `script` from its first turn on.
+    /// Starts a fiber that runs `script` from its first turn on.
     ///
     /// # Errors
     /// The machine cannot start a thread.
@@ -108,13 +107,13 @@ impl Fiber {
                 Err(panic) if panic.is::<Stopped>() => Said::Ended,
                 Err(panic) => Said::Panicked(words(&*panic)),
             };
-            // Nobody receives this if the fiber was stopped.
+            // No thread receives this if the fiber was stopped.
             let _ = say.send(last);
         })?;
         Ok(Self { handover, go: Some(go), said, thread: Some(thread) })
     }
 
-    /// Hands it the turn, at its machine's time. An ended fiber says so again.
+    /// Hands the turn to the fiber, at its machine's time. An ended fiber returns [`Said::Ended`] again.
     pub fn turn(&mut self, now: Moment) -> Said {
         let Some(go) = &self.go else { return Said::Ended };
         self.handover.now.store(now.0, Ordering::Relaxed);

@@ -22,7 +22,7 @@ use std::collections::HashSet;
 const HELD_MAX: usize = 3;
 /// The latest sightings, which show a key just too late.
 const FRESH: usize = 8;
-/// Its own earlier keys that it remembers.
+/// Number of its own earlier keys that the client remembers.
 const PAST_MAX: usize = 16;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Hostile {
     dice: Dice,
     held: Vec<Permission>,
     past: Vec<Sighting>,
-    /// What it gave up last. Its windows may linger.
+    /// The permission that the client gave up last. Its windows may linger.
     let_go: Option<Sighting>,
     calls: Vec<Call>,
     thief: ChunkThief,
@@ -66,7 +66,7 @@ impl Hostile {
         (self.calls.len(), self.under_way)
     }
 
-    /// Takes in what has ended, and may break one rule.
+    /// Processes what has ended, and may break one rule.
     pub fn act(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, may_begin: bool) {
         client.drain(&mut self.ended);
         self.under_way = self.under_way.saturating_sub(self.ended.len());
@@ -129,7 +129,7 @@ impl Hostile {
         }
     }
 
-    /// Posts an access that no permission allows, or that one allows by chance.
+    /// Posts an access that no permission allows, or that a permission allows only by chance.
     fn stray(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         if let Some(at) = self.let_go
             && self.dice.per_mille(300)
@@ -214,7 +214,8 @@ impl Hostile {
         endpoint.send_raw(&bytes);
     }
 
-    /// The name for an object in a forged request: the true reference, its address, or a reference with a later birth.
+    /// Returns the name for an object in a forged request: the true reference, its address, or a reference with a
+    /// later birth.
     fn name(&mut self, of: &Sighting) -> ObjectName {
         match self.dice.of(0..3) {
             0 => of.object.into(),
@@ -223,7 +224,7 @@ impl Hostile {
         }
     }
 
-    /// Sends a well-formed request for something that it does not own.
+    /// Sends a well-formed request for something that the client does not own.
     fn ask_for_anything(&mut self, endpoint: &mut SimEndpoint, scene: &mut Scene<'_>) {
         let seen: Vec<Sighting> = scene.gossip.sightings.iter().copied().collect();
         let own = self.held.last().map(sighting).filter(|_| self.dice.per_mille(300));
@@ -259,8 +260,8 @@ impl Hostile {
                 keep: Keep::Attached,
             },
         };
-        // A number that neither the client library nor an earlier forged request uses. Otherwise the checkers could not
-        // tell which request a reply is to.
+        // The number must be one that neither the client library nor an earlier forged request uses. Otherwise the
+        // checkers could not match a reply with its request.
         let mut sequence = 0xffff_0000 | u32::try_from(self.dice.of(0..0xffff)).unwrap_or(0);
         while !self.numbers.insert(sequence) {
             sequence = 0xffff_0000 | sequence.wrapping_add(1);

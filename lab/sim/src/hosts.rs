@@ -47,21 +47,21 @@ impl Alarm {
 pub(crate) struct RunningNode {
     pub nic: NodeNic,
     pub node: Node<NodeNic>,
-    /// The attached clients, by the node's id. Those over UDP have no ends.
+    /// The attached clients, by the node's id. Clients over UDP have no ends.
     pub clients: HashMap<ClientId, (SessionId, Option<ClientEnds>)>,
-    /// Its end of operations without queue pairs, where there are clients over UDP.
+    /// The node's end for operations without queue pairs, if there are clients over UDP.
     pub over_udp: Option<NodeEnd>,
-    /// What the pool of chunks has on the NIC, which stays.
+    /// The objects of the pool of chunks on the NIC, which stay.
     pub of_pool: ObjectCounts,
 }
 
 impl RunningNode {
-    /// The accesses to the pool since the previous call.
+    /// Returns the accesses to the pool since the previous call.
     pub fn take_touches(&self) -> Vec<Touch> {
         self.nic.hook.pool.as_ref().map(|(_, touches)| touches.take()).unwrap_or_default()
     }
 
-    /// The accesses of clients to chunks since the previous call.
+    /// Returns the accesses of clients to chunks since the previous call.
     pub fn take_chunk_touches(&self) -> Vec<Touch> {
         self.nic.hook.chunks.as_ref().map(|(_, touches)| touches.take()).unwrap_or_default()
     }
@@ -73,7 +73,7 @@ pub(crate) struct NodeHost {
     pub dice: Dice,
     pub running: Option<RunningNode>,
     pub paused_until: Nanos,
-    /// The machine's clock has been disturbed.
+    /// Whether the machine's clock has been disturbed.
     pub clock_off: bool,
     /// Its NIC has faults until this time.
     pub nic_sound_from: Nanos,
@@ -123,12 +123,12 @@ pub(crate) struct Stay {
     /// The client library. `None` if sessions have it.
     pub client: Option<SimClient>,
     pub work: Work,
-    /// The first switch makes completions arrive late; the second tells the client that its node is gone.
+    /// The first switch makes completions arrive late. The second informs the client that its node is gone.
     pub switches: (Switch, Switch),
 }
 
 impl Stay {
-    /// Its sessions: the program's and, if it has one, its keeper's.
+    /// Returns the sessions of the stay: the program's and, if it has one, its keeper's.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> + use<> {
         std::iter::once(self.session).chain(self.work.keeper())
     }
@@ -144,14 +144,15 @@ pub(crate) struct ClientHost {
     pub stay: Option<Stay>,
     pub paused_until: Nanos,
     pub late_until: Nanos,
-    /// The machine's clock has been disturbed.
+    /// Whether the machine's clock has been disturbed.
     pub clock_off: bool,
-    /// Until this time faults may interrupt the client's operations.
+    /// Time until which faults may interrupt the client's operations.
     pub excused_until: Nanos,
-    /// The same for its whole stay: its node, or the node's NIC, has failed.
+    /// Whether faults may interrupt the operations of the whole stay, because its node, or the node's NIC, has
+    /// failed.
     pub let_down: bool,
     pub next_action: Nanos,
-    /// The client does not come back.
+    /// Whether the client does not return.
     pub gone: bool,
     pub turn: Alarm,
     pub nic_turn: Alarm,

@@ -1,11 +1,11 @@
 //! A Portcullis cluster in virtual time.
 //!
 //! Nodes, clients, NICs and the network run in one process and one thread. The node, the client library and the
-//! software NIC are the real code. So are sessions and the structures on them, in plans that have them ([`Programs`]): their
-//! calls wait, so each session has its own thread, which runs only while the cluster has handed it the turn. Everything random comes
-//! from one seed, so a run can be repeated. [`Plan`] describes a run, [`run`] runs it, and [`shrink`] reduces a failing
-//! plan. Checkers see every packet and every access to a node's memory. They find broken promises ([`Promise`]) without
-//! asking the code that makes them.
+//! software NIC are the real code. So are sessions and the structures on them, in plans that have them
+//! ([`Programs`]). The calls of a session wait, so each session has its own thread, which runs only while the cluster
+//! has handed it the turn. All random numbers are drawn from one seed, so a run can be repeated. [`Plan`] describes a
+//! run, [`run`] runs it, and [`shrink`] reduces a failing plan. Checkers see every packet and every access to a
+//! node's memory. They find broken promises ([`Promise`]) without calling the code that makes them.
 //!
 //! This crate reads no clock and no device, and it must not serve real clients.
 #![forbid(unsafe_code)]

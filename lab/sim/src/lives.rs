@@ -1,4 +1,4 @@
-//! The lives of nodes and clients: nodes start and stop, clients attach, leave, and are shown out; and the faults.
+//! The lives of nodes and clients: nodes start and stop, clients attach, leave and are evicted, and faults happen.
 
 use crate::application::{Application, Purpose, Structure};
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
@@ -24,19 +24,20 @@ use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::{NetworkPort, ObjectCounts};
 
 const MESSAGE_BYTES: u32 = 128;
-/// Bytes of a client for its buffers.
+/// Bytes of a client's buffers.
 const ARENA_BYTES: u64 = 32 << 10;
-/// The same of a client of a structure, whose values are long.
+/// Bytes of the buffers of a client that works on a structure, whose values are long.
 const LARGE_ARENA_BYTES: u64 = 4 << 20;
-/// The client that makes a run's structure and looks at it at the end. It never stops.
+/// The client that creates a run's structure and checks it at the end. It never stops.
 const FOUNDER: usize = 0;
-/// The first of the random streams from which workers draw what they do with names.
+/// The first of the random streams from which workers draw their actions with names.
 const SHARING: u64 = 5_000_000;
 /// The random stream from which a node draws the keys of regions.
 const REGION_KEYS: u64 = 4;
-/// The longest, after its NIC's faults, that a node may take to rebuild a pool of chunks, also where its clock is wrong.
+/// The longest time, after its NIC's faults, that a node may take to rebuild a pool of chunks, even if its clock is
+/// wrong.
 pub(crate) const REBUILT_AFTER: Nanos = 30 * MILLISECOND;
-/// How long a client that is shown out takes to learn of it.
+/// How long an evicted client takes to learn of its eviction.
 const SHOWN_OUT_AFTER: Nanos = 50 * MICROSECOND;
 
 /// Nodes.
@@ -93,7 +94,7 @@ impl Cluster {
         self.wake_node(node, self.now + 1);
     }
 
-    /// The end of operations without queue pairs, and its table of regions for the node.
+    /// Creates the end for operations without queue pairs, and its table of regions for the node.
     fn end_of_a_node(
         &mut self,
         node: &mut Node<NodeNic>,
@@ -144,7 +145,7 @@ impl Cluster {
         }
     }
 
-    /// Tells the checkers and the clients of workers that the node has ended.
+    /// Informs the checkers and the clients about workers that the node has ended.
     pub fn tell_of_workers(&mut self, node: usize) {
         let Some(running) = &mut self.nodes[node].running else { return };
         let changed = running.nic.hook.take_changed();
@@ -165,7 +166,7 @@ impl Cluster {
         }
     }
 
-    /// The node detaches a client.
+    /// Makes the node detach a client.
     pub fn let_go(&mut self, session: SessionId) {
         let SessionRecord { node, .. } = self.sessions[session];
         let Some(id) = self.sessions[session].id.take() else { return };
@@ -247,7 +248,7 @@ impl Cluster {
         Some((session, endpoint))
     }
 
-    /// What a client's end is made of. `asks_nic`: for chunks.
+    /// Returns the size of a client's end. `asks_nic`: the client requests chunks from the NIC.
     pub fn end_of_a_client(&self, asks_nic: bool) -> EndpointSize {
         let chunk_queue_pairs = if asks_nic { CHUNK_QUEUE_PAIRS } else { 0 };
         EndpointSize {
@@ -260,7 +261,7 @@ impl Cluster {
         }
     }
 
-    /// What a client does that works on the run's structure.
+    /// Returns the purpose of a client that works on the run's structure.
     fn structure(&self, kind: Structure, client: usize) -> Purpose {
         let lease_min = if self.has_clients_over_udp() { self.terms.lease_min() } else { Lifetime(0) };
         Purpose::Structure {
@@ -326,7 +327,7 @@ impl Cluster {
         Some(())
     }
 
-    /// A client leaves, because its session is over or its work is done.
+    /// Makes a client leave, because its session is over or its work is done.
     pub fn leave(&mut self, client: usize, session: SessionId, lost: bool) {
         let stay = self.clients[client].stay.take();
         let keeper = stay.as_ref().and_then(|stay| stay.work.keeper());
@@ -341,7 +342,7 @@ impl Cluster {
         }
     }
 
-    /// Tells a client that its session was shown out, or that its node is gone.
+    /// Informs a client that its session was evicted, or that its node is gone.
     pub fn tell_shown_out(&mut self, session: SessionId) {
         let client = self.sessions[session].client;
         let Some(stay) = &mut self.clients[client].stay else { return };
@@ -449,7 +450,7 @@ impl Cluster {
         }
     }
 
-    /// A node's processor stands still, and nothing goes into its NIC or comes out of it.
+    /// Stops a node's processor for a time, in which no packet enters or leaves its NIC.
     fn freeze_node(&mut self, node: usize, time: Nanos) {
         self.nodes[node].paused_until = self.now + time;
         let node_now = self.nodes[node].clock.read(self.now);
@@ -482,7 +483,7 @@ impl Cluster {
     }
 }
 
-/// What a node that has no clients yet has on its NIC for chunks.
+/// Returns the objects for chunks that a node without clients has on its NIC.
 fn objects_of_pool(nic: &mut NodeNic, mechanism: Mechanism) -> ObjectCounts {
     if nic.hook.chunks.is_none() {
         return ObjectCounts::default();

@@ -97,18 +97,18 @@ impl SimMemory {
         Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), touches: None }
     }
 
-    /// The same memory; accesses through the returned value are recorded.
+    /// Returns the same memory. Accesses through the returned value are recorded.
     pub fn noted(&self) -> (Self, Touches) {
         let touches = Touches::default();
         (Self { words: Arc::clone(&self.words), touches: Some(touches.clone()) }, touches)
     }
 
-    /// The same memory; accesses through the returned value are not recorded.
+    /// Returns the same memory. Accesses through the returned value are not recorded.
     pub fn unnoted(&self) -> Self {
         Self { words: Arc::clone(&self.words), touches: None }
     }
 
-    /// Whether it is the same memory.
+    /// Whether both values are the same memory.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.words, &other.words)
     }
@@ -124,7 +124,7 @@ impl SimMemory {
         &self.words[index(offset / 8)]
     }
 
-    /// The offset of the first word that differs from `other`, if any does.
+    /// Returns the offset of the first word that differs from `other`, if any does.
     pub fn first_difference(&self, other: &[u64]) -> Option<u64> {
         let differs =
             self.words.iter().zip(other).position(|(mine, its)| mine.load(Ordering::Relaxed) != *its);

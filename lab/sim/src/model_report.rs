@@ -13,7 +13,8 @@ pub enum Origin {
     Artifact,
     /// OneSidedMW's slides state the value.
     Slides,
-    /// The value is derived or chosen, and the source says how. It is never chosen to make an output come out right.
+    /// The value is derived or chosen, and the source states how. It is never chosen to make an output come out
+    /// right.
     Assumed,
 }
 
@@ -47,27 +48,27 @@ pub(crate) fn row(
 pub struct OutputRow {
     /// The figure or table of the paper, or the result of the slides.
     pub figure: &'static str,
-    /// What the output is.
+    /// Description of the output.
     pub what: String,
     /// The output's unit.
     pub unit: &'static str,
     /// The model's value.
     pub model: f64,
-    /// The published value, where a text gives a number. No value is read off a plot.
+    /// The published value, if a text gives a number. No value is read off a plot.
     pub paper: Option<f64>,
-    /// Where that value stands, or what is said instead of a number.
+    /// The place of the published value, or the published statement without a number.
     pub paper_source: &'static str,
     /// The model's deviation from the published value, in percent of that value.
     pub deviation_percent: Option<f64>,
     /// The interpretation of the result.
     pub reading: String,
-    /// Whether what is claimed of this output holds in the model, where something is claimed.
+    /// Whether the published claim about this output holds in the model, if there is such a claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holds: Option<bool>,
 }
 
 impl OutputRow {
-    /// An output without a published value.
+    /// Creates an output without a published value.
     pub(crate) fn new(figure: &'static str, what: impl Into<String>, unit: &'static str, model: f64) -> Self {
         Self {
             figure,
@@ -88,7 +89,7 @@ impl OutputRow {
         Self { paper: Some(paper), paper_source: source, deviation_percent: Some(deviation), ..self }
     }
 
-    /// Adds what is said without a comparable number.
+    /// Adds a published statement without a comparable number.
     pub(crate) fn said(self, source: &'static str) -> Self {
         Self { paper_source: source, ..self }
     }
@@ -100,7 +101,7 @@ impl OutputRow {
 }
 
 impl OutputRow {
-    /// Says whether what is claimed of it holds.
+    /// Sets whether the published claim about the output holds.
     pub(crate) fn holds(self, holds: bool) -> Self {
         Self { holds: Some(holds), ..self }
     }
@@ -166,7 +167,7 @@ fn percent(value: f64) -> String {
     if value.abs() < 0.5 { "0 %".to_owned() } else { format!("{value:+.0} %") }
 }
 
-/// Three digits, or all of a whole number.
+/// Formats a number with three digits, or with all digits of a whole number.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 || value.fract() == 0.0 => 0,

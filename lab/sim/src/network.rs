@@ -36,12 +36,12 @@ pub(crate) struct Network {
     jitter: Nanos,
     dice: Dice,
     disturbances: Vec<Disturbance>,
-    /// When the last packet of a flow arrives, by sender, its queue pair, and receiver.
+    /// Time at which the last packet of a flow arrives, by sender, its queue pair, and receiver.
     arrivals: HashMap<(MachineId, u32, MachineId), Nanos>,
 }
 
 impl Network {
-    /// An undisturbed network. A packet takes `latency` ns and at most `jitter` ns more.
+    /// Creates an undisturbed network. A packet takes `latency` ns and at most `jitter` ns more.
     pub fn new(latency: Nanos, jitter: Nanos, dice: Dice) -> Self {
         Self { latency, jitter, dice, disturbances: Vec::new(), arrivals: HashMap::new() }
     }
@@ -56,7 +56,8 @@ impl Network {
         self.disturbances.clear();
     }
 
-    /// When a packet sent now arrives; `None`: never. `is_sure`: nothing disturbs the packet's way.
+    /// Returns the time at which a packet sent now arrives. `None`: it never arrives. `is_sure`: nothing disturbs the
+    /// packet's path.
     pub fn carry(
         &mut self,
         now: Nanos,
@@ -79,8 +80,8 @@ impl Network {
         Some(arrival)
     }
 
-    /// How much later a datagram, or a message over a connection that loses nothing, arrives for what disturbs its way. `None`:
-    /// never.
+    /// Returns how much later a datagram, or a message over a connection that loses nothing, arrives because its path
+    /// is disturbed. `None`: it never arrives.
     pub fn delay(&mut self, now: Nanos, way: (MachineId, MachineId), is_sure: bool) -> Option<Nanos> {
         self.disturbances.retain(|it| it.until > now);
         let mut delay = 0;
@@ -108,7 +109,7 @@ pub(crate) fn machine_at(address: [u8; 16]) -> Option<MachineId> {
     usize::try_from(u128::from_le_bytes(address).checked_sub(1)?).ok()
 }
 
-/// The name of a machine in a trace.
+/// Returns the name of a machine in a trace.
 pub(crate) fn name(machine: MachineId) -> String {
     format!("machine {machine}")
 }

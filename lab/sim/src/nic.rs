@@ -12,7 +12,8 @@ use portcullis_softnic::SoftNic;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The first of the numbers by which a node knows queue pairs that are on the NICs of its clients. Its own have smaller ones.
+/// The first of the numbers by which a node knows queue pairs on the NICs of its clients. The node's own queue pairs
+/// have smaller numbers.
 const FIRST_FAR: u32 = 1 << 31;
 
 /// How often each kind of call fails, in thousandths.
@@ -48,16 +49,16 @@ pub(crate) struct Disturbance {
     pub chunks: Option<(SimMemory, Touches)>,
     /// Queue pairs of clients that the node connects, by the node's numbers for them.
     far: HashMap<QpId, FarEnd>,
-    /// Those whose state the node has changed since [`Disturbance::take_changed`].
+    /// Queue pairs of clients whose state the node has changed since [`Disturbance::take_changed`].
     changed: Vec<QpId>,
     pub faults: NicFaults,
-    /// The largest depth of its completion queues. A node asks for far more than the few machines need.
+    /// The largest depth of the NIC's completion queues. A node requests far more than the few machines need.
     pub completions_max: u32,
     dice: Dice,
 }
 
 impl Disturbance {
-    /// No faults yet. The dice decide on later ones.
+    /// Creates a disturbance without faults. The dice decide on later ones.
     pub fn new(dice: Dice) -> Self {
         Self {
             pool: None,
@@ -70,7 +71,8 @@ impl Disturbance {
         }
     }
 
-    /// The queue pairs of clients whose connections the node has ended or made since the last call, and whether each works now.
+    /// Returns the queue pairs of clients whose connections the node has ended or made since the last call, and
+    /// whether each works now.
     pub fn take_changed(&mut self) -> Vec<(QpId, bool)> {
         let mut changed = std::mem::take(&mut self.changed);
         changed.sort_unstable_by_key(|qp| qp.0);
@@ -91,7 +93,7 @@ impl Disturbance {
         per_mille > 0 && self.dice.per_mille(per_mille)
     }
 
-    /// Whether it is another memory than the node's pool.
+    /// Whether a memory is not the node's pool.
     fn is_of_chunks(&self, memory: &SimMemory) -> bool {
         self.pool.as_ref().is_some_and(|(pool, _)| !pool.is_same(memory))
     }
@@ -101,7 +103,7 @@ impl Disturbance {
     }
 }
 
-/// A bind that every NIC refuses, because it reaches beyond every region.
+/// Returns a bind that every NIC refuses, because it reaches beyond every region.
 fn spoilt(request: &WorkRequest) -> WorkRequest {
     let operation = match request.operation {
         Operation::BindWindow(binding) => {
@@ -160,7 +162,7 @@ impl Hook<SimNic> for Disturbance {
         if self.fails(self.faults.register) {
             return Self::broken();
         }
-        // Windows over it are all that clients have of the chunks.
+        // Windows over this region are the only access that clients have to the chunks.
         if access.contains(Access::WINDOW_BIND) && self.is_of_chunks(memory) {
             let (noted, touches) = memory.noted();
             self.chunks = Some((memory.unnoted(), touches));

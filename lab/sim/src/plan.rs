@@ -8,14 +8,14 @@ use portcullis_protocol::{Lifetime, Mechanism};
 
 /// The random stream from which the plan itself is drawn.
 const PLAN: u64 = 1;
-/// The random stream that says whether objects are shared.
+/// The random stream that decides whether objects are shared.
 const SHARING: u64 = 4;
 /// The random stream from which the pool of chunks is drawn.
 const CHUNKS: u64 = 5;
-/// The random stream that says whether a node's NIC has what chains need, such as binds for other queue pairs.
+/// The random stream that decides whether a node's NIC has what chains need, such as binds for other queue pairs.
 const CHAINS: u64 = 7;
 
-/// The random stream that says how many clients are over UDP, and whether somebody is on their paths.
+/// The random stream that decides how many clients are over UDP, and whether an attacker is on their paths.
 const UDP: u64 = 8;
 
 /// Kinds of faults, with the names that reports use.
@@ -40,10 +40,11 @@ pub enum FaultKind {
     Cut,
     /// A node's NIC fails: binds, windows, regions, rebuilds, polls.
     Nic,
-    /// Somebody is on the path of a client over UDP: loses, keeps, repeats, cuts, alters, reflects and makes up datagrams.
+    /// An attacker is on the path of a client over UDP. It loses, keeps, repeats, cuts, alters, reflects and makes up
+    /// datagrams.
     Path,
-    /// The path of a client over UDP carries no long datagrams for a while, in one direction or both. Only runs that are asked for
-    /// have this kind.
+    /// The path of a client over UDP carries no long datagrams for a while, in one direction or both. Only runs that
+    /// request this kind have it.
     Mtu,
     /// A node's machine stands still, with its NIC, for longer than the limit of sessions ([`Plan::within`]). No seed draws it.
     NodeFreeze,
@@ -103,7 +104,7 @@ impl std::str::FromStr for FaultKind {
 )]
 pub struct UnknownFaultKind(String);
 
-/// What the honest clients of a run are.
+/// The kind of a run's honest clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Programs {
     /// Workers, which post requests and never wait.
@@ -119,14 +120,14 @@ pub enum Programs {
     Claims,
     /// Programs that allocate chunks, which the nodes' NICs hand out, and die in the middle of it.
     Chunks,
-    /// Processes that call each other through shared memory, and die in the middle of it. The nodes are their servers, and there is
-    /// nothing else of a cluster: in reports, accesses are calls that were carried out, grants are heaps, and permissions are calls
-    /// under way on one connection.
+    /// Processes that call each other through shared memory, and die in the middle of it. The nodes are their
+    /// servers, and the run has no other part of a cluster. In reports, accesses are calls that were executed, grants
+    /// are heaps, and permissions are calls under way on one connection.
     Calls,
 }
 
 impl Programs {
-    /// All of them.
+    /// All kinds of programs.
     pub const ALL: [Self; 7] =
         [Self::Workers, Self::Sessions, Self::Tables, Self::Queues, Self::Claims, Self::Chunks, Self::Calls];
 
@@ -153,7 +154,7 @@ impl Programs {
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The source of everything random.
+    /// The source of all random numbers.
     pub seed: u64,
     /// Number of nodes.
     pub nodes: usize,
@@ -167,21 +168,21 @@ pub struct Plan {
     pub duration_ns: Nanos,
     /// Kinds of faults that may happen.
     pub faults: Vec<FaultKind>,
-    /// Roughly how many permissions each client holds at a time.
+    /// Rough number of permissions that each client holds at a time.
     pub held: usize,
     /// The pause between two actions of a client, in ns.
     pub think_ns: Nanos,
     /// Each client first takes all the permissions that it may hold, with leases that outlast the run. This tests size,
     /// not faults.
     pub fill: bool,
-    /// What the honest clients are.
+    /// The kind of the honest clients.
     pub programs: Programs,
-    /// How many of a hundred clients are over UDP, where clients do not fill up. Each draws whether it is one. Honest clients
-    /// of chunks are not.
+    /// How many of a hundred clients are over UDP, in runs in which clients do not fill up. Each client draws whether
+    /// it is over UDP. Honest clients of chunks are not.
     pub udp: u32,
-    /// Honest clients give objects names and share them with other tenants.
+    /// Whether honest clients give objects names and share them with other tenants.
     pub sharing: bool,
-    /// For how long operations of sessions may wait for their node. `None`, as seeds draw it: as long as it takes.
+    /// How long operations of sessions may wait for their node. `None`, as seeds draw it: as long as it takes.
     pub within: Option<Lifetime>,
     /// The most bytes of a table's values. A value has none of them beyond its first eight, a third, two thirds or all.
     pub values_max: usize,
@@ -190,7 +191,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Draws the plan of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut dice = Dice::new(seed, PLAN);
@@ -203,7 +204,7 @@ impl Plan {
             let others = FaultKind::ALL.into_iter().filter(|kind| !never.contains(kind));
             faults.extend(others.filter(|_| dice.per_mille(350)));
         }
-        // A stream of its own, so that all else of the plan is as it would be without.
+        // The stream is separate, so that the rest of the plan is as it would be without it.
         let mut udp_dice = Dice::new(seed, UDP);
         let udp = match udp_dice.of(0..100) {
             0..75 => 0,
@@ -226,7 +227,7 @@ impl Plan {
             fill: false,
             programs: Programs::Workers,
             udp,
-            // A stream of its own, so that all else of the plan is as it would be without.
+            // The stream is separate, so that the rest of the plan is as it would be without it.
             sharing: Dice::new(seed, SHARING).per_mille(350),
             within: None,
             values_max: VALUES_MAX,
@@ -235,8 +236,8 @@ impl Plan {
     }
 }
 
-/// The most bytes of a table's values, unless a run is asked for others. An extent has few blocks for the longer ones, so they are
-/// soon used again. Beyond 32 KiB values lie in pieces.
+/// The most bytes of a table's values, unless a run requests others. An extent has few blocks for the longer values,
+/// so the blocks are soon used again. Beyond 32 KiB values lie in pieces.
 const VALUES_MAX: usize = 30 << 10;
 
 /// More violations than any run has.
@@ -247,7 +248,8 @@ const CLIENTS_OF_A_STRUCTURE: usize = 4;
 /// How much longer a run with a structure takes: one of its operations takes many accesses.
 const DURATION_OF_STRUCTURES: u64 = 2;
 
-/// For so many of a table's longest values its node has room, at least: more than all of its keys have, as half of them are long.
+/// Number of a table's longest values for which its node has room, at least: more than all of its keys have, as half
+/// of them are long.
 const KEYS_AND_MORE: u64 = 128;
 
 /// How much longer a run with calls takes.
@@ -399,7 +401,7 @@ fn spacious(plan: &Plan, config: NodeConfig) -> NodeConfig {
     }
 }
 
-/// A pool of chunks that is often empty.
+/// Returns a configuration with a pool of chunks that is often empty.
 fn with_chunks(plan: &Plan, config: NodeConfig) -> NodeConfig {
     let mut dice = Dice::new(plan.seed, CHUNKS);
     let chunks = dice.magnitude(1..33);
@@ -409,7 +411,7 @@ fn with_chunks(plan: &Plan, config: NodeConfig) -> NodeConfig {
     NodeConfig {
         chunks: Some(limits),
         chunks_ready: dice.per_mille(350).then(|| dice.of(1..chunks + 1)),
-        // Where the NIC has no chains, the node's processor hands them out.
+        // If the NIC has no chains, the node's processor hands the chunks out.
         chains: !dice.per_mille(200),
         quota: Quota { chunks_max, ..config.quota },
         ..config
@@ -417,8 +419,9 @@ fn with_chunks(plan: &Plan, config: NodeConfig) -> NodeConfig {
 }
 
 impl Plan {
-    /// The same run with other honest clients. Those that share a structure are one tenant of one node, which does not stop:
-    /// their structure would go with it. Their clocks are sound, for what a structure frees rests on that.
+    /// Returns the same run with other honest clients. Clients that share a structure are one tenant of one node. The
+    /// node does not stop, since their structure would be lost with it. Their clocks are sound, since what a
+    /// structure frees depends on that.
     #[must_use]
     pub fn with(self, programs: Programs) -> Self {
         if programs == Programs::Calls {
@@ -444,7 +447,8 @@ impl Plan {
         }
     }
 
-    /// Processes that call each other. They have leases of seconds, so all takes longer.
+    /// Returns the same run with processes that call each other. They have leases of seconds, so everything takes
+    /// longer.
     fn with_calls(self) -> Self {
         let own = [FaultKind::ClientStop, FaultKind::ClientPause, FaultKind::NodeStop, FaultKind::NodePause];
         let faults = self.faults.into_iter().filter(|kind| own.contains(kind)).collect();
@@ -452,7 +456,7 @@ impl Plan {
         Self { programs: Programs::Calls, faults, duration_ns, udp: 0, sharing: false, ..self }
     }
 
-    /// The limit of sessions where it can be kept: where no fault has clients stand still or misread the time.
+    /// Returns the limit of sessions if it can be kept: if no fault makes clients stand still or misread the time.
     pub(crate) fn kept_limit(&self) -> Option<Lifetime> {
         let own = [
             FaultKind::ClientPause,
@@ -463,7 +467,7 @@ impl Plan {
         self.within.filter(|_| !self.faults.iter().any(|kind| own.contains(kind)))
     }
 
-    /// The command that runs exactly this plan again.
+    /// Returns the command that runs exactly this plan again.
     #[must_use]
     pub fn command(&self) -> String {
         let faults: Vec<&str> = self.faults.iter().map(|kind| kind.name()).collect();
@@ -498,7 +502,7 @@ impl Plan {
     }
 }
 
-/// The exact time in µs, with a fraction. A run that is shorter by less than one µs may miss a failure.
+/// Formats the exact time in µs, with a fraction. A run that is shorter by less than one µs may miss a failure.
 fn micros(time: Nanos) -> String {
     let (whole, rest) = (time / MICROSECOND, time % MICROSECOND);
     if rest == 0 { whole.to_string() } else { format!("{whole}.{rest:03}") }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// The result of one run. Two runs of the same plan have the same result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// No promise was broken.
+    /// Whether no promise was broken.
     pub ok: bool,
     /// The run's seed.
     pub seed: u64,
@@ -19,7 +19,7 @@ pub struct Report {
     pub events: u64,
     /// Number of faults that happened, by kind.
     pub faults: BTreeMap<FaultKind, u64>,
-    /// Accesses that reached a memory and were carried out.
+    /// Accesses that reached a memory and were executed.
     pub accesses: u64,
     /// Permissions granted.
     pub grants: u64,
@@ -27,7 +27,7 @@ pub struct Report {
     pub permissions_peak: u64,
     /// Accesses that no live permission covered.
     pub violations_tried: u64,
-    /// Accesses of those that were refused.
+    /// Accesses without a live permission that were refused.
     pub violations_refused: u64,
     /// Accesses under permissions that had just ended, over memory that no other client had been given since.
     pub late_and_harmless: u64,
@@ -36,7 +36,7 @@ pub struct Report {
     /// Promises that were broken.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
-    /// The readable trace, if it was asked for.
+    /// The readable trace, if it was requested.
     #[serde(skip)]
     pub lines: Vec<String>,
 }

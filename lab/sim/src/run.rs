@@ -73,7 +73,7 @@ pub fn shrink(plan: &Plan, tries: u32) -> (Plan, Report) {
     }
 }
 
-/// Plans that are one step smaller than a failing plan. The largest steps come first.
+/// Returns plans that are one step smaller than a failing plan. The largest steps come first.
 fn smaller(plan: &Plan, report: &Report) -> Vec<Plan> {
     let mut plans = Vec::new();
     let failed_at = report.failures.first().map_or(plan.duration_ns, |failure| failure.at_ns);

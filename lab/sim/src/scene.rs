@@ -1,4 +1,4 @@
-//! What a worker sees of the cluster while it acts: its clock, the checkers, and what other clients have told it.
+//! A worker's view of the cluster while it acts: its clock, the checkers, and the information from other clients.
 
 use crate::clock::Nanos;
 use crate::endpoint::SimEndpoint;
@@ -30,7 +30,7 @@ pub(crate) struct Sighting {
     pub region: Option<(RegionName, HolderKey)>,
 }
 
-/// What clients know of each other: shared objects and, for hostile ones, all keys.
+/// The knowledge that clients have of each other: shared objects and, for hostile clients, all keys.
 #[derive(Debug, Default)]
 pub(crate) struct Gossip {
     /// Shared objects, by tenant.
@@ -40,7 +40,7 @@ pub(crate) struct Gossip {
     /// Objects that were to belong to others, by tenant: other tenants try them too.
     pub members: Vec<VecDeque<ObjectRef>>,
     pub sightings: VecDeque<Sighting>,
-    /// Chunks that somebody holds or has held, with the keys and the length.
+    /// Chunks that a client holds or has held, with the keys and the length.
     pub chunks: VecDeque<(RemoteAddress, Credential, u64)>,
 }
 
@@ -51,7 +51,7 @@ impl Gossip {
         Self { objects, lost, members, sightings: VecDeque::new(), chunks: VecDeque::new() }
     }
 
-    /// What is still known after a restart of the node.
+    /// Returns what is still known after a restart of the node.
     pub fn after_restart(&self) -> Self {
         let lost = self.objects.iter().map(|objects| objects.iter().copied().collect()).collect();
         Self { lost, ..Self::new(self.objects.len()) }
@@ -62,7 +62,7 @@ impl Gossip {
         remember(&mut self.objects[tenant], object);
     }
 
-    /// Tells other tenants of an object that is to belong to another one.
+    /// Informs other tenants of an object that is to belong to another object.
     pub fn include(&mut self, tenant: usize, member: ObjectRef) {
         remember(&mut self.members[tenant], member);
     }
@@ -95,11 +95,12 @@ pub(crate) struct Scene<'a> {
     pub oracle: &'a mut Oracle,
     pub gossip: &'a mut Gossip,
     pub trace: &'a mut Trace,
-    /// Clients begin nothing new.
+    /// Whether the run winds down: clients begin nothing new.
     pub winding_down: bool,
-    /// Faults have touched this client, so its operations may be interrupted.
+    /// Whether faults have touched this client, so that its operations may be interrupted.
     pub excused: bool,
-    /// Faults have touched clocks, or somebody on the path says so: a permission may end earlier than its holder expects.
+    /// Whether a permission may end earlier than its holder expects: faults have touched clocks, or an attacker on
+    /// the path reports such an end.
     pub clocks_off: bool,
 }
 

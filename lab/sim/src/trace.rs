@@ -1,4 +1,4 @@
-//! The trace of a run: a hash that tells two runs apart and, on request, text.
+//! The trace of a run: a hash that distinguishes two runs and, on request, text.
 
 use crate::clock::Nanos;
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ impl fmt::Debug for Trace {
 }
 
 impl Trace {
-    /// An empty trace. `readable`: text is kept as well.
+    /// Creates an empty trace. `readable`: text is kept as well.
     pub fn new(readable: bool) -> Self {
         let lines = readable.then(VecDeque::new);
         Self { hash: XxHash64::with_seed(0), events: 0, lines }
@@ -50,17 +50,17 @@ impl Trace {
         }
     }
 
-    /// Number of events so far.
+    /// Returns the number of events so far.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// The hash of all events so far.
+    /// Returns the hash of all events so far.
     pub fn hash(&self) -> u64 {
         self.hash.finish()
     }
 
-    /// The text that was kept.
+    /// Returns the text that was kept.
     pub fn take_lines(&mut self) -> Vec<String> {
         self.lines.take().map(Vec::from).unwrap_or_default()
     }

@@ -137,7 +137,7 @@ impl Cluster {
         }
     }
 
-    /// Returns whether the NIC had something to do.
+    /// Runs a turn of a client's NIC. Returns whether the NIC had something to do.
     pub fn client_nic_turn_now(&mut self, client: usize) -> bool {
         let nic_now = nic_time(self.now);
         let mut out = Vec::new();
@@ -242,7 +242,7 @@ impl Cluster {
         self.client_nic_turn_now(client);
         let due = sessions.filter_map(|session| self.empty_socket(session)).filter(|due| *due > now).min();
         match turned {
-            // What was due before has waited for the program to look at the time, and goes on waiting for that.
+            // Work that was due before has waited for the program to look at the time, and goes on waiting for that.
             Turn::Waits(time) => {
                 let wanted = now.saturating_add(time);
                 self.wake_client(client, due.map_or(wanted, |due| due.min(wanted)));
@@ -252,7 +252,7 @@ impl Cluster {
     }
 }
 
-/// The clock of a NIC. It is never disturbed.
+/// Returns the time on the clock of a NIC, which is never disturbed.
 pub(crate) fn nic_time(now: Nanos) -> Moment {
     Moment(now / 1000)
 }

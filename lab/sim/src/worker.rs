@@ -1,4 +1,4 @@
-//! The work of an honest client: it acquires, uses, extends, revokes, lets expire, and comes late. It keeps the rules.
+//! The work of an honest client: it acquires, uses, extends, revokes, lets expire, and acts late. It keeps the rules.
 
 mod sharing;
 
@@ -17,7 +17,7 @@ use portcullis_protocol::{
 use portcullis_softnic::core::WireRequest;
 use sharing::Names;
 
-/// Expired permissions kept for late use.
+/// Number of expired permissions kept for late use.
 const STALE_MAX: usize = 4;
 /// Weights of a client that holds all that it may: reads, writes, atomics, extensions.
 const FILLED: [u32; 12] = [0, 0, 0, 0, 1, 0, 0, 4, 0, 4, 4, 4];
@@ -30,9 +30,9 @@ enum Purpose {
     Grant {
         sharing: Sharing,
     },
-    /// Something about a name.
+    /// A call about a name.
     Naming,
-    /// An entry of a directory: another tenant's, or its own.
+    /// A lookup of an entry of a directory: another tenant's, or its own.
     Lookup {
         foreign: bool,
     },
@@ -40,16 +40,17 @@ enum Purpose {
     End,
 }
 
-/// A pending operation, and when its permission ends on the client's clock.
+/// A pending operation, with the end of its permission on the client's clock.
 #[derive(Debug)]
 struct UnderWay {
     operation: Operation,
     kind: Kind,
     permission: PermissionId,
     deadline: Moment,
-    /// The permission was revoked while the operation was under way, or its object's tenant can take it back.
+    /// Whether the permission was revoked while the operation was under way, or its object's tenant can take it back.
     raced: bool,
-    /// A fault touched the client while the operation was under way. The operation's end may be reported much later.
+    /// Whether a fault touched the client while the operation was under way. The operation's end may be reported much
+    /// later.
     excused: bool,
 }
 
@@ -61,9 +62,9 @@ struct Habits {
     lifetime_max: u64,
     shared: u64,
     kept: u64,
-    /// How often it asks for a part, in thousandths.
+    /// How often the client requests a part, in thousandths.
     parts: u64,
-    /// How often it extends at the last moment, in thousandths.
+    /// How often the client extends at the last moment, in thousandths.
     eager: u64,
 }
 
@@ -87,7 +88,7 @@ pub(crate) struct Worker {
     dice: Dice,
     habits: Habits,
     held_max: usize,
-    /// It still fills up, with this lifetime.
+    /// The lifetime with which the client still fills up, if it does.
     filling: Option<Lifetime>,
     /// No permission of the client ends before this moment.
     first_end: Moment,
@@ -101,8 +102,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// `fill`: the client first takes all that it may hold. `names`: it uses names, with this randomness and among so
-    /// many tenants.
+    /// Creates a worker. `fill`: the client first takes all that it may hold. `names`: it uses names, with this
+    /// randomness and among this many tenants.
     pub fn new(
         mut dice: Dice,
         held_max: usize,
@@ -136,12 +137,12 @@ impl Worker {
         self.calls.is_empty() && self.under_way.is_empty()
     }
 
-    /// Pending calls and operations, for reports.
+    /// Returns the number of pending calls and operations, for reports.
     pub fn under_way(&self) -> (usize, usize) {
         (self.calls.len(), self.under_way.len())
     }
 
-    /// Takes in what has ended, and begins one thing if it may.
+    /// Processes what has ended, and begins one action if it may.
     pub fn act(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, may_begin: bool) {
         self.under_way.iter_mut().for_each(|it| it.excused |= scene.excused);
         self.take_operations(client, scene);
@@ -242,7 +243,7 @@ impl Worker {
     }
 }
 
-/// What a hostile client could learn of a permission.
+/// Returns what a hostile client could learn of a permission.
 pub(crate) fn sighting(permission: &Permission) -> Sighting {
     let credential = permission.credential();
     let region = match credential {
@@ -268,7 +269,7 @@ pub(crate) fn sighting(permission: &Permission) -> Sighting {
 pub(crate) fn check_error(scene: &mut Scene<'_>, error: Error, excused: bool, of: &str) {
     let wrong = match error {
         Error::Violation | Error::LocalFault(_) | Error::Refused(Refusal::Malformed) => true,
-        // Only sessions with a limit have it, and only a fault makes anything take so long.
+        // Only sessions with a limit return `TimedOut`, and only a fault makes an operation take so long.
         Error::Interrupted
         | Error::Unanswered
         | Error::TimedOut { .. }
@@ -288,7 +289,8 @@ pub(crate) fn check_error(scene: &mut Scene<'_>, error: Error, excused: bool, of
     }
 }
 
-/// With sound clocks a permission lives as long as its holder expects, unless its holder or its tenant ended it.
+/// Checks an error that reports a permission as revoked. With sound clocks a permission lives as long as its holder
+/// expects, unless its holder or its tenant ended it.
 fn check_revoked(scene: &mut Scene<'_>, error: Error, known: &UnderWay) {
     let early = known.deadline.since(scene.moment);
     let unasked = !known.raced
@@ -329,7 +331,7 @@ impl Worker {
         }
     }
 
-    /// Asks for as many permissions as the queue takes.
+    /// Requests as many permissions as the queue takes.
     fn fill(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, longest: Lifetime) {
         while self.held.len() + self.calls.len() < self.held_max {
             let ask = Allocate::bytes(self.dice.of(8..65)).lifetime(longest);
@@ -443,7 +445,7 @@ impl Worker {
         let Some(at) = self.some_held() else { return };
         let permission = self.held.swap_remove(at);
         if self.dice.per_mille(200) {
-            // It expires by itself.
+            // The permission expires by itself.
             return;
         }
         let free = self.dice.per_mille(300);
@@ -462,7 +464,7 @@ impl Worker {
         let known = scene.gossip.objects[scene.tenant].make_contiguous();
         let Some(&object) = self.dice.pick(known) else { return };
         if self.dice.per_mille(FREES_NOT) {
-            // What is freed is of use to nobody any more.
+            // A freed object is of no use to any client any more.
             return self.operate(client, scene);
         }
         let holders = match self.dice.of(0..10) {
@@ -606,18 +608,18 @@ impl Worker {
     }
 }
 
-/// The deadline of a lease that is extended by this time, as far as its node allows.
+/// Returns the deadline of a lease that is extended by this time, as far as its node allows.
 fn longer(lease: &Lease, by: Lifetime) -> Moment {
     let last = lease.started_after().after(lease.longest());
     lease.deadline().after(by).min(last)
 }
 
-/// The remote address and key of an operation.
+/// Returns the remote address and key of an operation.
 fn remote(permission: &Permission, offset: u64) -> RemoteSpan {
     RemoteSpan { address: RemoteAddress(permission.address().0 + offset), rkey: sighting(permission).key }
 }
 
-/// Eight bytes that no other client writes.
+/// Returns eight bytes that no other client writes.
 fn stamp(session: usize, number: u64) -> [u8; 8] {
     (((session as u64) << 40) | number | 0xa5 << 56).to_le_bytes()
 }

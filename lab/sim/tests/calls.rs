@@ -4,7 +4,7 @@
 
 use portcullis_sim::{FaultKind, Plan, Programs, campaign, run};
 
-/// Seeds that are run unless somebody asks for more.
+/// Number of seeds, unless the environment requests more.
 const SEEDS: u64 = 300;
 
 fn plan_for(seed: u64) -> Plan {

@@ -1,11 +1,11 @@
-//! The chains that allocate and free chunks, in every state of small systems: the design that is built holds, and the search finds
-//! what is wrong with each of those that were not built.
+//! The chains that allocate and free chunks, in every state of small systems. The design in use holds, and the search
+//! finds the fault of each design that was not built.
 
 use portcullis_sim::{Case, Design, SearchLimits, search_chains};
 
-/// Searches that `make test` makes to their ends. `portcullis-lab sim --explore chains` makes the others too.
+/// Searches that `make test` completes. `portcullis-lab sim --explore chains` completes the others too.
 const SEARCHED: usize = 6;
-/// The same of those in which the node takes part.
+/// Searches with the node's part that `make test` completes.
 const SEARCHED_WITH_NODE: usize = 7;
 
 #[test]

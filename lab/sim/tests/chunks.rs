@@ -1,5 +1,5 @@
-//! Chunks that the nodes' NICs hand out, under the checkers: clients take and give, lose them, die and come back, and others
-//! try to reach what is not theirs.
+//! Chunks that the nodes' NICs hand out, under the checkers: clients allocate and free them, lose them, die and
+//! return, and others try to reach chunks that are not theirs.
 
 use portcullis_sim::{FaultKind, Plan, Programs, run};
 

@@ -1,5 +1,5 @@
-//! A queue of claims under the checkers: its users die, stand still and hear late, and no entry is lost, acknowledged twice or
-//! delivered after its end.
+//! A queue of claims under the checkers: its users die, stand still and get results late, and no entry is lost,
+//! acknowledged twice or delivered after its end.
 
 use crate::structures::{break_nothing, can_be_had_again, outlive_their_users};
 use portcullis_sim::Programs;

@@ -1,4 +1,4 @@
-//! The cost model of the paper's hardware: what must hold by its construction, whatever it says.
+//! The cost model of the paper's hardware: the conditions that hold by its construction, whatever its results.
 
 use portcullis_sim::{Effort, Inputs, ModelReport, Origin, connectx5_with};
 use std::collections::HashSet;

@@ -2,7 +2,8 @@
 
 use portcullis_sim::{Exploration, Limits, Race, Scenario, explore};
 
-/// What the clients must have been told in some run of a race, part by part: else the race never took place.
+/// Returns the answers that the clients must have got in some run of a race, part by part. Otherwise the race never
+/// took place.
 fn must_happen(race: Race) -> &'static [&'static str] {
     match race {
         Race::ExtendOrExpire => &["extended to 200 µs, Write done", "Expired, Write: Expired"],

@@ -3,7 +3,7 @@
 use portcullis_protocol::Lifetime;
 use portcullis_sim::{FaultKind, Plan, Programs, run};
 
-/// What a seed says, with programs whose sessions have a limit, and nodes that freeze.
+/// Returns the plan of a seed, with programs whose sessions have a limit, and nodes that freeze.
 fn plan_for(seed: u64) -> Plan {
     let within = Some(Lifetime::micros(1_000 + seed % 4 * 700));
     let faults = vec![FaultKind::NodeFreeze];

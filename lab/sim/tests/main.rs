@@ -1,4 +1,5 @@
-//! What simulated clusters show, one module a subject. One program: the simulator is compiled once for all of them.
+//! Tests of simulated clusters, with one module for each subject. They are one program, so that the simulator is
+//! compiled once for all of them.
 
 mod calls;
 mod chains;

@@ -1,4 +1,5 @@
-//! The model of 1RMA: what the paper claims and what of it holds, with the real ends of operations in virtual time.
+//! The model of 1RMA: the claims of the paper and which of them hold, with the real ends of operations in virtual
+//! time.
 
 use portcullis_sim::{ModelReport, OneShotInputs, Origin, OutputRow, model_1rma, model_1rma_with};
 use std::collections::HashSet;
@@ -18,7 +19,7 @@ fn output(figure: &str, what: &str) -> f64 {
     row(standard(), figure, what).model
 }
 
-/// Claims of the paper that do not hold in the model. Their readings say why.
+/// Claims of the paper that do not hold in the model. Their readings state why.
 const MISSED: [(&str, &str); 2] = [
     ("Figure 15d", "issue_delay, the most of a round trip after that"),
     ("Figure 16d", "median time at the lowest threshold, of that at §6.1's"),

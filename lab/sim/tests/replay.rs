@@ -1,4 +1,4 @@
-//! A run can be had again: same plan, same events; and a failing one can be cut down.
+//! A run can be repeated: the same plan gives the same events. A failing plan can be shrunk.
 
 use portcullis_sim::{FaultKind, Plan, run};
 
@@ -8,7 +8,7 @@ fn the_same_plan_gives_the_same_run_to_the_last_event() {
         let plan = Plan::draw(seed);
         let first = run(&plan);
         assert_eq!(first, run(&plan), "seed {seed}");
-        // Reading along changes nothing.
+        // Keeping a readable trace changes nothing.
         let readable = run(&Plan { readable: true, ..plan });
         assert_eq!((readable.trace_hash, readable.events), (first.trace_hash, first.events), "seed {seed}");
         assert!(readable.lines.len() > 100);
@@ -31,7 +31,7 @@ fn every_kind_of_fault_happens_and_none_that_was_left_out() {
         assert!(report.faults.keys().all(|kind| plan.faults.contains(kind)), "seed {seed}");
         happened.extend(report.faults.into_keys());
     }
-    // Only runs that are asked for have a path whose MTU falls, or nodes that freeze.
+    // Only runs that request them have a path whose MTU falls, or nodes that freeze.
     let asked_for = [FaultKind::Mtu, FaultKind::NodeFreeze];
     let drawn: std::collections::BTreeSet<_> =
         FaultKind::ALL.into_iter().filter(|kind| !asked_for.contains(kind)).collect();

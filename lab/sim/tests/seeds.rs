@@ -1,10 +1,11 @@
 //! Many seeds: no promise is broken.
 //!
-//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test promises seeds::` runs more of them, `make mutants` fewer.
+//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test promises seeds::` runs more of them,
+//! `make mutants` fewer.
 
 use portcullis_sim::{Plan, campaign};
 
-/// Seeds that are run unless somebody asks for more.
+/// Number of seeds, unless the environment requests more.
 const SEEDS: u64 = 2_000;
 
 #[test]

@@ -2,7 +2,7 @@
 
 use portcullis_sim::{FaultKind, Plan, Programs, run};
 
-/// What a seed says, with programs on the paved path.
+/// Returns the plan of a seed, with programs on the paved path.
 fn plan_for(seed: u64) -> Plan {
     Plan { programs: Programs::Sessions, ..Plan::draw(seed) }
 }

@@ -1,8 +1,8 @@
-//! What is tried with each structure that programs share.
+//! The tests of each structure that programs share.
 
 use portcullis_sim::{FaultKind, Plan, Programs, Report, run};
 
-/// Runs of so many seeds break no promise. Returns their reports.
+/// Checks that runs of this many seeds break no promise. Returns their reports.
 pub fn break_nothing(programs: Programs, seeds: u64) -> Vec<Report> {
     (0..seeds)
         .map(|seed| {
@@ -14,7 +14,7 @@ pub fn break_nothing(programs: Programs, seeds: u64) -> Vec<Report> {
         .collect()
 }
 
-/// A run of a seed is the same every time.
+/// Checks that a run of a seed is the same every time.
 pub fn can_be_had_again(programs: Programs) {
     for seed in [1, 2, 3] {
         let plan = Plan::draw(seed).with(programs);
@@ -22,7 +22,7 @@ pub fn can_be_had_again(programs: Programs) {
     }
 }
 
-/// Runs of so many seeds break no promise where programs die and stand still.
+/// Checks that runs of this many seeds break no promise if programs die and stand still.
 pub fn outlive_their_users(programs: Programs, seeds: u64) {
     for seed in 0..seeds {
         let faults = vec![FaultKind::ClientPause, FaultKind::ClientStop];

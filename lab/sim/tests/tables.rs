@@ -1,4 +1,4 @@
-//! A hash table under the checkers: its users die, stand still and hear late, and what they are told fits one order.
+//! A hash table under the checkers: its users die, stand still and get results late, and all results fit one order.
 
 use crate::structures::{break_nothing, can_be_had_again, outlive_their_users};
 use portcullis_sim::{Plan, Programs, run};

@@ -4,9 +4,9 @@
 
 use portcullis_sim::{FaultKind, Plan, Programs, campaign, run};
 
-/// Seeds that are run unless somebody asks for more.
+/// Number of seeds, unless the environment requests more.
 const SEEDS: u64 = 150;
-/// The same of a structure. Such runs are long.
+/// Number of seeds of a structure, unless the environment requests more. Such runs are long.
 const SEEDS_OF_STRUCTURES: u64 = 30;
 
 fn asked_for() -> Option<u64> {
@@ -17,7 +17,7 @@ fn seeds() -> u64 {
     asked_for().unwrap_or(SEEDS)
 }
 
-/// Runs plans, and returns how many accesses were carried out, and how many violations were tried.
+/// Runs plans. Returns the number of accesses that were executed, and the number of violations that were tried.
 fn hold(plan_of: impl Fn(u64) -> Plan + Sync) -> (u64, u64) {
     hold_for(seeds(), plan_of)
 }
@@ -87,7 +87,8 @@ fn clients_over_udp_and_over_queue_pairs_share_objects() {
     assert!(accesses > 40 * seeds(), "{accesses}");
 }
 
-/// A seed's plan with these programs, so many of a hundred clients over UDP, and somebody on their paths or not.
+/// Returns a seed's plan with these programs, and with `udp` of a hundred clients over UDP. Even seeds have an
+/// attacker on the clients' paths.
 fn with(programs: Programs, seed: u64, udp: u32) -> Plan {
     let mut plan = Plan { udp, ..Plan::draw(seed).with(programs) };
     if seed.is_multiple_of(2) && !plan.faults.contains(&FaultKind::Path) {
@@ -129,7 +130,7 @@ fn a_run_over_udp_can_be_had_again() {
     }
 }
 
-/// A plan with few clients and no faults but these.
+/// Returns a plan with few clients, and no faults but these.
 fn small(programs: Programs, seed: u64, (clients, micros): (usize, u64), faults: &[FaultKind]) -> Plan {
     let plan = Plan::draw(seed).with(programs);
     let duration_ns = micros * 1_000;
@@ -161,7 +162,7 @@ fn a_window_comes_back_although_each_operation_comes_too_late_for_its_permission
     breaks_nothing(&Plan { udp: 100, ..Plan::draw(90).with(Programs::Tables) });
 }
 
-/// The plan of a seed in which some clients are over UDP.
+/// Returns the plan of a seed in which some clients are over UDP.
 fn mixed(programs: Programs, seed: u64) -> Plan {
     Plan { udp: 70, ..Plan::draw(seed).with(programs) }
 }

@@ -9,9 +9,9 @@ use portcullis::{Chunk, ChunkAllocator, ChunkOptions, NotAllAllocated, NotAllFre
 use portcullis_client::{Error, NotFreed, Permission as Bare, SmallObject};
 use portcullis_protocol::{Credential, HandedOutBy, Refusal, RemoteAddress};
 
-/// The most chunks that are asked for, or given back, at once. A worker takes sixteen requests.
+/// The most chunks that are allocated or freed at once. A worker takes sixteen requests.
 const AT_ONCE: usize = 20;
-/// The most objects that it has.
+/// The most objects that the program holds.
 const OBJECTS_MAX: usize = 24;
 /// The most bytes of an access.
 const ACCESS_MAX: u64 = 96;
@@ -19,22 +19,22 @@ const ACCESS_MAX: u64 = 96;
 /// Bytes that the program may access, and what it knows of them.
 struct Held<T> {
     it: T,
-    /// What must be there. `None`: an access has failed, or somebody else of the session was there before.
+    /// The bytes that must be there. `None`: an access has failed, or earlier bytes of the same session may be there.
     bytes: Option<Vec<u8>>,
 }
 
-/// What runs on a program's fiber.
+/// User of chunks, running on a program's fiber.
 pub(super) struct ChunkUser {
     session: SimSession,
     clock: FiberClock,
     dice: Dice,
     board: Board,
-    /// What tells its bytes from those of all others.
+    /// Number that distinguishes the program's bytes from those of all others.
     mark: u32,
     writes: u32,
     chunks: Vec<Held<Chunk>>,
     objects: Vec<Held<SmallObject>>,
-    /// The last chunk that it has freed.
+    /// The last chunk that the program has freed.
     past: Option<(RemoteAddress, Credential, u64)>,
 }
 
@@ -48,7 +48,7 @@ impl ChunkUser {
     pub fn run(mut self) {
         let free_max = self.dice.index(4);
         let Some(mut allocator) = self.join(free_max) else { return };
-        // Some take and give all the time, and others keep what they have.
+        // Some programs allocate and free all the time, and others keep what they have.
         let weights = [
             self.weight(),
             self.weight(),
@@ -77,7 +77,7 @@ impl ChunkUser {
             }
             self.clock.pass(self.dice.magnitude(100..40 * MICROSECOND));
         }
-        // Some leave what they hold to the node.
+        // Some programs leave what they hold to the node.
         if self.dice.per_mille(500) {
             self.free_many(&mut allocator);
         }
@@ -121,7 +121,7 @@ impl ChunkUser {
         chunks.into_iter().for_each(|chunk| self.keep(chunk));
     }
 
-    /// Looks at a chunk that it has just got: it is all zeros.
+    /// Keeps a chunk that the program has just allocated, and sometimes reads it at once. It must contain only zeros.
     fn keep(&mut self, chunk: Chunk) {
         self.board.told().chunks.push((chunk.address(), chunk.credential(), chunk.length()));
         let length = usize::try_from(chunk.length()).unwrap_or(0);
@@ -169,7 +169,7 @@ impl ChunkUser {
         let count = 1 + self.dice.index(4);
         let allocated = allocator.allocate_objects(&mut self.session, count, bytes);
         for it in self.noted("objects", allocated).unwrap_or_default() {
-            // The session's own bytes may be there, and nobody else's.
+            // The session's own bytes may be there, and no others.
             self.objects.push(Held { it, bytes: None });
         }
     }
@@ -235,7 +235,8 @@ impl ChunkUser {
         self.board.told().wrong.push((Promise::Truth, what));
     }
 
-    /// The byte that the program writes at an address: it depends on the place and the program alone, or is zero.
+    /// Returns the byte that the program writes at an address unless it writes zero. The byte depends on the address
+    /// and the program alone.
     fn byte_at(&self, address: u64) -> u8 {
         let [low, high, ..] = (u64::from(self.mark).wrapping_mul(address | 1)).to_be_bytes();
         (low ^ high) | 1
@@ -247,7 +248,7 @@ impl ChunkUser {
 
     fn write<T: std::ops::Deref<Target = Bare>>(&mut self, held: &mut Held<T>, offset: u64, length: usize) {
         self.writes = self.writes.wrapping_add(1);
-        // Every second write clears, so that a write that was lost shows.
+        // Every second write clears the bytes, so that a lost write shows.
         let clears = self.writes.is_multiple_of(2);
         let first = held.it.address().0 + offset;
         let places = (first..).take(length);
@@ -261,7 +262,7 @@ impl ChunkUser {
         }
     }
 
-    /// An atomic, which changes nothing: what others may find there stays told apart by its bytes.
+    /// Executes an atomic that changes nothing, so the bytes that others may find there still identify their writer.
     fn add<T: std::ops::Deref<Target = Bare>>(&mut self, held: &mut Held<T>, offset: u64) {
         let is_word = (held.it.address().0 + offset).is_multiple_of(8) && offset + 8 <= held.it.length();
         if !is_word {
@@ -277,7 +278,8 @@ impl ChunkUser {
         }
     }
 
-    /// An access to a chunk that it has freed: the node's NIC refuses it, and it costs the program its queue pair.
+    /// Accesses a chunk that the program has freed. The node's NIC refuses the access, and it costs the program its
+    /// queue pair.
     fn come_late(&mut self) {
         let Some((address, credential, length)) = self.past else { return };
         let length = u32::try_from(length.min(16)).unwrap_or(8);
@@ -285,18 +287,18 @@ impl ChunkUser {
         let now = self.session.now();
         let begun = self.session.client().dangerous_read(now, address, credential, buffer);
         let Ok(operation) = begun else { return };
-        // Whoever carries it out is found by those who watch the network.
+        // If a NIC executes the access, the checkers that watch the network find it.
         let _ = self.session.wait(operation);
     }
 
-    /// Loses a chunk, which stays allocated.
+    /// Drops a chunk without freeing it.
     fn forget_one(&mut self) {
         if self.dice.per_mille(50) {
             drop(self.take_one());
         }
     }
 
-    /// Ends in the middle of an allocation, or of the end of a chunk.
+    /// Ends the program in the middle of an allocation, or of freeing a chunk.
     fn vanish(mut self) {
         if let Some(chunk) = self.take_one() {
             let begun = self.session.client().free_chunk(chunk.into_bare()).map_err(|refused| refused.error);
@@ -307,7 +309,7 @@ impl ChunkUser {
         self.clock.pass(self.dice.magnitude(100..20 * MICROSECOND));
     }
 
-    /// Reports an error. After one that says that the workers are gone it asks for new ones.
+    /// Reports an error. After an error that means that the workers are gone, requests new ones.
     fn noted<T>(&mut self, what: &str, done: Result<T, Error>) -> Option<T> {
         let are_gone = matches!(done, Err(Error::Refused(Refusal::NicFailed)));
         let noted = self.note(what, done);

@@ -12,10 +12,11 @@ use portcullis_structures::queue::{Claim, QueueError};
 const LANES: usize = 3;
 /// Leases of claims, in µs.
 const LEASES: std::ops::Range<u64> = 1_000..6_000;
-/// How many leases, of claims and of the queue, the founder waits at the end for what others have claimed.
+/// Number of leases, of claims and of the queue, that the founder waits at the end for entries that others have
+/// claimed.
 const LAST_WAIT_LEASES: u64 = 4;
 
-/// What runs on the program's fiber.
+/// User of the queue of claims, running on the program's fiber.
 pub(super) struct ClaimUser(pub User);
 
 impl ClaimUser {
@@ -29,7 +30,8 @@ impl ClaimUser {
         );
     }
 
-    /// One operation after another, until the run winds down. What is claimed then comes again.
+    /// Executes one operation after another, until the run winds down. An entry that is claimed then is delivered
+    /// again.
     async fn work(&self, pipeline: &SimPipeline, queue: &SimQueue) {
         while self.0.goes_on(pipeline) {
             if self.0.dice.borrow_mut().per_mille(450) {
@@ -38,12 +40,12 @@ impl ClaimUser {
                 self.use_claim(pipeline, queue, claim).await;
             }
             let pause = self.0.dice.borrow_mut().magnitude(1..40);
-            // Where the session is over the loop ends.
+            // If the session is over, the loop ends.
             let _ = pipeline.sleep(Lifetime(pause)).await;
         }
     }
 
-    /// Some are quick, some are late, some extend their claims, some give them back and some forget them.
+    /// Uses a claim in one of several ways: acknowledges it quickly or late, extends it, gives it back or forgets it.
     async fn use_claim(&self, pipeline: &SimPipeline, queue: &SimQueue, mut claim: Claim) {
         let (way, pause, lease) = {
             let mut dice = self.0.dice.borrow_mut();
@@ -91,7 +93,7 @@ impl ClaimUser {
         let lease = Lifetime(self.0.dice.borrow_mut().of(LEASES));
         let place = self.0.commons.begin_on_claims(Event::Claim(None));
         let claimed = match queue.claim(lease).await {
-            // Each entry of a queue that is closed was acknowledged.
+            // Every entry of a closed queue was acknowledged.
             Err(QueueError::Closed) => None,
             claimed => claimed?,
         };
@@ -112,7 +114,8 @@ impl ClaimUser {
         }
     }
 
-    /// Each entry comes, again where its consumer is gone, until it is acknowledged. Then one segment is left.
+    /// Drains the closed queue. Each entry is delivered, again if its consumer is gone, until it is acknowledged.
+    /// Then one segment is left.
     async fn look(&self, queue: &SimQueue) -> Result<(), QueueError> {
         queue.close().await?;
         self.0.commons.note_closed();

@@ -1,6 +1,6 @@
-//! What the programs of a run have in common: a structure, and all that each of them was told of it.
+//! Shared state of the programs of a run: a structure, and the results that each program got from it.
 //!
-//! Fibers take turns, so a count of what was noted is a clock for all of them.
+//! Fibers take turns, so the number of recorded events is a clock for all of them.
 
 use crate::oracle::Promise;
 use portcullis_histories::{Operation, claims, fifo, key};
@@ -8,31 +8,31 @@ use portcullis_protocol::ObjectRef;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What all programs of a run share.
+/// State that all programs of a run share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Commons(Arc<Mutex<Shared>>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The structure's first object, once there is one.
+    /// The structure's first object, once it exists.
     head: Option<ObjectRef>,
     ticks: u64,
     values: u64,
     /// Programs that may still begin operations.
     at_work: usize,
-    /// What was asked of the table and told, by key.
+    /// Operations on the table, with their keys.
     of_keys: Vec<(u64, key::Operation)>,
-    /// What was asked of the queue and told.
+    /// Operations on the queue.
     of_queue: History<fifo::Event>,
-    /// When a user was told that the queue is closed.
+    /// Time at which a user found the queue closed.
     closed: Option<u64>,
-    /// What was asked of the queue of claims and told.
+    /// Operations on the queue of claims.
     of_claims: History<claims::Event>,
-    /// Nothing is left in that queue.
+    /// Whether nothing is left in the queue of claims.
     is_drained: bool,
 }
 
-/// What was asked of a structure and told. `None`: it turned out to do nothing.
+/// Operations on a structure, with their results. `None`: the operation turned out to do nothing.
 #[derive(Debug)]
 struct History<E>(Vec<Option<Operation<E>>>);
 
@@ -43,13 +43,13 @@ impl<E> Default for History<E> {
 }
 
 impl<E: Copy> History<E> {
-    /// Notes that an operation begins. Returns its place.
+    /// Records that an operation begins. Returns its place.
     fn begin(&mut self, event: E, start: u64) -> usize {
         self.0.push(Some(Operation { event, start, end: None }));
         self.0.len() - 1
     }
 
-    /// Notes what the operation at a place was told.
+    /// Records the result of the operation at a place.
     fn end(&mut self, place: usize, told: Option<E>, end: u64) {
         let operation = &mut self.0[place];
         *operation = operation.zip(told).map(|(begun, event)| Operation { event, end: Some(end), ..begun });
@@ -60,7 +60,7 @@ impl<E: Copy> History<E> {
     }
 }
 
-/// A program that may begin operations, as long as this lives.
+/// Marks a program that may begin operations, as long as this value lives.
 pub(super) struct AtWork(Commons);
 
 impl Drop for AtWork {
@@ -89,7 +89,7 @@ impl Commons {
         self.shared().head = Some(head);
     }
 
-    /// A value that nobody has had yet.
+    /// Returns a value that no operation has used yet.
     pub(super) fn new_value(&self) -> u64 {
         let mut shared = self.shared();
         shared.values += 1;
@@ -105,7 +105,7 @@ impl Commons {
         self.shared().at_work > 0
     }
 
-    /// Notes that an operation on a key begins. Returns its place.
+    /// Records that an operation on a key begins. Returns its place.
     pub(super) fn begin_on_key(&self, key: u64, event: key::Event) -> usize {
         let mut shared = self.shared();
         let start = shared.tick();
@@ -113,7 +113,7 @@ impl Commons {
         shared.of_keys.len() - 1
     }
 
-    /// Notes what the operation at a place was told.
+    /// Records the result of the operation at a place.
     pub(super) fn end_on_key(&self, place: usize, told: key::Event) {
         let mut shared = self.shared();
         let end = shared.tick();
@@ -121,7 +121,7 @@ impl Commons {
         (operation.event, operation.end) = (told, Some(end));
     }
 
-    /// Notes that operations on the queue begin. Returns their places.
+    /// Records that operations on the queue begin. Returns their places.
     pub(super) fn begin_on_queue(&self, events: &[fifo::Event]) -> Range<usize> {
         let mut shared = self.shared();
         let (start, first) = (shared.tick(), shared.of_queue.0.len());
@@ -131,7 +131,7 @@ impl Commons {
         first..shared.of_queue.0.len()
     }
 
-    /// Notes what the operations at these places were told. Those of which nothing was told did nothing.
+    /// Records the results of the operations at these places. Operations without a result did nothing.
     pub(super) fn end_on_queue(&self, places: Range<usize>, told: &[fifo::Event]) {
         let mut shared = self.shared();
         let end = shared.tick();
@@ -139,33 +139,33 @@ impl Commons {
         places.zip(told).for_each(|(place, told)| shared.of_queue.end(place, told, end));
     }
 
-    /// Notes that an operation on the queue of claims begins. Returns its place.
+    /// Records that an operation on the queue of claims begins. Returns its place.
     pub(super) fn begin_on_claims(&self, event: claims::Event) -> usize {
         let mut shared = self.shared();
         let start = shared.tick();
         shared.of_claims.begin(event, start)
     }
 
-    /// Notes what the operation at a place was told. `None`: it did nothing.
+    /// Records the result of the operation at a place. `None`: it did nothing.
     pub(super) fn end_on_claims(&self, place: usize, told: Option<claims::Event>) {
         let mut shared = self.shared();
         let end = shared.tick();
         shared.of_claims.end(place, told, end);
     }
 
-    /// Notes that nothing is left in the queue of claims.
+    /// Records that nothing is left in the queue of claims.
     pub(super) fn note_drained(&self) {
         self.shared().is_drained = true;
     }
 
-    /// Notes that a user was told that the queue is closed.
+    /// Records that a user found the queue closed.
     pub(super) fn note_closed(&self) {
         let mut shared = self.shared();
         let now = shared.tick();
         shared.closed.get_or_insert(now);
     }
 
-    /// The first thing that no order of the operations explains.
+    /// Returns the first part of the histories that no order of the operations explains.
     pub fn first_wrong(&self) -> Option<(Promise, String)> {
         let of_queues = self.first_wrong_of_queue().or_else(|| self.first_wrong_of_claims());
         of_queues.or_else(|| self.first_wrong_of_keys())
@@ -192,7 +192,7 @@ impl Commons {
 
     fn first_wrong_of_keys(&self) -> Option<(Promise, String)> {
         let mut of_keys = std::mem::take(&mut self.shared().of_keys);
-        // Within a key they stay in the order of their beginnings.
+        // Within a key the operations stay in the order of their starts.
         of_keys.sort_by_key(|(key, _)| *key);
         of_keys.chunk_by(|one, other| one.0 == other.0).find_map(|of_one| {
             let history: Vec<key::Operation> = of_one.iter().map(|it| it.1).collect();

@@ -35,16 +35,16 @@ type SimSession = Session<SimEndpoint, FiberClock>;
 /// How often a keeper looks for a lease to keep.
 const KEEPER_LOOKS_EVERY: Nanos = 50 * MICROSECOND;
 
-/// What a program's fibers tell the cluster and each other.
+/// Reports of a program's fibers to the cluster and to each other.
 #[derive(Debug, Default)]
 struct Told {
-    /// Errors of calls, each with what failed.
+    /// Errors of calls, each with the operation that failed.
     errors: Vec<(Error, String)>,
-    /// Permissions that were refused early, and how early.
+    /// Permissions that were refused before their end, each with the time that was left.
     early: Vec<(PermissionId, Lifetime)>,
-    /// Operations that took longer than they may: what, how long, and how long they may.
+    /// Operations that exceeded their time limit: the operation, its duration, and its limit.
     slow: Vec<(String, Lifetime, Lifetime)>,
-    /// Broken promises, whatever faults there were.
+    /// Broken promises that no fault excuses.
     wrong: Vec<(Promise, String)>,
     /// Objects that siblings may acquire.
     objects: Vec<ObjectRef>,
@@ -83,14 +83,15 @@ pub(crate) enum Structure {
     Claims,
 }
 
-/// What a program does.
+/// Purpose of a program.
 #[derive(Debug)]
 pub(crate) enum Purpose {
-    /// It gets permissions of at most so long, and uses them.
+    /// The program gets permissions of at most this lifetime, and uses them.
     Permissions(Lifetime),
-    /// It allocates chunks, and uses them.
+    /// The program allocates chunks, and uses them.
     Chunks,
-    /// It works on the structure of its run. One program makes that, and looks at it at the end.
+    /// The program works on the structure of its run. One program, the founder, creates the structure and checks it
+    /// at the end.
     Structure { kind: Structure, commons: Commons, is_founder: bool, lease_min: Lifetime, values_max: usize },
 }
 
@@ -100,9 +101,9 @@ pub(crate) struct Application {
     board: Board,
     work: Fiber,
     keeper: Option<(SessionId, Fiber)>,
-    /// The switches that tell the two ends that the node is gone.
+    /// The switches that mark the node as gone, for the ends of the program's sessions.
     node_gone: Vec<(SessionId, Switch)>,
-    /// Faults have touched the program.
+    /// Whether faults have touched the program.
     excused: bool,
 }
 
@@ -155,12 +156,12 @@ impl Application {
         Ok(Self { board, work, keeper, node_gone, excused: false })
     }
 
-    /// The session of the keeper.
+    /// Returns the session of the keeper, if the program has one.
     pub fn keeper(&self) -> Option<SessionId> {
         self.keeper.as_ref().map(|(session, _)| *session)
     }
 
-    /// Ends a session whose node is gone or has shown it out. Returns whether it was the program's.
+    /// Ends a session whose node is gone or has evicted it. Returns whether the session was the program's.
     pub fn node_gone(&self, session: SessionId) -> bool {
         let its = self.node_gone.iter().find(|(number, _)| *number == session);
         its.inspect(|(_, gone)| gone.set(true)).is_some()
@@ -237,7 +238,7 @@ fn fiber(
     })
 }
 
-/// The real keeper's turns, without its thread and its channel.
+/// Runs the real keeper's turns, without its thread and its channel.
 fn keep(session: SimSession, clock: &FiberClock, board: &Board) {
     let mut tending = Tending::new(session);
     while !board.winds_down() {

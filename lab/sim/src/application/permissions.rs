@@ -10,16 +10,16 @@ use portcullis_client::{Acquire, Allocate, Error};
 use portcullis_protocol::{Lifetime, Moment, Rights};
 use std::sync::Arc;
 
-/// The end of a lease, with which an access or extension races.
+/// The end of a lease. An access or extension in this time races with the end.
 const LAST_MOMENT: Lifetime = Lifetime::micros(12);
 
-/// The longest that a request of a program waits for what others hold.
+/// The longest that a request of a program waits for objects that others hold.
 const WAIT_MAX: Lifetime = Lifetime::millis(5);
 
-/// What an operation may take beside its limit: turns of its own machine, and messages that are on their way.
+/// Time that an operation may take beyond its limit, for turns of its own machine and for messages in transit.
 const LIMIT_BOUND: Lifetime = Lifetime::millis(1);
 
-/// What runs on a program's fiber.
+/// User of permissions, running on a program's fiber.
 pub(super) struct PermissionUser {
     pub session: SimSession,
     pub clock: FiberClock,
@@ -39,9 +39,9 @@ impl PermissionUser {
         }
     }
 
-    /// Carries an operation out, and reports one that takes longer than its limit, what it may wait for others, and a bound. The limit
-    /// is kept to within a quarter, and an operation has it up to three times: for the end of what the program has dropped, for room,
-    /// and for its own end.
+    /// Executes an operation, and reports it if it takes longer than its limit, its wait for others, and a bound
+    /// allow. The limit is kept to within a quarter. An operation may use it up to three times: for the end of what
+    /// the program has dropped, for room, and for its own end.
     fn timed<T>(&mut self, what: &str, wait: Lifetime, act: impl FnOnce(&mut Self) -> T) -> T {
         let began = self.clock.now();
         let done = act(self);
@@ -73,7 +73,7 @@ impl PermissionUser {
         self.session.allocate(ask)
     }
 
-    /// Works under a permission until it is done with or over.
+    /// Works under a permission until the program is done with it or the permission is over.
     fn use_up(&mut self, permission: Permission) {
         if self.dice.per_mille(500) {
             self.board.told().objects.push(permission.object());
@@ -159,7 +159,7 @@ impl PermissionUser {
         if self.dice.per_mille(500) { self.read(permission, None) } else { self.extend(permission) }
     }
 
-    /// Reports an access's error. Returns whether there was none.
+    /// Reports the error of an access. Returns whether there was none.
     fn judge(&self, what: &str, permission: &Permission, ends: Moment, done: Result<(), Error>) -> bool {
         if let Err(Error::Revoked) = done {
             let now = self.clock.now();

@@ -1,4 +1,4 @@
-//! A program that pushes to a queue and pops from it, which all programs of its run share.
+//! A program that pushes to a queue and pops from it. All programs of its run share the queue.
 
 use super::SimSession;
 use super::structure::{SimPipeline, User};
@@ -16,17 +16,18 @@ pub(super) type SimQueue = portcullis_structures::queue::Queue<SimEndpoint, Fibe
 
 /// The most operations that a program has in flight.
 const LANES: usize = 4;
-/// The most entries that a pop of several takes.
+/// The most entries that a pop of several entries takes.
 const POPPED_MAX: usize = 5;
 /// Bytes of a cell. Some entries take several.
 const CELL_BYTES: u32 = 16;
-/// In so many of a thousand steps of the founder the queue is closed, in runs in which it is.
+/// Probability, in thousandths, that a step of the founder closes the queue, in runs in which the queue is closed.
 const CLOSES_PER_MILLE: u64 = 2;
 
-/// What runs on the program's fiber.
+/// User of the queue, running on the program's fiber.
 pub(super) struct QueueUser(pub User);
 
-/// A program's life with a queue, of claims or not: it opens the queue, or makes it, works in several lanes, and looks at the end.
+/// Runs a program on a queue, of claims or not: opens or creates the queue, works in several lanes, and checks the
+/// queue at the end.
 pub(super) fn work_on_queue(
     user: &User,
     session: SimSession,
@@ -64,13 +65,13 @@ fn options(user: &User, claims: bool) -> QueueOptions {
     }
 }
 
-/// The bytes of an entry. A torn one shows.
+/// Returns the bytes of an entry, in which a torn write shows.
 pub(super) fn bytes_of(number: u64) -> Vec<u8> {
     let length = 8 + usize::try_from(number % 5).expect("it is small") * 11;
     number.to_le_bytes().into_iter().cycle().take(length).collect()
 }
 
-/// The number of an entry. An entry that nobody has pushed has one that nobody has pushed.
+/// Returns the number of an entry. Bytes that no program pushes give `u64::MAX`, a number that no program pushes.
 pub(super) fn number_of(entry: &[u8]) -> u64 {
     let number = entry.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
     if bytes_of(number) == entry { number } else { u64::MAX }
@@ -87,9 +88,9 @@ impl QueueUser {
         );
     }
 
-    /// One operation after another, until the run winds down.
+    /// Executes one operation after another, until the run winds down.
     async fn work(&self, pipeline: &SimPipeline, queue: &SimQueue) {
-        // Some push more than they pop, and others the other way round.
+        // Some programs push more than they pop, and others the other way round.
         let pushes = self.0.dice.borrow_mut().of(300..700);
         let closes = self.0.is_founder && self.0.dice.borrow_mut().per_mille(300);
         while self.0.goes_on(pipeline) {
@@ -106,7 +107,7 @@ impl QueueUser {
                 self.0.note("a pop", popped);
             }
             let pause = self.0.dice.borrow_mut().magnitude(1..40);
-            // Where the session is over the loop ends.
+            // If the session is over, the loop ends.
             let _ = pipeline.sleep(Lifetime(pause)).await;
         }
     }
@@ -124,7 +125,7 @@ impl QueueUser {
         }
     }
 
-    /// Pops up to `most` entries. Returns how many there were.
+    /// Pops up to `most` entries. Returns how many were popped.
     async fn pop(&self, queue: &SimQueue, most: usize) -> Result<usize, QueueError> {
         let places = self.0.commons.begin_on_queue(&vec![Event::Pop(None); most]);
         let popped = match most {
@@ -132,7 +133,7 @@ impl QueueUser {
             _ => queue.pop_many(most).await,
         };
         let popped = match popped {
-            // A queue that is closed is empty for ever.
+            // A pop reports a closed queue only if the queue is empty for ever.
             Err(QueueError::Closed) => Vec::new(),
             popped => popped?,
         };
@@ -150,7 +151,7 @@ impl QueueUser {
         }
     }
 
-    /// What is left can be drained, and then one segment is left.
+    /// Checks that the remaining entries can be drained, and that one segment is left then.
     async fn look(&self, queue: &SimQueue) -> Result<(), QueueError> {
         queue.close().await?;
         self.0.commons.note_closed();

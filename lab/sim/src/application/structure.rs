@@ -1,5 +1,5 @@
-//! What programs do with a structure that they share, whichever it is: one makes it, the others find it, and each tells
-//! the checkers what went wrong.
+//! The work of programs on a structure that they share, of whichever kind: one program creates it, the others find
+//! it, and each reports to the checkers what went wrong.
 
 use super::{Board, Commons};
 use crate::clock::MICROSECOND;
@@ -18,13 +18,13 @@ use std::rc::Rc;
 
 pub(super) type SimPipeline = Rc<Pipeline<SimEndpoint, FiberClock>>;
 
-/// How often the founder tries a last look at the structure.
+/// Number of times that the founder tries a last look at the structure.
 pub(crate) const LAST_LOOKS: u32 = 8;
-/// How many leases one last look takes, at most: each of its two sweeps waits for two leases and a 64th of that, and what the sweeps
-/// and the look move takes less than the rest.
+/// The most leases that one last look takes. Each of its two sweeps waits for two leases and a 64th of that, and
+/// moving the words of the sweeps and of the look takes less than the rest.
 pub(crate) const LEASES_OF_A_LOOK: u64 = 6;
-/// Words that the last looks change, at most. What they give back to the node is retired block by block: a few extents have the
-/// smallest blocks, of which each has some four thousand.
+/// The most words that the last looks change. The memory that they give back to the node is retired block by block. A
+/// few extents have the smallest blocks: some four thousand each.
 pub(crate) const WORDS_OF_LOOKS: u32 = 4 << 12;
 
 /// A user of the structure, on its fiber.
@@ -33,15 +33,15 @@ pub(super) struct User {
     pub dice: RefCell<Dice>,
     pub commons: Commons,
     pub board: Board,
-    /// This program makes the structure, and looks at it at the end.
+    /// Whether this program creates the structure and checks it at the end.
     pub is_founder: bool,
-    /// The shortest lease with which users get somewhere on this network.
+    /// The shortest lease with which users make progress on this network.
     pub lease_min: Lifetime,
 }
 
 /// An error of a structure's operation.
 pub(super) trait StructureError: Display {
-    /// The session's error behind it, if it is one.
+    /// Returns the session's error behind this error, if there is one.
     fn of_session(&self) -> Option<Error>;
 }
 
@@ -64,7 +64,7 @@ impl StructureError for QueueError {
 }
 
 impl User {
-    /// Makes the structure, or opens the one that the founder has made.
+    /// Creates the structure, or opens the one that the founder has created.
     pub fn open<S, E: StructureError>(
         &self,
         pipeline: &SimPipeline,
@@ -101,7 +101,7 @@ impl User {
         !self.board.winds_down() && !pipeline.is_over()
     }
 
-    /// When all others are done, the founder looks at what is left of the structure.
+    /// Lets the founder check what is left of the structure, once all other programs are done.
     pub fn look_at_the_end<E: StructureError>(
         &self,
         pipeline: &SimPipeline,
@@ -122,7 +122,7 @@ impl User {
         self.board.told().wrong.push((promise, what));
     }
 
-    /// Reports an error. Returns what there is without one.
+    /// Reports an error. Returns the result if there is no error.
     pub fn note<T, E: StructureError>(&self, what: &str, done: Result<T, E>) -> Option<T> {
         let error = match done {
             Ok(done) => return Some(done),

@@ -15,15 +15,15 @@ use std::rc::Rc;
 
 type SimTable = portcullis_structures::table::Table<SimEndpoint, FiberClock>;
 
-/// Keys that all programs change. Others come only to make the table grow.
+/// Number of keys that all programs change. The other keys only make the table grow.
 const HOT: u64 = 4;
 const KEYS: u64 = 90;
-/// The lengths of values beyond their first eight bytes go up in so many equal steps.
+/// Number of equal steps by which the lengths of values grow beyond their first eight bytes.
 const STEPS: usize = 3;
 /// The most operations that a program has in flight.
 const LANES: usize = 4;
 
-/// What runs on the program's fiber.
+/// User of the table, running on the program's fiber.
 pub(super) struct TableUser {
     pub user: User,
     /// The most bytes of a value beyond its first eight.
@@ -52,7 +52,7 @@ impl TableUser {
         }
     }
 
-    /// The bytes of a value. A torn one shows.
+    /// Returns the bytes of a value, in which a torn write shows.
     fn bytes_of(&self, number: u64) -> Vec<u8> {
         let steps = usize::try_from(number % (STEPS as u64 + 1)).expect("it is small");
         number.to_le_bytes().into_iter().cycle().take(8 + steps * self.values_max / STEPS).collect()
@@ -65,7 +65,7 @@ impl TableUser {
             Event::Get(_) => {
                 let found = table.get(key).await?;
                 let whole = found.as_ref().filter(|it| **it == bytes_of(number(it)));
-                // A torn value is one that nobody has stored.
+                // A torn value counts as one that no program has stored.
                 Event::Get(found.as_ref().map(|_| whole.map_or(u64::MAX, |it| number(it))))
             }
             Event::Insert(new, _) => Event::Insert(new, table.insert(key, &bytes_of(new)).await?),
@@ -104,7 +104,7 @@ impl TableUser {
         }
     }
 
-    /// One operation after another, until the run winds down.
+    /// Executes one operation after another, until the run winds down.
     async fn work(&self, pipeline: &SimPipeline, table: &SimTable) {
         let mut seen = 0;
         while self.user.goes_on(pipeline) {
@@ -113,12 +113,12 @@ impl TableUser {
                 seen = value;
             }
             let pause = self.user.dice.borrow_mut().magnitude(1..60);
-            // Where the session is over the loop ends.
+            // If the session is over, the loop ends.
             let _ = pipeline.sleep(Lifetime(pause)).await;
         }
     }
 
-    /// Frees what others have left, again and again.
+    /// Sweeps the table repeatedly, to free what other programs have left.
     async fn sweep(&self, pipeline: &SimPipeline, table: &SimTable) {
         while self.user.goes_on(pipeline) {
             self.user.note("a sweep", table.sweep().await);
@@ -141,7 +141,7 @@ impl TableUser {
         (key, event)
     }
 
-    /// Carries an operation out, and notes what it was told.
+    /// Executes an operation, and records its result.
     async fn tell(&self, table: &SimTable, key: u64, event: Event) -> Option<Event> {
         let place = self.user.commons.begin_on_key(key, event);
         let told = self.user.note("an operation on a key", self.perform(table, key, event).await)?;
@@ -149,9 +149,9 @@ impl TableUser {
         Some(told)
     }
 
-    /// No key is lost or doubled, and after a sweep nothing is leaked.
+    /// Checks that no key is lost or doubled, and that nothing is leaked after a sweep.
     async fn look(&self, table: &SimTable) -> Result<(), TableError> {
-        // What the first sweep takes out of slots, the second one frees.
+        // The second sweep frees what the first one takes out of slots.
         table.sweep().await?;
         table.sweep().await?;
         let mut found = BTreeMap::new();

@@ -11,11 +11,11 @@ use portcullis_rpc::channel::ends::{Answer, Call, CallError, CallId, ClientEnd, 
 use portcullis_rpc::heap::Heap;
 use portcullis_rpc::{Boxed, List, Scope, ScopeRef, Vector};
 
-/// The most bytes of results that are looked at.
+/// The most bytes of results that are read.
 const RESULTS_MAX: u64 = 1 << 20;
 /// The most answers that a client keeps.
 const KEPT_MAX: usize = 3;
-/// The most numbers of a list, which is followed one by one.
+/// The most numbers of a list, which is followed element by element.
 const LIST_MAX: usize = 700;
 
 /// A call that is under way.
@@ -28,7 +28,7 @@ pub(super) struct Underway {
     begun: Nanos,
 }
 
-/// An answer that is kept, with what its result says.
+/// An answer that is kept, with the numbers of its result.
 #[derive(Debug)]
 pub(super) struct Kept {
     answer: Answer,
@@ -36,7 +36,7 @@ pub(super) struct Kept {
 }
 
 impl World {
-    /// Takes in the answers that have come.
+    /// Processes the answers that have arrived.
     pub(super) fn hear_answers(&mut self, it: &mut Connected, life: &ClientLife, dice: &mut Dice) {
         let (mut at, now) = (0, self.now);
         while at < it.calls.len() && !life.steps.are_over() {
@@ -95,7 +95,7 @@ impl World {
             }
         }
         if let Some(scope) = scope {
-            // Whoever waits no more may put something else into its scope.
+            // A caller that no longer waits may put something else into its scope.
             if ending == Ending::Error(CallError::Late) {
                 write_over(&scope, it, dice.any());
             }
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Lets go of an answer, whose result must still be what it was.
+    /// Releases an answer, whose result must be unchanged.
     pub(super) fn let_go(&mut self, it: &mut Connected, kept: Kept) {
         let Kept { answer, numbers: before } = kept;
         if !it.is_lied_to {
@@ -133,12 +133,12 @@ impl World {
     pub(super) fn begin(&mut self, client: usize, it: &mut Connected, life: &ClientLife, dice: &mut Dice) {
         let method = [SUM, BACK, TRUSTED, FAIL, PANIC, LIST, NONE][dice.weighted(&[30, 25, 15, 6, 6, 15, 3])];
         let made = arguments(it, method, dice);
-        // A heap that is full has room again when answers have come.
+        // A full heap has room again after answers have arrived.
         let Some(Arguments { scope, root, content }) = made.filter(|_| !life.steps.are_over()) else {
             return;
         };
         let reference = scope.as_ref().map_or(ScopeRef::default(), Scope::reference);
-        // What reads arguments in place may do so until it has ended, however late.
+        // A method that reads arguments in place may do so until it has ended, however late.
         let may_be_late = method != TRUSTED && dice.per_mille(450);
         let deadline = may_be_late.then(|| self.now + dice.magnitude(10 * MICROSECOND..1_000 * MILLISECOND));
         let (id, bytes, begun, socket) = (self.next_id, reference.length, self.now, it.socket);
@@ -168,10 +168,10 @@ impl World {
         self.judge.under_way_peak = self.judge.under_way_peak.max(socket.begun - socket.replied);
     }
 
-    /// A connection uses a scope from here on.
+    /// Records that a connection uses a scope from here on.
     fn use_scope(&mut self, scope: &Scope, socket: u64) {
         let (address, length) = (scope.address(), scope.length());
-        // Whoever stands still without a lease has lost what it had.
+        // A client that stands still without a lease has lost what it had.
         if let Some(other) = self.judge.user_of(address, length)
             && let Some(lease) = self.lease_of_client(other)
             && !self.directory.lives(lease, self.now)
@@ -182,7 +182,7 @@ impl World {
     }
 }
 
-/// What a call passes.
+/// Arguments of a call.
 #[derive(Debug)]
 struct Arguments {
     scope: Option<Scope>,
@@ -190,7 +190,7 @@ struct Arguments {
     content: Content,
 }
 
-/// Makes the arguments of a call in one of the client's heaps. `None`: there is no room.
+/// Creates the arguments of a call in one of the client's heaps. `None`: the heap has no room.
 fn arguments(it: &Connected, method: u32, dice: &mut Dice) -> Option<Arguments> {
     let count = if dice.per_mille(50) { ARGUMENTS_MAX / 8 + 100 } else { dice.magnitude(1..1_500) };
     let sent: Vec<u64> = (0..count).map(|_| dice.any()).collect();
@@ -224,7 +224,7 @@ fn list(heap: &Heap, sent: &[u64]) -> Option<(Scope, u64)> {
     Some((scope, root))
 }
 
-/// The numbers of a result.
+/// Returns the numbers of a result.
 fn numbers(end: &mut ClientEnd, answer: &Answer) -> Result<Vec<u64>, CallError> {
     let looked = end.look::<Vector<u64>>(answer, RESULTS_MAX)?;
     let numbers = looked.get().and_then(|it| it.get(looked.view()));

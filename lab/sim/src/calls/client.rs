@@ -13,13 +13,13 @@ use portcullis_memory::PrivateView;
 use portcullis_rpc::channel::ends::{CallId, ClientEnd, DEPTH, REQUESTS, Writer};
 use portcullis_rpc::heap::{Heap, HeapPlace, Owner, Steps};
 
-/// Who the client is in the heap of its connection.
+/// Owner number of the client in the heap of its connection.
 const CLIENT: Owner = Owner(2);
 /// How long a client waits for an offer.
 const OFFERED_WITHIN: Nanos = 1_500 * MILLISECOND;
-/// How often a client looks whether its server still holds the connection's heap.
+/// How often a client checks whether its server still holds the connection's heap.
 const WATCH_EVERY: Nanos = 150 * MILLISECOND;
-/// How long a client bears a server that may break the rules.
+/// How long a client tolerates a server that may break the rules.
 const PATIENCE: Nanos = 3_000 * MILLISECOND;
 
 /// A connection, at the client.
@@ -33,17 +33,17 @@ pub(super) struct Connected {
     pub calls: Vec<Underway>,
     pub kept: Vec<Kept>,
     pub last: Option<CallId>,
-    /// Bytes that were free in its heap when it was new.
+    /// Number of free bytes in its heap when the heap was new.
     all: u64,
     next_watch: Nanos,
     since: Nanos,
     pub is_gone: bool,
     is_closing: bool,
-    /// The server serves it.
+    /// Whether the server serves the connection.
     is_welcome: bool,
-    /// The server may break the rules.
+    /// Whether the server may break the rules.
     pub is_lied_to: bool,
-    /// With which a hostile client writes.
+    /// Writer of a hostile client.
     garbage: Option<Writer>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Connected {
 pub(super) struct ClientLife {
     pub steps: Steps,
     holding: Option<Holding>,
-    /// Until when an offer is waited for.
+    /// Time until which the client waits for an offer.
     knocked_until: Option<Nanos>,
     connected: Option<Connected>,
 }
@@ -64,14 +64,14 @@ impl ClientLife {
 }
 
 impl World {
-    /// The lease of a connection's client, while it lives the life in which it has the connection.
+    /// Returns the lease of a connection's client, while the client is still in the life that has the connection.
     pub(super) fn lease_of_client(&self, socket: u64) -> Option<LeaseId> {
         let (client, life) = self.sockets.get(&socket)?.client;
         let slot = self.clients.get(client).filter(|it| it.living() == Some(life))?;
         slot.life.as_ref()?.lease().map(Lease::id)
     }
 
-    /// A step of a client.
+    /// Executes a step of a client.
     pub(super) fn step_of_client(&mut self, client: usize) -> Next {
         let slot = &mut self.clients[client];
         let mut life = slot.life.take().expect("it lives");
@@ -85,7 +85,7 @@ impl World {
         match next {
             Next::At(_) => self.clients[client].life = Some(life),
             Next::Dead(_) => {
-                // What a dead process would still do has no effect.
+                // Later steps of a dead process must have no effect.
                 life.steps.die_after(0);
                 if let Some(Connected { socket, .. }) = life.connected {
                     self.close(socket, Process::Client(client), &mut dice);
@@ -100,7 +100,7 @@ impl World {
     fn act(&mut self, client: usize, life: &mut ClientLife, dice: &mut Dice) -> Next {
         let now = self.now;
         if life.holding.as_ref().is_some_and(|it| it.is_over(now)) {
-            // It has stood still for longer than its lease: what it had is no more its own.
+            // The client has stood still for longer than its lease, so what it had is no longer its own.
             return Next::Dead(now);
         }
         if self.strikes(FaultKind::ClientStop, 2, dice) {
@@ -126,7 +126,7 @@ impl World {
         Next::At(now + dice.magnitude(MICROSECOND..2 * self.terms.think))
     }
 
-    /// Looks a channel up, and asks its server for a connection.
+    /// Looks up a channel, and requests a connection from its server.
     fn knock(&mut self, client: usize, life: &mut ClientLife, dice: &mut Dice) {
         let is_waiting = life.knocked_until.is_some_and(|until| self.now < until);
         if is_waiting || self.is_resting() || life.holding.is_none() {
@@ -263,7 +263,7 @@ impl World {
     fn end_connection(&mut self, client: usize, mut it: Connected, lease: &Lease, dice: &mut Dice) {
         let is_honest = !self.sockets[&it.socket].is_hostile;
         if is_honest && !it.is_gone {
-            // The last answers are taken in, whose callers wait no more.
+            // The last answers must be processed, although their callers no longer wait.
             it.last.into_iter().for_each(|last| {
                 it.end.has_ended(last);
             });
@@ -286,23 +286,23 @@ impl World {
         }
     }
 
-    /// What a client does that breaks the rules.
+    /// Breaks the rules as a hostile client.
     fn break_rules(&mut self, it: &mut Connected, lease: &Lease, dice: &mut Dice) {
         let Some(writer) = &mut it.garbage else { return };
         for _ in 0..dice.of(1..6) {
             hostile::request(it.end.heap(), writer, dice);
         }
-        // It takes in what comes, as an honest one does.
+        // The client processes what arrives, as an honest client does.
         let _ = it.end.has_reply();
         if let Some(address) = self.directory.any_heap(dice) {
-            // If that is for its tenant, or a mistake lets it in, it does not stay.
+            // If that heap is for its tenant, or a mistake lets the client in, it does not stay.
             if self.directory.hold(lease, address, self.now, &mut self.judge) && address != it.range.address {
                 self.directory.release(lease, address, self.now, &mut self.judge);
             }
         }
     }
 
-    /// What must be so with a client when all has come to its end.
+    /// Checks the state of a client after the end of the run.
     pub(super) fn conclude_client(&mut self, client: usize) {
         let Some(life) = self.clients[client].life.take() else { return };
         if let Some(it) = &life.connected {

@@ -1,4 +1,4 @@
-//! The real ledger of the directory, beside a model that says what it has to say.
+//! The real ledger of the directory, beside a model that predicts its answers.
 
 use super::judge::Judge;
 use crate::clock::Nanos;
@@ -29,7 +29,7 @@ struct Heap {
     holders: BTreeSet<LeaseId>,
 }
 
-/// The directory, and what is known of it.
+/// The directory, with its model.
 #[derive(Debug)]
 pub(super) struct Directory {
     ledger: Ledger,
@@ -37,7 +37,8 @@ pub(super) struct Directory {
     leases: BTreeMap<LeaseId, Holder>,
     heaps: BTreeMap<u64, Heap>,
     names: BTreeMap<Name, (LeaseId, String)>,
-    /// Heaps that were given, holds that were not allowed, and those of them that were refused.
+    /// Number of heaps that were given. `tried` counts holds that were not allowed, and `refused` those of them that
+    /// were refused.
     pub given: u64,
     pub tried: u64,
     pub refused: u64,
@@ -55,7 +56,7 @@ impl Directory {
         Self { ledger, quota, leases, heaps, names, given: 0, tried: 0, refused: 0 }
     }
 
-    /// What has ended ends in the model.
+    /// Removes from the model the leases whose time is over.
     fn expire(&mut self, now: Nanos) {
         let ended: Vec<LeaseId> =
             self.leases.iter().filter(|(_, it)| it.ends <= now).map(|(&id, _)| id).collect();
@@ -80,7 +81,7 @@ impl Directory {
         self.leases.contains_key(&lease.id())
     }
 
-    /// Bytes that a lease and its tenant hold.
+    /// Returns the bytes that a lease holds, and those that its tenant holds.
     fn used(&self, lease: &Lease) -> (u64, u64) {
         let bytes_of = |id: &LeaseId| -> u64 {
             self.heaps.values().filter(|heap| heap.holders.contains(id)).map(|heap| heap.range.bytes).sum()
@@ -94,7 +95,7 @@ impl Directory {
         own + bytes <= self.quota.process_bytes && tenant + bytes <= self.quota.tenant_bytes
     }
 
-    /// Compares what was said about a lease that is used with what the model knows.
+    /// Compares the ledger's result for a lease that is used with the result that the model predicts.
     fn compare<T>(
         &self,
         said: Result<T, DirectoryError>,
@@ -151,7 +152,7 @@ impl Directory {
         Some(lease)
     }
 
-    /// Whether the lease lives on.
+    /// Keeps a lease alive. Returns whether it lives on.
     pub fn keep_alive(&mut self, lease: &Lease, now: Nanos, judge: &mut Judge) -> bool {
         self.expire(now);
         let said = self.ledger.keep_alive(lease, time(now));
@@ -189,7 +190,7 @@ impl Directory {
         is_registered
     }
 
-    /// Where a channel is.
+    /// Returns the address of a channel.
     pub fn look_up(
         &mut self,
         tenant: &TenantName,
@@ -230,7 +231,7 @@ impl Directory {
                 format!("{range:x?} is given to a heap, where another has {other:x?}"),
             );
         }
-        // Where addresses run out, the directory takes them back from heaps that nobody holds.
+        // If addresses run out, the directory takes them back from heaps without a holder.
         self.heaps.retain(|_, heap| !heap.holders.is_empty() || !overlaps(&&*heap));
         let holders = BTreeSet::from([lease.id()]);
         self.heaps
@@ -277,13 +278,13 @@ impl Directory {
         }
     }
 
-    /// The address of some heap.
+    /// Returns the address of a random heap.
     pub fn any_heap(&self, dice: &mut Dice) -> Option<u64> {
         let heaps: Vec<u64> = self.heaps.keys().copied().collect();
         dice.pick(&heaps).copied()
     }
 
-    /// Whether a lease holds a heap: the failure notice of its other holders.
+    /// Whether a lease holds a heap. This stands for the failure notice of the heap's other holders.
     pub fn is_held(&mut self, address: u64, by: LeaseId, now: Nanos, judge: &mut Judge) -> bool {
         self.expire(now);
         let said = self.ledger.holders(address, time(now));
@@ -294,7 +295,7 @@ impl Directory {
         said.contains(&by)
     }
 
-    /// Takes back what nobody holds any more.
+    /// Takes back heaps without a holder.
     pub fn reclaim(&mut self, now: Nanos, judge: &mut Judge) {
         self.expire(now);
         for range in self.ledger.reclaim(time(now)) {
@@ -321,7 +322,7 @@ impl Directory {
         }
     }
 
-    /// What must be so when all leases have ended.
+    /// Checks the state after all leases have ended.
     pub fn conclude(&mut self, now: Nanos, judge: &mut Judge) {
         self.reclaim(now, judge);
         let next = self.ledger.next_end();
@@ -334,7 +335,7 @@ impl Directory {
     }
 }
 
-/// How long a lease lives.
+/// Returns the time to live of a lease.
 pub(super) fn lease_nanos(lease: &Lease) -> Nanos {
     Nanos::try_from(lease.time_to_live().as_nanos()).unwrap_or(Nanos::MAX)
 }

@@ -6,7 +6,7 @@ use crate::clock::Nanos;
 use portcullis_directory::Lease;
 use portcullis_protocol::TenantName;
 
-/// A lease, and when the process asked the last time that it was kept alive.
+/// A lease, with the time of the process's last request to keep it alive.
 #[derive(Debug)]
 pub(super) struct Holding {
     pub lease: Lease,
@@ -14,19 +14,19 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// Opens one.
+    /// Opens a lease.
     pub fn open(world: &mut World, tenant: &TenantName) -> Option<Self> {
         let (asked, time_to_live) = (world.now, world.terms.time_to_live);
         let lease = world.directory.open(tenant, time_to_live, asked, &mut world.judge)?;
         Some(Self { lease, asked })
     }
 
-    /// Whether the process has to take it for ended.
+    /// Whether the process must assume that the lease has ended.
     pub fn is_over(&self, now: Nanos) -> bool {
         now >= self.asked + lease_nanos(&self.lease)
     }
 
-    /// Keeps it alive when a third of its time has passed. Returns whether it lives on.
+    /// Keeps the lease alive when a third of its time has passed. Returns whether the lease lives on.
     pub fn keep(&mut self, world: &mut World) -> bool {
         if world.now < self.asked + lease_nanos(&self.lease) / 3 {
             return true;

@@ -1,11 +1,11 @@
-//! Peers that write what they like into rings and heaps.
+//! Peers that write arbitrary data into rings and heaps.
 
 use crate::dice::Dice;
 use portcullis_memory::Memory;
 use portcullis_rpc::channel::ends::{ReplyLine, RequestLine, Writer};
 use portcullis_rpc::{Heap, ScopeRef};
 
-/// A number that somebody might take for an address or a length.
+/// Returns a number that a reader might take for an address or a length.
 fn number(heap: &Heap, dice: &mut Dice) -> u64 {
     let place = heap.place();
     match dice.of(0..6) {
@@ -18,14 +18,15 @@ fn number(heap: &Heap, dice: &mut Dice) -> u64 {
     }
 }
 
-/// Writes anything anywhere in a heap, its allocator included.
+/// Writes an arbitrary word anywhere in a heap, its allocator included.
 fn scribble(heap: &Heap, dice: &mut Dice) {
     let at = dice.of(0..heap.place().length - 8) & !7;
     let with = number(heap, dice);
     heap.memory().store(at, with);
 }
 
-/// What a server does that breaks the rules: it answers a call with anything, or not, and answers what nobody has asked.
+/// Breaks the rules as a server: answers a call with arbitrary data or not at all, and answers calls that no client
+/// has made.
 pub(super) fn lie(heap: &Heap, writer: &mut Writer, call: Option<u64>, dice: &mut Dice) {
     if dice.per_mille(200) {
         scribble(heap, dice);
@@ -39,7 +40,7 @@ pub(super) fn lie(heap: &Heap, writer: &mut Writer, call: Option<u64>, dice: &mu
     writer.write(status, reply.words());
 }
 
-/// What a client does that breaks the rules: a request with anything in it.
+/// Breaks the rules as a client: sends a request with arbitrary contents.
 pub(super) fn request(heap: &Heap, writer: &mut Writer, dice: &mut Dice) {
     if dice.per_mille(300) {
         scribble(heap, dice);

@@ -1,4 +1,5 @@
-//! What was asked, done and answered, as the simulator sees it, and what has to follow from that. It asks no code that it judges.
+//! Requests, executions and answers, as the simulator sees them, and the promises that they must keep. The judge
+//! calls no code that it judges.
 
 use super::methods::{self, Content};
 use crate::clock::Nanos;
@@ -14,7 +15,7 @@ const FAILURES_MAX: usize = 16;
 pub(super) struct Asked {
     pub method: u32,
     pub content: Content,
-    /// Bytes of its scope.
+    /// Number of bytes of its scope.
     pub bytes: u64,
     pub deadline: Option<Nanos>,
     /// Whether its caller has cancelled it.
@@ -34,15 +35,15 @@ pub(super) enum Ending {
     Error(CallError),
 }
 
-/// The promises that are kept or broken.
+/// The record of kept and broken promises.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     pub failures: Vec<Failure>,
     pub asked: BTreeMap<u64, Asked>,
-    /// By address: the length of each scope in use, and whose connection has it.
+    /// The scopes in use, by address: the length of each, and the connection that has it.
     scopes: BTreeMap<u64, (u64, u64)>,
     pub now: Nanos,
-    /// Calls that were answered with what they asked for.
+    /// Number of calls that ended with a result.
     pub answered: u64,
     pub under_way_peak: u64,
 }
@@ -60,13 +61,13 @@ impl Judge {
         }
     }
 
-    /// The connection that uses a scope in which one of these bytes lies.
+    /// Returns the connection that uses a scope in which one of these bytes lies.
     pub fn user_of(&self, address: u64, length: u64) -> Option<u64> {
         let (&other, &(bytes, of)) = self.scopes.range(..address + length).next_back()?;
         (other + bytes > address).then_some(of)
     }
 
-    /// A scope is used from here on.
+    /// Records that a connection uses a scope from here on.
     pub fn scope_taken(&mut self, address: u64, length: u64, socket: u64) {
         if let Some(other) = self.user_of(address, length) {
             let what =
@@ -76,24 +77,24 @@ impl Judge {
         self.scopes.insert(address, (length, socket));
     }
 
-    /// A scope was given back.
+    /// Records that a scope was freed.
     pub fn scope_freed(&mut self, address: u64) {
         self.scopes.remove(&address);
     }
 
-    /// A client has a connection no more, nor scopes of it.
+    /// Records that a client no longer has a connection, nor scopes of it.
     pub fn connection_ended(&mut self, socket: u64) {
         self.scopes.retain(|_, &mut (_, of)| of != socket);
     }
 
-    /// A server has taken a request.
+    /// Records that a server has taken a request.
     pub fn taken(&mut self, id: u64) {
         if let Some(asked) = self.asked.get_mut(&id) {
             asked.was_cancelled = asked.is_cancelled;
         }
     }
 
-    /// A method has begun for a call, and has read `content`.
+    /// Records that a method has begun for a call, and has read `content`.
     pub fn ran(&mut self, id: u64, method: u32, content: Content, at: Nanos) {
         let Some(asked) = self.asked.get_mut(&id) else {
             return self
@@ -115,7 +116,7 @@ impl Judge {
         });
     }
 
-    /// A call has ended at its caller. `is_gone`: the caller knows that its server is gone.
+    /// Records that a call has ended at its caller. `is_gone`: the caller knows that its server is gone.
     pub fn answered(&mut self, id: u64, ending: &Ending, is_gone: bool) {
         let now = self.now;
         let Some(asked) = self.asked.get_mut(&id) else {

@@ -1,4 +1,4 @@
-//! The methods that simulated servers have. They note what they have read, and what they answer follows from it.
+//! The methods of simulated servers. They record the content that they have read, and their answers follow from it.
 
 use super::judge::{Asked, Ending};
 use crate::clock::Nanos;
@@ -10,24 +10,24 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Says what it has read.
+/// Answers with a word computed from the numbers that it has read.
 pub(super) const SUM: u32 = 1;
 /// Answers with the numbers that it has read, each changed.
 pub(super) const BACK: u32 = 2;
-/// Reads the numbers where the sender has them.
+/// Reads the numbers in place, in the sender's scope.
 pub(super) const TRUSTED: u32 = 3;
 /// Fails.
 pub(super) const FAIL: u32 = 4;
-/// Panics, with a scope for its result.
+/// Panics after it has allocated a scope for its result.
 pub(super) const PANIC: u32 = 5;
-/// Says what it has read of a list.
+/// Answers with a word computed from the numbers of a list.
 pub(super) const LIST: u32 = 6;
-/// There is none.
+/// A method that no server has.
 pub(super) const NONE: u32 = 7;
 /// The most bytes of arguments.
 pub(super) const ARGUMENTS_MAX: u64 = 5 << 12;
 
-/// What some numbers are.
+/// Count and hash of some numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Content {
     pub count: u64,
@@ -43,7 +43,7 @@ impl Content {
     }
 }
 
-/// What the method of a call answers.
+/// Returns the word that the method of a call answers.
 fn word(id: u64, content: Content) -> u64 {
     (id ^ content.hash).wrapping_mul(0xd1b5_4a32_d192_ed03)
 }
@@ -56,7 +56,8 @@ fn changed(numbers: &[u64], id: u64) -> Vec<u64> {
     numbers.iter().map(|number| number ^ id).collect()
 }
 
-/// Whether a call that was not late, cancelled or given up can have ended so, if its method ran so many times.
+/// Whether a call that was not late, cancelled or given up can have ended in this way, if its method ran this many
+/// times.
 pub(super) fn is_right(id: u64, asked: &Asked, ending: &Ending) -> bool {
     let Asked { method, content, bytes, runs, .. } = asked;
     let has_run = *runs == 1;
@@ -68,7 +69,7 @@ pub(super) fn is_right(id: u64, asked: &Asked, ending: &Ending) -> bool {
         }
         (FAIL, Ending::Error(CallError::Failed { number, text })) => {
             let (wanted, why) = reason(id);
-            // Without room for the text there is the number alone.
+            // Without room for the text, the answer contains the number alone.
             has_run && *number == wanted && (*text == why || text.is_empty())
         }
         (PANIC, Ending::Error(CallError::Panicked)) => has_run,
@@ -79,7 +80,7 @@ pub(super) fn is_right(id: u64, asked: &Asked, ending: &Ending) -> bool {
     }
 }
 
-/// That a method has begun.
+/// Record that a method has begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ran {
     pub id: u64,
@@ -90,7 +91,7 @@ pub(super) struct Ran {
     pub is_steady: bool,
 }
 
-/// What somebody else does while a server carries out a call.
+/// A write by another process while a server executes a call.
 #[derive(Clone, Debug)]
 pub(super) struct Meanwhile {
     heap: Heap,
@@ -100,7 +101,7 @@ pub(super) struct Meanwhile {
 }
 
 impl Meanwhile {
-    /// Writes to so many bytes of a heap.
+    /// Returns a write to this many bytes of a heap.
     pub fn writing(heap: &Heap, address: u64, bytes: u64, with: u64) -> Option<Self> {
         let offset = heap.place().offset(address, bytes)?;
         Some(Self { heap: heap.clone(), offset, bytes, with })
@@ -114,7 +115,7 @@ impl Meanwhile {
     }
 }
 
-/// What is going on where a server carries out a call. All servers and their methods have it.
+/// The environment in which a server executes a call. All servers and their methods share it.
 #[derive(Debug, Default)]
 pub(super) struct Scene {
     time: AtomicU64,
@@ -124,9 +125,10 @@ pub(super) struct Scene {
 #[derive(Debug, Default)]
 struct Parts {
     ran: Vec<Ran>,
-    /// What happens while the method reads.
+    /// The write that happens while the method reads.
     meanwhile: Option<Meanwhile>,
-    /// The server stands still behind its next look at the clock until then, while that happens.
+    /// The end of a standstill of the server, which follows its next look at the clock, and the write that happens
+    /// meanwhile.
     standstill: Option<(Nanos, Option<Meanwhile>)>,
 }
 
@@ -151,7 +153,7 @@ impl Scene {
         self.parts().standstill = Some((until, meanwhile));
     }
 
-    /// Looks at the clock, and stands still behind that if that was said.
+    /// Returns the time. If a standstill is set, the server stands still after that.
     pub fn look(&self) -> Nanos {
         let now = self.time();
         let standstill = self.parts().standstill.take();
@@ -162,7 +164,7 @@ impl Scene {
         now
     }
 
-    /// What methods have noted since this was asked last. What was to happen happens no more.
+    /// Returns what methods have recorded since the last call. Cancels the pending write and the pending standstill.
     pub fn take_ran(&self) -> Vec<Ran> {
         let mut parts = self.parts();
         (parts.meanwhile, parts.standstill) = (None, None);
@@ -179,7 +181,7 @@ impl Scene {
         let before = read();
         let meanwhile = self.parts().meanwhile.take();
         meanwhile.into_iter().for_each(Meanwhile::happen);
-        // Each look takes steps of the view: the second can have the other error that there are none left.
+        // Each look takes steps of the view, so the second look can have another error: that no steps are left.
         let is_steady = read().ok() == before.ok();
         let content = before.unwrap_or_default();
         self.parts().ran.push(Ran { id, method, content, at, is_steady });
@@ -187,7 +189,7 @@ impl Scene {
     }
 }
 
-/// How a server looks at the clock.
+/// Returns the clock of a server.
 pub(super) fn clock(scene: &Scene) -> impl Fn() -> u64 + Sync + '_ {
     move || scene.look()
 }
@@ -201,7 +203,7 @@ fn numbers(of: &Copied<'_, Vector<u64>>) -> Result<Content, PointerError> {
     Ok(Content::of(of.get()?.get(of.view())?))
 }
 
-/// The methods of a server.
+/// Returns the methods of a server.
 pub(super) fn methods(scene: &Arc<Scene>) -> Methods {
     let [sum, back, trusted, fail, panic, list] = std::array::from_fn(|_| Arc::clone(scene));
     Methods::default()
@@ -235,7 +237,7 @@ pub(super) fn methods(scene: &Arc<Scene>) -> Methods {
         .copied(PANIC, ARGUMENTS_MAX, move |none: Copied<'_, u64>, reply| {
             let _ = panic.note(PANIC, none.word(), || Ok(Content::default()));
             reply.scope(8000)?;
-            // Without the message that a panic prints.
+            // Unlike `panic!`, this prints no message.
             resume_unwind(Box::new("a method's panic"))
         })
         .copied(LIST, ARGUMENTS_MAX, move |them: Copied<'_, List<u64>>, reply: &mut Reply<'_>| {

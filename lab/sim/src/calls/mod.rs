@@ -1,12 +1,13 @@
 //! Calls through shared memory, in virtual time.
 //!
-//! Servers and clients are processes with leases in a directory. *Real* are both ends of every connection (`rpc::channel::ends`), the
-//! heaps with their allocators, the rings, and the directory's ledger. *Simulated* are the processes: when each takes a step, how long it
-//! stands still, at which step of an allocator or of a call it dies; and what goes between them, such as the notice that a socket is
-//! closed. Some clients and servers write what they like into rings and heaps.
+//! Servers and clients are processes with leases in a directory. *Real* are both ends of every connection
+//! (`rpc::channel::ends`), the heaps with their allocators, the rings, and the directory's ledger. *Simulated* are
+//! the processes: when each takes a step, how long it stands still, and at which step of an allocator or of a call it
+//! dies. The messages between processes are simulated too, such as the notice that a socket is closed. Some clients
+//! and servers write arbitrary data into rings and heaps.
 //!
-//! A process that finds its lease ended gives up all that it had, as if it had died: whoever holds heaps by a lease must not touch them
-//! without one.
+//! A process that finds its lease ended gives up all that it had, as if it had died: a process that holds heaps by a
+//! lease must not touch them without one.
 
 mod calling;
 mod client;

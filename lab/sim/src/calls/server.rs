@@ -18,13 +18,13 @@ use portcullis_rpc::heap::{Heap, HeapPlace, Owner, Steps};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Who the server is in each heap.
+/// Owner number of the server in each heap.
 const SERVER: Owner = Owner(1);
-/// Calls of a connection that are served in one step.
+/// Number of calls of a connection that are served in one step.
 const CALLS_PER_STEP: u32 = 4;
-/// How long a client may take to map what it was offered.
+/// How long a client may take to map the memory that it was offered.
 const MAPPED_WITHIN: Nanos = 1_000 * MILLISECOND;
-/// How often a server looks whether its clients still hold their heaps.
+/// How often a server checks whether its clients still hold their heaps.
 const WATCH_EVERY: Nanos = 150 * MILLISECOND;
 /// The longest that a method takes.
 const METHOD_MAX: Nanos = 60 * MILLISECOND;
@@ -36,12 +36,12 @@ pub(super) struct Served {
     heap: Heap,
     range: HeapRange,
     client_lease: Option<portcullis_directory::LeaseId>,
-    /// Who its client is in the heap of all clients.
+    /// Owner number of the client in the heap of all clients.
     owner: Option<Owner>,
-    /// Until when the client has to have mapped it. `None`: it has.
+    /// Time until which the client must have mapped the memory. `None`: it has mapped it.
     unmapped_until: Option<Nanos>,
     is_hostile: bool,
-    /// With which a server lies.
+    /// Writer of a server that breaks the rules.
     lies: Option<Writer>,
 }
 
@@ -51,7 +51,7 @@ struct Shared {
     heap: Heap,
     lane: LaneHeap,
     range: HeapRange,
-    /// Bytes that were free in it when it was new.
+    /// Number of free bytes in the heap when it was new.
     all: u64,
     owners: u16,
 }
@@ -96,14 +96,14 @@ impl ServerLife {
     }
 }
 
-/// A heap where the directory says, and where its arguments are copied to.
+/// Creates a heap at the range that the directory gave, and the view to which its arguments are copied.
 fn make_heap(range: HeapRange) -> Option<(Heap, PrivateView)> {
     let place = HeapPlace::new(range.address, range.bytes).ok()?;
     Some((Heap::create(place, SERVER).ok()?, PrivateView::anywhere(range.bytes).ok()?))
 }
 
 impl World {
-    /// A step of a server.
+    /// Executes a step of a server.
     pub(super) fn step_of_server(&mut self, server: usize) -> Next {
         let slot = &mut self.servers[server];
         let mut life = slot.life.take().expect("it lives");
@@ -116,7 +116,7 @@ impl World {
                 next
             }
             _ => {
-                // What a dead process would still do has no effect.
+                // Later steps of a dead process must have no effect.
                 life.steps.die_after(0);
                 let sockets: Vec<u64> = life.connections.keys().copied().collect();
                 for socket in sockets {
@@ -130,7 +130,7 @@ impl World {
     fn serve(&mut self, server: usize, life: &mut ServerLife, dice: &mut Dice) -> Next {
         let now = self.now;
         if life.holding.as_ref().is_some_and(|it| it.is_over(now)) {
-            // It has stood still for longer than its lease: what it had is no more its own.
+            // The server has stood still for longer than its lease, so what it had is no longer its own.
             return Next::Dead(now);
         }
         if self.strikes(FaultKind::NodeStop, 1, dice) {
@@ -221,7 +221,7 @@ impl World {
         let ring = Mapping::private(RING_BYTES).ok()?;
         let (is_hostile, is_lying) = (self.is_hostile(client.0), self.is_lying(server));
         let shared = life.shared.as_mut().filter(|_| !is_hostile && !is_lying).and_then(|shared| {
-            // Numbers are not used again: whoever comes when there are none left has no part in that heap.
+            // Numbers are not reused: a client that arrives when none is left has no part in that heap.
             shared.owners = shared.owners.checked_add(1)?;
             Some((shared.heap.clone(), shared.range, Owner(shared.owners)))
         });
@@ -265,7 +265,7 @@ impl World {
         }
     }
 
-    /// Looks which clients do not hold their heap any more, or never did.
+    /// Finds clients that no longer hold their heap, or never did.
     fn watch_clients(&mut self, server: usize, life: &mut ServerLife, dice: &mut Dice) {
         if self.now < life.next_watch {
             return;
@@ -361,8 +361,8 @@ impl World {
         }
     }
 
-    /// Now and then the server stands still behind its look at a deadline, and an honest caller, told that it is late, puts something
-    /// else into its scope.
+    /// Sometimes makes the server stand still after it has checked a deadline. Meanwhile an honest caller, informed
+    /// that its call is late, puts something else into its scope.
     fn stand_still_with(
         &mut self,
         served: &Served,
@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// What a server does that breaks the rules.
+    /// Breaks the rules as a server.
     fn lie(&mut self, life: &mut ServerLife, dice: &mut Dice) {
         for served in life.connections.values_mut() {
             let Some(writer) = &mut served.lies else { continue };
@@ -400,7 +400,7 @@ impl World {
         }
     }
 
-    /// What must be so with a server when all has come to its end.
+    /// Checks the state of a server after the end of the run.
     pub(super) fn conclude_server(&mut self, server: usize) {
         let Some(life) = self.servers[server].life.take() else { return };
         let left = life.connections.keys().next().copied();

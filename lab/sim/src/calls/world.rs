@@ -1,4 +1,4 @@
-//! The processes, what goes between them, and the loop that moves virtual time.
+//! The processes, the messages between them, and the loop that moves virtual time.
 
 use super::client::ClientLife;
 use super::directory::Directory;
@@ -17,29 +17,30 @@ use portcullis_rpc::{Heap, Owner};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The random stream of the world; those of processes come behind it.
+/// The random stream of the world. The streams of processes have higher numbers.
 const WORLD: u64 = 200;
 /// How long the processes have for their last calls, without faults.
 const REST: Nanos = 14_000 * MILLISECOND;
-/// How often heaps that nobody holds are taken back.
+/// How often heaps without a holder are taken back.
 const RECLAIM_EVERY: Nanos = 300 * MILLISECOND;
-/// The longest that a message between two processes takes, also the one that a process is gone.
+/// The longest that a message between two processes takes, including the notice that a process is gone.
 const MESSAGE_MAX: Nanos = 20 * MILLISECOND;
 /// How long a process stands still at most.
 const STANDSTILL_MAX: Nanos = 4_000 * MILLISECOND;
-/// A pause between two steps is so many times what the plan says: it is for accesses, and these are for processes that may miss a lease.
+/// Factor between the plan's pauses and the pauses between two steps here. The plan's pauses are for accesses, and
+/// these are for processes that may miss a lease.
 const SLOWER: u64 = 1_000;
-/// The shortest and the longest of them.
+/// The shortest pause between two steps. `THINK_MAX` is the longest.
 const THINK_MIN: Nanos = 100 * MICROSECOND;
 const THINK_MAX: Nanos = 60_000 * MILLISECOND;
 
-/// What is drawn for a run.
+/// The random terms of a run.
 #[derive(Debug)]
 pub(super) struct Terms {
     pub time_to_live: Nanos,
     pub heap_bytes: u64,
     pub think: Nanos,
-    /// The last server lies.
+    /// Whether the last server breaks the rules.
     pub is_last_server_lying: bool,
 }
 
@@ -50,7 +51,7 @@ pub(super) enum Process {
     Client(usize),
 }
 
-/// What a client is offered.
+/// Offer of a connection to a client.
 #[derive(Debug)]
 pub(super) struct Offer {
     pub socket: u64,
@@ -58,21 +59,21 @@ pub(super) struct Offer {
     pub range: HeapRange,
     pub ring: Mapping,
     pub server_lease: LeaseId,
-    /// The heap of all clients, its addresses, and who the client is in it.
+    /// The heap of all clients, its addresses, and the client's owner number in it.
     pub shared: Option<(Heap, HeapRange, Owner)>,
 }
 
-/// What one process tells another.
+/// A message from one process to another.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// A client wants a connection.
+    /// A client requests a connection.
     Knock {
         client: usize,
         life: u64,
     },
     Offer(Box<Offer>),
     Refused,
-    /// The client has the connection's memory.
+    /// The client has mapped the connection's memory.
     Mapped {
         socket: u64,
     },
@@ -80,7 +81,7 @@ pub(super) enum Message {
     Welcome {
         socket: u64,
     },
-    /// The other end is closed, by its process or by its end.
+    /// The other end is closed, by its process or because its process has ended.
     Closed {
         socket: u64,
     },
@@ -103,9 +104,9 @@ pub(super) struct Socket {
     pub client: (usize, u64),
     /// Whether one end breaks the rules.
     pub is_hostile: bool,
-    /// Calls that were begun.
+    /// Number of calls that were begun.
     pub begun: u64,
-    /// Calls that were replied to.
+    /// Number of calls that were replied to.
     pub replied: u64,
 }
 
@@ -120,16 +121,16 @@ pub(super) struct Slot<L> {
     pub dice: Dice,
 }
 
-/// What a process does after a step.
+/// Next state of a process after a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
-    /// It takes its next step then.
+    /// The process takes its next step at this time.
     At(Nanos),
-    /// It is dead, and is started anew then.
+    /// The process is dead, and is restarted at this time.
     Dead(Nanos),
 }
 
-/// Everything.
+/// The whole simulated system.
 #[derive(Debug)]
 pub(super) struct World {
     pub plan: Plan,
@@ -152,13 +153,13 @@ pub(super) struct World {
 impl World {
     pub fn new(plan: Plan) -> Self {
         let mut dice = Dice::new(plan.seed, WORLD);
-        // Few addresses, so that they are used again.
+        // The space has few addresses, so that they are reused.
         let start = HEAP_ADDRESSES.start;
         let space =
             Space::new(start..start + (16 << 20), 64 << 10, 1 << 20).expect("there is room for heaps");
         let heap_bytes = 64 << (10 + dice.of(0..3));
         let is_scarce = dice.per_mille(400);
-        // So much that a server, a client and the heap of all clients always have room.
+        // This is enough that a server, a client and the heap of all clients always have room.
         let heaps = if is_scarce { dice.of(2..8) } else { 1 << 20 };
         let all = if is_scarce { dice.of(4..5 + 3 * plan.clients as u64) } else { 1 << 20 };
         let quota = Quota {
@@ -203,7 +204,7 @@ impl World {
         }
     }
 
-    /// Whether all faults are over, and whoever has something to do comes to its end.
+    /// Whether all faults are over, so that processes bring their work to an end.
     pub fn is_resting(&self) -> bool {
         self.now >= self.plan.duration_ns
     }
@@ -227,7 +228,7 @@ impl World {
         self.trace.note(self.now, numbers, text);
     }
 
-    /// Whether a fault of that kind happens now, so many times in a thousand.
+    /// Whether a fault of this kind happens now. `per_mille` is its probability in thousandths.
     pub fn strikes(&mut self, kind: FaultKind, per_mille: u64, dice: &mut Dice) -> bool {
         let strikes = !self.is_resting() && self.plan.faults.contains(&kind) && dice.per_mille(per_mille);
         if strikes {
@@ -236,7 +237,7 @@ impl World {
         strikes
     }
 
-    /// How long a process stands still.
+    /// Draws how long a process stands still.
     pub fn standstill(dice: &mut Dice) -> Nanos {
         dice.magnitude(50 * MILLISECOND..STANDSTILL_MAX)
     }
@@ -246,13 +247,13 @@ impl World {
         self.events.insert((at.max(self.now), self.count), event);
     }
 
-    /// Sends a message to a process, if it still lives that life when the message comes.
+    /// Sends a message to a process. It is delivered only if the process is still in that life when it arrives.
     pub fn send(&mut self, to: Process, life: u64, message: Message, dice: &mut Dice) {
         let at = self.now + dice.magnitude(MICROSECOND..MESSAGE_MAX);
         self.put(at, Event::Message(to, life, message));
     }
 
-    /// Closes a process's end of a connection: the other end learns of it.
+    /// Closes a process's end of a connection, and notifies the other end.
     pub fn close(&mut self, socket: u64, by: Process, dice: &mut Dice) {
         let Some(Socket { server, client, .. }) = self.sockets.get(&socket) else { return };
         let (other, life) = match by {
@@ -262,7 +263,7 @@ impl World {
         self.send(other, life, Message::Closed { socket }, dice);
     }
 
-    /// Runs until all have come to their end, or a promise is broken.
+    /// Runs until the time for the last calls is over, or a promise is broken.
     pub fn run(&mut self) {
         for server in 0..self.servers.len() {
             self.put(0, Event::Start(Process::Server(server)));
@@ -300,12 +301,12 @@ impl World {
                 self.directory.reclaim(self.now, &mut self.judge);
                 self.put(self.now + RECLAIM_EVERY, Event::Reclaim);
             }
-            // For a process that has ended.
+            // The process of the event has ended.
             Event::Step(..) | Event::Message(..) => {}
         }
     }
 
-    /// Which of its lives a process lives.
+    /// Returns the number of the life that a process is in, if it is alive.
     fn lives(&self, process: Process) -> Option<u64> {
         match process {
             Process::Server(server) => self.servers[server].living(),
@@ -342,7 +343,7 @@ impl World {
         }
     }
 
-    /// All faults have been over for long: everything must have come to its end.
+    /// Checks the final state. All faults have been over for long, so everything must have come to its end.
     fn conclude(&mut self) {
         for client in 0..self.clients.len() {
             self.conclude_client(client);
@@ -350,7 +351,7 @@ impl World {
         for server in 0..self.servers.len() {
             self.conclude_server(server);
         }
-        // The leases of those that have died are over as well.
+        // The leases of processes that have died are over as well.
         self.now += self.terms.time_to_live + STANDSTILL_MAX;
         self.judge.now = self.now;
         self.directory.conclude(self.now, &mut self.judge);
@@ -362,7 +363,7 @@ impl<L> Slot<L> {
         Self { tenant, lives: 0, life: None, inbox: VecDeque::new(), dice }
     }
 
-    /// Which of its lives it lives.
+    /// Returns the number of the life that the process is in, if it is alive.
     pub fn living(&self) -> Option<u64> {
         self.life.is_some().then_some(self.lives)
     }

@@ -1,4 +1,4 @@
-//! The memory of a system whose states are all tried: one arena, whose contents can be noted and put back.
+//! The memory of a system whose states are all explored: one arena, whose contents can be saved and restored.
 
 use crate::memory::{Words, index};
 use portcullis_nic::{Memory, VerbsError};
@@ -6,10 +6,10 @@ use portcullis_softnic::NicMemory;
 use portcullis_softnic::core::Bytes;
 use std::cell::RefCell;
 
-/// Words that are put back together.
+/// Number of words that are restored together.
 const BLOCK: usize = 64;
 
-/// A span of this thread's arena. There is one system on a thread at a time.
+/// A span of this thread's arena. A thread has one system at a time.
 #[derive(Clone, Debug)]
 pub(super) struct ArenaMemory {
     /// The first word.
@@ -22,12 +22,12 @@ struct Arena {
     words: Vec<u64>,
     /// The words as they were when the system was complete.
     base: Vec<u64>,
-    /// Blocks that may differ from that, and whether each does.
+    /// Blocks that may differ from the base. `is_touched` marks them.
     touched: Vec<usize>,
     is_touched: Vec<bool>,
 }
 
-/// What of the arena differs from its base: word by word.
+/// The words of the arena that differ from its base: the index and the value of each.
 pub(super) type Difference = Box<[(u32, u64)]>;
 
 impl Arena {
@@ -48,7 +48,7 @@ impl Arena {
         self.is_touched = vec![false; self.words.len().div_ceil(BLOCK)];
     }
 
-    /// Memory that was allocated since the base was taken counts as zero there.
+    /// Makes the base cover the whole arena. Memory that was allocated since the base was taken counts as zero there.
     fn cover_all(&mut self) {
         self.base.resize(self.words.len(), 0);
         let blocks = self.words.len().div_ceil(BLOCK);
@@ -94,22 +94,22 @@ fn with<T>(act: impl FnOnce(&mut Arena) -> T) -> T {
     ARENA.with_borrow_mut(act)
 }
 
-/// Begins with an empty arena. What lay in the old one is gone.
+/// Begins with an empty arena. The contents of the old one are lost.
 pub(super) fn clear() {
     with(|arena| *arena = Arena::default());
 }
 
-/// Takes the present contents as those that differences are told from.
+/// Takes the present contents as the base of differences.
 pub(super) fn settle() {
     with(Arena::settle);
 }
 
-/// The present contents.
+/// Returns the present contents.
 pub(super) fn note() -> (usize, Difference) {
     with(|arena| (arena.words.len(), arena.difference()))
 }
 
-/// Brings contents back.
+/// Restores contents.
 pub(super) fn put_back((length, difference): &(usize, Difference)) {
     with(|arena| arena.put_back(*length, difference));
 }
@@ -205,7 +205,7 @@ impl NicMemory for ArenaMemory {
     type Alarm = ();
 
     fn allocate(length: u64) -> Result<Self, VerbsError> {
-        // Blocks are put back as a whole, so memories do not share one.
+        // Blocks are restored as a whole, so memories do not share one.
         let words = index(length.div_ceil(8));
         let first = with(|arena| {
             let first = arena.words.len();

@@ -1,6 +1,6 @@
-//! Designs of the chains that do not hold. Each is the real pair of chains with a few rows changed, and the search must find what is
-//! wrong with it. The first twelve were found before the chains were built (research note on chains). The last five are mistakes that a
-//! rebuild of the pool could make.
+//! Designs of the chains that do not hold. Each is the real pair of chains with a few rows changed, and the search
+//! must find its fault. The first twelve were found before the chains were built (research note on chains). The last
+//! five are mistakes that a rebuild of the pool could make.
 
 use super::arena::ArenaMemory;
 use portcullis_nic::{Memory, entry};
@@ -13,17 +13,18 @@ use portcullis_offload::record::{Layout, NEXT_AT};
 /// A design of the chains.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Design {
-    /// The one that is built.
+    /// The design in use.
     Sound,
-    /// Free chunks are in a ring; head and tail move by FETCH_AND_ADD, and nobody looks whether the ring is empty.
+    /// Free chunks are in a ring. Head and tail move by FETCH_AND_ADD, and no chain checks whether the ring is empty.
     RingWithoutCount,
-    /// The same, and a counter says how many chunks there are. A client that finds none gives its place back.
+    /// As `RingWithoutCount`, with a counter of the chunks in the ring. A client that finds none gives its place
+    /// back.
     RingWithCount,
-    /// The same, and one client at a time puts chunks in.
+    /// As `RingWithCount`, but one client at a time puts chunks into the ring.
     RingOneProducer,
     /// Free chunks are in a stack, whose top is changed by COMPARE_AND_SWAP.
     StackBySwap,
-    /// The record says whose a chunk is before its windows are bound.
+    /// The record names the owner of a chunk before the chunk's windows are bound.
     OwnerBeforeBinds,
     /// The chunk is filled with zeros before its windows are freed.
     ScrubBeforeInvalidation,
@@ -33,19 +34,20 @@ pub enum Design {
     OwnerReadThenWritten,
     /// The request is read a second time, after its receive was given back.
     RequestReadTwice,
-    /// The next request is worked on before the reply to the last has left.
+    /// The next request is processed before the reply to the last has left.
     NoWaitForReply,
-    /// The chain stands on the client's own queue pair, and stops when the client dies.
+    /// The chain is on the client's own queue pair, and stops when the client dies.
     WorkerDies,
-    /// The chain that is built, on a NIC that fetches requests as soon as they are admitted.
+    /// The chain in use, on a NIC that fetches requests as soon as they are admitted.
     PatchAfterAdmission,
     /// Control: the lock without its wait.
     LockWithoutWait,
     /// Control: a chain waits for its binds of the first lap only.
     BindsNotAwaited,
-    /// A pool is rebuilt from its free list alone: what is not listed becomes free, also what somebody holds.
+    /// A pool is rebuilt from its free list alone: a chunk that is not listed becomes free, even if a client holds
+    /// it.
     RebuildFreesHeld,
-    /// A rebuild lets stand what was allocated for a client that has had no reply.
+    /// A rebuild keeps a chunk that was allocated for a client that has had no reply.
     RebuildKeepsUntold,
     /// A rebuild lists chunks with the windows that they had.
     RebuildKeepsWindows,
@@ -62,20 +64,23 @@ pub(super) struct RingSlots;
 const HEAD: u64 = OTHER_WORDS_AT;
 const TAIL: u64 = OTHER_WORDS_AT + 8;
 const COUNT: u64 = OTHER_WORDS_AT + 16;
-/// The slots begin where an address's low byte is zero, so that the low byte of a counter names one: four of them.
+/// The slots begin where an address's low byte is zero, so that the low byte of a counter names a slot. There are
+/// four slots.
 const SLOTS: u64 = 256;
 const STRIDE: u64 = 64;
-/// What a client adds to the head that has found a chunk; 255 bytes behind it, what one adds that has not.
+/// Place of the number that a client adds to the head if it has found a chunk. 255 bytes behind it is the number for
+/// a client that has found none.
 const STEPS: u64 = 1024;
-/// The same of what it adds to the count, to give back what it took.
+/// Place of the numbers, arranged as at `STEPS`, that a client adds to the count to give back what it took.
 const RETURNS: u64 = 1536;
-/// The second byte of the slots' address, and of that of a slot that is always empty.
+/// Place of the second byte of the slots' address, and of the second byte of the address of a slot that is always
+/// empty.
 const PAGES: u64 = 2048;
 const EMPTY_SLOT: u64 = 2560;
 const WORDS_END: u64 = 2816;
 
 impl RingSlots {
-    /// The records that wait in the ring.
+    /// Returns the records that wait in the ring.
     #[allow(clippy::unused_self, reason = "it stands for a pool that has such a ring")]
     pub fn waiting(self, words: &ArenaMemory) -> Vec<u64> {
         let (head, tail) = (words.load(HEAD), words.load(TAIL));
@@ -85,7 +90,7 @@ impl RingSlots {
 }
 
 impl Design {
-    /// All that do not hold.
+    /// All designs that do not hold.
     pub const FAULTY: [Self; 19] = [
         Self::RingWithoutCount,
         Self::RingWithCount,
@@ -108,7 +113,7 @@ impl Design {
         Self::RebuildKeepsTickets,
     ];
 
-    /// What a rebuild of the pool does.
+    /// Returns the steps of a rebuild of the pool.
     pub(super) fn rebuild(self) -> RebuildSteps {
         let all = RebuildSteps::ALL;
         match self {
@@ -129,42 +134,43 @@ impl Design {
         self.has_ring().then_some(RingSlots)
     }
 
-    /// Whether the free list is guarded by the lock, so that its state means something while nobody has it.
+    /// Whether the free list is guarded by the lock, so that its state is meaningful while no chain holds the lock.
     pub(super) fn has_the_lock(self) -> bool {
         !self.has_ring() && self != Self::StackBySwap
     }
 
-    /// Whether clients have to free what they hold only: what NIL would do is not part of the design.
+    /// Whether clients may free only what they hold. The effect of NIL is not part of such a design.
     pub(super) fn needs_honesty(self) -> bool {
         self.has_ring() || self == Self::StackBySwap
     }
 
-    /// Whether a chunk may get lost. A push that fails would be tried again; here it gives up.
+    /// Whether a chunk may get lost. A complete design would retry a failed push; this one gives up.
     pub(super) fn may_lose(self) -> bool {
         self == Self::StackBySwap
     }
 
-    /// Whether the place where a record is found counts, of a worker that frees or of one that allocates.
+    /// Whether the place where a worker's record is found is part of the state, for a worker that frees or one that
+    /// allocates.
     pub(super) fn uses_found(self, frees: bool) -> bool {
         self.needs_honesty() || (frees && self == Self::OwnerReadThenWritten)
     }
 
-    /// Whether it matters when a chunk is filled with zeros.
+    /// Whether the time at which a chunk is filled with zeros matters.
     pub(super) fn shows_in_scrubs(self) -> bool {
         matches!(self, Self::ScrubBeforeInvalidation | Self::PushBeforeScrub | Self::RebuildKeepsBytes)
     }
 
-    /// Whether a client can change what this row reads: its request, once the receive was given back.
+    /// Whether a client can change what this row reads, namely its request after the receive was given back.
     pub(super) fn reads_late(self, line: Line) -> bool {
         self == Self::RequestReadTwice && line == Line::Find
     }
 
-    /// Whether rows show what a reply will have to say.
+    /// Whether rows show the required content of a reply.
     pub(super) fn has_replies_checked(self) -> bool {
         !self.needs_honesty() && !matches!(self, Self::OwnerReadThenWritten | Self::RequestReadTwice)
     }
 
-    /// The chains of this design, and the values of the pool's other words.
+    /// Returns the chains of this design, and the values of the pool's other words.
     pub(super) fn chains<const G: usize>(self, chunks: u64) -> (Chains, Vec<u64>) {
         let mut chains = Chains::new::<G>();
         let mut words = Vec::new();
@@ -219,7 +225,7 @@ impl Design {
         (chains, words)
     }
 
-    /// Rows that take a record out of the ring take the place of the lock and of the list.
+    /// Returns a listing in which rows that take a record out of the ring replace the lock and the list.
     fn ring_alloc<const G: usize>(self) -> Listing {
         let found = Place::Scratch(Scratch::<G>::FOUND);
         let (head, count) = (Place::Words(HEAD), Place::Words(COUNT));
@@ -228,7 +234,7 @@ impl Design {
         let own = Place::Line(Line::Own.first(), entry::REMOTE_ADDRESS);
         let sink = Place::Scratch(Scratch::<G>::SINK);
         let part = |label, part| Place::Line(label, part);
-        // The count is kept one too low: the highest byte of what was there is zero if there was a chunk, else 255.
+        // The count is kept one too low: the highest byte of its old value is zero if there was a chunk, else 255.
         let sign = Place::Scratch(Scratch::<G>::FOUND + 7);
         let address = entry::REMOTE_ADDRESS;
         let looking = [
@@ -285,7 +291,7 @@ impl Design {
     }
 }
 
-/// The pool's other words for a ring in which all chunks are.
+/// Returns the pool's other words for a ring that contains all chunks.
 fn ring_words<const G: usize>(chunks: u64) -> Vec<u64> {
     assert!(chunks * STRIDE < 256, "the ring has room for all chunks");
     let mut words = vec![0; usize::try_from((WORDS_END - OTHER_WORDS_AT) / 8).unwrap_or(0)];
@@ -309,7 +315,7 @@ fn ring_words<const G: usize>(chunks: u64) -> Vec<u64> {
     words
 }
 
-/// A pop by COMPARE_AND_SWAP. Where it fails, the client gets NIL.
+/// Returns a listing that pops by COMPARE_AND_SWAP. If the swap fails, the client gets NIL.
 fn stack_alloc<const G: usize>() -> Listing {
     let found = Place::Scratch(Scratch::<G>::FOUND);
     let nothing = Place::Scratch(Scratch::<G>::NOTHING);
@@ -349,7 +355,7 @@ fn stack_alloc<const G: usize>() -> Listing {
     Chains::new::<G>().alloc.edited(|rows| replace(rows, Line::TakeTicket, Line::NameOwned, &instead))
 }
 
-/// A push by COMPARE_AND_SWAP. Where it fails, it is not tried again.
+/// Returns a listing that pushes by COMPARE_AND_SWAP. If the swap fails, it is not tried again.
 fn stack_free<const G: usize>() -> Listing {
     let found = Place::Scratch(Scratch::<G>::FOUND);
     let top = Place::Scratch(Scratch::<G>::OWNED);
@@ -374,7 +380,7 @@ fn stack_free<const G: usize>() -> Listing {
     Chains::new::<G>().free.edited(|rows| replace(rows, Line::CopyPushNext, Line::PushTop, &instead))
 }
 
-/// The owner is read into the place where COMPARE_AND_SWAP would leave it, and written once the record is found.
+/// Reads the owner into the place where COMPARE_AND_SWAP would leave it, and writes it once the record is found.
 fn read_then_write<const G: usize>(rows: &mut Vec<Row>) {
     let found = Place::Scratch(Scratch::<G>::FOUND);
     let sink = Place::Scratch(Scratch::<G>::SINK);
@@ -392,7 +398,8 @@ fn read_then_write<const G: usize>(rows: &mut Vec<Row>) {
     rows.splice(at..at, late);
 }
 
-/// The receive is given back as soon as the request is checked, and the record found is the one that the request names then.
+/// Gives the receive back as soon as the request is checked. The record found is the one that the request names at
+/// that time.
 fn read_twice<const G: usize>(rows: &mut Vec<Row>) {
     move_before(rows, &[Line::EnableReceive], Line::Find);
     let request = Place::Scratch(Scratch::<G>::REQUEST);
@@ -434,7 +441,7 @@ fn move_before(rows: &mut Vec<Row>, lines: &[Line], before: Line) {
     rows.splice(at..at, moved);
 }
 
-/// Puts other rows in the place of those from one to another.
+/// Replaces the rows from one to another.
 fn replace(rows: &mut Vec<Row>, first: Line, last: Line, by: &[Row]) {
     let span = position(rows, first)..=position(rows, last);
     rows.splice(span, by.iter().copied());

@@ -1,4 +1,4 @@
-//! Clients of a pool: what each is doing, and the ends at which they ask.
+//! Clients of a pool: the state of each, and the ends at which they send requests.
 
 use super::Case;
 use super::arena::ArenaMemory;
@@ -8,20 +8,20 @@ use portcullis_offload::{ChunkPool, ClientNumber, Reclaim, Reserve, Workers};
 use portcullis_softnic::SoftNic;
 use std::collections::{BTreeSet, VecDeque};
 
-/// What a client of the pool is doing.
+/// State of a member of the pool.
 #[derive(Clone, Debug)]
 pub(super) enum Life<const G: usize> {
-    /// It lives, and has these workers.
+    /// The client lives, and has these workers.
     Alive(Vec<Workers<G>>),
-    /// It is gone, and the node frees its chunks.
+    /// The client is gone, and the node frees its chunks.
     Gone(Vec<Reclaim<ArenaMemory, G>>),
-    /// It is the node itself.
+    /// The member is the node itself.
     Node(Box<Reserve<ArenaMemory, G>>),
-    /// Nothing of it is left.
+    /// Nothing of the member is left.
     Forgotten,
 }
 
-/// What a reply will have to say, as the chain's effects on the table show it.
+/// Required content of a reply, as the chain's effects on the table show it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Due {
     Allocated(Option<u64>),
@@ -34,13 +34,13 @@ pub(super) struct Member<const G: usize> {
     pub number: ClientNumber,
     pub group: Vec<QpId>,
     pub life: Life<G>,
-    /// Where it asks: two for each pair of workers.
+    /// Ends at which the client sends requests: two for each pair of workers.
     pub asks: Vec<Asks>,
-    /// The domain of its ends.
+    /// The domain of the client's ends.
     pd: Option<PdId>,
-    /// Where workers may break: the chunks that it knows to hold.
+    /// Chunks that the client knows to hold. Used in cases in which workers may break.
     pub known: BTreeSet<u64>,
-    /// Those that it has asked to have freed, and does not know whether they were.
+    /// Chunks whose freeing the client has requested, without knowing whether they were freed.
     pub unsure: BTreeSet<u64>,
 }
 
@@ -51,15 +51,15 @@ impl<const G: usize> Life<G> {
     }
 }
 
-/// An end at which a client asks, and what it waits for there.
+/// An end at which a client sends requests, and what it waits for there.
 #[derive(Clone, Debug)]
 pub(super) struct Asks {
     pub end: AskingEnd<ArenaMemory>,
     /// Requests without a reply.
     pub waiting: u32,
-    /// What the replies under way have to say.
+    /// Required contents of the replies under way.
     pub due: VecDeque<Due>,
-    /// The chunks that the requests without a reply name, as far as the client held them.
+    /// For each request without a reply, the chunk that it names, if the client held that chunk.
     pub named: VecDeque<Option<u64>>,
 }
 
@@ -80,7 +80,7 @@ impl<const G: usize> Member<G> {
         member
     }
 
-    /// The node itself, which takes chunks and gives them back. Each time a chunk gets new windows.
+    /// Creates the member that is the node itself. It takes chunks and gives them back, each time with new windows.
     pub fn node(nic: &mut SoftNic<ArenaMemory>, pool: &mut ChunkPool<ArenaMemory, G>, place: u64) -> Self {
         let number = ClientNumber::new(place + 1).expect("a small number");
         let reserve = Reserve::with_uses(pool, nic, number, 0).expect("a reserve");
@@ -90,7 +90,7 @@ impl<const G: usize> Member<G> {
         Self { number, group, life, asks: Vec::new(), pd: None, known, unsure }
     }
 
-    /// Gives a client workers, and ends at which it asks them.
+    /// Gives a client workers, and ends at which it sends them requests.
     pub fn join(
         &mut self,
         nic: &mut SoftNic<ArenaMemory>,

@@ -1,17 +1,18 @@
-//! The chains that allocate and free chunks, in every state that they can come to.
+//! A search of every state that the chains which allocate and free chunks can reach.
 //!
-//! The NIC, the chains and what the node does for clients that are gone are the real code. The search takes every step
-//! that can come next from every state, and knows a state again. So it comes to an end, and then nothing that the
-//! clients of a case can do, in whatever order, breaks what [`watch`] asks for.
+//! The NIC, the chains and the node's work for clients that are gone are the real code. The search takes every
+//! possible next step from every state, and recognises states that it has visited. So the search ends, and then no
+//! order of the actions of a case's clients breaks the conditions of [`watch`].
 //!
-//! # What is left out
-//! - Order among requests that reach only what their own worker has ([`world`]).
-//! - Requests for chunks that come before the one in front of them is worked on. They lie where they are meanwhile.
-//! - Messages on their way: a message arrives when it is sent.
-//! - A client that comes back. It gets new workers, as any newcomer.
-//! - A second break, and the time in which clients have no workers after a rebuild: they get new ones in the same step.
-//! - With [`Grain::Merged`]: the order of requests that nobody else's depend on (a copy of a record that is the worker's,
-//!   the scrub of a chunk that nobody reaches, replies).
+//! # Omissions
+//! - The order among requests that reach only what belongs to their own worker ([`world`]).
+//! - Requests for chunks that arrive before the previous request is processed. They stay in the queue meanwhile.
+//! - Messages in transit: a message arrives when it is sent.
+//! - A client that returns. It gets new workers, as any new client.
+//! - A second break, and the time in which clients have no workers after a rebuild: they get new workers in the same
+//!   step.
+//! - With [`Grain::Merged`]: the order of requests on which no other queue's requests depend (a copy of a record that
+//!   belongs to the worker, the scrub of a chunk that no client reaches, replies).
 
 mod arena;
 mod designs;
@@ -26,38 +27,39 @@ use std::collections::HashSet;
 use std::fmt;
 use world::{Move, Snapshot, World};
 
-/// How fine the steps are.
+/// Granularity of the steps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Grain {
-    /// Every request of workers that allocate is a step until something breaks, and those that free go as if merged.
+    /// Every request of workers that allocate is a step until a worker breaks. Workers that free execute as with
+    /// `Merged`.
     AllocRows,
-    /// Every request that others could notice is a step.
+    /// Every request that other queues could notice is a step.
     Request,
-    /// Requests that nobody else's depend on go along with the step before.
+    /// Requests on which no other queue's requests depend are executed along with the step before.
     Merged,
 }
 
-/// A small system, and what its clients do.
+/// A small system, and the actions of its clients.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Case {
-    /// How many clients.
+    /// Number of clients.
     pub clients: u64,
-    /// How many chunks.
+    /// Number of chunks.
     pub chunks: u64,
     /// Queue pairs of each client: 1 or 2.
     pub group: usize,
-    /// Pairs of workers of each client. Of the second, only the one that frees is asked.
+    /// Pairs of workers of each client. Of the second pair, clients use only the worker that frees.
     pub pairs: usize,
     /// Whether clients die, at any step. The node frees what they held.
     pub dies: bool,
-    /// How many chunks a client may hold, if there is a limit.
+    /// Number of chunks that a client may hold, if there is a limit.
     pub quota: Option<u64>,
-    /// Whether a worker breaks, at any step. The node rebuilds the pool at any step from then on, and clients ask for workers
-    /// again.
+    /// Whether a worker breaks, at any step. From then on the node may rebuild the pool at any step, and clients
+    /// request workers again.
     pub breaks: bool,
-    /// How many chunks the node takes out of the pool, and gives back with new windows.
+    /// Number of chunks that the node takes out of the pool, and gives back with new windows.
     pub reserve: u64,
-    /// How fine the steps are.
+    /// Granularity of the steps.
     pub grain: Grain,
     /// The chains.
     pub design: Design,
@@ -78,7 +80,7 @@ impl Case {
         design: Design::Sound,
     };
 
-    /// The cases in which the chains that are built hold, and what each is, the shortest searches first.
+    /// The cases in which the chains in use hold, each with its description, the shortest searches first.
     pub const SOUND: [(&'static str, Self); 11] = {
         let two = Self { clients: 2, ..Self::SMALLEST };
         let merged = Self { grain: Grain::Merged, ..two };
@@ -100,8 +102,8 @@ impl Case {
         ]
     };
 
-    /// The cases in which the node's CPU does its part while clients work: a worker breaks, and the pool shrinks and grows.
-    /// The shortest searches come first.
+    /// The cases in which the node's CPU acts while clients work: a worker breaks, or the pool shrinks and grows. The
+    /// shortest searches come first.
     pub const WITH_NODE: [(&'static str, Self); 9] = {
         let one = Self { grain: Grain::Merged, ..Self::SMALLEST };
         let two = Self { clients: 2, ..one };
@@ -119,7 +121,7 @@ impl Case {
         ]
     };
 
-    /// The smallest case known in which a design breaks.
+    /// Returns the smallest known case in which a design breaks.
     #[must_use]
     pub const fn breaking(design: Design) -> Self {
         let one = Self { design, ..Self::SMALLEST };
@@ -148,7 +150,7 @@ impl Case {
     }
 }
 
-/// When a search gives up.
+/// Limits at which a search gives up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SearchLimits {
     /// The most states.
@@ -161,18 +163,18 @@ impl Default for SearchLimits {
     }
 }
 
-/// What a search has found.
+/// Result of a search.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Search {
-    /// Different states.
+    /// Number of different states.
     pub states: usize,
-    /// Steps from one to another.
+    /// Number of steps from one state to another.
     pub steps: u64,
-    /// States in which nothing was under way.
+    /// Number of states in which nothing was under way.
     pub quiet: usize,
-    /// All states were tried.
+    /// Whether all states were explored.
     pub exhausted: bool,
-    /// What broke first, and the steps that lead there.
+    /// The first broken condition, with the steps that lead to it.
     pub broken: Option<(String, Vec<String>)>,
 }
 
@@ -187,7 +189,8 @@ impl fmt::Display for Search {
     }
 }
 
-/// Tries all states of a case, or until something breaks. `look` sees how far the search is from time to time.
+/// Explores all states of a case, or stops when something breaks. `look` sees the progress of the search from time to
+/// time.
 #[must_use]
 pub fn search_chains(case: Case, limits: SearchLimits, look: impl FnMut(&Search)) -> Search {
     match case.group {
@@ -196,7 +199,7 @@ pub fn search_chains(case: Case, limits: SearchLimits, look: impl FnMut(&Search)
     }
 }
 
-/// How a state was come to.
+/// How a state was reached: the state before, and the step from it.
 struct Origin {
     before: u32,
     step: Option<Move>,
@@ -256,7 +259,7 @@ fn search<const G: usize>(case: Case, limits: SearchLimits, mut look: impl FnMut
     seen
 }
 
-/// A search that found something, with the way from the beginning to the last state.
+/// Returns a search that found a fault, with the path from the beginning to the last state.
 fn broken(seen: Search, what: String, origins: &[Origin]) -> Search {
     let mut steps = Vec::new();
     let mut at = origins.len() - 1;

@@ -1,5 +1,5 @@
-//! What the node's CPU does: it frees what dead clients held, rebuilds a pool in which a worker has broken, and takes chunks
-//! out of the pool and gives them back.
+//! The work of the node's CPU: it frees what dead clients held, rebuilds a pool in which a worker has broken, and
+//! takes chunks out of the pool and gives them back.
 
 use super::arena::ArenaMemory;
 use super::members::Life;
@@ -10,7 +10,8 @@ use portcullis_offload::{Progress, Reclaim};
 use std::rc::Rc;
 
 impl<const G: usize> World<G> {
-    /// The node goes on with what it does for a client that is gone, or as a client. Returns whether it could do anything.
+    /// Continues the node's work for a client that is gone, or as a client. Returns whether the node could do
+    /// anything.
     pub fn look_after(&mut self, place: usize) -> bool {
         match self.members[place].life {
             Life::Gone(_) => self.reclaim(place),
@@ -24,7 +25,7 @@ impl<const G: usize> World<G> {
         let pool = Rc::make_mut(&mut self.pool);
         let member = &mut Rc::make_mut(&mut self.members)[place];
         let Life::Gone(reclaims) = &mut member.life else { return false };
-        // Where a client has several pairs of workers, all have come to rest before the first chunk is freed.
+        // If a client has several pairs of workers, all must be at rest before the first chunk is freed.
         let pending = |reclaim: &Reclaim<ArenaMemory, G>| reclaim.parts().len() == 2;
         if reclaims.len() > 1 && reclaims.iter().all(pending) {
             return false;
@@ -35,7 +36,7 @@ impl<const G: usize> World<G> {
             match reclaim.proceed(pool, &mut self.nic) {
                 Ok(Progress::Done) => {}
                 Ok(Progress::Pending) => done = false,
-                // Then the pool is rebuilt.
+                // The pool will be rebuilt.
                 Err(_) if self.breakage == Breakage::Broken => return false,
                 Err(error) => {
                     self.broken.get_or_insert(format!("the node cannot free: {error}"));
@@ -52,7 +53,7 @@ impl<const G: usize> World<G> {
         done || asked || before != after
     }
 
-    /// The node begins to take a chunk, or to give one back.
+    /// Begins to take a chunk for the node, or to give one back.
     pub fn change_reserve(&mut self, place: usize, takes: bool) -> bool {
         let pool = Rc::make_mut(&mut self.pool);
         let member = &mut Rc::make_mut(&mut self.members)[place];
@@ -65,7 +66,7 @@ impl<const G: usize> World<G> {
         true
     }
 
-    /// The node goes on with that.
+    /// Continues to take a chunk or to give one back.
     fn go_on_changing(&mut self, place: usize) -> bool {
         let member = &mut Rc::make_mut(&mut self.members)[place];
         let Life::Node(reserve) = &mut member.life else { return false };
@@ -82,7 +83,7 @@ impl<const G: usize> World<G> {
         moved
     }
 
-    /// What the node asks arrives at once, and so do its own binds.
+    /// Executes the node's requests, which arrive at once, and its own binds.
     fn execute_of_node(&mut self, place: usize) {
         let Life::Node(reserve) = &self.members[place].life else { return };
         for qp in reserve.asking_queue_pairs().into_iter().chain([reserve.anchor()]) {
@@ -90,7 +91,7 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// Where workers may break: which of a client's can break now.
+    /// Adds the breaks of a client's workers that are possible now, in cases in which workers may break.
     pub fn breaks(&mut self, place: usize, workers: &[Worker], moves: &mut Vec<Move>) {
         if !self.case.breaks || self.breakage != Breakage::None {
             return;
@@ -102,7 +103,7 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// A queue of a worker fails.
+    /// Makes a queue of a worker fail.
     pub fn break_worker(&mut self, member: usize, place: usize, part: Part) -> bool {
         let qp = queue(self.workers(member)[place], part);
         self.breakage = Breakage::Broken;
@@ -110,7 +111,7 @@ impl<const G: usize> World<G> {
             && self.nic.modify_qp(qp, QpChange::Error).is_ok()
     }
 
-    /// The node rebuilds the pool, and all clients ask for workers again.
+    /// Rebuilds the pool, and makes all clients request workers again.
     pub fn rebuild(&mut self) -> bool {
         self.breakage = Breakage::Rebuilt;
         if let Err(error) = self.try_rebuild() {
@@ -141,7 +142,7 @@ impl<const G: usize> World<G> {
         for member in members.iter_mut() {
             match &mut member.life {
                 Life::Alive(_) => {
-                    // What was to be freed and is the client's all the same, it asks for again.
+                    // The client may again free a chunk whose freeing it had requested and that is still its own.
                     let held = pool.chunks_of(member.number);
                     let unsure = std::mem::take(&mut member.unsure);
                     member.known.extend(unsure.into_iter().filter(|chunk| held.contains(chunk)));

@@ -1,5 +1,5 @@
-//! What distinguishes two states: everything that can still matter. Counters that run for ever count by their differences,
-//! and what is overwritten before it is read again does not count.
+//! The name of a state, which covers everything that can still matter. Counters that run for ever count by their
+//! differences. Memory that is overwritten before it is read again does not count.
 
 use super::arena::ArenaMemory;
 use super::members::Life;
@@ -13,7 +13,7 @@ use portcullis_offload::record::{KEY_WORD_AT, Layout, NEXT_AT, NIL, OWNER_AT};
 use std::hash::{Hash, Hasher};
 use twox_hash::XxHash64;
 
-/// A state's name: two states that differ have the same one with a chance of 2^-128.
+/// A state's name. Two different states have the same name with a probability of 2^-128.
 pub(super) type Name = u128;
 
 struct Digest([XxHash64; 2]);
@@ -43,12 +43,13 @@ struct Field {
     line: usize,
     part: u64,
     bytes: u64,
-    /// Rows that write it, and the last that needs it: the request itself, or one that copies it.
+    /// The row that writes the bytes. `needed` is the last row that needs them: the request itself, or a row that
+    /// copies it.
     written: usize,
     needed: usize,
 }
 
-/// What rows write into requests behind them.
+/// Returns the fields that rows write into requests behind them.
 fn fields(listing: &Listing) -> Vec<Field> {
     let mut fields = Vec::new();
     for (written, row) in listing.rows().iter().enumerate().filter(|(_, row)| row.label.0 != Line::Bump) {
@@ -71,7 +72,7 @@ fn writes(step: Step) -> Vec<(Place, u64)> {
     }
 }
 
-/// The last row that needs a part of a request: the request, or a row that copies it.
+/// Returns the last row that needs a part of a request: the request itself, or a row that copies it.
 fn last_need(listing: &Listing, label: Label, line: usize) -> usize {
     let copies = |step: Step| match step {
         Step::Read { from, .. } | Step::Write { from, .. } => {
@@ -84,7 +85,7 @@ fn last_need(listing: &Listing, label: Label, line: usize) -> usize {
 }
 
 impl<const G: usize> World<G> {
-    /// The present state's name.
+    /// Returns the name of the present state.
     pub fn name(&mut self) -> Name {
         let mut digest = Digest::new();
         digest.put_hash(&self.breakage);
@@ -124,15 +125,16 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// How often the chunk of a record was used.
+    /// Returns the number of uses of a record's chunk.
     fn uses(&self, record: u64) -> u64 {
         self.pool.parts().table.load(record + KEY_WORD_AT)
     }
 
-    /// A record or its copy, from its status on. Keys count by how far they are from the present one.
+    /// Adds a record or its copy to the digest, from its status on. Keys count by their distance from the present
+    /// one.
     fn digest_record(&self, digest: &mut Digest, memory: &ArenaMemory, at: u64, record: u64) {
         let uses = self.uses(record);
-        // A refused free counts NIL's uses, and nobody looks at them.
+        // A refused free counts NIL's uses, which no chain reads.
         let known = if record == NIL { uses } else { memory.load(at + KEY_WORD_AT) };
         digest.put(known.wrapping_sub(uses));
         let keys = |image: u64| image + entry::RKEY / 8 * 8;
@@ -200,7 +202,7 @@ impl<const G: usize> World<G> {
         self.nic.completions_counted(cq).unwrap_or(0)
     }
 
-    /// The requests of a chain, as far as rows change them.
+    /// Adds the requests of a chain to the digest, as far as rows change them.
     fn digest_chain(&mut self, digest: &mut Digest, worker: Worker, position: usize) {
         let Some((memory, span)) = self.nic.queue_memory(worker.parts.chain) else { return };
         let listing = *self.listing(worker);
@@ -230,7 +232,7 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// How far a threshold or a limit is from what it is compared with.
+    /// Returns the distance of a threshold or limit from the number that it is compared with.
     fn distance(&mut self, worker: Worker, step: Step, value: u64) -> u64 {
         let parts = worker.parts;
         let taken = |core: &mut portcullis_softnic::core::Core<ArenaMemory>, qp| {
@@ -260,7 +262,7 @@ impl<const G: usize> World<G> {
                 let progress = self.nic.core().receive_progress(parts.messages);
                 value.wrapping_sub(progress.map_or(0, |it| it.taken))
             }
-            // The client's requests for chunks: their number is in no worker's hands but this one's.
+            // Only this worker has the number of the client's requests for chunks.
             _ => value.wrapping_sub(self.credits(worker)),
         }
     }
@@ -274,7 +276,7 @@ impl<const G: usize> World<G> {
         let at = |line: Line| listing.position(line.first()).unwrap_or(usize::MAX);
         let scratch_at = worker.parts.scratch_at;
         let core = self.nic.core();
-        // What was to be said to a client that is gone is never said.
+        // A reply to a client that is gone is never sent.
         let reply_waits = core.state(worker.parts.messages) != Some(QpState::Error)
             && core.send_progress(worker.parts.messages).is_some_and(|it| it.left() > 0);
         let record = self.chunk_in_scratch(worker).map_or(0, Layout::<G>::record_of);
@@ -286,7 +288,7 @@ impl<const G: usize> World<G> {
             digest.put(status);
             self.digest_record(digest, parts.scratch, copy, record);
         } else if reply_waits {
-            // Of a reply a client looks at the chunk. Its keys may be out of date for ever so long by now.
+            // In a reply a client looks at the chunk. The keys may be out of date by any amount by now.
             digest.put(status);
             digest.put(record);
         }
@@ -305,7 +307,7 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// The requests of a bind queue, while they wait.
+    /// Adds the requests of a bind queue to the digest, while they wait.
     fn digest_binds(&mut self, digest: &mut Digest, worker: Worker, position: usize) {
         let listing = *self.listing(worker);
         let first = listing.position(Line::CopyImage.first()).unwrap_or(0);
@@ -320,7 +322,7 @@ impl<const G: usize> World<G> {
             let first = memory.load(at + entry::OPERATION);
             digest.put(first);
             if first & 0xff == 0 {
-                // NIL's image: what an earlier lap has left behind it is not looked at.
+                // This is NIL's image: its remains from an earlier lap are not read.
                 continue;
             }
             let keys = memory.load(at + entry::RKEY / 8 * 8);
@@ -341,15 +343,15 @@ impl<const G: usize> World<G> {
         self.pool.parts().windows.iter().position(|window| window.rkey.index() == index)
     }
 
-    /// A word with a key in its upper half. The window counts by its place, since a chunk that got new ones is as good as
-    /// before, and the key's low byte from the present use.
+    /// Returns a word with a key in its upper half, relative to the state. The window counts by its place, since a
+    /// chunk with new windows is equivalent to the same chunk before. The key's low byte counts from the present use.
     fn relative_key(&self, word: u64, uses: u64) -> u64 {
         let low_byte = (word >> 32).to_le_bytes()[0].wrapping_sub(uses.to_le_bytes()[0]);
         let place = self.place_of_window(u32::try_from(word >> 40).unwrap_or(0));
         place.map_or(word, |place| (place as u64 + 1) << 8 | u64::from(low_byte))
     }
 
-    /// A word that names a window, which counts by its place.
+    /// Returns a word that names a window, relative to the state: the window counts by its place.
     fn relative_window(&self, word: u64) -> u64 {
         let mut windows = self.pool.parts().windows.iter();
         windows.position(|window| u64::from(window.id.0) == word).map_or(word | 1 << 63, |place| place as u64)

@@ -1,4 +1,4 @@
-//! What must hold in every state, and what must hold where nothing is under way.
+//! The conditions that must hold in every state, and those that must hold when nothing is under way.
 
 use super::designs::Design;
 use super::members::Life;
@@ -8,7 +8,7 @@ use portcullis_offload::chain::TOP_AT;
 use portcullis_offload::record::{Layout, NEXT_AT, NIL};
 
 impl<const G: usize> World<G> {
-    /// Looks at the present state. `quiet`: no queue can do anything.
+    /// Checks the present state. `quiet`: no queue can do anything.
     pub fn check(&mut self, quiet: bool) {
         if self.case.design.has_the_lock() && self.is_lock_free() {
             self.check_list();
@@ -33,7 +33,7 @@ impl<const G: usize> World<G> {
         self.pool.lock_counts(&self.nic).is_ok_and(|(tickets, releases)| tickets == releases)
     }
 
-    /// The chunks of the free list, or `None` where it makes no sense.
+    /// Returns the chunks of the free list, or `None` if the list is malformed.
     fn listed(&mut self) -> Option<Vec<u64>> {
         let parts = self.pool.parts();
         let mut listed = Vec::new();
@@ -49,7 +49,7 @@ impl<const G: usize> World<G> {
         Some(listed)
     }
 
-    /// What is in the free list is unbound, zero and nobody's.
+    /// Checks that each chunk in the free list is unbound, zero and without an owner.
     fn check_list(&mut self) {
         let Some(listed) = self.listed() else { return self.fail("the free list makes no sense".to_owned()) };
         for chunk in listed {
@@ -65,7 +65,8 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// What a client knows to hold it holds and reaches. `quiet`: it holds nothing of which it does not know.
+    /// Checks that a client holds and reaches each chunk that it knows to hold. `quiet`: it also knows each chunk
+    /// that it holds.
     fn check_known(&mut self, quiet: bool) {
         for place in 0..self.members.len() {
             let member = &self.members[place];
@@ -90,7 +91,8 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// Every worker waits for a request, and every chunk is in the list once, or one client's, who reaches it.
+    /// Checks that every worker waits for a request. Every chunk must be in the list once, or belong to one client,
+    /// which reaches it.
     fn check_rest(&mut self) {
         for member in 0..self.members.len() {
             let waits = match &self.members[member].life {
@@ -98,7 +100,7 @@ impl<const G: usize> World<G> {
                     let at_rest = |workers| self.pool.is_at_rest(&self.nic, workers).unwrap_or(false);
                     !workers.iter().all(at_rest)
                 }
-                // Here the node waits for a worker that has died; the question is who else waits.
+                // Here the node waits for a worker that has died. The question is which other members wait.
                 Life::Gone(_) => self.case.design != Design::WorkerDies,
                 Life::Node(reserve) => reserve.under_way().is_some(),
                 Life::Forgotten => false,
@@ -135,7 +137,7 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// The free chunks, some of them perhaps twice.
+    /// Returns the free chunks, in which a chunk may appear twice.
     fn free_chunks(&mut self) -> Option<Vec<u64>> {
         match self.case.design.ring_slots() {
             None => self.listed(),

@@ -1,7 +1,8 @@
-//! A pool of chunks on the real NIC, its clients, and the steps that each of them can take next.
+//! A pool of chunks on the real NIC, its clients, and the possible next steps of each of them.
 //!
-//! A step is one request of one queue. Requests that reach only what their own worker has (its queue, its bind queue, its
-//! scratch memory, its own counts) are executed along with the step before: no other queue sees when they are.
+//! A step is one request of one queue. Requests that reach only what belongs to their own worker (its queue, its bind
+//! queue, its scratch memory, its own counts) are executed along with the step before: no other queue sees when they
+//! are executed.
 
 use super::arena::{self, ArenaMemory, Difference};
 use super::designs::Design;
@@ -17,12 +18,12 @@ use portcullis_softnic::SoftNic;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Bytes of a chunk: its holder's number, or zero.
+/// Bytes of a chunk. They contain its holder's number, or zero.
 pub(super) const CHUNK_BYTES: u64 = 8;
-/// Requests that a queue can execute without another's help. More means that a chain never ends.
+/// The most requests that a queue can execute without another's help. More means that a chain never ends.
 const OWN_REQUESTS_MAX: u32 = 10_000;
 
-/// Which queue of a worker.
+/// A queue of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Part {
     Chain,
@@ -35,11 +36,11 @@ pub(super) enum Part {
 pub(super) enum Move {
     /// A queue of a worker executes a request.
     Execute { member: u8, worker: u8, part: Part },
-    /// A client asks a worker.
+    /// A client sends a request to a worker.
     Ask { member: u8, worker: u8, chunk: u8 },
     /// A client dies.
     Die { member: u8 },
-    /// The node looks after a client that is gone, or goes on with what it has begun as a client.
+    /// The node works for a client that is gone, or continues what it has begun as a client.
     Node { member: u8 },
     /// A queue of a worker fails.
     Break { member: u8, worker: u8, part: Part },
@@ -47,12 +48,12 @@ pub(super) enum Move {
     Rebuild,
     /// The node takes a chunk out of the pool.
     Take { member: u8 },
-    /// The node gives one back.
+    /// The node gives a chunk back.
     Give { member: u8 },
 }
 
 impl Move {
-    /// Whether nobody has to take this step, ever.
+    /// Whether no participant ever has to take this step.
     pub fn is_a_whim(self) -> bool {
         matches!(
             self,
@@ -64,33 +65,33 @@ impl Move {
 /// Whether a worker has broken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Breakage {
-    /// None has.
+    /// No worker has broken.
     None,
-    /// One has, and the node has not rebuilt the pool yet.
+    /// A worker has broken, and the node has not rebuilt the pool yet.
     Broken,
     /// The pool was rebuilt.
     Rebuilt,
 }
 
-/// A worker, with what it is for.
+/// A worker, with its purpose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Worker {
     pub parts: WorkerParts,
     pub frees: bool,
 }
 
-/// A system.
+/// A system of a NIC, a pool and its clients.
 pub(super) struct World<const G: usize> {
     pub case: Case,
     pub nic: SoftNic<ArenaMemory>,
     pub pool: Rc<ChunkPool<ArenaMemory, G>>,
     pub members: Rc<Vec<Member<G>>>,
     pub breakage: Breakage,
-    /// What broke of what must hold, if something did.
+    /// The first broken condition, if there is one.
     pub broken: Option<String>,
 }
 
-/// A system at a moment.
+/// The state of a system at a moment.
 pub(super) struct Snapshot<const G: usize> {
     nic: SoftNic<ArenaMemory>,
     pool: Rc<ChunkPool<ArenaMemory, G>>,
@@ -100,7 +101,7 @@ pub(super) struct Snapshot<const G: usize> {
 }
 
 impl<const G: usize> World<G> {
-    /// The system of a case, before anybody has asked for anything.
+    /// Creates the system of a case, before any client has sent a request.
     pub fn new(case: Case) -> Self {
         arena::clear();
         let mut nic = SoftNic::default();
@@ -138,7 +139,7 @@ impl<const G: usize> World<G> {
         arena::put_back(&snapshot.memory);
     }
 
-    /// The workers that a client has.
+    /// Returns the workers that a client has.
     pub fn workers(&self, member: usize) -> Vec<Worker> {
         let pair = |parts: [WorkerParts; 2]| {
             [Worker { parts: parts[0], frees: false }, Worker { parts: parts[1], frees: true }]
@@ -166,7 +167,7 @@ impl<const G: usize> World<G> {
         if worker.frees { &chains.free } else { &chains.alloc }
     }
 
-    /// Where a worker's chain stands: the number of its next row.
+    /// Returns the position of a worker's chain: the number of its next row.
     pub fn position(&mut self, worker: Worker) -> usize {
         let taken = self.nic.core().send_progress(worker.parts.chain).map_or(0, |it| it.taken);
         usize::try_from(taken).unwrap_or(0) % self.listing(worker).ring()
@@ -177,7 +178,7 @@ impl<const G: usize> World<G> {
         self.listing(worker).rows().get(position).copied()
     }
 
-    /// The steps that can be tried. Some turn out to wait for something.
+    /// Returns the steps that can be tried. Some turn out to wait for something.
     pub fn moves(&mut self) -> Vec<Move> {
         let mut moves = Vec::new();
         for member in 0..self.members.len() {
@@ -206,7 +207,7 @@ impl<const G: usize> World<G> {
             && core.send_progress(qp).is_some_and(|it| it.left() > 0)
     }
 
-    /// What clients and the node can do.
+    /// Adds the possible actions of clients and of the node.
     fn outside(&mut self, place: usize, workers: &[Worker], moves: &mut Vec<Move>) {
         let member = small(place);
         match self.members[place].life {
@@ -238,8 +239,8 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// The chunks that a client may ask to have freed, counted from one. Zero is NIL. Of designs that cannot bear it they ask for
-    /// what they hold only.
+    /// Returns the chunks whose freeing a client may request, counted from one. Zero is NIL. In designs that need it,
+    /// clients free only what they hold.
     fn named(&self, member: usize) -> Vec<u8> {
         let number = self.members[member].number;
         let held = self.pool.chunks_of(number);
@@ -249,8 +250,8 @@ impl<const G: usize> World<G> {
         all.filter(|chunk| (*chunk > 0 || !self.case.design.needs_honesty()) && is_allowed(chunk)).collect()
     }
 
-    /// Whether a client's request would be received now, and the one before is done with. A request that comes earlier only
-    /// lies where it is until then.
+    /// Whether a client's request would be received now, after the previous one is done. A request that arrives
+    /// earlier only stays in the queue until then.
     fn may_ask(&mut self, worker: Worker) -> bool {
         let parts = worker.parts;
         let received = self.nic.completions_counted(parts.received).unwrap_or(0);
@@ -262,13 +263,13 @@ impl<const G: usize> World<G> {
         admitted && (worker.frees || received == laps || (given_back && received == laps.wrapping_add(1)))
     }
 
-    /// Laps that a worker has finished.
+    /// Returns the number of laps that a worker has finished.
     pub fn laps(&self, worker: Worker) -> u32 {
         let laps = self.pool.parts().scratch.load(worker.parts.scratch_at + Scratch::<G>::LAPS);
         u32::try_from(laps & u64::from(u32::MAX)).unwrap_or(0)
     }
 
-    /// Takes a step, and all that follows from it in its own worker. Returns whether anything happened.
+    /// Takes a step, and executes all that follows from it in its own worker. Returns whether anything happened.
     pub fn perform(&mut self, step: Move) -> bool {
         let happened = match step {
             Move::Execute { member, worker, part } => self.execute(member.into(), worker.into(), part),
@@ -316,7 +317,7 @@ impl<const G: usize> World<G> {
         true
     }
 
-    /// A queue of a worker must never fail: everything that it executes was laid out for it.
+    /// Checks that no queue of a worker has failed: everything that it executes was laid out for it.
     fn look_at_queue(&mut self, member: usize, worker: Worker, part: Part) {
         let failed = self.nic.core().state(queue(worker, part)) == Some(portcullis_nic::QpState::Error);
         let alive = self.members[member].life.is_alive();
@@ -329,7 +330,7 @@ impl<const G: usize> World<G> {
         self.broken.get_or_insert(what);
     }
 
-    /// The owner of the chunk that a row is about to change, where replies say what came of it.
+    /// Returns the chunk whose owner a row is about to take, with that owner, since replies report the effect.
     fn owner_named(&self, worker: Worker, row: Row) -> Option<(u64, Option<ClientNumber>)> {
         if row.label.0 != Line::TakeOwner {
             return None;
@@ -349,7 +350,7 @@ impl<const G: usize> World<G> {
         ClientNumber::of_holder(word)
     }
 
-    /// Notes what a reply will have to say.
+    /// Records the required content of a reply.
     fn note_effect(
         &mut self,
         member: usize,
@@ -376,7 +377,7 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// The chunk whose record a worker has in its scratch memory.
+    /// Returns the chunk whose record a worker has in its scratch memory.
     pub fn chunk_in_scratch(&self, worker: Worker) -> Option<u64> {
         let at = worker.parts.scratch_at + Scratch::<G>::RECORD + Layout::<G>::BIND_AT[0];
         let address = self.pool.parts().scratch.load(at + portcullis_nic::entry::REMOTE_ADDRESS);
@@ -417,7 +418,7 @@ impl<const G: usize> World<G> {
         member.life = Life::Gone(reclaims.expect("the workers are there"));
     }
 
-    /// Executes all requests that reach only what their own worker has.
+    /// Executes all requests that reach only what belongs to their own worker.
     fn run_own(&mut self) {
         let starter = self.pool.parts().starter;
         while self.nic.core().execute_one(starter, NOW) {}
@@ -442,7 +443,8 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// Whether requests of a worker that nobody else's depend on go along with the step before.
+    /// Whether requests of a worker on which no other queue's requests depend are executed along with the step
+    /// before.
     fn is_merged(&self, worker: Worker) -> bool {
         match self.case.grain {
             Grain::Request => false,
@@ -451,7 +453,7 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// Whether the next request of a chain reaches only what its own worker has.
+    /// Whether the next request of a chain reaches only what belongs to its own worker.
     fn is_own(&mut self, worker: Worker) -> bool {
         let goes_by_rows = match self.case.grain {
             Grain::AllocRows => !worker.frees,
@@ -466,13 +468,13 @@ impl<const G: usize> World<G> {
             Line::ReadRecord | Line::WriteTail if merged => true,
             Line::Zero if merged => !self.case.design.shows_in_scrubs(),
             Line::AddCredit | Line::ReadCredit | Line::EnableRequest => self.case.quota.is_none(),
-            // What it does stands in an image.
+            // The effect of such a row is determined by an image.
             Line::Zero | Line::PushNext | Line::PushTop => false,
             line => !row.releases && is_private(row.step) && !self.case.design.reads_late(line),
         }
     }
 
-    /// Whoever has a window writes into the chunk all the time.
+    /// Writes into each chunk on behalf of its holder: a client that has a window may write at any time.
     fn use_chunks(&mut self) {
         for chunk in 0..self.case.chunks {
             if let Some(holder) = self.holder(chunk) {
@@ -481,7 +483,7 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// The client that can reach a chunk. Two are a failure.
+    /// Returns the client that can reach a chunk. It is a failure if two clients can.
     fn holder(&mut self, chunk: u64) -> Option<usize> {
         let mut holder = None;
         for number in 0..G {
@@ -496,13 +498,13 @@ impl<const G: usize> World<G> {
         holder
     }
 
-    /// To which queue pair a window of a chunk is bound.
+    /// Returns the queue pair to which a window of a chunk is bound.
     pub fn window(&mut self, chunk: u64, number: usize) -> Option<QpId> {
         let window = self.pool.parts().windows[index(chunk) * G + number].id;
         self.nic.core().window_holder(window).map(|(qp, _)| qp)
     }
 
-    /// A client takes a reply, and compares it with what has happened.
+    /// Delivers a reply to a client, and compares it with what has happened.
     fn deliver(&mut self, member: usize, place: usize) {
         if !matches!(self.members[member].life, Life::Alive(_)) {
             return;
@@ -523,11 +525,12 @@ impl<const G: usize> World<G> {
         }
     }
 
-    /// What a client knows of a chunk after a reply: that it holds it, or nothing while it has the chunk's free under way.
+    /// Updates a client's knowledge of a chunk after a reply: the client holds it, or knows nothing while it has the
+    /// chunk's free under way.
     fn learn(&mut self, place: usize, named: Option<u64>, said: Due) {
         let chunk = match said {
             Due::Allocated(chunk) => chunk,
-            // What was freed is not in doubt any more.
+            // A chunk whose free was answered is not in doubt any more.
             Due::Freed(_) => named.filter(|chunk| self.members[place].unsure.contains(chunk)),
         };
         let Some(chunk) = chunk else { return };
@@ -543,7 +546,8 @@ impl<const G: usize> World<G> {
         };
     }
 
-    /// Where entries are fetched as soon as they are admitted: whether a row changes one that may have been fetched.
+    /// Checks whether a row changes an entry that may have been fetched, on NICs that fetch entries as soon as they
+    /// are admitted.
     fn check_patch(&mut self, worker: Worker, row: Row) {
         let Some(progress) = self.nic.core().send_progress(worker.parts.chain) else { return };
         let listing = self.listing(worker);

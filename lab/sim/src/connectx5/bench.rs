@@ -47,22 +47,22 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// A count as a rate per second.
+    /// Returns a count as a rate per second.
     pub fn rate(&self, count: u64) -> f64 {
         count as f64 * 1e9 / self.measured as f64
     }
 
-    /// The mean time of a round, in µs.
+    /// Returns the mean time of a round, in µs.
     pub fn round_us(&self) -> f64 {
         ratio(self.score.round_ns, self.score.rounds) / 1e3
     }
 
-    /// The mean time to get a permission, in µs.
+    /// Returns the mean time to get a permission, in µs.
     pub fn grant_us(&self) -> f64 {
         ratio(self.score.grant_ns, self.score.grants) / 1e3
     }
 
-    /// The cores' load, from 0 to 1.
+    /// Returns the cores' load, from 0 to 1.
     pub fn busy(&self) -> f64 {
         ratio(self.work.busy, self.cores * self.measured)
     }
@@ -73,7 +73,7 @@ pub(super) fn ratio(count: u64, of: u64) -> f64 {
 }
 
 impl Bench {
-    /// A run under `mechanism`, with all reductions and the values of the inputs.
+    /// Creates a run under `mechanism`, with all reductions and the values of the inputs.
     pub fn new(inputs: &Inputs, mechanism: Mechanism, measured: Nanos) -> Self {
         let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let config = NodeConfig {

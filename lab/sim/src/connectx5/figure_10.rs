@@ -21,9 +21,9 @@ const ENTRY: [u8; 8] = [0xA5; 8];
 /// More segments than a run fills.
 const SEGMENTS_MAX: u32 = 1 << 13;
 
-/// The mechanisms, and the queue's lease with each: its shortest one and its usual one for windows, one that never ends
-/// where nothing is enforced by time, and one for regions that is not over before a region is registered behind those of
-/// the others.
+/// The mechanisms, each with the queue's lease. With windows, the queue has its shortest lease and its usual one. If
+/// nothing is enforced by time, the lease never ends. With regions, the lease does not end before a region is
+/// registered behind those of the other clients.
 const GUARDS: [(&str, Mechanism, Lifetime); 5] = [
     ("Unprot", Mechanism::None, Lifetime::seconds(10)),
     ("Patronus", Mechanism::MemoryWindow, Lifetime::millis(1)),

@@ -102,7 +102,7 @@ fn remarks(mechanism: Mechanism, clients: u64, outcome: &Outcome) -> String {
     remarks.join("; ")
 }
 
-/// For how many of the numbers of clients Patronus is faster than RPC.
+/// Counts the numbers of clients with which Patronus is faster than RPC.
 fn ahead(sweeps: &[(Mechanism, f64)]) -> OutputRow {
     let of = |wanted| sweeps.iter().filter(move |(mechanism, _)| *mechanism == wanted).map(|&(_, rate)| rate);
     let pairs = of(Mechanism::MemoryWindow).zip(of(Mechanism::NodeCopy));

@@ -15,9 +15,9 @@ const UNIT: &str = "M permissions/s a core";
 struct Technique {
     name: &'static str,
     reductions: Reductions,
-    /// Permissions expire by themselves.
+    /// Whether permissions expire by themselves.
     expire: bool,
-    /// From Table 4: window operations and messages. Where its dagger says «at probability», `windows` excludes
+    /// From Table 4: window operations and messages. If its dagger marks «at probability», `windows` excludes
     /// unbinds.
     windows: f64,
     messages: f64,
@@ -130,8 +130,9 @@ fn counts(technique: &Technique, outcome: &Outcome) -> [OutputRow; 2] {
     [windows.reading(reading), row("messages", "a permission", messages, technique.messages)]
 }
 
-/// The node never binds a window twice with the same key. It replaces a window after 256 keys, which the paper does not
-/// mention. `rate` is what a core achieves with all techniques; `binds` is what a permission takes.
+/// Measures how fast windows are used up. The node never binds a window twice with the same key. It replaces a window
+/// after 256 keys, which the paper does not mention. `rate` is the rate of a core with all techniques, and `binds` is
+/// the number of binds of a permission.
 fn wear(
     inputs: &Inputs,
     (rate, binds): (f64, f64),
@@ -140,8 +141,8 @@ fn wear(
 ) -> [OutputRow; 2] {
     progress.step(&format!("{FIGURE}: windows used up"));
     let [.., handover, _] = techniques();
-    // Few clients bind few windows again and again, and soon use them up. Without a pool that is filled ahead, each
-    // window is allocated when it is needed, and so counted.
+    // Few clients bind few windows repeatedly, and soon use them up. Without a pool that is filled ahead, each window
+    // is allocated when it is needed, and so counted.
     let mut bench = bench(inputs, &handover, 1, effort);
     (bench.config.windows_ready, bench.objects) = (0, 64);
     (bench.warm_up, bench.measured) = (4 * MILLISECOND, 12 * MILLISECOND);
@@ -159,7 +160,7 @@ fn wear(
     ]
 }
 
-/// How much the result «more than 1 Mops a core» depends on values that were not measured.
+/// Measures how much the result «more than 1 Mops a core» depends on values that were not measured.
 fn sensitivity(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>) -> Vec<OutputRow> {
     let [.., full] = techniques();
     let serial = 1_000_000 / inputs.bind_ns.max(1);

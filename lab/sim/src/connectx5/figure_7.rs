@@ -9,12 +9,12 @@ use crate::clock::MICROSECOND;
 use portcullis_protocol::{Lifetime, Mechanism, Sharing};
 
 const FIGURE: &str = "Figure 7";
-/// From §7.2.2.
+/// Number of extensions (§7.2.2).
 const EXTENSIONS: usize = 8;
-/// The lifetime that the authors' experiment asks for, at first and with each extension.
+/// The lifetime that the authors' experiment requests, at first and with each extension.
 const LIFETIME: Lifetime = Lifetime::millis(1);
 
-/// How a client can keep its permission.
+/// Returns the ways in which a client can keep its permission.
 fn cases(inputs: &Inputs) -> [(&'static str, Vec<Step>); 4] {
     let lease = Lifetime(inputs.lease_ns / MICROSECOND);
     let acquire = |lifetime| Step::Acquire { lifetime, sharing: Sharing::Shared };

@@ -17,7 +17,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 const FIGURE: &str = "Figure 8a";
-/// From the slides: the epochs after which progress resumes.
+/// The epochs after which progress resumes, from the slides.
 const RESUMED: f64 = 80.0;
 /// Clients that load the table.
 const LOADERS: usize = 8;
@@ -32,7 +32,7 @@ const MOVES: u32 = 32;
 /// The last epoch of a run that makes no progress.
 const LAST_EPOCH: u64 = 800;
 
-/// The table, and what is known of its crash.
+/// The table, with the facts about its crash.
 #[derive(Debug, Default)]
 struct Table {
     entries: u64,
@@ -52,7 +52,7 @@ impl Table {
 
 #[derive(Debug)]
 enum Doing {
-    /// The first client makes the two objects.
+    /// The first client creates the two objects.
     Making,
     Joining,
     Inserting(u32),
@@ -118,7 +118,7 @@ impl Loader {
         true
     }
 
-    /// Does the next step. Returns whether there is one.
+    /// Executes the next step. Returns whether there is one.
     fn go_on(&mut self, client: &mut SimClient, now: Nanos) -> bool {
         match self.doing {
             Doing::Making if self.table.borrow().objects.len() < 2 => {

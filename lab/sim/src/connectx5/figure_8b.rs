@@ -74,7 +74,7 @@ fn gain([lease, polling]: [f64; 2]) -> OutputRow {
         )
 }
 
-/// What is left of each rate when some clients are slow.
+/// Returns the part of each rate that remains when some clients are slow.
 fn kept(micros: Nanos, normal: [f64; 2], slowed: [f64; 2]) -> [OutputRow; 2] {
     let [lease, polling] = [0, 1].map(|at| 100.0 * slowed[at] / normal[at]);
     let row = |name: &str, kept| {

@@ -15,11 +15,11 @@ use std::sync::Arc;
 type ModelTable = portcullis_structures::table::Table<SimEndpoint, FiberClock>;
 
 const FIGURE: &str = "Figure 9";
-/// §7.3.1.
+/// Exponent of Zipf's law for the keys (§7.3.1).
 const SKEW: f64 = 0.99;
 /// Bytes of a value in the paper's comparison.
 const VALUE_BYTES: usize = 4 << 10;
-/// Other sizes of a value, to see from which on a window costs less than a copy.
+/// Other sizes of a value, to find the size from which on a window costs less than a copy.
 const SIZES: [usize; 4] = [64, 1 << 10, 4 << 10, 16 << 10];
 /// The shortest lease that a table can have: its permissions live for 250 µs, against 100 µs in the paper.
 const SHORT: Lifetime = Lifetime::millis(1);
@@ -30,7 +30,7 @@ const SCAN_BYTES: u32 = 4 << 10;
 /// The percentage of reads. The rest are updates.
 const WORKLOADS: [(u64, &str); 3] = [(100, "read-only"), (50, "half and half"), (0, "write-only")];
 
-/// How the table is guarded.
+/// The protection of the table.
 #[derive(Clone, Copy, Debug)]
 struct Guard {
     name: &'static str,
@@ -40,7 +40,7 @@ struct Guard {
     lease: Lifetime,
 }
 
-/// Nothing is to be enforced: no message about a permission after the first access.
+/// Guard that enforces nothing: no message about a permission after the first access.
 const UNPROTECTED: Guard =
     Guard { name: "Unprot", mechanism: Mechanism::None, grain: Grain::Extent, lease: ENDLESS };
 const BLOCK: Guard =
@@ -48,7 +48,8 @@ const BLOCK: Guard =
 const EXTENT: Guard = Guard { name: "by extent", grain: Grain::Extent, ..BLOCK };
 const USUAL: Guard = Guard { name: "by extent, usual lease", lease: Lifetime::seconds(1), ..EXTENT };
 const COPY: Guard = Guard { name: "RPC", mechanism: Mechanism::NodeCopy, ..UNPROTECTED };
-/// The paper's lease would be over before a region is registered behind those of the other clients.
+/// Guard whose lease is longer than the paper's, which would be over before a region is registered behind those of
+/// the other clients.
 const REGION: Guard =
     Guard { name: "MR", mechanism: Mechanism::MemoryRegion, lease: Lifetime::millis(200), ..BLOCK };
 const GUARDS: [Guard; 6] = [UNPROTECTED, BLOCK, EXTENT, USUAL, COPY, REGION];
@@ -77,7 +78,7 @@ fn key(number: usize) -> [u8; 8] {
 }
 
 impl Gets {
-    /// A key by Zipf's law.
+    /// Draws a key by Zipf's law.
     fn draw(&self, dice: &mut Dice) -> usize {
         let whole = self.sums.last().copied().unwrap_or(0.0);
         let drawn = dice.of(0..1 << 53) as f64 / (1u64 << 53) as f64 * whole;
@@ -126,7 +127,7 @@ fn run(inputs: &Inputs, effort: Effort, guard: Guard, (reads, value_bytes): (u64
         // All keys have room in one subtable.
         groups: u32::try_from(effort.table_keys / 8).expect("the keys are few"),
         depth_max: 4,
-        // A run of the model is the same again.
+        // Each run of the model must give the same result.
         seed: Some(0),
         ..TableOptions::default()
     };
@@ -189,7 +190,7 @@ fn comparison(workload: &str, [none, block, _, usual, copy, region]: [f64; 6]) -
     ]
 }
 
-/// From which size of a value on a window costs less than a copy.
+/// Finds the size of a value from which on a window costs less than a copy.
 fn sizes(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>) -> Vec<OutputRow> {
     SIZES
         .map(|bytes| {
@@ -207,7 +208,7 @@ fn sizes(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>) -> Vec<Ou
         .into()
 }
 
-/// Clients that are too few to be in each other's way.
+/// Measures the latency with clients that are too few to slow each other down.
 fn latency(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>) -> [OutputRow; 3] {
     let [none, block] = [UNPROTECTED, BLOCK].map(|guard| {
         progress.step(&format!("{FIGURE}: latency, {}", guard.name));

@@ -50,19 +50,19 @@ pub struct Inputs {
     pub machines: u64,
     /// Clients of each machine in latency measurements: one per core.
     pub clients: u64,
-    /// Clients of each machine where the paper says «enough to saturate».
+    /// Clients of each machine if the paper states «enough to saturate».
     pub crowd: u64,
     /// Requests that a manager takes in at once.
     pub batch: u64,
-    /// The lease, also where the paper names none.
+    /// The lease, even if the paper names none.
     pub lease_ns: Nanos,
     /// The lease of Figure 8a.
     pub resize_lease_ns: Nanos,
     /// An epoch of Figure 8a.
     pub epoch_ns: Nanos,
-    /// When the resizing client of Figure 8a crashes, in epochs.
+    /// Time at which the resizing client of Figure 8a crashes, in epochs.
     pub crash_epoch: u64,
-    /// What only the results of OneSidedMW need.
+    /// The inputs that only the results of OneSidedMW need.
     pub one_sided: OneSidedInputs,
 }
 
@@ -197,8 +197,8 @@ impl Inputs {
         ]
     }
 
-    /// How long a core takes to post and reap `windows` binds with one doorbell. Between the measured sizes the time is
-    /// interpolated linearly.
+    /// Returns how long a core takes to post and reap `windows` binds with one doorbell. Between the measured sizes
+    /// the time is interpolated linearly.
     pub(crate) fn post_ns(&self, windows: u64) -> Nanos {
         let sizes = [1u64, 2, 4, 8];
         let measured = |at: usize| sizes[at] * 1_000_000 / self.binds_of_a_core[at].max(1);

@@ -1,4 +1,4 @@
-//! A NIC that counts what its node asks of it, and reports the end of a bind only when the modelled hardware would.
+//! A NIC that counts the requests of its node, and reports the end of a bind only when the modelled hardware would.
 
 use super::counts::counts;
 use super::inputs::Inputs;
@@ -18,7 +18,7 @@ use std::ops::Range;
 /// The unit in which registrations are counted.
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// What a node has asked of its NIC.
+/// Counts of a node's requests to its NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Binds and unbinds.
@@ -44,7 +44,7 @@ counts!(Tally: binds, posting_ns, registered, deregistered, flags, recoveries, c
 /// A core's view of the memory node's NIC. Calls on the software NIC inside it are not counted.
 pub(super) type MeteredNic = Around<SimNic, Meter>;
 
-/// Counts what the NIC is asked, and times its binds.
+/// Counts the requests to the NIC, and times its binds.
 #[derive(Debug)]
 pub(super) struct Meter {
     pub tally: Tally,
@@ -56,14 +56,14 @@ pub(super) struct Meter {
     bind_cq: Option<CqId>,
     /// Posts whose time is not known yet: binds, and signalled ones among them.
     posted: Vec<(u64, usize)>,
-    /// When each signalled bind may be reported.
+    /// Time from which each signalled bind may be reported.
     ends: VecDeque<Nanos>,
-    /// Just rebuilt. Setting its flags is part of that.
+    /// A queue pair that was just rebuilt. Setting its flags is part of the rebuild.
     rebuilt: Option<QpId>,
 }
 
 impl Meter {
-    /// A meter without counts.
+    /// Creates a meter without counts.
     pub fn new(inputs: Inputs) -> Self {
         Self {
             tally: Tally::default(),
@@ -78,8 +78,8 @@ impl Meter {
         }
     }
 
-    /// The turn that posted has ended. A post's last bind was posted one posting time before that. The NIC needs at
-    /// least a bind's latency more.
+    /// Computes the ends of the posted binds after the turn that posted them. A post's last bind was posted one
+    /// posting time before the end of the turn. The NIC needs at least a bind's latency more.
     pub fn settle(&mut self, turn_ended: Nanos, unit: &mut Pipe) {
         for (binds, signalled) in std::mem::take(&mut self.posted) {
             let posted = turn_ended.saturating_sub(self.inputs.post_ns(binds));
@@ -90,7 +90,7 @@ impl Meter {
         }
     }
 
-    /// When the NIC has the next bind to report.
+    /// Returns the time at which the NIC has the next bind to report.
     pub fn next_end(&self) -> Option<Nanos> {
         self.ends.front().copied()
     }

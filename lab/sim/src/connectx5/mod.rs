@@ -2,7 +2,7 @@
 //! results of the paper and of the slides.
 //!
 //! The node, the client library, the chains and the NIC's rules are the real code. The model counts what they do and charges
-//! the inputs' times for it in virtual time. No value is fitted: the report says where an output deviates from what was
+//! the inputs' times for it in virtual time. No value is fitted: the report states where an output deviates from what was
 //! published.
 
 mod bench;
@@ -47,7 +47,7 @@ impl Effort {
         Self { measured_us: 2_000, table_keys: 1_024 }
     }
 
-    /// For tests: a few percent less precise.
+    /// The effort for tests, whose results are a few percent less precise.
     #[must_use]
     pub const fn brief() -> Self {
         Self { measured_us: 300, table_keys: 128 }
@@ -73,16 +73,17 @@ impl Progress<'_> {
     }
 }
 
-/// Runs for all figures.
+/// Number of runs for all figures.
 const RUNS: u32 = 103;
 
-/// The model with the published inputs.
+/// Runs the model with the published inputs.
 #[must_use]
 pub fn connectx5() -> ModelReport {
     connectx5_with(&Inputs::default(), Effort::full(), &mut |_, _, _| {})
 }
 
-/// The model with other inputs or less effort. `progress` is told the next run, how many are done, and of how many.
+/// Runs the model with other inputs or less effort. `progress` receives the next run, the number of finished runs,
+/// and the number of all runs.
 #[must_use]
 pub fn connectx5_with(
     inputs: &Inputs,

@@ -11,12 +11,12 @@ pub(super) struct Pipe {
 }
 
 impl Pipe {
-    /// A unit that serves `thousands` thousand requests per second.
+    /// Creates a unit that serves `thousands` thousand requests per second.
     pub fn new(thousands: u64) -> Self {
         Self { each_ps: 1_000_000_000 / thousands.max(1), free_ps: 0 }
     }
 
-    /// When a request that arrives at `now` has been served.
+    /// Returns the time at which a request that arrives at `now` has been served.
     pub fn pass(&mut self, now: Nanos) -> Nanos {
         self.free_ps = self.free_ps.max(now * 1000) + self.each_ps;
         self.free_ps.div_ceil(1000)

@@ -1,5 +1,6 @@
 //! The machines of the paper's cluster in virtual time: a memory node with one NIC and a real node on each core, and
-//! real clients around it. The rig charges what they do with the inputs' costs; the output is what they achieve.
+//! real clients around it. The rig charges their work with the inputs' costs. The output is the performance that they
+//! achieve.
 
 use super::ends::soft_nic;
 use super::inputs::Inputs;
@@ -27,19 +28,20 @@ pub(super) const SEED: u64 = 2023;
 /// The only tenant of a model's run.
 const TENANT: &str = "model";
 
-/// What runs on a client's machine.
+/// A program on a client's machine.
 pub(super) trait Program: Debug {
-    /// Called with news, or when its time has come. Returns when to call it without news.
+    /// Called when something has arrived, or at the requested time. Returns the time of the next call if nothing
+    /// arrives.
     fn turn(&mut self, now: Nanos) -> Option<Nanos>;
 }
 
-/// What a client does whose library the rig polls.
+/// The work of a client whose library the rig polls.
 pub(super) trait Driver: Debug {
-    /// Called after the poll. Returns when to call it without news.
+    /// Called after the poll. Returns the time of the next call if nothing arrives.
     fn act(&mut self, client: &mut SimClient, now: Nanos) -> Option<Nanos>;
 }
 
-/// A client and what drives it.
+/// A client and its driver.
 #[derive(Debug)]
 struct Driven {
     client: SimClient,
@@ -53,7 +55,7 @@ impl Program for Driven {
     }
 }
 
-/// What the memory node has done.
+/// The work that the memory node has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Work {
     pub tally: Tally,
@@ -99,7 +101,7 @@ struct Host {
     program: Box<dyn Program>,
     turn: Alarm,
     dice: Dice,
-    /// When the client's last packet arrives. Packets keep their order.
+    /// Time at which the client's last packet arrives. Packets keep their order.
     last_arrival: Nanos,
 }
 
@@ -111,12 +113,12 @@ pub(super) struct Rig {
     events: Events,
     cores: Vec<Core>,
     hosts: Vec<Host>,
-    /// The NIC's units for requests to the cores and from them.
+    /// The NIC's unit for requests to the cores. `outbound` is the unit for requests from them.
     inbound: Pipe,
     outbound: Pipe,
     machines: Vec<Pipe>,
     bind_unit: Pipe,
-    /// When each of the parallel registrations is finished.
+    /// Time at which each of the parallel registrations is finished.
     registrars: Vec<Nanos>,
     /// If set: how often the node sends each client's queue pair a heartbeat.
     heartbeat: Option<Nanos>,
@@ -129,7 +131,7 @@ fn moment(now: Nanos) -> Moment {
 }
 
 impl Rig {
-    /// A memory node whose cores run nodes with this configuration. No client is attached.
+    /// Creates a memory node whose cores run nodes with this configuration. No client is attached.
     ///
     /// # Panics
     /// A node rejects the configuration, which is a bug of the model.
@@ -190,7 +192,7 @@ impl Rig {
         });
     }
 
-    /// The same for any program.
+    /// Attaches any program on a machine to a core's node. Attaching takes no time.
     ///
     /// # Panics
     /// As [`Rig::attach`].
@@ -245,7 +247,7 @@ impl Rig {
         }
     }
 
-    /// What the memory node has done so far.
+    /// Returns the work that the memory node has done so far.
     pub fn work(&self) -> Work {
         let mut work = Work { requests: self.requests, ..Work::default() };
         for core in &self.cores {
@@ -259,13 +261,14 @@ impl Rig {
         work
     }
 
-    /// Runs until `done` returns true, until nothing is left to happen, or until `latest`. Returns whether it is done.
+    /// Runs until `done` returns true, until no event is left, or until `latest`. Returns whether `done` has returned
+    /// true.
     pub fn run(&mut self, latest: Nanos, mut done: impl FnMut() -> bool) -> bool {
         while !done() {
             let Some((at, event)) = self.events.next() else { return false };
             self.now = at;
             if at > latest {
-                // It happens when the run goes on.
+                // The event happens when the run continues.
                 self.events.put(at, event);
                 self.now = latest;
                 return done();
@@ -361,7 +364,7 @@ impl Rig {
         }
     }
 
-    /// The NIC takes what a turn has posted.
+    /// Lets the NIC take the requests that a turn has posted.
     fn core_nic_turn(&mut self, core: usize) {
         self.cores[core].nic.nic.turn_at(moment(self.now));
         self.send_from_core(core);
@@ -399,7 +402,7 @@ impl Rig {
         self.wake_core(core, ended);
     }
 
-    /// Charges the heartbeats that have come due: each is posted, passes the NIC, and its completion is polled. Returns
+    /// Charges the heartbeats that are due: each is posted, passes the NIC, and its completion is polled. Returns
     /// the core's time.
     fn beat(&mut self, core: usize) -> Nanos {
         let Some(every) = self.heartbeat else { return 0 };
@@ -413,7 +416,7 @@ impl Rig {
         missed * self.inputs.round_ns
     }
 
-    /// The time that a turn takes on its core.
+    /// Returns the time that a turn takes on its core.
     fn charge(&mut self, rpcs: u64, done: &Tally) -> Nanos {
         let inputs = &self.inputs;
         let copying = done.copied * 1000 / inputs.copy_bytes.max(1);

@@ -46,7 +46,7 @@ pub(super) struct Score {
     pub round_ns: Nanos,
     pub accesses: u64,
     pub grants: u64,
-    /// Time from asking for permissions to their grants, in ns.
+    /// Time from the requests for permissions to their grants, in ns.
     pub grant_ns: Nanos,
     /// Rounds that were given up, because a permission had ended before its use or was refused.
     pub given_up: u64,
@@ -61,7 +61,7 @@ pub(super) struct Common {
     pub objects: Vec<RefCell<Vec<ObjectRef>>>,
     /// Number of clients that are ready.
     pub ready: Cell<usize>,
-    /// The clients may go on.
+    /// Whether the clients may go on.
     pub go: Cell<bool>,
 }
 
@@ -200,7 +200,7 @@ impl Script {
         self.call(call, now);
     }
 
-    /// Begins the current step. `Err`: waits, until the given time if no completion comes.
+    /// Begins the current step. `Err`: the client waits, until the given time if no completion arrives.
     fn begin(&mut self, client: &mut SimClient, now: Nanos) -> Result<(), Option<Nanos>> {
         match self.steps[self.at] {
             Step::Allocate { bytes, lifetime } => {

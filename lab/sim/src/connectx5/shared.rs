@@ -28,23 +28,23 @@ pub(super) type ModelPipeline = Rc<Pipeline<SimEndpoint, FiberClock>>;
 const FILLED_BY: Nanos = 100_000 * MILLISECOND;
 /// The longest virtual time in which clients open a structure, and in which what they have begun ends.
 const SETTLED_IN: Nanos = 10_000 * MILLISECOND;
-/// How long a client waits for the next stage of the run if nobody calls it.
+/// How long a client waits for the next stage of the run if the rig does not call it.
 const FOR_EVER: Nanos = LONG.0 * 1_000;
-/// Control messages of a client at a time.
+/// The most control messages of a client at a time.
 const CONTROL_DEPTH: u32 = 16;
-/// Room of a node's control message for what is no data.
+/// Room in a node's control message beside the data.
 const MESSAGE_BYTES: u32 = 192;
 
-/// What the clients do, and with what.
+/// The work of the clients, and its parameters.
 pub(super) trait Job: Clone + Debug + Send + 'static {
     type Structure;
 
-    /// Makes the structure and fills it.
+    /// Creates the structure and fills it.
     fn make(&self, pipeline: &ModelPipeline) -> (Self::Structure, ObjectRef);
 
     fn open(&self, pipeline: &ModelPipeline, head: ObjectRef) -> Self::Structure;
 
-    /// One operation.
+    /// Executes one operation.
     async fn perform(&self, structure: &Self::Structure, dice: &RefCell<Dice>);
 }
 
@@ -55,7 +55,7 @@ pub(super) struct SharedRun<J> {
     pub config: NodeConfig,
     /// The number of clients on each machine.
     pub clients: u64,
-    /// Operations of a client at a time.
+    /// The most operations of a client at a time.
     pub lanes: usize,
     /// The most bytes that an operation moves.
     pub bytes: u32,
@@ -63,7 +63,7 @@ pub(super) struct SharedRun<J> {
     pub measured: Nanos,
 }
 
-/// What a run has measured.
+/// The measurements of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     /// The time of each operation that ended in the measured span, in ns.
@@ -78,20 +78,20 @@ impl Measured {
         self.times.len() as f64 * 1e3 / self.span as f64
     }
 
-    /// The time that this part of the operations takes at most, in µs.
+    /// Returns the time within which this percentage of the operations ends, in µs.
     pub fn percentile(&mut self, percent: usize) -> f64 {
         let Some(last) = self.times.len().checked_sub(1) else { return 0.0 };
         let (_, time, _) = self.times.select_nth_unstable(last * percent / 100);
         *time as f64 / 1e3
     }
 
-    /// A count, for each operation.
+    /// Returns a count per operation.
     pub fn each(&self, count: u64) -> f64 {
         super::bench::ratio(count, self.times.len() as u64)
     }
 }
 
-/// What the fibers of a run tell the rig, and the rig tells them.
+/// State through which the fibers of a run and the rig inform each other.
 #[derive(Debug, Default)]
 struct Stage {
     /// The virtual time, in ns.
@@ -144,12 +144,12 @@ impl Program for Performer {
     }
 }
 
-/// What a client does on its fiber.
+/// The part of a client that runs on its fiber.
 struct Part<J> {
     job: J,
     stage: Arc<Stage>,
     lanes: usize,
-    /// The structure that it works on. Without one the client makes it.
+    /// The structure that the client works on. Without one the client creates it.
     head: Option<ObjectRef>,
     dice: Dice,
 }
@@ -185,8 +185,8 @@ impl<J: Job> Part<J> {
 }
 
 impl<J: Job> SharedRun<J> {
-    /// A run with the paper's clients under `mechanism`, several operations at a time so that it is not they that are
-    /// short.
+    /// Creates a run with the paper's clients under `mechanism`. Each client has several operations at a time, so
+    /// that the clients are not the bottleneck.
     pub fn new(inputs: &Inputs, job: J, mechanism: Mechanism, measured: Nanos) -> Self {
         let config = NodeConfig { pool_bytes: 64 << 20, ..Bench::new(inputs, mechanism, measured).config };
         Self {
@@ -201,7 +201,7 @@ impl<J: Job> SharedRun<J> {
     }
 
     fn size(&self) -> EndpointSize {
-        // What the node copies lies in its messages.
+        // Bytes that the node copies are in its messages.
         let copied = if self.config.mechanism == Mechanism::NodeCopy { self.bytes } else { 0 };
         let message_bytes = MESSAGE_BYTES + copied;
         let messages = 2 * u64::from(CONTROL_DEPTH) * u64::from(message_bytes);
@@ -223,7 +223,7 @@ impl<J: Job> SharedRun<J> {
         let stage = Arc::new(Stage::default());
         let cores = rig.cores();
         let clients = usize::try_from(self.clients * inputs.machines).unwrap_or(0).max(cores);
-        // One after the other, so that each core's structure is the next in the list.
+        // The structures are created one after the other, so that each core's structure is the next in the list.
         for core in 0..cores {
             self.attach(&mut rig, &stage, (core, core), inputs, None);
             rig.start();

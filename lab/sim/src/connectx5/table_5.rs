@@ -38,7 +38,7 @@ struct Trespasser {
     operation: Option<Operation>,
     permission: Option<Permission>,
     begun: Nanos,
-    /// Times: of a valid access, until the error, and of the delay beyond that.
+    /// Time of a valid access. `reported` is the time until the error, and `held_up` is the delay beyond that.
     access: Nanos,
     reported: Nanos,
     error_at: Nanos,

@@ -43,7 +43,7 @@ impl fmt::Display for Told {
     }
 }
 
-/// What all clients may know: the object that the race is about, and its first lease.
+/// State that all clients may know: the object that the race is about, and its first lease.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Common {
     pub object: Option<ObjectRef>,
@@ -63,13 +63,13 @@ pub(super) struct Actor {
     pub queue_pairs: [u32; QUEUE_PAIRS],
     pub script: VecDeque<Act>,
     pub told: Vec<Told>,
-    /// Its permission, until it revokes it.
+    /// The client's permission, until the client revokes it.
     pub held: Option<Permission>,
     /// The last permission of the client. Its keys are remembered after its end.
     pub known: Option<Sighting>,
     /// The lease of that permission.
     pub lease: Option<Arc<Lease>>,
-    /// It has asked for the end, or left.
+    /// Whether the client has requested the end of its permission, or left.
     pub let_go: bool,
     calls: Vec<Call>,
     under_way: Vec<(Operation, Kind)>,
@@ -104,12 +104,12 @@ impl Actor {
         }
     }
 
-    /// Calls and operations that have begun and not ended.
+    /// Returns the number of calls and operations that have begun and not ended.
     pub fn pending(&self) -> usize {
         self.calls.len() + self.under_way.len()
     }
 
-    /// The next possible action of its script.
+    /// Returns the next possible action of the client's script.
     pub fn next_act(&self) -> Option<Act> {
         let waits = self.script.front() == Some(&Act::Settle) && self.pending() > 0;
         let next = self.script.iter().find(|&&act| act != Act::Settle).copied();
@@ -148,7 +148,7 @@ impl Actor {
         }
     }
 
-    /// Whether it was a call.
+    /// Begins a call. Returns whether the action was a call.
     fn begin_call(&mut self, act: Act, now: Moment, common: &Common) -> bool {
         let Some(library) = &mut self.library else { return true };
         let Some(lease) = (match act {
@@ -215,7 +215,7 @@ impl Actor {
         }
     }
 
-    /// Takes in what its NIC reports.
+    /// Processes the reports of the client's NIC.
     pub fn poll(&mut self, oracle: &mut Oracle, (at, now): (Nanos, Moment)) {
         let Some(library) = &mut self.library else { return };
         library.poll(now);

@@ -3,7 +3,7 @@
 //!
 //! Two moves that touch nothing in common lead to the same state in either order. Sleep sets (Godefroid) skip the
 //! second order: once all runs that begin with `a` are done, `a` sleeps in the runs that begin with its neighbour `b`,
-//! until a move comes that does not commute with `a`. At least one run of every class of equivalent runs is left, so no
+//! until a move follows that does not commute with `a`. At least one run of every class of equivalent runs is left, so no
 //! failure is missed.
 
 use std::fmt;
@@ -32,7 +32,7 @@ impl<M> fmt::Debug for Choices<M> {
 }
 
 impl<M: Copy + PartialEq + fmt::Debug> Choices<M> {
-    /// The first run. It always takes the first move.
+    /// Creates the choices of the first run, which always takes the first move.
     pub fn new(commute: fn(M, M) -> bool) -> Self {
         Self { frames: Vec::new(), depth: 0, commute }
     }
@@ -57,7 +57,7 @@ impl<M: Copy + PartialEq + fmt::Debug> Choices<M> {
         Some(chosen)
     }
 
-    /// The moves that sleep after the last decision.
+    /// Returns the moves that sleep after the last decision.
     fn asleep_next(&self) -> Vec<M> {
         let Some(last) = self.frames.last() else { return Vec::new() };
         let chosen = last.awake[last.at];
@@ -70,7 +70,7 @@ impl<M: Copy + PartialEq + fmt::Debug> Choices<M> {
         self.depth
     }
 
-    /// The decisions of this run.
+    /// Returns the decisions of this run.
     pub fn schedule(&self) -> Vec<M> {
         self.frames[..self.depth].iter().map(|frame| frame.awake[frame.at]).collect()
     }
@@ -94,13 +94,15 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Runs three counters with so many steps in all orders. Returns the complete runs, and their different ends.
+    /// Runs three counters with this many steps in all orders. Returns the number of complete runs, and of their
+    /// different ends.
     fn orders(steps: [usize; 3], commute: fn(usize, usize) -> bool) -> (u64, usize) {
         let mut choices = Choices::new(commute);
         let (mut runs, mut ends) = (0, HashSet::new());
         loop {
             let mut done = [0; 3];
-            // What the first two counters write, in order. They share it; the third counter shares nothing.
+            // The writes of the first two counters, in order. These two share the list, and the third counter shares
+            // nothing.
             let mut shared = Vec::new();
             let complete = loop {
                 let moves: Vec<usize> = (0..3).filter(|&it| done[it] < steps[it]).collect();

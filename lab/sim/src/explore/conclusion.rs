@@ -1,4 +1,4 @@
-//! The end of a run: what was begun ends, all clients leave, and nothing is left.
+//! The end of a run: all that was begun ends, all clients leave, and nothing is left.
 
 use super::watch::flaws;
 use super::world::World;
@@ -7,7 +7,7 @@ use crate::oracle::Promise;
 
 /// The time between two looks.
 const STEP: Nanos = 50 * MICROSECOND;
-/// The number of such steps in which everything must have ended. This is longer than any lease and any wait.
+/// The number of such steps within which everything must have ended. This is longer than any lease and any wait.
 const STEPS_MAX: usize = 200;
 
 impl World {
@@ -44,7 +44,7 @@ impl World {
         self.check_rest();
     }
 
-    /// All answers that the clients got, as a text.
+    /// Returns all answers that the clients got, as a text.
     pub fn outcome(&self) -> String {
         let of = |actor: &super::actor::Actor| {
             let told: Vec<String> = actor.told.iter().map(ToString::to_string).collect();

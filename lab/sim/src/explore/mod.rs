@@ -1,22 +1,22 @@
 //! The simulator's exhaustive mode: small races, run in every order in which their steps can happen.
 //!
 //! The node, the client library and the NIC are the real code, as everywhere in the simulator; only the loop differs.
-//! Nothing is random: where the simulator draws the times of its network and machines, this mode tries all orders, by
-//! depth-first search over complete runs ([`choices`]). What can happen is a packet's arrival, a turn of the node's
-//! processor or of its NIC, a client's next action, and the passing of time to the next moment that matters
+//! Nothing is random: the simulator draws the times of its network and machines, while this mode tries all orders, by
+//! depth-first search over complete runs ([`choices`]). The possible steps are a packet's arrival, a turn of the
+//! node's processor or of its NIC, a client's next action, and the passing of time to the next moment that matters
 //! ([`moves`]). The simulator's checkers watch every step, together with some that know the race ([`watch`]).
 //!
-//! # What is left out
+//! # Omissions
 //! - Orders that lead to the same state as an order that is tried, by sleep sets.
 //! - Late looks. A client looks at a packet when it arrives; a late look is like a late arrival.
 //! - Late actions. A client acts as soon as it can, and what it posts leaves at once; slowness is like a packet that
-//!   travels for long. Only where it matters what the client knows is the moment a choice.
+//!   travels for long. The moment of an action is a choice only if it matters what the client knows.
 //! - Acknowledgements of control messages before the end of the race: they only free slots, and no queue runs out of
 //!   slots. Requests for the rebuild of a broken queue pair also wait for the end.
-//! - Idle turns. The node has a turn only when something came or is due.
+//! - Idle turns. The node has a turn only when something has arrived or is due.
 //! - Other times. Time stops only just before a deadline, at it, and when a window has lingered long enough. All clocks
 //!   are the same; the simulator covers clocks that drift.
-//! - In races with many packets, and where windows do not matter: separate turns of the node's NIC.
+//! - Separate turns of the node's NIC, in races with many packets in which windows do not matter.
 //! - Cut turns. The node's accesses to its memory, and a batch of binds, are one step. The software NIC's engine runs
 //!   both on one thread, so this matches it.
 
@@ -58,11 +58,11 @@ pub struct Exploration {
     pub paths: u64,
     /// Runs that were broken off, because the rest of the run was covered in another order.
     pub redundant: u64,
-    /// What the clients were told, and in how many complete runs.
+    /// The answers that the clients got, with the number of complete runs for each.
     pub outcomes: BTreeMap<String, u64>,
     /// Number of decisions in the longest run.
     pub longest: usize,
-    /// All orders were tried. A failure ends the search before that.
+    /// Whether all orders were tried. A failure ends the search before that.
     pub exhausted: bool,
     /// Promises that the last run broke.
     pub failures: Vec<Failure>,
@@ -146,7 +146,7 @@ mod tests {
     use crate::oracle::Promise;
     use portcullis_softnic::core::{PacketBody, Response, WireRequest};
 
-    /// The promises that are found broken when a test tampers with packets.
+    /// Returns the promises that are found broken when a test tampers with packets.
     fn broken(race: Race, tamper: Tamper) -> Vec<Promise> {
         for reductions in [true, false] {
             let seen = explore_with(Scenario { race, reductions }, Limits::default(), Some(tamper));

@@ -58,7 +58,7 @@ impl Move {
     ///
     /// The checkers read the time and the order of what they see. Of two equivalent orders, the search must try the one
     /// in which the checkers demand more. So [`super::world::World::moves`] lists accesses before messages, and both
-    /// before the clock: a permission's holder must be served until it has asked for the end or time has run out.
+    /// before the clock: a permission's holder must be served until it has requested the end or time has run out.
     pub fn commutes(self, other: Self) -> bool {
         if self == Self::Clock || other == Self::Clock {
             return self.is_timeless() || other.is_timeless();
@@ -71,7 +71,8 @@ impl Move {
         }
     }
 
-    /// The same for clients that are threads of one process and share leases.
+    /// Whether two moves lead to the same state in either order, for clients that are threads of one process and
+    /// share leases.
     pub fn commutes_in_one_process(self, other: Self) -> bool {
         let of_client = |it: Self| matches!(it.place(), Place::Client(_));
         self.commutes(other) && !(of_client(self) && of_client(other))

@@ -18,7 +18,7 @@ pub(super) enum Act {
     Read,
     /// Writes with its old keys, unchecked by the library.
     LateWrite,
-    /// Waits for any time, where it matters what the client knows when it goes on.
+    /// Waits for any time, in scripts in which it matters what the client knows when it continues.
     Hesitate,
     /// Waits until everything that the client has begun has ended.
     Settle,
@@ -37,23 +37,24 @@ impl Act {
 /// A race.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Race {
-    /// A holder extends while its lease runs out, and writes under the lease that it was told.
+    /// A holder extends while its lease runs out, and writes under the lease that was reported to it.
     ExtendOrExpire,
     /// A keeper extends a permission that its holder revokes and then uses.
     ExtendOrRevoke,
-    /// A holder extends while another client asks for the object: extension or final notice.
+    /// A holder extends while another client requests the object: extension or final notice.
     ExtendOrGiveWay,
     /// Two sessions extend one lease, one by compare and swap and one by message.
     TwoExtend,
-    /// A permission expires and its window goes to the next holder; a write with the old key is on its way.
+    /// A permission expires and its window is handed over to the next holder. A write with the old key is in transit.
     HandoverOnExpiry,
-    /// The same with a revoke.
+    /// A permission is revoked and its window is handed over to the next holder. A write with the old key is in
+    /// transit.
     HandoverOnRevoke,
-    /// An ended permission's window lingers over memory that another tenant asks for.
+    /// An ended permission's window lingers over memory that another tenant requests.
     LingerOrReuse,
-    /// A client's process ends while its extension and its write are on their way; another client waits for the object.
+    /// A client's process ends while its extension and its write are in transit. Another client waits for the object.
     Departure,
-    /// Of two sharers, one extends and one revokes, while a third client wants the object exclusively.
+    /// One of two sharers extends and the other revokes, while a third client wants the object exclusively.
     SharersGiveWay,
 }
 
@@ -93,12 +94,12 @@ impl Scenario {
         all
     };
 
-    /// Whether one client's news changes what another does: threads of one process share a lease.
+    /// Whether the news of one client changes the actions of another: threads of one process share a lease.
     pub(super) fn is_one_process(self) -> bool {
         self.race == Race::TwoExtend
     }
 
-    /// The clients, their scripts, and the times.
+    /// Returns the clients, their scripts, and the times.
     pub(super) fn cast(self) -> Cast {
         let all = Acquire::dangerous_at(RemoteAddress(0)).lifetime(LIFE).wait(PATIENCE);
         let kept = Allocate::bytes(64).lifetime(LIFE).keep();
@@ -161,18 +162,18 @@ impl Scenario {
 
 /// The lifetime of the first permission.
 const LIFE: Lifetime = Lifetime::micros(100);
-/// What it is extended to.
+/// The lifetime to which a permission is extended.
 const LONGER: Lifetime = Lifetime::micros(200);
 /// How long a client is ready to wait for the object: longer than any client may hold it.
 const PATIENCE: Lifetime = Lifetime::millis(5);
 /// How long the window of an ended permission may linger.
 pub(super) const LINGER: Lifetime = Lifetime::micros(40);
 
-/// A client's part.
+/// The part of a client in a race.
 #[derive(Clone, Debug)]
 pub(super) struct Role {
     pub tenant: usize,
-    /// What the client does before the race, with nothing in its way.
+    /// The client's actions before the race, which nothing disturbs.
     pub prologue: Vec<Act>,
     pub script: Vec<Act>,
 }
@@ -183,11 +184,11 @@ impl Role {
     }
 }
 
-/// The clients of a race, and what the clock shows when it moves, in µs from the beginning of the race.
+/// The clients of a race, and the times to which the clock moves, in µs from the beginning of the race.
 #[derive(Clone, Debug)]
 pub(super) struct Cast {
     pub roles: Vec<Role>,
     pub instants: &'static [u64],
-    /// The turns of the node's NIC are steps of their own.
+    /// Whether the turns of the node's NIC are steps of their own.
     pub nic_apart: bool,
 }

@@ -1,5 +1,6 @@
-//! What must hold in a race in addition to what the simulator's checkers watch. It is judged by what the clients were
-//! told and by what crossed the network, in a world where all clocks are the same.
+//! The conditions that must hold in a race in addition to those that the simulator's checkers watch. They are judged
+//! by the answers that the clients got and by the packets that crossed the network, in a world where all clocks are
+//! the same.
 
 use super::actor::{Actor, Told};
 use super::moves::Move;
@@ -12,10 +13,10 @@ use std::ops::Range;
 /// A broken promise, and how it was broken.
 pub(super) type Flaw = (Promise, String);
 
-/// What has crossed the network since the race began.
+/// The grants and revocations that have crossed the network since the race began.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// Which bytes grants that have left gave to which client.
+    /// The bytes of grants that have left the node, each with the client that got them.
     given: Vec<(usize, Range<u64>)>,
     /// Clients whose revocation the node has confirmed.
     revoked: Vec<usize>,
@@ -28,7 +29,7 @@ impl Watch {
         Self { lingers, ..Self::default() }
     }
 
-    /// Notes a reply that has left the node.
+    /// Records a reply that has left the node.
     pub fn left(&mut self, client: usize, reply: &Reply) {
         match reply.body {
             ReplyBody::Granted(granted) => {
@@ -82,7 +83,7 @@ impl Watch {
     }
 }
 
-/// Checks what the clients were told. `extensions`: how many the node saw.
+/// Checks the answers that the clients got. `extensions`: the number of extensions that the node saw.
 pub(super) fn flaws(actors: &[Actor], extensions: u64) -> Vec<Flaw> {
     let mut flaws = Vec::new();
     let gone = actors.iter().any(|actor| actor.let_go);
@@ -120,7 +121,7 @@ pub(super) fn flaws(actors: &[Actor], extensions: u64) -> Vec<Flaw> {
     flaws
 }
 
-/// Checks that no exclusive holder was let in before another one's end.
+/// Checks that no exclusive holder was admitted before another one's end.
 fn too_early(actors: &[Actor], number: usize, start: Moment) -> Option<Flaw> {
     let first = actors[0].known?.address;
     if number == 0 || actors[number].known?.address != first || actors[number].shares() {

@@ -8,7 +8,7 @@ use crate::turns::nic_time;
 use portcullis_protocol::{Reply, ReplyBody, Request, RequestBody, message_in};
 use portcullis_softnic::core::{Packet, PacketBody, Response, WireRequest};
 
-/// Whether it asks for a rebuild, which waits for the race's end.
+/// Whether a packet requests a rebuild, which waits for the race's end.
 pub(super) fn asks_for_rebuild(packet: &Packet) -> bool {
     let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
         return false;
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// Tells the checkers of a message from the node: a promise.
+    /// Reports a message from the node to the checkers. Such a message is a promise.
     fn note_reply(&mut self, client: usize, packet: &Packet) {
         let PacketBody::Request { request: WireRequest::Send { bytes, .. }, .. } = &packet.body else {
             return;

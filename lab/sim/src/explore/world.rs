@@ -20,7 +20,7 @@ use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::{NetworkPort, Packet};
 use std::collections::VecDeque;
 
-/// What all clocks show when a race begins.
+/// The time that all clocks show when a race begins.
 const BEGINNING: Nanos = 1_000 * MICROSECOND;
 
 /// A test's change to packets, which the checkers must notice.
@@ -45,11 +45,11 @@ pub(super) struct World {
     pub put_off: VecDeque<Packet>,
     /// For each client, the number of the next control message that is not a repetition.
     pub next_reply: Vec<u32>,
-    /// The race is running.
+    /// Whether the race is running.
     pub racing: bool,
     nic_apart: bool,
     instants: VecDeque<u64>,
-    /// Something has arrived at the node since its last turn.
+    /// Whether something has arrived at the node since its last turn.
     pub news: bool,
     turned_at: Option<Nanos>,
     /// Whether orders that lead to the same state are all tried.
@@ -83,7 +83,7 @@ fn port(machine: usize) -> NetworkPort {
 
 /// Setting up the world.
 impl World {
-    /// The world at the beginning of a race.
+    /// Creates the world at the beginning of a race.
     ///
     /// # Panics
     /// The node does not start or admits no client, which no race is about.
@@ -180,13 +180,13 @@ impl World {
 
 /// The moves.
 impl World {
-    /// What all clocks show.
+    /// Returns the time that all clocks show.
     pub fn moment(&self) -> Moment {
         Moment(self.now / 1000)
     }
 
-    /// All moves that are possible now. Of moves that commute, the move after which the checkers demand more comes
-    /// first.
+    /// Returns all moves that are possible now. Among moves that commute, the one after which the checkers demand
+    /// more is first.
     pub fn moves(&self) -> Vec<Move> {
         let mut moves = Vec::new();
         if self.news || self.is_due() {
@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// The node detaches a client.
+    /// Makes the node detach a client.
     pub fn let_go(&mut self, client: usize) {
         let now = self.moment();
         let Some(id) = self.actors[client].id else { return };

@@ -1,15 +1,15 @@
-//! A hostile client where the NIC hands out chunks: it asks for the end of chunks of others, and accesses them with their
-//! keys on its own queue pairs.
+//! A hostile client in runs in which the NIC hands out chunks. It requests the freeing of other clients' chunks, and
+//! accesses them with their keys on its own queue pairs.
 
 use crate::dice::Dice;
 use crate::scene::{Scene, SimClient};
 use portcullis_client::{Answer, Call, Operation, Permission};
 use portcullis_protocol::Moment;
 
-/// The most chunks that it holds: others are to have some.
+/// The most chunks that the client holds, so that other clients have some.
 const HELD_MAX: usize = 2;
 
-/// What it has, and has asked for.
+/// The chunks that the client has, and the calls that it has begun.
 #[derive(Debug, Default)]
 pub(super) struct ChunkThief {
     held: Vec<Permission>,
@@ -22,7 +22,7 @@ impl ChunkThief {
         self.calls.is_empty()
     }
 
-    /// Takes in what was answered.
+    /// Takes the answers that have arrived.
     pub fn take_in(&mut self, client: &mut SimClient) {
         let Self { held, calls } = self;
         calls.retain(|&call| match client.take_call(call) {
@@ -36,7 +36,7 @@ impl ChunkThief {
         });
     }
 
-    /// Does one thing. Returns the access that it has begun, if it is one.
+    /// Executes one action. Returns the access that it has begun, if the action is one.
     pub fn act(&mut self, dice: &mut Dice, client: &mut SimClient, scene: &Scene<'_>) -> Option<Operation> {
         if client.chunk_terms().is_none() {
             self.calls.extend(client.join_chunks().ok());

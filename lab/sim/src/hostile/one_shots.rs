@@ -1,4 +1,4 @@
-//! What a hostile client over UDP tries: operations that its key does not open, and keys of others.
+//! The attempts of a hostile client over UDP: operations that its key does not open, and keys of other clients.
 
 use super::Hostile;
 use crate::endpoint::{RAW, SimEndpoint, scratch};
@@ -8,14 +8,14 @@ use portcullis_nic::{LocalSpan, OneShotRequest, OneShotVerb, VerbsEndpoint};
 use portcullis_protocol::{HolderKey, RegionName, RemoteAddress};
 
 impl Hostile {
-    /// Posts an operation that no permission allows, or that one allows by chance.
+    /// Posts an operation that no permission allows, or that a permission allows only by chance.
     pub(super) fn stray_without_queue_pair(&mut self, endpoint: &mut SimEndpoint, scene: &mut Scene<'_>) {
         let Some((at, region, key)) = self.target(scene) else { return };
         let (mut address, mut length) = (at.address.0, at.length);
         match self.dice.of(0..6) {
-            // As it is: with a right that it may not have.
+            // The access stays as it is, with a right that the client may not have.
             0..2 => length = 1 + self.dice.of(0..length.max(1)),
-            // One byte too far, on either side.
+            // The access reaches one byte too far, on either side.
             2 => length += 1,
             3 => address = address.wrapping_sub(1),
             4 => address = address.wrapping_add(self.dice.of(0..length.max(1) + 64)),
@@ -39,7 +39,7 @@ impl Hostile {
         endpoint.post_one_shot(&[OneShotRequest { id: RAW, region, key, address, local, verb }]);
     }
 
-    /// A region that it has or had, or that somebody else has, and a key.
+    /// Returns a region that the client has or had, or that another client has, and a key.
     fn target(&mut self, scene: &mut Scene<'_>) -> Option<(Sighting, RegionName, HolderKey)> {
         let seen = scene.gossip.sightings.iter().copied().filter(|it| it.region.is_some());
         let seen: Vec<Sighting> = seen.collect();

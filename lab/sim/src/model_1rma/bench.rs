@@ -1,4 +1,4 @@
-//! What the runs share: clusters with servers and clients, random arrivals, and what is made of times that were measured.
+//! Shared parts of the runs: clusters with servers and clients, random arrivals, and statistics of measured times.
 
 use super::inputs::OneShotInputs;
 use crate::clock::Nanos;
@@ -9,7 +9,7 @@ use portcullis_onerma::{Action, Command, Destination, ServiceClass, Signal, Tran
 /// Bytes of each server's region. Transfers of 4 MB fit.
 pub(super) const REGION_BYTES: u64 = 4 << 20;
 
-/// A world in which each of the hosts `servers` has a responder.
+/// Creates a world in which each of the hosts `servers` has a responder.
 pub(super) fn world_with_servers(
     inputs: &OneShotInputs,
     hosts: usize,
@@ -23,12 +23,12 @@ pub(super) fn world_with_servers(
     world
 }
 
-/// A read of so many bytes from the start of a region.
+/// Returns a read of this many bytes from the start of a region.
 pub(super) fn read(to: &Destination, bytes: usize, class: ServiceClass) -> Transfer {
     Transfer { action: Action::Read(vec![0; bytes]), to: to.clone(), address: 0, class, may_repeat: false }
 }
 
-/// A command that reads so many bytes from the start of a region.
+/// Returns a command that reads this many bytes from the start of a region.
 pub(super) fn read_command(to: &Destination, bytes: usize) -> Command {
     let action = Action::Read(vec![0; bytes]);
     Command { action, to: to.clone(), address: 0, class: ServiceClass::Latency }
@@ -42,13 +42,13 @@ pub(super) fn begin(world: &mut World, host: usize, transfer: Transfer) -> Trans
 /// A cluster of servers, and of clients that may read from each of them.
 pub(super) struct Cluster {
     pub world: World,
-    /// Where each client reads from: by client, and by server.
+    /// The destinations from which clients read: by client, and by server.
     pub to: Vec<Vec<Option<Destination>>>,
 }
 
 impl Cluster {
-    /// Hosts of which those in `servers` have responders and those in `clients` have executors. A host may be both; nobody
-    /// reads from itself.
+    /// Creates hosts, of which those in `servers` have responders and those in `clients` have executors. A host may
+    /// be both, but no host reads from itself.
     pub fn new(
         inputs: &OneShotInputs,
         servers: std::ops::Range<usize>,
@@ -74,7 +74,7 @@ impl Cluster {
     }
 }
 
-/// Times between arrivals of a Poisson process.
+/// Draws a time between two arrivals of a Poisson process.
 pub(super) fn exponential(dice: &mut Dice, mean: f64) -> Nanos {
     let uniform = (dice.of(0..1 << 53) as f64 + 1.0) / (1u64 << 53) as f64;
     rounded(-uniform.ln() * mean)
@@ -85,7 +85,7 @@ fn rounded(nanos: f64) -> Nanos {
     nanos.round().clamp(0.0, 1e18) as Nanos
 }
 
-/// The value below which a share of the values is.
+/// Returns the value below which this share of the values lies.
 pub(super) fn quantile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -96,7 +96,7 @@ pub(super) fn quantile(values: &mut [f64], share: f64) -> f64 {
     values[at]
 }
 
-/// The mean, or 0 of nothing.
+/// Returns the mean, or 0 without values.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }

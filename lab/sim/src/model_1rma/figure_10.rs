@@ -16,13 +16,13 @@ const MIXED: &str = "Figure 13";
 const NODES: usize = 40;
 const SMALL: usize = OPERATION_MAX as usize;
 const LARGE: usize = 200_000;
-/// Of a thousand operations so many are small (§7.2).
+/// Number of small operations in a thousand (§7.2).
 const SMALL_OF_THOUSAND: u64 = 850;
 const SPAN: Range<Nanos> = 50 * MICROSECOND..250 * MICROSECOND;
-/// Large reads are rare, so they are counted for longer.
+/// The span of runs with large reads. Large reads are rare, so they are counted for longer.
 const MIXED_SPAN: Range<Nanos> = 100 * MICROSECOND..600 * MICROSECOND;
 
-/// What a run makes of small reads.
+/// The results of a run for small reads.
 struct Slowdown {
     median: f64,
     tail: f64,
@@ -40,7 +40,7 @@ fn uniform(inputs: &OneShotInputs, load: f64) -> Slowdown {
     measure(inputs, mean, &SPAN, &mut |dice, client| (other(dice, client), SMALL, ServiceClass::Latency))
 }
 
-/// `bulk` is the class of the large reads.
+/// Measures small reads among large ones. `bulk` is the class of the large reads.
 fn mixed(inputs: &OneShotInputs, load: f64, bulk: ServiceClass) -> Slowdown {
     let small = SMALL_OF_THOUSAND as f64 / 1e3;
     let operations = small + (1.0 - small) * LARGE as f64 / SMALL as f64;

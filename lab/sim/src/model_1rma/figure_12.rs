@@ -11,15 +11,15 @@ use portcullis_onerma::{OPERATION_MAX, ServiceClass, Status};
 use std::collections::HashMap;
 
 const FIGURE: &str = "Figure 12";
-/// Bytes of a small read, and how many there are in a second (§7.2).
+/// Bytes of a small read. `SMALL_PER_SECOND` is the number of small reads in a second (§7.2).
 const SMALL: usize = 64;
 const SMALL_PER_SECOND: f64 = 10_000.0;
-/// For how long a run counts.
+/// The time for which a run counts.
 const SPAN: Nanos = 10 * MILLISECOND;
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 
-/// Times of small reads beside large ones of so many bytes, one after the other, in ns.
+/// Returns the times of small reads beside large ones of this many bytes, one after the other, in ns.
 fn run(inputs: &OneShotInputs, large: usize, bulk: ServiceClass) -> Vec<f64> {
     let mut cluster = Cluster::new(inputs, SERVER..SERVER + 1, CLIENT..CLIENT + 1, REGION_BYTES);
     let mut dice = Dice::new(inputs.seed, 0x1_4c);

@@ -1,4 +1,4 @@
-//! Figure 14: what a client sees of a region that is given another key (§7.3).
+//! Figure 14: a client's view of a region that is given another key (§7.3).
 
 use super::bench::{read_command, world_with_servers};
 use super::inputs::{OneShotInputs, micro};
@@ -13,26 +13,26 @@ use std::collections::HashMap;
 const FIGURE: &str = "Figure 14";
 const SERVER: usize = 0;
 const PROBER: usize = 1;
-/// The host with the key that lets it give the region another one.
+/// The host whose key lets it give the region another key.
 const ROTATOR: usize = 2;
 const ROTATION: Nanos = 100 * MICROSECOND;
 const END: Nanos = 300 * MICROSECOND;
 /// Bytes of a probe.
 const BYTES: usize = 64;
-/// Time between two probes of each key, where the server's side of the matter is looked at.
+/// Time between two probes of each key, in the run that looks at the server's side.
 const BETWEEN: Nanos = 100;
 
-/// Alarms.
+/// The numbers of the alarms.
 const ROTATE: u64 = 0;
 const INSTALL: u64 = 1;
 const PROBE: u64 = 2;
 
-/// Who gives the region its next key.
+/// The means by which the region gets its next key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
-    /// The driver: the region cannot be used while it works.
+    /// The driver sets the key. The region cannot be used while it works.
     Driver,
-    /// The operation.
+    /// The rekey operation sets the key.
     Rekey,
 }
 
@@ -42,13 +42,13 @@ struct Rotation {
     by: By,
     driver: Nanos,
     rotate: Destination,
-    /// Where the region is read with the key from before, and with the one from after.
+    /// The region with the key from before, and with the key from after.
     keys: [Destination; 2],
-    /// When a probe was issued, and with which key.
+    /// The time at which each probe was issued, and the index of its key.
     probes: HashMap<SlotId, (Nanos, usize)>,
-    /// Probes that have ended: when they were issued and ended, and with which key and status.
+    /// Probes that have ended: the times of their issue and their end, the index of the key, and the status.
     ended: Vec<(Nanos, Nanos, usize, Status)>,
-    /// How the rotation has ended.
+    /// The completion of the rotation.
     rotated: Option<Completion>,
 }
 
@@ -100,7 +100,7 @@ impl Rotation {
         assert!(self.world.responder(SERVER).regions().rekey(region, key(number)));
     }
 
-    /// Takes what has ended. Returns with which key and status the probes did.
+    /// Takes what has ended. Returns the key and the status of each ended probe.
     fn collect(&mut self) -> Vec<(usize, Status)> {
         if let Some(end) = self.world.with_initiator(ROTATOR, |it, _| it.poll_completion()) {
             self.rotated = Some(end);
@@ -123,7 +123,7 @@ impl Rotation {
         }
     }
 
-    /// One probe after the other, with the next key when the one before is refused, and the other way round.
+    /// Probes one by one. If a probe is refused, the next one uses the other key.
     fn one_by_one(mut self) -> Self {
         let mut which = 0;
         self.probe(which);
@@ -139,7 +139,7 @@ impl Rotation {
         self
     }
 
-    /// Probes with both keys all the time, however those before have ended.
+    /// Probes with both keys all the time, regardless of the ends of earlier probes.
     fn densely(mut self) -> Self {
         self.world.wake(0, PROBE);
         while let Some(happening) = self.world.step(END) {
@@ -156,8 +156,8 @@ impl Rotation {
         self
     }
 
-    /// From the last success with the key from before to the first with the next: between the probes' ends and between
-    /// their beginnings.
+    /// Returns the time from the last success with the key from before to the first success with the next key:
+    /// between the probes' ends and between their beginnings.
     fn gaps(&self) -> (Nanos, Nanos) {
         let good = |which| self.ended.iter().filter(move |it| it.2 == which && it.3 == Status::Ok);
         let last = good(0).max_by_key(|it| it.0).expect("the key from before opens the region at first");

@@ -1,4 +1,4 @@
-//! Figure 15: how fast congestion control comes to line rate and to fair shares (§7.4).
+//! Figure 15: how fast congestion control reaches line rate and fair shares (§7.4).
 
 use super::bench::{REGION_BYTES, begin, mean, read, world_with_servers};
 use super::inputs::{OneShotInputs, micro};
@@ -17,25 +17,26 @@ const DELAY: &str = "Figure 15d";
 const SECOND: Nanos = 400 * MICROSECOND;
 /// Transfers of 4 MB that one destination has under way, so that none has to wait for the end of another.
 const UNDER_WAY: usize = 2;
-/// Round trips over which the rate of one transfer is counted: one has 15 operations, too few to tell a twentieth.
+/// Round trips over which the rate of one transfer is counted. One round trip has 15 operations, too few to
+/// distinguish a twentieth.
 const RAMP_SPAN: u64 = 4;
-/// Round trips over which the shares of two are.
+/// Round trips over which the shares of two transfers are counted.
 const SHARE_SPAN: u64 = 10;
-/// How many round trips the paper gives for both.
+/// The paper's number of round trips to line rate. `SHARE_WITHIN` is its number to fair shares.
 const RAMP_WITHIN: u64 = 8;
 const SHARE_WITHIN: u64 = 5;
-/// How far a rate may be from what it should be.
+/// The allowed deviation of a rate from its target.
 const NEAR: f64 = 0.1;
 
-/// An alarm that is no server's.
+/// An alarm that belongs to no server.
 const SAMPLE: u64 = u64::MAX;
 
-/// A client that reads 4 MB again and again from each server.
+/// A client that reads 4 MB repeatedly from each server.
 struct Run {
     world: World,
     grants: Vec<Destination>,
     client: usize,
-    /// Which server each transfer is from.
+    /// The server that each transfer reads from.
     transfers: HashMap<TransferId, usize>,
     /// The executor's counters at the end of each round trip.
     samples: Vec<ExecutorCounters>,
@@ -44,7 +45,7 @@ struct Run {
 }
 
 impl Run {
-    /// `begins` has the time at which the transfers from each server begin.
+    /// Creates a run. `begins` has the time at which the transfers from each server begin.
     fn new(inputs: &OneShotInputs, signal: Signal, begins: &[Nanos], end: Nanos) -> Self {
         let client = begins.len();
         let mut world = world_with_servers(inputs, client + 1, 0..client, REGION_BYTES);
@@ -99,7 +100,7 @@ impl Run {
         self.world.now()
     }
 
-    /// Requests to a server in a span of time.
+    /// Returns the number of requests to a server in a span of time.
     fn requests(&self, server: usize, from: Nanos, until: Nanos) -> f64 {
         let sent = self.world.sent();
         let first = sent.partition_point(|it| it.0 < from);
@@ -107,7 +108,8 @@ impl Run {
         span.filter(|it| it.2 == server).count() as f64
     }
 
-    /// The first whole round trip after `start` from which on `holds` is true of each span of so many round trips.
+    /// Returns the first whole round trip after `start` from which on `holds` is true of each span of this many round
+    /// trips.
     fn settled(
         &self,
         inputs: &OneShotInputs,
@@ -124,7 +126,7 @@ impl Run {
         }
     }
 
-    /// Round trips until the first server's rate is the link's.
+    /// Returns the round trips until the first server's rate is the link's.
     fn ramp(&self, inputs: &OneShotInputs) -> Option<u64> {
         self.settled(inputs, (0, RAMP_SPAN), |from, until| {
             let carried = inputs.link_operations() * (until - from) as f64 / 1e9;
@@ -132,18 +134,18 @@ impl Run {
         })
     }
 
-    /// Round trips until two servers' rates are both near half of their sum.
+    /// Returns the round trips until two servers' rates are both near half of their sum.
     fn fair(&self, inputs: &OneShotInputs) -> Option<u64> {
         self.settled(inputs, (SECOND, SHARE_SPAN), |from, until| self.apart(from, until) <= NEAR)
     }
 
-    /// How far the rates of two servers are from half of their sum, as a share of that.
+    /// Returns how far the rates of two servers are from half of their sum, as a share of that half.
     fn apart(&self, from: Nanos, until: Nanos) -> f64 {
         let [one, other] = [0, 1].map(|server| self.requests(server, from, until));
         (one - other).abs() / (one + other).max(1.0)
     }
 
-    /// The most that they are apart in spans of a few round trips, from the paper's number of round trips on.
+    /// Returns the largest such distance in spans of a few round trips, from the paper's number of round trips on.
     fn most_apart(&self, inputs: &OneShotInputs) -> f64 {
         let rtt = inputs.round_trip_ns;
         let first = SECOND + SHARE_WITHIN * rtt;
@@ -152,7 +154,7 @@ impl Run {
         apart.fold(0.0, f64::max)
     }
 
-    /// The mean `issue_delay` in each round trip, in µs.
+    /// Returns the mean `issue_delay` in each round trip, in µs.
     fn issue_delays(&self) -> Vec<f64> {
         let pairs = self.samples.windows(2);
         let delays = pairs.map(|pair| {
@@ -162,7 +164,7 @@ impl Run {
         delays.collect()
     }
 
-    /// Operations that did not end with `OK`.
+    /// Returns the number of operations that did not end with `OK`.
     fn failures(&self) -> u64 {
         let ExecutorCounters { refused, nacks, timeouts, dispatch_timeouts, .. } =
             self.samples.last().copied().unwrap_or_default();
@@ -170,7 +172,7 @@ impl Run {
     }
 }
 
-/// Round trips as a number: what never settles has all of the run.
+/// Returns round trips as a number. A rate that never settles counts as the whole run.
 fn round_trips(settled: Option<u64>, inputs: &OneShotInputs, span: Nanos) -> f64 {
     settled.unwrap_or(span / inputs.round_trip_ns) as f64
 }
@@ -260,7 +262,7 @@ fn shares(inputs: &OneShotInputs) -> Vec<OutputRow> {
     ]
 }
 
-/// The targets are not published, and what one signal does rests on its target.
+/// Returns rows for other targets. The targets are not published, and the effect of one signal depends on its target.
 fn other_targets(inputs: &OneShotInputs) -> Vec<OutputRow> {
     let end = SECOND + 5 * MILLISECOND;
     let row = |remote_target_ns| {

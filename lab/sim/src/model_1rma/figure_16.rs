@@ -14,7 +14,7 @@ const NACKS: &str = "Figure 16c";
 const THRESHOLD: &str = "Figure 16d";
 
 const BYTES: usize = OPERATION_MAX as usize;
-/// What is counted.
+/// The span that is counted.
 const SPAN: std::ops::Range<Nanos> = 500 * MICROSECOND..MILLISECOND;
 /// Windows of §7.5, in KB.
 const WINDOWS: [u32; 3] = [48, 64, 96];
@@ -29,18 +29,18 @@ struct Greedy {
     clients: usize,
     threshold: u64,
     jitter: Nanos,
-    /// Whether what has failed is issued again.
+    /// Whether operations that failed are issued again.
     repeats: bool,
 }
 
-/// What became of operations that ended in the span.
+/// The results of operations that ended in the span.
 #[derive(Default)]
 struct Outcome {
     ok: u64,
     nacks: u64,
     timeouts: u64,
     dispatch_timeouts: u64,
-    /// Of operations that ended with success, from when they were issued first, in ns.
+    /// Times of operations that ended with success, from their first issue, in ns.
     times: Vec<f64>,
 }
 
@@ -58,7 +58,7 @@ impl Outcome {
         }
     }
 
-    /// As a share of the data that one link carries.
+    /// Returns the data of successful operations as a share of the data that one link carries.
     fn goodput(&self, inputs: &OneShotInputs) -> f64 {
         self.ok as f64 / (inputs.link_operations() * (SPAN.end - SPAN.start) as f64 / 1e9)
     }
@@ -72,9 +72,9 @@ impl Outcome {
 struct Client {
     to: Destination,
     issued: u64,
-    /// When operations that are under way were issued first.
+    /// Times of the first issue of operations that are under way.
     under_way: HashMap<SlotId, Nanos>,
-    /// When those that failed, and wait to be issued again, were.
+    /// Times of the first issue of operations that failed and wait to be issued again.
     again: VecDeque<Nanos>,
 }
 
@@ -154,7 +154,7 @@ impl Greedy {
     }
 }
 
-/// One client and one server, with this window and jitter.
+/// Runs one client and one server, with this window and jitter.
 fn alone(inputs: &OneShotInputs, window_kb: u32, jitter_us: u64) -> Outcome {
     let inputs = OneShotInputs { window_bytes: window_kb << 10, ..*inputs };
     let jitter = jitter_us * MICROSECOND;
@@ -199,7 +199,7 @@ fn jitter(inputs: &OneShotInputs) -> Vec<OutputRow> {
     rows
 }
 
-/// What is shed with a window of 64 KB.
+/// Returns rows about the operations that are shed with a window of 64 KB.
 fn shed(outcomes: &[Outcome]) -> Vec<OutputRow> {
     let mut rows = Vec::new();
     let rate = |count: fn(&Outcome) -> u64| -> Vec<f64> {
@@ -225,7 +225,7 @@ fn shed(outcomes: &[Outcome]) -> Vec<OutputRow> {
     rows
 }
 
-/// So many clients, each of which asks for all that the server's link carries.
+/// Runs this many clients, each of which requests all that the server's link carries.
 fn incast(inputs: &OneShotInputs, clients: usize, window: u32, threshold: u64) -> Outcome {
     let inputs = OneShotInputs { window_bytes: window, ..*inputs };
     Greedy { inputs, clients, threshold, jitter: 0, repeats: true }.run()

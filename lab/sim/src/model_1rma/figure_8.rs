@@ -9,13 +9,13 @@ use portcullis_onerma::{OPERATION_MAX, ServiceClass};
 use std::ops::Range;
 
 const FIGURE: &str = "Figure 8";
-/// Of ten nodes the servers are fewer than the clients, as the paper says without numbers.
+/// The servers among ten nodes. They are fewer than the clients, as the paper states without numbers.
 pub(super) const SERVERS: Range<usize> = 0..2;
 pub(super) const CLIENTS: Range<usize> = 2..10;
 const BYTES: usize = OPERATION_MAX as usize;
 const SPAN: Range<Nanos> = 100 * MICROSECOND..400 * MICROSECOND;
 
-/// The mean time between two lookups of a client, for a load of each server.
+/// Returns the mean time between two lookups of a client, for a load of each server.
 pub(super) fn mean_time(inputs: &OneShotInputs, load: f64) -> f64 {
     let all = load * inputs.link_operations() * SERVERS.len() as f64;
     1e9 * CLIENTS.len() as f64 / all

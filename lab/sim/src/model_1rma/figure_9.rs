@@ -12,26 +12,27 @@ use std::ops::Range;
 
 const FIGURE: &str = "Figure 9";
 const BYTES: usize = OPERATION_MAX as usize;
-/// The replica that fails, and the one that is left.
+/// The replica that fails. `STAYS` is the replica that remains.
 const FAILS: usize = 1;
 const STAYS: usize = 0;
-/// Load of each replica before the failure. After it the one that is left has twice that.
+/// Load of each replica before the failure. After it the replica that remains has twice that load.
 const LOAD: f64 = 0.4;
 const FAILURE: Nanos = 200 * MICROSECOND;
 const END: Nanos = 600 * MICROSECOND;
-/// Failures, each with arrivals of its own. One run has too few lookups in a bucket to tell a change from chance.
+/// Number of failures, each with arrivals of its own. One run has too few lookups in a bucket to distinguish a change
+/// from chance.
 const RUNS: u64 = 32;
-/// Over how long medians are taken.
+/// The time over which a median is taken.
 const BUCKET: Nanos = 20 * MICROSECOND;
 
-/// The median of lookups of all runs that ended in a span, in µs.
+/// Returns the median of lookups of all runs that ended in a span, in µs.
 fn median(runs: &[Traffic], from: Nanos, until: Nanos) -> f64 {
     let ended = runs.iter().flat_map(|run| &run.ended);
     let counted = ended.filter(|it| it.status == Status::Ok && (from..until).contains(&it.at));
     quantile(&mut counted.map(Ended::took).collect::<Vec<_>>(), 0.5) / 1e3
 }
 
-/// The longest time in a run without a success in a span, in µs: of one client, or of all together.
+/// Returns the longest time in a run without a success in a span, in µs: of one client, or of all together.
 fn longest_gap(runs: &[Traffic], span: &Range<Nanos>, client: Option<usize>) -> f64 {
     let gap = |run: &Traffic| {
         let is_counted = |it: &&Ended| {
@@ -43,7 +44,7 @@ fn longest_gap(runs: &[Traffic], span: &Range<Nanos>, client: Option<usize>) -> 
     micro(runs.iter().map(gap).max().unwrap_or(END))
 }
 
-/// Lookups, of which those that the failed replica refuses are begun again at the other one, as are all that follow.
+/// Runs lookups. A lookup that the failed replica refuses is begun again at the other one, as are all that follow.
 fn run(inputs: &OneShotInputs) -> Traffic {
     let mut traffic = Traffic::new(Cluster::new(inputs, SERVERS, CLIENTS, 1 << 16), inputs);
     traffic.fails = Some((FAILURE, FAILS));
@@ -66,7 +67,8 @@ fn run(inputs: &OneShotInputs) -> Traffic {
     traffic
 }
 
-/// The end of the last bucket after the failure whose median is off the later median by half of what the failure changes.
+/// Returns the end of the last bucket after the failure whose median is off the later median by half of what the
+/// failure changes.
 fn stable_after(runs: &[Traffic], earlier: f64, later: f64) -> Nanos {
     let buckets = (END - FAILURE) / BUCKET;
     let far = (0..buckets).rev().find(|at| {
@@ -76,7 +78,7 @@ fn stable_after(runs: &[Traffic], earlier: f64, later: f64) -> Nanos {
     far.map_or(0, |at| (at + 1) * BUCKET)
 }
 
-/// What became of the operations that the failed replica got.
+/// Returns rows about the operations that the failed replica received.
 fn failures(inputs: &OneShotInputs, runs: &[Traffic]) -> [OutputRow; 3] {
     let ended = runs.iter().flat_map(|run| &run.ended);
     let failures: Vec<&Ended> = ended.filter(|it| it.status != Status::Ok).collect();
@@ -84,7 +86,7 @@ fn failures(inputs: &OneShotInputs, runs: &[Traffic]) -> [OutputRow; 3] {
     let is_refusal =
         |it: &&&Ended| it.status == Status::RemoteAuthenticationFailure && it.begun.server == FAILS;
     let refusals = failures.iter().filter(is_refusal).count();
-    // What the failed replica refused was begun again, and counts by that.
+    // An operation that the failed replica refused was begun again, and counts by its new result.
     let lost = runs.iter().map(Traffic::failed).sum::<usize>() - refusals;
     [
         OutputRow::new(FIGURE, "operations that failed, in 32 runs", "", failures.len() as f64)

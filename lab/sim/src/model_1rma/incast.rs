@@ -10,12 +10,12 @@ use std::ops::Range;
 
 const FIGURE: &str = "Incast";
 const CLIENTS: Range<usize> = 1..9;
-/// What is counted: the first moments, in which all windows are as they begin, and a while after that.
+/// The spans that are counted: the first moments, in which all windows are as they begin, and a while after that.
 const SPANS: [Range<Nanos>; 2] = [0..MILLISECOND / 5, MILLISECOND..3 * MILLISECOND];
 /// Transfers of 4 MB that each client has under way.
 const UNDER_WAY: usize = 2;
 
-/// The sum of all clients' counters.
+/// Returns the counters of each client.
 fn counters(world: &mut World) -> Vec<ExecutorCounters> {
     CLIENTS.map(|client| world.with_executor(client, |it, _| it.counters())).collect()
 }
@@ -25,10 +25,10 @@ fn start(world: &mut World, client: usize, to: &Destination) {
     begin(world, client, read(to, bytes, ServiceClass::Bulk));
 }
 
-/// What each client has done within a span: operations with `OK`, and others.
+/// The operations of each client within a span: those with `OK`, and others.
 type Done = Vec<(u64, u64)>;
 
-/// What is done in each of [`SPANS`].
+/// Runs the incast. Returns the operations in each of [`SPANS`].
 fn run(inputs: &OneShotInputs, threshold: u64) -> [Done; 2] {
     let mut world = world_with_servers(inputs, CLIENTS.end, 0..0, REGION_BYTES);
     let limits = ResponderLimits { waiting_max: threshold, ..inputs.responder_limits() };
@@ -47,7 +47,7 @@ fn run(inputs: &OneShotInputs, threshold: u64) -> [Done; 2] {
     })
 }
 
-/// Begins a transfer for each that ends.
+/// Begins a transfer for each one that ends.
 fn go_on(world: &mut World, grants: &[Destination], until: Nanos) {
     while world.step(until).is_some() {
         for (client, to) in CLIENTS.zip(grants) {
@@ -62,7 +62,7 @@ fn failures(it: &ExecutorCounters) -> u64 {
     it.nacks + it.timeouts + it.dispatch_timeouts + it.refused
 }
 
-/// The rows of one span.
+/// Returns the rows of one span.
 fn rows(inputs: &OneShotInputs, name: &str, span: &Range<Nanos>, done: &Done) -> [OutputRow; 3] {
     let carried = inputs.link_operations() * (span.end - span.start) as f64 / 1e9;
     let (ok, failed) = done.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));

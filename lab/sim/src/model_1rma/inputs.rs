@@ -44,7 +44,7 @@ pub struct OneShotInputs {
     pub least_window: f64,
     /// The largest congestion window (`CWND_MAX`).
     pub most_window: f64,
-    /// Operations that an executor may begin at once although its pace says one after another.
+    /// Operations that an executor may begin at once although its pace separates them.
     pub burst: u32,
     /// How long the driver takes to give a region another key.
     pub driver_rekey_ns: Nanos,
@@ -102,7 +102,7 @@ const SEED: &str =
     "arrivals and faults are drawn from it; another seed is another run of the same experiment";
 
 impl OneShotInputs {
-    /// The inputs as rows of a report.
+    /// Returns the inputs as rows of a report.
     #[must_use]
     pub fn rows(&self) -> Vec<InputRow> {
         let mut rows = self.hardware();
@@ -153,27 +153,27 @@ impl OneShotInputs {
         ]
     }
 
-    /// Bytes that a datagram with so many bytes of data has on the wire.
+    /// Returns the bytes on the wire of a datagram with this many bytes of data.
     pub(super) fn wire_bytes(&self, data: u64) -> u64 {
         data + (HEADER_BYTES + TAG_BYTES) as u64 + self.framing_bytes
     }
 
-    /// How long a link sends so many bytes.
+    /// Returns how long a link sends this many bytes.
     fn sending_ns(&self, bytes: u64) -> Nanos {
         bytes * 8 * 1000 / (self.link_bits / 1_000_000)
     }
 
-    /// How long a link sends an operation of 4 KB, in ps.
+    /// Returns how long a link sends an operation of 4 KB, in ps.
     pub(super) fn operation_ps(&self) -> u64 {
         self.wire_bytes(OPERATION_MAX.into()) * 8 * 1_000_000 / (self.link_bits / 1_000_000)
     }
 
-    /// Operations of 4 KB that a link carries, per second.
+    /// Returns the operations of 4 KB that a link carries, per second.
     pub(super) fn link_operations(&self) -> f64 {
         1e12 / self.operation_ps() as f64
     }
 
-    /// The data of 4 KB operations that a link carries, in Gb/s.
+    /// Returns the data of 4 KB operations that a link carries, in Gb/s.
     pub(super) fn link_goodput(&self) -> f64 {
         self.link_operations() * f64::from(OPERATION_MAX) * 8.0 / 1e9
     }
@@ -183,7 +183,7 @@ impl OneShotInputs {
         HostTimes { command: self.pcie_ns / 2, fetch: self.pcie_ns, store: self.pcie_ns / 2, packet }
     }
 
-    /// What is left of the round trip for one link.
+    /// Returns the part of the round trip that is left for one link.
     fn propagation_ns(&self) -> Nanos {
         let HostTimes { command, fetch, store, packet } = self.host_times();
         let sending =
@@ -216,7 +216,7 @@ impl OneShotInputs {
         }
     }
 
-    /// A client with congestion control.
+    /// Creates a client with congestion control.
     pub(super) fn executor(&self, signal: Signal) -> Executor {
         let limits = ExecutorLimits {
             transfers: 1 << 16,

@@ -1,8 +1,8 @@
 //! `1rma`: a model of 1RMA's testbed and simulations (SIGCOMM'20). Its inputs are times of hosts and links and the
 //! parameters of the paper, its outputs the results of the paper's section 7 and each row of its Table 3.
 //!
-//! Both ends of the operations and the congestion control are the real code of `onerma`, with its encryption. Hosts' own
-//! times, links and switch queues are modelled. No value is fitted: the report says which claims do not hold.
+//! Both ends of the operations and the congestion control are the real code of `onerma`, with its encryption. Hosts'
+//! own times, links and switch queues are modelled. No value is fitted: the report states which claims do not hold.
 
 mod bench;
 mod figure_10;
@@ -21,7 +21,7 @@ pub use inputs::OneShotInputs;
 
 use crate::model_report::{ModelReport, OutputRow};
 
-/// What makes a part of the outputs.
+/// Function that computes a part of the outputs.
 type Part = fn(&OneShotInputs) -> Vec<OutputRow>;
 
 /// The parts of the report, in the order of the paper.
@@ -38,13 +38,14 @@ const PARTS: [(&str, Part); 10] = [
     ("Incast", incast::incast),
 ];
 
-/// The model with the inputs of the paper.
+/// Runs the model with the inputs of the paper.
 #[must_use]
 pub fn model_1rma() -> ModelReport {
     model_1rma_with(&OneShotInputs::default(), &mut |_, _, _| {})
 }
 
-/// The model with other inputs. `progress` is told what is next, how many parts are done, and of how many.
+/// Runs the model with other inputs. `progress` receives the next part, the number of finished parts, and the number
+/// of all parts.
 #[must_use]
 pub fn model_1rma_with(inputs: &OneShotInputs, progress: &mut dyn FnMut(&str, u32, u32)) -> ModelReport {
     let of = u32::try_from(PARTS.len()).expect("parts are few");

@@ -91,7 +91,8 @@ fn refused(inputs: &OneShotInputs) -> Vec<OutputRow> {
     )
 }
 
-/// One client cannot fill a queue that takes what a window holds, so the threshold is an operation here.
+/// Provokes a NACK. One client cannot fill a queue that takes what a window holds, so the threshold is one operation
+/// here.
 fn nack(inputs: &OneShotInputs) -> Vec<OutputRow> {
     let mut run = Provocation::new(inputs);
     let mut limits = inputs.responder_limits();

@@ -1,4 +1,4 @@
-//! Reads that begin at random times, whatever has become of those before.
+//! Reads that begin at random times, regardless of the results of earlier reads.
 
 use super::bench::{Cluster, exponential};
 use super::inputs::OneShotInputs;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// How long a run goes on after the last arrival, so that slow reads are counted too.
 const DRAIN: Nanos = 500 * MICROSECOND;
 
-/// An alarm that is no client's.
+/// An alarm that belongs to no client.
 const FAILURE: u64 = u64::MAX;
 
 /// A read that was begun.
@@ -38,10 +38,10 @@ impl Ended {
     }
 }
 
-/// What each client begins next: from which server, how many bytes, and in which class.
+/// Chooses the next read of a client: its server, its bytes, and its class.
 pub(super) type Choose<'a> = &'a mut dyn FnMut(&mut Dice, usize) -> (usize, usize, ServiceClass);
 
-/// When clients begin reads.
+/// The times at which clients begin reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrivals {
     /// The mean time between two reads of a client, in ns.
@@ -54,9 +54,9 @@ pub(super) struct Traffic {
     pub cluster: Cluster,
     dice: Dice,
     under_way: HashMap<(usize, TransferId), Begun>,
-    /// When a server invalidates its region, and which one.
+    /// The time at which a server invalidates its region, and the server.
     pub fails: Option<(Nanos, usize)>,
-    /// In the order in which they ended.
+    /// The ended reads, in the order of their ends.
     pub ended: Vec<Ended>,
 }
 
@@ -66,8 +66,8 @@ impl Traffic {
         Self { cluster, dice, under_way: HashMap::new(), fails: None, ended: Vec::new() }
     }
 
-    /// Runs until all reads have ended, or long enough after the last arrival. `react` is told of each end, and may begin
-    /// the same read again elsewhere.
+    /// Runs until all reads have ended, or long enough after the last arrival. `react` is called at each end, and may
+    /// begin the same read again elsewhere.
     pub fn run(
         &mut self,
         clients: std::ops::Range<usize>,
@@ -121,7 +121,7 @@ impl Traffic {
         }
     }
 
-    /// The times of reads of so many bytes that succeeded and were begun in a span, in ns.
+    /// Returns the times of reads of this many bytes that succeeded and were begun in a span, in ns.
     pub fn times(&self, bytes: usize, span: std::ops::Range<Nanos>) -> Vec<f64> {
         let counted = self
             .ended
@@ -130,20 +130,20 @@ impl Traffic {
         counted.map(Ended::took).collect()
     }
 
-    /// Bits per ns, so Gb/s, of reads that ended with success in a span.
+    /// Returns the bits per ns, so Gb/s, of reads that ended with success in a span.
     pub fn goodput(&self, span: std::ops::Range<Nanos>) -> f64 {
         let counted = self.ended.iter().filter(|it| it.status == Status::Ok && span.contains(&it.at));
         let bytes: usize = counted.map(|it| it.begun.bytes).sum();
         bytes as f64 * 8.0 / (span.end - span.start) as f64
     }
 
-    /// Reads that have not ended with success.
+    /// Returns the number of reads that have not ended with success.
     pub fn failed(&self) -> usize {
         self.under_way.len() + self.ended.iter().filter(|it| it.status != Status::Ok).count()
     }
 }
 
-/// The time of one read of so many bytes on an idle network, in ns.
+/// Returns the time of one read of this many bytes on an idle network, in ns.
 pub(super) fn idle(inputs: &OneShotInputs, bytes: usize) -> f64 {
     let cluster = Cluster::new(inputs, 0..1, 1..2, u64::from(OPERATION_MAX).max(bytes as u64));
     let mut traffic = Traffic::new(cluster, inputs);

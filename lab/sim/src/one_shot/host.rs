@@ -1,4 +1,4 @@
-//! A host: the real ends of operations, and how long its own hardware takes.
+//! A host: the real ends of operations, and the times of its own hardware.
 
 use crate::clock::Nanos;
 use crate::memory::SimMemory;
@@ -6,14 +6,14 @@ use portcullis_onerma::{Executor, Initiator, Responder};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// How long a host takes for what it does to a datagram.
+/// The times that a host takes for its work on a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostTimes {
-    /// From a command's first byte on the bus to the datagram at the port.
+    /// Time from a command's first byte on the bus to the datagram at the port.
     pub command: Nanos,
-    /// A read of the host's memory by the NIC, before it can send what it has read.
+    /// Time of a read of the host's memory by the NIC, before it can send what it has read.
     pub fetch: Nanos,
-    /// A write into the host's memory by the NIC, after it has received what it writes.
+    /// Time of a write into the host's memory by the NIC, after it has received what it writes.
     pub store: Nanos,
     /// The NIC's time for a datagram that it receives, one after the other.
     pub packet: Nanos,
@@ -22,9 +22,9 @@ pub(crate) struct HostTimes {
 /// A client's end of operations.
 #[derive(Debug)]
 pub(super) enum Client {
-    /// With congestion control.
+    /// A client with congestion control.
     Executor(Box<Executor>),
-    /// Without.
+    /// A client without congestion control.
     Initiator(Box<Initiator>),
 }
 
@@ -65,16 +65,16 @@ impl Client {
 pub(super) struct Host {
     pub client: Option<Client>,
     pub responder: Option<Responder<SimMemory>>,
-    /// When the client's next time-out is due, as far as an event stands for it.
+    /// Time at which the client's next time-out is due, if an event stands for it.
     pub client_timer: Option<Nanos>,
     pub responder_timer: Option<Nanos>,
     /// Whether an event stands for the next datagram of the responder.
     pub is_serving: bool,
-    /// When the NIC has received all that has come so far.
+    /// Time at which the NIC has received all datagrams that have arrived so far.
     pub received: Nanos,
 }
 
-/// What of a host a datagram is for.
+/// The end of a host that a datagram is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Responder,
@@ -84,14 +84,14 @@ pub(super) enum End {
 const RESPONDER_PORT: u16 = 1;
 const CLIENT_PORT: u16 = 2;
 
-/// Where an end of a host is.
+/// Returns the address of an end of a host.
 pub(super) fn address(host: usize, end: End) -> SocketAddr {
     let number = u16::try_from(host).expect("hosts are few").to_be_bytes();
     let ip = IpAddr::V4(Ipv4Addr::new(10, 0, number[0], number[1]));
     SocketAddr::new(ip, if end == End::Responder { RESPONDER_PORT } else { CLIENT_PORT })
 }
 
-/// The host and its end with this address.
+/// Returns the host and its end with this address.
 pub(super) fn end_of(address: SocketAddr) -> Option<(usize, End)> {
     let IpAddr::V4(ip) = address.ip() else { return None };
     let [_, _, high, low] = ip.octets();

@@ -1,7 +1,8 @@
-//! Links and the switch between them: what a datagram meets on its way, and how long that takes.
+//! Links and the switch between them: the path of a datagram, and the time that it takes.
 //!
-//! Each host has one link to the one switch. At both ends of a link stands a port with a queue of bounded bytes: what does
-//! not fit is dropped. A port keeps one number, when it will be idle, so nothing is ever searched.
+//! Each host has one link to the one switch. At both ends of a link there is a port with a queue of bounded bytes: a
+//! datagram that does not fit is dropped. A port keeps one number, the time at which it will be idle, so nothing is
+//! ever searched.
 
 use crate::clock::Nanos;
 use crate::dice::Dice;
@@ -11,12 +12,12 @@ use crate::dice::Dice;
 pub(crate) struct LinkTerms {
     pub bits_per_second: u64,
     pub propagation: Nanos,
-    /// Bytes that may wait in the queue, without what is being sent.
+    /// Bytes that may wait in the queue, without the datagram that is being sent.
     pub queue: u64,
 }
 
 impl LinkTerms {
-    /// How long a port sends so many bytes, in ps.
+    /// Returns how long a port sends this many bytes, in ps.
     pub fn sending_ps(&self, bytes: u64) -> u64 {
         bytes * 8 * 1_000_000 / (self.bits_per_second / 1_000_000).max(1)
     }
@@ -26,7 +27,7 @@ impl LinkTerms {
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
     terms: LinkTerms,
-    /// When the port will be idle, in ps: at 100 Gb/s a ns is more than ten bytes.
+    /// Time at which the port will be idle, in ps: at 100 Gb/s a ns is more than ten bytes.
     idle_ps: u64,
     pub dropped: u64,
 }
@@ -36,8 +37,8 @@ impl Port {
         Self { terms, idle_ps: 0, dropped: 0 }
     }
 
-    /// Takes a datagram of so many bytes on the wire. Returns when its last bit is at the other end, or `None` if the queue
-    /// is full.
+    /// Takes a datagram of this many bytes on the wire. Returns the time at which its last bit is at the other end,
+    /// or `None` if the queue is full.
     pub fn take(&mut self, now: Nanos, bytes: u64) -> Option<Nanos> {
         let waits_ps = self.idle_ps.saturating_sub(now * 1000);
         if waits_ps > self.terms.sending_ps(self.terms.queue) {
@@ -48,20 +49,20 @@ impl Port {
         Some(self.idle_ps.div_ceil(1000) + self.terms.propagation)
     }
 
-    /// The last ns in which the port still has something to send, or an earlier one.
+    /// Returns the last ns in which the port still has something to send, or an earlier one.
     pub fn idle_at(&self) -> Nanos {
         self.idle_ps / 1000
     }
 }
 
-/// What may happen to a datagram on its way besides congestion.
+/// The faults of a datagram's path besides congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Faults {
-    /// Of a thousand datagrams so many are lost.
+    /// Number of datagrams in a thousand that are lost.
     pub lost: u64,
-    /// Of a thousand datagrams so many come twice.
+    /// Number of datagrams in a thousand that arrive twice.
     pub repeated: u64,
-    /// The most that a datagram is late. Each draws its own, so datagrams overtake each other.
+    /// The longest delay of a datagram. Each datagram draws its own delay, so datagrams overtake each other.
     pub jitter: Nanos,
 }
 
@@ -74,7 +75,7 @@ pub(crate) struct Network {
     dice: Dice,
 }
 
-/// When the copies of a datagram arrive.
+/// The times at which the copies of a datagram arrive.
 pub(crate) type Copies = [Option<Nanos>; 2];
 
 impl Network {
@@ -83,7 +84,7 @@ impl Network {
         Self { up: ports(), down: ports(), faults, dice: Dice::new(seed, 0x1_4a) }
     }
 
-    /// A datagram leaves a host. Returns when its copies are at the switch.
+    /// Sends a datagram from a host. Returns the times at which its copies are at the switch.
     pub fn leave(&mut self, from: usize, now: Nanos, bytes: u64) -> Copies {
         let Some(arrival) = self.up[from].take(now, bytes) else { return [None; 2] };
         if self.faults == Faults::default() {
@@ -95,17 +96,18 @@ impl Network {
         [first, second]
     }
 
-    /// A datagram is at the switch. Returns when it is at the host, or `None` if the port's queue is full.
+    /// Forwards a datagram that is at the switch. Returns the time at which it is at the host, or `None` if the
+    /// port's queue is full.
     pub fn forward(&mut self, to: usize, now: Nanos, bytes: u64) -> Option<Nanos> {
         self.down[to].take(now, bytes)
     }
 
-    /// The port of a host.
+    /// Returns the port of a host.
     pub fn port(&self, host: usize) -> &Port {
         &self.up[host]
     }
 
-    /// Datagrams that found a full queue.
+    /// Returns the number of datagrams that found a full queue.
     pub fn dropped(&self) -> u64 {
         self.up.iter().chain(&self.down).map(|port| port.dropped).sum()
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What a world is made of.
+/// The parameters of a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorldTerms {
     pub link: LinkTerms,
@@ -24,12 +24,12 @@ pub(crate) struct WorldTerms {
     pub seed: u64,
 }
 
-/// Something that whoever drives the world may want to react to.
+/// An event to which the driver of the world may want to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Happening {
-    /// A host's client has taken in a datagram or a time-out.
+    /// A host's client has processed a datagram or a time-out.
     Client(usize),
-    /// The time of [`World::wake`] has come.
+    /// The time of an alarm that [`World::wake`] has set has arrived.
     Alarm(u64),
 }
 
@@ -44,7 +44,7 @@ struct Datagram {
 enum Event {
     AtSwitch(Datagram),
     Received(Datagram),
-    /// A host's port has sent what its responder had for it.
+    /// A host's port has sent the datagram that its responder gave it.
     Serve(usize),
     ClientTimer(usize),
     ResponderTimer(usize),
@@ -63,7 +63,7 @@ pub(crate) struct World {
     hosts: Vec<Host>,
     /// The regions of hosts with responders.
     regions: Vec<Option<RegionId>>,
-    /// What clients have sent: when, by whom and to whom.
+    /// The datagrams that clients have sent: the time, the sender and the receiver of each.
     sent: Option<Vec<(Nanos, usize, usize)>>,
 }
 
@@ -75,13 +75,13 @@ fn nanos(at: Duration) -> Nanos {
     Nanos::try_from(at.as_nanos()).expect("virtual time is short")
 }
 
-/// What a memory has at an offset before anything is written.
+/// Returns the byte that a memory has at an offset before anything is written.
 pub(crate) fn pattern(offset: u64) -> u8 {
     (offset % 251).to_le_bytes()[0]
 }
 
 impl World {
-    /// Hosts without anything on them.
+    /// Creates hosts without clients and responders.
     pub fn new(terms: WorldTerms, hosts: usize) -> Self {
         Self {
             terms,
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Gives a host a responder, with a region of so many bytes.
+    /// Gives a host a responder, with a region of this many bytes.
     pub fn add_responder(&mut self, host: usize, bytes: u64, limits: ResponderLimits) {
         let memory = SimMemory::new(bytes);
         let filling: Vec<u8> = (0..memory.length()).map(pattern).collect();
@@ -124,8 +124,8 @@ impl World {
         self.hosts[host].client = Some(Client::Initiator(Box::new(initiator)));
     }
 
-    /// Where a client's operations on a host's region go, with the key that the region has now. Destinations are made
-    /// here and in [`destination_at`](Self::destination_at) only.
+    /// Returns the destination of a client's operations on a host's region, with the key that the region has now.
+    /// Destinations are created only here and in [`destination_at`](Self::destination_at).
     pub fn grant(&mut self, server: usize, client: usize) -> Destination {
         let region = self.region(server);
         let to = address(client, End::Client);
@@ -135,22 +135,22 @@ impl World {
         Destination { address: address(server, End::Responder), client: number, region, key: key.set_up() }
     }
 
-    /// The same as a destination, on a host that may have nothing there.
+    /// Returns a destination like the given one, on a host that may have nothing there.
     pub fn destination_at(&self, host: usize, like: &Destination) -> Destination {
         Destination { address: address(host, End::Responder), ..like.clone() }
     }
 
-    /// The region of a host.
+    /// Returns the region of a host.
     pub fn region(&self, server: usize) -> RegionId {
         self.regions[server].expect("the host has a responder")
     }
 
-    /// A host's responder.
+    /// Returns a host's responder.
     pub fn responder(&mut self, host: usize) -> &mut Responder<SimMemory> {
         self.hosts[host].responder.as_mut().expect("the host has a responder")
     }
 
-    /// Has a host's executor do something, and sends what comes of it.
+    /// Lets a host's executor act, and sends the resulting datagrams.
     pub fn with_executor<R>(&mut self, host: usize, act: impl FnOnce(&mut Executor, Duration) -> R) -> R {
         let Some(Client::Executor(executor)) = &mut self.hosts[host].client else {
             panic!("host {host} has no executor")
@@ -160,7 +160,7 @@ impl World {
         result
     }
 
-    /// Has a host's initiator do something, and sends what comes of it.
+    /// Lets a host's initiator act, and sends the resulting datagrams.
     pub fn with_initiator<R>(&mut self, host: usize, act: impl FnOnce(&mut Initiator, Duration) -> R) -> R {
         let Some(Client::Initiator(initiator)) = &mut self.hosts[host].client else {
             panic!("host {host} has no initiator")
@@ -170,32 +170,33 @@ impl World {
         result
     }
 
-    /// Notes from here on what clients send.
+    /// Records from here on what clients send.
     pub fn note_sent(&mut self) {
         self.sent = Some(Vec::new());
     }
 
-    /// What clients have sent since [`note_sent`](Self::note_sent): when, by whom and to whom.
+    /// Returns what clients have sent since [`note_sent`](Self::note_sent): the time, the sender and the receiver of
+    /// each datagram.
     pub fn sent(&self) -> &[(Nanos, usize, usize)] {
         self.sent.as_deref().unwrap_or_default()
     }
 
-    /// Datagrams that found a full queue.
+    /// Returns the number of datagrams that found a full queue.
     pub fn dropped(&self) -> u64 {
         self.network.dropped()
     }
 
-    /// The virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// Has [`step`](Self::step) return an alarm at a time.
+    /// Makes [`step`](Self::step) return an alarm at a time.
     pub fn wake(&mut self, at: Nanos, alarm: u64) {
         self.put(at, Event::Alarm(alarm));
     }
 
-    /// Goes on to the next happening that comes before `end`. `None`: there is none, and it is `end` now.
+    /// Advances to the next happening before `end`. `None`: there is no such happening, and the time is `end` now.
     pub fn step(&mut self, end: Nanos) -> Option<Happening> {
         while let Some(next) = self.events.first_entry() {
             let at = next.key().0;
@@ -244,7 +245,7 @@ impl World {
     }
 
     fn forward(&mut self, datagram: Datagram) {
-        // Nobody has this address.
+        // No host has this address.
         let Some((host, end)) = end_of(datagram.to).filter(|it| it.0 < self.hosts.len()) else { return };
         let bytes = datagram.bytes.len() as u64 + self.terms.framing;
         let Some(arrival) = self.network.forward(host, self.now, bytes) else { return };
@@ -285,8 +286,8 @@ impl World {
         }
     }
 
-    /// The host's own time before a datagram can leave. It is the same for all of a kind, so it may as well come behind the
-    /// port's queue.
+    /// Returns the host's own time before a datagram can leave. It is the same for all datagrams of a kind, so it
+    /// makes no difference that it follows the port's queue here.
     fn own_time(&self, bytes: &[u8], otherwise: Nanos) -> Nanos {
         let has_data = bytes.len() > HEADER_BYTES + TAG_BYTES;
         if has_data { self.terms.host.fetch } else { otherwise }
@@ -321,8 +322,8 @@ impl World {
         }
     }
 
-    /// Sends one datagram of a responder. The next one is taken when the port has sent this one: what waits does so in the
-    /// responder's queue, where its limit counts it.
+    /// Sends one datagram of a responder. The next one is taken after the port has sent this one: waiting datagrams
+    /// stay in the responder's queue, where its limit counts them.
     fn serve(&mut self, host: usize) {
         let mut bytes = Vec::new();
         let Some(to) = self.responder(host).poll_transmit(&mut bytes) else {
@@ -348,7 +349,7 @@ mod tests {
         Duration::from_micros(count)
     }
 
-    /// One server and one client, whose transfers are patient.
+    /// Creates one server and one client, whose transfers are patient.
     fn pair(faults: Faults, seed: u64) -> (World, Destination) {
         let link = LinkTerms { bits_per_second: 100_000_000_000, propagation: 500, queue: 1 << 20 };
         let host = HostTimes { command: 200, fetch: 400, store: 200, packet: 10 };

@@ -1,5 +1,5 @@
-//! Chunks that a node's NIC hands out, as the checkers know them: from what clients ask their workers, from the workers'
-//! replies, and from the bytes.
+//! The checkers' view of the chunks that a node's NIC hands out: from the clients' requests to their workers, from
+//! the workers' replies, and from the bytes.
 
 use super::{Arrival, ONE_SHOT, Oracle, Promise, Session, SessionId};
 use crate::clock::{MILLISECOND, Nanos};
@@ -14,10 +14,11 @@ use std::collections::{HashMap, VecDeque};
 
 /// The longest that a worker may take. It waits for its own client and for the lock, which is soon free.
 const WORKER_PATIENCE: Nanos = 60 * MILLISECOND;
-/// How long the acknowledgement of a reply may be on its way: before it has come, a rebuild may undo the allocation.
+/// How long the acknowledgement of a reply may be in transit. Before it has arrived, a rebuild may undo the
+/// allocation.
 const ON_ITS_WAY: Nanos = 5 * MILLISECOND;
 
-/// Which of its two workers a client asks: the one that allocates, or the one that frees.
+/// The worker to which a client sends a request: the one that allocates, or the one that frees.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) enum WorkerOf {
     Alloc,
@@ -25,7 +26,7 @@ pub(crate) enum WorkerOf {
 }
 
 impl WorkerOf {
-    /// In the order of the queue pairs on which a client asks.
+    /// Both workers, in the order of the queue pairs on which a client sends requests.
     pub const ALL: [Self; 2] = [Self::Alloc, Self::Free];
 }
 
@@ -35,36 +36,38 @@ struct Asked {
     at: Nanos,
     /// The chunk to be freed, if the handle names one.
     chunk: Option<usize>,
-    /// The client held it then, and had not asked for its end before.
+    /// Whether the client held the chunk then, and had not requested its freeing before.
     was_held: bool,
 }
 
-/// A use of a chunk that a client was told of.
+/// A use of a chunk that was reported to a client.
 #[derive(Clone, Copy, Debug)]
 struct Use {
     session: SessionId,
     windows: [ChunkWindow; CHUNK_QUEUE_PAIRS],
     told: Nanos,
-    /// The chunk may be free already: its end was asked for, its client is gone, or a rebuild may have undone it.
+    /// Whether the chunk may be free already: its freeing was requested, its client is gone, or a rebuild may have
+    /// undone the allocation.
     may_be_over: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Chunk {
     held: Option<Use>,
-    /// Who held it last, if nobody does.
+    /// The last holder, if no client holds the chunk.
     last: Option<SessionId>,
     /// The number of its latest use.
     number: Option<u64>,
     bytes: Vec<u8>,
 }
 
-/// What a node must count at rest.
+/// The counts that a node must have at rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Allocations {
-    /// Allocations that clients were told of.
+    /// Allocations that were reported to clients.
     pub told: u64,
-    /// Those that may have been carried out besides: requests that had no answer when their client or its workers ended.
+    /// Allocations that may have been executed besides: requests that had no answer when their client or its workers
+    /// ended.
     pub untold: u64,
 }
 
@@ -76,7 +79,7 @@ pub(super) struct Chunks {
     memory: SimMemory,
     /// The clients' number for their first queue pair for chunks.
     first_queue_pair: u32,
-    /// Where chunks lie, once a client was told.
+    /// The places of the chunks, once they were reported to a client.
     geometry: Option<Geometry>,
     chunks: Vec<Chunk>,
     asked: HashMap<(SessionId, WorkerOf), VecDeque<Asked>>,
@@ -93,7 +96,8 @@ impl Chunks {
         Self { limits, memory, first_queue_pair, geometry: None, chunks, asked: HashMap::new(), allocations }
     }
 
-    /// A client was told what it may ask for. It has new workers, which know nothing of earlier requests.
+    /// Records that a client was informed of the terms of its requests. It has new workers, which know nothing of
+    /// earlier requests.
     pub fn joined(&mut self, session: SessionId, terms: &ChunkTerms) -> Option<Wrong> {
         self.forget_asked(session);
         let ChunkTerms { base, chunks, chunk_bytes, quota, .. } = *terms;
@@ -107,7 +111,7 @@ impl Chunks {
         (!is_so).then(|| (Promise::Truth, format!("session {session} was told {terms:?}")))
     }
 
-    /// What a client had asked its workers for was done or not done: they are gone.
+    /// Forgets a client's requests to its workers, which are gone. Each request may or may not have been executed.
     fn forget_asked(&mut self, session: SessionId) {
         for worker in WorkerOf::ALL {
             let unanswered = self.asked.remove(&(session, worker)).map_or(0, |asked| asked.len() as u64);
@@ -117,7 +121,7 @@ impl Chunks {
         }
     }
 
-    /// A client's workers are gone. A reply that left just before may not count.
+    /// Records that a client's workers are gone. A reply that left just before may not count.
     pub fn workers_end(&mut self, session: SessionId, now: Nanos) {
         self.forget_asked(session);
         for held in self.chunks.iter_mut().filter_map(|chunk| chunk.held.as_mut()) {
@@ -125,7 +129,7 @@ impl Chunks {
         }
     }
 
-    /// A client is gone: the node frees what it held, some time.
+    /// Records that a client is gone. The node frees what it held, some time.
     pub fn session_ended(&mut self, session: SessionId) {
         self.forget_asked(session);
         for held in self.chunks.iter_mut().filter_map(|chunk| chunk.held.as_mut()) {
@@ -133,7 +137,7 @@ impl Chunks {
         }
     }
 
-    /// A request has reached a worker.
+    /// Records that a request has reached a worker.
     pub fn came(&mut self, session: SessionId, worker: WorkerOf, bytes: &[u8], now: Nanos) {
         let mut asked = Asked { at: now, chunk: None, was_held: false };
         if worker == WorkerOf::Free
@@ -150,7 +154,7 @@ impl Chunks {
         self.asked.entry((session, worker)).or_default().push_back(asked);
     }
 
-    /// A worker's reply leaves.
+    /// Checks a worker's reply that leaves.
     pub fn replied(
         &mut self,
         session: SessionId,
@@ -171,7 +175,7 @@ impl Chunks {
         }
     }
 
-    /// The chunk whose windows a reply tells of.
+    /// Returns the chunk whose windows a reply reports.
     fn chunk_of(&self, reply: &Reply<CHUNK_QUEUE_PAIRS>) -> Option<usize> {
         let [first, ..] = reply.windows;
         let at = first.address.0.checked_sub(self.geometry?.base.0)?;
@@ -228,7 +232,7 @@ impl Chunks {
         match (number, is_done) {
             (Some(number), true) => {
                 let chunk = &mut self.chunks[number];
-                // Somebody else may have it already: a reply leaves after the chunk is on the free list.
+                // Another client may have it already: a reply leaves after the chunk is on the free list.
                 if chunk.held.is_some_and(|held| held.session == session && held.may_be_over) {
                     chunk.held = None;
                     chunk.last = Some(session);
@@ -240,7 +244,7 @@ impl Chunks {
                     format!("session {session} was told that chunk {number}, which it held, is not its own");
                 Some((Promise::Service, what))
             }
-            // It may have asked twice, or again after a rebuild.
+            // The client may have requested this twice, or again after a rebuild.
             (None, true) if asked.chunk.is_some_and(|chunk| self.may_hold(session, chunk)) => {
                 if let Some(chunk) = asked.chunk {
                     (self.chunks[chunk].held, self.chunks[chunk].last) = (None, Some(session));
@@ -265,14 +269,14 @@ impl Chunks {
         bytes
     }
 
-    /// The first request that a worker has not answered in time.
+    /// Returns the first worker that has not answered a request in time.
     fn overdue(&self, now: Nanos) -> Option<(SessionId, WorkerOf)> {
         let late = |asked: &&Asked| asked.at + WORKER_PATIENCE < now;
         let its = self.asked.iter().filter(|(_, asked)| asked.front().filter(late).is_some());
         its.map(|(its, _)| *its).min()
     }
 
-    /// A chunk whose bytes are not those that its holder has left there, or that is free and not zero.
+    /// Finds a chunk whose bytes are not those that its holder has left there, or that is free and not zero.
     fn first_difference(&self) -> Option<Wrong> {
         self.chunks.iter().enumerate().find_map(|(number, chunk)| {
             let there = self.bytes_of(number);
@@ -289,9 +293,9 @@ impl Chunks {
     }
 }
 
-/// At rest.
+/// Checks at rest.
 impl Chunks {
-    /// A chunk that somebody still holds, or that is not zero.
+    /// Describes a chunk that a client still holds, or that is not zero.
     fn first_left(&self) -> Option<String> {
         let is_held = |chunk: &Chunk| chunk.held.is_some_and(|held| !held.may_be_over);
         let held = self.chunks.iter().position(is_held).map(|chunk| format!("chunk {chunk} is held"));
@@ -303,7 +307,7 @@ impl Chunks {
 
 /// An access by a key of a chunk.
 struct Access {
-    /// Which of the client's queue pairs for chunks it came on.
+    /// The queue pair on which the access arrived, by its place among the client's queue pairs for chunks.
     place: usize,
     key: Rkey,
     from: u64,
@@ -311,7 +315,7 @@ struct Access {
 }
 
 impl Chunks {
-    /// The chunk in which an access lies, and from which of its bytes on.
+    /// Returns the chunk in which an access lies, and the offset of the access in it.
     fn place_of(&self, access: &Access) -> Option<(usize, usize)> {
         let at = access.from.checked_sub(self.geometry?.base.0)?;
         let (chunk, offset) = (at / self.limits.chunk_bytes, at % self.limits.chunk_bytes);
@@ -319,7 +323,7 @@ impl Chunks {
         (is_inside && chunk < self.limits.chunks).then(|| (index(chunk), index(offset)))
     }
 
-    /// Whether an access is what the client's present use of a chunk allows.
+    /// Checks whether the client's present use of a chunk allows an access.
     fn judge(&self, session: SessionId, access: &Access) -> Result<(usize, usize), Wrong> {
         let stray = |promise, why: &str| Err((promise, why.to_owned()));
         let Some((number, offset)) = self.place_of(access) else {
@@ -337,7 +341,7 @@ impl Chunks {
         Ok((number, offset))
     }
 
-    /// Carries an access out in the model. Returns what must have happened, and what must have been answered.
+    /// Executes an access in the model. Returns the memory access and the answer that it must have had.
     fn apply(&mut self, number: usize, offset: usize, request: &WireRequest) -> Option<(Touch, Response)> {
         let start = number as u64 * self.limits.chunk_bytes + offset as u64;
         let bytes = &mut self.chunks[number].bytes;
@@ -365,7 +369,7 @@ impl Chunks {
         })
     }
 
-    /// What a refused access on a client's queue pair for chunks says of the client: `None`: it was late.
+    /// Returns whether a refused access on a client's queue pair for chunks is a guess. `None`: it was late.
     fn is_guess(&self, session: SessionId, access: &Access) -> Option<bool> {
         let chunk = self.place_of(access).map(|(number, _)| &self.chunks[number]);
         match chunk.map(|chunk| (chunk.held.map(|held| held.session), chunk.last)) {
@@ -377,8 +381,8 @@ impl Chunks {
 }
 
 impl Oracle {
-    /// A node's NIC hands out chunks, which lie in this memory. `first_queue_pair`: the clients' number for their first queue
-    /// pair for them.
+    /// Records that a node's NIC hands out chunks, which lie in this memory. `first_queue_pair`: the clients' number
+    /// for their first queue pair for chunks.
     pub fn hands_out_chunks(
         &mut self,
         node: usize,
@@ -395,7 +399,7 @@ impl Oracle {
         self.nodes[self.sessions[session].node].as_mut()?.chunks.as_mut()
     }
 
-    /// A client is told that it has workers.
+    /// Records that a client was informed that it has workers.
     pub(super) fn joined_chunks(&mut self, session: SessionId, terms: &ChunkTerms, now: Nanos) {
         let wrong = self.chunks_for(session).and_then(|chunks| chunks.joined(session, terms));
         if let Some((promise, what)) = wrong {
@@ -403,14 +407,14 @@ impl Oracle {
         }
     }
 
-    /// A packet for a worker has reached its node.
+    /// Records a packet for a worker that has reached its node.
     pub fn asked_worker(&mut self, session: SessionId, worker: WorkerOf, request: &WireRequest, now: Nanos) {
         if let (WireRequest::Send { bytes, .. }, Some(chunks)) = (request, self.chunks_for(session)) {
             chunks.came(session, worker, bytes, now);
         }
     }
 
-    /// A worker's reply leaves its node.
+    /// Checks a worker's reply that leaves its node.
     pub fn worker_replied(&mut self, session: SessionId, worker: WorkerOf, bytes: &[u8], now: Nanos) {
         let Some(reply) = Reply::from_bytes(bytes) else {
             return self.fail(Promise::Truth, now, format!("a worker sent session {session} nonsense"));
@@ -423,14 +427,14 @@ impl Oracle {
         }
     }
 
-    /// The node has ended a client's workers.
+    /// Records that the node has ended a client's workers.
     pub fn workers_ended(&mut self, session: SessionId, now: Nanos) {
         if let Some(chunks) = self.chunks_for(session) {
             chunks.workers_end(session, now);
         }
     }
 
-    /// What the node must have counted.
+    /// Returns the counts that the node must have.
     pub fn chunk_allocations(&self, node: usize) -> Option<Allocations> {
         Some(self.nodes[node].as_ref()?.chunks.as_ref()?.allocations)
     }
@@ -522,7 +526,7 @@ impl Oracle {
         }
     }
 
-    /// Checks what only shows with time.
+    /// Checks conditions that only show with time.
     pub(super) fn look_at_chunks(&mut self, now: Nanos) {
         for node in 0..self.nodes.len() {
             let Some(chunks) = self.nodes[node].as_ref().and_then(|model| model.chunks.as_ref()) else {

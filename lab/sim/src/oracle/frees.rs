@@ -1,7 +1,7 @@
-//! Which objects were freed, as far as the messages that crossed the network tell.
+//! The objects that were freed, as far as the messages that crossed the network show.
 //!
-//! A node acts between a request's arrival and its answer's departure. So an object may be freed from a request's arrival on,
-//! and is from its answer on.
+//! A node acts between a request's arrival and its answer's departure. So an object may be freed from a request's
+//! arrival on, and is certainly freed from its answer on.
 
 use portcullis_protocol::{Holders, Lifetime, Moment, ObjectName, ObjectRef, RemoteAddress};
 use std::collections::HashMap;
@@ -9,26 +9,27 @@ use std::collections::HashMap;
 /// How far ahead of its time a permission may start: each starts after the one before it that had its header.
 const STARTS_AHEAD: Lifetime = Lifetime::micros(10);
 
-/// What is known of an object that was freed for certain.
+/// The knowledge of an object that was freed for certain.
 #[derive(Clone, Copy, Debug)]
 struct Freed {
-    /// When a client was told so, for the first time.
+    /// Time of the first answer that reported the free to a client.
     since: Moment,
-    /// A client was told that nobody holds it any more.
+    /// Whether a client was informed that the object has no holder any more.
     has_no_holder: bool,
 }
 
 /// The frees of one life of a node.
 #[derive(Debug, Default)]
 pub(super) struct Frees {
-    /// Which objects clients wanted to free, by reference and by address, and whether all permissions over them were to end.
+    /// The objects that clients wanted to free, by reference, and whether all permissions over them were to end.
+    /// `asked_at` has them by address.
     asked: HashMap<ObjectRef, bool>,
     asked_at: HashMap<RemoteAddress, bool>,
     freed: HashMap<ObjectRef, Freed>,
 }
 
 impl Frees {
-    /// A request to free an object has reached the node.
+    /// Records that a request to free an object has reached the node.
     pub fn asked(&mut self, object: ObjectName, holders: Holders) {
         let ends = match object {
             ObjectName::Reference(object) => self.asked.entry(object).or_default(),
@@ -37,7 +38,7 @@ impl Frees {
         *ends |= holders == Holders::End;
     }
 
-    /// A client was told that these objects are freed.
+    /// Records that a client was informed that these objects are freed.
     pub fn done(&mut self, objects: &[ObjectRef], holders: Holders, now: Moment) {
         for &object in objects {
             let freed = self.freed.entry(object).or_insert(Freed { since: now, has_no_holder: false });
@@ -66,7 +67,7 @@ impl Frees {
         self.freed.get(&object).is_some_and(|freed| freed.since.after(STARTS_AHEAD) < moment)
     }
 
-    /// Whether a client was told that nobody holds an object any more.
+    /// Whether a client was informed that an object has no holder any more.
     pub fn has_no_holder(&self, object: ObjectRef) -> bool {
         self.freed.get(&object).is_some_and(|freed| freed.has_no_holder)
     }

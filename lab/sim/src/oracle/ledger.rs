@@ -1,4 +1,4 @@
-//! The ledger of operations: begun, executed, ended. Each ends once, with the truth.
+//! The ledger of operations: their beginnings, executions and ends. Each operation ends once, with the truth.
 
 use super::{Failure, Promise, SessionId};
 use crate::clock::Nanos;
@@ -20,10 +20,11 @@ struct Entry {
     /// The operation's place in the order in which all operations were begun.
     place: u64,
     executed: u32,
-    /// What each execution of a read or an atomic returned. A read may be posted again while its first packet is still
+    /// The results of each execution of a read or an atomic. A read may be posted again while its first packet is still
     /// on its way; both answers are correct.
     brought: Vec<Vec<u8>>,
-    /// The library said that it did not happen, or is over with an unknown result. From then on it must not happen.
+    /// Whether the library has reported that the operation did not happen, or is over with an unknown result. From
+    /// then on it must not happen.
     settled: bool,
     ended: bool,
 }
@@ -46,7 +47,8 @@ fn wrong(at_ns: Nanos, what: String) -> Option<Failure> {
 }
 
 impl Ledger {
-    /// `intended` is what must arrive at the node, if the caller knows it.
+    /// Records the beginning of an operation. `intended` is the request that must arrive at the node, if the caller
+    /// knows it.
     pub fn begun(
         &mut self,
         now: Nanos,
@@ -66,12 +68,13 @@ impl Ledger {
         }
     }
 
-    /// The operations of a session have no order among each other.
+    /// Records that the operations of a session have no order among each other.
     pub fn has_no_order(&mut self, session: SessionId) {
         self.without_order.insert(session);
     }
 
-    /// Notes that the node's NIC has executed a request with this number. `may_repeat`: its client may send it again.
+    /// Records that the node's NIC has executed a request with this number. `may_repeat`: its client may send it
+    /// again.
     pub fn executed(
         &mut self,
         now: Nanos,
@@ -121,7 +124,7 @@ impl Ledger {
         None
     }
 
-    /// The library reports an operation's end. `brought` is what it returned.
+    /// Records an operation's end, as the library reports it. `result` contains what the operation returned.
     pub fn ended(
         &mut self,
         now: Nanos,
@@ -171,12 +174,12 @@ impl Ledger {
         }
     }
 
-    /// A session is over. Its pending operations will have no outcome.
+    /// Records that a session is over. Its pending operations will have no outcome.
     pub fn forget(&mut self, session: SessionId) {
         self.entries.retain(|&(its, _), entry| its != session || entry.settled);
     }
 
-    /// An operation that never ended.
+    /// Returns an operation that never ended.
     pub fn unended(&self) -> Option<(SessionId, u64)> {
         self.entries.iter().filter(|(_, entry)| !entry.ended).map(|(&key, _)| key).min()
     }

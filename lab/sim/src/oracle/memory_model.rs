@@ -19,7 +19,7 @@ fn index(number: u64) -> usize {
 }
 
 impl MemoryModel {
-    /// A pool of zeros.
+    /// Creates a pool of zeros.
     pub fn new(bytes: u64) -> Self {
         Self { words: vec![0; index(bytes.div_ceil(8))], owners: vec![NOBODY; index(bytes)] }
     }
@@ -52,7 +52,7 @@ impl MemoryModel {
         }
     }
 
-    /// The bytes of a span.
+    /// Returns the bytes of a span.
     pub fn read(&self, span: Range<u64>) -> Vec<u8> {
         let words = &self.words[index(span.start / 8)..index(span.end.div_ceil(8))];
         let mut bytes = Vec::with_capacity(words.len() * 8);
@@ -62,12 +62,12 @@ impl MemoryModel {
         bytes
     }
 
-    /// The aligned word at `offset`.
+    /// Returns the aligned word at `offset`.
     pub fn word(&self, offset: u64) -> u64 {
         self.words[index(offset / 8)]
     }
 
-    /// The first byte in a span of a tenant that is none of `tenants`, and that tenant.
+    /// Returns the first byte in a span that belongs to a tenant that is none of `tenants`, and that tenant.
     pub fn foreign_byte(&self, tenants: &[usize], span: Range<u64>) -> Option<(u64, usize)> {
         let owners = &self.owners[index(span.start)..index(span.end)];
         let known = |owner: u16| tenants.iter().any(|&tenant| tenant + 1 == usize::from(owner));
@@ -75,7 +75,7 @@ impl MemoryModel {
         Some((span.start + at as u64, usize::from(owners[at]) - 1))
     }
 
-    /// Where the node's memory differs from the model.
+    /// Returns the first place at which the node's memory differs from the model.
     pub fn first_difference(&self, memory: &SimMemory) -> Option<u64> {
         memory.first_difference(&self.words)
     }

@@ -1,5 +1,5 @@
-//! The checkers, which are independent of the checked code. They see every packet, every access to a node's memory, and
-//! what client libraries report, but nothing of the node's tables.
+//! The checkers, which are independent of the checked code. They see every packet, every access to a node's memory,
+//! and the reports of client libraries, but nothing of the node's tables.
 
 mod chunks;
 mod frees;
@@ -50,14 +50,14 @@ const FAILURES_MAX: usize = 16;
 struct Session {
     node: usize,
     tenant: usize,
-    /// The client breaks rules on purpose.
+    /// Whether the client breaks rules on purpose.
     hostile: bool,
     refusals: u64,
     /// Refused accesses with a key that the session never had.
     guesses: u64,
     /// Refused accesses with a key of its own, for something that the key never allowed.
     strays: u64,
-    /// The node has barred it, but not its tenant.
+    /// Whether the node has barred the session, but not its tenant.
     barred: bool,
     /// Refusals that the node had not yet audited when it ended.
     uncharged: u64,
@@ -77,11 +77,11 @@ struct Suspect {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Accesses that reached a memory and were carried out.
+    /// Accesses that reached a memory and were executed.
     pub accesses: u64,
     /// Accesses that no live permission covered.
     pub violations_tried: u64,
-    /// Accesses of those that were refused.
+    /// Accesses without a live permission that were refused.
     pub violations_refused: u64,
     /// Accesses under a permission that had just ended, over memory that no other client had been given since.
     pub late_and_harmless: u64,
@@ -102,21 +102,20 @@ pub(crate) struct Oracle {
     audited: HashMap<SessionId, u64>,
     /// The last bar of each tenant, by node and tenant.
     barred: HashMap<(usize, usize), Bar>,
-    /// Some state outlives its node, because it explains errors that arrive later. First: sessions whose tenant was
-    /// barred.
+    /// Sessions whose tenant was barred. They outlive their node, because they explain errors that arrive later.
     were_barred: HashSet<SessionId>,
-    /// Second: permissions that may have ended before their time.
+    /// Permissions that may have ended before their time. They outlive their node for the same reason.
     may_have_ended_early: HashSet<(SessionId, PermissionId)>,
     /// The longest lifetime that the nodes are configured to grant.
     longest: Lifetime,
-    /// Violations cost nothing in this run: the nodes may not pause or bar anyone.
+    /// Whether violations cost nothing in this run: the nodes may not pause or bar any client.
     pub forgiving: bool,
     /// The number of guesses below which no tenant may be barred.
     pub bar_after: u32,
 }
 
 impl Oracle {
-    /// A node starts, with a pool of zeros.
+    /// Records that a node starts, with a pool of zeros.
     pub fn node_started(&mut self, node: usize, pool_bytes: u64, linger: Lifetime, longest: Lifetime) {
         self.longest = longest;
         if self.nodes.len() <= node {
@@ -127,7 +126,7 @@ impl Oracle {
         self.nodes[node] = Some(NodeModel::new(pool_bytes, linger));
     }
 
-    /// A node has admitted a client.
+    /// Records that a node has admitted a client.
     pub fn session_began(
         &mut self,
         node: usize,
@@ -157,7 +156,7 @@ impl Oracle {
         self.sessions.len() - 1
     }
 
-    /// The node has detached a client. All its permissions are over.
+    /// Records that the node has detached a client. All its permissions are over.
     pub fn session_ended(&mut self, session: SessionId, now: Moment) {
         let node = self.sessions[session].node;
         if let Some(model) = &mut self.nodes[node] {
@@ -170,7 +169,7 @@ impl Oracle {
         }
     }
 
-    /// A node has stopped. Everything on it is over.
+    /// Records that a node has stopped. Everything on it is over.
     pub fn node_stopped(&mut self, node: usize) {
         if let Some(model) = self.nodes[node].take() {
             self.may_have_ended_early.extend(model.may_end_early());
@@ -182,26 +181,26 @@ impl Oracle {
         self.barred.retain(|&(its, _), _| its != node);
     }
 
-    /// The node has stopped. It will not audit the rest of this session's refusals.
+    /// Records that the node has stopped, and will not audit the rest of this session's refusals.
     pub fn node_forgot(&mut self, session: SessionId) {
         let audited = self.audited.get(&session).copied().unwrap_or(0);
         let charged = &mut self.sessions[session];
         charged.uncharged = charged.refusals.saturating_sub(audited);
     }
 
-    /// The client's side of a session is over and reports nothing any more.
+    /// Records that the client's side of a session is over and reports nothing any more.
     pub fn client_ended(&mut self, session: SessionId) {
         self.ledger.forget(session);
     }
 
-    /// The node stands still for this time on its clock, which shows `now`.
+    /// Records that the node stands still for this time on its clock, which shows `now`.
     pub fn node_stood_still(&mut self, node: usize, time: Lifetime, now: Moment) {
         if let Some(model) = &mut self.nodes[node] {
             model.requests.stood_still(time, now);
         }
     }
 
-    /// The node's audit log has a violation of this session.
+    /// Records that the node's audit log has a violation of this session.
     pub fn violation_audited(&mut self, session: SessionId) {
         *self.audited.entry(session).or_default() += 1;
     }
@@ -233,7 +232,7 @@ impl Oracle {
         node.as_ref().and_then(|model| model.get(id)).is_some_and(Known::may_end_early)
     }
 
-    /// The failures and the counts.
+    /// Returns the failures and the counts.
     pub fn verdict(self) -> (Vec<Failure>, Tally) {
         (self.failures, self.tally)
     }
@@ -241,14 +240,14 @@ impl Oracle {
 
 /// Events at nodes and clients.
 impl Oracle {
-    /// A node's processor has had a turn.
+    /// Records that a node's processor has had a turn.
     pub fn node_turned(&mut self, node: usize, node_now: Moment) {
         if let Some(model) = &mut self.nodes[node] {
             model.turned(node_now);
         }
     }
 
-    /// A node's processor has touched its pool.
+    /// Checks the accesses of a node's processor to its pool.
     pub fn node_touched(&mut self, node: usize, touches: &[Touch], now: Nanos, node_now: Moment) {
         let Some(model) = &mut self.nodes[node] else { return };
         let mut failure = None;
@@ -280,7 +279,7 @@ impl Oracle {
         }
     }
 
-    /// A client library began an operation.
+    /// Records that a client library began an operation.
     pub fn begun(
         &mut self,
         now: Nanos,
@@ -292,13 +291,13 @@ impl Oracle {
         self.note(failure);
     }
 
-    /// A client library reports how an operation ended.
+    /// Records how an operation ended, as a client library reports it.
     pub fn ended(&mut self, now: Nanos, session: SessionId, id: u64, result: Result<&[u8], Error>) {
         let failure = self.ledger.ended(now, session, id, result);
         self.note(failure);
     }
 
-    /// Checks what only shows with time. `nodes` are the pools and clocks of the running nodes.
+    /// Checks conditions that only show with time. `nodes` are the pools and clocks of the running nodes.
     pub fn look(&mut self, now: Nanos, nodes: &[Option<(SimMemory, Moment)>], whole: bool) {
         let (old, young) = std::mem::take(&mut self.suspects)
             .into_iter()
@@ -354,7 +353,7 @@ impl Oracle {
     }
 }
 
-/// The longest that an object stays after its tenant's last client has gone, as configured in the simulated nodes.
+/// The longest that an object stays after its tenant's last client has left, as configured in the simulated nodes.
 pub(crate) const LONGEST_KEEP: Lifetime = Lifetime::millis(4);
 
 /// The longest that a request may wait, as configured in the simulated nodes.

@@ -1,4 +1,4 @@
-//! What the network shows: requests that reach a node's memory, and messages that leave it.
+//! Checks of the network: requests that reach a node's memory, and messages that leave it.
 
 use super::permission::Wanted;
 use super::requests::{Asked, part_of};
@@ -16,7 +16,7 @@ use std::borrow::Cow;
 #[derive(Debug)]
 pub(crate) struct Arrival<'a> {
     pub session: SessionId,
-    /// Which of the session's data queue pairs it came on.
+    /// The session's data queue pair on which the packet arrived.
     pub queue_pair: Option<u32>,
     /// The work request's number.
     pub id: u64,
@@ -154,8 +154,8 @@ impl Oracle {
         self.note(failure);
     }
 
-    /// The request with the key that its client began the access with, which it may have exchanged for that of another
-    /// queue pair of its own.
+    /// Returns the request with the key with which its client began the access. The client may have exchanged that
+    /// key for the key of another queue pair of its own.
     fn as_begun<'a>(&self, node: usize, request: &'a WireRequest) -> Cow<'a, WireRequest> {
         let mut request = Cow::Borrowed(request);
         let Some(model) = &self.nodes[node] else { return request };
@@ -167,8 +167,8 @@ impl Oracle {
         request
     }
 
-    /// Whether the client may have an access carried out again, of which it has heard nothing: a write where nobody else
-    /// writes.
+    /// Whether the client may have an access executed again if it has received no answer. This applies to a write to
+    /// memory that no other client writes.
     fn may_repeat(&self, arrival: &Arrival<'_>, key: Rkey) -> bool {
         let is_write = matches!(arrival.request, WireRequest::Write { .. });
         let node = &self.nodes[self.sessions[arrival.session].node];
@@ -182,7 +182,7 @@ impl Oracle {
         }
     }
 
-    /// Notes the value of a lifetime word after an access that may have changed it.
+    /// Records the value of a lifetime word after an access that may have changed it.
     fn note_word(&mut self, arrival: &Arrival<'_>, node: usize, wanted: &Wanted) {
         let Some(model) = &mut self.nodes[node] else { return };
         if wanted.right == Rights::READ {
@@ -192,7 +192,7 @@ impl Oracle {
         let Some(offset) = model.offset(word.start, 8) else { return };
         let value = model.memory.word(offset);
         let honest = match (arrival.request, arrival.answer) {
-            // If it found another value, nothing changed.
+            // If the access found another value, nothing changed.
             (WireRequest::CompareAndSwap { compare, .. }, Some(Response::Value(found)))
                 if found != compare =>
             {
@@ -316,7 +316,7 @@ impl Oracle {
         }
     }
 
-    /// Notes what a reply says to be freed, and checks that it tells nothing of what was freed before.
+    /// Records what a reply reports as freed, and checks that it reports nothing about what was freed before.
     fn check_freed(
         &mut self,
         session: SessionId,
@@ -391,7 +391,7 @@ impl Oracle {
         }
         self.check_asked(session, asked, granted, now);
         self.check_reference(session, asked, granted, (now, node_now));
-        // After the permission's end, a late message says nothing of the memory.
+        // After the permission's end, a late message shows nothing about the memory.
         if node_now < granted.permission.start.after(granted.lifetime) {
             self.check_scrub(session, granted, now);
         }
@@ -402,7 +402,7 @@ impl Oracle {
         self.clear_suspects(node, granted.credential);
     }
 
-    /// A client that used its key before the message left did nothing wrong.
+    /// Clears the suspicion of a client that used its key before the message left: it did nothing wrong.
     fn clear_suspects(&mut self, node: usize, credential: Credential) {
         let (Credential::Keys { buffer, lifetime }, Some(model)) = (credential, &self.nodes[node]) else {
             return;
@@ -415,7 +415,7 @@ impl Oracle {
         self.tally.violations_tried -= (before - self.suspects.len()) as u64;
     }
 
-    /// Checks that a grant is what was asked for, and allowed.
+    /// Checks that a grant is what the client requested, and allowed.
     fn check_asked(&mut self, session: SessionId, asked: &Asked, granted: &Granted, now: Nanos) {
         let Session { node, tenant, .. } = self.sessions[session];
         let fits = match asked.body {
@@ -428,7 +428,7 @@ impl Oracle {
                 let there = granted.object.address == object.address() && granted.offset == part.offset;
                 there && sized && granted.lifetime <= lifetime
             }
-            // It ends when its client frees it or is gone.
+            // A chunk ends when its client frees it or is gone.
             Some(RequestBody::AllocateChunk) => granted.offset == 0 && granted.lifetime == FOR_EVER,
             _ => false,
         };
@@ -463,7 +463,7 @@ impl Oracle {
             {
                 Some("another object was meant")
             }
-            // After the permission's end, a late message says nothing of the place.
+            // After the permission's end, a late message shows nothing about the place.
             Some(RequestBody::Acquire { .. }) if !is_over => {
                 model.objects.opened(granted, model.requests.may_have_allocated())
             }
@@ -497,7 +497,7 @@ impl Oracle {
 const FOR_EVER: Lifetime = Lifetime(u64::MAX);
 
 impl Oracle {
-    /// Checks that a chunk that the node's processor hands out is all zeros: also where the same tenant had its memory.
+    /// Checks that a chunk that the node's processor hands out is all zeros, even if the same tenant had its memory.
     fn check_zero(&mut self, session: SessionId, granted: &Granted, now: Nanos) {
         let Some(model) = &self.nodes[self.sessions[session].node] else { return };
         let Some(offset) = model.offset(granted.address().0, granted.length) else { return };
@@ -520,7 +520,7 @@ fn request_key(request: &WireRequest) -> Option<Rkey> {
     }
 }
 
-/// The key that a request shows, to be exchanged.
+/// Returns the key that a request shows, so that it can be exchanged.
 fn rkey_of(request: &mut WireRequest) -> Option<&mut Rkey> {
     match request {
         WireRequest::Read { remote, .. }

@@ -1,4 +1,4 @@
-//! A node as the checkers know it: its memory, its permissions, and its unanswered requests.
+//! The checkers' model of a node: its memory, its permissions, and its unanswered requests.
 
 use super::chunks::Chunks;
 use super::frees::Frees;
@@ -16,7 +16,7 @@ use portcullis_protocol::{
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
-/// Turns in which a node must have done what was due before the first of them.
+/// Number of turns within which a node must have done what was due before the first of them.
 const TURNS_TO_ACT: usize = 12;
 /// The fewest grants of one window between two grants with the same key.
 const KEYS_APART: u32 = 100;
@@ -27,14 +27,14 @@ const TIME_TO_UNBIND: Lifetime = Lifetime::micros(100);
 /// Turns of a node that are remembered.
 const TURNS_KEPT: usize = 4096;
 
-/// Why an access that succeeded should have been refused.
+/// The reason why an access that succeeded should have been refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stray {
     pub promise: Promise,
     pub why: &'static str,
 }
 
-/// What the checkers know of one life of a node.
+/// The checkers' knowledge of one life of a node.
 #[derive(Debug)]
 pub(super) struct NodeModel {
     pub memory: MemoryModel,
@@ -50,7 +50,7 @@ pub(super) struct NodeModel {
     by_key: HashMap<Rkey, usize>,
     by_id: HashMap<PermissionId, usize>,
     by_session: HashMap<SessionId, Vec<usize>>,
-    /// How often a region or window was granted, by index, and the count at each key's last grant.
+    /// How often a region or window was granted, by index. `used_at` is that count at each key's last grant.
     uses: HashMap<u32, u32>,
     used_at: HashMap<Rkey, u32>,
     /// Permissions by the start of their buffer and of their header.
@@ -83,7 +83,7 @@ impl NodeModel {
         }
     }
 
-    /// Notes a turn of the node.
+    /// Records a turn of the node.
     pub fn turned(&mut self, now: Moment) {
         if self.turns.len() == TURNS_KEPT {
             self.turns.pop_front();
@@ -101,28 +101,28 @@ impl NodeModel {
         self.turns[acted] > noticed.after(Lifetime(self.linger.0 + self.linger.0 / 4 + TIME_TO_UNBIND.0))
     }
 
-    /// The offset of an address in the pool.
+    /// Returns the offset of an address in the pool.
     pub fn offset(&self, address: u64, length: u64) -> Option<u64> {
         let offset = address.checked_sub(POOL_BASE.0)?;
         (offset.checked_add(length)? <= self.memory.bytes()).then_some(offset)
     }
 
-    /// The permission with this id.
+    /// Returns the permission with this id.
     pub fn known(&mut self, id: PermissionId) -> Option<&mut Known> {
         self.by_id.get(&id).map(|&at| &mut self.permissions[at])
     }
 
-    /// The same, read-only.
+    /// Returns the permission with this id, read-only.
     pub fn get(&self, id: PermissionId) -> Option<&Known> {
         self.by_id.get(&id).map(|&at| &self.permissions[at])
     }
 
-    /// The latest permission with this key.
+    /// Returns the latest permission with this key.
     pub fn by_key(&self, key: Rkey) -> Option<&Known> {
         self.by_key.get(&key).map(|&at| &self.permissions[at])
     }
 
-    /// The permission with this key, if the span touches its lifetime word.
+    /// Returns the permission with this key, if the span touches its lifetime word.
     pub fn by_word(&mut self, key: Rkey, span: &Range<u64>) -> Option<&mut Known> {
         let known = &mut self.permissions[*self.by_key.get(&key)?];
         overlaps(&known.word(), span).then_some(known)
@@ -140,12 +140,12 @@ impl NodeModel {
         self.by_session.contains_key(&session)
     }
 
-    /// Permissions that may end before their time, with their sessions.
+    /// Returns permissions that may end before their time, with their sessions.
     pub fn may_end_early(&self) -> impl Iterator<Item = (SessionId, PermissionId)> {
         self.permissions.iter().filter(|known| known.may_end_early()).map(|known| (known.session, known.id))
     }
 
-    /// A client of a tenant wants an object to be freed. Another tenant's request has no effect.
+    /// Records that a client of a tenant wants an object to be freed. Another tenant's request has no effect.
     pub fn free_asked(&mut self, tenant: usize, name: ObjectName, holders: Holders, now: Moment) {
         if let ObjectName::Reference(object) = name
             && self.shares.owner(object).is_some_and(|owner| owner != tenant)
@@ -163,8 +163,8 @@ impl NodeModel {
         permissions.iter_mut().filter(may_end).for_each(|known| known.want_end(now));
     }
 
-    /// A client was told that an object is freed, as was asked for at `asked`. Returns a permission over it whose holder must
-    /// be served, if the client waited for the holders to end.
+    /// Records that a client was informed that an object is freed, as requested at `asked`. Returns a permission over
+    /// it whose holder must be served, if the client waited for the holders to end.
     pub fn freed(
         &mut self,
         object: ObjectRef,
@@ -177,7 +177,7 @@ impl NodeModel {
             return None;
         }
         self.frees.done(&[object], holders, now);
-        // A member that was freed alone, or went with its last permission, belonged to the head no more.
+        // A member that was freed alone, or was freed with its last permission, no longer belonged to the head.
         let members = objects.iter().filter(|it| !self.frees.may_be_freed(std::iter::once(**it)));
         let members: Vec<ObjectRef> = members.copied().collect();
         let mut held = None;
@@ -196,7 +196,7 @@ impl NodeModel {
         self.frees.may_be_freed(self.shares.heads_of(object))
     }
 
-    /// Permissions of a tenant.
+    /// Returns the permissions of a tenant.
     pub fn of_tenant(&mut self, tenant: usize) -> impl Iterator<Item = &mut Known> {
         self.permissions.iter_mut().filter(move |known| known.tenant == tenant)
     }
@@ -217,7 +217,7 @@ impl NodeModel {
         if !known.works_on(wanted.key, wanted.queue_pair) {
             return stray(Promise::Access, "the key is of another queue pair");
         }
-        // The lifetime word is no part of the object.
+        // The lifetime word is not part of the object.
         if known.taken_back && overlaps(&known.buffer, &wanted.span()) {
             return stray(Promise::Access, "its object's tenant was told that it shares the object no more");
         }
@@ -236,7 +236,7 @@ impl NodeModel {
         Ok(())
     }
 
-    /// Whether the permission of a successful access is over. Then its window lingers.
+    /// Whether the permission of a successful access is over. If so, its window lingers.
     pub fn is_late(&self, wanted: &Wanted, now: Moment) -> bool {
         self.by_key.get(&wanted.key).is_some_and(|&at| self.permissions[at].over_from <= now)
     }
@@ -260,7 +260,7 @@ impl NodeModel {
         now < known.served_until && wanted
     }
 
-    /// A tenant may let its objects go, or take back what others hold of them.
+    /// Records that a tenant may give up its objects, or take back what others hold of them.
     pub fn lets_go(&mut self, owner: usize, now: Moment) {
         self.shares.lets_go(owner, now);
         self.permissions
@@ -269,7 +269,7 @@ impl NodeModel {
             .for_each(|it| it.may_be_taken_back(now));
     }
 
-    /// A tenant was told that it shares an object no more.
+    /// Records that a tenant was informed that it no longer shares an object.
     pub fn taken_back(&mut self, told: &TakenBack, now: Moment) {
         for it in &mut self.permissions {
             let whose = told.tenant.is_none_or(|tenant| called(it.tenant) == Some(tenant));
@@ -280,7 +280,7 @@ impl NodeModel {
         }
     }
 
-    /// Permissions whose buffer or header shares a byte with `span`.
+    /// Returns the permissions whose buffer or header shares a byte with `span`.
     fn near(&self, span: &Range<u64>) -> Vec<usize> {
         let from = span.start.saturating_sub(self.longest_span);
         let mut near: Vec<usize> =
@@ -292,7 +292,7 @@ impl NodeModel {
         near
     }
 
-    /// Checks that a permission may be over the object that it is over: the object was not freed, and the tenant may have so much
+    /// Checks that a permission may be over its object: the object was not freed, and the tenant is allowed that much
     /// of it.
     fn check_object(&mut self, known: &mut Known, granted: &Granted, now: Moment) -> Vec<Stray> {
         let mut broken = Vec::new();
@@ -317,7 +317,7 @@ impl NodeModel {
         broken
     }
 
-    /// Notes a grant that leaves. Returns what it breaks.
+    /// Records a grant that leaves. Returns the promises that it breaks.
     pub fn granted(
         &mut self,
         granted: &Granted,
@@ -440,8 +440,8 @@ impl NodeModel {
         self.permissions.push(known);
     }
 
-    /// The node has written zero at `word`. Returns the live permission with that lifetime word, the address of its
-    /// object, and its bytes.
+    /// Records that the node has written zero at `word`. Returns the live permission with that lifetime word, the
+    /// address of its object, and its bytes.
     pub fn notice(&mut self, word: u64, now: Moment) -> Option<(PermissionId, u64, Range<u64>)> {
         let near = self.near(&(word..word + 8));
         let at = near.into_iter().find(|&at| {
@@ -453,7 +453,7 @@ impl NodeModel {
         Some((known.id, known.object.address.0, known.buffer.clone()))
     }
 
-    /// A permission that is certainly live and whose buffer the node's processor has just changed.
+    /// Returns a permission that is certainly live and whose buffer the node's processor has just changed.
     pub fn written_by_node(&self, span: &Range<u64>, now: Moment) -> Option<PermissionId> {
         let hit = |&at: &usize| {
             let known = &self.permissions[at];
@@ -463,7 +463,7 @@ impl NodeModel {
     }
 }
 
-/// The promise that is broken if a permission that must be served loses bytes.
+/// Returns the promise that is broken if a permission that must be served loses bytes.
 fn still_served(other: &Known, served: bool, promise: Promise, why: &'static str) -> Option<Stray> {
     (served && !other.ended).then_some(Stray { promise, why })
 }

@@ -1,4 +1,4 @@
-//! Objects as the checkers know them from the grants that crossed the network: which object lies where.
+//! The checkers' view of objects from the grants that crossed the network: which object lies where.
 
 use portcullis_protocol::{Granted, ObjectRef};
 use std::collections::{BTreeMap, HashSet};
@@ -13,7 +13,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// Notes an allocated object. Returns what is wrong with its reference.
+    /// Records an allocated object. Returns the fault of its reference, if there is one.
     pub fn born(&mut self, granted: &Granted) -> Option<&'static str> {
         let place = granted.object.address.0..granted.object.address.0.saturating_add(granted.length);
         // The message may have waited for its client so long that another object lies there already.
@@ -29,8 +29,9 @@ impl Objects {
         known.then_some("a new object has the reference of another one")
     }
 
-    /// Checks a grant over an existing object: whether another one lies there now, or no client was told of it (clients
-    /// can find objects by address). `untold`: the answer to an allocation may have been lost.
+    /// Checks a grant over an existing object. Returns a fault if another object lies there now, or if no client was
+    /// informed of the object (clients can find objects by address). `untold`: the answer to an allocation may have
+    /// been lost.
     pub fn opened(&mut self, granted: &Granted, untold: bool) -> Option<&'static str> {
         if !self.births.contains(&granted.object.birth) {
             return if untold { self.born(granted) } else { Some("nobody was told of that object") };

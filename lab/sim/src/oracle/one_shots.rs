@@ -1,5 +1,5 @@
-//! Operations without queue pairs: each change once, each nonce once, nothing for what nobody has sealed, and no more bytes
-//! for strangers than they have sent.
+//! Checks of operations without queue pairs: each change is executed once, each nonce is used once, an unsealed
+//! packet has no effect, and a stranger gets no more bytes than it has sent.
 
 use super::permission::Wanted;
 use super::{Oracle, Promise, Session, SessionId};
@@ -12,15 +12,15 @@ use std::hash::Hasher;
 use std::net::SocketAddr;
 use twox_hash::XxHash64;
 
-/// The number that stands for a queue pair of accesses that have none.
+/// The number that stands for the queue pair of accesses that have none.
 pub(crate) const ONE_SHOT: Option<u32> = Some(u32::MAX);
 
-/// What stands for the key of a region, where other accesses show a key. No NIC has so many regions.
+/// Returns a key that stands for a region, since other accesses show a key. No NIC has so many regions.
 pub(crate) fn key_of(region: RegionName) -> Rkey {
     Rkey(1 << 31 | (region.index & 0xffff) << 15 | region.generation & 0x7fff)
 }
 
-/// Who seals packets under a key.
+/// A party that seals packets under a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Sealer {
     Client(SessionId),
@@ -28,7 +28,7 @@ enum Sealer {
     Node(usize, u64, ClientId),
 }
 
-/// What is known of an address that a node hears from.
+/// The traffic of an address from which a node receives datagrams.
 #[derive(Clone, Copy, Default, Debug)]
 struct Stranger {
     heard: u64,
@@ -36,16 +36,16 @@ struct Stranger {
     is_known: bool,
 }
 
-/// What the network has shown of such operations.
+/// The operations without queue pairs that the network has shown.
 #[derive(Debug, Default)]
 pub(super) struct OneShots {
-    /// Who has sealed a packet, by the packet.
+    /// The client that has sealed a packet, by the packet.
     sealed: HashMap<u64, SessionId>,
     /// Nonces that were used, by key.
     nonces: HashSet<(Sealer, RegionName, u64)>,
-    /// Operations by the numbers that their packets carry, and how often each change was carried out.
+    /// Operations by the numbers that their packets carry, and how often each change was executed.
     begun: HashMap<(SessionId, u64), (OneShotRequest, u32)>,
-    /// What was refused to sessions and charged: key, first byte, length, and needed right.
+    /// Accesses that were refused to sessions and charged: key, first byte, length, and needed right.
     refused: HashSet<(SessionId, Rkey, u64, u64, Rights)>,
     strangers: HashMap<(usize, SocketAddr), Stranger>,
     /// How often each node has started.
@@ -59,12 +59,12 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 impl Oracle {
-    /// A session's accesses use no queue pairs.
+    /// Records that a session's accesses use no queue pairs.
     pub fn goes_over_udp(&mut self, session: SessionId) {
         self.ledger.has_no_order(session);
     }
 
-    /// A node has started or stopped: no packet of before means anything.
+    /// Records that a node has started or stopped. Earlier packets have no meaning any more.
     pub(super) fn another_life(&mut self, node: usize) {
         *self.one_shots.lives.entry(node).or_default() += 1;
         self.one_shots.strangers.retain(|&(its, _), _| its != node);
@@ -72,17 +72,17 @@ impl Oracle {
         one_shots.sealed.retain(|_, session| sessions[*session].node != node);
     }
 
-    /// A client's operation goes by this number on the wire.
+    /// Records the number of a client's operation on the wire.
     pub fn began_on_the_wire(&mut self, session: SessionId, operation: u64, request: OneShotRequest) {
         self.one_shots.begun.insert((session, operation), (request, 0));
     }
 
-    /// The operation that goes by this number.
+    /// Returns the operation with this number on the wire.
     pub fn begun_on_the_wire(&self, session: SessionId, operation: u64) -> Option<OneShotRequest> {
         self.one_shots.begun.get(&(session, operation)).map(|it| it.0)
     }
 
-    /// A change was carried out. Returns which. It must be the first time.
+    /// Records that a change was executed, which must be the first time. Returns its request.
     pub fn carried_out_on_the_wire(
         &mut self,
         session: SessionId,
@@ -105,13 +105,13 @@ impl Oracle {
         Some(request)
     }
 
-    /// A client has sealed a packet and sent it.
+    /// Records that a client has sealed a packet and sent it.
     pub fn sealed_by_client(&mut self, session: SessionId, packet: &[u8], now: Nanos) {
         self.one_shots.sealed.insert(hash(packet), session);
         self.use_nonce(Sealer::Client(session), packet, now);
     }
 
-    /// The client that has sealed this very packet.
+    /// Returns the client that has sealed exactly this packet.
     pub fn sealer(&self, packet: &[u8]) -> Option<SessionId> {
         self.one_shots.sealed.get(&hash(packet)).copied()
     }
@@ -124,14 +124,15 @@ impl Oracle {
         }
     }
 
-    /// A node takes in a datagram. `is_known`: one of its clients has sealed it, and sent it from this host.
+    /// Records a datagram that a node receives. `is_known`: one of its clients has sealed it, and sent it from this
+    /// host.
     pub fn heard_from(&mut self, from: (usize, SocketAddr), bytes: usize, is_known: bool) {
         let stranger = self.one_shots.strangers.entry(from).or_default();
         stranger.heard += bytes as u64;
         stranger.is_known |= is_known;
     }
 
-    /// A node has sent a datagram.
+    /// Checks a datagram that a node has sent.
     pub fn sent_by_node(&mut self, to: (usize, SocketAddr), packet: &[u8], now: Nanos) {
         let (node, address) = to;
         let stranger = self.one_shots.strangers.entry(to).or_default();
@@ -148,7 +149,7 @@ impl Oracle {
         }
     }
 
-    /// An operation that its client has sealed was refused: key, first byte, length, and needed right.
+    /// Records that an operation that its client has sealed was refused: key, first byte, length, and needed right.
     pub fn refused_without_queue_pair(
         &mut self,
         session: SessionId,

@@ -1,4 +1,4 @@
-//! A permission as the checkers know it from the messages that crossed the network, and not from the node's tables.
+//! The checkers' view of a permission from the messages that crossed the network, and not from the node's tables.
 
 use super::{ONE_SHOT, SessionId, key_of};
 use portcullis_protocol::{
@@ -17,40 +17,41 @@ pub(super) struct Known {
     pub sharing: Sharing,
     pub object: ObjectRef,
     pub buffer: Range<u64>,
-    /// What the holder shows.
+    /// The credential that the holder shows.
     credential: Credential,
     pub longest: Lifetime,
     /// Until this moment on the node's clock, the holder must be served.
     pub served_until: Moment,
-    /// The same, as confirmed by the node itself.
+    /// The end of service as confirmed by the node itself.
     confirmed_until: Moment,
     /// From this moment on the node's clock, the permission is certainly over.
     pub over_from: Moment,
-    /// Another permission covers bytes of its buffer, or of its header.
+    /// Whether another permission covers bytes of its buffer. `header_passed_on`: of its header.
     pub buffer_passed_on: bool,
     pub header_passed_on: bool,
-    /// The holder asked for the end, or the node announced it.
+    /// Whether the holder requested the end, or the node announced it.
     pub ended: bool,
-    /// The holder or one of its siblings wrote something into the lifetime word that is no extension. What the holder
-    /// reads there means nothing any more.
+    /// Whether the holder or one of its siblings wrote something into the lifetime word that is no extension. If so,
+    /// what the holder reads there has no meaning.
     pub vandalised: bool,
-    /// The tenant of its object, if that is another one.
+    /// The tenant of its object, if that is another tenant.
     pub owner: Option<usize>,
-    /// That tenant may have ended it. It may as well live on.
+    /// Whether the object's tenant may have ended the permission, which may also live on.
     in_doubt: bool,
-    /// That tenant was told that it is over: no access under it can succeed any more.
+    /// Whether the object's tenant was informed that the permission is over: no access under it can succeed any more.
     pub taken_back: bool,
-    /// The holder was told that it is over, and has no queue pairs: no access under it can succeed any more.
+    /// Whether the holder was informed that the permission is over, and has no queue pairs: no access under it can
+    /// succeed any more.
     pub told_over: bool,
-    /// A client of its object's tenant wanted all permissions over the object to end.
+    /// Whether a client of its object's tenant wanted all permissions over the object to end.
     pub end_was_wanted: bool,
-    /// A client was told that nobody holds its object any more: no access under it can succeed.
+    /// Whether a client was informed that its object has no holder any more: no access under it can succeed.
     pub freed: bool,
-    /// When the node wrote its final notice.
+    /// Time at which the node wrote its final notice.
     pub noticed: Option<Moment>,
 }
 
-/// A session, and which of its data queue pairs.
+/// A session, and one of its data queue pairs.
 pub(crate) type QueuePairOf = (SessionId, Option<u32>);
 
 /// An access: queue pair, key, range, and needed right.
@@ -110,18 +111,18 @@ impl Known {
         self.vandalised || self.end_was_wanted
     }
 
-    /// The lifetime word.
+    /// Returns the range of the lifetime word.
     pub fn word(&self) -> Range<u64> {
         let at = self.id.header.0 + LIFETIME_OFFSET;
         at..at + 8
     }
 
-    /// The whole header.
+    /// Returns the range of the whole header.
     pub fn header(&self) -> Range<u64> {
         self.id.header.0..self.id.header.0 + Header::BYTES
     }
 
-    /// Whether a key of its own opens the buffer, and whether it opens the lifetime word.
+    /// Whether one of the permission's keys opens the buffer, and whether it opens the lifetime word.
     fn opens(&self, key: Rkey) -> (bool, bool) {
         match self.credential {
             Credential::Keys { buffer, lifetime } => (buffer == key, lifetime == key),
@@ -134,17 +135,18 @@ impl Known {
         }
     }
 
-    /// Whether a key of its own works on this queue pair: those of a group work on one each.
+    /// Whether one of the permission's keys works on this queue pair. Each key of a group works on one queue pair.
     pub fn works_on(&self, key: Rkey, (session, number): QueuePairOf) -> bool {
         match self.credential {
             Credential::Group(group) => session == self.session && group.queue_pair_of(key) == number,
-            // Nobody else can use it: the holder's number is in it.
+            // No other client can use it: the holder's number is in it.
             Credential::RegionKey { .. } => session == self.session && number == ONE_SHOT,
             _ => number != ONE_SHOT,
         }
     }
 
-    /// The buffer's key on the first queue pair, if this is one of its keys on another: as the holder began the access.
+    /// Returns the key with which the holder began the access: the buffer's key on the first queue pair, if this is
+    /// one of its keys on another.
     pub fn key_as_begun(&self, key: Rkey) -> Rkey {
         match self.credential {
             Credential::Group(group) if self.opens(key).0 => group.keys()[0],
@@ -152,7 +154,7 @@ impl Known {
         }
     }
 
-    /// Whether its keys allow the access. Returns why not.
+    /// Checks whether the permission's keys allow the access. Returns why not.
     pub fn covers(&self, wanted: &Wanted) -> Result<(), &'static str> {
         let (word, span) = (self.word(), wanted.span());
         let (opens_buffer, opens_word) = self.opens(wanted.key);
@@ -175,7 +177,8 @@ impl Known {
         if rights.contains(wanted.right) { Ok(()) } else { Err("without its rights") }
     }
 
-    /// Whether its region allows the access: its bytes with its rights, and atomics on the lifetime word.
+    /// Checks whether the permission's region allows the access: its bytes with its rights, and atomics on the
+    /// lifetime word.
     fn region_covers(&self, wanted: &Wanted) -> Result<(), &'static str> {
         let span = wanted.span();
         if wanted.right == Rights::ATOMIC && !span.start.is_multiple_of(8) {
@@ -196,44 +199,45 @@ impl Known {
         (self.buffer_passed_on && touches(&self.buffer)) || (self.header_passed_on && touches(&self.word()))
     }
 
-    /// The holder need not be served any more. The permission may or may not be over.
+    /// Records that the holder need not be served any more. The permission may or may not be over.
     pub fn may_end(&mut self, now: Moment) {
         self.ended = true;
         self.served_until = self.served_until.min(now);
     }
 
-    /// The object's tenant may end the permission from here on. It may as well live on, and be extended.
+    /// Records that the object's tenant may end the permission from here on. The permission may also live on, and be
+    /// extended.
     pub fn may_be_taken_back(&mut self, now: Moment) {
         self.in_doubt = true;
         self.served_until = self.served_until.min(now);
     }
 
-    /// The tenant of its object wants all permissions over the object to end.
+    /// Records that the tenant of its object wants all permissions over the object to end.
     pub fn want_end(&mut self, now: Moment) {
         self.may_be_taken_back(now);
         self.end_was_wanted = true;
     }
 
-    /// The node says that nobody holds its object any more.
+    /// Records the node's report that its object has no holder any more.
     pub fn was_freed(&mut self, now: Moment) {
         self.is_over(now);
         self.freed = true;
     }
 
-    /// The node says that the permission is over.
+    /// Records the node's report that the permission is over.
     pub fn is_over(&mut self, now: Moment) {
         self.may_end(now);
         self.over_from = self.over_from.min(now);
     }
 
-    /// The node has told a session that the permission is over.
+    /// Records that the node has informed a session that the permission is over.
     pub fn was_told_over(&mut self, session: SessionId, now: Moment) {
         self.is_over(now);
         // A window may linger. A region does not.
         self.told_over |= session == self.session && matches!(self.credential, Credential::RegionKey { .. });
     }
 
-    /// The lifetime word now holds `value`. `honest`: a compare and swap that found a lifetime wrote it.
+    /// Records that the lifetime word now holds `value`. `honest`: a compare and swap that found a lifetime wrote it.
     pub fn word_became(&mut self, value: u64, honest: bool, now: Moment) {
         if !honest {
             // The node may not have seen the previous extensions.
@@ -245,7 +249,7 @@ impl Known {
         }
     }
 
-    /// The node says that the permission, if it is live, lives this long from its start.
+    /// Records the node's report that the permission, if it is live, lives this long from its start.
     pub fn confirmed(&mut self, lifetime: Lifetime, now: Moment) {
         self.extended_to(lifetime, now);
         if !self.ended && now < self.served_until {

@@ -1,21 +1,21 @@
-//! The promises, with their names in reports, and how one was broken.
+//! The promises, with their names in reports, and the record of a broken one.
 
 use crate::clock::Nanos;
 use serde::Serialize;
 use std::fmt;
 
-/// A promise that a checker watches. See the table in ARCHITECTURE.md.
+/// A promise that a checker watches. The README of this crate has the table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Promise {
     /// No access succeeds outside a live permission's range, rights, tenant or time.
     Access,
-    /// Never two exclusive holders, never an exclusive one beside a shared one.
+    /// There are never two exclusive holders, and never an exclusive holder beside a shared one.
     Exclusion,
     /// An old reference never opens a new object, and no two objects have the same reference.
     Reference,
-    /// Once a free is answered, no permission over the object or its members, no name and no share of them is granted. One that
-    /// ends the holders, or waits for them, is answered when there are none.
+    /// Once a free is answered, no permission over the object or its members, no name and no share of them is
+    /// granted. A free that ends the holders, or waits for them, is answered when no holder is left.
     Freed,
     /// When a permission ends, its memory and its header are used again only after no access can reach them.
     Reuse,
@@ -35,31 +35,32 @@ pub enum Promise {
     Progress,
     /// No code panics, whatever peers and machines do.
     Soundness,
-    /// What the users of a structure are told fits one order of their operations: nothing is lost, doubled or torn.
+    /// The results that the users of a structure get fit one order of their operations: nothing is lost, doubled or
+    /// torn.
     Order,
-    /// No operation without a queue pair that changes something is carried out twice.
+    /// No operation without a queue pair that changes something is executed twice.
     Once,
     /// No nonce is used twice under one key.
     Nonce,
     /// An operation without a queue pair, or a call, ends for its caller when its time-outs are over, at the latest.
     Timeliness,
-    /// What nobody has sealed has no effect, and is charged to nobody.
+    /// A packet that no client has sealed has no effect, and is charged to no client.
     Proof,
-    /// A node sends a stranger no more bytes than it has heard from there.
+    /// A node sends a stranger no more bytes than it has received from there.
     Amplification,
-    /// A call is answered once, to its caller, with what its method makes of its own arguments.
+    /// A call is answered once, to its caller, with the result of its method for its own arguments.
     Answer,
     /// A method reads exactly what was sent.
     Arguments,
-    /// No method begins for a caller that waits no more, or that has cancelled the call before the server took it.
+    /// No method begins for a caller that no longer waits, or that has cancelled the call before the server took it.
     Beginning,
-    /// A lease lives while it is kept alive, and ends with its time, and with it what belongs to it.
+    /// A lease lives while it is kept alive. It ends with its time, and everything that belongs to it ends with it.
     Lease,
     /// No two heaps that are held, and no two scopes in use, have an address in common.
     Places,
-    /// Nobody holds more than its quota allows, and nobody is refused what it allows.
+    /// No process and no tenant holds more than its quota allows, and none is refused what it allows.
     Quota,
-    /// A heap's addresses are taken back when nobody holds it any more, within a bound, and not before.
+    /// A heap's addresses are taken back when the heap has no holder any more, within a bound, and not before.
     Reclaim,
     /// At rest nothing is left: no permissions, objects, bytes, headers, windows, queue pairs or requests, and no memory of
     /// a structure that it does not use; no memory of scopes and results, and no heaps.
@@ -113,9 +114,9 @@ impl fmt::Display for Promise {
 pub struct Failure {
     /// The promise.
     pub promise: Promise,
-    /// When it was found, in ns of virtual time.
+    /// Time at which the failure was found, in ns of virtual time.
     pub at_ns: Nanos,
-    /// How it was broken.
+    /// Description of how the promise was broken.
     pub what: String,
 }
 

@@ -1,4 +1,4 @@
-//! Requests that nodes have not answered: what each reply is to, and which are overdue.
+//! Requests that nodes have not answered: the request of each reply, and the overdue requests.
 
 use super::SessionId;
 use super::permission::overlaps;
@@ -8,21 +8,21 @@ use portcullis_protocol::{
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-/// How long a node may take beyond the wait that a request asked for. Parked requests wait for lingering windows and
+/// How long a node may take beyond the wait that a request specifies. Parked requests wait for lingering windows and
 /// for scrubs, and rebuilds wait for earlier ones.
 const SLACK: Lifetime = Lifetime::millis(60);
 /// How long an answer may wait until its client takes it. Meanwhile its request seems to wait.
 const ANSWER_ON_ITS_WAY: Lifetime = Lifetime::millis(4);
-/// How long it may take over what depends on no other's end.
+/// How long a node may take for requests that depend on no other permission's end.
 const SOON: Lifetime = Lifetime::millis(25);
 
-/// If the request asks for the object at `address`: which bytes of the node's memory it wants, and how.
+/// Returns the bytes of the node's memory that a request wants, and how, if it requests the object at `address`.
 pub(super) fn wanted_of(body: Option<&RequestBody>, address: u64) -> Option<(Range<u64>, Sharing)> {
     let Some(RequestBody::Acquire { object, part, sharing, .. }) = body else { return None };
     (object.address().0 == address).then(|| (part_of(address, *part), *sharing))
 }
 
-/// The bytes of the node's memory in a part of the object at `address`. A part without a length has no end.
+/// Returns the bytes of the node's memory in a part of the object at `address`. A part without a length has no end.
 pub(super) fn part_of(address: u64, part: Part) -> Range<u64> {
     let from = address.saturating_add(part.offset);
     let end = if part.length == 0 { u64::MAX } else { from.saturating_add(part.length) };
@@ -34,16 +34,16 @@ pub(super) fn part_of(address: u64, part: Part) -> Range<u64> {
 pub(super) struct Asked {
     /// `None`: the message was malformed.
     pub body: Option<RequestBody>,
-    /// When the request reached the node's NIC, on the node's clock.
+    /// Time at which the request reached the node's NIC, on the node's clock.
     pub at: Moment,
     /// How long the node has stood still since then.
     pub stood_still: Lifetime,
-    /// When the answer must have left.
+    /// Time by which the answer must have left.
     due: Moment,
 }
 
 impl Asked {
-    /// A request whose answer may take its time.
+    /// Creates a request whose answer may take its time.
     #[cfg(test)]
     pub fn new(body: Option<RequestBody>, at: Moment) -> Self {
         Self { body, at, stood_still: Lifetime(0), due: at.after(SLACK) }
@@ -58,14 +58,14 @@ impl Asked {
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     asked: HashMap<(SessionId, u32), VecDeque<Asked>>,
-    /// A session ended before it had the answer to an allocation.
+    /// Whether a session ended before it had the answer to an allocation.
     lost_allocation: bool,
-    /// The node stands still until then, at the longest.
+    /// The latest time until which the node stands still.
     still_until: Moment,
 }
 
 impl Requests {
-    /// Notes a message. A malformed message is answered as well.
+    /// Records a message. A malformed message is answered as well.
     pub fn came(&mut self, session: SessionId, message: &[u8], now: Moment, longest: Lifetime) {
         let request = message_in(message).map(Request::decode);
         let (sequence, body) = match request {
@@ -87,7 +87,7 @@ impl Requests {
                 | RequestBody::Share { .. }
                 | RequestBody::Include { .. },
             ) => SOON,
-            // Its holders may extend what they hold for as long as they like.
+            // The object's holders may extend what they hold for as long as they like.
             Some(RequestBody::Free { holders: Holders::Await, .. }) => Lifetime(u64::MAX / 2),
             _ => SLACK,
         };
@@ -110,19 +110,20 @@ impl Requests {
         asked
     }
 
-    /// A session is over. Its requests will not be answered.
+    /// Records that a session is over. Its requests will not be answered.
     pub fn forget(&mut self, session: SessionId) {
         let mut its = self.asked.iter().filter(|(key, _)| key.0 == session);
         self.lost_allocation |= its.any(|(_, queue)| queue.iter().any(Asked::allocates));
         self.asked.retain(|&(its, _), _| its != session);
     }
 
-    /// Whether there may be objects that no answer has told of.
+    /// Whether there may be objects that no answer has reported.
     pub fn may_have_allocated(&self) -> bool {
         self.lost_allocation || self.asked.values().flatten().any(Asked::allocates)
     }
 
-    /// The node stands still for this time from `now` on, or its clock jumped: it cannot answer meanwhile.
+    /// Records that the node stands still for this time from `now` on, or that its clock jumped: it cannot answer
+    /// meanwhile.
     pub fn stood_still(&mut self, time: Lifetime, now: Moment) {
         self.still_until = self.still_until.max(now.after(time));
         for asked in self.asked.values_mut().flatten() {
@@ -139,9 +140,9 @@ impl Requests {
         self.asked.values().flatten().any(wants)
     }
 
-    /// The session that a grant overtook: it asked for these bytes of the object at `address` well before `at`, cannot
-    /// share them with `by`, and still waits. Sessions whose time is over do not count: their refusals and the grant
-    /// are posted in one turn, and leave in any order.
+    /// Returns the session that a grant overtook: it requested these bytes of the object at `address` well before
+    /// `at`, cannot share them with `by`, and still waits. Sessions whose time is over do not count: their refusals
+    /// and the grant are posted in one turn, and leave in any order.
     pub fn overtaken(
         &self,
         address: u64,
@@ -152,7 +153,7 @@ impl Requests {
         let waits = |asked: &Asked| {
             wanted_of(asked.body.as_ref(), address).is_some_and(|(wanted, sharing)| {
                 let beside = by == Sharing::Shared && sharing == Sharing::Shared;
-                // Its time goes on while the node stands still, and jumps with the node's clock.
+                // The request's time goes on while the node stands still, and jumps with the node's clock.
                 let may_wait = now.after(SLACK).after(asked.stood_still) < asked.due;
                 !beside && may_wait && overlaps(&wanted, bytes) && asked.at.after(ANSWER_ON_ITS_WAY) < at
             })
@@ -160,27 +161,27 @@ impl Requests {
         self.asked.iter().filter(|(_, queue)| queue.iter().any(waits)).map(|(key, _)| key.0).min()
     }
 
-    /// A request whose answer is overdue.
+    /// Returns a request whose answer is overdue.
     pub fn overdue(&self, now: Moment) -> Option<(SessionId, Asked)> {
         let late = self.asked.iter().filter(|(_, queue)| queue.iter().any(|asked| asked.due < now));
         let first = late.min_by_key(|(key, _)| **key)?;
         first.1.front().map(|asked| (first.0.0, *asked))
     }
 
-    /// Number of unanswered requests.
+    /// Returns the number of unanswered requests.
     pub fn len(&self) -> usize {
         self.asked.values().map(VecDeque::len).sum()
     }
 }
 
-/// Whether a reply can be the answer to a request. `None`: to a malformed message.
+/// Whether a reply can be the answer to a request. `None`: a malformed message.
 fn answers(reply: &ReplyBody, asked: Option<&RequestBody>) -> bool {
     use RequestBody::{
         Acquire, Allocate, AllocateChunk, CompareAndSwap, Extend, FetchAndAdd, Free, Include, JoinChunks,
         Keep, List, Lookup, Publish, Read, Recover, Revoke, Share, Unpublish, Unshare, Write,
     };
     let may_be_nonsense = |of: &RequestBody| {
-        // Of chunks: whoever has workers asks for more of them, or asks the node for a chunk.
+        // For chunks: a client that has workers requests more of them, or requests a chunk from the node.
         matches!(
             of,
             Recover { .. }

@@ -1,7 +1,8 @@
-//! Whose each object is, and what other tenants may have of it, as far as the messages that crossed the network tell.
+//! The tenant of each object, and what other tenants may have of it, as far as the messages that crossed the network
+//! show.
 //!
-//! A node acts between a request's arrival and its answer's departure. So what a request asks for is possible from its
-//! arrival on, and certain from its answer on.
+//! A node acts between a request's arrival and its answer's departure. So the effect of a request is possible from
+//! its arrival on, and certain from its answer on.
 
 use super::requests::Asked;
 use portcullis_protocol::{
@@ -9,19 +10,19 @@ use portcullis_protocol::{
 };
 use std::collections::HashMap;
 
-/// Something that a request asked for, and that other requests end.
+/// The requested effect of a request, which other requests can end.
 #[derive(Clone, Copy, Debug)]
 struct Attempt<T> {
     what: T,
     asked: Moment,
-    /// When the node said that it is so.
+    /// Time at which the node confirmed the effect.
     done: Option<Moment>,
-    /// By when it was over.
+    /// Time by which the effect was over.
     ended: Option<Moment>,
 }
 
 impl<T> Attempt<T> {
-    /// Whether it was so before a request that came at `moment`.
+    /// Whether the effect was certain before a request that arrived at `moment`.
     fn certain(&self, moment: Moment) -> bool {
         self.ended.is_none() && self.done.is_some_and(|done| done < moment)
     }
@@ -31,7 +32,7 @@ impl<T> Attempt<T> {
     }
 }
 
-/// What is known of one name of a tenant.
+/// The knowledge of one name of a tenant.
 #[derive(Debug, Default)]
 struct Named {
     objects: Vec<Attempt<ObjectRef>>,
@@ -39,14 +40,14 @@ struct Named {
 }
 
 impl Named {
-    /// What was certain before `asked` is over by `now`.
+    /// Ends, by `now`, the effects that were certain before `asked`.
     fn end(&mut self, asked: Moment, now: Moment) {
         let names = self.objects.iter_mut().filter(|it| it.certain(asked)).map(|it| &mut it.ended);
         let shares = self.shares.iter_mut().filter(|it| it.certain(asked)).map(|it| &mut it.ended);
         names.chain(shares).for_each(|ended| *ended = Some(now));
     }
 
-    /// The object that had the name for certain, and no other, when a request came at `asked`.
+    /// Returns the object that had the name for certain, and no other, when a request arrived at `asked`.
     fn object(&self, asked: Moment) -> Option<ObjectRef> {
         let mut those = self.objects.iter().filter(|it| it.ended.is_none());
         let (it, None) = (those.next()?, those.next()) else { return None };
@@ -54,12 +55,13 @@ impl Named {
     }
 }
 
-/// Permissions of other tenants that an answer said to be over: those over these objects that started before that moment.
+/// Permissions of other tenants that an answer reported as over: those over these objects that started before that
+/// moment.
 #[derive(Clone, Debug)]
 pub(super) struct TakenBack {
     /// The object with the name, and those that belong to it.
     pub objects: Vec<ObjectRef>,
-    /// Whose. `None`: all other tenants'.
+    /// The tenant of the permissions. `None`: all other tenants.
     pub tenant: Option<TenantName>,
     pub before: Moment,
 }
@@ -70,33 +72,33 @@ pub(super) struct Shares {
     /// The tenant of each object, by birth.
     owners: HashMap<u64, usize>,
     names: HashMap<(usize, DirectoryName), Named>,
-    /// What each object belongs to. It does for as long as both are there.
+    /// The objects to which each object belongs. It belongs to them for as long as both exist.
     heads: HashMap<ObjectRef, Vec<Attempt<ObjectRef>>>,
-    /// When a tenant last asked for something that may end what others hold of its objects.
+    /// Time of a tenant's last request that may end what others hold of its objects.
     taken_back: HashMap<usize, Moment>,
-    /// How many such requests of a tenant have no answer yet.
+    /// Number of such requests of a tenant that have no answer yet.
     pending: HashMap<usize, u32>,
 }
 
-/// The name of a tenant in the simulated nodes.
+/// Returns the name of a tenant in the simulated nodes.
 pub(super) fn called(tenant: usize) -> Option<TenantName> {
     tenant.to_string().parse().ok()
 }
 
 impl Shares {
-    /// A node has told a tenant of an object. Returns the object's tenant, if it is another one.
+    /// Records that a node has informed a tenant of an object. Returns the object's tenant, if it is another one.
     pub fn told(&mut self, object: ObjectRef, tenant: usize) -> Option<usize> {
         let owner = *self.owners.entry(object.birth).or_insert(tenant);
         (owner != tenant).then_some(owner)
     }
 
-    /// The tenant of an object, if a client was told of the object.
+    /// Returns the tenant of an object, if a client was informed of the object.
     pub fn owner(&self, object: ObjectRef) -> Option<usize> {
         self.owners.get(&object.birth).copied()
     }
 
-    /// A request of a tenant's client has reached the node. Returns whether it may end what others hold of the tenant's
-    /// objects.
+    /// Records that a request of a tenant's client has reached the node. Returns whether it may end what others hold
+    /// of the tenant's objects.
     pub fn asked(&mut self, tenant: usize, request: &RequestBody, now: Moment) -> bool {
         match *request {
             RequestBody::Publish { name, object } => {
@@ -121,7 +123,7 @@ impl Shares {
         false
     }
 
-    /// From now on a tenant's objects may go, and what others hold of them.
+    /// Records that from now on a tenant's objects may end, with what others hold of them.
     pub fn lets_go(&mut self, tenant: usize, now: Moment) {
         self.taken_back.insert(tenant, now);
     }
@@ -132,7 +134,7 @@ impl Shares {
         pending || self.taken_back.get(&owner).is_some_and(|&at| at >= start)
     }
 
-    /// An answer to a tenant's client leaves the node. Returns what it says to be over.
+    /// Records an answer to a tenant's client that leaves the node. Returns what the answer reports as over.
     pub fn answered(
         &mut self,
         tenant: usize,
@@ -149,7 +151,7 @@ impl Shares {
             RequestBody::Publish { name, object } => {
                 let named = self.names.get_mut(&(tenant, name))?;
                 if done {
-                    // The name was free: whatever had it before has it no more.
+                    // The name was free: an object that had it before has it no more.
                     named.end(asked.at, asked.at);
                 }
                 settle(&mut named.objects, |it| *it == object, asked.at, done.then_some(now));
@@ -185,7 +187,7 @@ impl Shares {
         }
     }
 
-    /// An object, and those that belonged to it for certain when a request came at `asked`.
+    /// Returns an object, and the objects that belonged to it for certain when a request arrived at `asked`.
     pub fn all_of(&self, head: ObjectRef, asked: Moment) -> Vec<ObjectRef> {
         let belongs =
             |heads: &[Attempt<ObjectRef>]| heads.iter().any(|it| it.what == head && it.certain(asked));
@@ -193,7 +195,7 @@ impl Shares {
         std::iter::once(head).chain(members).collect()
     }
 
-    /// An object, and those that it may belong to.
+    /// Returns an object, and the objects that it may belong to.
     pub fn heads_of(&self, object: ObjectRef) -> impl Iterator<Item = ObjectRef> {
         let heads = self.heads.get(&object).into_iter().flatten();
         std::iter::once(object).chain(heads.map(|it| it.what))
@@ -204,7 +206,7 @@ impl Shares {
         self.heads_of(object).any(|it| it == head)
     }
 
-    /// Whether a tenant may have been granted this over an object of `owner`'s.
+    /// Whether a tenant may have been granted this permission over an object of `owner`.
     pub fn allow(
         &self,
         owner: usize,
@@ -225,7 +227,7 @@ impl Shares {
         })
     }
 
-    /// The tenants that may have written into an object: its own, and those that it was ever shared with.
+    /// Returns the tenants that may have written into an object: its own, and those that it was ever shared with.
     pub fn writers(&self, object: ObjectRef) -> Vec<usize> {
         let Some(&owner) = self.owners.get(&object.birth) else { return Vec::new() };
         let named = self.names.iter().filter(|((tenant, _), _)| *tenant == owner).map(|(_, named)| named);
@@ -235,13 +237,13 @@ impl Shares {
     }
 }
 
-/// Whether a request may end what other tenants hold of objects of the tenant that asks.
+/// Whether a request may end what other tenants hold of objects of the requesting tenant.
 fn takes_back(request: &RequestBody) -> bool {
     use RequestBody::{Free, Keep, Revoke, Unpublish, Unshare};
     matches!(request, Unpublish { .. } | Unshare { .. } | Free { .. } | Keep { .. } | Revoke { .. })
 }
 
-/// Notes the answer to what was asked for at `asked`: when it was so, or (`None`) that it was refused.
+/// Records the answer to the request at `asked`: the time of its effect, or (`None`) its refusal.
 fn settle<T>(
     attempts: &mut Vec<Attempt<T>>,
     is_it: impl Fn(&T) -> bool,
@@ -272,7 +274,7 @@ mod tests {
         "table".parse().expect("a name")
     }
 
-    /// A request of tenant 0, and its answer.
+    /// Sends a request of tenant 0, and its answer.
     fn does(
         shares: &mut Shares,
         body: RequestBody,

@@ -1,5 +1,4 @@
-//! Which clients may be paused and barred: a client for its own refused accesses, its siblings only for guesses of
-//! keys.
+//! The rules for pausing and barring: a client for its own refused accesses, its siblings only for guesses of keys.
 
 use super::permission::Wanted;
 use super::{Oracle, Promise, Session, SessionId};
@@ -26,7 +25,7 @@ impl Oracle {
         it.strays += u64::from(covered == Some(false));
     }
 
-    /// Refused accesses of a tenant's sessions with a node, and how many of them were guesses.
+    /// Returns the refused accesses of a tenant's sessions with a node, and how many of them were guesses.
     fn charged(&self, node: usize, tenant: usize) -> (u64, u64) {
         let own = self.sessions.iter().filter(|it| it.node == node && it.tenant == tenant);
         own.fold((0, 0), |(refusals, guesses), it| (refusals + it.refusals, guesses + it.guesses))
@@ -44,7 +43,7 @@ impl Oracle {
         barred || self.barred.contains_key(&(node, tenant)) || self.were_barred.contains(&session)
     }
 
-    /// Whether a session, or its tenant, was barred after `start`. Then what began at `start` is over.
+    /// Whether a session, or its tenant, was barred after `start`. If so, what began at `start` is over.
     pub(super) fn was_barred_since(&self, session: SessionId, start: Moment) -> bool {
         let Session { node, tenant, barred, .. } = self.sessions[session];
         barred || self.barred.get(&(node, tenant)).is_some_and(|bar| bar.since >= start)
@@ -94,7 +93,7 @@ impl Oracle {
         }
     }
 
-    /// A tenant is barred: checks why, and ends its permissions.
+    /// Records that a tenant is barred: checks why, and ends its permissions.
     pub fn tenant_barred(
         &mut self,
         node: usize,
@@ -113,7 +112,7 @@ impl Oracle {
         }
     }
 
-    /// A client is barred: checks why, and ends its permissions.
+    /// Records that a client is barred: checks why, and ends its permissions.
     pub fn client_barred(&mut self, session: SessionId, node_now: Moment, now: Nanos) {
         let Session { node, strays, .. } = self.sessions[session];
         if strays < self.bar_after.into() {

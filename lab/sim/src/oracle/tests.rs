@@ -1,4 +1,4 @@
-//! What the checkers must not report, and what they must find nevertheless.
+//! Tests of events that the checkers must not report, and of events that they must find nevertheless.
 
 use super::*;
 use portcullis_nic::{RemoteAddress, RemoteSpan, Rkey};
@@ -13,7 +13,7 @@ const LIFE: Lifetime = Lifetime::millis(5);
 const WORD_KEY: Rkey = Rkey(0x200);
 const HEADER: RemoteAddress = portcullis_node::POOL_BASE;
 
-/// A node with a client of each given tenant.
+/// Creates a node with a client of each given tenant.
 fn oracle(tenants: &[(usize, bool)]) -> Oracle {
     let mut oracle = Oracle::default();
     oracle.node_started(0, 1 << 16, Lifetime(0), Lifetime::seconds(1));
@@ -88,7 +88,7 @@ fn acquire() -> RequestBody {
     }
 }
 
-/// The node writes its final notice for a permission.
+/// Makes the node write its final notice for a permission.
 fn gives_notice(oracle: &mut Oracle) {
     let touch = Touch::Write { offset: LIFETIME_OFFSET, bytes: vec![0; 8] };
     oracle.node_touched(0, &[touch], 1_000_000, NOW);

@@ -1,4 +1,5 @@
-//! Somebody on the path: sees all datagrams, and loses, keeps, repeats, cuts, alters, reflects and makes up some.
+//! An attacker on the path. It sees all datagrams, and loses, keeps, repeats, cuts, alters, reflects and makes up
+//! some.
 
 use super::paths::Datagram;
 use super::{Label, address_of_node, label::HEADER_BYTES};
@@ -7,21 +8,21 @@ use crate::dice::Dice;
 use crate::network::MachineId;
 use std::collections::{HashMap, VecDeque};
 
-/// Datagrams that it remembers.
+/// Number of datagrams that the attacker remembers.
 const REMEMBERED: usize = 48;
 /// The first bytes of a probe, which every node answers.
 const PROBE: [u8; 4] = [1, 0xF0, 0, 0];
 
-/// How often it does what, in thousandths.
+/// The rates of the attacker's actions, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Habits {
-    /// It loses a datagram.
+    /// The attacker loses a datagram.
     pub lose: u64,
-    /// It lets a datagram go later.
+    /// The attacker delays a datagram.
     pub hold: u64,
-    /// It sends a copy of one that it remembers.
+    /// The attacker sends a copy of a datagram that it remembers.
     pub repeat: u64,
-    /// It cuts, alters or reflects a copy, or makes a datagram up.
+    /// The attacker cuts, alters or reflects a copy, or makes a datagram up.
     pub forge: u64,
 }
 
@@ -32,10 +33,10 @@ impl Habits {
     }
 }
 
-/// The one on the path.
+/// The attacker on the path.
 #[derive(Debug)]
 pub(super) struct Attacker {
-    /// Machines on whose path it is, and until when.
+    /// Machines on whose path the attacker is, each with the end of that time and the habits there.
     at: HashMap<MachineId, (Nanos, Habits)>,
     habits: Habits,
     seen: VecDeque<Datagram>,
@@ -55,14 +56,14 @@ impl Attacker {
         self.at.clear();
     }
 
-    /// Whether it is on the path of a machine. If so, it behaves there as it does.
+    /// Whether the attacker is on the path of a machine. If so, it takes on its habits there.
     pub fn is_at(&mut self, machine: MachineId, now: Nanos) -> bool {
         let there = self.at.get(&machine).filter(|(until, _)| *until > now);
         self.habits = there.map_or(self.habits, |&(_, habits)| habits);
         there.is_some()
     }
 
-    /// Meets a datagram. Returns what goes on, and how much later.
+    /// Processes a datagram that reaches the attacker. Returns the datagrams that go on, each with its delay.
     pub fn meet(&mut self, datagram: Datagram) -> Vec<(Nanos, Datagram)> {
         let Habits { lose, hold, repeat, forge } = self.habits;
         let mut out = Vec::new();
@@ -85,7 +86,7 @@ impl Attacker {
         out
     }
 
-    /// Makes a datagram out of one that it has seen.
+    /// Makes a datagram out of one that the attacker has seen.
     fn forge(&mut self, like: &Datagram) -> Datagram {
         let mut forged = self.seen[self.dice.index(self.seen.len())].clone();
         if self.dice.per_mille(600) {
@@ -95,9 +96,9 @@ impl Attacker {
             0 => forged.bytes.truncate(self.dice.index(forged.bytes.len().max(1))),
             1 | 2 => self.alter(&mut forged.bytes),
             3 => std::mem::swap(&mut forged.from, &mut forged.to),
-            // It looks as if it came from somebody else.
+            // The datagram seems to come from another sender.
             4 => forged.from = self.seen[self.dice.index(self.seen.len())].from,
-            // What a node says without a seal.
+            // The datagram is an answer that a node sends without a seal.
             5 => self.say_unknown(&mut forged),
             6 => {
                 let length = 12 + self.dice.index(1400);
@@ -123,7 +124,7 @@ impl Attacker {
         bytes[at] ^= 1 << self.dice.of(0..8);
     }
 
-    /// Makes an answer to a request that says that its key is not known.
+    /// Turns a request into the answer that its key is not known.
     fn say_unknown(&mut self, forged: &mut Datagram) {
         if Label::read(&forged.bytes).is_some_and(|label| label.kind == Label::REQUEST) {
             forged.bytes.truncate(HEADER_BYTES);

@@ -1,5 +1,5 @@
-//! A client's end over UDP, with the real executor, over a simulated socket. It does what `onerma::UdpEndpoint` does with a
-//! real one.
+//! A client's end over UDP, with the real executor, over a simulated socket. It works as `onerma::UdpEndpoint` does
+//! with a real socket.
 
 use super::{Label, SharedSocket, Terms};
 use crate::endpoint::{RAW, SimEndpoint};
@@ -21,11 +21,11 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
     request: OneShotRequest,
-    /// When it must have ended.
+    /// Time by which the operation must have ended.
     due: Duration,
 }
 
-/// The end.
+/// A client's end over UDP.
 #[derive(Debug)]
 pub(crate) struct OneShotEnd {
     socket: SharedSocket,
@@ -42,7 +42,7 @@ pub(crate) struct OneShotEnd {
 }
 
 impl OneShotEnd {
-    /// The end of a client, by the node's number for it.
+    /// Creates the end of a client, by the node's number for it.
     pub fn new(
         socket: SharedSocket,
         size: EndpointSize,
@@ -94,7 +94,7 @@ impl OneShotEnd {
         Destination { address: self.node, client: self.client, region, key }
     }
 
-    /// Posts requests, as many as there is room for.
+    /// Posts as many of the requests as there is room for.
     pub fn post(&mut self, requests: &[OneShotRequest]) -> usize {
         let mut posted = 0;
         for &request in requests {
@@ -117,7 +117,7 @@ impl OneShotEnd {
     }
 
     fn complete(&mut self, request: u64, status: Status, kind: CompletionKind) {
-        // What no client library has posted it is not told of.
+        // The client library gets no completion of a request that it has not posted.
         if request == RAW {
             return;
         }
@@ -158,11 +158,11 @@ impl OneShotEnd {
         taken
     }
 
-    /// Takes in what has come, ends what has ended, and sends what is to be sent.
+    /// Processes what has arrived, ends what has ended, and sends what is to be sent.
     fn proceed(&mut self) {
         let now = self.now();
         let late = self.executor.next_timeout().map_or(Duration::ZERO, |due| now.saturating_sub(due));
-        // Who looks late has more time.
+        // An end that looks late has more time.
         self.under_way.values_mut().for_each(|it| it.due += late);
         loop {
             let Some((from, mut packet)) = self.socket.borrow().arrived.pop_front() else { break };
@@ -189,7 +189,7 @@ impl OneShotEnd {
         self.complete(request.id, status, CompletionKind::Send);
     }
 
-    /// Takes in control messages, as far as there are receives for them.
+    /// Takes control messages, as far as receives are posted for them.
     fn hear(&mut self) {
         while !self.receives.is_empty() {
             let Some(message) = self.socket.borrow().heard.pop_front() else { return };
@@ -203,7 +203,7 @@ impl OneShotEnd {
         }
     }
 
-    /// Tells of operations that have had no end for too long.
+    /// Reports operations that have had no end for too long.
     fn watch_time(&mut self, now: Duration) {
         for (id, it) in self.under_way.iter_mut().filter(|(_, it)| it.due < now) {
             let what = format!("{id:?}, {:x?}, should have ended at {:?}", it.request, it.due);

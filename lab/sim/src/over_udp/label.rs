@@ -1,4 +1,5 @@
-//! What a packet says of itself in clear. Read here on its own, so that the checkers do not ask the code that they check.
+//! The header of a packet, which is in clear. It is read by code of its own here, so that the checkers do not call
+//! the code that they check.
 
 use portcullis_protocol::RegionName;
 
@@ -23,16 +24,16 @@ pub(crate) struct Label {
 }
 
 impl Label {
-    /// To a node: a client wants an operation.
+    /// To a node: a client requests an operation.
     pub const REQUEST: u8 = 1;
     /// To a client: a part of what is read.
     pub const READ_DATA: u8 = 2;
-    /// To a client: the node knows no such key. It is not sealed.
+    /// To a client: the node does not know the key. This kind is not sealed.
     pub const UNKNOWN: u8 = 7;
     /// The number of kinds.
     pub const KINDS: u8 = 10;
 
-    /// The header of a packet. `None`: it has none.
+    /// Reads the header of a packet. `None`: the packet has none.
     pub fn read(packet: &[u8]) -> Option<Self> {
         if packet.len() < HEADER_BYTES || packet[0] != VERSION || !(1..=Self::KINDS).contains(&packet[1]) {
             return None;

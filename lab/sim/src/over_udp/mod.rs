@@ -1,7 +1,7 @@
 //! Clients over UDP: their operations are datagrams, and their control messages travel over a connection that loses nothing.
 //!
-//! Both ends of operations are the real ones of `onerma`. The network between them loses, repeats and delays datagrams, and
-//! somebody on the path does worse.
+//! Both ends of operations are the real ones of `onerma`. The network between them loses, repeats and delays
+//! datagrams, and an attacker on the path does worse.
 
 mod attacker;
 mod end;
@@ -34,20 +34,21 @@ use std::time::Duration;
 
 /// The random stream from which the sizes of both ends and of the network are drawn.
 const TERMS: u64 = 9;
-/// For how many time-outs a transfer goes on at least where programs share a structure: eight tries, each of which waits for longer
-/// than the one before.
+/// Number of time-outs for which a transfer goes on at least, in runs in which programs share a structure: eight
+/// tries, each of which waits for longer than the one before.
 const PATIENCE_TIMEOUTS: u32 = 40;
-/// Changes of other clients that may be before one in the queue of a link.
+/// Changes of other clients that may be ahead of a change in the queue of a link.
 const CHANGES_AT_ONCE: u64 = 4;
-/// The first of the random streams that say which clients are over UDP.
+/// The first of the random streams that decide which clients are over UDP.
 const WHO: u64 = 6_000_000;
-/// Places in a node's table of regions, where there are many.
+/// Places in a node's table of regions, in runs with many places.
 const REGIONS_MAX: u32 = 1 << 16;
 /// Bytes of the largest packet that every path carries.
 const PACKET_MAX: usize = 1232;
-/// Bytes of the largest packet where paths may become narrow: a whole operation in one.
+/// Bytes of the largest packet, in runs in which paths may become narrow: a whole operation in one.
 const LONG_PACKETS: usize = 4224;
-/// Bytes that the operations of a program on a structure read at once, at most: four values with what they are read with.
+/// The most bytes that the operations of a program on a structure read at once: four values with the data that is
+/// read with them.
 const READ_AT_ONCE_BYTES: u64 = 4 * (32 << 10);
 /// The address of the first machine.
 const FIRST_HOST: u128 = (0xfd00 << 112) + 1;
@@ -63,30 +64,30 @@ pub(crate) fn is_over_udp(plan: &Plan, client: usize) -> bool {
     can && Dice::new(plan.seed, WHO + client as u64).of(0..100) < plan.udp.into()
 }
 
-/// The host of a machine.
+/// Returns the host of a machine.
 fn host_of(machine: MachineId) -> Ipv6Addr {
     Ipv6Addr::from(FIRST_HOST + machine as u128)
 }
 
-/// The machine of a host. `None`: nobody has this address.
+/// Returns the machine of a host. `None`: no machine has this address.
 fn machine_of(address: SocketAddr) -> Option<MachineId> {
     let SocketAddr::V6(address) = address else { return None };
     let number = u128::from(*address.ip()).checked_sub(FIRST_HOST)?;
     usize::try_from(number).ok()
 }
 
-/// Where a node's end is.
+/// Returns the address of a node's end.
 fn address_of_node(node: usize) -> SocketAddr {
     SocketAddr::from((host_of(node), NODE_PORT))
 }
 
-/// Where a session's end is.
+/// Returns the address of a session's end.
 fn address_of_session(machine: MachineId, session: SessionId) -> SocketAddr {
     let port = u16::try_from((FIRST_PORT + session) & 0xffff).unwrap_or(u16::MAX);
     SocketAddr::from((host_of(machine), port))
 }
 
-/// The sizes of both ends, and what the network is like.
+/// The sizes of both ends, and the properties of the network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub responder: ResponderLimits,
@@ -96,17 +97,17 @@ pub(crate) struct Terms {
     pub faults: Faults,
     /// Places in a node's table of regions.
     pub regions_max: u32,
-    /// Datagrams that a node takes in in one turn, and packets that it sends.
+    /// Datagrams that a node receives in one turn, and packets that it sends in one turn.
     pub per_turn: (usize, usize),
 }
 
-/// The time-out of an initiator that has to do with this one of its responders.
+/// Returns the time-out of an initiator whose responders have this change time-out.
 fn timeout_for(change_timeout: Duration) -> Duration {
     change_timeout + change_timeout / 8 + Duration::from_micros(10)
 }
 
 impl Terms {
-    /// The terms of a run.
+    /// Draws the terms of a run.
     pub fn draw(plan: &Plan, latency: Nanos) -> Self {
         let mut dice = Dice::new(plan.seed, TERMS);
         let short = dice.per_mille(400);
@@ -115,7 +116,8 @@ impl Terms {
         };
         let mut drawn = [packet_max(), packet_max()];
         if plan.programs.share_a_structure() {
-            // A read of a long value would take longer than any permission over it lives. Real ends send no packets that are so short.
+            // With shorter packets, a read of a long value would take longer than any permission over it lives. Real
+            // ends send no packets that are so short.
             drawn = [PACKET_MAX; 2];
         }
         if plan.faults.contains(&FaultKind::Mtu) {
@@ -126,8 +128,8 @@ impl Terms {
         let timeout = timeout_for(change_timeout);
         let mut patience = Duration::from_nanos(dice.of(4 * MILLISECOND..8 * MILLISECOND));
         if plan.programs.share_a_structure() {
-            // Several programs read long values at once, where links may be slow. Real ends are patient for more than a hundred
-            // time-outs.
+            // Several programs read long values at once, over links that may be slow. Real ends are patient for more
+            // than a hundred time-outs.
             patience = patience.max(timeout * PATIENCE_TIMEOUTS);
         }
         let mut narrow = |range| usize::try_from(dice.magnitude(range)).unwrap_or(usize::MAX);
@@ -143,7 +145,8 @@ impl Terms {
         let per_turn = if dice.per_mille(400) { (per_turn.0, 1) } else { per_turn };
         let few = u32::try_from(dice.of(4..64)).unwrap_or(64);
         let regions_max = if dice.per_mille(400) { few } else { REGIONS_MAX };
-        // Few, so that those that wait for their turn run out of patience only where something is wrong.
+        // There are few slots, so that operations that wait for their turn run out of patience only if something is
+        // wrong.
         let slots = 1 << dice.of(0..4);
         let initiator = InitiatorLimits {
             slots,
@@ -173,8 +176,9 @@ impl Terms {
         if plan.programs.share_a_structure() { drawn.patient_with_changes() } else { drawn }
     }
 
-    /// The same, with time for changes that find a full queue before them. Where one after another came too late, the next would
-    /// begin a hundred round trips later, and its permission would have ended. Real ends give a change 50 ms.
+    /// Returns the terms with time for changes that find a full queue ahead of them. If one after another arrived too
+    /// late, the next would begin a hundred round trips later, and its permission would have ended. Real ends give a
+    /// change 50 ms.
     fn patient_with_changes(mut self) -> Self {
         let bytes = self.link.queue + CHANGES_AT_ONCE * u64::from(OPERATION_MAX);
         let takes = Duration::from_nanos(self.link.sending_ps(bytes) / 1_000);
@@ -186,9 +190,9 @@ impl Terms {
         self
     }
 
-    /// The shortest lease with which the users of a structure get somewhere. A long value is read under one permission, which
-    /// lives for a quarter of a lease. It has to last for two operations whose packets are lost, and twice for the bytes that a
-    /// program's operations read at once.
+    /// Returns the shortest lease with which the users of a structure make progress. A long value is read under one
+    /// permission, which lives for a quarter of a lease. It has to last for two operations whose packets are lost,
+    /// and twice for the bytes that a program's operations read at once.
     pub fn lease_min(&self) -> Lifetime {
         let timeouts = self.initiator.timeout * 2;
         let bytes = Duration::from_secs(2 * 8 * READ_AT_ONCE_BYTES)
@@ -198,9 +202,9 @@ impl Terms {
         Lifetime(quarter.saturating_mul(4))
     }
 
-    /// How long a change of a word takes on average, at most: two round trips, whose four packets are late by half of the most
-    /// that they may be; a look of the client before and after; and a time-out for each packet that is lost, there or back. The
-    /// next few operations come further apart after one.
+    /// Returns the longest time that a change of a word takes on average: two round trips, whose four packets are
+    /// late by half of their longest delay; a look of the client before and after; and a time-out for each packet
+    /// that is lost, there or back. After a loss the next few operations are further apart.
     pub fn word_takes(&self) -> Duration {
         let rtt = self.executor.rtt;
         let lost =
@@ -208,16 +212,16 @@ impl Terms {
         rtt * 2 + Duration::from_nanos(self.faults.jitter * 2 + LOOK_MAX * 2) + lost / 1000
     }
 
-    /// Whether the place of a region has another one soon. Then nobody is told of late operations on it, which wait for their
-    /// time-outs.
+    /// Whether the place of a region is soon reused by another region. If so, no client gets an answer to late
+    /// operations on the old one, which wait for their time-outs.
     pub fn reuses_places(&self) -> bool {
         self.regions_max < REGIONS_MAX
     }
 
-    /// The longest that an operation on so many bytes may take at a client that looks at the time: its turns to begin, its time in
-    /// a slot, two round trips, for which a repeat waits longer, and three questions. A transfer has its patience anew after each of
-    /// its parts that succeeds. Each part succeeds once, and nothing begins after the last one, so the transfer has its patience as
-    /// often as it has parts.
+    /// Returns the longest that an operation on this many bytes may take at a client that looks at the time: its
+    /// turns to begin, its time in a slot, two round trips, for which a repeat waits longer, and three queries. A
+    /// transfer has its patience anew after each of its parts that succeeds. Each part succeeds once, and nothing
+    /// begins after the last one, so the transfer has its patience as often as it has parts.
     pub fn longest(&self, bytes: u32) -> Duration {
         let InitiatorLimits { dispatch_timeout, timeout, .. } = self.initiator;
         let patience = self.executor.patience * bytes.div_ceil(OPERATION_MAX).max(1);

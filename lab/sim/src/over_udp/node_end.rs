@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What the node and its end share.
+/// State that the node and its end share.
 #[derive(Debug)]
 struct Shared {
     responder: Responder<SimMemory>,
@@ -27,32 +27,32 @@ struct Shared {
 #[derive(Clone, Debug)]
 struct SimRegions(Arc<Mutex<Shared>>);
 
-/// A node's end.
+/// A node's end for clients over UDP.
 #[derive(Debug)]
 pub(crate) struct NodeEnd {
     shared: Arc<Mutex<Shared>>,
     touches: Touches,
-    /// The node's pool, without a record.
+    /// The node's pool. Accesses through this value are not recorded.
     pool: SimMemory,
-    /// Datagrams that have come.
+    /// Datagrams that have arrived.
     pub arrived: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// Its clients of this life, also those that have left.
+    /// The clients of this life of the node, including those that have left.
     pub clients: HashMap<ClientId, SessionId>,
 }
 
-/// What came of a datagram.
+/// The effect of a datagram.
 #[derive(Debug)]
 pub(crate) struct Effect {
     pub touches: Vec<Touch>,
-    /// The word at the label's address before.
+    /// The word at the label's address before the datagram.
     pub before: Option<u64>,
-    /// An atomic was carried out, whether it changed the word or not.
+    /// Whether an atomic was executed, even if it did not change the word.
     pub is_atomic: bool,
     pub refused: Vec<Refused>,
 }
 
 impl NodeEnd {
-    /// An end over a node's pool, and the table of regions for the node.
+    /// Creates an end over a node's pool, and the table of regions for the node.
     pub fn new(
         pool: &SimMemory,
         incarnation: Incarnation,
@@ -72,17 +72,17 @@ impl NodeEnd {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Regions that are open.
+    /// Returns the number of regions that are open.
     pub fn open_regions(&self) -> usize {
         self.lock().open.len()
     }
 
-    /// The pool, without a record.
+    /// Returns the pool. Accesses through this value are not recorded.
     pub fn pool(&self) -> &SimMemory {
         &self.pool
     }
 
-    /// Takes a datagram in.
+    /// Processes a datagram. Returns its effect.
     pub fn take_in(&self, from: SocketAddr, packet: &[u8], word: Option<u64>, now: Duration) -> Effect {
         use portcullis_nic::Memory;
         let fits =
@@ -96,7 +96,7 @@ impl NodeEnd {
         Effect { touches: self.touches.take(), before, is_atomic, refused }
     }
 
-    /// The next packet to send, and what it took to make it.
+    /// Returns the next packet to send, and the accesses to memory that it took.
     pub fn transmit(&self) -> Option<(SocketAddr, Vec<u8>, Vec<Touch>)> {
         let mut packet = Vec::new();
         let to = self.lock().responder.poll_transmit(&mut packet);
@@ -104,13 +104,13 @@ impl NodeEnd {
         Some((to?, packet, touches))
     }
 
-    /// Refusals of what has waited.
+    /// Returns the refusals of operations that have waited.
     pub fn refusals(&self) -> Vec<Refused> {
         let mut shared = self.lock();
         std::iter::from_fn(|| shared.responder.poll_refusal()).collect()
     }
 
-    /// Lets go what has run out of time. Returns when that is to be done next.
+    /// Drops what has run out of time. Returns the time of the next call.
     pub fn look_at_time(&self, now: Duration) -> Option<Duration> {
         let mut shared = self.lock();
         shared.responder.handle_timeout(now);

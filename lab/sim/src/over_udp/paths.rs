@@ -1,4 +1,4 @@
-//! The way of datagrams and of control messages between clients over UDP and nodes.
+//! The paths of datagrams and of control messages between clients over UDP and nodes.
 
 use super::attacker::{Attacker, Habits};
 use super::{LONG_PACKETS, PACKET_MAX, Terms, machine_of};
@@ -12,22 +12,22 @@ use portcullis_slots::{Reuse, Slots};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Bytes of the headers of IPv6, UDP and Ethernet, and between frames.
+/// Bytes of the headers of IPv6, UDP and Ethernet, and of the space between frames.
 const OVERHEAD: u64 = 40 + 8 + 38;
-/// The random stream of the one on the path.
+/// The random stream of the attacker.
 const ATTACKER: u64 = 52;
 
-/// A datagram on its way.
+/// A datagram in transit.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
     pub from: SocketAddr,
     pub to: SocketAddr,
     pub bytes: Vec<u8>,
-    /// It has left the switch in the middle.
+    /// Whether it has left the switch in the middle.
     pub is_past_switch: bool,
 }
 
-/// A control message on its way.
+/// A control message in transit.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub session: SessionId,
@@ -40,12 +40,13 @@ pub(crate) struct Message {
 pub(crate) struct Narrow {
     /// Bytes of the longest datagram from the machine, and to it.
     pub carries: [usize; 2],
-    /// The machine's own system refuses what is too long for it to send. Otherwise that is lost on its way.
+    /// Whether the machine's own system refuses to send datagrams that are too long. Otherwise they are lost in
+    /// transit.
     pub is_refused: bool,
 }
 
 impl Narrow {
-    /// Each path carries the smallest size that real ends probe.
+    /// Draws a narrow path. Each path carries the smallest size that real ends probe.
     pub fn draw(dice: &mut Dice) -> Self {
         let short = usize::try_from(dice.of(PACKET_MAX as u64..LONG_PACKETS as u64)).unwrap_or(PACKET_MAX);
         let carries = match dice.of(0..3) {
@@ -61,12 +62,12 @@ impl Narrow {
 #[derive(Debug)]
 pub(crate) struct Paths {
     links: Links,
-    /// Machines with a narrow path, and until when.
+    /// Machines with a narrow path, each with the end of that time.
     narrow: HashMap<MachineId, (Nanos, Narrow)>,
     attacker: Attacker,
     datagrams: Slots<u32, Box<Datagram>>,
     messages: Slots<u32, Box<Message>>,
-    /// When the last message of each direction of a session arrives.
+    /// Time at which the last message of each direction of a session arrives.
     last: HashMap<(SessionId, bool), Nanos>,
     dice: Dice,
 }
@@ -85,7 +86,7 @@ impl Paths {
         }
     }
 
-    /// A datagram leaves its host. Returns when and where its copies are at the switch.
+    /// Sends a datagram from its host. Returns the times at which its copies are at the switch, and their places.
     pub fn leave(&mut self, now: Nanos, datagram: &Datagram) -> Vec<(Nanos, u32)> {
         let Some(from) = machine_of(datagram.from) else { return Vec::new() };
         if !self.carries(now, datagram) {
@@ -108,12 +109,12 @@ impl Paths {
         })
     }
 
-    /// What is narrow about a machine's path now.
+    /// Returns the narrowness of a machine's path now, if it is narrow.
     pub fn narrow_at(&self, machine: MachineId, now: Nanos) -> Option<Narrow> {
         self.narrow.get(&machine).filter(|(until, _)| *until > now).map(|&(_, narrow)| narrow)
     }
 
-    /// A machine's path does not carry long datagrams until then.
+    /// Makes a machine's path carry no long datagrams until a time.
     pub fn narrow(&mut self, machine: MachineId, until: Nanos, narrow: Narrow) {
         self.narrow.insert(machine, (until, narrow));
     }
@@ -123,8 +124,8 @@ impl Paths {
         self.datagrams.remove(place).map(|it| *it)
     }
 
-    /// A datagram is at the switch. Returns what leaves it, when and where it arrives: whoever is on the path may have changed
-    /// that.
+    /// Forwards a datagram that is at the switch. Returns the times at which the leaving datagrams arrive, and their
+    /// places. An attacker on the path may have changed them.
     pub fn forward(&mut self, now: Nanos, datagram: Datagram) -> Vec<(Nanos, u32)> {
         let ends = [machine_of(datagram.from), machine_of(datagram.to)];
         let out = if ends.into_iter().flatten().any(|machine| self.attacker.is_at(machine, now)) {
@@ -137,25 +138,27 @@ impl Paths {
             let Some(to) = machine_of(datagram.to) else { continue };
             let bytes = datagram.bytes.len() as u64 + OVERHEAD;
             datagram.is_past_switch = true;
-            // Whatever is held back joins the queue when it is let go; the queue is only modelled at this moment.
+            // A datagram that is held back joins the queue when it is released. The queue is modelled only at this
+            // moment.
             let Some(at) = self.links.forward(to, now, bytes) else { continue };
             arrivals.push((at + later, self.datagrams.insert(Box::new(datagram))));
         }
         arrivals
     }
 
-    /// Somebody is on the path of a machine until then.
+    /// Puts the attacker on the path of a machine until a time.
     pub fn attack(&mut self, machine: MachineId, until: Nanos, habits: Habits) {
         self.attacker.begin(machine, until, habits);
     }
 
-    /// Nobody is on a path any more, and all carry everything.
+    /// Takes the attacker off all paths, and makes all paths carry everything.
     pub fn heal(&mut self) {
         self.narrow.clear();
         self.attacker.end();
     }
 
-    /// When a control message that is sent now arrives, and where it is until then. Messages arrive in their order.
+    /// Sends a control message. Returns the time at which it arrives, and its place until then. Messages arrive in
+    /// their order.
     pub fn say(&mut self, now: Nanos, not_before: Nanos, message: Message, latency: Nanos) -> (Nanos, u32) {
         let last = self.last.entry((message.session, message.is_to_node)).or_insert(0);
         let arrival = (now + latency + self.dice.of(0..latency + 1)).max(not_before).max(*last + 1);

@@ -6,30 +6,30 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What is in a socket.
+/// The contents of a socket.
 #[derive(Debug, Default)]
 pub(crate) struct Socket {
     /// The machine's time.
     pub now: Duration,
-    /// Datagrams that have come.
+    /// Datagrams that have arrived.
     pub arrived: VecDeque<(SocketAddr, Vec<u8>)>,
     /// Bytes of the longest datagram that the machine's system sends, if it refuses some.
     pub longest: Option<usize>,
     /// Datagrams that leave.
     pub leaving: Vec<(SocketAddr, Vec<u8>)>,
-    /// Control messages that have come.
+    /// Control messages that have arrived.
     pub heard: VecDeque<Vec<u8>>,
     /// Control messages that leave.
     pub said: Vec<Vec<u8>>,
-    /// When the client's end wants to be called.
+    /// Time at which the client's end wants to be called.
     pub due: Option<Duration>,
-    /// Operations that the client's end has begun: their numbers, and what was asked for.
+    /// Operations that the client's end has begun: their numbers and their requests.
     pub begun: Vec<(u64, OneShotRequest)>,
-    /// What took longer than its time-outs.
+    /// Operations that took longer than their time-outs.
     pub overdue: Vec<String>,
 }
 
-/// A socket. Only one of those who share it uses it at a time.
+/// A socket. Only one of the parties that share it uses it at a time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedSocket(Arc<Mutex<Socket>>);
 

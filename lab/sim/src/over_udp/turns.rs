@@ -1,4 +1,5 @@
-//! Datagrams and control messages between clients over UDP and nodes, and what the checkers and the trace are told of them.
+//! Datagrams and control messages between clients over UDP and nodes, and the reports about them to the checkers and
+//! the trace.
 
 use super::end::OneShotEnd;
 use super::node_end::Effect;
@@ -23,7 +24,7 @@ use portcullis_softnic::core::{Response, WireRequest};
 use std::net::SocketAddr;
 
 impl Cluster {
-    /// Whether time-outs of a client over UDP may end its operations without anybody's mistake.
+    /// Whether time-outs of a client over UDP may end its operations although no party made a mistake.
     pub fn is_udp_excused(&self, client: usize) -> bool {
         // A path that becomes narrow ends nothing: operations go on in shorter datagrams.
         let disturbed = self.plan.faults.iter().any(|&kind| kind != FaultKind::Mtu)
@@ -32,8 +33,9 @@ impl Cluster {
         is_over_udp(&self.plan, client) && (disturbed || self.terms.faults != Default::default())
     }
 
-    /// Whether permissions of a client may seem to end early: somebody may be on its path, and says so; or its node has
-    /// started anew and says so, before the client learns that its control connection has ended.
+    /// Whether permissions of a client may seem to end early. An attacker may be on its path, and may send such an
+    /// answer. Or its node has started anew and answers so, before the client learns that its control connection has
+    /// ended.
     pub fn is_attacked(&self, client: usize) -> bool {
         let faults = [FaultKind::Path, FaultKind::NodeStop];
         is_over_udp(&self.plan, client) && faults.iter().any(|kind| self.plan.faults.contains(kind))
@@ -82,7 +84,7 @@ impl Cluster {
         Some((session, SimEndpoint::over_udp(end)))
     }
 
-    /// Tells a client's socket what time it is on its machine.
+    /// Sets the time of a client's socket to the time on its machine.
     pub fn wind_socket(&mut self, session: SessionId) {
         let SessionRecord { client, socket, .. } = &self.sessions[session];
         if let Some((_, socket)) = socket {
@@ -93,7 +95,7 @@ impl Cluster {
         }
     }
 
-    /// Sends what a client's end has to send. Returns when the end wants to be called.
+    /// Sends what a client's end has to send. Returns the time at which the end wants to be called.
     pub fn empty_socket(&mut self, session: SessionId) -> Option<Nanos> {
         let (address, socket) = self.sessions[session].socket.clone()?;
         let mut socket = socket.borrow();
@@ -140,7 +142,7 @@ impl Cluster {
         self.events.put(at, Event::Message(place));
     }
 
-    /// A datagram is at the switch, or at its destination.
+    /// Delivers a datagram to the switch, or to its destination.
     pub fn deliver_datagram(&mut self, place: u32) {
         let Some(datagram) = self.paths.take(place) else { return };
         if !datagram.is_past_switch {
@@ -178,7 +180,7 @@ impl Cluster {
         self.wake_client(client, soon);
     }
 
-    /// A control message arrives.
+    /// Delivers a control message.
     pub fn deliver_message(&mut self, place: u32) {
         let Some(Message { session, is_to_node, bytes }) = self.paths.take_message(place) else { return };
         self.trace.note(self.now, &[12, session as u64, is_to_node.into()], || {
@@ -226,7 +228,7 @@ impl Cluster {
 
 /// The node's end.
 impl Cluster {
-    /// Takes in datagrams and answers them, as many of each as one turn has. Returns whether there is more to do.
+    /// Processes datagrams and answers them, as many of each as one turn allows. Returns whether there is more to do.
     pub fn one_shot_turn(&mut self, node: usize, node_now: Moment) -> bool {
         let (most_in, most_out) = self.terms.per_turn;
         for _ in 0..most_in {
@@ -284,7 +286,7 @@ impl Cluster {
         }
     }
 
-    /// Tells the checkers of a change that was carried out.
+    /// Reports a change that was executed to the checkers.
     fn note_change(
         &mut self,
         node: usize,
@@ -351,7 +353,7 @@ impl Cluster {
         true
     }
 
-    /// Tells the checkers of a read that was served.
+    /// Reports a read that was served to the checkers.
     fn note_read(&mut self, node: usize, node_now: Moment, label: Option<Label>, touches: &[Touch]) {
         let Some(end) = self.nodes[node].running.as_ref().and_then(|it| it.over_udp.as_ref()) else { return };
         let label = label.filter(|label| label.kind == Label::READ_DATA);
@@ -370,7 +372,7 @@ impl Cluster {
         self.arrived_without_queue_pair(node, node_now, (session, begun.id), &request, &answer, &touches);
     }
 
-    /// The node's end has refused an operation. `sender`: who has sealed it.
+    /// Handles an operation that the node's end has refused. `sender`: the client that has sealed it.
     fn refuse_operation(
         &mut self,
         node: usize,
@@ -409,13 +411,13 @@ impl Cluster {
         }
         if let (Some((client, region, access)), Some(running)) = (charge, &mut self.nodes[node].running) {
             running.node.handle_refused_operation(client, region, access, node_now);
-            // It may have ended permissions.
+            // The refusal may have ended permissions.
             self.read_audit(node, node_now);
         }
     }
 }
 
-/// Where an operation is, with what stands for its key.
+/// Returns the place of an operation, with the key that stands for its region.
 fn remote_of(label: &Label) -> RemoteSpan {
     RemoteSpan { address: RemoteAddress(label.address), rkey: key_of(label.region) }
 }
@@ -430,7 +432,7 @@ fn atomic_of(begun: &OneShotRequest, remote: RemoteSpan) -> WireRequest {
     }
 }
 
-/// The bytes that reads one behind another have touched. `None`: they were not reads, or not one behind another.
+/// Returns the bytes that consecutive reads have touched. `None`: not all were reads, or they were not consecutive.
 fn whole_of(touches: &[Touch]) -> Option<(u64, u64)> {
     let mut whole: Option<(u64, u64)> = None;
     for touch in touches {
@@ -444,7 +446,7 @@ fn whole_of(touches: &[Touch]) -> Option<(u64, u64)> {
     whole
 }
 
-/// A datagram as a short text.
+/// Returns a datagram as a short text.
 fn summary(datagram: &Datagram) -> String {
     let Datagram { from, to, bytes, .. } = datagram;
     match Label::read(bytes) {

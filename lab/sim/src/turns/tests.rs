@@ -8,7 +8,8 @@ use portcullis_client::{Allocate, Answer, Call};
 use portcullis_node::{NodeConfig, ViolationLimits};
 use portcullis_protocol::{Lifetime, Mechanism, RemoteAddress, Rkey};
 
-/// Client 0 is honest, client 1 is hostile and has its own tenant. The pool has one page, and no client acts by itself.
+/// Creates a cluster in which client 0 is honest, and client 1 is hostile and has its own tenant. The pool has one
+/// page, and no client acts by itself.
 fn quiet() -> Cluster {
     let faults = Vec::new();
     let plan =
@@ -66,7 +67,7 @@ fn what_a_bar_ends_may_be_given_to_others_and_zeroed_in_the_same_turn() {
     cluster.client_nic_turn_now(1);
     pass(&mut cluster, MILLISECOND);
     let held = granted(&mut cluster, 1, call);
-    // While the node stands still, the first tenant earns its bar, and the second asks for the memory.
+    // While the node stands still, the first tenant earns its bar, and the second requests the memory.
     cluster.nodes[0].paused_until = cluster.now + MILLISECOND;
     let (hostile, now) = library(&mut cluster, 1);
     let buffer = hostile.buffer(8).expect("it has room");

@@ -1,4 +1,5 @@
-//! What a worker does with names: it publishes objects, shares them with other tenants, and uses what others share.
+//! The actions of a worker with names: it publishes objects, shares them with other tenants, and uses what others
+//! share.
 
 use super::{Purpose, Worker};
 use crate::dice::Dice;
@@ -16,7 +17,7 @@ const FOUND_MAX: usize = 4;
 /// A worker's habits and knowledge of names.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// A stream of its own: a worker that uses names does all else as one that does not.
+    /// A separate random stream: a worker that uses names does everything else as one that does not.
     dice: Dice,
     tenants: usize,
     found: Vec<Entry>,
@@ -36,7 +37,7 @@ impl Names {
         self.foreign.contains(&object)
     }
 
-    /// A lookup brought this.
+    /// Records an entry that a lookup returned.
     pub fn found(&mut self, entry: Entry, foreign: bool) {
         if foreign {
             self.foreign.insert(entry.object);
@@ -63,7 +64,7 @@ impl Names {
 }
 
 impl Names {
-    /// Thinks of an object of another tenant that may belong to one which is shared with this one.
+    /// Picks an object of another tenant that may belong to an object shared with this tenant.
     fn look_at_members(&mut self, scene: &mut Scene<'_>) {
         let owner = (scene.tenant + 1 + self.dice.index(self.tenants.max(2) - 1)) % self.tenants.max(2);
         let Some(members) = scene.gossip.members.get_mut(owner).filter(|_| owner != scene.tenant) else {
@@ -125,7 +126,7 @@ impl Worker {
         true
     }
 
-    /// Asks for a permission over an object that was found: most often one that it may have.
+    /// Requests a permission over an object that was found: most often one that it may have.
     fn acquire_found(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
         let Some(names) = &mut self.names else { return };
         let at = names.dice.index(names.found.len());

@@ -6,7 +6,7 @@ use portcullis_sim::{FaultKind, Plan, Programs, Promise, run};
 /// Seeds within which a mistake must be found.
 const SEEDS: u64 = 60;
 
-/// What a seed says; with more of what a mistake needs.
+/// Returns the plan of a seed, with more of what a mistake needs.
 fn plan_for(fault: Fault, seed: u64) -> Plan {
     let drawn = Plan::draw(seed).with(Programs::Calls);
     let with = |kinds: &[FaultKind]| Plan { faults: kinds.to_vec(), ..drawn.clone() };
@@ -18,7 +18,7 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
     }
 }
 
-/// The first seed that finds a mistake, and what it breaks.
+/// Returns the first seed that finds a mistake, with the promise that it breaks.
 fn found(fault: Fault) -> Option<(u64, Promise, String)> {
     (0..SEEDS).find_map(|seed| {
         planted::plant(Some(fault));

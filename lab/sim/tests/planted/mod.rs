@@ -1,6 +1,7 @@
-//! Proof that the checkers bite: each fault that is planted in the real code is found, by name, within so many seeds.
+//! Proof that the checkers work: each fault that is planted in the real code is found, by name, within a number of
+//! seeds.
 //!
-//! Needs `--features planted`; without it there is nothing to plant.
+//! Needs `--features planted`. Without it no fault can be planted.
 #![cfg(feature = "planted")]
 
 mod calls;
@@ -11,14 +12,14 @@ use portcullis_sim::{FaultKind, Plan, Programs, Promise, run, shrink};
 
 /// Seeds within which a fault must be found.
 const SEEDS: u64 = 1_000;
-/// The same for those that one seed in a few hundred finds where what they need is common: enough that luck alone hides
-/// none.
+/// Seeds within which a rare fault must be found. One seed in a few hundred finds such a fault in plans in which its
+/// conditions are common, so this is enough that chance alone hides none.
 const SEEDS_FOR_RARE_ONES: u64 = 4_000;
-/// The same for those of chunks.
+/// Seeds within which a fault of chunks must be found.
 const SEEDS_OF_CHUNKS: u64 = 60;
-/// The same for those of clients over UDP.
+/// Seeds within which a fault of clients over UDP must be found.
 const SEEDS_OF_UDP: u64 = 300;
-/// The same for those of a structure. Such runs are long.
+/// Seeds within which a fault of a structure must be found. Such runs are long.
 const SEEDS_OF_STRUCTURES: u64 = 80;
 
 fn is_of_a_structure(fault: Fault) -> bool {
@@ -29,7 +30,7 @@ fn is_of_udp(fault: Fault) -> bool {
     Fault::OF_UDP.contains(&fault)
 }
 
-/// All clients are over UDP, and somebody is on the path.
+/// Returns the plan with all clients over UDP, and an attacker on the path.
 fn over_udp(drawn: Plan) -> Plan {
     let path = (!drawn.faults.contains(&FaultKind::Path)).then_some(FaultKind::Path);
     let faults = drawn.faults.iter().copied().chain(path).collect();
@@ -40,14 +41,14 @@ fn is_of_chunks(fault: Fault) -> bool {
     Fault::OF_CHUNKS.contains(&fault)
 }
 
-/// What a seed says; for rare faults with more of what they need.
+/// Returns the plan of a seed. For rare faults it has more of what they need.
 fn plan_for(fault: Fault, seed: u64) -> Plan {
     let drawn = Plan::draw(seed);
     match fault {
         Fault::DoubtNotAwaited => Plan { faults: vec![FaultKind::Cut], hostile: 0, ..drawn },
         // Only sessions wait.
         Fault::WaitJudgesByOldTime => Plan { programs: Programs::Sessions, faults: Vec::new(), ..drawn },
-        // Few clients, so that pages are one tenant's.
+        // With few clients, a page belongs to one tenant.
         Fault::GuestsBytesNotNoted => {
             Plan { sharing: true, clients: 2, tenants: 2, hostile: 0, held: 2, faults: Vec::new(), ..drawn }
         }
@@ -67,7 +68,7 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
         }
         // Clients that think for 2 µs only, so that reads wait.
         Fault::WaitingReadServedLate => Plan { udp: 100, clients: 12, hostile: 2, think_ns: 2_000, ..drawn },
-        // Nothing else makes time-outs.
+        // Without faults, nothing else causes time-outs.
         Fault::WindowNotRefunded => Plan { udp: 100, faults: Vec::new(), ..drawn },
         _ if Fault::OF_LIMITS.contains(&fault) => {
             let (faults, within) = (vec![FaultKind::NodeFreeze], Some(Lifetime::millis(1)));
@@ -81,7 +82,7 @@ fn plan_for(fault: Fault, seed: u64) -> Plan {
     }
 }
 
-/// The first seed that finds a fault, and what it breaks.
+/// Returns the first seed that finds a fault, with the promise that it breaks.
 fn found(fault: Fault) -> Option<(u64, Promise, String)> {
     let rare =
         matches!(fault, Fault::DoubtNotAwaited | Fault::HeaderReusedWhileBound | Fault::GuestsBytesNotNoted);
@@ -176,7 +177,7 @@ faults! {
     version_not_advanced: VersionNotAdvanced by Order | Rest;
     alone_not_checked: AloneNotChecked by Order | Rest;
     pending_seen: PendingSeen by Order;
-    // It frees blocks that slots still name.
+    // This fault frees blocks that slots still name.
     swept_at_once: SweptAtOnce by Order | Rest;
     slot_filled_before_bytes: SlotFilledBeforeBytes by Order;
     head_not_compared: HeadNotCompared by Order;
@@ -197,7 +198,7 @@ faults! {
     finished_forgotten: FinishedForgotten by Once | Truth;
     parts_share_counter: PartsShareCounter by Nonce;
     uncertain_write_repeated: UncertainWriteRepeated by Once;
-    // Somebody on the path can then say that a packet is another client's.
+    // With this fault an attacker on the path can claim that a packet is another client's.
     holder_not_among_terms: HolderNotAmongTerms by Access | Proof;
     waiting_read_served_late: WaitingReadServedLate by Access | Reuse | Freed;
     opened_while_bound: OpenedWhileBound by Reuse;
@@ -238,7 +239,7 @@ fn a_failing_run_is_cut_down_to_one_that_breaks_the_same_promise() {
     assert!(fewer > 0, "nobody who has no part in it was left out of any of four");
 }
 
-/// Whether a seed of chunks fails under a fault with these words, where nothing else goes wrong.
+/// Whether a seed of chunks fails under a fault with these words, in runs in which nothing else goes wrong.
 fn is_said(fault: Fault, words: &str) -> bool {
     planted::plant(Some(fault));
     let plan = |seed| Plan { faults: Vec::new(), ..Plan::draw(seed).with(Programs::Chunks) };

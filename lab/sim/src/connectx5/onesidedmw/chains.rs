@@ -1,4 +1,4 @@
-//! What allocating and freeing by chain costs, and what chains cost those who only read.
+//! The cost of allocating and freeing by chain, and the cost of chains for clients that only read.
 
 use super::super::Progress;
 use super::super::inputs::{Inputs, micro};
@@ -12,16 +12,16 @@ const RESULT: &str = "OneSidedMW: chains";
 const GROUPS: [u64; 4] = [1, 2, 4, 8];
 const SAID: &str = "slides: no number; «highly efficient remote memory allocation»";
 
-/// What a pool of chunks can do by chain.
+/// The times and rates of a pool of chunks by chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolCosts {
-    /// From the client's request until its reply.
+    /// Time from the client's request until its reply.
     pub allocation_ns: Nanos,
     /// Allocations of a worker per second, in thousands.
     pub of_a_worker: f64,
-    /// Allocations of a pool per second, in thousands: its lock.
+    /// Allocations of a pool per second, in thousands, as its lock allows.
     pub of_a_pool: f64,
-    /// Allocations of the NIC per second, in thousands: its atomics and its binds.
+    /// Allocations of the NIC per second, in thousands, as its atomics and its binds allow.
     pub of_the_nic: f64,
     /// Queue pairs with chains that a client's machine has.
     pub armed: u64,
@@ -40,7 +40,8 @@ impl PoolCosts {
         }
     }
 
-    /// Allocations per second, in thousands, of so many machines with a pair of workers each, from one pool.
+    /// Returns the allocations per second, in thousands, of this many machines with a pair of workers each, from one
+    /// pool.
     pub fn rate(&self, machines: u64) -> f64 {
         (machines as f64 * self.of_a_worker).min(self.of_a_pool).min(self.of_the_nic)
     }
@@ -124,7 +125,7 @@ fn counted(
     ))
 }
 
-/// READs beside queue pairs with chains.
+/// Returns the times of READs beside queue pairs with chains.
 fn reads(inputs: &Inputs) -> [OutputRow; 2] {
     let prices = &inputs.one_sided;
     let workers = PoolCosts::new(inputs, prices.chunk_bytes).armed;

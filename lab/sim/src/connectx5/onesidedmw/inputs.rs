@@ -1,5 +1,5 @@
-//! The inputs of the results of OneSidedMW: its slides' set-up, what RedN's and rdma-core's public sources say of chains,
-//! and what nobody has published.
+//! The inputs of the results of OneSidedMW: its slides' set-up, the facts about chains in the public sources of RedN
+//! and rdma-core, and values that are not published.
 
 use super::super::inputs::{InputRow, Origin, micro, row};
 use crate::clock::Nanos;
@@ -23,7 +23,7 @@ pub struct OneSidedInputs {
     pub atomics_of_a_nic: u64,
     /// Queue pairs with chains at which READs were measured.
     pub armed: u64,
-    /// How much longer READs take then, in thousandths.
+    /// How much longer READs take with so many queue pairs, in thousandths.
     pub armed_per_mille: u64,
     /// Clients' machines.
     pub machines: u64,
@@ -35,7 +35,7 @@ pub struct OneSidedInputs {
     pub group: u64,
     /// Bytes of a chunk of the key-value store.
     pub chunk_bytes: u64,
-    /// How many of the inserted keys are deleted, in percent.
+    /// Percentage of the inserted keys that are deleted.
     pub deleted_percent: u64,
     /// Bytes of a key.
     pub key_bytes: u64,
@@ -171,18 +171,18 @@ impl OneSidedInputs {
         ]
     }
 
-    /// The points of a curve: each is four times the one before.
+    /// Returns the points of a curve, each four times the one before.
     pub(super) fn points([from, to]: [u64; 2]) -> Vec<u64> {
         let points = std::iter::successors(Some(from.max(1)), |&point| Some(4 * point));
         points.take_while(|&point| point <= to).collect()
     }
 
-    /// Threads of all clients.
+    /// Returns the number of threads of all clients.
     pub(super) fn clients(&self) -> u64 {
         self.machines * self.threads
     }
 
-    /// How much longer a READ takes, as a factor, while so many queue pairs have chains.
+    /// Returns the factor by which a READ takes longer while this many queue pairs have chains.
     pub(super) fn read_factor(&self, armed: u64) -> f64 {
         let each = self.armed_per_mille as f64 / 1e3 / self.armed.max(1) as f64;
         1.0 + each * armed as f64

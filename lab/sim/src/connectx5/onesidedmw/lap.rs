@@ -1,4 +1,4 @@
-//! What a worker's lap executes: the real chains on the real software NIC, request by request.
+//! The requests that a worker's lap executes: the real chains on the real software NIC, request by request.
 
 use crate::asking::{AskingEnd, NOW, access_end, attach};
 use crate::memory::SimMemory;
@@ -7,29 +7,29 @@ use portcullis_nic::{ChainVerb, Nic, Operation, QpId};
 use portcullis_offload::chain::{Chains, Listing, Step};
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Handle, Reply, WorkerParts};
 
-/// Laps before those that are counted: a first lap is like any other, but nobody has to believe that.
+/// Number of laps before those that are counted. A first lap is like any other, but the counts do not depend on that.
 const LAPS_BEFORE: usize = 3;
-/// Requests of a lap: more means that a chain never ends.
+/// The most requests of a lap: more means that a chain never ends.
 const REQUESTS_MAX: usize = 10_000;
 
-/// A request that was executed, as its entry was then.
+/// A request that was executed, as its entry was at that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Request {
-    /// Nothing: a NOP, or what was patched to be one.
+    /// Nothing: a NOP, or a request that was patched to be one.
     Nothing,
-    /// A wait, which had an end.
+    /// A wait, which ended.
     Wait,
-    /// Another queue was let run.
+    /// Another queue was enabled.
     Enable,
-    /// So many bytes were read.
+    /// This many bytes were read.
     Read(u64),
-    /// So many bytes were written.
+    /// This many bytes were written.
     Write(u64),
     /// An atomic.
     Atomic,
-    /// A window was bound, or freed.
+    /// A window was bound or freed.
     Window,
-    /// A message of so many bytes left.
+    /// A message of this many bytes left.
     Send(u64),
 }
 
@@ -52,7 +52,7 @@ impl Request {
         }
     }
 
-    /// A row's request as the listing has it, for listings that no worker runs.
+    /// Returns a row's request as the listing has it, for listings that no worker runs.
     pub fn of_step(step: Step) -> Self {
         match step {
             Step::Nop => Self::Nothing,
@@ -68,36 +68,36 @@ impl Request {
 /// A lap of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lap {
-    /// Its chain's requests, with the NOPs behind the last row.
+    /// The chain's requests, with the NOPs behind the last row.
     pub chain: Vec<Request>,
-    /// Those of its bind queue.
+    /// The requests of the bind queue.
     pub binds: Vec<Request>,
-    /// Those of the queue that has the reply.
+    /// The requests of the queue that has the reply.
     pub replies: Vec<Request>,
 }
 
 impl Lap {
-    /// All requests that were executed.
+    /// Returns all requests that were executed.
     pub fn requests(&self) -> impl Iterator<Item = Request> {
         [&self.chain, &self.binds, &self.replies].into_iter().flatten().copied()
     }
 
-    /// How many of its requests are such.
+    /// Counts the requests for which `is_such` is true.
     pub fn count(&self, is_such: impl Fn(Request) -> bool) -> u64 {
         self.requests().filter(|&request| is_such(request)).count() as u64
     }
 }
 
-/// The laps of a pool's workers: of one that allocates and of one that frees, for a client whose group is full.
+/// The laps of a pool's workers, one that allocates and one that frees, for a client whose group is full.
 #[derive(Clone, Debug)]
 pub(super) struct Laps {
     /// The chains.
     pub chains: Chains,
     pub alloc: Lap,
     pub free: Lap,
-    /// Allocations when no chunk is free.
+    /// An allocation when no chunk is free.
     pub refused: Lap,
-    /// Workers of a client.
+    /// Number of workers of a client.
     pub workers: u64,
 }
 
@@ -120,12 +120,12 @@ impl<const G: usize> Pool<G> {
         let group: Vec<QpId> = (0..G).map(|_| access_end(&mut nic, pool.domains().access)).collect();
         let pd = nic.allocate_pd().expect("a domain");
         let number = ClientNumber::new(1).expect("a small number");
-        // One more than there are chunks, so that a refusal is one of the pool.
+        // The quota is one more than there are chunks, so that a refusal is one of the pool.
         let (workers, ends) = attach(&mut nic, &mut pool, (number, &group, 2), pd);
         Self { nic, parts: workers.parts(), pool, ends }
     }
 
-    /// Executes a queue's requests as far as they go.
+    /// Executes a queue's requests as far as possible.
     fn run(&mut self, qp: QpId, into: &mut Vec<Request>) -> bool {
         let before = into.len();
         while let Some(operation) = self.nic.core().next_operation(qp) {
@@ -181,11 +181,11 @@ impl<const G: usize> Pool<G> {
     }
 }
 
-/// The laps for chunks of so many bytes, with windows for `group` queue pairs: as many as a pool's chunks can have, 1, 2, 4 or
-/// 8, and no fewer if there are not more.
+/// Returns the laps for chunks of this many bytes, with windows for `group` queue pairs. A pool's chunks can have
+/// windows for 1, 2, 4 or 8 queue pairs: `group` is rounded up to one of these, or down to 8.
 ///
 /// # Panics
-/// The pool does not do what it promises, which is a bug.
+/// Panics if the pool does not do what it promises, which is a bug.
 pub(super) fn laps(group: u64, chunk_bytes: u64) -> Laps {
     match group {
         0 | 1 => Pool::<1>::new(chunk_bytes).laps(),
@@ -195,7 +195,7 @@ pub(super) fn laps(group: u64, chunk_bytes: u64) -> Laps {
     }
 }
 
-/// A listing that no worker runs: its requests as they stand in it, without padding.
+/// Returns the requests of a listing that no worker runs, as they stand in it, without padding.
 pub(super) fn as_written(listing: &Listing) -> Vec<Request> {
     listing.rows().iter().map(|row| Request::of_step(row.step)).collect()
 }

@@ -1,11 +1,12 @@
 //! The results of OneSidedMW's slides (NSDI 2026): memory whose allocation and freeing the NIC does alone.
 //!
-//! What a chain does is counted: the real chains of `offload` run on the real software NIC, and what they execute is charged
-//! with the inputs' times ([`lap`], [`times`]). Where a NIC like mlx5 has to fetch again follows from the listings
-//! ([`segments`]). The memory that is saved is a function of traces ([`objects`], [`swap_space`]), and of no time.
+//! The model counts what a chain does: the real chains of `offload` run on the real software NIC, and the requests
+//! that they execute are charged with the inputs' times ([`lap`], [`times`]). The listings determine where a NIC like
+//! mlx5 has to fetch again ([`segments`]). The memory that is saved is a function of traces ([`objects`],
+//! [`swap_space`]), and of no time.
 //!
-//! The slides leave much open. What nobody has published is an input marked as assumed, or a curve over its range. Nothing
-//! is chosen so that a result comes out: where one does not, the report says so.
+//! The slides leave much open. A value that is not published is an input marked as assumed, or a curve over its
+//! range. No value is chosen to make a result agree. If a result does not agree, the report states that.
 
 mod chains;
 mod inputs;

@@ -16,7 +16,7 @@ struct Allocator {
     classes: u64,
     /// Objects in each chunk that is held, and their size.
     chunks: BTreeMap<u64, (u64, u64)>,
-    /// By size: chunks in which there is room.
+    /// Chunks with room, by the size of their objects.
     open: BTreeMap<u64, Vec<u64>>,
     made: u64,
 }
@@ -26,7 +26,7 @@ impl Allocator {
         Self { chunk_bytes, classes: classes.max(1), chunks: BTreeMap::new(), open: BTreeMap::new(), made: 0 }
     }
 
-    /// The smallest class that an object fits.
+    /// Returns the smallest class that an object fits.
     fn class(&self, bytes: u64) -> u64 {
         let bytes = bytes.max(LEAST_CLASS);
         let below = 1 << bytes.ilog2();
@@ -34,7 +34,7 @@ impl Allocator {
         bytes.next_multiple_of(step).min(self.chunk_bytes)
     }
 
-    /// Puts an object into a chunk, and says into which.
+    /// Puts an object into a chunk. Returns the chunk.
     fn insert(&mut self, bytes: u64) -> u64 {
         let class = self.class(bytes);
         let fits = self.chunk_bytes / class;
@@ -63,7 +63,7 @@ impl Allocator {
             self.chunks.remove(&chunk);
             open.retain(|&other| other != chunk);
         } else if left + 1 == self.chunk_bytes / class {
-            // It was full. Others with room come before it, so that it may become empty.
+            // The chunk was full. Other chunks with room are used before it, so that it may become empty.
             open.insert(0, chunk);
         }
     }
@@ -87,7 +87,7 @@ pub(super) struct InsertsAndDeletes {
 /// Chunks that were held.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Held {
-    /// The most. Static memory has to have as many from the beginning.
+    /// The most chunks held at a time. Static memory must have this many from the beginning.
     pub peak: u64,
     pub end: u64,
     /// Objects in a full chunk.
@@ -95,7 +95,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// What of static memory is saved at the end, in percent.
+    /// Returns the percentage of static memory that is saved at the end.
     pub fn saved_percent(self) -> f64 {
         100.0 * (1.0 - self.end as f64 / self.peak.max(1) as f64)
     }

@@ -1,7 +1,8 @@
 //! The segments of a chain on a NIC that fetches requests ahead of their turn, as mlx5 does.
 //!
-//! Such a NIC may fetch a request any time after it was admitted. So a request that needs what one before it has landed is
-//! admitted only when that is there: it begins a new segment. Where that is so follows from the listing alone.
+//! Such a NIC may fetch a request any time after it was admitted. So a request that needs the effect of an earlier
+//! one is admitted only when that effect has landed: it begins a new segment. The listing alone determines where
+//! segments begin.
 
 use portcullis_offload::chain::{Label, Listing, Place, Queue, Row, Step};
 use std::ops::Range;
@@ -18,13 +19,13 @@ impl Span {
         Self { place, bytes: 8 }
     }
 
-    /// The memory that it lies in, and where it begins there.
+    /// Returns the memory that the span lies in, and the place where it begins there.
     fn memory(self) -> (Memory, u64) {
         match self.place {
             Place::Line(label, at) => (Memory::Line(label), at),
             Place::Bind(number) => (Memory::Binds, u64::from(number) * portcullis_nic::entry::BYTES),
             Place::Words(at) => (Memory::Words, at),
-            // Views of one table. Which record an address names is not known here.
+            // These are views of one table. The record that an address names is not known here.
             Place::Table(_) | Place::Owners(_) | Place::Tails(_) => (Memory::Table, 0),
             Place::Scratch(at) => (Memory::Scratch, at),
             Place::Credits => (Memory::Credits, 0),
@@ -47,12 +48,12 @@ enum Memory {
     Credits,
 }
 
-/// What a row writes.
+/// The bytes that a row writes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
-    /// At the far end, which takes the requests of a queue in their order.
+    /// Bytes at the far end, which takes the requests of a queue in their order.
     far: Option<Span>,
-    /// At the near end, when the answer comes.
+    /// Bytes at the near end, written when the answer arrives.
     near: Option<Span>,
 }
 
@@ -69,7 +70,7 @@ fn written(step: Step) -> Written {
     }
 }
 
-/// What a row takes from its own end when it is sent.
+/// Returns the bytes that a row takes from its own end when it is sent.
 fn taken_along(step: Step) -> Option<Span> {
     match step {
         Step::Write { from, bytes, .. } | Step::CopyImage { from, bytes, .. } => {
@@ -79,7 +80,7 @@ fn taken_along(step: Step) -> Option<Span> {
     }
 }
 
-/// What a row reaches at the far end.
+/// Returns the bytes that a row reaches at the far end.
 fn reached(step: Step) -> Option<Span> {
     match step {
         Step::Read { from, bytes, .. } => Some(Span { place: from, bytes }),
@@ -87,26 +88,27 @@ fn reached(step: Step) -> Option<Span> {
     }
 }
 
-/// Whether a row lets others run: another queue, the client, or the next lap. They must find all that was done before.
+/// Whether a row lets others run: another queue, the client, or the next lap. They must find the effects of all
+/// earlier rows.
 fn lets_others_run(step: Step) -> bool {
     matches!(step, Step::Enable { .. } | Step::EnableReceive { .. } | Step::EnableRequest { .. })
 }
 
-/// Whether `row` needs what `before` lands, and needs it there before it is fetched or sent.
+/// Whether `row` needs what `before` writes, and needs it to have landed before `row` is fetched or sent.
 fn needs(row: &Row, before: &Row) -> bool {
     let done = written(before.step);
     let both = [done.far, done.near].into_iter().flatten();
     let entry = Span { place: Place::Line(row.label, 0), bytes: portcullis_nic::entry::BYTES };
     let is_patched = both.clone().any(|span| span.overlaps(entry));
     let takes_it = taken_along(row.step).is_some_and(|taken| both.clone().any(|span| span.overlaps(taken)));
-    // Both at the far end: it takes one after the other.
+    // If both are at the far end, it takes one after the other.
     let reaches_it =
         reached(row.step).is_some_and(|there| done.near.is_some_and(|near| near.overlaps(there)));
     is_patched || takes_it || reaches_it || (lets_others_run(row.step) && both.count() > 0)
 }
 
-/// The segments of a listing, as ranges of its rows. A row that releases the lock begins one too: there its completion has
-/// to be counted on the lock, so it stands in a queue of its own.
+/// Returns the segments of a listing, as ranges of its rows. A row that releases the lock begins a segment too: on
+/// such a NIC its completion must be counted on the lock, so it stands in a queue of its own.
 pub(super) fn segments(listing: &Listing) -> Vec<Range<usize>> {
     let rows = listing.rows();
     let mut begins = 0;

@@ -30,7 +30,7 @@ const SAVED: &str = "slides: saves 43 % remote memory";
 /// The published cost of an insert against static memory, and the published gain over messages.
 const COST: f64 = 19.8;
 const GAIN: f64 = 10.6;
-/// The most pools that are looked at.
+/// The most pools that are tried.
 const POOLS_MAX: u64 = 64;
 /// A client also reads the claims of an extent.
 const SCAN_BYTES: u32 = 4 << 10;
@@ -65,7 +65,7 @@ impl Job for Inserts {
     }
 }
 
-/// What an insert takes where no memory has to be had for it.
+/// The cost of an insert that needs no new memory.
 #[derive(Clone, Copy, Debug)]
 struct Insert {
     micros: f64,
@@ -82,7 +82,7 @@ fn insert(inputs: &Inputs, effort: Effort) -> Insert {
         // All keys of a run have room in one subtable.
         groups: u32::try_from(effort.table_keys).expect("the keys are few"),
         depth_max: 4,
-        // A run of the model is the same again.
+        // Each run of the model must give the same result.
         seed: Some(0),
         ..TableOptions::default()
     };
@@ -94,7 +94,7 @@ fn insert(inputs: &Inputs, effort: Effort) -> Insert {
     Insert { micros: measured.percentile(50), accesses: measured.each(accesses) }
 }
 
-/// The CPU time of an allocation by message, counted on the real node with one core, in ns.
+/// Returns the CPU time of an allocation by message, counted on the real node with one core, in ns.
 pub(super) fn by_message(inputs: &Inputs, effort: Effort) -> Nanos {
     let prices = &inputs.one_sided;
     let inputs = Inputs { cores: prices.cores, machines: prices.machines, ..*inputs };
@@ -107,17 +107,17 @@ pub(super) fn by_message(inputs: &Inputs, effort: Effort) -> Nanos {
     outcome.work.busy / outcome.score.rounds.max(1)
 }
 
-/// When a client asks for its next chunk.
+/// The time at which a client requests its next chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asks {
-    /// When it has no room left. It waits then.
+    /// The client requests a chunk when it has no room left, and waits then.
     WhenFull,
-    /// So long before that it never waits, unless chunks come too slowly.
+    /// The client requests a chunk so early that it never waits, unless chunks arrive too slowly.
     Ahead,
 }
 
-/// Inserts per second, in millions, as the resources bound them: clients that wait for each of their requests, the NIC,
-/// and whoever allocates.
+/// Inserts per second, in millions, as the resources bound them: clients that wait for each of their requests, the
+/// NIC, and the allocating side.
 struct Store<'a> {
     inputs: &'a Inputs,
     insert: Insert,
@@ -134,12 +134,13 @@ impl Store<'_> {
         by_clients.min(self.inputs.nic_operations as f64 / 1e3 / self.insert.accesses)
     }
 
-    /// Into static memory.
+    /// Returns the rate of inserts into static memory.
     fn in_static(&self) -> f64 {
         self.bounded(self.insert.micros)
     }
 
-    /// With a chunk by chain for each `inserts`, of `pools` pools, whose workers are as many.
+    /// Returns the rate with a chunk by chain for each `inserts`, from `pools` pools, which have as many sets of
+    /// workers.
     fn by_chain(&self, inserts: u64, pools: u64, asks: Asks) -> f64 {
         let armed = pools * self.pool.armed * self.prices().machines;
         let factor = self.prices().read_factor(armed);
@@ -151,24 +152,25 @@ impl Store<'_> {
         self.bounded(self.insert.micros * factor + waiting).min(inserts as f64 * chunks / 1e3)
     }
 
-    /// With a chunk by message for each `inserts`, where each takes so much of the node's CPU.
+    /// Returns the rate with a chunk by message for each `inserts`, if each message takes `cpu` of the node's CPU
+    /// time.
     fn by_message(&self, inserts: u64, cpu: Nanos) -> f64 {
         let answer = self.inputs.network_ns + cpu + self.inputs.bind_ns;
         let chunks = self.prices().cores as f64 * 1e3 / cpu.max(1) as f64;
         self.bounded(self.insert.micros + micro(answer) / inserts as f64).min(inserts as f64 * chunks)
     }
 
-    /// The pools that are looked at: one, and as many as there are machines.
+    /// Returns the numbers of pools that are reported: one, and as many as there are machines.
     fn pools(&self) -> [u64; 2] {
         [1, self.prices().machines]
     }
 
-    /// What an insert by chain costs against static memory, in percent of the rate.
+    /// Returns the cost of an insert by chain against static memory, in percent of the rate.
     fn cost(&self, inserts: u64, pools: u64, asks: Asks) -> f64 {
         100.0 * (1.0 - self.by_chain(inserts, pools, asks) / self.in_static()).max(0.0)
     }
 
-    /// The least cost with whatever number of pools, and that number.
+    /// Returns the least cost with any number of pools, and that number.
     fn least_cost(&self, inserts: u64, asks: Asks) -> (f64, u64) {
         let costs = (1..=POOLS_MAX).map(|pools| (self.cost(inserts, pools, asks), pools));
         costs.min_by(|one, other| one.0.total_cmp(&other.0)).unwrap_or_default()
@@ -190,7 +192,7 @@ pub(super) fn store(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>
     rows
 }
 
-/// The memory that is saved, and what is held for values of the input's size.
+/// Returns the rows about the memory that is saved, and the chunks that are held for values of the input's size.
 fn memory(inputs: &Inputs) -> (Vec<OutputRow>, Held) {
     let prices = &inputs.one_sided;
     let trace = |value_bytes: u64| InsertsAndDeletes {
@@ -236,7 +238,7 @@ fn parts(store: &Store<'_>, counted: Nanos) -> [OutputRow; 4] {
     ]
 }
 
-/// Both unknown inputs, each along its range.
+/// Returns rows for both unknown inputs, each along its range.
 fn curves(store: &Store<'_>, counted: Nanos) -> Vec<OutputRow> {
     let mut rows = Vec::new();
     for inserts in OneSidedInputs::points(store.prices().inserts_of_a_chunk) {
@@ -269,7 +271,8 @@ fn of_a_chunk(store: &Store<'_>, (inserts, pools): (u64, u64), counted: Nanos) -
     rows
 }
 
-/// As many inserts for an allocation as objects fit a chunk: what the published numbers would need.
+/// Returns the results with as many inserts for an allocation as objects fit a chunk. The published numbers would
+/// need that.
 fn filled(store: &Store<'_>, fits: u64) -> [OutputRow; 4] {
     let row = |what: &str, unit, value| {
         OutputRow::new(INSERTS, format!("{fits} for an allocation, as many as fit: {what}"), unit, value)
@@ -278,7 +281,7 @@ fn filled(store: &Store<'_>, fits: u64) -> [OutputRow; 4] {
     let (waiting, few) = store.least_cost(fits, Asks::WhenFull);
     let (ahead, many) = store.least_cost(fits, Asks::Ahead);
     let wanted = store.by_chain(fits, 1, Asks::WhenFull) / GAIN;
-    // Where the node's core is the bound.
+    // In this case the node's core is the bound.
     let cpu = store.prices().cores as f64 * fits as f64 / wanted;
     let said = "slides: at most 19.8 %";
     [

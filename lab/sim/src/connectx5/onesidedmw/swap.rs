@@ -1,4 +1,4 @@
-//! OneSidedMW's swap: how much of the memory that is held is used, and what a page takes.
+//! OneSidedMW's swap: the part of the held memory that is used, and the time of a page.
 
 use super::super::inputs::{Inputs, micro};
 use super::super::report::OutputRow;
@@ -13,7 +13,7 @@ use portcullis_offload::chain::{Count, Label, Line, Listing, Place, Queue, Step}
 
 const MEMORY: &str = "OneSidedMW: memory";
 const SWAP: &str = "OneSidedMW: swap";
-/// What the slides say of whole applications.
+/// The slides' numbers for whole applications.
 const OVER_STATIC: f64 = 3.8;
 const OVER_MESSAGES: f64 = 1.197;
 const OVER_PAGING: f64 = 1.258;
@@ -22,8 +22,8 @@ const TRACE: &str = "applications that are assumed, with all that they swap";
 const MOST: &str =
     "of an application that does nothing but swap: the most, since the slides' applications also compute";
 
-/// On-demand paging by the NIC (ODRP): each access reads a translation into the request that moves the page, which is let
-/// run then. The client's request is received into the translation's request.
+/// Returns the listing of on-demand paging by the NIC (ODRP): each access reads a translation into the request that
+/// moves the page, which is enabled then. The client's request is received into the translation's request.
 fn paging() -> Listing {
     let translation = Step::Read { from: Place::Table(0), bytes: 8, to: Place::Scratch(0) };
     Listing::EMPTY
@@ -36,8 +36,8 @@ fn paging() -> Listing {
         .row(Line::EnableReply, Step::Enable { queue: Queue::Reply, limit: 1 })
 }
 
-/// How long a request takes at a server that `clients` share, each of which pauses for `pause` between two requests: the
-/// mean, where pauses and services are random (mean value analysis). Times in ns.
+/// Returns the mean time of a request at a server that `clients` share, each of which pauses for `pause` between two
+/// requests. Pauses and services are random (mean value analysis). Times are in ns.
 fn shared(clients: u64, pause: f64, service: f64) -> f64 {
     let mut queue = 0.0;
     let mut response = service;
@@ -48,11 +48,11 @@ fn shared(clients: u64, pause: f64, service: f64) -> f64 {
     response
 }
 
-/// The time of a page, in ns, with what the application computes beside it.
+/// The time of a page, in ns, with the application's computing beside it.
 struct Pages<'a> {
     inputs: &'a Inputs,
     pool: PoolCosts,
-    /// What an application computes for each page that it swaps.
+    /// Computing time of an application for each page that it swaps.
     computing: f64,
 }
 
@@ -74,14 +74,14 @@ impl Pages<'_> {
         self.own() + self.inputs.network_ns as f64 + self.moved()
     }
 
-    /// A segment by chain for all of its pages: each page is written once.
+    /// Returns the time of a page if all pages of a segment share one allocation by chain. Each page is written once.
     fn by_chain(&self) -> f64 {
         let armed = self.pool.armed * self.inputs.one_sided.machines;
         let network = self.inputs.network_ns as f64 * self.inputs.one_sided.read_factor(armed);
         self.own() + network + self.moved() + self.pool.allocation_ns as f64 / self.in_a_segment()
     }
 
-    /// A segment by message. All machines share the node's cores.
+    /// Returns the time of a page if segments are allocated by message. All machines share the node's cores.
     fn by_message(&self, cpu: Nanos) -> f64 {
         let prices = &self.inputs.one_sided;
         let page = self.in_static();
@@ -91,12 +91,12 @@ impl Pages<'_> {
         page + (answer + waited) / self.in_a_segment()
     }
 
-    /// Each page by way of a chain.
+    /// Returns the time of a page if each page is moved by way of a chain.
     fn by_paging(&self) -> f64 {
         self.own() + access_by_paging(self.inputs)
     }
 
-    /// How many times as long as a page by chain another one takes.
+    /// Returns how many times as long as a page by chain another page takes.
     fn gain(&self, other: f64) -> f64 {
         other / self.by_chain()
     }
@@ -196,8 +196,8 @@ fn paged(pages: &Pages<'_>) -> [OutputRow; 2] {
     ]
 }
 
-/// The applications' computing cannot be known. What it would be if one of the slides' results held, and what that makes of
-/// the others.
+/// Returns the computing that the applications would have if one of the slides' results held, and the other results
+/// that follow from it. The real computing of the applications cannot be known.
 fn computed(pages: &Pages<'_>, cpu: Nanos, zeroing: Nanos) -> [OutputRow; 4] {
     let computing = (pages.by_paging() - OVER_PAGING * pages.by_chain()) / (OVER_PAGING - 1.0);
     let computing = computing.max(0.0);

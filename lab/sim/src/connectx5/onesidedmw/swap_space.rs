@@ -4,9 +4,9 @@
 use crate::dice::Dice;
 use crate::memory::index;
 
-/// An application: how many MiB it has swapped out, at equal distances in time. All of it is assumed: the slides name no
-/// application and no amount. They differ in when their peaks are, in how much of the time they last, and in whether
-/// anything is given up at all.
+/// An application: how many MiB it has swapped out, at equal distances in time. All of it is assumed: the slides name
+/// no application and no amount. The applications differ in the times of their peaks, in the share of the time that the
+/// peaks last, and in whether they give anything up at all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Application {
     pub name: &'static str,
@@ -22,7 +22,7 @@ pub(super) const APPLICATIONS: [Application; 6] = [
     Application { name: "rises and falls", mebibytes: &[8, 24, 40, 56, 64, 56, 40, 24, 8] },
 ];
 
-/// The sizes of what is mapped.
+/// The sizes of segments, pages and runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub segment_bytes: u64,
@@ -37,13 +37,13 @@ impl Sizes {
     }
 }
 
-/// What was used, and what was held for it: in pages, summed over the trace.
+/// The pages that were used, and the pages that were held for them, summed over the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub used: u64,
-    /// In segments that were mapped when first written.
+    /// Pages in segments that were mapped when first written.
     pub mapped: u64,
-    /// In a partition that has the application's peak all the time.
+    /// Pages in a partition that has the application's peak size all the time.
     pub partition: u64,
 }
 
@@ -54,18 +54,18 @@ impl Usage {
         self.partition += other.partition;
     }
 
-    /// How many times as much of what is held is used, with segments against a partition.
+    /// Returns how many times as large a part of the held memory is used with segments as with a partition.
     pub fn gain(self) -> f64 {
         self.partition as f64 / self.mapped.max(1) as f64
     }
 
-    /// What of the mapped memory is used, in percent.
+    /// Returns the percentage of the mapped memory that is used.
     pub fn used_percent(self) -> f64 {
         100.0 * self.used as f64 / self.mapped.max(1) as f64
     }
 }
 
-/// A swap space: which pages are used. A page is written to the lowest free place, as kernels do.
+/// A swap space, with its used pages. A page is written to the lowest free place, as kernels do.
 struct Space {
     places: Vec<bool>,
     used: u64,
@@ -106,7 +106,7 @@ impl Space {
 }
 
 impl Application {
-    /// What it uses and holds over its time.
+    /// Returns the pages that the application uses and holds over its time.
     pub fn run(&self, sizes: Sizes, seed: u64) -> Usage {
         let pages = |mebibytes: u64| mebibytes * (1 << 20) / sizes.page_bytes;
         let peak = self.mebibytes.iter().copied().map(pages).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Which outputs rest on which inputs.
+//! Tests of which outputs depend on which inputs.
 
 use super::super::report::OutputRow;
 use super::super::{Effort, Progress};
@@ -15,7 +15,7 @@ fn with(change: impl FnOnce(&mut OneSidedInputs)) -> Inputs {
     inputs
 }
 
-/// Checks that exactly those outputs move with an input for which `rests` holds. Each has a figure and a name.
+/// Checks that an input changes exactly those outputs for which `rests` is true. Each output has a figure and a name.
 fn moves(changed: &Inputs, rests: impl Fn(&str, &str) -> bool) {
     let (before, after) = (outputs(&Inputs::default()), outputs(changed));
     assert_eq!(before.len(), after.len());
@@ -52,7 +52,7 @@ fn is_without_chains(what: &str) -> bool {
 fn a_dearer_fetch_moves_all_times_of_chains_and_no_count() {
     moves(&with(|prices| prices.fetch_ns *= 2), |figure, what| match figure {
         CHAINS => !what.ends_with("requests") && !what.ends_with("of the NIC") && !what.starts_with("READ"),
-        // There it is the NIC's atomics that are short.
+        // Here the NIC's atomics are the bottleneck.
         INSERTS if what.starts_with("1 for an allocation, 6 pools") => false,
         INSERTS | SWAP => !is_without_chains(what),
         _ => false,
@@ -63,7 +63,7 @@ fn a_dearer_fetch_moves_all_times_of_chains_and_no_count() {
 fn slower_reads_beside_chains_move_what_reads_beside_them() {
     moves(&with(|prices| prices.armed_per_mille *= 2), |figure, what| match figure {
         CHAINS => what.starts_with("READ"),
-        // Where it is the workers that are short, how long a READ takes does not matter.
+        // If the workers are the bottleneck, the time of a READ does not matter.
         INSERTS => {
             ["4 for an allocation, 6 pools", "16 for an allocation, 6 pools", "64 for an allocation"]
                 .iter()
@@ -96,7 +96,7 @@ fn how_applications_give_pages_up_moves_no_time() {
 #[test]
 fn deletions_move_the_memory_that_is_saved_and_no_time() {
     moves(&with(|prices| prices.deleted_percent = 50), |figure, what| {
-        // Of a hundred objects in a chunk one is always left.
+        // One of a hundred objects in a chunk always remains.
         figure == MEMORY && what.starts_with("saved") && !what.ends_with("64 B")
     });
 }

@@ -1,4 +1,4 @@
-//! The time that chains take on mlx5: what they execute, at the inputs' prices.
+//! The time that chains take on mlx5: the requests that they execute, at the inputs' prices.
 
 use super::super::inputs::Inputs;
 use super::lap::{Lap, Request, as_written};
@@ -7,7 +7,7 @@ use crate::clock::Nanos;
 use portcullis_offload::chain::{Line, Listing};
 use std::ops::Range;
 
-/// How long a request takes until what it moves has landed, beyond its turn in its queue.
+/// Returns how long a request takes until the data that it moves has landed, beyond its turn in its queue.
 fn landing(inputs: &Inputs, request: Request) -> Nanos {
     let prices = &inputs.one_sided;
     let moved = |bytes: u64| bytes * 1_000 / prices.link_bytes.max(1);
@@ -21,7 +21,7 @@ fn landing(inputs: &Inputs, request: Request) -> Nanos {
     }
 }
 
-/// The time of requests that are admitted together, until all of them have landed.
+/// Returns the time of requests that are admitted together, until all of them have landed.
 fn admitted(inputs: &Inputs, requests: &[Request]) -> Nanos {
     let slowest = requests.iter().map(|&request| landing(inputs, request)).max().unwrap_or(0);
     inputs.one_sided.fetch_ns + in_order(inputs, requests) + slowest
@@ -31,7 +31,7 @@ fn in_order(inputs: &Inputs, requests: &[Request]) -> Nanos {
     requests.len() as u64 * inputs.one_sided.in_order_ns
 }
 
-/// A chain in time.
+/// A chain with the times of its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Timed<'a> {
     inputs: &'a Inputs,
@@ -43,7 +43,7 @@ pub(super) struct Timed<'a> {
 }
 
 impl<'a> Timed<'a> {
-    /// A lap that a worker has executed.
+    /// Creates the times of a lap that a worker has executed.
     pub fn lap(inputs: &'a Inputs, listing: &'a Listing, lap: &Lap) -> Self {
         assert!(lap.chain.len() >= listing.rows().len(), "each row is executed once a lap");
         let reply = lap.replies.first().copied().unwrap_or(Request::Nothing);
@@ -57,7 +57,7 @@ impl<'a> Timed<'a> {
         }
     }
 
-    /// A listing that no worker runs, as it is written, with a reply of so many bytes.
+    /// Creates the times of a listing that no worker runs, as it is written, with a reply of this many bytes.
     pub fn listing(inputs: &'a Inputs, listing: &'a Listing, reply_bytes: u64) -> Self {
         let requests = as_written(listing);
         let reply = Request::Send(reply_bytes);
@@ -72,7 +72,8 @@ impl<'a> Timed<'a> {
         self.listing.position(line.first())
     }
 
-    /// What a segment takes, from its row `from` on and up to its row `to`: the other rows are under way beside that.
+    /// Returns the time of a segment, from its row `from` on and up to its row `to`. The other rows are under way
+    /// beside that.
     fn part(&self, segment: &Range<usize>, from: usize, to: usize) -> Nanos {
         let rows = segment.start.max(from)..segment.end.min(to + 1);
         if rows.is_empty() {
@@ -82,40 +83,42 @@ impl<'a> Timed<'a> {
         let binds = if waits { admitted(self.inputs, &self.binds) + self.queued_binds() } else { 0 };
         let requests = &self.requests[rows];
         let all = admitted(self.inputs, requests) + binds;
-        // What is in the middle of its segment was fetched with the rows before.
+        // A row in the middle of its segment was fetched with the rows before it.
         if segment.start < from { all - self.inputs.one_sided.fetch_ns } else { all }
     }
 
-    /// Binds that stand behind others: the NIC does them one after the other, at its rate.
+    /// Returns the time of binds that are queued behind others. The NIC executes them one after the other, at its
+    /// rate.
     fn queued_binds(&self) -> Nanos {
         let behind = self.binds.iter().filter(|&&request| request == Request::Window).count() as u64;
         behind.saturating_sub(1) * 1_000_000 / self.inputs.binds_of_a_nic.max(1)
     }
 
-    /// The time from a row's turn until another one has landed.
+    /// Returns the time from a row's turn until another one has landed.
     fn between(&self, from: usize, to: usize) -> Nanos {
         self.segments.iter().map(|segment| self.part(segment, from, to)).sum()
     }
 
-    /// From the request's arrival until the reply has left.
+    /// Returns the time from the request's arrival until the reply has left.
     pub fn answer_ns(&self) -> Nanos {
         let reply = self.listing.rows().iter().position(|row| replies(row.step));
         let reply = reply.unwrap_or(self.listing.rows().len() - 1);
         self.between(0, reply) + admitted(self.inputs, &[self.reply])
     }
 
-    /// A whole lap: a worker does one after the other.
+    /// Returns the time of a whole lap. A worker executes one lap after the other.
     pub fn lap_ns(&self) -> Nanos {
         let rows = self.listing.rows().len();
         // Padding is executed, but nothing waits for it to land.
         self.between(0, rows - 1) + in_order(self.inputs, &self.requests[rows..])
     }
 
-    /// How long the lock is held.
+    /// Returns how long the lock is held.
     pub fn held_ns(&self) -> Nanos {
         let released = self.listing.rows().iter().position(|row| row.releases);
         match (self.line(Line::AwaitTurn), released) {
-            // Who waits for the lock has its wait fetched, and what stands with it.
+            // A worker that waits for the lock has already fetched its wait, and the requests that are admitted with
+            // it.
             (Some(taken), Some(released)) => {
                 self.inputs.one_sided.in_order_ns + self.between(taken + 1, released)
             }
@@ -124,7 +127,7 @@ impl<'a> Timed<'a> {
     }
 }
 
-/// A rate per second, in thousands, of what takes so long.
+/// Returns the rate per second, in thousands, of operations that take this long.
 pub(super) fn thousands_a_second(time: Nanos) -> f64 {
     1e6 / time.max(1) as f64
 }
