@@ -1,4 +1,4 @@
-//! Atomics: what they do, and that the same ranges hold for them.
+//! Atomics: their effects, and that the same ranges apply to them as to other accesses.
 
 use portcullis_examination::bench::{
     Bench, HELD, HELD_BYTES, HELD_OFFSET, Holder, LOCAL_OFFSET, POOL_BASE, at, remote,
@@ -15,7 +15,7 @@ pub(super) fn refuse_the_word_past_the_end<N: Nic>(bench: &mut Bench<N>, holder:
     refuses_both(bench, holder, HELD + HELD_BYTES, &[Status::RemoteAccessError])
 }
 
-/// The range ends in the middle of a word. Its first half lies inside, which is not enough.
+/// The range ends in the middle of a word. The first half of the word lies inside, which is not enough.
 pub(super) fn refuse_a_word_that_straddles_the_end<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     bench.require_atomics()?;
     let pair = bench.pair()?;
@@ -30,7 +30,7 @@ pub(super) fn refuse_a_word_that_straddles_the_end<N: Nic>(bench: &mut Bench<N>,
 
 pub(super) fn refuse_a_word_that_is_not_aligned<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     for offset in [1, 4] {
-        // The peer's NIC notices it, or the requester's driver.
+        // Either the peer's NIC or the requester's driver notices the misalignment.
         let statuses =
             [Status::RemoteAccessError, Status::RemoteInvalidRequestError, Status::LocalQpOperationError];
         refuses_both(bench, holder, HELD + offset, &statuses)?;
@@ -84,7 +84,7 @@ pub(super) fn add_past_the_largest_number_by_wrapping<N: Nic>(bench: &mut Bench<
     gives_and_leaves(bench, holder, |bench, rkey| (bench.fetch_and_add(HELD, 3, rkey), 1))
 }
 
-/// Each atomic sees the result of the one before, also when all are posted with one doorbell.
+/// Each atomic sees the result of the one before it, even if all are posted with one doorbell.
 pub(super) fn of_one_queue_see_each_other_in_order<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     bench.require_atomics()?;
     let (pair, held) = bench.fresh(holder, Access::REMOTE_ATOMIC)?;
@@ -106,8 +106,8 @@ pub(super) fn of_one_queue_see_each_other_in_order<N: Nic>(bench: &mut Bench<N>,
     Ok(())
 }
 
-/// Does one atomic. The local word must become the remote one's value before, the remote word what `plan` says; no
-/// other byte may change.
+/// Executes one atomic. The local word must become the remote word's old value, the remote word must become the value
+/// that `plan` returns, and no other byte may change.
 fn gives_and_leaves<N: Nic>(
     bench: &mut Bench<N>,
     holder: Holder,
@@ -130,7 +130,7 @@ fn refuses_both<N: Nic>(bench: &mut Bench<N>, holder: Holder, address: u64, stat
     let add = bench.fetch_and_add(address, 1, held.rkey);
     bench.fails(pair.client, add, statuses)?;
     let (pair, held) = bench.fresh(holder, Access::REMOTE)?;
-    // Compares with what is there: a swap that is let through would show.
+    // Compares with the present value, so that a swap that the NIC lets through would show.
     let mut word = [0; 8];
     bench.pool_memory.read(address - POOL_BASE, &mut word);
     let word = u64::from_ne_bytes(word);

@@ -27,7 +27,7 @@ pub(super) fn longer_than_the_region_fail<N: Nic>(bench: &mut Bench<N>, kind: Wi
     Ok(())
 }
 
-/// If the end of such a window overflows when it is computed, it lies inside the region.
+/// If the end of such a window overflows when it is computed, the window seems to lie inside the region.
 pub(super) fn that_wrap_the_address_space_fail<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let address = RemoteAddress(u64::MAX - 15);
     fails(bench, kind, |_, good| Ok(WindowBinding { address, length: POOL_BASE + 32, ..good }))
@@ -108,7 +108,7 @@ pub(super) fn of_a_window_that_is_gone_fail<N: Nic>(bench: &mut Bench<N>, kind: 
     fails(bench, kind, |_, good| Ok(WindowBinding { window: WindowId(u32::MAX - 7), ..good }))
 }
 
-/// The opposite of the other promises here: a bind up to the region's last byte is good.
+/// Positive check: unlike the other promises in this module, a bind up to the region's last byte must succeed.
 pub(super) fn up_to_the_edges_of_the_region_work<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let pair = bench.pair()?;
     let window = bench.window(kind)?;
@@ -135,8 +135,8 @@ fn held_region<N: Nic>(
     Ok(bench.nic.register_region(pd, &bench.pool_memory, span, RemoteAddress(HELD), access)?)
 }
 
-/// Posts what `spoil` makes of a good bind. The bind must fail and its key must open nothing. If the window had a key
-/// before, that key must open nothing new.
+/// Posts the bind that `spoil` makes of a good one. The bind must fail and its key must open nothing. If the window
+/// had a key before, that key must open nothing new.
 fn fails<N: Nic>(
     bench: &mut Bench<N>,
     kind: WindowKind,

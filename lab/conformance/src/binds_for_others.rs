@@ -1,4 +1,4 @@
-//! Windows that a chain binds to, and frees from, another queue pair than its own.
+//! Windows that a chain binds to a queue pair other than its own, and frees from it.
 
 use super::engine::{Engine, engine, require};
 use portcullis_examination::bench::{Bench, HELD, Pair, remote};
@@ -15,7 +15,7 @@ fn bind<N: Nic>(bench: &Bench<N>, window: Window, queue_pair: QpId) -> (Operatio
     (Operation::Chain(ChainVerb::BindWindow { binding, queue_pair }), binding.rkey)
 }
 
-/// An engine, a pair, and a window that the engine has bound to the pair's owner's end.
+/// Creates an engine, a pair, and a window that the engine has bound to the owner's end of the pair.
 fn bound<N: Nic>(bench: &mut Bench<N>) -> Result<(Engine, Pair, Window), Stop> {
     let (engine, pair) = (engine(bench)?, bench.pair()?);
     let window = bench.window(WindowKind::Two)?;
@@ -81,7 +81,7 @@ pub(super) fn end_for_the_named_queue_pair_only<N: Nic>(bench: &mut Bench<N>) ->
     let (engine, pair, window) = bound(bench)?;
     let sibling = bench.pair()?;
     let free = |queue_pair| Operation::Chain(ChainVerb::LocalInvalidate { rkey: window.rkey, queue_pair });
-    // Also not for the engine itself, by naming nobody.
+    // The engine cannot free the window for itself either, with a request that names no queue pair.
     for wrong in [free(sibling.owner.qp), Operation::LocalInvalidate { rkey: window.rkey }] {
         bench.fails(engine.end, wrong, &[Status::LocalQpOperationError])?;
         engine.recover(bench)?;
@@ -92,7 +92,7 @@ pub(super) fn end_for_the_named_queue_pair_only<N: Nic>(bench: &mut Bench<N>) ->
     bench.refused(pair, read)
 }
 
-/// Who posts an invalidation for another queue pair does not free a window of its own by it.
+/// A queue pair that posts an invalidation for another queue pair does not free a window of its own.
 pub(super) fn do_not_end_for_the_one_that_posts<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, NEEDED)?;
     let (engine, sibling) = (engine(bench)?, bench.pair()?);
@@ -106,7 +106,7 @@ pub(super) fn do_not_end_for_the_one_that_posts<N: Nic>(bench: &mut Bench<N>) ->
     bench.succeed(engine.end, read)
 }
 
-/// A window that is freed can be bound for another queue pair, and its old key opens nothing.
+/// A freed window can be bound for another queue pair, and its old key opens nothing.
 pub(super) fn move_to_another_queue_pair_once_they_are_free<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, NEEDED)?;
     let (engine, first, window) = bound(bench)?;

@@ -1,4 +1,4 @@
-//! Requests of chains: who may post them, what they wait for, and what they let run.
+//! Requests of chains: which queue pairs may post them, what they wait for, and which requests they let run.
 
 use super::engine::{Engine, MANAGED, PRIVILEGED, engine, managed, require};
 use portcullis_examination::bench::{Bench, End, HELD, HELD_OFFSET, Holder, Pair, QUEUE_DEPTH, at};
@@ -10,7 +10,7 @@ use portcullis_nic::{
 };
 
 const REFUSED: [Status; 1] = [Status::LocalQpOperationError];
-/// Half of all counts lie behind any count.
+/// Half of the 32-bit count range. This many counts lie behind any count.
 const HALF: u32 = 1 << 31;
 
 fn wait(cq: CqId, threshold: u32) -> Operation {
@@ -25,7 +25,7 @@ fn enable_receive(end: End, limit: u64) -> Operation {
     Operation::Chain(ChainVerb::EnableReceive { queue_pair: end.qp, limit })
 }
 
-/// Lets the NIC do what it is about to do: others are served meanwhile.
+/// Gives the NIC time for its pending work, by executing other requests meanwhile.
 fn let_it_work<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE_READ)?;
     for _ in 0..4 {
@@ -35,7 +35,7 @@ fn let_it_work<N: Nic>(bench: &mut Bench<N>) -> Check {
     Ok(())
 }
 
-/// Posts requests to a queue that is not enabled yet, or waits: nothing of them happens.
+/// Posts requests to a queue that is not enabled yet or waits, so none of them is executed.
 fn post<N: Nic>(bench: &mut Bench<N>, end: End, operations: &[Operation], signalled: bool) -> Check {
     let requests: Vec<_> = operations.iter().map(|it| bench.request(*it, signalled)).collect();
     bench.post(end, &requests)
@@ -143,7 +143,7 @@ pub(super) fn nothing_runs_beyond_a_limit<N: Nic>(bench: &mut Bench<N>) -> Check
     Ok(())
 }
 
-/// What was allowed stays allowed, also before it is executed.
+/// A request that was enabled stays enabled, even before it is executed.
 pub(super) fn limits_do_not_go_back<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, ChainFeatures::ENABLE | ChainFeatures::WAIT | ChainFeatures::COUNTING)?;
     let (engine, counted) = (engine(bench)?, Engine::counted(bench)?);
@@ -161,7 +161,7 @@ pub(super) fn limits_do_not_go_back<N: Nic>(bench: &mut Bench<N>) -> Check {
     bench.no_completion(target.end.send_cq)
 }
 
-/// The ring is the program: it stays, and each lap executes what stands there then.
+/// Requests stay in the ring, and each lap executes the present content of the ring.
 pub(super) fn managed_queues_execute_their_ring_again<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, ChainFeatures::ENABLE)?;
     let engine = engine(bench)?;
@@ -216,7 +216,7 @@ pub(super) fn waits_end_when_the_count_is_reached_and_not_before<N: Nic>(bench: 
     Ok(())
 }
 
-/// Counts have 32 bits and go round.
+/// Counts have 32 bits and wrap around.
 pub(super) fn waits_compare_counts_that_go_round<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, ChainFeatures::WAIT | ChainFeatures::COUNTING)?;
     let cq = bench.nic.create_counting_cq()?;
@@ -277,7 +277,7 @@ pub(super) fn waits_end_with_their_queue_pair<N: Nic>(bench: &mut Bench<N>) -> C
     Ok(())
 }
 
-/// An entry is fetched when all before it are done.
+/// A request is fetched after all requests before it have been executed.
 pub(super) fn requests_see_what_those_before_them_wrote_to_them<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, ChainFeatures::ENABLE | ChainFeatures::QUEUE_MEMORY)?;
     let engine = engine(bench)?;
@@ -299,7 +299,7 @@ pub(super) fn patched_requests_that_mean_nothing_fail<N: Nic>(bench: &mut Bench<
     let engine = engine(bench)?;
     let target = managed(bench, MANAGED)?;
     let entries = target.queue_memory(bench)?;
-    // The number of an operation that there is not.
+    // The number of an operation that does not exist.
     let nonsense = target.add(bench, entries.word(1, 0), entries.region.rkey, 200);
     let nop = Operation::Chain(ChainVerb::Nop);
     let never = target.add_to_held(bench, 1);
@@ -314,7 +314,7 @@ pub(super) fn patched_requests_that_mean_nothing_fail<N: Nic>(bench: &mut Bench<
     Ok(())
 }
 
-/// A loop: the last request of each lap enables the next lap, for ever.
+/// A loop: the last request of each lap enables the next lap, without end.
 pub(super) fn that_never_end_leave_time_for_others<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, ChainFeatures::ENABLE | ChainFeatures::QUEUE_MEMORY)?;
     let engine = engine(bench)?;
@@ -350,7 +350,7 @@ pub(super) fn go_on_when_what_they_enable_is_broken<N: Nic>(bench: &mut Bench<N>
     bench.nic.modify_qp(target.end.qp, QpChange::Error)?;
     bench.succeed(engine.end, enable(target.end, 1))?;
     bench.nic.modify_qp(target.end.qp, QpChange::Reset)?;
-    // A limit from before is forgotten.
+    // A reset clears earlier limits.
     target.connect(bench)?;
     let word = bench.held_word();
     let add = target.add_to_held(bench, 1);
@@ -379,7 +379,7 @@ pub(super) fn reach_the_memory_of_their_own_domain_only<N: Nic>(bench: &mut Benc
 }
 
 impl Engine {
-    /// A pair whose owner's end has a managed receive queue.
+    /// Creates a pair whose owner's end has a managed receive queue.
     fn receiver<N: Nic>(bench: &mut Bench<N>) -> Result<Pair, Stop> {
         let role = ChainRole { managed_receive: true, ..ChainRole::default() };
         let (plan, owner) = (bench.plan(), Self::unconnected(bench, role)?.end);

@@ -9,17 +9,17 @@ use portcullis_nic::{
     Rkey,
 };
 
-/// Posts requests of chains.
+/// Role of a queue pair that posts requests of chains.
 pub(super) const PRIVILEGED: ChainRole =
     ChainRole { managed_send: false, managed_receive: false, privileged: true };
-/// Holds requests of chains, which others enable.
+/// Role of a queue pair that holds requests of chains, which other queue pairs enable.
 pub(super) const MANAGED: ChainRole =
     ChainRole { managed_send: true, managed_receive: true, privileged: true };
-/// Completions that a queue pair of a chain may have.
+/// Capacity of the completion queues of a chain's queue pair.
 const ENTRIES: u32 = 128;
 const REQUEST_BYTES: u64 = 64;
 const WORD_BYTES: u64 = 8;
-/// Where the memory of a queue starts, for peers.
+/// Address at which peers access the memory of a queue.
 const QUEUE_BASE: u64 = 0x30_0000_0000;
 
 /// Skips a check if the device lacks a part of the vocabulary.
@@ -45,18 +45,18 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Where a word of a request is.
+    /// Returns the address of a word of a request.
     pub fn word(self, request: u32, word: u64) -> u64 {
         QUEUE_BASE + u64::from(request) * REQUEST_BYTES + word * WORD_BYTES
     }
 }
 
-/// A queue pair that posts requests of chains.
+/// Creates a queue pair that posts requests of chains.
 pub(super) fn engine<N: Nic>(bench: &mut Bench<N>) -> Result<Engine, Stop> {
     managed(bench, PRIVILEGED)
 }
 
-/// A queue pair with a role.
+/// Creates a connected queue pair with a role.
 pub(super) fn managed<N: Nic>(bench: &mut Bench<N>, role: ChainRole) -> Result<Engine, Stop> {
     let engine = Engine::unconnected(bench, role)?;
     engine.connect(bench)?;
@@ -69,7 +69,7 @@ impl Engine {
         Self::with(bench, role, send_cq)
     }
 
-    /// A privileged queue pair whose completions are counted.
+    /// Creates a privileged queue pair whose completions are counted.
     pub fn counted<N: Nic>(bench: &mut Bench<N>) -> Result<Self, Stop> {
         let send_cq = bench.nic.create_counting_cq()?;
         let engine = Self::with(bench, PRIVILEGED, send_cq)?;
@@ -81,7 +81,7 @@ impl Engine {
         let receive_cq = bench.nic.create_cq(ENTRIES)?;
         let attributes =
             QpAttributes { send_cq, receive_cq, send_depth: QUEUE_DEPTH, receive_depth: QUEUE_DEPTH };
-        // Without a managed receive queue, it has none.
+        // Without a managed receive queue, the queue pair has no receive queue.
         let receive_depth = if role.managed_receive { QUEUE_DEPTH } else { 0 };
         let qp =
             bench.nic.create_chain_qp(bench.owner_pd, QpAttributes { receive_depth, ..attributes }, role)?;
@@ -91,7 +91,7 @@ impl Engine {
         Ok(Self { end: End { qp, send_cq, receive_cq }, pool })
     }
 
-    /// Connects it to itself.
+    /// Connects the queue pair to itself.
     pub fn connect<N: Nic>(&self, bench: &mut Bench<N>) -> Check {
         let peer = bench.nic.qp_address(self.end.qp)?;
         bench.nic.modify_qp(self.end.qp, QpChange::Init { access: Access::REMOTE })?;
@@ -100,14 +100,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes it back into service, with nothing posted.
+    /// Puts the queue pair back into service, with nothing posted.
     pub fn recover<N: Nic>(&self, bench: &mut Bench<N>) -> Check {
         bench.nic.modify_qp(self.end.qp, QpChange::Reset)?;
         while bench.nic.poll(self.end.send_cq, 16, &mut Vec::new())? > 0 {}
         self.connect(bench)
     }
 
-    /// A FETCH_AND_ADD to the first word of the range under test.
+    /// Returns a FETCH_AND_ADD to the first word of the range under test.
     pub fn add_to_held<N: Nic>(&self, bench: &Bench<N>, add: u64) -> Operation {
         self.add(bench, HELD, self.pool.rkey, add)
     }
@@ -116,7 +116,7 @@ impl Engine {
         Operation::FetchAndAdd { local: bench.pool(0, 8), remote: remote(address, rkey), add }
     }
 
-    /// Its send queue as memory.
+    /// Registers the send queue as memory.
     pub fn queue_memory<N: Nic>(&self, bench: &mut Bench<N>) -> Result<Entries, Stop> {
         let (pd, base) = (bench.owner_pd, RemoteAddress(QUEUE_BASE));
         let access = Access::REMOTE | Access::LOCAL_WRITE;

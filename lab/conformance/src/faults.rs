@@ -1,11 +1,11 @@
-//! What a violation costs, which queue pairs, and how they recover.
+//! Consequences of a violation: which queue pairs fail, and how they recover.
 
 use portcullis_examination::bench::{Bench, HELD, Holder, Pair, Plan, remote};
 use portcullis_examination::check::Check;
 use portcullis_examination::ensure;
 use portcullis_nic::{Access, AccessFault, Nic, Operation, QpChange, QpState, Rkey, Status};
 
-/// The upper bits of a key that a NIC gives only after millions of others.
+/// The upper bits of a key that a NIC assigns only after millions of other keys.
 const NOBODYS_INDEX: u32 = 0x00ff_fff0;
 
 pub(super) fn put_both_ends_in_error_and_name_the_owners<N: Nic>(bench: &mut Bench<N>) -> Check {
@@ -26,7 +26,7 @@ pub(super) fn put_both_ends_in_error_and_name_the_owners<N: Nic>(bench: &mut Ben
 pub(super) fn leave_other_queue_pairs_undisturbed<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (bystander, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
     let (stray, good) = (bench.read(HELD - 1, 1, held.rkey), bench.read(HELD, 8, held.rkey));
-    // From here on its reads do not change its memory, so that the culprit's stray byte would be noticed.
+    // From here on the bystander's reads do not change its memory, so that the culprit's stray byte would be noticed.
     bench.succeed(bystander.client, good)?;
     for _ in 0..4 {
         let culprit = bench.pair()?;
@@ -44,7 +44,7 @@ pub(super) fn leave_other_queue_pairs_undisturbed<N: Nic>(bench: &mut Bench<N>) 
     Ok(())
 }
 
-/// A NIC need not say what it refused; what it says has to be true.
+/// A NIC need not report the access that it refused, but its report must be true.
 pub(super) fn are_what_the_nic_says_of_them<N: Nic>(bench: &mut Bench<N>) -> Check {
     use AccessFault::{MissingRight, OutsideRange, StaleKey, UnknownKey, WrongDomain};
     let (_, held) = bench.fresh(Holder::Region, Access::REMOTE_READ)?;
@@ -128,7 +128,7 @@ pub(super) fn are_over_after_reset_and_reconnection<N: Nic>(bench: &mut Bench<N>
     Ok(())
 }
 
-/// A queue pair that was recovered has the rights it was given then, not those from before.
+/// A recovered queue pair has the rights that it was given in the recovery, not its earlier ones.
 pub(super) fn do_not_bring_old_rights_back<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = bench.fresh(Holder::Region, Access::REMOTE)?;
     let (stray, read) = (bench.read(HELD - 1, 1, held.rkey), bench.read(HELD, 8, held.rkey));

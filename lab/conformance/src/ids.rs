@@ -1,4 +1,4 @@
-//! An id that names nothing is an error, whether it was never given or its object is gone.
+//! An id that names nothing is an error, whether it was never assigned or its object was destroyed.
 
 use portcullis_examination::bench::{Bench, MEMORY_BYTES, POOL_BASE};
 use portcullis_examination::check::Check;
@@ -9,7 +9,7 @@ use portcullis_nic::{
 };
 use std::fmt::Debug;
 
-/// An id that no device gives.
+/// An id that no device assigns.
 const NOBODYS: u32 = u32::MAX - 7;
 
 pub(super) fn that_nobody_gave_name_no_domain<N: Nic>(bench: &mut Bench<N>) -> Check {

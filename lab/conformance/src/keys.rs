@@ -1,4 +1,4 @@
-//! A window's keys over time: one key at a time, and each only while its bind lasts.
+//! The keys of a window over time: one key at a time, and each only while its bind lasts.
 
 use portcullis_examination::bench::{Bench, End, HELD, HELD_BYTES, HeldObject, Holder};
 use portcullis_examination::check::Check;
@@ -36,7 +36,7 @@ pub(super) fn of_the_bind_before_open_nothing<N: Nic>(bench: &mut Bench<N>, kind
     Ok(())
 }
 
-/// As after 255 more binds, but without them: the whole low byte is part of the key.
+/// The whole low byte is part of the key. These keys are as after up to 255 more binds, but without those binds.
 pub(super) fn with_any_other_low_byte_open_nothing<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let (pair, mut held) = bench.fresh(Holder::Window(kind), Access::REMOTE_READ)?;
     for distance in 1..=u8::MAX {
@@ -45,7 +45,7 @@ pub(super) fn with_any_other_low_byte_open_nothing<N: Nic>(bench: &mut Bench<N>,
         bench.refused(pair, read)?;
         bench.recover(pair)?;
         if kind == WindowKind::Two {
-            // What happens to such a bind when its queue pair is reset is not promised.
+            // Verbs does not promise what happens to such a bind when its queue pair is reset.
             if let HeldObject::Window(window) = held.object {
                 bench.nic.deallocate_window(window)?;
             }
@@ -56,8 +56,8 @@ pub(super) fn with_any_other_low_byte_open_nothing<N: Nic>(bench: &mut Bench<N>,
     bench.succeed(pair.client, read)
 }
 
-/// Binds a window again and again, through all low bytes. In every turn the present key opens and the key before does
-/// not.
+/// Binds a window repeatedly, through all low bytes. In every turn the present key opens the window and the previous
+/// key does not.
 pub(super) fn go_round_all_low_bytes_and_each_opens_in_its_turn<N: Nic>(
     bench: &mut Bench<N>,
     kind: WindowKind,

@@ -1,15 +1,16 @@
-//! The conformance suite: what InfiniBand semantics promise a permission, with a named test for each promise.
+//! The conformance suite: the promises of InfiniBand semantics for a permission, with a named test for each promise.
 //!
 //! A NIC crate puts `portcullis_conformance::conformance_tests!(MyNic::new())` into a test file and gets a `#[test]`
 //! for each promise. A program that has a device at run time calls [`run`] and shows or asserts the [`Report`]. Both
-//! come from one list, so neither can fall behind.
+//! are generated from one list, so they cover the same promises.
 //!
-//! Each promise gets a NIC of its own, on which only the bench has objects. What a device says it cannot do
-//! ([`Capabilities`]) is reported as skipped. So is what a device does not survive ([`Misuse`]). A promise under a
-//! [`Guarantee`] that the device is known not to keep must fail, and so must one that it is known by name to break.
+//! Each promise is tested on a NIC of its own, on which only the bench has objects. A promise about a feature that
+//! the device does not have ([`Capabilities`]) is reported as skipped, and so is misuse that the device does not
+//! survive ([`Misuse`]). A promise under a [`Guarantee`] that the device is known not to keep must fail, and so must
+//! a promise that the device is known by name to break.
 //!
-//! The suite uses a NIC only through [`Nic`]. It waits for conditions, never for fixed times: the longest wait is part
-//! of the verdict.
+//! The suite uses a NIC only through [`Nic`]. It waits for conditions, never for fixed times. The longest wait is
+//! part of the verdict.
 //!
 //! [`Capabilities`]: portcullis_nic::Capabilities
 //! [`Guarantee`]: portcullis_nic::Guarantee

@@ -1,4 +1,5 @@
-//! The one list of promises, and what is made of it: [`promises`] and [`conformance_tests!`](crate::conformance_tests).
+//! The one list of promises, with the code generated from it: [`promises`] and
+//! [`conformance_tests!`](crate::conformance_tests).
 
 use super::report::{Outcome, Report};
 use super::{
@@ -12,12 +13,13 @@ use std::convert::identity;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// One promise of every NIC, and the check whether a NIC keeps it.
+/// One promise of every NIC, with the check whether a NIC keeps it.
 #[derive(Debug)]
 pub struct Promise<N: Nic> {
-    /// Its name: theme, the holder of the key if there are several, and the promise.
+    /// The name of the promise: theme, the holder of the key if there are several, and the promise.
     pub name: &'static str,
-    /// The guarantee without which this promise fails, on a device that admits to lacking it.
+    /// The guarantee on which this promise depends. The promise fails on a device that declares that it lacks the
+    /// guarantee.
     pub guarantee: Option<Guarantee>,
     check: fn(&mut Bench<N>) -> Check,
 }
@@ -28,7 +30,7 @@ impl<N: Nic> Promise<N> {
         let known = nic.capabilities();
         let expected_to_break = self.guarantee.is_some_and(|guarantee| known.unenforced.contains(&guarantee))
             || known.deviations.contains(&self.name);
-        // The NIC is dropped with its bench, whatever a panic left of it.
+        // The NIC is dropped with its bench, whatever state a panic left it in.
         let said = catch_unwind(AssertUnwindSafe(|| {
             let mut bench = Bench::new(nic)?;
             (self.check)(&mut bench)?;
@@ -59,11 +61,11 @@ pub fn run<N: Nic>(mut make: impl FnMut() -> N) -> Report {
     report
 }
 
-/// Tests one promise, for the tests of [`conformance_tests!`](crate::conformance_tests). A skip is reported on standard
-/// error, which the test harness does not capture.
+/// Tests one promise, for the tests of [`conformance_tests!`](crate::conformance_tests). A skip is reported on
+/// standard error, which the test harness does not capture.
 ///
 /// # Panics
-/// The promise is broken or unexpectedly kept, or there is no promise of this name.
+/// Panics if the promise is broken or unexpectedly kept, or if no promise has this name.
 pub fn keep<N: Nic>(name: &str, make: impl FnOnce() -> N) {
     let found = promises::<N>().into_iter().find(|promise| promise.name == name);
     let Some(promise) = found else { panic!("there is no promise {name}") };
@@ -77,9 +79,9 @@ pub fn keep<N: Nic>(name: &str, make: impl FnOnce() -> N) {
     }
 }
 
-/// The list. A name is that of a function in the theme's module; in brackets, the guarantee without which the promise
-/// fails for windows. Only promises whose stray access lies inside the region are marked with a range: the region
-/// refuses the others even if windows refuse nothing.
+/// The list of promises. A name is that of a function in the theme's module. The brackets contain the guarantee
+/// without which the promise fails for windows. Only promises whose stray access lies inside the region are marked
+/// with a range: the region refuses the others even if windows refuse nothing.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_promise {
@@ -317,7 +319,7 @@ macro_rules! conformance_tests {
     };
 }
 
-/// A `#[test]` for each promise, in a module for each theme.
+/// Generates a `#[test]` for each promise, in a module for each theme.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_test_modules {
@@ -356,7 +358,7 @@ macro_rules! conformance_test_modules {
     };
 }
 
-/// The tests of one theme, for one holder of the key if there are several.
+/// Generates the tests of one theme, for one holder of the key if there are several.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_test_module {
@@ -381,7 +383,7 @@ macro_rules! conformance_test_module {
     };
 }
 
-/// The guarantee in a row's brackets, if there is one.
+/// The guarantee in a row's brackets, or `None` without brackets.
 macro_rules! marked {
     () => {
         None
@@ -391,7 +393,7 @@ macro_rules! marked {
     };
 }
 
-/// The promises of one theme, for one holder of the key if there are several.
+/// Appends the promises of one theme, for one holder of the key if there are several.
 macro_rules! theme {
     ($into:ident, $theme:ident { $($name:ident $([$guarantee:ident])?;)* }) => {
         $into.extend([$( Promise {
@@ -411,7 +413,7 @@ macro_rules! theme {
     };
 }
 
-/// All promises, as values.
+/// Appends all promises, as values.
 macro_rules! themes {
     (
         ($into:ident)
@@ -419,7 +421,7 @@ macro_rules! themes {
         every_window { $($window_theme:ident $window_rows:tt)* }
         every_nic { $($theme:ident $rows:tt)* }
     ) => {
-        // The marks of these themes are about windows: regions have to keep everything.
+        // The marks of these themes apply to windows only: regions must keep every promise.
         $( theme!($into, $key_theme region = Holder::Region, |_: Option<Guarantee>| None, $key_rows); )*
         $( theme!($into, $key_theme type_1 = Holder::Window(WindowKind::One), identity, $key_rows); )*
         $( theme!($into, $key_theme type_2 = Holder::Window(WindowKind::Two), of_type_2, $key_rows); )*
@@ -429,12 +431,12 @@ macro_rules! themes {
     };
 }
 
-/// The mark of a promise about windows of both types, for those of type 2.
+/// Returns the mark for windows of type 2 of a promise about windows of both types.
 fn of_type_2(mark: Option<Guarantee>) -> Option<Guarantee> {
     mark.map(Guarantee::of_type_2)
 }
 
-/// Every promise. Within each theme, refusals come first.
+/// Returns every promise. Within each theme, refusals come first.
 #[must_use]
 pub fn promises<N: Nic>() -> Vec<Promise<N>> {
     let mut all = Vec::new();

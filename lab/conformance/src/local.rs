@@ -22,7 +22,7 @@ pub(super) fn keys_of_another_domain_are_refused<N: Nic>(bench: &mut Bench<N>) -
     both_fail(bench, |bench| LocalSpan { address: POOL_BASE, length: 8, lkey: bench.pool.lkey })
 }
 
-/// The window that is most easily taken for a region: the client's own, bound over the very bytes.
+/// This is the window that a NIC most easily mistakes for a region: the client's own, bound over the same bytes.
 pub(super) fn keys_of_windows_are_refused<N: Nic>(bench: &mut Bench<N>) -> Check {
     let kind = if bench.capabilities.window_type_1 { WindowKind::One } else { WindowKind::Two };
     bench.require_window(kind)?;

@@ -5,7 +5,7 @@ use portcullis_examination::check::Check;
 use portcullis_examination::ensure;
 use portcullis_nic::{LocalSpan, Nic, Operation, QpChange, QpState, Status};
 
-/// How the sender learns that its message could not be taken.
+/// Statuses that the sender may get for a message that the receiver cannot accept.
 const NOT_TAKEN: [Status; 2] = [Status::RemoteInvalidRequestError, Status::RemoteOperationError];
 
 pub(super) fn longer_than_their_receive_fail_at_both_ends<N: Nic>(bench: &mut Bench<N>) -> Check {
@@ -19,7 +19,7 @@ pub(super) fn longer_than_their_receive_fail_at_both_ends<N: Nic>(bench: &mut Be
     let completion = bench.completions(pair.owner.receive_cq, 1)?[0];
     let right = completion.request == id && completion.status == Status::LocalLengthError;
     ensure!(right, "the receiver of a message too long got {completion:?}");
-    // What is in the buffer itself after that is not promised.
+    // The content of the buffer itself is not promised after that.
     let mut after = bench.bytes();
     after.pool[at(512, 16)].copy_from_slice(&before.pool[at(512, 16)]);
     ensure!(after == before, "a message too long went beyond its receive");
@@ -40,7 +40,7 @@ pub(super) fn with_no_receive_posted_fail_after_the_retries<N: Nic>(bench: &mut 
 
 pub(super) fn into_the_wrong_bytes_fail_at_both_ends<N: Nic>(bench: &mut Bench<N>) -> Check {
     let pair = bench.pair()?;
-    // The client's key, which is of another domain than the receiver.
+    // The client's key belongs to another domain than the receiver.
     let wrong = LocalSpan { lkey: bench.local.lkey, ..bench.pool(0, 64) };
     bench.receive(pair.owner, wrong)?;
     let local = bench.local(LOCAL_OFFSET, 8);
@@ -55,8 +55,8 @@ pub(super) fn wait_for_a_receive_that_comes_while_they_are_tried<N: Nic>(bench: 
     let local = bench.local(LOCAL_OFFSET, 8);
     let request = bench.request(Operation::Send { local }, true);
     bench.post(pair.client, &[request])?;
-    // Others give up one after another, after as many retries as can be counted. This sender, told to try for ever,
-    // must not.
+    // The other senders give up one after another, after the largest number of retries that can be counted. This
+    // sender, which retries for ever, must not give up.
     for _ in 0..3 {
         let plan = Plan { rnr_retries: RETRY_FOR_EVER - 1, ..bench.plan() };
         let impatient = bench.pair_as(plan)?;

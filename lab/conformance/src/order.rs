@@ -1,4 +1,4 @@
-//! One queue's requests are executed in order, up to the first that fails, and none after it.
+//! One queue's requests are executed in order up to the first that fails, and no request after it is executed.
 
 use portcullis_examination::bench::{Bench, HELD, HELD_OFFSET, Held, Holder, LOCAL_OFFSET, Pair, at, remote};
 use portcullis_examination::check::{Check, Stop};
@@ -34,7 +34,7 @@ pub(super) fn flushes_the_rest_once_each_in_order_unsignalled_too<N: Nic>(bench:
         bench.post(pair.client, &batch.requests)?;
         let seen = bench.completions(pair.client.send_cq, batch.requests.len() - batch.bad)?;
         expect_rest(&batch, &seen, Status::RemoteAccessError)?;
-        // What is posted now is flushed too, after the others.
+        // A request posted now is flushed too, after the others.
         let late = bench.request(stray, false);
         bench.post(pair.client, &[late])?;
         let completion = bench.completions(pair.client.send_cq, 1)?[0];
@@ -122,7 +122,8 @@ fn stops_at<N: Nic>(bench: &mut Bench<N>, pair: Pair, held: Held, bad: Operation
     bench.expect_bytes(&expected)
 }
 
-/// Unsignalled good requests before the bad one have no completion; it has its own status; those behind it are flushed.
+/// Checks the completions from the bad request on. Good unsignalled requests before it have no completion, the bad
+/// request has `status`, and requests after it are flushed.
 fn expect_rest(batch: &Batch, seen: &[Completion], status: Status) -> Check {
     let rest = &batch.requests[batch.bad..];
     for (place, (request, completion)) in rest.iter().zip(seen).enumerate() {

@@ -1,4 +1,4 @@
-//! Queues and completions: one completion for each signalled request, none for others; full is no error.
+//! Queues and completions: one completion for each signalled request, none for others. A full queue is no error.
 
 use portcullis_examination::bench::{Bench, HELD, Holder, QUEUE_DEPTH};
 use portcullis_examination::check::{Check, Stop};
@@ -215,7 +215,8 @@ pub(super) fn go_round_and_lose_nothing<N: Nic>(bench: &mut Bench<N>) -> Check {
     bench.no_completion(pair.client.send_cq)
 }
 
-/// The same operation many times. `signalled` says which of them are signalled.
+/// Returns requests for the same operation many times. `signalled` decides by its index whether a request is
+/// signalled.
 fn repeated<N: Nic>(
     bench: &mut Bench<N>,
     operation: Operation,

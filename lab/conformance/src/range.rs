@@ -28,7 +28,7 @@ pub(super) fn refuses_more_than_the_whole<N: Nic>(bench: &mut Bench<N>, holder: 
     refuses(bench, holder, HELD - 8, u32::try_from(HELD_BYTES).unwrap_or(u32::MAX) + 16)
 }
 
-/// Outside the region too: a device that checks only regions must refuse these.
+/// These addresses lie outside the region too, so a device that checks only regions must refuse them.
 pub(super) fn refuses_what_is_far_outside<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     for address in [0, POOL_BASE - 1, POOL_BASE + MEMORY_BYTES, u64::MAX - 7] {
         refuses(bench, holder, address, 8)?;
@@ -36,7 +36,7 @@ pub(super) fn refuses_what_is_far_outside<N: Nic>(bench: &mut Bench<N>, holder: 
     Ok(())
 }
 
-/// If the end of such an access overflows when it is computed, it lies inside the range.
+/// If the end of such an access overflows when it is computed, the access seems to lie inside the range.
 pub(super) fn refuses_a_length_that_wraps_the_address_space<N: Nic>(
     bench: &mut Bench<N>,
     holder: Holder,
@@ -92,7 +92,7 @@ pub(super) fn writes_exactly_what_is_inside<N: Nic>(bench: &mut Bench<N>, holder
     Ok(())
 }
 
-/// InfiniBand leaves open whether the key of such a request is checked (C9-88). This one is valid.
+/// InfiniBand leaves open whether the key of such a request is checked (C9-88). The key here is valid.
 pub(super) fn moves_nothing_for_length_zero<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     let (pair, held) = bench.fresh(holder, READ_WRITE)?;
     let before = bench.bytes();
@@ -112,7 +112,7 @@ fn refuses<N: Nic>(bench: &mut Bench<N>, holder: Holder, address: u64, length: u
     bench.refused(pair, write)
 }
 
-/// Offsets and lengths inside the range: its edges, all of it, and unaligned bytes.
+/// Returns offsets and lengths inside the range: its edges, all of it, and unaligned bytes.
 fn spans_inside() -> [(u64, u32); 6] {
     [(0, 1), (HELD_BYTES - 1, 1), (0, 256), (3, 7), (8, 8), (61, 130)]
 }

@@ -1,4 +1,4 @@
-//! Regions alone: what their keys open, and when that ends.
+//! Regions alone: the accesses that their keys open, and when that ends.
 
 use portcullis_examination::bench::{
     Bench, HELD, HELD_BYTES, HELD_OFFSET, HeldObject, Holder, MEMORY_BYTES, POOL_BASE,

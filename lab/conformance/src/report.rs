@@ -1,4 +1,4 @@
-//! The outcome of each promise, and how it is shown.
+//! The outcome of each promise, and its presentation.
 
 use portcullis_examination::check::{Check, Stop};
 use std::fmt;
@@ -6,26 +6,26 @@ use std::fmt;
 /// The outcome of one promise.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The device keeps it.
+    /// The device keeps the promise.
     Kept,
-    /// The device does not keep it, and does not say so.
+    /// The device breaks the promise, and its capabilities do not declare that.
     Broken(String),
-    /// The device has nothing that the promise is about.
+    /// The device lacks the feature that the promise is about.
     Skipped(String),
-    /// The device does not keep it, and its capabilities say so.
+    /// The device breaks the promise, and its capabilities declare that.
     ExpectedDeviation(String),
-    /// The device keeps it, although its capabilities say not: they are out of date.
+    /// The device keeps the promise, although its capabilities declare that it does not: they are out of date.
     UnexpectedlyKept,
 }
 
 impl Outcome {
-    /// Whether this is a failure of the suite.
+    /// Whether this outcome is a failure of the suite.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Broken(_) | Self::UnexpectedlyKept)
     }
 
-    /// The outcome of a check. `expected_to_break`: the device is known to break the promise.
+    /// Returns the outcome of a check. `expected_to_break`: the device is known to break the promise.
     pub(super) fn judge(said: Check, expected_to_break: bool) -> Self {
         match (said, expected_to_break) {
             (Ok(()), false) => Self::Kept,
@@ -51,7 +51,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The outcomes of all promises on one device. Shown with a line for each promise.
+/// The outcomes of all promises on one device. Displayed with a line for each promise.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// The device, by its own name.
@@ -67,10 +67,10 @@ impl Report {
         self.ran() > 0 && self.failures().next().is_none()
     }
 
-    /// Checks that the device keeps what it has to.
+    /// Checks that the device keeps every promise that it must keep.
     ///
     /// # Panics
-    /// A promise is broken or unexpectedly kept, or none ran: without a device nothing is proved.
+    /// Panics if a promise is broken or unexpectedly kept, or if none ran: without a device nothing is proved.
     pub fn assert_kept(&self) {
         assert!(self.ran() > 0, "no promise ran on {:?}: that proves nothing\n{self}", self.device);
         let failures: Vec<String> =

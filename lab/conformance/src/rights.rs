@@ -44,7 +44,7 @@ pub(super) fn refuses_reads_and_writes_with_the_atomic_right_alone<N: Nic>(
     bench.refused(pair, write)
 }
 
-/// The rights of a live queue pair can be changed without telling its peer (Patronus §5.5).
+/// The rights of a live queue pair can be changed without informing its peer (Patronus §5.5).
 pub(super) fn follow_the_flags_of_a_live_queue_pair<N: Nic>(bench: &mut Bench<N>, holder: Holder) -> Check {
     let all = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let (pair, held) = bench.fresh(holder, all)?;

@@ -1,4 +1,4 @@
-//! The states of a queue pair: which steps there are, and that there are no others.
+//! The states of a queue pair: the allowed transitions, and that all others are refused.
 
 use portcullis_examination::bench::{Bench, End, Pair, RETRY_FOR_EVER};
 use portcullis_examination::check::{Check, Stop};
@@ -19,7 +19,7 @@ pub(super) fn skip_no_step_and_take_none_back<N: Nic>(bench: &mut Bench<N>) -> C
         ];
         take_to(bench, pair.client, peer, from)?;
         for (step, allowed_from) in steps {
-            // Where InfiniBand lets a step repeat, a device may or may not.
+            // If InfiniBand allows a step to repeat, a device may allow it or not.
             if allowed_from.contains(&from) {
                 continue;
             }
@@ -53,7 +53,7 @@ pub(super) fn all_lead_back_to_reset<N: Nic>(bench: &mut Bench<N>) -> Check {
 
 pub(super) fn all_that_can_hold_requests_lead_to_error<N: Nic>(bench: &mut Bench<N>) -> Check {
     use QpState::{Error, Init, ReadyToReceive, ReadyToSend};
-    // Linux refuses RESET to ERR, where nothing is posted that could be flushed. A device may allow it or not.
+    // Linux refuses RESET to ERR, because nothing is posted that could be flushed. A device may allow it or not.
     leads(bench, &[Init, ReadyToReceive, ReadyToSend, Error], QpChange::Error, Error)
 }
 
@@ -67,7 +67,7 @@ pub(super) fn of_a_queue_pair_in_error_end_only_by_reset<N: Nic>(bench: &mut Ben
     bench.expect_state(pair.owner, QpState::Reset)
 }
 
-/// Two queue pairs have two addresses.
+/// Two queue pairs have different addresses.
 pub(super) fn have_addresses_that_tell_queue_pairs_apart<N: Nic>(bench: &mut Bench<N>) -> Check {
     let plan = bench.plan();
     let pair = bench.unconnected(plan)?;

@@ -1,4 +1,4 @@
-//! Teardown: in the right order it works; in a wrong order it is refused and nothing changes.
+//! Teardown: in the right order it succeeds. In a wrong order it is refused and nothing changes.
 
 use portcullis_examination::bench::{Bench, HELD, HeldObject, Holder};
 use portcullis_examination::check::{Check, Stop};
@@ -49,7 +49,7 @@ pub(super) fn of_a_completion_queue_waits_for_its_queue_pairs<N: Nic>(bench: &mu
     Ok(())
 }
 
-/// Otherwise a window would open memory that its owner has taken back.
+/// Without this rule a window would open memory that its owner has taken back.
 pub(super) fn of_a_region_waits_for_its_windows<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let (pair, held) = bench.fresh(Holder::Window(kind), Access::REMOTE_READ)?;
     busy("a region under a window", &bench.nic.deregister_region(bench.pool.id))?;
@@ -61,7 +61,7 @@ pub(super) fn of_a_region_waits_for_its_windows<N: Nic>(bench: &mut Bench<N>, ki
     Ok(bench.nic.deregister_region(bench.pool.id)?)
 }
 
-/// An unbind releases the region as well as destroying the window does.
+/// An unbind releases the region just as destroying the window does.
 pub(super) fn of_a_region_works_after_the_unbind<N: Nic>(bench: &mut Bench<N>, kind: WindowKind) -> Check {
     let (pair, held) = bench.fresh(Holder::Window(kind), Access::REMOTE_READ)?;
     let HeldObject::Window(window) = held.object else {

@@ -1,4 +1,5 @@
-//! Windows of type 1: any queue pair of the domain, bound again in place, unbound by length zero.
+//! Windows of type 1: any queue pair of the domain may use them, a bind replaces the last one in place, and a bind of
+//! length zero unbinds.
 
 use portcullis_examination::bench::{
     Bench, HELD, HELD_OFFSET, Held, HeldObject, Holder, LOCAL_OFFSET, POOL_BASE, Pair, at,
@@ -11,7 +12,7 @@ use portcullis_nic::{
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Where windows move to: clear of their old place.
+/// Address to which windows move, clear of their old range.
 const MOVED: u64 = HELD + 2048;
 
 fn held<N: Nic>(bench: &mut Bench<N>) -> Result<(Pair, Held), Stop> {
@@ -34,7 +35,7 @@ pub(super) fn windows_refuse_a_queue_pair_of_another_domain<N: Nic>(bench: &mut 
     Ok(())
 }
 
-/// Then one key need not tell what the next will be.
+/// With chosen low bytes, one key need not reveal the next.
 pub(super) fn windows_take_any_low_byte_where_the_nic_says_so<N: Nic>(bench: &mut Bench<N>) -> Check {
     if !bench.nic.capabilities().chosen_keys {
         return Err(Stop::Skipped("binds take the next key of a window and no other"));
@@ -65,7 +66,7 @@ pub(super) fn windows_cannot_be_freed_by_a_local_invalidate<N: Nic>(bench: &mut 
     bench.succeed(pair.client, read)
 }
 
-/// Otherwise a peer could end the permissions of other clients.
+/// Without this rule a peer could end the permissions of other clients.
 pub(super) fn windows_cannot_be_freed_by_a_peer<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = held(bench)?;
     let buffer = bench.pool(0, 64);
@@ -136,7 +137,7 @@ pub(super) fn windows_lose_rights_when_they_are_bound_with_fewer<N: Nic>(bench: 
     bench.refused(pair, write)
 }
 
-/// Unbind and bind with one doorbell: a handover leaves no request between the two permissions.
+/// Unbind and bind are posted with one doorbell: a handover leaves no request between the two permissions.
 pub(super) fn windows_can_be_handed_over_in_one_batch<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = held(bench)?;
     let heir = bench.window(WindowKind::One)?;
@@ -155,8 +156,8 @@ pub(super) fn windows_can_be_handed_over_in_one_batch<N: Nic>(bench: &mut Bench<
     bench.refused(pair, old)
 }
 
-/// Replay after a violation rests on this: the spare queue pair, and the old one when it is rebuilt, know the same
-/// keys.
+/// Replay after a violation depends on this: the same keys are valid on the spare queue pair, and on the old one when
+/// it is rebuilt.
 pub(super) fn windows_outlive_the_recovery_of_their_queue_pair<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (pair, held) = held(bench)?;
     // Outside the region, since this is not about the window's own range.
@@ -170,7 +171,7 @@ pub(super) fn windows_outlive_the_recovery_of_their_queue_pair<N: Nic>(bench: &m
     Ok(())
 }
 
-/// They also outlive the queue pair that bound them, when it is destroyed.
+/// Windows also outlive the queue pair that bound them, when it is destroyed.
 pub(super) fn windows_outlive_the_queue_pair_that_bound_them<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (binder, held) = held(bench)?;
     let other = bench.pair()?;

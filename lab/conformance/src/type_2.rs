@@ -1,4 +1,4 @@
-//! Windows of type 2B: one queue pair, bound only when free, freed by an invalidate.
+//! Windows of type 2B: used through one queue pair, bound only when free, freed by an invalidate.
 
 use portcullis_examination::bench::{Bench, HELD, Held, HeldObject, Holder, POOL_BASE, Pair};
 use portcullis_examination::check::{Check, Stop};
@@ -7,7 +7,7 @@ use portcullis_nic::{Access, Misuse, Nic, Operation, QpChange, Rkey, Status, Win
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Verbs has one name for bad binds and bad invalidates. Devices use three.
+/// Verbs has one name for failed binds and failed invalidates. Devices use three.
 const INVALIDATE_ERRORS: [Status; 3] =
     [Status::WindowBindError, Status::LocalQpOperationError, Status::LocalProtectionError];
 
@@ -50,7 +50,7 @@ pub(super) fn windows_cannot_be_bound_while_they_are<N: Nic>(bench: &mut Bench<N
     bench.refused(pair, read)
 }
 
-/// Otherwise one client could take another's window.
+/// Without this rule one client could take another's window.
 pub(super) fn windows_cannot_be_taken_by_another_queue_pair<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (own, held) = held(bench)?;
     let sibling = bench.pair()?;
@@ -130,7 +130,7 @@ pub(super) fn windows_are_freed_by_the_peers_message_and_it_says_which<N: Nic>(
     bench.refused(pair, old)
 }
 
-/// Otherwise one client could end another's permissions.
+/// Without this rule one client could end another's permissions.
 pub(super) fn windows_are_not_freed_by_the_peer_of_another_queue_pair<N: Nic>(bench: &mut Bench<N>) -> Check {
     let (own, held) = held(bench)?;
     let sibling = bench.pair()?;
