@@ -1,43 +1,44 @@
 //! Histories of a queue whose entries are claimed and acknowledged, and in which each value is pushed at most once.
 //!
-//! An entry may be delivered more than once. So no order of deliveries is asked for, and these are the rules:
-//! - Nobody gets a value that nobody has pushed.
+//! An entry may be delivered more than once, so the checker requires no order of deliveries. It checks these rules:
+//! - A consumer receives only values that a producer has begun to push.
 //! - The deliveries of a value have different numbers.
-//! - A value is acknowledged once, by the consumer of its last delivery, and not delivered after that.
-//! - Once the queue is drained, each value that was pushed is acknowledged. A consumer may have died in that.
+//! - A value is acknowledged once, by the consumer of its last delivery, and is not delivered after that.
+//! - Once the queue is drained, each pushed value is acknowledged. A consumer may have died during that
+//!   acknowledgement.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What an operation asked for and, where there is an end, what was told.
+/// The request of an operation and, if the operation has an end, its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
-    /// A value was to be pushed. With an end, it was.
+    /// A push of this value. With an end, the push succeeded.
     Push(u64),
-    /// An entry was to be claimed, and this value came as its delivery of this number. Without a value none came.
+    /// A claim of an entry. It returned this value with this delivery number, or no value.
     Claim(Option<(u64, u32)>),
-    /// The delivery of this number of a value was to be acknowledged. With an end, it was.
+    /// An acknowledgement of the delivery with this number of a value. With an end, it succeeded.
     Acknowledge(u64, u32),
 }
 
 /// One operation on a queue of claims.
 pub type Operation = crate::Operation<Event>;
 
-/// What breaks a rule.
+/// A broken rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// This value was delivered, and nobody had begun to push it.
+    /// This value was delivered before any push of it had begun.
     OutOfNowhere(u64),
     /// Two deliveries of this value have the same number.
     SameDelivery(u64),
     /// This value was acknowledged twice.
     Twice(u64),
-    /// This value was acknowledged by a consumer after another one had got it.
+    /// This value was acknowledged by a consumer after it had been delivered to another one.
     NotTheLast(u64),
     /// This value was delivered after it was acknowledged.
     AfterTheEnd(u64),
-    /// This value was pushed, and the queue was drained without anybody acknowledging it.
+    /// This value was pushed, and the queue was drained without an acknowledgement of the value.
     Lost(u64),
 }
 
@@ -56,16 +57,16 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// What was told of one value.
+/// The operations on one value.
 #[derive(Default)]
 struct Value {
     pushed: Option<Operation>,
-    /// Deliveries that were told, by their number.
+    /// Deliveries that returned to a consumer, by their number.
     deliveries: Vec<(u32, Operation)>,
     acknowledgements: Vec<(u32, Operation)>,
 }
 
-/// The first value whose history breaks a rule. `is_drained`: at the end nothing more came.
+/// Returns the first value whose history breaks a rule. `is_drained`: at the end the queue was empty.
 #[must_use]
 pub fn first_wrong(history: &[Operation], is_drained: bool) -> Option<Wrong> {
     let mut values = BTreeMap::<u64, Value>::new();
@@ -141,7 +142,8 @@ mod tests {
             told(Event::Acknowledge(7, 2), 8, 9),
         ];
         assert_eq!(first_wrong(&history, true), None);
-        // Its consumer may have died in the acknowledgement, or others have been told of the entry at the same time.
+        // The consumer may have died during the acknowledgement, or the entry may have been delivered to others at
+        // the same time.
         let history = [told(PUSH, 1, 2), told(claim(1), 3, 4), untold(Event::Acknowledge(7, 1), 5)];
         assert_eq!(first_wrong(&history, true), None);
         let history = [

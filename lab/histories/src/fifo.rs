@@ -1,40 +1,41 @@
 //! Histories of a queue, in which each value is pushed at most once.
 //!
-//! Such a history is linearizable unless it shows one of four patterns (Henzinger, Sezgin, Vafeiadis: *Aspect-oriented
-//! linearizability proofs*, CONCUR 2013): a value out of nowhere, a value twice, a value that overtakes another one, and
-//! an empty queue that cannot have been empty.
+//! Such a history is linearizable unless it shows one of four patterns (Henzinger, Sezgin, Vafeiadis:
+//! *Aspect-oriented linearizability proofs*, CONCUR 2013): a value that was never pushed, a value that is popped
+//! twice, a value that overtakes another one, and an empty queue that cannot have been empty.
 //!
-//! A user that dies in a push may have pushed, or not. One that dies in a pop may have taken a value that nobody else
-//! sees. So as many values as users died in pops may be missing.
+//! A user that dies in a push may or may not have pushed. A user that dies in a pop may have taken a value that no
+//! other user sees. So as many values may be missing as users died in pops.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 
-/// What an operation asked for and, where there is an end, what was told.
+/// The request of an operation and, if the operation has an end, its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
-    /// A value was to be pushed. With an end, it was.
+    /// A push of this value. With an end, the push succeeded.
     Push(u64),
-    /// A value was to be popped, and this one came, or the queue was empty.
+    /// A pop. It returned this value, or found the queue empty.
     Pop(Option<u64>),
 }
 
 /// One operation on a queue.
 pub type Operation = crate::Operation<Event>;
 
-/// What no order of the operations explains.
+/// A part of the history that no order of the operations explains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// This value was popped, and nobody had begun to push it.
+    /// This value was popped before any push of it had begun.
     OutOfNowhere(u64),
     /// This value was popped twice.
     Twice(u64),
     /// The second value was pushed after the first one and popped before it.
     Overtaken(u64, u64),
-    /// The value was pushed before the other one, which was popped, and nobody can have popped it.
+    /// The value was pushed before another one that was popped, and no user can have popped it.
     Lost(u64),
-    /// A user was told at this time that the queue is empty, and all the while it was not.
+    /// A pop returned at this time that the queue is empty, although the queue was not empty at any moment of the
+    /// pop.
     NotEmpty(u64),
 }
 
@@ -50,18 +51,19 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// All that is known of one value.
+/// The known operations on one value.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     value: u64,
     push_start: u64,
-    /// `u64::MAX`: nobody was told that it was pushed.
+    /// `u64::MAX`: the push did not return.
     push_end: u64,
     /// Start and end of the pop that returned it.
     pop: Option<(u64, u64)>,
 }
 
-/// Looks for what no order of the operations explains. The queue is empty at first. `None`: one order explains all.
+/// Looks for something that no order of the operations explains. The queue is empty at first. `None`: one order
+/// explains all.
 #[must_use]
 pub fn first_wrong(history: &[Operation]) -> Option<Wrong> {
     let lives = match lives(history) {
@@ -96,10 +98,11 @@ fn lives(history: &[Operation]) -> Result<Vec<Life>, Wrong> {
     Ok(lives)
 }
 
-/// A value that was popped although one that was pushed before it was still there.
+/// Finds a value that was popped although a value pushed before it was still in the queue.
 fn overtaken(lives: &[Life]) -> Option<Wrong> {
     let popped: Vec<(&Life, (u64, u64))> = lives.iter().filter_map(|it| Some((it, it.pop?))).collect();
-    // By the start of its pop, the latest first: among those pushed so far, the one that was popped last.
+    // For each second value, `latest` is the one whose pop starts last, among those whose push ended before its push
+    // began.
     let mut by_push_start = popped.clone();
     by_push_start.sort_by_key(|(life, _)| life.push_start);
     let mut latest: Option<(&Life, u64)> = None;
@@ -120,8 +123,8 @@ fn overtaken(lives: &[Life]) -> Option<Wrong> {
     None
 }
 
-/// A value that nobody has popped although a later one was, or although the queue was empty later, unless a user that
-/// died in a pop can have taken it.
+/// Finds a value that was never popped although a later value was popped or the queue was empty later, unless a user
+/// that died in a pop can have taken it.
 fn lost(lives: &[Life], history: &[Operation]) -> Option<Wrong> {
     let empty: Vec<(u64, u64)> = empty_pops(history).collect();
     let missing = lives.iter().filter(|life| life.pop.is_none() && life.push_end < u64::MAX);
@@ -152,10 +155,11 @@ fn empty_pops(history: &[Operation]) -> impl Iterator<Item = (u64, u64)> + '_ {
     empty.filter_map(|it| Some((it.start, it.end?)))
 }
 
-/// A pop that found the queue empty, while at every moment of it some value was there for certain.
+/// Finds a pop that returned that the queue is empty, while at every moment of the pop some value was certainly in
+/// it.
 fn not_empty(lives: &[Life], history: &[Operation]) -> Option<Wrong> {
     let may_be_taken = history.iter().any(|it| is_dead_pop(&it));
-    // From the end of its push to the start of its pop a value is there for certain.
+    // From the end of its push to the start of its pop a value is certainly in the queue.
     let mut there: Vec<(u64, u64)> = lives
         .iter()
         .filter(|life| life.pop.is_some() || !may_be_taken)
@@ -182,7 +186,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// Tries all orders.
+    /// Tries all orders of the operations.
     fn is_linearizable(left: &[Operation], queue: &VecDeque<u64>) -> bool {
         let first_end = left.iter().filter_map(|it| it.end).min();
         left.iter().enumerate().any(|(index, operation)| {

@@ -1,10 +1,11 @@
-//! Histories of one key of a map: the search of Wing and Gong with Lowe's memory of where it has been, and rules for
-//! operations without an end, of which it would try every subset.
+//! Histories of one key of a map. They are decided by the search of Wing and Gong with Lowe's memory of visited
+//! states. Extra rules bound the work for operations without an end, of which the search would otherwise try every
+//! subset.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 
-/// What an operation asked for, and what it was told.
+/// The request of an operation and its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// A read, and the value that it found.
@@ -17,15 +18,15 @@ pub enum Event {
     Upsert(u64),
     /// A removal, and whether the key was there.
     Remove(bool),
-    /// The value that was expected, the one to be set, and whether it was set.
+    /// A compare and exchange: the expected value, the new value, and whether the new value was set.
     Exchange(u64, u64, bool),
 }
 
-/// One operation on a key. Of one without an end nobody knows what it would have returned.
+/// One operation on a key. The result of an operation without an end is unknown.
 pub type Operation = crate::Operation<Event>;
 
 impl Operation {
-    /// The key's value after this operation. `None`: it cannot have returned what it returned.
+    /// Returns the key's value after this operation. `None`: the operation cannot have returned its recorded result.
     fn apply(&self, value: Option<u64>) -> Option<Option<u64>> {
         let known = self.end.is_some();
         let (after, as_told) = match self.event {
@@ -42,7 +43,7 @@ impl Operation {
         (as_told || !known).then_some(after)
     }
 
-    /// Whether the operation left the key as it was, by what was told.
+    /// Whether the operation left the key unchanged, according to its result.
     fn changes_nothing(&self) -> bool {
         match self.event {
             Event::Get(_) => true,
@@ -54,7 +55,7 @@ impl Operation {
         }
     }
 
-    /// Whether two operations without an end leave the same behind, whatever is there before.
+    /// Whether two operations without an end leave the same value behind, whatever the value before them.
     fn does_the_same(&self, other: &Self) -> bool {
         match (self.event, other.event) {
             (Event::Insert(one, _), Event::Insert(other, _))
@@ -69,7 +70,7 @@ impl Operation {
     }
 }
 
-/// The value that an operation stores.
+/// Returns the value that an operation stores.
 fn stored(event: &mut Event) -> Option<&mut u64> {
     match event {
         Event::Insert(new, _) | Event::Update(new, _) | Event::Upsert(new) | Event::Exchange(_, new, _) => {
@@ -79,7 +80,7 @@ fn stored(event: &mut Event) -> Option<&mut u64> {
     }
 }
 
-/// Gives all values that no operation asks about the same number: nobody can tell one from another.
+/// Replaces all values that no operation reads or expects by one number, since no operation can distinguish them.
 fn forget_unasked(operations: &mut [Operation]) {
     let asked: HashSet<u64> = operations
         .iter()
@@ -100,7 +101,7 @@ fn forget_unasked(operations: &mut [Operation]) {
 /// Whether there is an order of the operations that fits their times and their results. The key is absent at first.
 #[must_use]
 pub fn is_linearizable(history: &[Operation]) -> bool {
-    // A read that nobody was told of says nothing.
+    // A read without a result constrains nothing.
     let says = |operation: &&Operation| operation.end.is_some() || !matches!(operation.event, Event::Get(_));
     let mut operations: Vec<Operation> = history.iter().filter(says).copied().collect();
     forget_unasked(&mut operations);
@@ -131,7 +132,7 @@ impl Set {
     }
 }
 
-/// The beginning of an order: which operations are in it, and the value that they leave.
+/// The beginning of an order: the operations in it, and the value that they leave.
 #[derive(Clone, Debug)]
 struct State {
     ended: Set,
@@ -139,22 +140,23 @@ struct State {
     value: Option<u64>,
 }
 
-/// The search for an order. Three rules keep it small, none of which loses an order:
+/// The search for an order. Three rules keep it small. No rule loses an order:
 ///
-/// - An operation with an end that changes nothing comes as soon as it may and was told the truth. Moved there from a later
-///   place, it changes nothing for any other.
-/// - An operation without an end comes only where the next one with an end was told a lie otherwise. It may be moved behind one
-///   that changes nothing, and be left out before one that leaves the same in both cases. There are no others.
-/// - Of two beginnings with the same value and the same operations that have an end, the one with fewer operations without an
-///   end is enough: it can go on in every way in which the other one can.
+/// - An operation with an end that changes nothing is placed as soon as its times allow it and its result is right.
+///   If it is moved there from a later place, it changes nothing for any other operation.
+/// - An operation without an end is placed only where the next operation with an end would otherwise have a wrong
+///   result. It may be moved behind an operation that changes nothing, and it may be left out before one that leaves
+///   the same value in both cases. There are no other cases.
+/// - Of two beginnings with the same value and the same operations that have an end, the search keeps the one with
+///   fewer operations without an end: it can continue in every way in which the other one can.
 struct Search {
-    /// Those with an end, in the order of their ends.
+    /// Operations with an end, in the order of their ends.
     ended: Vec<Operation>,
-    /// Those without an end, in the order of their starts.
+    /// Operations without an end, in the order of their starts.
     open: Vec<Operation>,
-    /// Where the search has been: the sets of operations without an end that were in those beginnings.
+    /// Visited states: for each, the sets of operations without an end that were in those beginnings.
     seen: HashMap<(Set, Option<u64>), Vec<Set>>,
-    /// Beginnings that have not been gone on with. The last one is next.
+    /// Beginnings that the search has not continued yet. The last one is next.
     left: Vec<State>,
 }
 
@@ -171,7 +173,7 @@ impl Search {
             let Some(first) = (0..self.ended.len()).find(|&index| !state.ended.has(index)) else {
                 return true;
             };
-            // What begins after another has ended comes after it.
+            // An operation that begins after another has ended is placed after it.
             let first_end = self.ended[first].end.unwrap_or(u64::MAX);
             let may_come = |&index: &usize| !state.ended.has(index) && self.ended[index].start <= first_end;
             let next: Vec<usize> = (first..self.ended.len()).filter(may_come).collect();
@@ -183,7 +185,8 @@ impl Search {
                 self.go_on_with(index, state);
                 continue;
             }
-            // In most orders that explain a history operations follow their ends, and those without an end did not happen.
+            // In most orders that explain a history, operations follow their ends, and operations without an end did
+            // not happen.
             let (as_told, otherwise): (Vec<usize>, Vec<usize>) =
                 next.into_iter().partition(|&index| self.ended[index].apply(state.value).is_some());
             for index in otherwise.into_iter().rev() {
@@ -196,8 +199,8 @@ impl Search {
         false
     }
 
-    /// Goes on with each way in which operations without an end make true what the operation at `index` was told. `before`: the
-    /// value before the last one of those.
+    /// Continues with each way in which operations without an end make the result of the operation at `index` right.
+    /// `before`: the value before the last of those operations.
     fn come_after_open_ones(
         &mut self,
         index: usize,
@@ -214,7 +217,7 @@ impl Search {
                 continue;
             }
             let Some(value) = operation.apply(state.value) else { continue };
-            // The one before it would not have had to happen.
+            // If it leaves the same value without the open operation before it, that one is not needed.
             let same_without = before.is_some_and(|before| operation.apply(before) == Some(value));
             if value == state.value || same_without {
                 continue;
@@ -228,14 +231,14 @@ impl Search {
         }
     }
 
-    /// Whether no other operation without an end does the same and began earlier. That one could always take its place, so it is
-    /// enough to try them in one order.
+    /// Whether no earlier unused operation without an end does the same. The earlier one could always take the place
+    /// of this one, so one order of them is enough.
     fn is_first_of_its_like(&self, open: usize, used: &Set) -> bool {
         let mut earlier = self.open[..open].iter().enumerate().filter(|(index, _)| !used.has(*index));
         !earlier.any(|(_, other)| other.does_the_same(&self.open[open]))
     }
 
-    /// Notes that the beginning goes on with the operation at `index`, which was told the truth.
+    /// Records that the beginning continues with the operation at `index`, whose result is right.
     fn go_on_with(&mut self, index: usize, before: State) {
         let value = self.ended[index].apply(before.value).expect("it was told the truth");
         let state = State { ended: before.ended.with(index), value, ..before };
@@ -254,7 +257,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same by the definition: all orders of all operations with an end and of any of the others.
+    /// Decides the same by the definition: tries all orders of all operations with an end and of any of the others.
     fn has_an_order(left: &[Operation], value: Option<u64>) -> bool {
         left.iter().all(|operation| operation.end.is_none())
             || left.iter().enumerate().any(|(index, operation)| {
@@ -292,8 +295,8 @@ mod tests {
         }
     }
 
-    /// What the users of a key are told that is changed by these events one after another. Each starts up to `early` before the
-    /// one before it happens, and ends up to `late` after it, or never.
+    /// Returns the history that users of a key see if these events change it one after another. Each operation starts
+    /// up to `early` before its moment, and ends up to `late` after it, or never.
     fn told_of(order: &[(Event, u64, Option<u64>)]) -> Vec<Operation> {
         let mut value = None;
         let moments = (0..).map(|place| 100 + 10 * place);
@@ -361,16 +364,16 @@ mod tests {
     fn operations_without_an_end_that_do_the_same_stand_in_for_each_other() {
         let dead = |event, start| Operation { event, start, end: None };
         let at = |event, start, end| Operation { event, start, end: Some(end) };
-        // Two were asked for, so the key can be removed twice, and not three times.
+        // The history contains two upserts, so the key can be removed twice, and not three times.
         let upserts = [dead(Event::Upsert(7), 0), dead(Event::Upsert(8), 5)];
         let removes =
             [at(Event::Remove(true), 1, 2), at(Event::Remove(true), 6, 7), at(Event::Remove(true), 8, 9)];
         assert!(is_linearizable(&[&upserts[..], &removes[..2]].concat()));
         assert!(!is_linearizable(&[&upserts[..], &removes[..]].concat()));
-        // The second one had not begun when the key was removed for the second time.
+        // The second upsert had not begun when the key was removed for the second time.
         let early = [removes[0], at(Event::Remove(true), 3, 4)];
         assert!(!is_linearizable(&[&upserts[..], &early[..]].concat()));
-        // A value that is asked for is not just any.
+        // A value that a read returns cannot be replaced by any other.
         let got = [at(Event::Get(Some(8)), 6, 7), at(Event::Get(Some(7)), 8, 9)];
         assert!(is_linearizable(&[&upserts[..], &got[..]].concat()));
         assert!(!is_linearizable(

@@ -1,12 +1,12 @@
-//! Histories: what the users of a shared structure asked for, when, and what they were told; and whether one order of
-//! all operations explains it (linearizability).
+//! Histories of a shared structure, and a decision whether one order of all operations explains them
+//! (linearizability). A history contains the requests of the structure's users, their times and their results.
 //!
 //! - [`key`]: one key of a map. Decided by search.
-//! - [`fifo`]: a queue whose values are pushed once each. Decided by looking for four patterns.
+//! - [`fifo`]: a queue in which each value is pushed once. Decided by looking for four patterns.
 //! - [`claims`]: a queue whose values are claimed and acknowledged. Decided value by value.
 //!
-//! The simulator and the tests of the structures judge by this crate. It knows none of them, and must not be used by what
-//! it judges.
+//! The simulator and the tests of the structures judge by this crate. The crate depends on none of them, and the code
+//! that it judges must not use it.
 #![forbid(unsafe_code)]
 
 pub mod claims;
@@ -15,14 +15,14 @@ pub mod key;
 
 use serde::{Deserialize, Serialize};
 
-/// One operation, with its times on one clock. An operation without an end may have happened at any time after its start, or not
-/// at all.
+/// One operation, with its times on one clock. An operation without an end may have happened at any time after its
+/// start, or not at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Operation<E> {
-    /// What was asked for and, where there is an end, what was told.
+    /// The request and, if the operation has an end, its result.
     pub event: E,
-    /// When it was asked for.
+    /// Time of the request.
     pub start: u64,
-    /// When its user was told.
+    /// Time at which the operation returned to its user.
     pub end: Option<u64>,
 }
