@@ -58,7 +58,7 @@ enum Command {
     Counters,
 }
 
-/// What a node reports, in the form that programs read.
+/// A node's reply, in the form that programs read.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Told {
@@ -68,7 +68,7 @@ enum Told {
     Counted(Box<Counted>),
 }
 
-/// Asks the node and prints its answer.
+/// Sends the request to the node and prints the reply.
 pub fn run(options: &Options) -> ExitCode {
     match ask(&Admin::at(&options.node), &options.command) {
         Ok(told) => {

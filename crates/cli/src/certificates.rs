@@ -61,7 +61,7 @@ enum What {
     Node {
         /// The name in the files' names.
         name: String,
-        /// What clients dial: a host name or an address; may be given several times.
+        /// The name that clients dial: a host name or an address; may be given several times.
         #[arg(long = "host", value_name = "HOST", required = true)]
         hosts: Vec<String>,
         /// Days of validity.
@@ -87,7 +87,7 @@ struct Said<'a> {
     expires: u64,
 }
 
-/// Makes what the call asks for.
+/// Makes the certificate that the command line requests.
 pub fn run(options: &Options) -> ExitCode {
     let now = SystemTime::now();
     match make(options, now) {

@@ -38,7 +38,7 @@ Exit codes: 0 all that the mechanism rests on holds; 1 something is broken that
 memory windows rest on, or the mechanism does; 2 the call was wrong; 3 the
 machine refused; 4 nothing was tried: no device, or none of it could be.";
 
-/// What to examine.
+/// The device to examine, and how.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {

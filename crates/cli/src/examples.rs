@@ -1,11 +1,11 @@
-//! Tests of the examples in the help texts, README.md and docs: each must work when it is copied. Both programs have them, each
-//! for its own.
+//! Tests of the examples in the help texts, README.md and docs: each must work when it is copied. Both programs have
+//! such tests, each for its own examples.
 
 use crate::Arguments;
 use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, Parser};
 
-/// The least width of a terminal. A longer line would break in the middle of a word.
+/// The least width of a terminal. The terminal would break a longer line in the middle of a word.
 const COLUMNS: usize = 80;
 
 /// Collects every command's help, with the command's name.

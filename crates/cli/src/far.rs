@@ -1,4 +1,4 @@
-//! `portcullis far`: a program that knows nothing of it runs with most of its memory on a node.
+//! `portcullis far`: runs an unmodified program with most of its memory on a node.
 
 use crate::network::ClientOptions;
 use crate::output::{complain, complain_lines};
@@ -43,11 +43,12 @@ programs by vfork or posix_spawn, as system and popen do, always works.";
 
 /// The library that programs load.
 const LIBRARY: &str = "libportcullis_preload.so";
-/// What the node of a trial lends beside its chunks.
+/// Bytes that the node of a trial lends in addition to its chunks.
 const TRIAL_POOL_BYTES: u64 = 16 << 20;
-/// The part of the range's chunks that the node of a trial lends for memory that forked children still see as it was.
+/// The range's chunks divided by this are additional chunks that the node of a trial lends, for memory that forked
+/// children still see unchanged.
 const SNAPSHOTS_PART: u64 = 2;
-/// A program of whose memory less than this part was far has hardly any.
+/// Share of far memory below which the user is warned that hardly any of the program's memory was far.
 const FAR_SHARE_MIN: f64 = 0.1;
 /// A program with less memory than this needs no far memory.
 const OWN_BYTES_MIN: u64 = 32 << 20;
@@ -105,7 +106,7 @@ fn range(text: &str) -> Result<u64, String> {
     is_sound.then_some(bytes).ok_or_else(|| "a range has 1MiB to 4TiB, a multiple of 1MiB".to_owned())
 }
 
-/// Why a program was not run, or did not come to its end.
+/// A reason why a program was not run, or did not run to its end.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error(transparent)]
@@ -155,13 +156,13 @@ fn serve(options: &Options) -> Result<Ended, Trouble> {
     let [name, arguments @ ..] = options.program.as_slice() else { unreachable!("a program is required") };
     let mut command = Command::new(name);
     command.args(arguments);
-    // From before there is a program, so that none is lost.
+    // Registered before the program starts, so that no signal is lost.
     let signals =
         Signals::new([SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT]).map_err(Trouble::Signals)?;
     let mut program = Program::start(command, &library, sizes)?;
     pass_on(signals, program.process()).map_err(Trouble::Signals)?;
     let ended = monitor.serve(&mut program);
-    // Whatever came of the program, what was counted until then is true.
+    // However the program ended, the counts until then are valid.
     let told = tell(options, &monitor.summary());
     let ended = ended?;
     told?;
@@ -176,7 +177,7 @@ fn session(options: &Options, sizes: Sizes) -> Result<(Session, Option<Host>), T
         return Ok((connect_with(address, session)?, None));
     }
     let count = sizes.range / SEGMENT_BYTES;
-    // A child that reads what its parent has changed since needs both.
+    // A forked child that reads what its parent has changed since needs the chunks of both versions.
     let count = count + count / SNAPSHOTS_PART;
     let chunks = ChunkLimits { chunks: count, chunk_bytes: SEGMENT_BYTES, client_max: count };
     let pool_bytes = count * SEGMENT_BYTES + TRIAL_POOL_BYTES;
@@ -186,20 +187,20 @@ fn session(options: &Options, sizes: Sizes) -> Result<(Session, Option<Host>), T
     Ok((host.connect("far", session)?, Some(host)))
 }
 
-/// The library: where the caller says, or beside this program.
+/// Path of the library: the given one, or the one beside this program.
 fn library(given: Option<&Path>) -> Result<PathBuf, Trouble> {
     let place = match given {
         Some(path) => path.to_owned(),
         None => std::env::current_exe().unwrap_or_default().with_file_name(LIBRARY),
     };
-    // For tests, cargo puts libraries into a folder of their own.
+    // For tests, cargo puts libraries into a separate folder.
     let for_tests = place.with_file_name("deps").join(LIBRARY);
     let mut places = [place.clone(), for_tests].into_iter().filter(|path| path.is_file());
     let found = places.next().and_then(|path| path.canonicalize().ok());
     found.ok_or_else(|| Trouble::NoLibrary { place: place.parent().unwrap_or(&place).to_owned() })
 }
 
-/// Has signals for this process go to the program. A terminal sends its own to both.
+/// Forwards this process's signals to the program. A terminal sends its own signals to both processes.
 fn pass_on(mut signals: Signals, program: Pid) -> std::io::Result<()> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
@@ -213,12 +214,12 @@ fn pass_on(mut signals: Signals, program: Pid) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Ends as the program ended.
+/// Ends this process by the signal that ended the program.
 fn end_by(signal: i32) -> ExitCode {
-    // The program has dumped its core already, if it was to.
+    // The program has dumped its core already, if a dump was due.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = signal_hook::low_level::emulate_default_handler(signal);
-    // Only reached if that was no signal that ends a process.
+    // Reached only if the signal does not end a process.
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
 }
 
@@ -247,7 +248,7 @@ fn tell(options: &Options, summary: &Summary) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// What the user may not expect.
+/// Returns a warning about a result that the user may not expect, if any.
 fn warning(summary: &Summary) -> Option<String> {
     let mib = |bytes: u64| bytes >> 20;
     let near = summary.own_bytes_max.saturating_sub(summary.mapped_bytes_max);

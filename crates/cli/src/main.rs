@@ -59,7 +59,8 @@ enum Command {
 }
 
 impl Command {
-    /// What is logged to standard error unless `RUST_LOG` says something else. Those that run for months warn their operator.
+    /// The level of the log on standard error if `RUST_LOG` is not set. Commands that run for months log warnings for
+    /// their operator.
     fn log_level(&self) -> LevelFilter {
         match self {
             Self::Serve(_) | Self::Memcached(_) => LevelFilter::WARN,
@@ -73,7 +74,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| log::refuse(&error));
     log::start(arguments.command.log_level());
     match arguments.command {
-        // `serve` needs to know which options were given, because a file may give the others.
+        // `serve` must distinguish the options that were given from the others, because a file may give the others.
         Command::Serve(_) => serve::run(matches.subcommand_matches("serve").unwrap_or(&matches)),
         Command::Admin(options) => admin::run(&options),
         Command::Kv(options) => kv::run(&options),

@@ -1,4 +1,4 @@
-//! `portcullis memcached`: clients of memcached use a table in a node's memory.
+//! `portcullis memcached`: gives clients of memcached a table in a node's memory.
 
 use crate::expiry;
 use crate::network::ClientOptions;
@@ -38,8 +38,8 @@ gateways with the same --table on one node serve the same items. All that they
 store is within the quota of their tenant on the node; when it is full, the
 items that were used longest ago go.
 
-The protocol has no passwords, and whoever reaches the gateway acts for its
-tenant. So it listens at addresses of this machine only, unless it is told
+The protocol has no passwords, and any client that reaches the gateway acts
+for its tenant. So it listens at addresses of this machine only, unless it is told
 otherwise. A Unix socket is open to the gateway's own user, unless
 --socket-mode or --socket-group says otherwise.
 
@@ -54,7 +54,7 @@ machine refuses.";
 /// The arena of each thread's session: a value of 1 MiB takes a few MiB of it.
 const ARENA_BYTES: u64 = 16 << 20;
 
-/// How soon a gateway finds a node that has started after it.
+/// Time between two attempts to reach a node that has not started yet.
 const TRIED_EVERY: Duration = Duration::from_secs(1);
 
 /// Options of `portcullis memcached`.
@@ -70,7 +70,7 @@ pub struct Options {
     /// the kernel chooses one.
     #[arg(long, value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211", value_parser = place)]
     listen: Vec<Place>,
-    /// The mode of the Unix sockets' files, in octal [default: 0600, or 0660 with --socket-group: whoever opens one acts
+    /// The mode of the Unix sockets' files, in octal [default: 0600, or 0660 with --socket-group: any process that opens one acts
     /// for the tenant].
     #[arg(long, value_name = "MODE", value_parser = sockets::mode)]
     socket_mode: Option<u32>,
@@ -109,7 +109,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Where a gateway listens, as it is written.
+/// An address at which a gateway listens, as the option gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     Tcp(String),
@@ -170,7 +170,7 @@ fn memcached_size(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// Why the gateway does not serve.
+/// A reason why the gateway does not serve.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error(transparent)]
@@ -208,7 +208,7 @@ struct Listening {
     table: String,
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 pub fn run(options: &Options) -> ExitCode {
     match serve(options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -222,7 +222,7 @@ pub fn run(options: &Options) -> ExitCode {
 /// Waits until the node can be reached. Returns `false` if a signal stops the gateway meanwhile.
 ///
 /// # Errors
-/// The node is there, or the call is wrong: waiting would not help.
+/// The node is reachable but refuses, or the command line is wrong: waiting would not help.
 fn wait_for_node(
     connect: impl Fn() -> Result<Session, ConnectError>,
     requests: &Receiver<Request>,
@@ -246,7 +246,7 @@ fn wait_for_node(
     }
 }
 
-/// Whether the node may be there later.
+/// Whether the node may be reachable later.
 fn is_away(error: &ConnectError) -> bool {
     use ErrorCode as Is;
     matches!(
@@ -265,7 +265,7 @@ fn serve(options: &Options) -> Result<(), Trouble> {
     };
     expires.map_or(Ok(()), expiry::watch).map_err(Trouble::Expiry)?;
     let connect = Arc::new(move || connect_with(&node, session.clone()));
-    // Before the sockets: a signal from now on stops the gateway.
+    // Signals are taken over before the sockets exist: a signal from now on stops the gateway.
     let (_sender, requests) = signals::requests().map_err(Trouble::Signals)?;
     if !wait_for_node(&*connect, &requests)? {
         return Ok(());
@@ -288,10 +288,10 @@ fn serve(options: &Options) -> Result<(), Trouble> {
 }
 
 impl Options {
-    /// What cannot be seen of one option alone.
+    /// Checks what depends on more than one option.
     fn check(&self) -> Result<(), Trouble> {
         let is_open = |address: &&String| {
-            // A name that cannot be found cannot be listened at either, and that is told then.
+            // The gateway cannot listen at a name that is not found either, and reports that then.
             let mut found = address.to_socket_addrs().into_iter().flatten();
             found.any(|address| !is_this_machine(address.ip()))
         };
@@ -306,7 +306,7 @@ impl Options {
     }
 
     fn listen(&self) -> Vec<Listen> {
-        // Whoever opens the socket is the tenant: it is open to the gateway's own user and to nobody else unasked.
+        // A process that opens the socket acts as the tenant: by default only the gateway's own user may open it.
         let mode = self.socket_mode.unwrap_or(if self.socket_group.is_some() { 0o660 } else { 0o600 });
         let access = SocketAccess { mode, group: self.socket_group };
         let listen = |place: &Place| match place {

@@ -1,4 +1,4 @@
-//! `portcullis certificates` as a program: what it makes opens a node's door, and what it says can be relied on.
+//! `portcullis certificates` as a program: its certificates give access to a node, and its output is reliable.
 
 use portcullis_attach::tls::{ClientIdentity, NodeIdentity};
 use std::path::Path;

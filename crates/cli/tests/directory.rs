@@ -1,4 +1,4 @@
-//! Nodes that are found by their names, with a real etcd and node processes.
+//! Nodes that clients find by name, with a real etcd and node processes.
 
 #[path = "../../directory/tests/etcd/rig.rs"]
 #[expect(dead_code, reason = "other tests need more of it")]
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a busy machine may take over what takes it a moment.
+/// The longest wait on a busy machine for an event that otherwise takes a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn portcullis(arguments: &[&str]) -> Command {
@@ -25,11 +25,11 @@ fn portcullis(arguments: &[&str]) -> Command {
     command
 }
 
-/// A node that ends with its test: its standard input does.
+/// A node that ends with its test, because its standard input ends then.
 struct Node {
     child: Child,
     addresses: Vec<String>,
-    /// What it says on standard error, line by line.
+    /// The lines that the node writes to standard error.
     told: Receiver<String>,
 }
 
@@ -42,7 +42,7 @@ impl Node {
         let (errors, mut line) = (child.stderr.take().expect("it is piped"), String::new());
         let (sender, told) = channel();
         std::thread::spawn(move || {
-            // Whoever does not listen any more has heard enough.
+            // The thread ends when the receiver is dropped: the test needs no more lines.
             BufReader::new(errors).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line).expect("a line");
@@ -53,12 +53,12 @@ impl Node {
         Self { child, addresses, told }
     }
 
-    /// At a socket in this folder.
+    /// Starts a node at a socket in this folder.
     fn at(folder: &Path, directory: &str, name: &str) -> Self {
         Self::start(directory, name, &["--listen", &socket(folder)])
     }
 
-    /// Waits until it says so.
+    /// Waits until a line on standard error contains `part`.
     #[track_caller]
     fn says(&self, part: &str) {
         let mut before = Vec::new();
@@ -105,7 +105,7 @@ fn find(server: &Server, name: &str) -> Result<Session, ConnectError> {
     connect_with(&format!("name:{name}"), SessionOptions { names, ..SessionOptions::default() })
 }
 
-/// What is wrong with a call, whose code is that of a wrong call.
+/// Returns the error of a wrong call, and checks that its exit code is that of a wrong call.
 fn wrong(arguments: &[&str]) -> String {
     let Output { status, stderr, .. } = portcullis(arguments).output().expect("it starts");
     let said = String::from_utf8_lossy(&stderr).into_owned();
@@ -128,7 +128,7 @@ fn a_node_is_found_by_its_name_by_programs_and_commands() {
     let put = kv("put", &["Bern", "134591"]);
     assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
     assert_eq!(String::from_utf8_lossy(&kv("get", &["Bern"]).stdout).trim(), "134591");
-    // A node that stops takes its name with it.
+    // A node that stops removes its name.
     drop(node);
     let told = find(&server, "bank/found").expect_err("it has stopped");
     assert_eq!(told.code(), ErrorCode::NoSuchName, "{told}");
@@ -148,7 +148,7 @@ fn nodes_have_several_addresses_of_which_the_nearest_is_taken() {
         matches!(session_end(&mut session), portcullis::SessionEndpoint::Port(_)),
         "the socket is nearer"
     );
-    // Where the socket is not, the network leads there.
+    // If the socket is missing, the name leads to the network address.
     std::fs::rename(path.join("node.sock"), path.join("elsewhere.sock")).expect("it is ours");
     let mut session = find(&server, "bank/several").expect("it is registered");
     assert!(matches!(session_end(&mut session), portcullis::SessionEndpoint::Udp(_)));
@@ -158,7 +158,7 @@ fn session_end(session: &mut Session) -> &portcullis::SessionEndpoint {
     session.client().endpoint()
 }
 
-/// In a folder of its own, with a name in its own directory.
+/// Starts a node in this folder, with a name in the node's own directory.
 fn embedding(folder: &Path, name: &str) -> (Node, String) {
     let node = Node::at(folder, "embedded", name);
     let directory = format!("unix:{}", folder.join("node.directory").display());
@@ -184,11 +184,12 @@ fn a_node_has_a_directory_of_its_own_in_which_others_register() {
     let put = ["kv", "put", "--node", "name:shop/second", "cities", "Bern", "134591"];
     let put = portcullis(&put).env("PORTCULLIS_DIRECTORY", &directory).output().expect("it starts");
     assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
-    // Its name is free as soon as its connection has ended.
+    // The second node's name is free as soon as the node's connection has ended.
     second.kill();
     let third = Node::at(&other, &directory, "shop/second");
     third.says("registered as shop/second in");
-    // The directory ends with its node; who is registered there serves on, and comes back when it does.
+    // The directory ends with its node. A node that is registered there continues to serve, and registers again once
+    // the directory is back.
     drop(first);
     third.says("the registration as shop/second is lost");
     connect(&third.addresses[0]).expect("it serves on");

@@ -1,5 +1,5 @@
-//! `portcullis doctor` as a program: it says what it tries and on what, everything holds on the software NIC, and
-//! programs can read what it says.
+//! `portcullis doctor` as a program: it reports the checks and the device, everything holds on the software NIC, and
+//! programs can read the output.
 
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -19,7 +19,7 @@ fn keys(value: &Value) -> Vec<&str> {
     keys
 }
 
-/// Whether this machine has an RDMA device, as the kernel says.
+/// Whether this machine has an RDMA device, as the kernel reports.
 fn has_device() -> bool {
     std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
 }

@@ -1,5 +1,5 @@
-//! `portcullis far` as a program: exit codes, signals, and what comes of the program when its node or its monitor dies.
-//! Where this process may not handle faults, the tests say so and end.
+//! `portcullis far` as a program: exit codes, signals, and the fate of the program if its node or its monitor dies. If
+//! this process may not handle faults, the tests report that and end.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a busy machine may take over what takes it a moment.
+/// The longest wait on a busy machine for an event that otherwise takes a moment.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// `false`, aloud: this process may not handle faults, or there is no GNU sort.
+/// Whether the tests can run. If not, prints the reason: this process may not handle faults, or there is no GNU sort.
 fn can_run() -> bool {
     let call = ["far", "--range", "64MiB", "--", "sort", "--version"];
     let output = portcullis(&call).output().expect("the program starts");
@@ -27,7 +27,7 @@ fn portcullis(arguments: &[&str]) -> Command {
     command
 }
 
-/// A node with chunks that ends with its test: its standard input does.
+/// A node with chunks that ends with its test, because its standard input ends then.
 struct Node {
     child: Child,
     address: String,
@@ -55,7 +55,7 @@ impl Drop for Node {
     }
 }
 
-/// GNU sort with 8 MiB here and the rest on the node, which has read `lines` lines and waits for more.
+/// Starts GNU sort with 8 MiB here and the rest on the node. It has received `lines` lines and waits for more.
 fn sort_that_waits(node: &Node, lines: u32) -> (Child, ChildStdin) {
     let mut command =
         portcullis(&["far", "--node", &node.address, "--local", "8MiB", "--", "sort", "-S", "64M"]);
@@ -133,7 +133,7 @@ fn a_program_whose_node_dies_is_ended_with_the_reason() {
     let (child, input) = sort_that_waits(&node, 400_000);
     node.child.kill().expect("it is there");
     node.child.wait().expect("it ends");
-    // It sorts, and most of what it sorts is gone.
+    // The program sorts, and most of the data that it sorts is lost.
     drop(input);
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
@@ -198,7 +198,7 @@ fn signals_reach_the_program_and_its_end_is_passed_on() {
     assert!(errors(&output).contains("portcullis far"), "the summary comes first: {}", errors(&output));
 }
 
-/// The library that lies where cargo has built this program.
+/// The library in the folder in which cargo has built this program.
 fn library() -> std::path::PathBuf {
     let folder = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().expect("a folder");
     let name = "libportcullis_preload.so";

@@ -1,4 +1,5 @@
-//! Files and streams that commands read and write: standard streams, forms of other programs, limits, pipes and links.
+//! Files and streams that commands read and write: standard streams, formats of other programs, limits, pipes and
+//! links.
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a busy machine may take over what takes it a moment.
+/// The longest wait on a busy machine for an event that otherwise takes a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn portcullis(arguments: &[&str]) -> Command {
@@ -18,7 +19,7 @@ fn portcullis(arguments: &[&str]) -> Command {
     command
 }
 
-/// What came of a call.
+/// The result of a call.
 struct Ended {
     code: Option<i32>,
     output: Vec<u8>,
@@ -32,7 +33,7 @@ impl Ended {
         self
     }
 
-    /// It ended with this code, and each of these is in its errors.
+    /// Checks that the call ended with this code, and that its errors contain each of these parts.
     #[track_caller]
     fn refused(self, code: i32, parts: &[&str]) {
         let errors = self.with_code(code).errors;
@@ -42,12 +43,12 @@ impl Ended {
     }
 }
 
-/// Runs a call to its end, which comes whatever it is given.
+/// Runs a call until it ends, and kills it if that takes too long.
 #[track_caller]
 fn run(mut command: Command, input: &[u8]) -> Ended {
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().expect("it starts");
-    // A call that does not read its input ends without it.
+    // A call that does not read its input may end before all of the input is written.
     let _ = child.stdin.take().expect("it is piped").write_all(input);
     let process = Pid::from_child(&child);
     let (ended, waits) = std::sync::mpsc::channel::<()>();
@@ -65,7 +66,7 @@ fn run(mut command: Command, input: &[u8]) -> Ended {
     Ended { code: output.status.code(), output: output.stdout, errors }
 }
 
-/// A node that keeps tables. It ends with its test: its standard input does.
+/// A node that keeps tables. It ends with its test, because its standard input ends then.
 struct Node {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -296,7 +297,8 @@ fn a_log_waits_for_no_reader_and_follows_no_link() {
     assert!(!folder.path().join("victim").exists());
 }
 
-/// What acts on a terminal: an escape sequence, a title, an end of line, a control character of C1 and an override.
+/// Characters that act on a terminal: an escape sequence, a title, an end of line, a control character of C1 and an
+/// override.
 const FOREIGN: &str = "\u{1b}[31m\u{1b}]0;x\u{7}\r\u{9b}2J\u{202e}";
 
 #[track_caller]

@@ -1,4 +1,5 @@
-//! A node that stands still (SIGSTOP): whatever waits for it ends within its limit, says so, and goes on when the node does.
+//! A node that is frozen (SIGSTOP): each wait for the node ends within its limit, reports that, and continues when the
+//! node does.
 
 use portcullis::{
     Acquire, Allocate, DirectoryName, Effect, Error, Keep, Lifetime, Rights, Session, SessionOptions,
@@ -17,10 +18,11 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const WITHIN: Lifetime = Lifetime::millis(600);
-/// What takes longer never ends. On a machine with other work to do, a limit of less than a second may take some.
+/// A call that takes longer is taken as never ending. On a busy machine, a limit of less than a second may take some
+/// seconds.
 const LATE_AFTER: Duration = Duration::from_secs(20);
 
-/// A running `portcullis`, of which the first line is known.
+/// A running `portcullis`, and the first line of its output.
 struct Program {
     child: Child,
     said: Value,
@@ -76,14 +78,14 @@ impl Node {
         Self { program: Program::start(&[&places[..], &limits].concat()), _folder: folder }
     }
 
-    /// Its addresses: over shared memory, and over UDP.
+    /// The node's addresses: over shared memory, and over UDP.
     fn addresses(&self) -> [String; 2] {
         [0, 1].map(|place| self.program.listening(place))
     }
 
     fn freeze(&self) {
         self.program.signal(Signal::STOP);
-        // Until all its threads have stopped.
+        // Wait until all threads of the node have stopped.
         let stopped = waitpid(Some(self.program.process()), WaitOptions::UNTRACED).expect("it is a child");
         assert!(stopped.is_some_and(|(_, status)| status.stopped()));
     }
@@ -97,7 +99,7 @@ fn session(address: &str) -> Session {
     connect_with(address, SessionOptions { within: WITHIN, ..SessionOptions::default() }).expect("a session")
 }
 
-/// Whether an error is that of the limit, comes in time, and says what is needed.
+/// Checks that a call fails in time with a retryable error. Returns the error.
 #[track_caller]
 fn gives_up<T>(what: &str, call: impl FnOnce() -> Result<T, Error>) -> Error {
     let began = Instant::now();
@@ -151,7 +153,7 @@ fn each_request_of_a_session_ends_within_the_limit_and_the_session_goes_on_after
         session.read(&held, 0, &mut bytes).expect("the session goes on");
         assert_eq!(bytes, [7; 64]);
         session.revoke(held).expect("it is ended");
-        // What was granted too late is given back long before its time is over.
+        // A permission that was granted too late is given back long before its lease ends.
         let mut next = self::session(&address);
         let began = Instant::now();
         while let Err(error) = next.acquire(Acquire::object(named).wait(Lifetime(0))) {
@@ -176,7 +178,7 @@ fn a_node_that_stands_still_for_less_than_the_limit_fails_no_access() {
         node.freeze();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // That is how long it stands still.
+                // The node is frozen for this time.
                 std::thread::sleep(Duration::from_secs(3));
                 node.thaw();
             });
@@ -225,7 +227,7 @@ fn operations_of_tables_and_queues_end_within_the_limit_one_by_one_and_many_at_o
         run("push", &mut || of_queue(pipeline.block_on(queue.push(b"more"))));
         run("pop", &mut || of_queue(pipeline.block_on(queue.pop())).map(|_| ()));
         run("statistics", &mut || of_queue(pipeline.block_on(queue.statistics())).map(|_| ()));
-        // More than the session has room for: what was given up still takes it.
+        // More operations than the session has room for: operations that were given up still take room.
         let (began, mut ended) = (Instant::now(), 0);
         pipeline.run(500, (0..2_000).map(|_| table.get(b"key")), |got| {
             of_table(got).expect_err("the node is frozen");

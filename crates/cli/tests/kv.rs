@@ -1,4 +1,4 @@
-//! `portcullis kv` as a program, with a node process: what people and scripts may rely on.
+//! `portcullis kv` as a program, with a node process: the behaviour that people and scripts may rely on.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -14,18 +14,18 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a busy machine may take over what takes it a moment.
+/// The longest wait on a busy machine for an event that otherwise takes a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
-/// A node with a tenant `orange` and a tenant `blue`. It ends with its test: its standard input does.
+/// A node with a tenant `orange` and a tenant `blue`. It ends with its test, because its standard input ends then.
 struct Node {
     child: Child,
     output: BufReader<ChildStdout>,
     folder: TempDir,
 }
 
-/// What came of a call.
+/// The result of a call.
 struct Said {
     code: Option<i32>,
     bytes: Vec<u8>,
@@ -47,14 +47,14 @@ impl Said {
         serde_json::from_slice(&self.bytes).unwrap_or_else(|_| panic!("{:?} {}", self.bytes, self.errors))
     }
 
-    /// The same, if it ended with this code.
+    /// Checks that the call ended with this code.
     #[track_caller]
     fn with_code(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{}", self.errors);
         self
     }
 
-    /// It failed with this code, and said each of these.
+    /// Checks that the call failed with this code, and that its errors contain each of these parts.
     #[track_caller]
     fn refused(self, code: i32, parts: &[&str]) {
         let said = self.with_code(code).errors;
@@ -80,14 +80,14 @@ impl Node {
         node
     }
 
-    /// The next line of what it says.
+    /// The next line of the node's output.
     fn says(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("a line");
         serde_json::from_str(&line).unwrap_or_else(|_| panic!("it says {line:?}"))
     }
 
-    /// How many objects there are.
+    /// The number of the node's objects.
     fn objects(&mut self) -> u64 {
         kill_process(Pid::from_child(&self.child), Signal::USR1).expect("it runs");
         self.says()["counters"]["objects"].as_u64().expect("a number")
@@ -114,12 +114,12 @@ impl Node {
         self.command_as("orange", command, arguments)
     }
 
-    /// What comes of `portcullis kv COMMAND`.
+    /// Runs `portcullis kv COMMAND` and returns the result.
     fn kv<A: AsRef<OsStr>>(&self, command: &str, arguments: &[A]) -> Said {
         self.command(command, arguments).output().expect("it runs").into()
     }
 
-    /// The same, with an input.
+    /// Runs `portcullis kv COMMAND` with an input.
     fn kv_with(&self, input: &[u8], command: &str, arguments: &[&str]) -> Said {
         let mut program = self.command(command, arguments);
         let piped = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -128,7 +128,7 @@ impl Node {
         child.wait_with_output().expect("it ends").into()
     }
 
-    /// Everything in a table.
+    /// All keys and values of a table.
     fn content(&self, table: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let dumped = self.kv("dump", &[table]).with_code(0);
         let mut all = BTreeMap::new();
@@ -172,7 +172,7 @@ fn address(folder: &Path, tenant: &str) -> String {
     format!("shm:{}", folder.join(format!("{tenant}.sock")).display())
 }
 
-/// The bytes of a field, which are base64 where they are no text.
+/// The bytes of a field, which is written in base64 if the bytes are not text.
 fn field(object: &Value, name: &str) -> Vec<u8> {
     match object[name].as_str() {
         Some(text) => text.as_bytes().to_vec(),
@@ -183,7 +183,7 @@ fn field(object: &Value, name: &str) -> Vec<u8> {
     }
 }
 
-/// The lines of a stream, which somebody may wait for with patience.
+/// The lines of a stream, for which a test can wait with a time limit.
 fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
@@ -403,13 +403,13 @@ fn a_list_is_in_order_and_as_long_as_it_was_asked_to_be() {
     assert_eq!(list(&["--prefix", "G", "--json"]).text(), "{\"key\":\"Genf\"}\n");
 }
 
-/// Processes that try at once.
+/// Number of processes that try at once.
 const RIVALS: usize = 6;
 
 #[test]
 fn of_several_processes_that_store_a_key_if_it_is_absent_exactly_one_succeeds() {
     let mut node = Node::start();
-    // There is no table yet: they also make it at once, and only one of the tables stays.
+    // There is no table yet: the processes also make it at once, and only one of the tables stays.
     let rivals: Vec<Child> = (0..RIVALS)
         .map(|number| {
             let mut put = node.command("put", &["locks", "job", &number.to_string(), "--if-absent"]);
@@ -464,7 +464,7 @@ fn many_short_lived_clients_leave_nothing_and_the_figures_say_so() {
     let sum: f64 = parts.map(each).iter().sum();
     assert!((sum - each("all")).abs() < 0.01, "{found}");
     assert!((each("all") * 6.0 - found["bytes"].as_f64().expect("a number")).abs() < 0.01, "{found}");
-    // The odd numbers: 1, 3, 5, 7, 9, 11.
+    // The keys are odd numbers: 1, 3, 5, 7, 9, 11.
     assert!((each("key") * 6.0 - 7.0).abs() < 0.01 && (each("value") - 13.0).abs() < 0.01, "{found}");
     let text = node.kv("stat", &["t"]).with_code(0);
     assert!(text.text().contains("load factor") && text.text().contains("200.0 ms"), "{}", text.text());
@@ -509,7 +509,7 @@ fn a_watcher_is_told_what_changes_until_nobody_reads_it() {
     assert_eq!(child.0.wait().expect("it ends").code(), Some(0));
 }
 
-/// The most rows of the load that is killed: a busy machine may be late with that.
+/// The most rows of the load that is killed: a busy machine may be late to kill it.
 const ROWS_MOST: u64 = 20_000;
 
 /// The value of a key of this load.
@@ -546,13 +546,13 @@ fn a_load_that_is_killed_in_the_middle_leaves_whole_keys_and_a_sweep_frees_the_r
         assert!(key.parse::<u64>().expect("a number") < begun, "{key} was never loaded");
         assert_eq!(String::from_utf8_lossy(value), value_of(key));
     }
-    // Others go on, with new keys and with those that were just being written.
+    // Other clients continue, with new keys and with the keys that were just being written.
     for number in 0..10 {
         node.kv("put", &["t", &format!("more {number}"), "x"]).with_code(0);
         node.kv("put", &["t", &(content.len() - 5 + number).to_string(), "x"]).with_code(0);
     }
     let before = node.content("t");
-    // What the first sweep takes out of slots, the second one frees.
+    // The second sweep frees what the first takes out of slots.
     for _ in 0..2 {
         let swept = node.kv("sweep", &["t", "--json"]).with_code(0).json();
         assert!(swept["blocks"].is_u64() && swept["splits"].is_u64(), "{swept}");
@@ -658,7 +658,7 @@ fn another_tenant_reads_a_table_that_is_shared_with_it_and_changes_only_its_own(
     assert_eq!(blue("get", &["--owner", "orange", "t", "Bern"]).with_code(0).text(), "1");
     node.kv("put", &["t", "Basel", "2"]).with_code(0);
     assert_eq!(blue("list", &["--owner", "orange", "t"]).with_code(0).text(), "Basel\nBern\n");
-    // What this tenant stores under the same name is in a table of its own.
+    // A value that this tenant stores under the same name is in a table of its own.
     blue("put", &["t", "Bern", "3"]).with_code(0);
     blue("put", &["--owner", "orange", "t", "Bern", "3"]).refused(2, &["--owner"]);
     assert_eq!(node.kv("get", &["t", "Bern"]).with_code(0).text(), "1");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 
-/// A node that ends with its test: its standard input does.
+/// A node that ends with its test, because its standard input ends then.
 struct Node {
     child: Child,
     address: String,
@@ -43,7 +43,7 @@ impl Node {
         command
     }
 
-    /// Runs a command, which has to end with this exit code. Returns its output, and what it says on standard error.
+    /// Runs a command and checks its exit code. Returns its output and its standard error.
     #[track_caller]
     fn run(&self, code: i32, what: &str, arguments: &[&str]) -> (String, String) {
         said(self.command(what, arguments).output().expect("it starts"), code)
@@ -139,7 +139,7 @@ fn a_claim_lasts_as_long_as_its_command_and_an_entry_of_a_killed_program_comes_a
         assert!(since.elapsed().as_secs() < 60, "the command is not started");
         std::thread::yield_now();
     }
-    // Longer than its lease: the claim is extended.
+    // This wait is longer than the lease: the claim is extended.
     node.run(1, "claim", &["jobs", "--wait", "1s", "--", "true"]);
     killed.kill().expect("it runs");
     killed.wait().expect("it ends");

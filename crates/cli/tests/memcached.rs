@@ -1,4 +1,4 @@
-//! `portcullis memcached` as a program: where it listens, and which signals end it.
+//! `portcullis memcached` as a program: the addresses at which it listens, and the signals that end it.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program that is killed with its test, and what it has said where it listens.
+/// A program that is killed with its test, and the line in which it announced its addresses.
 struct Program {
     child: Child,
     said: Value,
@@ -32,7 +32,7 @@ impl Program {
             .expect("the program starts")
     }
 
-    /// A program that says where it listens.
+    /// Reads the line in which a program announces its addresses.
     fn announced(mut child: Child) -> Self {
         let mut line = String::new();
         let output = child.stdout.take().expect("it is piped");
@@ -53,7 +53,7 @@ impl Drop for Program {
     }
 }
 
-/// What a gateway answers before it ends the connection.
+/// Sends lines to a gateway and returns its replies until it ends the connection.
 fn ask(path: &Path, lines: &str) -> String {
     let mut client = UnixStream::connect(path).expect("it listens");
     client.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
@@ -100,13 +100,13 @@ fn a_gateway_waits_for_its_node_and_says_when_it_goes_and_is_back() {
     let node = Program::start(&serve);
     let gateway = Program::announced(child);
     assert_eq!(ask(&path, "set a 0 0 1\r\n1\r\nquit\r\n"), "STORED\r\n");
-    // Nothing is asked of the gateway when its node goes.
+    // The gateway receives no request when its node ends.
     drop(node);
     logged("the node is gone");
     logged("the table cannot be opened: no node listens at");
     let _node = Program::start(&serve);
     logged("the node is back");
-    // Each of the gateway's threads finds that by itself.
+    // Each of the gateway's threads notices that by itself.
     let until = Instant::now() + Duration::from_secs(20);
     while ask(&path, "get a\r\nquit\r\n") != "END\r\n" {
         assert!(Instant::now() < until, "it is not served again");

@@ -1,4 +1,4 @@
-//! A node's program as people and scripts start and stop it.
+//! A node's program, as people and scripts start and stop it.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
@@ -155,7 +155,7 @@ fn what_the_machine_refuses_is_told_apart_from_a_wrong_call() {
 fn a_node_that_is_told_to_ends_with_its_input() {
     let folder = tempfile::tempdir().expect("a folder");
     let address = listen(folder.path());
-    // Its input is empty from the start.
+    // The node's input is empty from the start.
     let mut node = Running::start(&["serve", "--stop-at-end-of-input", "--listen", &address]);
     assert_eq!(node.exit().code(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! What the program says, where it goes: to readers that leave, to files, to programs.
+//! The program's output to readers that leave, to files, and to programs.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ fn portcullis(arguments: &[&str]) -> Command {
     command
 }
 
-/// Calls that say something, and end.
+/// Calls that print something and end.
 const CALLS: [&[&str]; 5] = [
     &["--help"],
     &["serve", "--help"],
@@ -39,7 +39,7 @@ fn a_reader_of_errors_that_leaves_changes_no_exit_code() {
         let mut child = portcullis(call).stderr(Stdio::piped()).spawn().expect("it starts");
         drop(child.stderr.take());
         let code_seen = child.wait().expect("it ends").code();
-        // A machine with a device knows that it has none of that name.
+        // A machine with an RDMA device reports instead that it has no device of that name.
         assert!(code_seen == Some(code) || code_seen == Some(2), "{call:?}: {code_seen:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! The program on an RDMA device, as people and scripts call it. Ignored where cargo is not told that there is a device;
-//! written for Soft-RoCE, whose deviations these tests expect by name.
+//! The program on an RDMA device, as people and scripts call it. The tests are ignored by default, because they need a
+//! device. They are written for Soft-RoCE, whose deviations they expect by name.
 
 use portcullis_nic::Guarantee;
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A node that ends with its test: its standard input does.
+/// A node that ends with its test, because its standard input ends then.
 struct Node {
     child: Child,
     said: Value,

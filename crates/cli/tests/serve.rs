@@ -1,4 +1,4 @@
-//! `portcullis serve` as a program: what it does to the file system, what it refuses, and what it says.
+//! `portcullis serve` as a program: its effects on the file system, its refusals, and its output.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -13,17 +13,17 @@ fn portcullis(arguments: &[&str]) -> Command {
     command
 }
 
-/// A call that does not come to serving: its exit code, and what it says on standard error.
+/// Makes a call that must fail before it serves. Returns its exit code and its standard error.
 fn refused(arguments: &[&str]) -> (Option<i32>, String) {
     let Output { status, stderr, .. } =
         portcullis(&[&["serve"], arguments].concat()).output().expect("the program starts");
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
-/// A node that ends with its test: its standard input does.
-/// A user that is not the one who runs the tests.
+/// A user other than the one that runs the tests.
 const SOMEBODY: u32 = 54_321;
 
+/// A node that ends with its test, because its standard input ends then.
 struct Node {
     child: Child,
     said: Value,
@@ -166,7 +166,7 @@ fn memory_that_the_machine_does_not_have_is_refused_with_both_numbers() {
     let (_folder, path) = folder();
     let (code, said) = refused(&["--listen", &listen(&path), "--memory", "100TiB"]);
     assert_eq!(code, Some(3), "{said}");
-    // The headers beside the memory count too, and clients' ports.
+    // The headers and the clients' ports count in addition to the memory.
     let (memory, ports) = ((100u64 << 40) + 65_536 * 32, 512u64 << 20);
     let asked = memory + ports;
     let told = format!("--memory ({memory}) and --ports-memory ({ports}) come to {asked} bytes");
@@ -305,7 +305,7 @@ fn a_node_cannot_be_looked_into_by_its_user_and_its_pool_is_in_no_core_dump() {
     }
     let node = Node::spawn(command);
     let process = node.said["process"].as_u64().expect("a number");
-    // The kernel gives what shows a process to root, if the process does not let itself be dumped.
+    // The kernel assigns files that show a process to root, if the process does not let itself be dumped.
     let owner = std::fs::metadata(format!("/proc/{process}/environ")).expect("it runs").uid();
     assert_eq!(owner, 0, "its user can look into it");
     let maps = std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("root may look");

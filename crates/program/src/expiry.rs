@@ -3,16 +3,16 @@
 use portcullis::Validity;
 use std::time::{Duration, SystemTime};
 
-/// How long before its end a certificate is warned of, unless it lasts for a short time only.
+/// Time before the end of a certificate at which warnings begin, unless the certificate is valid for a short time only.
 const WARNED_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The part of a certificate's time that is its end, if that is shorter.
+/// Divisor of a certificate's validity that gives the length of its last part, if that is shorter.
 const LAST_PART: u32 = 3;
 const WARNED_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// Starts a thread that warns once a day while a certificate is near its end. The thread ends with the process.
 ///
 /// # Errors
-/// The machine refuses a thread.
+/// The operating system refuses a thread.
 pub fn watch(validity: Validity) -> std::io::Result<()> {
     let warn = move || {
         loop {
@@ -26,13 +26,13 @@ pub fn watch(validity: Validity) -> std::io::Result<()> {
     std::thread::Builder::new().name("portcullis-expiry".to_owned()).spawn(warn).map(drop)
 }
 
-/// When a certificate's last part begins.
+/// Returns the time at which a certificate's last part begins.
 fn near_end(validity: Validity) -> SystemTime {
     let lasts = validity.until.duration_since(validity.from).unwrap_or_default();
     validity.until - WARNED_BEFORE.min(lasts / LAST_PART)
 }
 
-/// What to warn of at this moment.
+/// Returns the warning that is due at this moment, if any.
 fn warning(validity: Validity, now: SystemTime) -> Option<String> {
     const CURE: &str = "make a new one with `portcullis certificates` and start again";
     if now < near_end(validity) {
@@ -53,7 +53,7 @@ fn in_days(left: Duration) -> String {
     }
 }
 
-/// How long until the certificate has to be looked at again. The time of day may be set meanwhile, so at least once a day.
+/// Time until the certificate must be checked again: at most one day, because the system clock may be set meanwhile.
 fn until_next(validity: Validity, now: SystemTime) -> Duration {
     [near_end(validity), validity.until]
         .into_iter()

@@ -1,7 +1,7 @@
-//! What the programs `portcullis` and `portcullis-lab` have in common: how they write, which files and addresses their
-//! options name, how they are stopped, and what they log.
+//! Code that the programs `portcullis` and `portcullis-lab` share: output, the files and addresses that options name,
+//! signals, and the log.
 //!
-//! It has no command of its own, and does nothing that a node or a client does.
+//! This crate has no command of its own and implements no part of a node or a client.
 #![forbid(unsafe_code)]
 // Output goes through `output`: the macros panic when the reader is gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -1,4 +1,4 @@
-//! The log on standard error, and the end of a program whose call was wrong.
+//! The log on standard error, and the exit of a program that was called with wrong arguments.
 
 use crate::output;
 use crate::output::escape::{Escaped, Kept, acts};
@@ -8,9 +8,9 @@ use tracing_subscriber::fmt::format;
 
 pub use tracing_subscriber::filter::LevelFilter;
 
-/// Starts the log on standard error, with what `RUST_LOG` says or this level.
+/// Starts the log on standard error, with the filter in `RUST_LOG` or with this level.
 pub fn start(level: LevelFilter) {
-    // What an event says may be foreign text: its fields are escaped as messages are. Colours are the formatter's own.
+    // An event may contain foreign text: its fields are escaped as messages are. The formatter's own colours stay.
     let fields = format::debug_fn(|writer, field, value| match field.name() {
         "message" => write!(writer, "{}", Escaped(format_args!("{value:?}"), Kept::Nothing)),
         name => write!(writer, "{name}={}", Escaped(format_args!("{value:?}"), Kept::Nothing)),
@@ -24,8 +24,9 @@ pub fn start(level: LevelFilter) {
         .init();
 }
 
-/// Ends with what clap has to print: help, or what is wrong with the call. A mistake repeats words of the call, and a
-/// name that a shell has put there is foreign text. Then colours, which clap mixes with those words, are left out.
+/// Prints clap's help or error and exits. An error repeats words of the command line, and a word that a shell has
+/// expanded to a file name is foreign text. If a word contains characters that act on a terminal, the output has no
+/// colours, because clap mixes colours with those words.
 pub fn refuse(error: &clap::Error) -> ! {
     let is_plain = std::env::args_os().all(|word| !word.to_string_lossy().contains(acts));
     if is_plain {

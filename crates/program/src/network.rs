@@ -31,7 +31,8 @@ impl NicKind {
         }
     }
 
-    /// Where a node listens that is reached in this way over the network, at any port of this machine. `None`: at a socket.
+    /// Address at which a node listens on any port of this machine, if clients reach it over the network in this way.
+    /// `None`: the node listens at a socket.
     pub fn any_port(self) -> Option<&'static str> {
         match self {
             Self::Software => None,
@@ -40,7 +41,7 @@ impl NicKind {
         }
     }
 
-    /// The way to a node at this address.
+    /// The kind of NIC that reaches a node at this address.
     pub fn of_address(address: &str) -> Self {
         match address.split_once(':') {
             Some(("rdma", _)) => Self::Ibverbs,
@@ -81,7 +82,7 @@ impl DeviceOptions {
         }
     }
 
-    /// The same options for another process of this program.
+    /// The options as arguments for another process of this program.
     pub fn arguments(&self) -> Vec<String> {
         let number = |name: &str, value: Option<u8>| value.map(|value| [name.to_owned(), value.to_string()]);
         let device = self.device.clone().map(|device| ["--device".to_owned(), device]);
@@ -90,7 +91,7 @@ impl DeviceOptions {
     }
 }
 
-/// The three files of `portcullis certificates` for a name.
+/// The three files that `portcullis certificates` makes for a name.
 struct Papers {
     authority: PathBuf,
     certificate: PathBuf,
@@ -107,7 +108,7 @@ impl Papers {
     }
 }
 
-/// How a node proves its identity and identifies its clients: with `node-NAME.pem` in a directory of `portcullis
+/// The node's way to prove its identity and to identify its clients: with `node-NAME.pem` in a directory of `portcullis
 /// certificates`, or not at all.
 pub fn node_security(certificates: Option<(&Path, &str)>) -> Result<NodeSecurity, IdentityError> {
     let Some((directory, name)) = certificates else { return Ok(NodeSecurity::Plain) };

@@ -36,7 +36,7 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// No times yet.
+    /// An empty set of times.
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3);
         Self {
@@ -79,7 +79,7 @@ impl Samples {
     }
 }
 
-/// Nanoseconds in microseconds.
+/// Converts nanoseconds to microseconds.
 #[allow(clippy::cast_precision_loss, reason = "times of a benchmark are far below 2^53 ns")]
 pub fn micros(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1_000.0
@@ -91,7 +91,7 @@ pub fn mops(count: u64, elapsed: Duration) -> f64 {
     count as f64 / elapsed.as_secs_f64() / 1e6
 }
 
-/// The average for each of `count`.
+/// Average per item: `total` divided by `count`, or by 1 if `count` is 0.
 #[allow(clippy::cast_precision_loss, reason = "counts of a benchmark are far below 2^53")]
 pub fn per(total: u64, count: u64) -> f64 {
     total as f64 / count.max(1) as f64

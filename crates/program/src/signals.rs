@@ -1,20 +1,20 @@
-//! The signals of a program that serves until it is stopped: a node, a gateway.
+//! Signals of a program that serves until it is stopped: a node or a gateway.
 //!
-//! One piece for all of them, so that none ends by a signal that asks for something else. It is installed by the
-//! program alone: a node inside another program leaves that program's signals as they are.
+//! All such programs use this module, so that a signal that requests something else ends none of them. Only a program
+//! installs it: a node inside another program leaves that program's signals as they are.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What a service is asked for from outside.
+/// A request to a service from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The end, in order: SIGTERM and SIGINT.
+    /// An orderly stop: SIGTERM and SIGINT.
     Stop,
-    /// The counters: SIGUSR1. A service without counters ignores it.
+    /// A request to print the counters: SIGUSR1. A service without counters ignores it.
     Count,
-    /// Files that were renamed or renewed are opened anew: SIGHUP. A service without such files ignores it.
+    /// A request to open again the files that were renamed or renewed: SIGHUP. A service without such files ignores it.
     Reopen,
 }
 
@@ -28,8 +28,8 @@ impl Request {
     }
 }
 
-/// Takes over the signals of a service. From now on each of them is a [`Request`] at the receiver, and ends nothing by
-/// itself. The sender is for requests from elsewhere.
+/// Takes over the signals of a service. From now on each of these signals is sent as a [`Request`] to the receiver, and
+/// does not end the process by itself. The sender is for requests from other sources.
 ///
 /// # Errors
 /// The kernel refuses a handler or a thread.
@@ -38,7 +38,7 @@ pub fn requests() -> std::io::Result<(Sender<Request>, Receiver<Request>)> {
     let (sender, receiver) = channel();
     let to_service = sender.clone();
     std::thread::Builder::new().name("portcullis-signals".to_owned()).spawn(move || {
-        // Ends when nobody receives any more.
+        // The thread ends when the receiver is dropped.
         let _ = signals.forever().try_for_each(|signal| to_service.send(Request::of(signal)));
     })?;
     Ok((sender, receiver))

@@ -25,7 +25,7 @@ impl SocketOptions {
     }
 }
 
-/// Parses a mode. It begins with a zero, so that a decimal number is never taken for one.
+/// Parses a mode. A mode begins with a zero, so that a decimal number is not mistaken for one.
 pub fn mode(text: &str) -> Result<u32, String> {
     let octal = text.strip_prefix("0o").or_else(|| text.strip_prefix('0')).filter(|rest| !rest.is_empty());
     let mode = octal.and_then(|digits| u32::from_str_radix(digits, 8).ok()).filter(|mode| *mode <= 0o777);
@@ -60,7 +60,7 @@ pub fn audience(path: &Path, access: SocketAccess) -> String {
     format!("open to {who}{}", gate.unwrap_or_default())
 }
 
-/// The outermost directory above a file that not every user may pass.
+/// The outermost directory above a file that not every user may enter.
 fn closed_directory(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let mut above: Vec<&Path> = path.ancestors().skip(1).collect();

@@ -15,7 +15,7 @@ pub struct AdminOptions {
 }
 
 /// Prints the node's counters as one line of JSON: `{"counters":{...},"turns":{...},"audit":{...}}`. The last part is
-/// there only if there is a log.
+/// present only if there is an audit log.
 pub fn print_counters(host: &Host) {
     print_json(&host.admin().counted().unwrap_or_default());
 }

@@ -20,12 +20,12 @@ struct Listening {
     /// Bytes for the ports of all clients, if the node provides the ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     ports_memory: Option<u64>,
-    /// If there is a limit: how many tenants the node's locked memory is enough for.
+    /// Number of tenants that the node's locked memory is enough for, if it is limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     tenants_max: Option<u64>,
 }
 
-/// A socket, and who may open it.
+/// A socket, and the users who may open it.
 #[derive(Serialize)]
 struct Socket {
     path: String,
@@ -39,7 +39,7 @@ impl Options {
         self.listen.iter().any(|place| place.socket().is_some())
     }
 
-    /// What enforces permissions: of clients over UDP always region keys.
+    /// The mechanism that enforces permissions. For clients over UDP it is always region keys.
     fn protection_of(&self, host: &Host) -> String {
         let (region_key, other) = (Mechanism::RegionKey.name(), host.mechanism().name());
         let over_udp = self.listen.iter().filter(|place| place.is_over_udp()).count();
@@ -50,10 +50,10 @@ impl Options {
         }
     }
 
-    /// The places in the order of the command line, each with where it came to be, if that is over a network.
+    /// The places in the order of the command line, each with its bound address if it is on a network.
     pub fn bound(&self, host: &Host) -> Vec<(&Place, Option<SocketAddr>)> {
         let over_udp = self.listen.iter().filter(|place| place.is_over_udp()).count();
-        // Those over UDP are the last ones of the node's.
+        // The node lists the addresses over UDP last.
         let got = host.network_addresses();
         let (on_device, over_udp) = got.split_at(got.len() - over_udp);
         let (mut on_device, mut over_udp) = (on_device.iter().copied(), over_udp.iter().copied());
@@ -66,12 +66,12 @@ impl Options {
         self.listen.iter().map(|place| (place, got(place))).collect()
     }
 
-    /// The addresses as they came to be, in the order of the command line.
+    /// The bound addresses, in the order of the command line.
     fn addresses(&self, host: &Host) -> Vec<String> {
         self.bound(host).into_iter().map(|(place, got)| place.written(got)).collect()
     }
 
-    /// The sockets, each with who may open it.
+    /// The sockets, each with the users who may open it.
     fn audiences(&self) -> Vec<Socket> {
         let listens = self.listen.iter().filter_map(Place::socket);
         let told = listens.map(|listen| {
@@ -83,7 +83,7 @@ impl Options {
     }
 }
 
-/// Prints where a node listens, for which clients, and with which protection.
+/// Prints the addresses of a node, the users who may open its sockets, and its protection.
 pub fn announce(options: &Options, host: &Host) {
     let unenforced = host.unenforced().iter().map(|guarantee| guarantee.name()).collect();
     let said = Listening {

@@ -26,13 +26,13 @@ impl AuditOptions {
         NodeConfig { audit_events: chosen.unwrap_or(node.audit_events), ..node }
     }
 
-    /// A contradiction in the options.
+    /// Returns a contradiction in the options, if any.
     pub fn wrong(&self) -> Option<&'static str> {
         let nowhere = self.audit_events.is_some() && self.audit.is_none();
         nowhere.then_some("--audit-events needs --audit: the file that they are written to")
     }
 
-    /// What is missing in the log at the end, as a message for its reader.
+    /// Returns a message that reports records missing at the end of the log, if any.
     pub fn missing(&self, host: &Host) -> Option<String> {
         let AuditStatus { lost, failing, .. } = host.audit_status().filter(|status| status.lost > 0)?;
         let path = self.audit.as_ref()?.display();

@@ -1,4 +1,4 @@
-//! `portcullis serve`: runs a node until it is told to stop.
+//! `portcullis serve`: runs a node until it is stopped.
 #![forbid(unsafe_code)]
 // Output goes through `output`: the macros panic when the reader is gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -312,7 +312,7 @@ impl Options {
         })
     }
 
-    /// The RDMA part, if the node listens there.
+    /// The RDMA configuration, if the node listens on RDMA.
     #[cfg(feature = "rdma")]
     fn rdma(&self) -> Result<Option<RdmaConfig>, IdentityError> {
         let places = self.listen.iter().filter_map(|place| match &place.address {
@@ -328,7 +328,7 @@ impl Options {
         }))
     }
 
-    /// The UDP part, if clients come over UDP.
+    /// The UDP configuration, if the node listens on UDP.
     fn udp(&self) -> Result<Option<UdpConfig>, IdentityError> {
         let places = self.listen.iter().filter_map(|place| match &place.address {
             Address::Udp(address) => Some((address.clone(), place.tenant.clone())),
@@ -355,7 +355,7 @@ impl Options {
         Ok(places.map(listen).collect())
     }
 
-    /// What the library would not check, or too late.
+    /// Checks what the library would not check, or would check too late.
     fn check(&self) -> Result<(), NotServed> {
         let wrong = |text: &str| Err(NotServed::Call(text.to_owned()));
         if self.listen.is_empty() {
@@ -420,7 +420,7 @@ fn may_run_on(processor: usize) -> bool {
         && rustix::thread::sched_getaffinity(None).is_ok_and(|set| set.is_set(processor))
 }
 
-/// Runs a node until it is told to stop.
+/// Runs a node until it is stopped.
 pub fn run(line: &ArgMatches) -> ExitCode {
     match Settings::of(line).and_then(|settings| serve(&settings)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -447,12 +447,12 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     // Each client needs descriptors. If the kernel refuses, the limit stays, and fewer clients are admitted.
     let _ =
         rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
-    // Before the sockets: a signal from now on stops the node and leaves no socket.
+    // The signals are taken over before the sockets exist: a signal from now on stops the node and leaves no socket.
     let (request, requests) = requests(options.stop_at_end_of_input)
         .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
     let expires = validity_of(&config);
     let mut host = Host::start(config)?;
-    // A node whose thread has panicked serves nobody: whoever started it is to hear of it.
+    // A node whose thread has panicked serves no client, so the process ends and its parent sees that.
     host.when_ended(move || {
         let _ = request.send(Request::Stop);
     });
@@ -470,13 +470,13 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
             Request::Stop => break,
         }
     }
-    // Nobody is to be led here any more.
+    // Unregistered before the node stops, so that the directory leads no client to a stopped node.
     drop(registration);
     host.stop();
     options.audit.missing(&host).map_or(Ok(()), |missing| Err(NotServed::Machine(missing)))
 }
 
-/// How long the certificate lasts that the node shows to clients, if it has one.
+/// Validity of the certificate that the node shows to clients, if it has one.
 fn validity_of(config: &HostConfig) -> Option<Validity> {
     #[cfg(feature = "rdma")]
     let over_rdma = config.rdma.iter().flat_map(|rdma| &rdma.listen);
@@ -502,7 +502,7 @@ fn leave_to_the_node(processor: usize) {
     let Ok(mut others) = rustix::thread::sched_getaffinity(None) else { return };
     others.unset(processor);
     if others.count() > 0 {
-        // If the kernel refuses, they share it.
+        // If the kernel refuses, the node and these threads share the processor.
         let _ = rustix::thread::sched_setaffinity(None, &others);
     }
 }
@@ -512,7 +512,7 @@ fn all_of(limit: Rlimit) -> Rlimit {
     Rlimit { current: limit.maximum, ..limit }
 }
 
-/// Where requests to the node arrive.
+/// Creates the channel in which requests to the node arrive, and starts the threads that send them.
 fn requests(end_of_input_stops: bool) -> std::io::Result<(Sender<Request>, Receiver<Request>)> {
     let (sender, receiver) = signals::requests()?;
     if end_of_input_stops {

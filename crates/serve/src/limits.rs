@@ -1,4 +1,4 @@
-//! The node's limits as options, and which option sets which limit of the library.
+//! The node's limits as options, and the limit of the library that each option sets.
 
 use clap::Args;
 use portcullis::host::PortLimits;

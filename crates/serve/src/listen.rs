@@ -12,7 +12,7 @@ const KEPT: [(&str, &str); 2] =
 /// An address for clients, and the tenant that they act for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Where.
+    /// The address.
     pub address: Address,
     /// The tenant, if one is given.
     pub tenant: Option<String>,
@@ -59,7 +59,7 @@ impl Place {
         self.address.network_place().is_some()
     }
 
-    /// Whether clients come there over UDP.
+    /// Whether clients attach there over UDP.
     pub fn is_over_udp(&self) -> bool {
         matches!(self.address, Address::Udp(_))
     }

@@ -1,4 +1,4 @@
-//! The node's name in a directory: which addresses are registered under it, and what is said of that.
+//! The node's name in a directory: the addresses registered under it, and the messages about the registration.
 
 use super::refusal::NotServed;
 use super::{Options, Place};
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// The shortest and the longest lease in seconds.
 const LEASE_SECONDS: std::ops::RangeInclusive<u64> = 1..=86_400;
-/// How long one request to the directory may take at the least and at the most.
+/// The shortest and the longest time that one request to the directory may take.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 /// Options for the directory of the cluster.
@@ -44,10 +44,10 @@ pub struct DirectoryOptions {
     directory_certificates: Option<PathBuf>,
 }
 
-/// Which directory it is.
+/// The directory in which the node registers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum DirectoryChoice {
-    /// One that somebody else has.
+    /// A directory that another process serves.
     At(DirectoryPlace),
     /// The node's own, served at this path or beside the node's socket.
     Embedded(Option<PathBuf>),
@@ -67,7 +67,7 @@ impl FromStr for DirectoryChoice {
     }
 }
 
-/// What stands for a directory within the node.
+/// Value of `--directory` that means a directory within the node.
 const EMBEDDED: &str = "embedded";
 
 fn lease(text: &str) -> Result<Duration, String> {
@@ -78,14 +78,15 @@ fn lease(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// What to register, where.
+/// A registration that the options request.
 struct Wanted {
     choice: DirectoryChoice,
     name: Name,
     options: OpenOptions,
 }
 
-/// The node's place in a directory, and the directory if it is the node's own. Dropping it takes the name back first.
+/// The node's place in a directory, and the directory if it is the node's own. Dropping this value removes the name
+/// first.
 #[derive(Debug)]
 pub struct Registered {
     _registration: Registration,
@@ -93,7 +94,7 @@ pub struct Registered {
 }
 
 impl Options {
-    /// The last part of the node's name: its certificate has it.
+    /// The last part of the node's name, which names the certificate's file.
     pub fn name_of_certificate(&self) -> Option<&str> {
         self.name.as_deref().map(|name| name.rsplit('/').next().unwrap_or(name))
     }
@@ -124,7 +125,7 @@ impl Options {
         Ok(Some(Wanted { choice, name, options: OpenOptions { patience, ..options } }))
     }
 
-    /// Where a directory of the node's own is served if nothing is said.
+    /// Default path of the socket at which the node serves its own directory.
     fn beside_socket(&self) -> Result<PathBuf, NotServed> {
         let mut sockets = self.listen.iter().filter_map(Place::socket);
         let socket = sockets.next().map(|listen| listen.path.with_extension("directory"));
@@ -133,7 +134,7 @@ impl Options {
         })
     }
 
-    /// What can be told without a directory and without a node.
+    /// Checks the options that concern the name, as far as that needs neither a directory nor a node.
     pub fn check_name(&self) -> Result<(), NotServed> {
         let DirectoryOptions { advertise, directory_certificates, .. } = &self.directory;
         if self.wanted()?.is_none() {
@@ -182,7 +183,7 @@ impl Options {
         }
     }
 
-    /// The addresses that others are told.
+    /// The addresses under which the node is registered.
     fn registered(&self, host: &Host) -> Result<Vec<ScopedAddress>, NotServed> {
         let advertise = &self.directory.advertise;
         let mut registered = Vec::new();
@@ -204,7 +205,7 @@ impl Options {
         Ok(registered)
     }
 
-    /// Registers the node, if it is to have a name. It serves whether the directory is there or not.
+    /// Registers the node, if the options request a name. The node serves whether or not the directory can be reached.
     pub fn register(&self, host: &Host) -> Result<Option<Registered>, NotServed> {
         let Some(Wanted { choice, name, options }) = self.wanted()? else { return Ok(None) };
         let addresses = self.registered(host)?;
@@ -234,10 +235,11 @@ impl Options {
     }
 }
 
-/// What opens a directory.
+/// A function that opens a directory.
 type Open = dyn FnMut() -> Result<Arc<dyn Directory>, DirectoryError> + Send;
 
-/// Every user of the machine may come: each speaks for itself, and this node's own and root for all.
+/// Serves a directory to every user of the machine. Each user changes names as that user; this node's own user and root
+/// are trusted with all.
 fn serve_directory(directory: Embedded, path: &Path) -> Result<DirectoryServer, NotServed> {
     let started = DirectoryServer::start(directory, path, DIRECTORY_ACCESS, Trust::in_own_user());
     started.map_err(|error| NotServed::Machine(format!("--directory embedded:{}: {error}", path.display())))
@@ -253,7 +255,7 @@ fn refused(place: &Place, error: impl Display) -> NotServed {
     NotServed::Machine(format!("--listen {} cannot be registered: {error}", place.address))
 }
 
-/// An address of loopback leads to another node on each machine.
+/// Gives an address of loopback this machine's scope, because it leads to another node on each machine.
 fn scoped(place: &Place, address: &str) -> Result<ScopedAddress, NotServed> {
     if host_of(&place.address).is_some_and(is_loopback) {
         return ScopedAddress::on_this_machine(address).map_err(|error| refused(place, error));
@@ -284,7 +286,7 @@ fn has_any_port(address: &Address) -> bool {
     address.network_place().is_some_and(|place| place.ends_with(":0"))
 }
 
-/// The address with the port that was assigned, if it was to be.
+/// The address with the port that was assigned, if the kernel was to choose the port.
 fn with_port(address: &Address, got: Option<SocketAddr>) -> String {
     let port = got.filter(|_| has_any_port(address)).map(|got| got.port());
     with_host(address, host_of(address).unwrap_or_default(), port)
@@ -298,7 +300,7 @@ fn with_host(address: &Address, host: &str, port: Option<u16>) -> String {
     address.at_network_place(format!("{host}:{port}")).to_string()
 }
 
-/// Says what becomes of the registration.
+/// Reports changes of the registration.
 struct Told {
     name: Name,
     place: String,

@@ -1,4 +1,4 @@
-//! Why a node could not be served, with the options that help.
+//! Reasons why a node could not be served, with the options that help.
 
 use super::limits::{OPTIONS, option_of};
 use portcullis::IdentityError;
@@ -7,13 +7,13 @@ use portcullis_attach::tls::ListenError;
 use portcullis_nic::VerbsError;
 use portcullis_node::StartError;
 
-/// Why a node is not served: the call, or the machine.
+/// A reason why a node is not served: the command line or the machine.
 #[derive(Debug, thiserror::Error)]
 pub enum NotServed {
-    /// The call is wrong.
+    /// The command line is wrong.
     #[error("{0}")]
     Call(String),
-    /// The machine refuses.
+    /// The operating system refuses.
     #[error("{0}")]
     Machine(String),
 }

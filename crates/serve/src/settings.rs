@@ -1,7 +1,7 @@
 //! Settings from a file. The file's keys are the options' names. An option on the command line overrides the file.
 //!
-//! There is only one list of settings: the options. The file's content is turned into command-line words and parsed as
-//! such.
+//! There is only one list of settings: the options. The file's content is turned into command-line words and parsed
+//! like them.
 
 use super::{NotServed, Options};
 use clap::parser::ValueSource;
@@ -16,7 +16,7 @@ use toml::Value;
 const OUTSIDE: [&str; 4] = ["config", "print-config", "help", "version"];
 /// The largest file of settings, in bytes. There are some fifty settings.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How similar a wrong name and an option's name must be for a suggestion.
+/// Least similarity of a wrong name and an option's name for a suggestion.
 const ALIKE: f64 = 0.7;
 
 /// The settings in force, and their origins.
@@ -25,7 +25,7 @@ pub struct Settings {
     /// The options.
     pub options: Options,
     file: Option<Input>,
-    /// What the file and the command line set, by the options' names.
+    /// The settings of the file and of the command line, by the options' names.
     in_file: BTreeMap<String, Vec<OsString>>,
     on_line: BTreeMap<String, Vec<OsString>>,
     matches: ArgMatches,
@@ -91,7 +91,7 @@ fn raw(matches: &ArgMatches, arg: &Arg) -> Vec<OsString> {
     values.into_iter().flatten().map(ToOwned::to_owned).collect()
 }
 
-/// A value in TOML's syntax. `None` if there is none.
+/// A value in TOML's syntax. `None` if the option has no value.
 fn in_toml(arg: &Arg, values: &[OsString]) -> Option<String> {
     let texts: Vec<String> = values.iter().map(|value| value.to_string_lossy().into_owned()).collect();
     let one = |text: &String| match text.parse::<i64>() {

@@ -1,6 +1,6 @@
-//! The `portcullis-lab` program: what proves and measures Portcullis.
+//! The `portcullis-lab` program, which proves and measures Portcullis.
 //!
-//! It serves no clients but those that it starts itself.
+//! It serves only clients that it starts itself.
 #![forbid(unsafe_code)]
 // Output goes through `output`: the macros panic when the reader is gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

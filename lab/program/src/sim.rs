@@ -43,7 +43,7 @@ const SEEDS: u64 = 1_000;
 const SHRINK_TRIES: u32 = 300;
 const TRACE_LINES: usize = 200;
 
-/// What to simulate.
+/// The clusters to simulate.
 #[derive(Args, Clone)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
@@ -77,7 +77,7 @@ pub struct Options {
     /// Each client first takes all that --held allows, with leases that outlast the run.
     #[arg(long)]
     fill: bool,
-    /// What honest clients are: workers, which never wait; programs with sessions, whose calls wait, and with keepers; or
+    /// The kind of honest clients: workers, which never wait; programs with sessions, whose calls wait, and with keepers; or
     /// programs that work on one hash table (tables) or queue (queues), or allocate chunks (chunks), and die in the middle
     /// of it; or, without a cluster, processes that call each other through shared memory (calls), where --nodes are servers
     /// and --held are calls under way.
@@ -134,7 +134,7 @@ enum Model {
     OneShot,
 }
 
-/// What is searched in every state.
+/// The subject of a search through every state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Explored {
     /// The chains with which a NIC allocates and frees chunks, and designs of them that must break.
@@ -274,7 +274,7 @@ fn print_trace(report: &Report) {
     }
 }
 
-/// Prints what broke, and the command that shows it again with a smaller plan.
+/// Prints the failures, and the command that shows them again with a smaller plan.
 fn explain(report: &Report, plan: &Plan, cut_down: bool) {
     for failure in &report.failures {
         complain(format_args!("broken: {failure}"));
@@ -327,7 +327,7 @@ fn many(options: &Options, plan_of: impl Fn(u64) -> Plan + Sync) -> ExitCode {
     campaign(first..first.saturating_add(count), threads.unwrap_or(1), &plan_of, |report| {
         bar.inc(1);
         summary.add(&report);
-        // The failure of the lowest seed, whichever thread was first.
+        // The failure of the lowest seed is kept, whichever thread was first.
         if !report.ok && worst.as_ref().is_none_or(|worst| report.seed < worst.seed) {
             worst = Some(report);
         }

@@ -1,4 +1,4 @@
-//! The demo as people and scripts call it.
+//! The demo, as people and scripts call it.
 
 use std::process::{Command, Output, Stdio};
 

@@ -1,4 +1,4 @@
-//! What the program says, where it goes: to readers that leave, to files, to programs.
+//! The program's output to readers that leave, to files, and to programs.
 
 use serde_json::Value;
 use std::io::Read;
@@ -10,7 +10,7 @@ fn portcullis(arguments: &[&str]) -> Command {
     command
 }
 
-/// Calls that say something, and end.
+/// Calls that print something and end.
 const CALLS: [&[&str]; 7] = [
     &["--help"],
     &["bench", "read_lat", "-n", "100"],

@@ -1,5 +1,5 @@
-//! The demo on an RDMA device. Ignored where cargo is not told that there is a device; written for Soft-RoCE, whose
-//! deviations this test expects by name.
+//! The demo on an RDMA device. The test is ignored by default, because it needs a device. It is written for Soft-RoCE,
+//! whose deviations it expects by name.
 
 use serde_json::Value;
 use std::process::Command;

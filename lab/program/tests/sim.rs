@@ -1,4 +1,4 @@
-//! `portcullis-lab sim` as a program: what it prints for people and for programs, and that a run can be had again.
+//! `portcullis-lab sim` as a program: its output for people and for programs, and that a run can be repeated.
 
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
-/// The same without the one field that may differ.
+/// The value without the one field that may differ.
 fn without_wall(mut value: Value) -> Value {
     let wall = value.as_object_mut().expect("an object").remove("wall_seconds");
     assert!(wall.is_some_and(|wall| wall.is_f64()));

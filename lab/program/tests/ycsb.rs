@@ -1,4 +1,4 @@
-//! `portcullis-lab bench ycsb` as a program: what its report has, and that the figures fit together.
+//! `portcullis-lab bench ycsb` as a program: the content of its report, and that the figures fit together.
 
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -95,7 +95,7 @@ fn what_is_done_one_at_a_time_is_compared_with_a_bare_read() {
     }
     let of_bare_read = |row: usize| number(&singles[row]["of_bare_read"], "median");
     assert_eq!((of_bare_read(0), singles[2]["keys"].as_u64()), (1.0, Some(16)));
-    // A get reads twice one after the other, and sixteen gets take longer than one.
+    // A get makes two reads one after the other, and sixteen gets take longer than one.
     assert!(1.0 < of_bare_read(1) && of_bare_read(1) < of_bare_read(2), "{report}");
 }
 
@@ -132,7 +132,7 @@ fn blocks_in_objects_and_in_chunks_are_compared_in_one_run_and_chunks_go_back_wh
         assert!((100..400).contains(&left), "a tenth of 2000 and of those of workload D: {memory}");
     }
     assert_eq!(number(objects, "returned"), 0.0, "an extent stays: {objects}");
-    // Eight of these fill a chunk, and 0.9^8 of all chunks have none left: 43 %.
+    // Eight blocks of this size fill a chunk, and 0.9^8 of all chunks have none left: 43 %.
     let returned = number(chunks, "returned");
     assert!((0.3..0.6).contains(&returned), "{chunks}");
     let wrong = ycsb(&["--blocks", "chunks", "--clients", "2"]);

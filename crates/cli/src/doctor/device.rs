@@ -25,7 +25,7 @@ pub struct Chosen {
     pub reason: &'static str,
 }
 
-/// Why no device is examined.
+/// A reason why no device is examined.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoDevice {
     /// There is no device.

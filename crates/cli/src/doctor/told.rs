@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use portcullis_examination::{Examination, Finding, Verdict, names};
 use serde::Serialize;
 
-/// Prints what is examined, and why that device.
+/// Prints which device is examined, and the reason for its choice.
 pub fn subject(chosen: &Chosen) {
     let bold = Style::new().bold();
     let what = format_args!("the {} guarantees that permissions rest on, in loopback", names().len());
@@ -47,7 +47,7 @@ pub fn times(examination: &Examination) {
     }
 }
 
-/// Prints the mechanism that a node here chooses.
+/// Prints the mechanism that a node on this device chooses.
 pub fn mechanism(examination: &Examination) {
     let (mechanism, reason) = examination.mechanism();
     let bold = Style::new().bold();
@@ -70,12 +70,12 @@ fn has_chains(examination: &Examination) -> bool {
 #[derive(Serialize)]
 struct Json<'a> {
     device: &'a str,
-    /// Why this device was chosen.
+    /// The reason for the choice of this device.
     chosen: &'a str,
     guarantees: Vec<Guarantee<'a>>,
     times: Vec<Time>,
     mechanism: &'static str,
-    /// Who hands chunks out: `nic` or `cpu`.
+    /// The processor that hands chunks out: `nic` or `cpu`.
     chunks: &'static str,
 }
 

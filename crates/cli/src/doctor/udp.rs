@@ -1,5 +1,5 @@
-//! `portcullis doctor --nic udp`: whether region keys keep what permissions over UDP rest on, and what this machine has for
-//! datagrams. A node and its clients are made inside this process, on loopback.
+//! `portcullis doctor --nic udp`: checks whether region keys enforce what permissions over UDP rest on, and which
+//! support for datagrams this machine has. A node and its clients are created inside this process, on loopback.
 
 use crate::output::{complain, print_json, print_styled, say};
 use crate::samples::Samples;
@@ -13,12 +13,12 @@ use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// How often a step is timed.
+/// Number of times that a step is timed.
 const ROUNDS: usize = 2_000;
 const BYTES: u64 = 4096;
 const LEASE: Lifetime = Lifetime::seconds(9);
 
-/// Why nothing could be tried.
+/// A reason why nothing could be tried.
 #[derive(Debug, thiserror::Error)]
 enum Untried {
     #[error("no node on loopback: {0}")]
@@ -37,7 +37,7 @@ struct Finding {
     detail: &'static str,
 }
 
-/// A step, and how long it takes.
+/// A step, and the time that it takes.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Time {
     name: &'static str,
@@ -56,7 +56,7 @@ struct Examination {
     aes: bool,
 }
 
-/// Examines this machine, and prints what was found.
+/// Examines this machine and prints the results.
 pub fn run(json: bool) -> ExitCode {
     match examine() {
         Ok(examination) => {

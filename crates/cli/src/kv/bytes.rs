@@ -1,4 +1,4 @@
-//! Keys and values, which are any bytes, as text and as JSON.
+//! Keys and values, which are arbitrary bytes, as text and as JSON.
 
 use crate::output::escape::acts;
 use base64::Engine;
@@ -8,15 +8,15 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-/// What is added to a field's name where its text is base64.
+/// Suffix of a field's name if the field's text is base64.
 pub const BASE64_SUFFIX: &str = "_base64";
 
-/// A key on the command line. A shell can write any bytes but zeros.
+/// A key on the command line. A shell can pass any bytes but zeros.
 pub fn argument(word: &OsString) -> Vec<u8> {
     word.clone().into_vec()
 }
 
-/// Bytes as one line of text: as they are, or in quotes with escapes where they would not show as what they are.
+/// Bytes as one line of text: unchanged, or in quotes with escapes if the text would not show them as they are.
 pub fn readable(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains(acts) && !text.starts_with('"') => text.into(),
@@ -52,7 +52,7 @@ pub fn pair(key: &[u8], value: Option<&[u8]>) -> Map<String, Value> {
     object
 }
 
-/// The bytes of a field that [`enter`] has written as base64.
+/// Decodes the bytes of a field that [`enter`] has written as base64.
 pub fn from_base64(text: &str) -> Result<Vec<u8>, String> {
     BASE64_STANDARD.decode(text).map_err(|error| format!("no base64: {error}"))
 }

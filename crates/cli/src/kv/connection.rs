@@ -1,4 +1,4 @@
-//! Which table on which node a command is about, and the way there.
+//! The node and the table that a command uses, and the connection to them.
 
 use super::trouble::Trouble;
 use crate::network::ClientOptions;
@@ -8,9 +8,9 @@ use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Access, Table};
 use std::rc::Rc;
 
-/// The arena of a client that has a few operations under way. The largest block takes about a third of it.
+/// The arena of a client with a few operations in flight. The largest block takes about a third of it.
 pub const ARENA_BYTES: u64 = 4 << 20;
-/// The arena of a client that has many under way.
+/// The arena of a client with many operations in flight.
 pub const LARGE_ARENA_BYTES: u64 = 32 << 20;
 
 /// A node, and who comes to it.
@@ -47,7 +47,7 @@ impl Target {
         self.place.connect(arena_bytes)
     }
 
-    /// The table, which has to be there.
+    /// Opens the table, which must exist.
     pub fn open(&self, pipeline: &Rc<Pipeline>, access: Access) -> Result<Table, Trouble> {
         let opened = pipeline.block_on(Table::open_named(pipeline, self.table, access));
         opened.map_err(Trouble::of(self.table))
@@ -65,7 +65,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The table, for reading.
+    /// Opens the table for reading.
     pub fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Table, Trouble> {
         let Some(owner) = self.owner else { return self.target.open(pipeline, Access::Read) };
         let opened = pipeline.block_on(Table::open_shared(pipeline, owner, self.target.table));

@@ -1,4 +1,4 @@
-//! For how long a table or a queue is kept.
+//! The time for which a table or a queue is kept.
 
 use super::Outcome;
 use crate::output::{complain, print_json, say};
@@ -8,14 +8,14 @@ use serde_json::json;
 use std::fmt;
 use std::rc::Rc;
 
-/// For how long a structure is to be kept.
+/// The requested time for which a structure is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     Longest,
     Exactly(Keep),
 }
 
-/// Reads what the command line says.
+/// Parses the requested time on the command line.
 pub fn wish(text: &str) -> Result<Wish, String> {
     Ok(match text {
         "longest" => Wish::Longest,
@@ -27,7 +27,7 @@ pub fn wish(text: &str) -> Result<Wish, String> {
     })
 }
 
-/// How long a structure is kept, in words.
+/// The time for which a structure is kept, in words.
 pub struct Kept(pub Keep);
 
 impl fmt::Display for Kept {
@@ -42,8 +42,8 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Says whether a structure was made, and for how long it is kept then. `kind`: `table` or `queue`; `remove`: the command that
-/// removes one.
+/// Reports whether a structure was made, and for how long it is kept. `kind`: `table` or `queue`; `remove`: the command
+/// that removes one.
 pub fn say_made(
     kind: &str,
     name: DirectoryName,
@@ -62,8 +62,8 @@ pub fn say_made(
     if keep.is_some() { Outcome::AsAsked } else { Outcome::NotAll }
 }
 
-/// For how long the node keeps a structure that is to be kept so long. The node is asked with an object of its own, before
-/// anything of the structure is there.
+/// Returns the time for which the node keeps a structure with this wish. The client tries it with an object of its own,
+/// before any part of the structure exists.
 pub async fn allowed(pipeline: &Rc<Pipeline>, wish: Wish) -> Result<Keep, Error> {
     let keep = match wish {
         Wish::Longest => Keep::Pinned,

@@ -1,4 +1,4 @@
-//! Making a table: how it is made, and what happens when two clients make it at once.
+//! Making a table, also if two clients make it at once.
 
 use super::connection::Target;
 use super::keeping::{Kept, Wish, allowed, wish};
@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// How a table is made.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Making {
-    /// What a reader's permissions are over: single values, or extents of many values of about the same size.
+    /// The unit of a reader's permissions: single values, or extents of many values of about the same size.
     #[arg(long, value_enum, default_value_t)]
     grain: GrainName,
     /// How long the death of a client can hold up others: twice this at the most.
@@ -25,7 +25,7 @@ pub struct Making {
     /// The table has at most 2^N subtables.
     #[arg(long, value_name = "N", default_value_t = TableOptions::default().depth_max)]
     depth_max: u32,
-    /// What the hashes of keys depend on, for an experiment that is to be the same again. Without it a number is drawn: whoever
+    /// The seed of the hashes of keys, for an experiment that can be repeated. Without it a number is drawn: a client that
     /// knows it can choose keys that leave no room for others.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -57,18 +57,18 @@ impl Making {
             GrainName::Extent => Grain::Extent,
         };
         let Self { lease, groups, depth_max, seed, .. } = *self;
-        // A command's session is over when the command is, so its chunks could keep no value.
+        // A command's session ends with the command, so a value in its chunks would be lost.
         TableOptions { blocks: BlockMemory::Objects, grain, lease, groups, depth_max, seed, keep }
     }
 }
 
-/// A table that this client has made, or another at the same time.
+/// A table that this client has made, or that another client made at the same time.
 pub enum Made {
     Ours(Table, Keep),
     Theirs(Table),
 }
 
-/// Opens the table for writing, or makes it where there is none, and says so.
+/// Opens the table for writing. If there is none, makes it and reports that.
 pub fn open_or_make(target: &Target, pipeline: &Rc<Pipeline>) -> Result<Table, Trouble> {
     match target.open(pipeline, Access::Write) {
         Err(Trouble::NoTable { .. }) => {}
@@ -84,21 +84,21 @@ pub fn open_or_make(target: &Target, pipeline: &Rc<Pipeline>) -> Result<Table, T
     })
 }
 
-/// Makes a table with this name. Where another client has been quicker, that one's table is it, and nothing of this
-/// client's stays.
+/// Makes a table with this name. If another client was quicker, returns that client's table, and nothing of this
+/// client's remains.
 pub async fn make(pipeline: &Rc<Pipeline>, name: DirectoryName, making: &Making) -> Result<Made, TableError> {
     let keep = allowed(pipeline, making.keep).await?;
     loop {
         let table = Table::create(pipeline, &making.options(keep)).await?;
         let Err(error) = table.publish(name).await else { return Ok(Made::Ours(table, keep)) };
-        // It is kept, and nobody would find it.
+        // The node would keep this table, and no client could find it.
         table.destroy(None).await?;
         if !matches!(error, TableError::Session(Error::Refused(Refusal::NameTaken))) {
             return Err(error);
         }
         match Table::open_named(pipeline, name, Access::Write).await {
             Ok(table) => return Ok(Made::Theirs(table)),
-            // It was dropped in between.
+            // The table was dropped in between.
             Err(TableError::Session(Error::Refused(Refusal::NoSuchName))) => {}
             Err(error) => return Err(error),
         }

@@ -1,7 +1,7 @@
 //! `portcullis kv`: a hash table in a node's memory, for people and scripts.
 //!
-//! The table is the one of `portcullis-structures`. Nothing of it runs on the node: each command is a client that reads
-//! and writes the table one-sided, and goes.
+//! The table is the one of `portcullis-structures`. No part of it runs on the node: each command is a client that
+//! accesses the table with one-sided operations, and then leaves.
 
 mod bytes;
 mod connection;
@@ -91,15 +91,15 @@ enum Command {
     Queue(queue::Options),
 }
 
-/// What came of a command that found its table.
+/// Result of a command that found its table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     AsAsked,
-    /// A key was not there, or something was left out: it was said what.
+    /// A key was missing, or something was left out. A message has reported it.
     NotAll,
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(options: &Options) -> ExitCode {
     let done = match &options.command {
         Command::Create(options) => create::run(options),

@@ -45,7 +45,7 @@ pub struct Options {
     /// The value is this file's content; `-` reads it from standard input.
     #[arg(long, value_name = "FILE", value_parser = files::input())]
     file: Option<Input>,
-    /// Nobody gets the key after this time. What it takes is free when it is stored again or `kv sweep` comes.
+    /// The key is not found after this time. Its memory is free when the key is stored again, or after `kv sweep`.
     #[arg(long, value_name = "TIME")]
     ttl: Option<Lifetime>,
     /// Store only if the key is not there.
@@ -78,7 +78,7 @@ impl Options {
     }
 }
 
-/// The bytes of a value. More than a value may have are not read.
+/// The bytes of a value. Reading stops one byte after the longest value.
 fn content(from: impl Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;

@@ -43,7 +43,7 @@ pub fn share(options: &Options) -> Result<Outcome, Trouble> {
     change(options, true)
 }
 
-/// Ends that.
+/// Ends another tenant's right to read a table.
 pub fn unshare(options: &Options) -> Result<Outcome, Trouble> {
     change(options, false)
 }

@@ -1,4 +1,4 @@
-//! `portcullis kv stat`: how full a table is, and what it takes of its node's memory.
+//! `portcullis kv stat`: shows how full a table is, and how much of its node's memory it uses.
 
 use super::Outcome;
 use super::connection::{ARENA_BYTES, Source};
@@ -35,7 +35,7 @@ pub struct Options {
     json: bool,
 }
 
-/// What is known of a table.
+/// The figures of a table.
 struct Figures {
     found: Statistics,
     grain: Grain,
@@ -79,7 +79,7 @@ impl Figures {
         }
     }
 
-    /// For each key: its own bytes, its value's, and what else of blocks, claims, subtables and head is there for it.
+    /// Average bytes per key: the key's own, its value's, and the rest of blocks, claims, subtables and head.
     fn each(&self) -> [(&'static str, f64); 7] {
         let Statistics { keys, bytes, subtable_bytes, block_bytes, claim_bytes, .. } = self.found;
         #[allow(clippy::cast_precision_loss, reason = "no node has so much memory")]

@@ -1,4 +1,4 @@
-//! `portcullis kv sweep`: frees what dead clients have left, and keys whose time has come.
+//! `portcullis kv sweep`: frees what dead clients have left, and removes keys whose time to live has ended.
 
 use super::Outcome;
 use super::connection::{ARENA_BYTES, Target};
@@ -35,7 +35,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Removes the keys whose time has come, and frees what dead clients have left.
+/// Removes the keys whose time to live has ended, and frees what dead clients have left.
 pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let Options { target, json } = options;
     let pipeline = target.connect(ARENA_BYTES)?;

@@ -1,14 +1,14 @@
-//! Why a command of `portcullis kv` failed, whose fault it was, and what mends it.
+//! Reasons why a command of `portcullis kv` failed, whether the caller is at fault, and advice.
 
 use portcullis::{ConnectError, DirectoryName, Error, IdentityError, Refusal, TenantName};
 use portcullis_structures::queue::QueueError;
 use portcullis_structures::table::TableError;
 use std::io;
 
-/// Why a command was not carried out.
+/// A reason why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
-    /// There is no node, or it does not let the client in.
+    /// There is no node, or the node refuses the client.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
@@ -26,7 +26,7 @@ pub enum Trouble {
     /// The caller's mistake.
     #[error("{0}")]
     Call(String),
-    /// What a file says cannot be stored.
+    /// The content of a file cannot be stored.
     #[error("{place}: {why}")]
     Input { place: String, why: String },
     #[error("{what}: {error}")]
@@ -83,7 +83,7 @@ impl Trouble {
     }
 }
 
-/// Which option or call mends it, to be read behind the error.
+/// Returns the option or the call that helps, as text to append to the error.
 fn advice(error: &TableError) -> &'static str {
     match error {
         TableError::Session(error) => advice_on_session(*error),

@@ -1,4 +1,4 @@
-//! `portcullis kv watch`: what changes in a table, as it is seen from time to time.
+//! `portcullis kv watch`: shows the changes of a table, which it reads from time to time.
 
 use super::Outcome;
 use super::bytes::{argument, beginning, pair, readable};
@@ -44,10 +44,10 @@ pub struct Options {
     json: bool,
 }
 
-/// What a key's value was, in few bytes.
+/// Digest of a key's value.
 type Mark = [u8; 32];
 
-/// What is different from the last look.
+/// A difference from the previous look.
 #[derive(Clone, Copy)]
 enum Change {
     Added,
@@ -55,7 +55,7 @@ enum Change {
     Removed,
 }
 
-/// Prints what changes.
+/// Prints the changes.
 pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let Options { source, every, json, .. } = options;
     let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
@@ -86,7 +86,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     Ok(Outcome::AsAsked)
 }
 
-/// Looks at the keys, or at all. Hands what is new or has changed to `each`, for as long as somebody reads it.
+/// Reads the given keys, or all keys. Passes new and changed ones to `each`, as long as the output has a reader.
 async fn look(
     table: &Table,
     keys: &[Vec<u8>],

@@ -1,4 +1,4 @@
-//! `portcullis admin` against a node that runs.
+//! `portcullis admin` with a running node.
 
 use crate::node::{Node, count, errors, folder, log, portcullis, wait_for};
 use portcullis::host::WallTime;
@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Output;
 
-/// A node with a place for its operator, which bars a tenant at the third guess.
+/// Options of a node with an operator's socket, which bars a tenant at the third guess.
 const STRICT: &[&str] = &[
     "--admin",
     "node.admin",
@@ -39,7 +39,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Shows keys that the client never had, until the node hears of nothing else from it.
+/// Uses keys that the client never had, until the node bars the client's tenant.
 fn guess_until_barred(session: &mut Session) {
     wait_for("the bar", || {
         let buffer = session.buffer(8).expect("room");
@@ -47,7 +47,7 @@ fn guess_until_barred(session: &mut Session) {
         let guess =
             session.client().dangerous_read(now, RemoteAddress(0x1000_0000_0000), Rkey(0x00ab_cd00), buffer);
         if let Ok(operation) = guess {
-            // However it ends: it is refused.
+            // The result does not matter: the access is refused.
             let _ = session.wait(operation);
         }
         let ask = Allocate::bytes(64).lifetime(Lifetime::millis(1));
@@ -148,7 +148,7 @@ fn where_no_node_is_the_exit_code_says_so_and_a_wrong_call_has_another() {
     let output = admin(&folder.path().join("node.admin"), &["list"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(errors(&output).contains("nobody listens there any more"), "{}", errors(&output));
-    // What it left behind keeps nobody from starting anew, and goes with the next one.
+    // The files of a killed node do not prevent a new start, and the next node removes them.
     let (output, folder) = Node::start(folder, STRICT).stop();
     assert!(output.status.success() && !folder.path().join("node.admin").exists());
 }
@@ -163,8 +163,8 @@ fn another_user_is_refused_by_the_file_and_by_the_node() {
     let place = node.path("node.admin");
     let mode = |path: &Path, mode| set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
     let program = node.path("portcullis");
-    // By another process: a child that another test starts meanwhile would inherit the copy, open for writing, and
-    // nobody could run it.
+    // Copied by another process: a child that another test starts meanwhile would inherit the copy, open for writing,
+    // and no process could execute it.
     let copied =
         std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_portcullis")).arg(&program).status();
     assert!(copied.is_ok_and(|copied| copied.success()), "a copy");

@@ -1,4 +1,4 @@
-//! The audit log of a node that runs.
+//! The audit log of a running node.
 
 use crate::node::{Node, count, errors, folder, growing_log, log, wait_for};
 use portcullis::{Allocate, Session};
@@ -6,7 +6,7 @@ use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::Signal;
 use std::path::Path;
 
-/// Has `grants` permissions granted and revoked.
+/// Acquires and revokes `grants` permissions.
 fn use_it(session: &mut Session, grants: usize) {
     for _ in 0..grants {
         let it = session.allocate(Allocate::bytes(64)).expect("a permission");
@@ -102,7 +102,7 @@ fn a_full_disk_is_counted_shown_and_tried_again_and_the_node_serves_on() {
         status["failures"].as_u64() >= Some(2)
             && status["failing"].as_str().is_some_and(|why| why.contains("No space left"))
     });
-    // Room is made: here, by naming another place.
+    // Room is made: here, by removing the device, so that the node creates a file in its place.
     let path = node.path("audit.jsonl");
     std::fs::remove_file(&path).expect("the device");
     node.signal(Signal::HUP);
@@ -134,7 +134,7 @@ fn a_node_that_was_killed_leaves_whole_lines_and_no_stop() {
         use_it(&mut session, 50);
         folder = node.kill();
         let path = folder.path().join("audit.jsonl");
-        // What a crash of the machine in the middle of a line leaves.
+        // The state after a crash of the machine in the middle of a line.
         let whole = std::fs::read_to_string(&path).expect("a log");
         std::fs::write(&path, format!("{whole}{{\"time\":\"20")).expect("written");
         let node = Node::start(folder, &["--audit", "audit.jsonl"]);

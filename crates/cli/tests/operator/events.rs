@@ -1,9 +1,10 @@
-//! What a node tells on standard error while it runs, for who asks with `RUST_LOG`.
+//! Events that a running node writes to standard error if `RUST_LOG` requests them.
 
 use crate::node::{Node, count, errors, folder, log, wait_for};
 use portcullis::{Allocate, Credential, Error, RemoteAddress, Session, SessionOptions, connect_with};
 
-/// A write past the end of what is held, unless the node lets this client wait. Whether the session can go on.
+/// Writes past the end of the held memory, unless the node lets this client wait. Returns whether the session can go
+/// on.
 fn break_a_rule(session: &mut Session) -> bool {
     let held = match session.allocate(Allocate::bytes(64)) {
         Ok(held) => held,
@@ -53,7 +54,7 @@ fn it_tells_who_comes_and_goes_is_paused_or_barred_and_what_is_rebuilt() {
     assert_eq!(count(&log, "attach"), 0, "what is told is not written unless that was chosen");
 }
 
-/// Without `RUST_LOG`.
+/// Runs with an empty `RUST_LOG`.
 #[test]
 fn it_warns_of_refused_clients_and_of_quotas_that_are_used_up_and_writes_both_down() {
     let quota = ["--quota-bytes", "64KiB", "--arena-max", "4MiB", "--audit", "audit.jsonl"];

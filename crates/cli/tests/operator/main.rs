@@ -1,4 +1,4 @@
-//! What the operator of a running node sees and does: the audit log, the counters, and who is barred.
+//! The view and the actions of a running node's operator: the audit log, the counters, and the barred clients.
 
 mod admin;
 mod audit;

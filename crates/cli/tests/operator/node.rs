@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a busy machine may take over what takes it a moment.
+/// The longest wait on a busy machine for an event that otherwise takes a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program, with these arguments.
@@ -22,7 +22,7 @@ pub fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A node that ends with its test: its standard input does.
+/// A node that ends with its test, because its standard input ends then.
 pub struct Node {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -30,12 +30,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node whose files are in `folder`.
+    /// Starts a node whose files are in `folder`.
     pub fn start(folder: tempfile::TempDir, arguments: &[&str]) -> Self {
         Self::start_telling(folder, "", arguments)
     }
 
-    /// The same, with what `RUST_LOG` asks for on its standard error.
+    /// Starts a node that writes the events that `rust_log` requests to its standard error.
     pub fn start_telling(folder: tempfile::TempDir, rust_log: &str, arguments: &[&str]) -> Self {
         let listen = format!("shm:{}", folder.path().join("node.sock").display());
         let mut command =
@@ -49,7 +49,7 @@ impl Node {
         node
     }
 
-    /// The next line of what it says.
+    /// The next line of the node's output.
     fn says(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("a line");
@@ -75,13 +75,13 @@ impl Node {
         self.says()
     }
 
-    /// Has it end, and says how that went.
+    /// Ends the node, and returns its result.
     pub fn stop(mut self) -> (Output, tempfile::TempDir) {
         drop(self.child.stdin.take());
         (self.child.wait_with_output().expect("it ends"), self.folder)
     }
 
-    /// Takes its process away in the middle.
+    /// Kills the node's process.
     pub fn kill(mut self) -> tempfile::TempDir {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
@@ -93,21 +93,21 @@ pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// Each line of an audit log, as JSON. A line that is not whole is none.
+/// Each line of an audit log, as JSON. The log must end with a complete line.
 pub fn log(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     assert!(text.is_empty() || text.ends_with('\n'), "the last line is whole: {text}");
     text.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect()
 }
 
-/// The whole lines of an audit log that a node is writing at this moment: a file that grows is seen a page at a time.
+/// The complete lines of an audit log that a node is still writing: a growing file becomes visible page by page.
 pub fn growing_log(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(|line| serde_json::from_str(line).expect("a whole line")).collect()
 }
 
-/// How often an event is there.
+/// Number of records of an event.
 pub fn count(log: &[Value], event: &str) -> usize {
     log.iter().filter(|record| record["event"] == event).count()
 }

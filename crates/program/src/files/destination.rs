@@ -1,7 +1,7 @@
-//! Where a result goes.
+//! Destinations of a command's result.
 //!
-//! A file is there whole or not at all: what it had before stays until the last byte of the new content is written. The new
-//! content is collected beside the file until then.
+//! A file is replaced whole or not at all: its previous content stays until the last byte of the new content is
+//! written. Until then, the new content is collected in a temporary file beside it.
 
 use crate::output;
 use std::fmt;
@@ -10,15 +10,15 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// What a result is written to. [`finish`](Self::finish) makes it count.
+/// A destination of a result. [`finish`](Self::finish) completes it.
 pub enum Destination {
     /// Standard output, or a device or pipe that has a path.
     Stream(Box<dyn Write>),
-    /// A file, and what is to be in it.
+    /// A file, and its new content.
     File {
-        /// Where the file will be.
+        /// The path of the finished file.
         path: PathBuf,
-        /// A file beside that place, which has the content until then.
+        /// A temporary file in the same folder, which holds the content until then.
         content: BufWriter<NamedTempFile>,
     },
 }
@@ -38,12 +38,12 @@ impl Destination {
         Self::Stream(output::data())
     }
 
-    /// A file. Nothing of it changes yet.
+    /// A file. The file is not changed until [`finish`](Self::finish).
     ///
     /// # Errors
-    /// The machine's: there can be no file in that folder, or the device cannot be opened.
+    /// Errors of the operating system: no file can be created in that folder, or the device cannot be opened.
     pub fn file(path: &Path) -> io::Result<Self> {
-        // Of a link, what it leads to is replaced. One that leads nowhere has nothing to keep.
+        // If the path is a link, its target is replaced. A link to a missing file has no content to keep.
         let is_link = fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink());
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let there = match fs::metadata(&path) {
@@ -53,7 +53,7 @@ impl Destination {
             _ => return Ok(Self::Stream(Box::new(BufWriter::new(File::create(&path)?)))),
         };
         if there.is_some() {
-            // Whoever may not write a file may not replace it either.
+            // A user who may not write a file may not replace it either.
             File::options().write(true).open(&path)?;
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -66,10 +66,10 @@ impl Destination {
         Ok(Self::File { path, content: BufWriter::new(content) })
     }
 
-    /// Writes what is left, and has the result take its place.
+    /// Writes the rest, and puts the result in its place.
     ///
     /// # Errors
-    /// The machine's, a full disk included. Then a file is as it was.
+    /// Errors of the operating system, a full disk included. After an error, a file is as it was.
     pub fn finish(self) -> io::Result<()> {
         match self {
             Self::Stream(mut stream) => stream.flush(),
@@ -83,7 +83,7 @@ impl Destination {
     }
 }
 
-/// What the process's umask leaves of them.
+/// Permissions of a new file before the process's umask is applied.
 fn readable_as_new_files_are() -> fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o666)
 }

@@ -1,8 +1,8 @@
 //! Files that the command line names.
 //!
-//! `-` is a standard stream in every command: where a command reads, standard input; where it writes, standard output.
-//! Where neither makes sense `-` is refused, since a file of that name is a mistake as a rule, and a backup that went
-//! there is lost. `./-` names such a file all the same.
+//! `-` is a standard stream in every command: standard input if the command reads, standard output if it writes.
+//! If neither makes sense, `-` is refused: a file of that name is usually a mistake, and a backup written to it is
+//! lost. `./-` names such a file nevertheless.
 
 mod destination;
 mod text;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// The name of a standard stream.
 const STANDARD: &str = "-";
 
-/// Where a command reads.
+/// Source of a command's input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// Standard input.
@@ -29,7 +29,7 @@ pub enum Input {
     File(PathBuf),
 }
 
-/// Where a command writes its result.
+/// Destination of a command's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Standard output.
@@ -49,7 +49,7 @@ pub fn output() -> impl TypedValueParser<Value = Output> {
         .map(|path| if is_standard(&path) { Output::Standard } else { Output::File(path) })
 }
 
-/// Parses a path that can be no standard stream.
+/// Parses a path that cannot be a standard stream.
 pub fn path() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match is_standard(&path) {
         true => Err("no standard stream can be used here: name a path, and ./- for one of that name"),
@@ -62,7 +62,7 @@ fn is_standard(path: &Path) -> bool {
 }
 
 impl Input {
-    /// The path, if it is one.
+    /// The path, if the input is a file.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Standard => None,
@@ -70,11 +70,11 @@ impl Input {
         }
     }
 
-    /// Opens the file, or takes standard input. A pipe without a writer is waited for: this is for commands that a
-    /// signal ends as usual.
+    /// Opens the file, or takes standard input. Opening a pipe blocks until it has a writer: only commands that a
+    /// signal ends in the default way may use this.
     ///
     /// # Errors
-    /// The machine's.
+    /// Errors of the operating system.
     pub fn open(&self) -> io::Result<Box<dyn Read>> {
         match self {
             Self::Standard => Ok(Box::new(io::stdin())),
@@ -85,7 +85,7 @@ impl Input {
     /// Reads everything, as UTF-8 text of at most `bytes_max` bytes.
     ///
     /// # Errors
-    /// The machine's, or in words why the content is not taken.
+    /// Errors of the operating system, or a text that explains why the content is rejected.
     pub fn read_text(&self, bytes_max: u64) -> io::Result<String> {
         let mut content = Vec::new();
         text(self.open()?)?.take(bytes_max + 1).read_to_end(&mut content)?;
@@ -105,7 +105,7 @@ pub fn line_at(before: &[u8]) -> usize {
 }
 
 impl Output {
-    /// The path, if it is one.
+    /// The path, if the output is a file.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Standard => None,
@@ -116,7 +116,7 @@ impl Output {
     /// Begins to write the file, or standard output.
     ///
     /// # Errors
-    /// As [`Destination::file`].
+    /// The errors of [`Destination::file`].
     pub fn create(&self) -> io::Result<Destination> {
         match self {
             Self::Standard => Ok(Destination::standard()),
@@ -124,10 +124,10 @@ impl Output {
         }
     }
 
-    /// Writes all of this. A reader that leaves is no error.
+    /// Writes all bytes. It is no error if the reader leaves.
     ///
     /// # Errors
-    /// The machine's, a full disk included.
+    /// Errors of the operating system, a full disk included.
     pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
         let written = self.create().and_then(|mut to| {
             to.write_all(bytes)?;
@@ -137,7 +137,7 @@ impl Output {
     }
 }
 
-/// The same, but a reader that has left is an orderly end.
+/// Turns the error of a reader that has left into success.
 pub fn orderly(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -145,10 +145,11 @@ pub fn orderly(written: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Writes a report of a service over what was at the path, under the rules of a service's logs: see [`log_file`].
+/// Writes a service's report to the path in place of the previous content, under the rules of a service's logs: see
+/// [`log_file`].
 ///
 /// # Errors
-/// As of [`log_file::open`], and of writing.
+/// The errors of [`log_file::open`] and of writing.
 pub fn write_report(path: &Path, text: &str) -> io::Result<()> {
     let mut file = log_file::open(path)?;
     if file.metadata()?.is_file() {

@@ -1,16 +1,16 @@
-//! Text of foreign programs: UTF-8, with or without a byte order mark.
+//! Text from other programs: UTF-8, with or without a byte order mark.
 //!
-//! What spreadsheets and editors of Windows write as something else is found by its first bytes and refused in words.
-//! Otherwise it would be taken for text of a strange content.
+//! Other formats that spreadsheets and Windows editors write are recognised by their first bytes and refused with an
+//! explanation. Otherwise they would be read as text of a strange content.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
-/// Bytes by which a form is known, with a first line `sep=;` of spreadsheets.
+/// Bytes that are enough to recognise a format, and to hold a spreadsheet's first line `sep=;`.
 const HEAD_BYTES: usize = 16;
-/// What editors of Windows write before UTF-8.
+/// Byte order mark that Windows editors write before UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What a file is, where it is no UTF-8 text.
+/// Format of a file that is not UTF-8 text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoText {
     #[error("it is UTF-16: save it as UTF-8, or convert it with `iconv -f UTF-16 -t UTF-8`")]
@@ -28,7 +28,7 @@ pub enum NoText {
 }
 
 impl NoText {
-    /// What begins so, if it is no text.
+    /// Returns the format that begins with these bytes, if it is not text.
     fn of(head: &[u8]) -> Option<Self> {
         let starts = |any: &[&[u8]]| any.iter().any(|magic| head.starts_with(magic));
         let ascii = |byte: u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
@@ -52,14 +52,14 @@ impl NoText {
 /// The text of an input, without a byte order mark at its beginning.
 ///
 /// # Errors
-/// Reading fails, or the input is something else: a `NoText`, within an error of the kind
+/// Reading fails, or the input has another format: a `NoText`, within an error of the kind
 /// [`InvalidData`](io::ErrorKind::InvalidData).
 pub fn text<R: Read>(mut input: R) -> io::Result<impl BufRead + use<R>> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
-    // A slow pipe may have no more than one short line for a long time.
+    // A slow pipe may deliver no more than one short line for a long time.
     let mut first = BufReader::with_capacity(HEAD_BYTES, input.by_ref().take(HEAD_BYTES as u64));
     first.read_until(b'\n', &mut head)?;
-    // What came in one piece with the first line follows it.
+    // Bytes that were read together with the first line follow it.
     head.extend_from_slice(first.buffer());
     if let Some(what) = NoText::of(&head) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
@@ -74,7 +74,7 @@ pub fn text<R: Read>(mut input: R) -> io::Result<impl BufRead + use<R>> {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time, as a slow pipe may.
+    /// A reader that returns one byte at a time, as a slow pipe may.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {

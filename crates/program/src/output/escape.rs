@@ -1,8 +1,8 @@
-//! Foreign text on a terminal: names of files and columns, keys, tenants, and what peers answer.
+//! Foreign text on a terminal: names of files and columns, keys, tenants, and texts from peers.
 //!
-//! Some characters act on a terminal instead of showing there: they move the cursor, change colours or the title, or
-//! turn the order of letters around. Whoever chooses a name could so forge what a reader sees. The writers of
-//! [`output`](super) pass all text through here, once, and such characters are written as escapes.
+//! Some characters act on a terminal instead of being displayed: they move the cursor, change colours or the title, or
+//! reverse the order of letters. An attacker who chooses a name could thereby forge the text that a reader sees. The
+//! writers of [`output`](super) pass all text through this module, once, and write such characters as escapes.
 
 use std::fmt::{self, Display, Write as _};
 use std::io;
@@ -12,20 +12,20 @@ const BIDI: [char; 12] = [
     '\u{61c}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202b}', '\u{202c}', '\u{202d}', '\u{202e}',
     '\u{2066}', '\u{2067}', '\u{2068}', '\u{2069}',
 ];
-/// Ends of lines and paragraphs beside the control characters.
+/// Line and paragraph separators that are not control characters.
 const SEPARATORS: [char; 2] = ['\u{2028}', '\u{2029}'];
 
-/// Whether a character acts on what is around it instead of showing.
+/// Whether a character acts on the terminal or on its neighbours instead of being displayed.
 pub fn acts(c: char) -> bool {
     c.is_control() || BIDI.contains(&c) || SEPARATORS.contains(&c)
 }
 
-/// Which characters that act are kept, because the program's own text has them.
+/// Acting characters that are kept, because the program's own text contains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// None: the text is part of one line.
+    /// No character: the text is part of one line.
     Nothing,
-    /// Line breaks and tabs: the text is laid out.
+    /// Line breaks and tabs: the text has a layout.
     Layout,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Write for Escaper<'_, '_> {
     }
 }
 
-/// JSON in which each character that acts is written as JSON's own escape: another text of the same value.
+/// Returns the JSON with each acting character written as JSON's own escape. The value stays the same.
 pub fn in_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -77,12 +77,12 @@ pub fn in_json(text: &str) -> String {
     escaped
 }
 
-/// A writer of data to a terminal: what is no text there, or acts on it, is written as an escape. Line breaks and tabs
-/// stay.
+/// A writer of data to a terminal. It escapes bytes that are not text and characters that act on the terminal. Line
+/// breaks and tabs stay.
 #[derive(Debug)]
 pub struct TerminalWriter<W> {
     to: W,
-    /// The beginning of a character whose rest has not come yet: three bytes at most.
+    /// The first bytes of a character whose remaining bytes have not been written yet: three bytes at most.
     begun: Vec<u8>,
 }
 
@@ -92,7 +92,7 @@ impl<W: io::Write> TerminalWriter<W> {
         Self { to, begun: Vec::new() }
     }
 
-    /// Writes what is whole of `bytes`, and keeps the rest.
+    /// Writes the complete characters of `bytes`, and keeps the rest.
     fn write_whole(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut chunks = bytes.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever data is cut, a terminal gets the same, and nothing that acts on it.
+        /// Wherever the data is split, the terminal gets the same text, without characters that act on it.
         #[test]
         fn cuts_change_nothing(bytes in prop::collection::vec(any::<u8>(), 0..60), at in 0usize..60) {
             let (left, right) = bytes.split_at(at.min(bytes.len()));

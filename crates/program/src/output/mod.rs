@@ -1,8 +1,8 @@
 //! Output on standard output and standard error.
 //!
 //! If the reader is gone, as after `| head`, the output is dropped: that is no reason to panic or to leave work undone.
-//! Colours are used only where they are visible. Foreign text does nothing to a terminal: see [`escape`]. That is seen
-//! to here, in the writers, and in no caller; only data for a pipe or a file is written as it is ([`data`]).
+//! Colours are used only if they are visible. Foreign text cannot control a terminal: see [`escape`]. The writers in
+//! this module ensure that, and callers need not. Only data for a pipe or a file is written unchanged ([`data`]).
 
 pub mod escape;
 
@@ -12,17 +12,17 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
-/// Whether anybody still reads what is printed.
+/// Whether a process still reads the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
-    /// It reads on.
+    /// The reader still reads.
     Listens,
-    /// It is gone, and more output would be dropped.
+    /// The reader is gone, and more output would be dropped.
     Gone,
 }
 
 impl Reader {
-    /// Which of the two it is after something was printed.
+    /// Derives the reader's state from the result of printing.
     pub fn after(printed: &io::Result<()>) -> Self {
         if printed.is_ok() { Self::Listens } else { Self::Gone }
     }
@@ -33,7 +33,7 @@ pub fn say(text: impl Display) {
     let _ = tell(text);
 }
 
-/// Prints as [`say`], and says whether it is worth while to print more.
+/// Prints as [`say`], and returns whether the output still has a reader.
 pub fn tell(text: impl Display) -> Reader {
     print(Escaped(text, Kept::Layout))
 }
@@ -50,7 +50,7 @@ pub fn styled(parts: &[(Style, &dyn Display)]) -> String {
     parts.iter().map(part).collect()
 }
 
-/// Prints text that has styles in it already. All its foreign parts were escaped: by [`styled`] or [`Escaped`].
+/// Prints text that contains styles already. All its foreign parts were escaped: by [`styled`] or [`Escaped`].
 pub fn print_drawn(text: &str) {
     let _ = print(text);
 }
@@ -71,7 +71,7 @@ pub fn print_json(value: &impl Serialize) -> Reader {
     }
 }
 
-/// Where data goes on standard output: byte for byte, or with escapes where it is a terminal.
+/// A writer of data to standard output: byte for byte, or with escapes if it is a terminal.
 pub fn data() -> Box<dyn Write> {
     let output = io::stdout().lock();
     if output.is_terminal() {
@@ -81,7 +81,7 @@ pub fn data() -> Box<dyn Write> {
     }
 }
 
-/// Prints a line on standard error: an error, or something beside the result.
+/// Prints a line on standard error: an error, or information that is not part of the result.
 pub fn complain(text: impl Display) {
     let mut output = anstream::stderr();
     let _ = writeln!(output, "{}", Escaped(text, Kept::Nothing)).and_then(|()| output.flush());

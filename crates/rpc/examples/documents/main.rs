@@ -35,7 +35,7 @@ struct Arguments {
     /// Searches.
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     searches: u64,
-    /// What documents and searches are drawn from.
+    /// Seed of the documents and searches.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print the results as one JSON object.

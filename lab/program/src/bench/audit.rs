@@ -1,7 +1,7 @@
 //! The cost of the audit log: the rate of permissions without a log, with violations and bars only, and with all
 //! events.
 //!
-//! A machine's speed drifts by more than a log costs. So the three take turns.
+//! A machine's speed drifts by more than the cost of a log. So the three settings take turns.
 
 use super::node_process::Setup;
 use super::permissions::Run;

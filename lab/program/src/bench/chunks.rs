@@ -33,17 +33,17 @@ is allocated by message waits behind them. `node_turns` says how often the
 node's CPU had a turn while 100,000 chunks were allocated and freed with its
 turns held: 0.";
 
-/// What a burst allocates before it frees all of it.
+/// Allocations of a burst, before all of them are freed.
 const BURST: usize = 1024;
 /// Chunks allocated and freed while the node's own turns are held.
 const HELD: usize = 100_000;
 const ROUNDS: usize = 5;
 /// Objects of the client that keeps the node busy.
 const NOISE_BYTES: u64 = 64;
-/// Polls of the measuring session between two of a busy one: meanwhile the node has enough to do.
+/// Polls of the measuring session between two polls of a busy session: the node has enough work meanwhile.
 const POLLS_PER_NOISE: u32 = 2;
 
-/// What is measured, and how.
+/// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
@@ -73,7 +73,7 @@ fn chunk_bytes(text: &str) -> Result<u64, String> {
     is_sound.then_some(bytes).ok_or_else(|| "a chunk has 8 bytes to 1MiB, a multiple of 8".to_owned())
 }
 
-/// Who hands memory out.
+/// The way in which memory is allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Chain,
@@ -124,7 +124,7 @@ struct Report {
     busy_clients: u32,
     /// Control messages of all clients that the busy node served, in millions a second.
     busy_messages_mops: f64,
-    /// Allocations by chain for each one by message, by the node's setting.
+    /// Ratio of the rates of allocation by chain and by message, on an idle and on a busy node.
     chain_to_message_idle: f64,
     chain_to_message_busy: f64,
     /// Turns of the node's CPU while chunks were allocated and freed with its turns held.
@@ -145,7 +145,7 @@ impl Half {
     }
 }
 
-/// The client that measures, and those that keep the node busy.
+/// The client that measures, and the clients that keep the node busy.
 struct Bench {
     session: Session,
     bytes: u64,
@@ -168,7 +168,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Begins requests while there is room, takes answers, until `count` have come.
+    /// Begins requests while there is room, and takes answers, until `count` answers have arrived.
     fn burst<T>(
         &mut self,
         half: &mut Half,
@@ -242,7 +242,7 @@ impl Bench {
         Ok(halves)
     }
 
-    /// Lets the busy clients' requests end.
+    /// Waits until the busy clients' requests have ended.
     fn quiet(&mut self) -> Result<(), BenchError> {
         self.is_busy = false;
         self.noise.iter_mut().try_for_each(|(session, lives)| lives.drain(session))
@@ -299,11 +299,11 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// A node in this process, whose thread has the other processor.
+/// Starts a node in this process, with its thread on the other processor.
 fn start(options: &Options) -> Result<Host, BenchError> {
     let count = 2 * BURST as u64;
     let chunks = ChunkLimits { chunks: count, chunk_bytes: options.chunk_bytes, client_max: count };
-    // Objects have headers, and a size class.
+    // An object takes more bytes than a chunk: it has a header and a size class.
     let pool_bytes = (4 * count * (options.chunk_bytes + 64)).max(64 << 20);
     // The busy clients are of one tenant, and have many objects each.
     let quota = Quota { objects_max: u64::MAX, ..Quota::default() };
@@ -313,7 +313,7 @@ fn start(options: &Options) -> Result<Host, BenchError> {
     host.map_err(|error| BenchError::Options(error.to_string()))
 }
 
-/// Allocates and frees with the node's own turns held. Returns how many it had.
+/// Allocates and frees with the node's own turns held. Returns the number of turns that the node had.
 fn without_cpu(host: &Host, bench: &mut Bench) -> Result<u64, BenchError> {
     host.hold_turns(true);
     let before = host.counters().turns;
@@ -353,7 +353,7 @@ impl Rounds {
     }
 }
 
-/// Rounds by what is done, by whom, and beside what.
+/// Rounds by the node's load, the way of allocation, and the kind of request.
 #[derive(Default)]
 struct Figures {
     rows: [[[Rounds; 2]; 2]; 2],

@@ -13,7 +13,7 @@ const STRIDE: u64 = 64;
 /// Time between two updates of the progress bar.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// How long a measurement is.
+/// The length of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Length {
     operations: u64,
@@ -21,7 +21,7 @@ pub struct Length {
 }
 
 impl Length {
-    /// So many operations, or so many seconds, or the usual time.
+    /// A length in operations, else in seconds, else the default time.
     pub fn new(operations: Option<u64>, seconds: Option<u64>) -> Self {
         match operations {
             Some(operations) => Self { operations, within: Duration::MAX },
@@ -43,7 +43,7 @@ impl Length {
         if self.operations == u64::MAX { self } else { self.part(clients) }
     }
 
-    /// At most so many operations.
+    /// The number of operations, `most` at most.
     pub fn operations_below(self, most: u64) -> u64 {
         self.operations.min(most)
     }
@@ -61,7 +61,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// The measurement, as long as the options say.
+    /// Starts the measurement with the length that the options give.
     pub fn new(options: &Options, what: impl Into<String>) -> Self {
         Self::of(Length::new(options.iterations, options.duration), what)
     }
@@ -76,12 +76,12 @@ impl Course {
         Self::start(operations, within, bar)
     }
 
-    /// A measurement of this length that shows nothing: beside another one that does.
+    /// A measurement of this length without a progress bar, beside another one that has it.
     pub fn unseen(length: Length) -> Self {
         Self::start(length.operations, length.within, ProgressBar::hidden())
     }
 
-    /// The warm-up before the measurement. It has at most as many operations as the options ask to measure.
+    /// The warm-up before the measurement. It has at most as many operations as the measurement.
     pub fn warm_up(options: &Options, most: u64) -> Self {
         Self::warm_up_for(Length::new(options.iterations, options.duration), most)
     }

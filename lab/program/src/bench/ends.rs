@@ -1,4 +1,4 @@
-//! The two ends of a benchmark: the node that is started for it, and how this end reaches the node.
+//! The two ends of a benchmark: the node that is started for it, and this end's connection to the node.
 
 use super::BenchError;
 use super::node_process::Setup;
@@ -20,12 +20,12 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// The options of this end's sessions, by default.
+    /// The default options of this end's sessions.
     pub fn session_options(&self) -> Result<SessionOptions, BenchError> {
         Ok(self.client.session()?)
     }
 
-    /// The node for the run, by default.
+    /// The default settings of the node for the run.
     pub fn setup(&self, protection: Mechanism) -> Setup {
         Setup {
             protection,

@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
 }
 
 fn run_way(options: &Options, name: &'static str, way: Way, iterations: &mut u64) -> Result<Row, BenchError> {
-    // With such a short lease some extensions come too late. These violations must cost nothing.
+    // With such a short lease some extensions arrive too late. These violations must cost nothing.
     let violations_free = Some(u32::MAX);
     let setup = Setup { violations_free, ..options.setup() };
     let node = NodeProcess::start(&setup)?;

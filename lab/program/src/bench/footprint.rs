@@ -1,5 +1,5 @@
-//! The cost of existing: the time of an attach, the memory of a node with many permissions, and the processor time of
-//! an idle node and an idle client.
+//! Fixed costs of a node and a client: the time of an attach, the memory of a node with many permissions, and the
+//! processor time of an idle node and an idle client.
 
 use super::latency::hold_objects;
 use super::node_process::NodeProcess;
@@ -18,7 +18,7 @@ const ATTACHES: usize = 200;
 const SETTLING: Duration = Duration::from_secs(2);
 /// The length of the idle measurement without -D. In a single second, one tick would be a whole percent.
 const IDLE: Duration = Duration::from_secs(5);
-/// Between two frames of the spinner.
+/// Time between two frames of the spinner.
 const FRAME: Duration = Duration::from_millis(250);
 /// The unit in which the kernel counts processor time: on every Linux that this runs on, hundredths of a second.
 const TICKS_A_SECOND: f64 = 100.0;
@@ -95,7 +95,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Waits, and shows on a terminal what it waits for.
+/// Waits, and shows the reason on a terminal.
 fn wait(time: Duration, what: &'static str) {
     let style = ProgressStyle::with_template("{spinner} {msg}, {elapsed}");
     let bar = ProgressBar::new_spinner().with_message(what);

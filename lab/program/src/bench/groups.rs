@@ -1,5 +1,5 @@
-//! `portcullis-lab bench groups`: what a window for each queue pair of a client costs beside one window for all of them
-//! (OneSidedMW, «QP and MW Grouping»).
+//! `portcullis-lab bench groups`: the cost of one window for each queue pair of a client, compared with one window for
+//! all of them (OneSidedMW, «QP and MW Grouping»).
 
 use super::course::Course;
 use super::latency::{hold_objects, one, renewed};
@@ -24,13 +24,13 @@ an acquire and its revoke, many under way at once; `read` and `write` are 64
 bytes, one at a time. Rates, times and ratios are medians of the rounds; ratios
 are to the first mechanism in the same round.";
 
-/// What a node lends.
+/// Bytes that a node lends.
 const NODE_MEMORY: u64 = 256 << 20;
 /// Bytes of an access and of an object.
 const BYTES: u32 = 64;
 const OBJECTS: usize = 16;
 
-/// What is measured, and how.
+/// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("protection", |arg| arg.default_value("memory-window,window-group")))]
@@ -43,7 +43,7 @@ pub struct Options {
     comparison: Comparison,
 }
 
-/// What is done.
+/// The operation that is measured.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Grant,
@@ -85,7 +85,7 @@ struct Client {
     session: Session,
     lives: Lives,
     objects: Vec<Permission>,
-    /// In use only while an access is under way.
+    /// Absent while an access is in flight.
     buffer: Option<Buffer<ArenaMemory>>,
 }
 

@@ -11,10 +11,10 @@ use std::time::Instant;
 const WARM_UP: u64 = 20_000;
 /// Objects that the accesses go round: too many for a processor's first cache.
 const OBJECTS: u64 = 1024;
-/// Bytes of a session's objects: large ones are fewer.
+/// Bytes of all objects of a session: it has fewer objects if they are large.
 const BYTES: u64 = 64 << 20;
-/// The lease of the permissions. They are held for the whole run, and renewed where the node's longest lifetime
-/// requires it.
+/// The lease of the permissions. They are held for the whole run, and renewed if the node's longest lifetime requires
+/// it.
 pub const LIFETIME: Lifetime = Lifetime::seconds(10);
 
 /// Runs `read_lat`, `write_lat` or `atomic_lat`.
@@ -54,7 +54,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
 
 type ArenaBuffer = Buffer<portcullis::ArenaMemory>;
 
-/// One operation on an object, from the moment `started` on, until its outcome is there.
+/// Performs one operation on an object, from the moment `started` until its outcome arrives.
 pub fn one(
     session: &mut Session,
     name: Name,
@@ -83,18 +83,19 @@ pub fn read_once(
     one(session, Name::ReadLat, (object, started), buffer)
 }
 
-/// Allocates objects and holds them.
-/// How many objects of a size a session takes turns with: a power of two, and never fewer than a batch.
+/// Number of objects of this size that a session uses in turn: a power of two, and never fewer than a batch.
 pub fn objects_of(size: u64) -> usize {
     let count = (BYTES / size.next_power_of_two()).clamp(super::rate::BATCH as u64, OBJECTS);
     usize::try_from(count).expect("they are few")
 }
 
-/// Memory that a node needs for the objects of so many sessions, with those that have been replaced and live on for a while.
+/// Memory that a node needs for the objects of this many sessions, including replaced objects, which live on for a
+/// while.
 pub fn memory_for(sessions: usize, size: u64) -> u64 {
     4 * (sessions * objects_of(size)) as u64 * size
 }
 
+/// Allocates objects and holds them.
 pub fn hold_objects(session: &mut Session, count: usize, size: u64) -> Result<Vec<Permission>, BenchError> {
     (0..count).map(|_| hold(session, size)).collect()
 }

@@ -1,7 +1,7 @@
 //! `portcullis-lab bench`: measurements, in the dialect of perftest.
 //!
 //! Every benchmark also measures `pingpong_rtt` in the same run: the round trip of one cache line between the same two
-//! processors. Machines differ and drift, so the ratio to this time says more than a time alone.
+//! processors. Machines differ and drift, so the ratio to this time is more meaningful than a time alone.
 
 mod audit;
 mod call;
@@ -36,9 +36,9 @@ use portcullis_structures::queue::QueueError;
 use portcullis_structures::table::TableError;
 use std::process::ExitCode;
 
-/// Operations under way at once, unless somebody says how many.
+/// Default number of operations in flight.
 const OUTSTANDING: usize = 128;
-/// Bytes of buffers that a session of a benchmark has room for: a node lends a session 64 MiB, if nobody has told it otherwise.
+/// Bytes of buffers that a session of a benchmark has room for: by default a node lends a session 64 MiB.
 const BUFFERS_BYTES: u64 = 16 << 20;
 
 const EXAMPLES: &str = "\
@@ -100,7 +100,7 @@ enum Structure {
     Call(call::Options),
 }
 
-/// What to measure, and how.
+/// The measurement, and how it is done.
 #[derive(Args, Clone)]
 pub struct Options {
     /// Beside a structure's name these options say nothing, so theirs is not one of them.
@@ -132,7 +132,7 @@ pub struct Options {
     node: Option<String>,
     #[command(flatten)]
     ends: Ends,
-    /// What enforces permissions on the node that is started for the run.
+    /// The mechanism that enforces permissions on the node that is started for the run.
     #[arg(long, default_value = "memory-window", value_parser = crate::protection::mechanism)]
     protection: Mechanism,
     /// Print one JSON object instead of the table.
@@ -186,7 +186,7 @@ impl Name {
     }
 }
 
-/// Why a benchmark failed.
+/// A reason why a benchmark failed.
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
     #[error(transparent)]
@@ -229,7 +229,7 @@ impl Options {
         }
     }
 
-    /// The node for the run, by default.
+    /// The default settings of the node for the run.
     fn setup(&self) -> Setup {
         let memory = node_process::MEMORY.max(latency::memory_for(self.queue_pairs, self.size));
         Setup { memory: Some(memory), ..self.ends.setup(self.protection) }
@@ -249,7 +249,7 @@ impl Options {
         }
     }
 
-    /// Operations under way at once: those whose buffers have room in a session's memory, unless somebody wants more.
+    /// Number of operations in flight. By default, no more than those whose buffers have room in a session's memory.
     fn outstanding(&self) -> usize {
         let have_room = usize::try_from(BUFFERS_BYTES / self.size.next_power_of_two()).unwrap_or(usize::MAX);
         self.outstanding.unwrap_or(OUTSTANDING.min(have_room))

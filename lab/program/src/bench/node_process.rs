@@ -31,14 +31,14 @@ struct Words {
     turns: TurnsCounted,
 }
 
-/// How long the turns of the node's thread took, in microseconds.
+/// The longest turns of the node's thread, in microseconds.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct TurnsCounted {
     pub longest_us: u64,
     pub longest_of_processor_us: u64,
 }
 
-/// What a node lends if its benchmark says nothing else.
+/// Bytes that a node lends by default.
 pub const MEMORY: u64 = 256 << 20;
 
 /// A node's first line.
@@ -152,7 +152,7 @@ impl NodeProcess {
         Ok(self.ask()?.counters)
     }
 
-    /// How long the turns of the node's thread took so far.
+    /// The longest turns of the node's thread so far.
     pub fn turns(&mut self) -> Result<TurnsCounted, BenchError> {
         Ok(self.ask()?.turns)
     }

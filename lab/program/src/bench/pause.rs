@@ -1,12 +1,13 @@
-//! What a loop of a benchmark does between two looks at something that another thread or process is to do: it spins, yields, and sleeps.
+//! The wait of a benchmark's loop between two looks at a state that another thread or process changes: it spins,
+//! yields, and sleeps.
 
 use std::time::Duration;
 
-/// Looks before the loop begins to yield, where the other end has a processor of its own.
+/// Looks before the loop begins to yield, if the other end has a processor of its own.
 const SPINS: u32 = 1 << 14;
 /// Looks with a yield before the loop begins to sleep.
 const YIELDS: u32 = 1 << 10;
-/// How long it sleeps at a time.
+/// Time of one sleep.
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// The looks of one wait.
@@ -17,7 +18,8 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// Where there is one processor for both ends, whoever spins keeps the other end from it.
+    /// A wait that has not begun. If both ends share one processor, it does not spin: that would keep the other end
+    /// from it.
     pub fn new() -> Self {
         Self { looks: 0, spins: if super::processors::pair().is_some() { SPINS } else { 0 } }
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const WARM_UP: u64 = 50_000;
 /// Objects that permissions are acquired over, at random.
 const OBJECTS: usize = 16_384;
-/// Requests under way at once: as many as the control queue pair holds, less some room for revocations.
+/// Requests in flight at once: as many as the control queue pair holds, less some room for revocations.
 const UNDER_WAY: usize = 48;
 /// The lease of the last step, as in the paper's evaluation (Patronus §7.2.4).
 const SHORT_LEASE: Lifetime = Lifetime::micros(100);
@@ -26,7 +26,7 @@ const SHORT_LEASE: Lifetime = Lifetime::micros(100);
 struct Step {
     name: &'static str,
     without: &'static [&'static str],
-    /// Permissions expire and are not revoked.
+    /// Whether permissions expire instead of being revoked.
     expire: bool,
 }
 
@@ -46,7 +46,7 @@ struct Row {
     /// Binds, rebinds and unbinds for each permission.
     window_operations: f64,
     control_messages: f64,
-    /// Time from asking for a permission to holding it, in microseconds.
+    /// Time from the request for a permission until it is held, in microseconds.
     p50: f64,
     p99: f64,
 }
@@ -216,7 +216,7 @@ impl Lives {
         self.objects[index]
     }
 
-    /// Begins what there is room for, and takes what has ended.
+    /// Begins as many requests as there is room for, and takes those that have ended.
     pub fn turn(&mut self, session: &mut Session) -> Result<(), BenchError> {
         let at = Instant::now();
         let now = session.at(at);
@@ -265,7 +265,8 @@ impl Lives {
         self.ended
     }
 
-    /// Takes the figures since the last call: permissions that have ended, and how long each was waited for.
+    /// Takes the figures since the last call: the number of permissions that have ended, and the times from request to
+    /// grant.
     pub fn take_figures(&mut self) -> (u64, Samples) {
         (std::mem::take(&mut self.ended), std::mem::replace(&mut self.samples, Samples::new()))
     }

@@ -1,4 +1,4 @@
-//! The lower bounds: how long a cache line, and a datagram, takes to another processor and back.
+//! The lower bounds: the round trips of a cache line and of a datagram to another processor and back.
 
 use super::pause::Pause;
 use super::processors;
@@ -14,10 +14,10 @@ const ROUNDS: u64 = 100_000;
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// What tells the other end that no more rounds come.
+/// Value that signals the end of the rounds to the other end.
 const OVER: u64 = u64::MAX;
-/// The longest that the rounds of one measurement may take in all. Where both ends share a processor, or others use it, there are fewer
-/// rounds.
+/// The longest time that the rounds of one measurement may take in all. If both ends share a processor, or other
+/// processes use it, there are fewer rounds.
 const MEASURED_FOR: Duration = Duration::from_secs(2);
 
 /// The typical round trip of one cache line between the processors of node and client, in microseconds. A node that
@@ -68,13 +68,13 @@ fn change_of(line: &Line, value: u64, pause: &mut Pause) -> u64 {
 /// Datagrams to warm up, and to measure.
 const DATAGRAMS_WARM_UP: u64 = 2_000;
 const DATAGRAMS: u64 = 20_000;
-/// The longest that one datagram is waited for. On loopback none is lost.
+/// The longest wait for one datagram. On loopback none is lost.
 const DATAGRAM_WITHIN: Duration = Duration::from_secs(1);
 /// The longest datagram that is sent whole on loopback.
 const DATAGRAM_MAX: u64 = 60_000;
 
-/// The typical round trip of one datagram of `size` bytes between the processors of node and client, in microseconds. Both
-/// ends poll. `None`: the machine refuses sockets, or lost one.
+/// The typical round trip of one datagram of `size` bytes between the processors of node and client, in microseconds.
+/// Both ends poll. `None`: the machine refuses sockets, or lost a datagram.
 pub fn udp_round_trip(size: u64) -> Option<f64> {
     let (ours, theirs) = (polled()?, polled()?);
     let (to, back) = (theirs.local_addr().ok()?, ours.local_addr().ok()?);

@@ -3,7 +3,8 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::OnceLock;
 
-/// The processors of this process at its start. A child inherits the set of the moment it is started.
+/// The processors of this process at its start. A child process inherits the set that its parent has when the child
+/// starts.
 fn allowed() -> &'static CpuSet {
     static ALLOWED: OnceLock<CpuSet> = OnceLock::new();
     ALLOWED.get_or_init(|| sched_getaffinity(None).unwrap_or_default())
@@ -26,7 +27,7 @@ pub fn pin_client() {
     }
 }
 
-/// Keeps this thread on a processor that is not the node's. Where there are several, clients spread over them.
+/// Keeps this thread on a processor that is not the node's. If there are several, clients spread over them.
 pub fn pin_one_of_clients(number: usize) {
     let (node, rest) = (1, usable().count().saturating_sub(1));
     if let Some(own) = number.checked_rem(rest).and_then(|place| usable().nth(node + place)) {

@@ -30,20 +30,20 @@ count as one operation, as a pop does. Each mechanism has a node of its own and
 takes turns with the others. Rates, times and ratios are medians of the rounds;
 ratios are to the first mechanism in the same round.";
 
-/// The session's arena: room for the buffers of whatever is under way.
+/// The session's arena: room for the buffers of all operations in flight.
 const ARENA_BYTES: u64 = 64 << 20;
-/// What a node lends. Consumed segments go back when the last lease over them has ended.
+/// Bytes that a node lends. Consumed segments are freed when the last lease over them has ended.
 const NODE_MEMORY: u64 = 2 << 30;
-/// Operations of a client before those that count.
+/// Operations of a client before the measurement.
 const WARM_UP: u64 = 50_000;
-/// Of operations that overlap, one in so many is timed: two looks at the clock take a while.
+/// One in this many overlapping operations is timed: two readings of the clock take a while.
 const TIMED_ONE_IN: u64 = 16;
 /// The lease of a claim: no claim of a benchmark ends by itself.
 const CLAIMED_FOR: Lifetime = Lifetime::seconds(60);
-/// What readers and writers hold permissions over.
+/// The unit of memory over which readers and writers hold permissions.
 const GRAIN: &str = "segment";
 
-/// What is measured, and how.
+/// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
@@ -63,7 +63,7 @@ pub struct Options {
     comparison: Comparison,
 }
 
-/// How entries are consumed.
+/// The way in which entries are consumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Workload {
     PushPop,
@@ -180,7 +180,7 @@ impl Options {
         Ok(Made { head, entry_bytes, workload, _keeper: keeper })
     }
 
-    /// Has all clients work side by side.
+    /// Runs all clients side by side.
     fn measure(&self, rival: &Rival<Made>, name: &str) -> Result<Measured, BenchError> {
         let clients = self.clients as usize;
         let (length, together) = (self.comparison.turn().share(clients), Barrier::new(clients));
@@ -212,8 +212,8 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// All begin to count together: also one that could not open the queue comes to the barrier, so that no other waits
-    /// there for ever.
+    /// Runs the client. All clients begin to count together. A client that could not open the queue also reaches the
+    /// barrier, so that no other waits there for ever.
     fn run(self, name: &str, together: &Barrier) -> Result<Measured, BenchError> {
         processors::pin_one_of_clients(self.number);
         let ready = self.warmed_up();
@@ -235,7 +235,7 @@ impl Client<'_> {
     }
 }
 
-/// The operations of one client, some of them at a time.
+/// The operations of one client, several of them in flight at once.
 struct Work<'a> {
     client: Client<'a>,
     queue: &'a Queue,
@@ -260,7 +260,7 @@ impl<'a> Work<'a> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// A push and a pop, again and again. What is popped has been pushed by some client, and is whole.
+    /// Pushes and pops in turn. A popped entry must be whole; any client may have pushed it.
     async fn lane(&self) -> Result<(), BenchError> {
         let mut entry = vec![0x5A; self.client.bytes];
         while let Some(number) = self.next() {
@@ -281,7 +281,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// An entry that was claimed and acknowledged.
+    /// Claims an entry, acknowledges it, and returns it.
     async fn claimed(&self) -> Result<Option<Vec<u8>>, BenchError> {
         let Some(claim) = self.queue.claim(CLAIMED_FOR).await? else { return Ok(None) };
         self.queue.acknowledge(claim.id).await?;

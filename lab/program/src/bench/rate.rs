@@ -1,4 +1,4 @@
-//! Rate benchmarks: many operations under way at once.
+//! Rate benchmarks: many operations in flight at once.
 
 use super::course::Course;
 use super::latency::{hold_objects, objects_of, renewed};
@@ -16,17 +16,17 @@ const WARM_UP: u64 = 200_000;
 /// Operations that share a doorbell and a completion.
 pub const BATCH: usize = 32;
 
-/// A session with operations under way.
+/// A session with operations in flight.
 struct Lane {
     session: Session,
     objects: Vec<Permission>,
     next: usize,
     buffers: Vec<Buffer<ArenaMemory>>,
-    /// When each batch was posted.
+    /// Time at which each batch was posted.
     batches: VecDeque<Instant>,
     finished: Vec<(Operation, Outcome<ArenaMemory>)>,
     outstanding: usize,
-    /// Where fetched bytes are copied to.
+    /// Destination to which fetched bytes are copied.
     copy: Vec<u8>,
 }
 
@@ -87,7 +87,7 @@ impl Lane {
         })
     }
 
-    /// Takes what has ended and posts as many operations again. Returns how many have ended.
+    /// Takes the operations that have ended and posts as many again. Returns how many have ended.
     fn turn(&mut self, options: &Options, samples: &mut Samples) -> Result<u64, BenchError> {
         self.session.poll();
         self.session.client().drain(&mut self.finished);

@@ -8,7 +8,8 @@ use portcullis::Mechanism;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// For smaller sizes a latency says nothing about bandwidth.
+/// Size from which a latency report includes the bandwidth. For smaller sizes a latency does not indicate the
+/// bandwidth.
 const BANDWIDTH_FROM: u64 = 4096;
 
 /// The setting of a measurement, in every report.
@@ -32,7 +33,7 @@ impl Setting {
         Self {
             benchmark: options.name.text(),
             nic: options.nic().name(),
-            // A running node has its own protection, which the benchmark does not know.
+            // A running node has its own protection, which is unknown to the benchmark.
             protection: match &options.node {
                 _ if is_udp => Mechanism::RegionKey.name(),
                 Some(_) => "the node's own",

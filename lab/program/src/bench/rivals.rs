@@ -1,5 +1,5 @@
-//! Protection mechanisms compared on one structure: a node for each, the same work on each in turns, and what each costs
-//! against the first.
+//! Protection mechanisms compared on one structure: one node for each, the same work on each in turns, and the cost of
+//! each relative to the first.
 
 use super::BenchError;
 use super::course::Length;
@@ -16,14 +16,14 @@ use std::time::Duration;
 /// Rounds, by default. The odd number gives a median.
 const ROUNDS: usize = 5;
 
-/// Room for the clients of two turns, each with a large arena: those of the last turn may still be leaving. Most of it is
-/// never touched.
+/// Room for the clients of two turns, each with a large arena: clients of the last turn may still be leaving. Most of
+/// it is never touched.
 const ROOM: &[&str] = &["--ports-memory", "16GiB", "--overcommit"];
 
-/// What is compared, and how thoroughly.
+/// The candidates of a comparison, and its length.
 #[derive(Args, Clone, Debug)]
 pub struct Comparison {
-    /// What enforces permissions, on a node each; every other one is compared with the first.
+    /// The mechanisms that enforce permissions, on a node each; every other one is compared with the first.
     #[arg(long, value_delimiter = ',', default_value = "none,memory-window", value_name = "MECHANISMS",
           value_parser = crate::protection::mechanism)]
     pub protection: Vec<Mechanism>,
@@ -56,7 +56,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// A node for each mechanism, with what `prepare` makes on it.
+    /// Starts a node for each mechanism, with the state that `prepare` makes on it.
     pub fn rivals<S>(
         &self,
         memory: u64,
@@ -65,7 +65,7 @@ impl Comparison {
         self.rivals_with(memory, &[], prepare)
     }
 
-    /// The same with more options for `portcullis serve`.
+    /// Starts a node for each mechanism, as [`rivals`](Self::rivals) does, with more options for `portcullis serve`.
     pub fn rivals_with<S>(
         &self,
         memory: u64,
@@ -83,10 +83,10 @@ impl Comparison {
     }
 }
 
-/// A mechanism, with its node and what is measured there.
+/// A mechanism, with its node and the state that is measured there.
 pub struct Rival<S> {
     pub mechanism: Mechanism,
-    /// Goes before its node.
+    /// Dropped before its node.
     pub state: S,
     node: NodeProcess,
 }
@@ -97,7 +97,7 @@ impl<S> Rival<S> {
     }
 }
 
-/// What one turn came to.
+/// Results of one turn.
 pub struct Measured {
     pub operations: u64,
     pub mops: f64,
@@ -109,7 +109,7 @@ impl Measured {
         Self { operations, mops: mops(operations, elapsed), times }
     }
 
-    /// What clients that worked side by side did together.
+    /// The combined results of clients that worked side by side.
     pub fn together(clients: impl IntoIterator<Item = Self>) -> Self {
         let mut all = Self { operations: 0, mops: 0.0, times: Samples::new() };
         for client in clients {
@@ -158,7 +158,7 @@ impl Figures {
     pub const HEADER: [&str; 8] =
         ["protection", "Mops", "p50 [usec]", "p99 [usec]", "rate of first", "least", "most", "p50 of first"];
 
-    /// Each mechanism's figures, from what its turns came to.
+    /// Each mechanism's figures, from the results of its turns.
     pub fn of_all<S>(rivals: &[Rival<S>], turns: &[Vec<&Measured>]) -> Vec<Self> {
         let of = |(rival, own): (&Rival<S>, &Vec<&Measured>)| {
             let median = |of: fn(&Measured) -> f64| Spread::of(own.iter().map(|turn| of(turn))).median;
@@ -177,7 +177,7 @@ impl Figures {
         rivals.iter().zip(turns).map(of).collect()
     }
 
-    /// A table of figures, each behind what is special about its row.
+    /// A table of figures. Each row begins with the cells that describe it.
     pub fn table<'a, const N: usize>(
         first: [&str; N],
         rows: impl IntoIterator<Item = ([String; N], &'a Self)>,

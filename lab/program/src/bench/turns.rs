@@ -1,7 +1,7 @@
 //! Comparisons in turns.
 //!
-//! A machine's speed drifts by more than what is compared differs. So the contestants take turns, each round is compared
-//! only with itself, and what counts is the median of all rounds' ratios.
+//! A machine's speed drifts by more than the difference that is measured. So the contestants take turns, each round is
+//! compared only with itself, and the result is the median of all rounds' ratios.
 
 use serde::Serialize;
 use std::fmt;
@@ -19,7 +19,7 @@ impl fmt::Display for Round {
     }
 }
 
-/// Measures each contestant once in each round. Each round begins with another contestant. The results come by
+/// Measures each contestant once in each round. Each round begins with another contestant. The results are grouped by
 /// contestant, in the order of the rounds.
 pub fn in_turns<C, T, E>(
     contestants: &mut [C],
@@ -37,7 +37,7 @@ pub fn in_turns<C, T, E>(
     Ok(results)
 }
 
-/// What all rounds came to.
+/// The least, the median and the greatest value of all rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     pub least: f64,
@@ -46,7 +46,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of one value for each round.
+    /// The spread of one value for each round.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -55,7 +55,7 @@ impl Spread {
         Self { least: at(0), median: at(last / 2), most: at(last) }
     }
 
-    /// Of the ratios, each of two values of one round.
+    /// The spread of the ratios of two values in each round.
     pub fn of_ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Self {
         Self::of(pairs.into_iter().map(|(one, other)| one / other))
     }

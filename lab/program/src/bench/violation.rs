@@ -1,4 +1,5 @@
-//! How long a violation interrupts the client that commits it, and other clients: the rows of Patronus, Table 5.
+//! The time for which a violation interrupts the client that commits it, and other clients: the rows of Patronus, Table
+//! 5.
 
 use super::course::Course;
 use super::latency::LIFETIME;
@@ -27,16 +28,16 @@ struct Case {
     failure_reported: f64,
     /// Time to put a spare queue pair in use and post the flushed operations on it.
     promote_qp: Option<f64>,
-    /// Time from the error until the node was asked for a rebuild.
+    /// Time from the error until the client requested a rebuild from the node.
     notify_failure: Option<f64>,
-    /// Time from then until the queue pair works again.
+    /// Time from that request until the queue pair works again.
     recover_qp: Option<f64>,
-    /// How long the guilty client could not send anything.
+    /// Time for which the guilty client could not send anything.
     summary: f64,
     summary_p99: f64,
 }
 
-/// What the innocent client measured while the guilty client broke the rules.
+/// Measurements of the innocent client while the guilty client broke the rules.
 #[derive(Debug, Serialize)]
 struct Innocent {
     operations: u64,
@@ -55,7 +56,7 @@ struct Report {
     setting: Setting,
     without_spares: Case,
     with_spares: Case,
-    /// With spares, in percent of without.
+    /// Interruption with spares, in percent of the interruption without spares.
     percent: f64,
     innocent: Innocent,
 }
@@ -185,7 +186,7 @@ impl Offender {
         Ok((case, times))
     }
 
-    /// Writes once past the end (Patronus §7.2.5), with valid reads behind it.
+    /// Writes once past the end of the held memory (Patronus §7.2.5), with valid reads behind the write.
     fn break_rules_once(&mut self, key: Rkey, innocent: &mut Bystander) -> Result<(), BenchError> {
         let length = u32::try_from(self.size).unwrap_or(u32::MAX);
         let beyond = RemoteAddress(self.held.address().0 + self.held.length());
@@ -235,7 +236,7 @@ impl Offender {
     fn await_recovery(&mut self, recoveries: u64, heard: Instant, mut asked: Instant) {
         let now = self.session.now();
         let client = self.session.client();
-        // The client asks the node once all flushed requests have come in.
+        // The client requests the rebuild once all flushed requests have completed.
         while client.counters().recoveries == recoveries {
             let before = client.counters().rebuilds_asked;
             client.poll(now);

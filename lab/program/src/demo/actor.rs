@@ -1,4 +1,4 @@
-//! A client process of the demo. It carries out the orders on its standard input and answers each of them. It ends when
+//! A client process of the demo. It executes the orders on its standard input and replies to each of them. It ends when
 //! its input ends.
 
 use super::loader;
@@ -21,19 +21,19 @@ use std::time::{Duration, Instant};
 /// The longest lifetime on the demo's nodes.
 pub const LIFETIME: Lifetime = Lifetime::seconds(10);
 
-/// Why an order was not carried out.
+/// A reason why an order was not executed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The node refused, or is gone.
+    /// The node refused, or has ended.
     #[error(transparent)]
     Remote(#[from] Error),
-    /// A table failed, or the node did.
+    /// A table operation failed, or the node did.
     #[error(transparent)]
     Table(#[from] TableError),
     /// There is no node.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The process that gives the orders is gone.
+    /// The process that gives the orders has ended.
     #[error("nobody listens: {0}")]
     Nobody(#[from] std::io::Error),
     /// The order makes no sense in this state.
@@ -57,7 +57,7 @@ pub fn run(address: &str, device: &DeviceOptions, processors: &[usize]) -> ExitC
     match Actor::start(address, device).and_then(Actor::act) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // If nobody reads this any more, that is also why the order failed.
+            // If no process reads this any more, the order failed for the same reason.
             let _ = say(&OrderReply::Failed { why: failure.to_string() });
             ExitCode::FAILURE
         }
@@ -73,7 +73,7 @@ pub fn say(answer: &OrderReply) -> Result<(), Failure> {
     Ok(output.flush()?)
 }
 
-/// Receives orders on a thread, so that a loop can look for one without waiting.
+/// Receives orders on a thread, so that a loop can poll for an order.
 fn hear() -> Result<Receiver<Order>, Failure> {
     let (sender, receiver) = channel();
     std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
@@ -158,7 +158,7 @@ impl Actor {
         }
     }
 
-    /// Keeps a permission, and returns its place.
+    /// Keeps a permission, and returns its position.
     fn hold(&mut self, permission: Permission) -> OrderReply {
         let at = Raw { address: permission.address().0, credential: self.credentials.len() };
         self.credentials.push(permission.credential());
@@ -180,7 +180,7 @@ impl Actor {
             let length = bytes.len() as u64;
             let sha256 = digest(&bytes);
             let before = Instant::now();
-            // An empty file gets an object of one byte, whose content does not count.
+            // An empty file gets an object of one byte, whose content is not used.
             let held = self.session.allocate(Allocate::bytes(length.max(1)).lifetime(LIFETIME).keep())?;
             self.session.write(&held, 0, &bytes)?;
             let object = held.object();
@@ -208,7 +208,7 @@ impl Actor {
     }
 
     fn allocate_at(&mut self, address: u64, bytes: u64, tries_most: u32) -> Result<OrderReply, Failure> {
-        // Held until the end, so that no address comes twice.
+        // Held until the end, so that no address is allocated twice.
         let mut others = Vec::new();
         for _ in 0..tries_most {
             let permission = self.session.allocate(Allocate::bytes(bytes).lifetime(LIFETIME))?;

@@ -15,22 +15,22 @@ use std::time::{Duration, Instant};
 
 /// The longest wait for one answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// The longest that a node may take to stop.
+/// The longest time that a node may take to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// How long a node may take to notice that its clients have gone.
+/// The longest time that a node may take to notice that its clients have left.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// The time between two looks at whether the user wants to stop the demo.
+/// The time between two checks whether the user wants to stop the demo.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The tenants of every node in the demo.
 const ORANGE_AND_BLUE: [&str; 2] = ["orange", "blue"];
 
-/// Why a part of the demo was not completed.
+/// A reason why a part of the demo was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
-    /// No answer in time.
+    /// No answer arrived in time.
     #[error("{who} did not answer in time")]
     Slow {
         /// The process.
@@ -47,7 +47,7 @@ pub enum Trouble {
     Failed {
         /// The process.
         who: String,
-        /// Its message.
+        /// The process's message.
         why: String,
     },
     /// A process gave an unexpected answer.
@@ -81,7 +81,7 @@ impl Patience {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Calls `ask` again and again until it has an answer.
+    /// Calls `ask` again and again until it returns an answer.
     fn wait<T>(
         &self,
         at_most: Duration,
@@ -165,7 +165,7 @@ impl Drop for Process {
     }
 }
 
-/// Where nodes are started, and the deadline there.
+/// The folder, processors and NIC with which nodes are started, and the deadline.
 #[derive(Clone, Debug)]
 pub struct Ground<'a> {
     /// The folder for sockets.
@@ -187,7 +187,7 @@ struct Listening {
     protection: String,
 }
 
-/// The line that a node prints when it is asked for its counters.
+/// The line that a node prints when its counters are requested.
 #[derive(Deserialize)]
 struct Counted {
     counters: Counters,
@@ -270,7 +270,7 @@ impl Node {
         }
     }
 
-    /// How many objects the node has, once they are as many as expected, or after a while.
+    /// The number of the node's objects, once it is as expected, or after a while.
     pub fn objects(&self, expected: u64) -> Result<u64, Trouble> {
         let until = Instant::now() + GONE_WITHIN;
         loop {
@@ -311,12 +311,12 @@ impl ClientProcess {
         self.tenant
     }
 
-    /// The client's number on its node. The audit log names a client by it, also a client of another machine.
+    /// The client's number on its node. The audit log names a client by this number, also a client of another machine.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Gives the client an order.
+    /// Sends an order to the client.
     pub fn order(&mut self, order: &Order) -> Result<(), Trouble> {
         let gone = || Trouble::Gone { who: self.process.who.clone() };
         let mut line = serde_json::to_vec(order).map_err(std::io::Error::from)?;
@@ -330,7 +330,7 @@ impl ClientProcess {
         self.hear(&self.process.line(ANSWER_WITHIN)?)
     }
 
-    /// The client's next answer, if it comes within `at_most`.
+    /// The client's next answer, if it arrives within `at_most`.
     pub fn answer_within(&mut self, at_most: Duration) -> Result<Option<OrderReply>, Trouble> {
         match self.process.line(at_most) {
             Ok(line) => self.hear(&line).map(Some),
@@ -347,13 +347,13 @@ impl ClientProcess {
         }
     }
 
-    /// Gives the client an order and waits for the answer.
+    /// Sends an order to the client and waits for the answer.
     pub fn ask(&mut self, order: &Order) -> Result<OrderReply, Trouble> {
         self.order(order)?;
         self.answer()
     }
 
-    /// The trouble of an unexpected answer.
+    /// The error for an unexpected answer.
     pub fn strange(&self, answer: &OrderReply) -> Trouble {
         match answer {
             OrderReply::Refused { why } => {
@@ -373,7 +373,7 @@ impl ClientProcess {
         self.process.signal(Signal::STOP)
     }
 
-    /// Lets a frozen client go on.
+    /// Lets a frozen client continue.
     pub fn thaw(&self) -> Result<(), Trouble> {
         self.process.signal(Signal::CONT)
     }

@@ -1,4 +1,4 @@
-//! The demo's results, and which of them must hold.
+//! The demo's results, and the ones among them that must hold.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 /// One checked result.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What was checked.
+    /// Description of the check.
     pub what: &'static str,
-    /// What was seen.
+    /// Description of the observation.
     pub seen: String,
     /// Whether the result is as it should be.
     pub holds: bool,
@@ -38,9 +38,9 @@ pub struct Files {
     pub bytes: u64,
     /// Files that another process read back with the same digest.
     pub equal: usize,
-    /// Files that were not.
+    /// Files whose digest was different or missing.
     pub unequal: Vec<String>,
-    /// Objects that clients of the other tenant asked for.
+    /// Objects that clients of the other tenant requested.
     pub asked_by_strangers: usize,
     /// Such requests that were refused.
     pub refused_to_strangers: usize,
@@ -48,13 +48,13 @@ pub struct Files {
     pub writers: usize,
     /// Processes that read.
     pub readers: usize,
-    /// Of all writers together in remote operations, in 10^6 bytes per second.
+    /// Rate of all writers together in remote operations, in 10^6 bytes per second.
     pub write_mb_per_s: f64,
-    /// The same for the readers.
+    /// Rate of all readers together in remote operations, in 10^6 bytes per second.
     pub read_mb_per_s: f64,
     /// Number of files that were left out.
     pub left_out: usize,
-    /// The first reasons for that.
+    /// The first reasons for which files were left out.
     pub reasons: Vec<String>,
 }
 
@@ -94,9 +94,9 @@ pub struct LateRead {
 pub struct LateReader {
     /// The text of the memory's new owner.
     pub secret: String,
-    /// On a node with protection.
+    /// The read on a node with protection.
     pub protected: LateRead,
-    /// On a node without.
+    /// The read on a node without protection.
     pub unprotected: LateRead,
 }
 
@@ -142,9 +142,9 @@ pub struct OutOfRange {
     pub far_outside: u64,
     /// Writes of both kinds that the NIC refused.
     pub refused: u64,
-    /// The neighbour before the violations.
+    /// The neighbour's traffic before the violations.
     pub before: Traffic,
-    /// The neighbour during the violations.
+    /// The neighbour's traffic during the violations.
     pub during: Traffic,
 }
 
@@ -183,20 +183,20 @@ pub struct LostHolder {
     pub after_lease_ms: f64,
 }
 
-/// Part 4: lost holders for which others wait.
+/// Part 4: lost holders for which other clients wait.
 #[derive(Debug, Serialize)]
 pub struct LostHolders {
     /// The holder that got SIGKILL.
     pub killed: LostHolder,
     /// The holder that got SIGSTOP.
     pub frozen: LostHolder,
-    /// Whether the NIC refused what the frozen holder did after it woke.
+    /// Whether the NIC refused the frozen holder's write after the holder woke.
     pub late_write_refused: bool,
-    /// Whether the new holder's bytes were still intact then.
+    /// Whether the new holder's bytes were still intact after that.
     pub bytes_intact: bool,
 }
 
-/// What a busy machine may add to a lease, in ms.
+/// Time that a busy machine may add to a lease, in ms.
 const LEASE_SLACK_MS: f64 = 500.0;
 
 impl Figures for LostHolders {
@@ -233,24 +233,24 @@ impl Figures for LostHolders {
     }
 }
 
-/// Part 5: what violations cost the guilty client.
+/// Part 5: the cost of violations for the guilty client.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Guilt {
     /// Refused accesses.
     pub refused: u32,
     /// Accesses that were tried.
     pub tried: u32,
-    /// Reads right behind them that succeeded in the end.
+    /// Reads right behind the refused accesses that succeeded in the end.
     pub replayed: u32,
     /// Whether a refusal breaks a queue pair.
     pub breaks: bool,
-    /// How often a spare queue pair took over.
+    /// Number of times that a spare queue pair took over.
     pub switches: u64,
     /// Queue pairs that the node rebuilt.
     pub recoveries: u64,
     /// Median time from a refusal to the success of the read behind it.
     pub interrupted_us: f64,
-    /// The longest such time.
+    /// The longest time from a refusal to the success of the read behind it.
     pub interrupted_most_us: f64,
     /// Median time of a read without violations.
     pub read_us: f64,
@@ -294,20 +294,20 @@ impl Figures for Latency {
     }
 }
 
-/// What is in a table in the end.
+/// The content of a table at the end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Content {
-    /// Keys that a loader was told are stored.
+    /// Keys that a loader received confirmation for.
     pub told: u64,
-    /// Keys that were found. A loader that was killed may have stored one of which it was not told.
+    /// Keys that were found. A killed loader may have stored a key without having received the confirmation.
     pub keys: u64,
-    /// Keys that a loader was told are stored, and that are not there.
+    /// Keys that a loader received confirmation for, and that are missing.
     pub lost: u64,
     /// Keys that were found several times.
     pub twice: u64,
-    /// Keys with a value that nobody stored.
+    /// Keys with a value that no loader stored.
     pub torn: u64,
-    /// Keys that nobody stored.
+    /// Keys that no loader stored.
     pub strange: u64,
     /// Slots with a key: as many as keys were found.
     pub slots_used: u64,
@@ -317,13 +317,13 @@ pub struct Content {
     pub freed: u64,
     /// Splits that the sweeps have finished. The other loaders finish those that are in their way.
     pub splits_finished: u64,
-    /// What the last sweep has still found.
+    /// Pieces of memory and splits that the last sweep still found.
     pub unfreed: u64,
-    /// Blocks that are claimed and hold no key.
+    /// Blocks that are claimed but hold no key.
     pub unlinked: u64,
     /// Keys without a block.
     pub dangling: u64,
-    /// Objects of the node that are the table.
+    /// Objects of the node that belong to the table.
     pub objects: u64,
 }
 
@@ -334,15 +334,15 @@ pub struct SharedTable {
     pub loaders: u32,
     /// Buckets that the killed loader had moved in its split.
     pub moved: u32,
-    /// Buckets that it had to move.
+    /// Buckets that the killed loader had to move.
     pub buckets: u32,
     /// The table's lease.
     pub lease_ms: f64,
     /// The longest operation of the other loaders.
     pub longest_ms: f64,
-    /// What is in the table in the end.
+    /// The content of the table at the end.
     pub content: Content,
-    /// Objects of the node that are not the table's, or that it lacks.
+    /// Number of objects by which the node's objects exceed the table's, or fall short of them.
     pub objects_left: u64,
 }
 
@@ -398,7 +398,7 @@ pub struct Audit {
     pub events: BTreeMap<String, u64>,
     /// The clients that broke rules.
     pub offenders: Vec<Offender>,
-    /// Violations in the log of any other client.
+    /// Violations in the log by any other client.
     pub unexplained: u64,
     /// Lines that are no records.
     pub unreadable: u64,

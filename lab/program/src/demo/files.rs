@@ -8,22 +8,22 @@ use super::screen::Screen;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Writers, and readers, of each tenant.
+/// Number of writers, and number of readers, of each tenant.
 const OF_EACH: usize = 2;
 /// The tenants of the processes of a kind.
 const TENANTS: [&str; 2 * OF_EACH] = ["orange", "blue", "orange", "blue"];
 /// The longest wait for one process, while others work too.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long all processes together may be silent. One of them may be busy with the largest file.
+/// The longest time for which all processes together may be silent. One of them may be busy with the largest file.
 const SILENT_MOST: Duration = Duration::from_secs(15);
-/// The most objects of another tenant that a tenant asks for.
+/// The most objects of another tenant that a tenant requests.
 const STRANGERS_MOST: usize = 8;
 
 /// Shows part 1 with the files of a listing.
 pub fn show(node: &Node, screen: &mut Screen, folder: &Path, mut listing: Listing) -> Result<Files, Trouble> {
     let mut writers = troupe(node, "writer")?;
     let (stored, write_us) = store(&mut writers, screen, &mut listing)?;
-    // The writers stay: a tenant's objects go with its last client.
+    // The writers stay: a tenant's objects are freed with its last client.
     let mut readers = troupe(node, "reader")?;
     let (digests, read_us) = fetch(&mut readers, screen, &stored, listing.files.len())?;
     let (asked, refused) = ask_as_strangers(&mut readers, &stored)?;
@@ -55,7 +55,7 @@ fn troupe(node: &Node, role: &str) -> Result<Vec<ClientProcess>, Trouble> {
     TENANTS.into_iter().map(|tenant| node.client(tenant, role)).collect()
 }
 
-/// Lets all writers write at once. Returns what each has written, and the longest time that a writer took.
+/// Lets all writers write at once. Returns the files that each has written, and the longest time that a writer took.
 fn store(
     writers: &mut [ClientProcess],
     screen: &mut Screen,
@@ -87,7 +87,8 @@ fn store(
     Ok((stored, longest))
 }
 
-/// Lets each reader read what another process of its tenant has written. Returns the digests by the files' numbers.
+/// Lets each reader read the files that another process of its tenant has written. Returns the digests by the files'
+/// numbers.
 fn fetch(
     readers: &mut [ClientProcess],
     screen: &mut Screen,
@@ -143,7 +144,7 @@ fn gather(
     Ok(longest)
 }
 
-/// Lets each tenant ask for some objects of the other. Returns how many were asked for, and how many were refused.
+/// Lets each tenant request some objects of the other. Returns the number of requests, and the number of refusals.
 fn ask_as_strangers(
     readers: &mut [ClientProcess],
     stored: &[Vec<Stored>],
@@ -165,7 +166,7 @@ fn ask_as_strangers(
     Ok((asked, refused))
 }
 
-/// In 10^6 bytes per second; zero if nothing was moved.
+/// A rate in 10^6 bytes per second; zero if nothing was moved.
 fn megabytes_per_second(bytes: u64, micros: u64) -> f64 {
     if micros == 0 { 0.0 } else { bytes as f64 / micros as f64 }
 }

@@ -13,10 +13,10 @@ const WAIT: Duration = Duration::from_secs(8);
 /// After this time the next holder's request has reached the node: the holder sends it right after announcing it.
 const SETTLED: Duration = Duration::from_millis(10);
 const MINE: &str = "mine now";
-/// What the frozen holder writes after it wakes.
+/// Text that the frozen holder writes after it wakes.
 const LATE: &str = "too late";
 
-/// Part 4.
+/// Shows part 4.
 pub fn show(node: &Node, offences: &mut Vec<Offence>) -> Result<LostHolders, Trouble> {
     let killed = lose(node, KILLED_LEASE, ClientProcess::kill)?;
     let mut frozen = lose(node, FROZEN_LEASE, ClientProcess::freeze)?;
@@ -43,7 +43,7 @@ struct Lost {
     next: ClientProcess,
     /// The next holder's block.
     block: usize,
-    /// What the lost holder was granted.
+    /// The address and the credential that the lost holder was granted.
     at: Raw,
     figures: LostHolder,
 }

@@ -1,4 +1,4 @@
-//! The files that the demo shows: the files of a folder, up to a limit. The demo says when the limit is reached.
+//! The files that the demo shows: the files of a folder, up to a limit. The demo reports when the limit is reached.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ const SKIPPED: [&str; 2] = [".git", "target"];
 /// A file of the folder.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Where it is.
+    /// The file's path.
     pub path: PathBuf,
     /// The file's length when it was listed.
     pub bytes: u64,
@@ -31,7 +31,7 @@ pub struct Listing {
     pub bytes: u64,
     /// Files that were left out.
     pub left_out: usize,
-    /// The first reasons for that.
+    /// The first reasons for which files were left out.
     pub reasons: Vec<String>,
     looked_at: usize,
 }

@@ -1,5 +1,5 @@
-//! A client process of the demo that works on a table: it loads keys, stands still in the middle of a split, or looks at
-//! all that is there.
+//! A client process of the demo that works on a table: it loads keys, stops in the middle of a split, or examines the
+//! whole content.
 
 use super::actor::{Failure, fine_micros, say};
 use super::figures::Content;
@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 /// A small table is split often: after about 250 keys for the first time, and in six rounds of buckets.
 const GROUPS: u32 = 16;
 const DEPTH_MAX: u32 = 10;
-/// Requests of the round in the middle of a split that are carried out. The first of them are reads and extensions, and
-/// the others freeze slots: 56 of them, so the client stands among them.
+/// Number of requests of the round in the middle of a split that are executed before the client stops. The first
+/// requests of the round are reads and extensions, and the other 56 freeze slots, so the client stops among the latter.
 const REQUESTS_OF_THE_ROUND: u64 = 40;
-/// Keys that a loader stores at the most before it is told to come to its end: the table does not grow without a limit
-/// while another loader is slow.
+/// The most keys that a loader stores before the order to finish: the table does not grow without a limit while another
+/// loader is slow.
 const KEYS_MOST: u64 = 4_000;
-/// Keys that a loader stores after it was told so.
+/// Keys that a loader stores after that order.
 const KEYS_AFTER: u64 = 200;
-/// Sweeps until one finds nothing. What the first takes out of slots, the second frees.
+/// The most sweeps until one finds nothing. The second sweep frees what the first takes out of slots.
 const SWEEPS_MOST: u32 = 4;
 
-/// Carries out orders about tables, until the input ends.
+/// Executes orders about tables, until the input ends.
 pub fn act(session: Session, orders: &Receiver<Order>, first: Order) -> Result<(), Failure> {
     let pipeline = Rc::new(Pipeline::new(session));
     let mut next = Some(first);
@@ -56,7 +56,7 @@ fn key_of(loader: usize, number: u64) -> Vec<u8> {
     format!("{loader}:{number}").into_bytes()
 }
 
-/// Values have several lengths, and each says whose it is.
+/// Returns the value of a key. Values have several lengths, and each consists of copies of its key.
 fn value_of(key: &[u8], number: u64) -> Vec<u8> {
     key.repeat(usize::try_from(number % 16).unwrap_or(0) + 1)
 }
@@ -90,7 +90,7 @@ fn load(
         go_on = matches!(orders.try_recv(), Err(TryRecvError::Empty));
     }
     if go_on {
-        // It has stored as many as it may, and waits for the order.
+        // The loader has stored as many keys as it may, and waits for the order.
         let _ = orders.recv();
     }
     for _ in 0..KEYS_AFTER {
@@ -100,7 +100,7 @@ fn load(
     Ok(OrderReply::Loaded { told, longest_us: fine_micros(longest) })
 }
 
-/// No loader stores a key of another, and none stores one twice.
+/// Checks that a key was new: no loader stores a key of another loader, or a key twice.
 fn is_new(inserted: Result<bool, TableError>, number: u64) -> Result<(), Failure> {
     if inserted? {
         Ok(())
@@ -109,7 +109,7 @@ fn is_new(inserted: Result<bool, TableError>, number: u64) -> Result<(), Failure
     }
 }
 
-/// Stores keys until the client stands in the middle of a split. It stands there until somebody ends the process.
+/// Stores keys until the client stops in the middle of a split. It stays there until the process is ended.
 fn load_into_split(
     pipeline: &Rc<Pipeline>,
     table: ObjectRef,
@@ -145,7 +145,7 @@ fn examine(pipeline: &Rc<Pipeline>, table: ObjectRef, loads: &[Load]) -> Result<
     let table = pipeline.block_on(Table::open(pipeline, table, Access::Write))?;
     let mut content = Content::default();
     for _ in 0..SWEEPS_MOST {
-        // An extent that no block is used of is nothing that a dead client has left.
+        // An extent without a used block is not left over from a dead client.
         let Swept { blocks, pending, subtables, unfinished, splits, extents: _ } =
             pipeline.block_on(table.sweep())?;
         content.freed += blocks + pending + subtables + unfinished;

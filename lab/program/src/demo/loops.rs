@@ -13,14 +13,14 @@ const TRAFFIC_ROUND: u64 = 16;
 const TRAFFIC_MOST: Duration = Duration::from_secs(8);
 /// Reads before the measurement, to warm up.
 const WARM_UP: u32 = 2_000;
-/// How long a measurement may take.
+/// The longest time that a measurement may take.
 const MEASURE_MOST: Duration = Duration::from_secs(5);
-/// How long the rebuild of a queue pair may take.
+/// The longest time that the rebuild of a queue pair may take.
 const REBUILD_MOST: Duration = Duration::from_secs(2);
-/// Reads for the time of a read without violations.
+/// Reads that measure the time of a read without violations.
 const PLAIN_READS: u32 = 500;
 
-/// Writes and reads back, and checks every byte, until `halt` says so.
+/// Writes and reads back, and checks every byte, until `halt` returns true, or for `TRAFFIC_MOST` at most.
 pub fn traffic(session: &mut Session, mut halt: impl FnMut() -> bool) -> Result<Traffic, Failure> {
     let block = session.allocate(Allocate::bytes(TRAFFIC_BYTES as u64).lifetime(LIFETIME))?;
     let mut times = Samples::new();
@@ -52,7 +52,7 @@ fn pattern(operation: u64) -> [u8; TRAFFIC_BYTES] {
 }
 
 /// Reads beyond a permission, each time with a valid read right behind. The first read is refused and breaks the queue
-/// pair; the second is carried out on a spare.
+/// pair; the second is executed on a spare.
 pub fn offend(session: &mut Session, rounds: u32) -> Result<Guilt, Failure> {
     let block = session.allocate(Allocate::bytes(64).lifetime(LIFETIME))?;
     let mut plain = Samples::new();
@@ -88,7 +88,7 @@ pub fn offend(session: &mut Session, rounds: u32) -> Result<Guilt, Failure> {
     Ok(guilt)
 }
 
-/// Returns whether the guilty read was refused, and how long after that the valid read succeeded.
+/// Returns whether the guilty read was refused, and the time from the refusal until the valid read succeeded.
 fn offend_once(session: &mut Session, block: &Permission) -> Result<(bool, Option<Duration>), Failure> {
     let beyond = RemoteAddress(block.address().0 + block.length());
     let (bad, good) = (session.buffer(64)?, session.buffer(64)?);

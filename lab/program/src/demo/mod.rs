@@ -1,6 +1,7 @@
-//! `portcullis-lab demo`: shows what protection does, with real nodes, real client processes and real files.
+//! `portcullis-lab demo`: shows the effect of protection, with real nodes, real client processes and real files.
 //!
-//! Everything that is shown was measured in this run. If something does not hold, the demo says so and exits with 1.
+//! Everything that is shown was measured in this run. If something does not hold, the demo reports that and exits with
+//! 1.
 
 mod actor;
 mod audit;
@@ -36,7 +37,7 @@ use std::time::{Duration, Instant};
 
 /// The longest time of the whole demo. Soft-RoCE on a machine in software takes most of a minute.
 const ALL_WITHIN: Duration = Duration::from_secs(120);
-/// Reads of the latency measurement.
+/// Number of reads of the latency measurement.
 const READS: u32 = 30_000;
 
 const EXAMPLES: &str = "\
@@ -155,7 +156,7 @@ impl Show {
             device: &options.device,
         };
         let protecting = Node::start(&ground, "protecting", &["--memory", "256MiB", "--audit", &path])?;
-        // Over UDP nothing is careless: keys are always asked for.
+        // Over UDP no node runs without protection: accesses always need keys.
         let nic = if options.nic == NicKind::Udp { NicKind::Software } else { options.nic };
         let without = Ground { nic, ..ground.clone() };
         let careless = Node::start(&without, "careless", &["--memory", "16MiB", "--protection", "none"])?;

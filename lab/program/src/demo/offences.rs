@@ -1,4 +1,4 @@
-//! Parts 2, 3 and 5: clients that come late or reach too far, once or repeatedly.
+//! Parts 2, 3 and 5: clients whose accesses are too late or out of range, once or repeatedly.
 
 use super::cast::{ClientProcess, Node, Trouble};
 use super::figures::{Guilt, LateRead, LateReader, OutOfRange, Traffic};
@@ -7,18 +7,17 @@ use std::thread::sleep;
 use std::time::Duration;
 
 const BLOCK_BYTES: u64 = 4096;
-/// How often the new owner allocates until it gets the old address.
+/// Number of allocations that the new owner tries to get the old address.
 const TRIES_MOST: u32 = 20_000;
-/// What the memory's new owner writes.
+/// Text that the memory's new owner writes.
 const SECRET: &str = "blue's secret: launch at dawn";
-/// What the memory's old owner wrote.
+/// Text that the memory's old owner wrote.
 const OLD: &str = "orange's own notes, long freed";
-/// How long the neighbour works undisturbed, and the time between two violations.
+/// Time for which the neighbour works undisturbed, and time between two violations.
 const UNDISTURBED: Duration = Duration::from_millis(300);
 const BETWEEN_ACTS: Duration = Duration::from_millis(50);
 /// Rounds of one write past the end and one far outside. With the other parts' violations they stay below the 16 that a
 /// tenant has free.
-/// a node forgives a tenant.
 const ROUNDS: u64 = 3;
 /// Refused accesses in part 5.
 const OFFENCES: u32 = 9;
@@ -32,7 +31,7 @@ pub struct Offence {
     pub tenant: &'static str,
     /// The client's number on the node.
     pub client: u64,
-    /// How many.
+    /// Number of violations.
     pub count: u64,
 }
 
@@ -43,7 +42,7 @@ impl Offence {
     }
 }
 
-/// The block and its place, from a holder's answer.
+/// The block and its place, from the answer to a holder.
 pub fn granted(client: &ClientProcess, answer: &OrderReply) -> Result<(usize, Raw), Trouble> {
     match answer {
         OrderReply::Granted { block, at, .. } => Ok((*block, *at)),
@@ -51,7 +50,7 @@ pub fn granted(client: &ClientProcess, answer: &OrderReply) -> Result<(usize, Ra
     }
 }
 
-/// Gives an order whose only answer is that it is done.
+/// Sends an order to which the only expected answer is [`OrderReply::Done`].
 pub fn done(client: &mut ClientProcess, order: &Order) -> Result<(), Trouble> {
     match client.ask(order)? {
         OrderReply::Done => Ok(()),
@@ -65,7 +64,7 @@ fn allocate(client: &mut ClientProcess) -> Result<(usize, Raw), Trouble> {
     granted(client, &answer)
 }
 
-/// Part 2, on a node with protection and on a node without.
+/// Shows part 2, on a node with protection and on a node without.
 pub fn show_late_reader(
     protecting: &Node,
     careless: &Node,
@@ -77,7 +76,7 @@ pub fn show_late_reader(
     Ok(LateReader { secret: SECRET.to_owned(), protected, unprotected })
 }
 
-/// Orange's permission ends, blue gets the memory and writes to it, and orange reads with its old address and key.
+/// Lets orange's permission end, blue get the memory and write to it, and orange read with its old address and key.
 fn read_late(node: &Node) -> Result<(LateRead, Offence), Trouble> {
     let mut orange = node.client("orange", "late reader")?;
     let mut blue = node.client("blue", "next owner")?;
@@ -109,7 +108,7 @@ fn read_late(node: &Node) -> Result<(LateRead, Offence), Trouble> {
     Ok((read, offence))
 }
 
-/// Part 3.
+/// Shows part 3.
 pub fn show_out_of_range(node: &Node, offences: &mut Vec<Offence>) -> Result<OutOfRange, Trouble> {
     let mut guilty = node.client("orange", "guilty client")?;
     let mut neighbour = node.client("blue", "neighbour")?;
@@ -153,7 +152,7 @@ fn end_traffic(neighbour: &mut ClientProcess) -> Result<Traffic, Trouble> {
     }
 }
 
-/// Part 5.
+/// Shows part 5.
 pub fn show_guilt(node: &Node, offences: &mut Vec<Offence>) -> Result<Guilt, Trouble> {
     let mut guilty = node.client("blue", "guilty client")?;
     match guilty.ask(&Order::Offend { rounds: OFFENCES })? {

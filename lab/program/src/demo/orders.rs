@@ -14,7 +14,7 @@ pub struct Wanted {
     pub number: usize,
     /// The file's path.
     pub path: PathBuf,
-    /// How many bytes of the file count. The file may grow meanwhile.
+    /// Number of bytes of the file that count. The file may grow meanwhile.
     pub bytes: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct Stored {
 pub struct Raw {
     /// The first byte's address.
     pub address: u64,
-    /// Which of the process's credentials: they stay where they are.
+    /// Index of the credential among the process's credentials: their order does not change.
     pub credential: usize,
 }
 
@@ -73,21 +73,21 @@ pub enum Order {
     Offend { rounds: u32 },
     /// Measure reads.
     Measure { bytes: u32, reads: u32 },
-    /// Make a table. The answer is [`OrderReply::Table`]. A client that has an order about a table works on tables for
-    /// the rest of its life.
+    /// Make a table. The answer is [`OrderReply::Table`]. A client that has received an order about a table works on
+    /// tables for the rest of its life.
     MakeTable { lease_us: u64 },
     /// Insert this loader's keys until [`Order::Halt`], and some more after it. The answer is [`OrderReply::Started`],
     /// then [`OrderReply::Loaded`].
     Load { table: ObjectRef, loader: usize },
-    /// Insert this loader's keys until one of them has this client split the table, and stand still in the middle of
-    /// that. The answer is [`OrderReply::Stands`].
+    /// Insert this loader's keys until one of them makes this client split the table, and stop in the middle of the
+    /// split. The answer is [`OrderReply::Stands`].
     LoadIntoSplit { table: ObjectRef, loader: usize },
-    /// Sweep the table, and look at all of it. The answer is [`OrderReply::Examined`].
+    /// Sweep the table, and examine all of it. The answer is [`OrderReply::Examined`].
     Examine { table: ObjectRef, loads: Vec<Load> },
 }
 
 impl Order {
-    /// Whether a client that works on tables carries it out.
+    /// Whether a client that works on tables executes this order.
     pub fn is_about_a_table(&self) -> bool {
         matches!(
             self,
@@ -99,9 +99,9 @@ impl Order {
 /// The keys of one loader, which are numbered from zero.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Load {
-    /// Keys that the loader was told are stored.
+    /// Keys that the loader received confirmation for.
     pub told: u64,
-    /// Keys that it has begun to store: one more if it died in the middle of one.
+    /// Keys that the loader has begun to store: one more if it died while storing one.
     pub begun: u64,
 }
 
@@ -120,7 +120,7 @@ pub enum OrderReply {
     Unreadable { number: usize, why: String },
     /// An object was read.
     Fetched { number: usize, sha256: String },
-    /// All are done. The time was spent in remote operations.
+    /// All files or objects are done. The time was spent in remote operations.
     Moved { remote_us: u64 },
     /// A permission was granted.
     Granted { block: usize, object: ObjectRef, at: Raw },
@@ -138,13 +138,13 @@ pub enum OrderReply {
     Guilt(Guilt),
     /// The latency of reads.
     Latency(Latency),
-    /// The table is there.
+    /// The table exists.
     Table { table: ObjectRef },
-    /// A loader has done its part. The longest of its operations took so long.
+    /// A loader has finished, with the time of its longest operation.
     Loaded { told: u64, longest_us: f64 },
-    /// A loader stands in the middle of a split, of which it has moved so many buckets.
+    /// A loader has stopped in the middle of a split, with the number of buckets that it has moved.
     Stands { told: u64, moved: u32, buckets: u32 },
-    /// What is in the table.
+    /// The content of the table.
     Examined(Content),
     /// The node refused, as it may.
     Refused { why: String },

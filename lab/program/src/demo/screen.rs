@@ -10,12 +10,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// Between two frames of a spinner.
+/// Time between two frames of a spinner.
 const FRAME: Duration = Duration::from_millis(100);
 
 /// The demo's output.
 pub struct Screen {
-    /// Print nothing but one object at the end.
+    /// Whether nothing is printed but one object at the end.
     json: bool,
     coloured: bool,
     bar: ProgressBar,
@@ -45,12 +45,12 @@ impl Screen {
         self.bar.set_message(what);
     }
 
-    /// One item of the bar is done.
+    /// Counts one item of the bar as done.
     pub fn advance(&mut self) {
         self.bar.inc(1);
     }
 
-    /// A part of the demo begins.
+    /// Begins a part of the demo.
     pub fn part(&mut self, what: &'static str) {
         self.bar.set_style(ProgressStyle::default_spinner());
         self.bar.set_message("");
@@ -65,7 +65,7 @@ impl Screen {
         }
     }
 
-    /// Prints text that has styles in it already.
+    /// Prints text that contains styles already.
     fn drawn(&self, text: &str) {
         if !self.json {
             self.bar.suspend(|| print_drawn(text));

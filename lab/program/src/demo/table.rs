@@ -9,12 +9,13 @@ use std::time::Duration;
 
 /// The table's lease. A sweep takes two of them.
 const LEASE: Duration = Duration::from_millis(200);
-/// The lease on a device: a device in software, as Soft-RoCE, takes milliseconds for each grant.
+/// The lease on a device: a software device, such as Soft-RoCE, takes milliseconds for each grant.
 const LEASE_ON_DEVICE: Duration = Duration::from_secs(1);
-/// How long loaders may take. They take milliseconds, but half a minute on a device in software that shares its processors.
+/// The longest time that loaders may take. They take milliseconds, but half a minute on a software device that shares
+/// its processors.
 const LOADED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Part 7, on a node of its own: what is left there in the end is the table's.
+/// Shows part 7 on a separate node, so that all objects left there at the end are the table's.
 pub fn show(ground: &Ground<'_>) -> Result<SharedTable, Trouble> {
     let node = Node::start(ground, "table", &["--memory", "256MiB"])?;
     let mut examiner = node.client("orange", "examiner")?;
@@ -49,7 +50,7 @@ pub fn show(ground: &Ground<'_>) -> Result<SharedTable, Trouble> {
     Ok(SharedTable { loaders: 3, moved, buckets, lease_ms, longest_ms, content, objects_left })
 }
 
-/// Starts a loader that goes on until it is told to come to its end.
+/// Starts a loader that continues until it is ordered to finish.
 fn begin(node: &Node, table: ObjectRef, loader: usize) -> Result<ClientProcess, Trouble> {
     let mut process = node.client("orange", "loader")?;
     match process.ask(&Order::Load { table, loader })? {
@@ -58,13 +59,13 @@ fn begin(node: &Node, table: ObjectRef, loader: usize) -> Result<ClientProcess, 
     }
 }
 
-/// The answer of a loader, which has a few hundred keys to store before.
+/// Returns the answer of a loader, which must store a few hundred keys first.
 fn patient_answer(loader: &mut ClientProcess) -> Result<OrderReply, Trouble> {
     let answer = loader.answer_within(LOADED_WITHIN)?;
     answer.ok_or_else(|| Trouble::Slow { who: format!("a loader of tenant {}", loader.tenant()) })
 }
 
-/// Has loaders come to their ends. Returns what they have loaded, and how long their longest operation took, in ms.
+/// Orders loaders to finish. Returns the keys that they have loaded, and the time of their longest operation, in ms.
 fn end(loaders: &mut [ClientProcess]) -> Result<(Vec<Load>, f64), Trouble> {
     for loader in loaders.iter_mut() {
         loader.order(&Order::Halt)?;

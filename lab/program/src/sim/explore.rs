@@ -1,4 +1,4 @@
-//! Prints what the exhaustive searches find.
+//! Prints the results of the exhaustive searches.
 
 use crate::output::{print_json, say};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,7 +11,7 @@ use std::time::Instant;
 #[derive(Serialize)]
 struct Row {
     name: String,
-    /// Whether something must break.
+    /// Whether the search must find a failure.
     planted: bool,
     states: usize,
     steps: u64,
@@ -36,7 +36,7 @@ impl Row {
         }
     }
 
-    /// Whether the search found what it should.
+    /// Whether the search has the expected result.
     fn is_right(&self) -> bool {
         if self.planted { self.broken.is_some() } else { self.broken.is_none() && self.exhausted }
     }
@@ -57,7 +57,7 @@ impl Row {
     }
 }
 
-/// Searches all states of the chains' small cases, and those of the designs that must break.
+/// Searches all states of the chains' small cases, and all states of the designs that must break.
 pub fn chains(json: bool, states_max: Option<usize>) -> ExitCode {
     let limits = states_max.map_or_else(SearchLimits::default, |states_max| SearchLimits { states_max });
     let sound = Case::SOUND.iter().chain(&Case::WITH_NODE);

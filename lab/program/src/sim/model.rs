@@ -6,7 +6,7 @@ use portcullis_sim::{Effort, Inputs, ModelReport, OneShotInputs, connectx5_with,
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How often it is said how far a model is where no bar can be shown.
+/// Time between two progress messages if no bar can be shown.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs the model of Patronus's and OneSidedMW's clusters.
@@ -19,7 +19,7 @@ pub fn one_shot(json: bool) -> ExitCode {
     print(json, |progress| model_1rma_with(&OneShotInputs::default(), progress))
 }
 
-/// Runs a model, which says how far it is, and prints its report.
+/// Runs a model, which reports its progress, and prints its report.
 fn print(json: bool, model: impl FnOnce(&mut dyn FnMut(&str, u32, u32)) -> ModelReport) -> ExitCode {
     let style = ProgressStyle::with_template("{bar:40} {pos} of {len}  {msg}");
     let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

@@ -62,7 +62,7 @@ impl Summary {
         totals.virtual_us += report.virtual_us;
     }
 
-    /// A single run's hash, or a hash of all in the order of their seeds.
+    /// A single run's hash, or a hash of all runs in the order of their seeds.
     fn trace_hash(&self) -> u64 {
         let mut hashes = self.hashes.values().copied();
         let first = hashes.next().unwrap_or_default();

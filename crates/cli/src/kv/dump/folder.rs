@@ -1,8 +1,8 @@
 //! A folder with a file for each key.
 //!
-//! A key is anything that a client of the table has written. So it is a path only if it can lead to no other place than
-//! one below the folder, and if that place gives the same key back. The folder is empty at first: nothing in it is a
-//! link that leads elsewhere.
+//! A key is anything that a client of the table has written. So a key is used as a path only if that path cannot lead
+//! outside the folder, and if the path gives the same key back. The folder is empty at first, so it contains no link
+//! that leads elsewhere.
 
 use super::Written;
 use crate::kv::trouble::Trouble;
@@ -21,7 +21,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder, or takes one that is empty.
+    /// Creates the folder, or uses an existing one that is empty.
     pub fn new(root: &Path) -> Result<Self, Trouble> {
         let at = root.display();
         let wrong = |error| Trouble::File { what: format!("{at} cannot be written"), error };
@@ -40,7 +40,7 @@ impl Folder {
         let path = self.root.join(OsStr::from_bytes(key));
         match create(&path).and_then(|mut file| file.write_all(value)) {
             Ok(()) => Ok(Written::Done),
-            // One key is the beginning of another one's path: both cannot be there.
+            // One key is the beginning of another one's path: a file and a folder cannot have the same name.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -59,7 +59,8 @@ impl Folder {
     }
 }
 
-/// Makes a file and the folders above it. A key may come twice if it is removed and stored again meanwhile.
+/// Creates a file and the folders above it. A key may be written twice if it is removed and stored again during the
+/// dump.
 fn create(path: &Path) -> io::Result<File> {
     if let Some(above) = path.parent() {
         DirBuilder::new().recursive(true).create(above)?;
@@ -67,7 +68,7 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).open(path)
 }
 
-/// Why a key is no path below a folder that would give the same key back. `None`: it is one.
+/// Returns the reason why a key is not a path below a folder that would give the same key back. `None`: the key is one.
 fn no_path(key: &[u8]) -> Option<&'static str> {
     if key.is_empty() {
         return Some("an empty key is no path");

@@ -53,17 +53,17 @@ pub struct Options {
     format: Option<Format>,
 }
 
-/// Where keys go.
+/// Destination of the keys.
 enum Sink {
     Rows(Box<csv::Writer<Destination>>),
     Lines(Destination),
     Folder(Folder),
 }
 
-/// What came of writing one key.
+/// Result of writing one key.
 enum Written {
     Done,
-    /// The key cannot be written there, and why not.
+    /// The key cannot be written there, for this reason.
     LeftOut(String),
 }
 
@@ -80,7 +80,7 @@ impl Sink {
         Ok(Written::Done)
     }
 
-    /// Writes what is left, and has a file take the place of the one before.
+    /// Writes the rest, and puts a file in the place of the previous one.
     fn finish(self) -> io::Result<()> {
         match self {
             Self::Rows(rows) => rows.into_inner().map_err(csv::IntoInnerError::into_error)?.finish(),
@@ -139,7 +139,7 @@ fn sink(file: &Output, format: Format) -> Result<Sink, Trouble> {
         return Ok(Sink::Lines(output));
     }
     let mut rows = csv::WriterBuilder::new().delimiter(delimiter_of(file.path())).from_writer(output);
-    // A reader that has gone already is noticed at the first key.
+    // A reader that has left already is noticed at the first key.
     let _ = rows.write_record(["key", "value"]);
     Ok(Sink::Rows(Box::new(rows)))
 }

@@ -1,11 +1,11 @@
-//! How rows are written, and which columns or fields of them are key, value and time to live.
+//! The syntax of rows, and the columns or fields that are key, value and time to live.
 
 use super::{Format, Options};
 use crate::kv::trouble::Trouble;
 use portcullis::Lifetime;
 use std::path::Path;
 
-/// What separates the columns of a file with this name, if nothing else is said.
+/// The default separator of columns in a file with this name.
 pub fn delimiter_of(path: Option<&Path>) -> u8 {
     let is_tsv = path.and_then(Path::extension).is_some_and(|end| end.eq_ignore_ascii_case("tsv"));
     if is_tsv { b'\t' } else { b',' }
@@ -20,12 +20,12 @@ pub fn delimiter(text: &str) -> Result<u8, String> {
     }
 }
 
-/// What the call says about rows.
+/// The options of the command line that concern rows.
 #[derive(Clone, Debug)]
 pub struct Dialect {
     pub delimiter: Option<u8>,
     pub no_header: bool,
-    /// Names of columns or fields, or numbers of columns where there is no header.
+    /// Names of columns or fields, or numbers of columns if there is no header.
     pub key: Option<String>,
     pub value: Option<String>,
     pub ttl: Option<String>,
@@ -45,7 +45,7 @@ impl Dialect {
         }
     }
 
-    /// What makes no sense with files of this format.
+    /// Reports an option that makes no sense with files of this format.
     pub fn check(&self, format: Format) -> Result<(), Trouble> {
         let given = [
             ("--delimiter", self.delimiter.is_some() && format != Format::Csv),
@@ -60,13 +60,13 @@ impl Dialect {
         }
     }
 
-    /// Why a row of so many bytes, or one that goes on after so many, is not read.
+    /// Explains why a row of more bytes than the limit is not read.
     pub fn too_long(&self) -> String {
         format!("this row has more than {} bytes: --row-max raises the limit", self.row_max)
     }
 }
 
-/// A time to live as rows give it: a TIME, such as 90s or 1h, or a whole number of seconds. Empty: none.
+/// Parses a time to live in a row: a TIME, such as 90s or 1h, or a whole number of seconds. Empty: none.
 pub fn time_to_live(text: &[u8]) -> Result<Option<Lifetime>, String> {
     let wrong = || {
         format!(

@@ -22,7 +22,7 @@ pub fn items(
     Ok(std::iter::from_fn(move || {
         let item = next(&root, &mut open)?;
         if let Item::Record(record) = &item {
-            // Nobody has counted the files: the bar grows with them.
+            // The files were not counted before: the bar grows with each of them.
             bar.inc_length(record.value.len() as u64);
             bar.inc(record.value.len() as u64);
         }
@@ -30,7 +30,7 @@ pub fn items(
     }))
 }
 
-/// The next file, or what there is that is none.
+/// The next file, or an entry that is left out.
 fn next(root: &Path, open: &mut Vec<ReadDir>) -> Option<Item> {
     loop {
         let Some(entry) = open.last_mut()?.next() else {
@@ -67,8 +67,8 @@ fn file(root: &Path, path: &Path) -> Item {
     }
 }
 
-/// The content of a file, or a little more than the longest value has. What has come into its place since the folder was
-/// read, a link or a pipe, is neither followed nor waited for.
+/// The content of a file, cut one byte after the length of the longest value. If a link or a pipe has replaced the file
+/// since the folder was read, the link is not followed and the pipe not waited for.
 fn content(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);

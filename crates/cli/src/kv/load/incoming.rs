@@ -1,4 +1,4 @@
-//! The records of all files, read by a thread of its own: a slow pipe keeps no operation waiting that is under way.
+//! The records of all files, read by a separate thread: a slow pipe does not delay operations in flight.
 
 use super::dialect::{Dialect, delimiter_of};
 use super::progress::Progress;
@@ -16,12 +16,12 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 /// Items that are read ahead.
 const READ_AHEAD: usize = 64;
-/// The time between two looks for the next item while operations are under way.
+/// The time between two polls for the next item while operations are in flight.
 const BETWEEN_LOOKS: Lifetime = Lifetime::millis(1);
 
-/// What a file has, until the first mistake in it.
+/// The content of a file, until the first mistake in it.
 enum Content {
-    /// Of a folder.
+    /// The files of a folder.
     Files(Box<dyn Iterator<Item = Result<Item, Trouble>>>),
     Rows(Box<dyn Iterator<Item = Result<Row, Trouble>>>),
 }
@@ -29,7 +29,7 @@ enum Content {
 /// A file that is open.
 struct Opened {
     content: Content,
-    /// What stands before its rows.
+    /// The bytes before its rows.
     preamble: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Begins to read. A file that is not there is noticed before anything is stored.
+    /// Begins to read. A missing file is reported before anything is stored.
     pub fn open(options: &Options, progress: &Progress) -> Result<Self, Trouble> {
         let standard = options.files.iter().filter(|file| **file == Input::Standard).count();
         if standard > 1 {
@@ -55,7 +55,7 @@ impl Incoming {
         let reader = Reader { files, dialect, reject: options.reject.clone(), bar: progress.bar() };
         let (opened, wait_until_opened) = sync_channel(1);
         let (send, items) = sync_channel(READ_AHEAD);
-        // Nobody joins the thread: after an error elsewhere it may wait for a pipe from which nothing comes any more.
+        // The thread is never joined: after an error elsewhere it may wait for a pipe that delivers nothing more.
         let thread = std::thread::Builder::new().name("load".to_owned());
         let begun = thread.spawn(move || reader.read(&opened, &send));
         begun.map_err(|error| Trouble::File { what: "a thread to read the files".to_owned(), error })?;
@@ -69,11 +69,12 @@ impl Incoming {
             match self.items.try_recv() {
                 Ok(item) => return Some(item),
                 Err(TryRecvError::Disconnected) => return None,
-                // Where the session is over, no sleep lasts, and what is under way fails when the next item does.
+                // If the session is over, a sleep returns at once, so this blocks. Operations in flight fail when the
+                // next item does.
                 Err(TryRecvError::Empty) if self.under_way.get() == 0 || pipeline.is_over() => {
                     return self.items.recv().ok();
                 }
-                // Where the session is over the loop comes to the arm above.
+                // If the session ends during the sleep, the loop reaches the arm above.
                 Err(TryRecvError::Empty) => {
                     let _ = pipeline.sleep(BETWEEN_LOOKS).await;
                 }
@@ -81,18 +82,18 @@ impl Incoming {
         }
     }
 
-    /// A record is being stored from now on.
+    /// Counts a record that is being stored from now on.
     pub fn begun(&self) {
         self.under_way.set(self.under_way.get() + 1);
     }
 
-    /// A record is stored, or never will be.
+    /// Counts a record that is stored, or never will be.
     pub fn done(&self) {
         self.under_way.set(self.under_way.get() - 1);
     }
 }
 
-/// What the thread reads with.
+/// The state of the thread that reads.
 struct Reader {
     files: Vec<(Input, Format)>,
     dialect: Dialect,
@@ -101,7 +102,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Opens all files, says whether that went well, and sends what is in them until nobody wants it.
+    /// Opens all files, reports whether that succeeded, and sends their content until the receiver is dropped.
     fn read(&self, opened: &SyncSender<Result<(), Trouble>>, send: &SyncSender<Result<Item, Trouble>>) {
         let (files, mut rejects) = match self.open() {
             Ok(open) => open,
@@ -115,7 +116,7 @@ impl Reader {
             .try_for_each(|file| items(file.content, rejects.as_mut()).try_for_each(|item| send.send(item)));
     }
 
-    /// Opens all files, and that of rejected rows.
+    /// Opens all files and the file of rejected rows.
     fn open(&self) -> Result<(Vec<Opened>, Option<Rejects>), Trouble> {
         let files = self.files.iter().map(|(file, format)| self.content(file, *format));
         let files = files.collect::<Result<Vec<_>, _>>()?;
@@ -123,7 +124,7 @@ impl Reader {
         Ok((files, rejects))
     }
 
-    /// The file of rejected rows: they have to be of one kind, so that they can be loaded together.
+    /// Creates the file of rejected rows. All rows must be of one kind, so that the file can be loaded as a whole.
     fn rejects(&self, path: &Path, files: &[Opened]) -> Result<Rejects, Trouble> {
         let mut kinds =
             self.files.iter().map(|(_, format)| format).zip(files.iter().map(|file| &file.preamble));
@@ -165,7 +166,8 @@ impl Reader {
     }
 }
 
-/// What a file has. A wrong row is written into the file of rejected rows, or is a mistake where there is none.
+/// The items of a file. A wrong row is written into the file of rejected rows, or is a mistake if there is no such
+/// file.
 fn items<'r>(
     content: Content,
     mut rejects: Option<&'r mut Rejects>,

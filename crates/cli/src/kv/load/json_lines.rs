@@ -1,4 +1,4 @@
-//! JSON lines: an object in each.
+//! JSON lines: one object in each line.
 
 use super::dialect::{Dialect, time_to_live};
 use super::{Content, Record, Row, fit};
@@ -12,7 +12,7 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
-/// The field of the key, if nothing else is said.
+/// The default field of the key.
 const KEY: &str = "key";
 
 /// The lines of a file.
@@ -20,12 +20,12 @@ pub struct Lines {
     input: Box<dyn BufRead>,
     name: String,
     dialect: Dialect,
-    /// Lines so far.
+    /// Number of lines read so far.
     number: u64,
 }
 
 impl Lines {
-    /// Without the name of a field the value is the whole line.
+    /// Opens a file. If no field is named for the value, the value is the whole line.
     pub fn open(input: Box<dyn Read>, name: String, dialect: &Dialect) -> Result<Self, Trouble> {
         let input = text(input).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => Trouble::Input { place: name.clone(), why: error.to_string() },
@@ -34,7 +34,7 @@ impl Lines {
         Ok(Self { input: Box::new(input), name, dialect: dialect.clone(), number: 0 })
     }
 
-    /// The next line with its line break, which the last one may lack. `None` at the end.
+    /// The next line with its line break, which the last line may lack. `None` at the end.
     fn line(&mut self) -> Result<Option<Vec<u8>>, Trouble> {
         let mut line = Vec::new();
         self.number += 1;
@@ -99,7 +99,7 @@ fn content(line: &[u8], dialect: &Dialect) -> Result<Content, String> {
     Ok((found, value, live))
 }
 
-/// Why a line is no object, and what makes lines of objects.
+/// Explains why a line is no object, and which command makes lines of objects.
 fn no_object(line: &[u8], error: &serde_json::Error) -> String {
     let advice = match line.trim_ascii_start() {
         [b'[', ..] => ", but an array: `jq -c '.[]'` writes each of its objects in a line",
@@ -116,7 +116,7 @@ fn no_object(line: &[u8], error: &serde_json::Error) -> String {
 /// The fields of an object, as they are written.
 struct Fields<'l> {
     all: BTreeMap<String, &'l RawValue>,
-    /// Names that came again: which value is meant, nobody knows.
+    /// Names that occur more than once: it is unknown which value is meant.
     twice: Vec<String>,
 }
 
@@ -150,7 +150,7 @@ impl<'l> Fields<'l> {
         self.all.get(name).copied()
     }
 
-    /// The name is in the object once at most.
+    /// Checks that the name occurs at most once in the object.
     fn once(&self, name: &str) -> Result<(), String> {
         match self.twice.iter().any(|twice| twice == name) {
             true => Err(format!("the field {name:?} is there more than once")),
@@ -158,7 +158,7 @@ impl<'l> Fields<'l> {
         }
     }
 
-    /// The bytes of a field: of a text its own, of anything else as it is written.
+    /// The bytes of a field: the content of a text, or any other value as it is written.
     fn bytes(&self, name: &str, option: &str) -> Result<Vec<u8>, String> {
         let text = |raw: &RawValue| serde_json::from_str::<String>(raw.get());
         let encoded = format!("{name}{BASE64_SUFFIX}");

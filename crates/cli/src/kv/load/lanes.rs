@@ -1,22 +1,22 @@
-//! Which operations of a load may be under way at once.
+//! Limits on the operations of a load that may be in flight at once.
 //!
-//! Two stores of one key must not be: the earlier one could come last. So operations on one key stand in a line, in the
-//! order of the file. And all that are under way must find room in the session's arena.
+//! Two stores of one key must not be in flight at once: the earlier one could be executed last. So operations on one
+//! key stand in a line, in the order of the file. And all operations in flight must find room in the session's arena.
 
 use portcullis::Error;
 use portcullis_structures::Pipeline;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// The lines of all keys that are under way, and the room that is left.
+/// The lines of all keys with operations in flight, and the room that is left.
 pub struct Lanes {
     lines: RefCell<HashMap<Vec<u8>, Line>>,
     room: Cell<usize>,
-    /// All the room there is.
+    /// All the room.
     whole: usize,
 }
 
-/// Those who wait for one key: numbers are given in the order of the file.
+/// The operations that wait for one key. Numbers are given in the order of the file.
 #[derive(Default)]
 struct Line {
     next: u64,
@@ -29,9 +29,9 @@ pub struct Turn<'l> {
     key: Vec<u8>,
     number: u64,
     bytes: usize,
-    /// It has its bytes of the room.
+    /// Whether the operation has taken its bytes of the room.
     has_room: bool,
-    /// Where others wait for it, once it waits itself.
+    /// The pipeline on which other operations wait for this one. Set once this one waits itself.
     pipeline: Option<&'l Pipeline>,
 }
 
@@ -58,13 +58,13 @@ impl Lanes {
 }
 
 impl<'l> Turn<'l> {
-    /// Waits until the operation may begin. It is over when the turn is dropped.
+    /// Waits until the operation may begin. The turn ends when it is dropped.
     ///
     /// # Errors
     /// The session is over.
     pub async fn come(mut self, pipeline: &'l Pipeline) -> Result<Self, Error> {
         self.pipeline = Some(pipeline);
-        // The line comes first: whoever has room then waits for nobody, so all of them get through.
+        // The line comes first: an operation that has room then waits for no other, so all of them finish.
         while !self.is_first() || !self.take_room() {
             pipeline.anything().await?;
         }

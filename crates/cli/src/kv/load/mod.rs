@@ -1,4 +1,4 @@
-//! `portcullis kv load`: all keys of files, with many operations in flight.
+//! `portcullis kv load`: loads all keys of files, with many operations in flight.
 
 mod dialect;
 mod folder;
@@ -30,14 +30,14 @@ use std::path::{Path, PathBuf};
 
 pub use dialect::delimiter_of;
 
-/// Operations under way at once.
+/// Operations in flight at once.
 const DEPTH: usize = 64;
-/// Bytes of keys and values under way at once. They take part of the arena; the rest is for blocks that are read.
+/// Bytes of keys and values in flight at once. They take part of the arena; the rest is for blocks that are read.
 const BYTES_AT_ONCE: usize = 10 << 20;
 const _: () = assert!(BYTES_AT_ONCE as u64 <= LARGE_ARENA_BYTES / 3);
 /// The time between two tries of an operation for which the arena has no room.
 const BETWEEN_TRIES: Lifetime = Lifetime::millis(1);
-/// Files of a folder that were left out and are named. The others are counted.
+/// Number of left-out files of a folder that are named. The others are only counted.
 const NAMED_MOST: usize = 20;
 
 const EXAMPLES: &str = "\
@@ -102,16 +102,16 @@ pub struct Options {
     /// The column or field with the value [default: column `value`, with --no-header column 2; of JSON the whole line].
     #[arg(long, value_name = "NAME")]
     value: Option<String>,
-    /// What separates the columns of CSV: one character, or \t [default: a comma, in .tsv a tab].
+    /// The separator of columns in CSV: one character, or \t [default: a comma, in .tsv a tab].
     #[arg(long, value_name = "CHARACTER", value_parser = dialect::delimiter)]
     delimiter: Option<u8>,
     /// The first row of CSV is a row like the others. Columns are numbers, from 1.
     #[arg(long)]
     no_header: bool,
-    /// Nobody gets the keys after this time, as with `kv put --ttl`.
+    /// The keys are not found after this time, as with `kv put --ttl`.
     #[arg(long, value_name = "TIME")]
     ttl: Option<Lifetime>,
-    /// The column or field with the time after which nobody gets its key; where it is empty, --ttl counts.
+    /// The column or field with the time after which its key is not found; if it is empty, --ttl counts.
     #[arg(long, value_name = "NAME")]
     ttl_column: Option<String>,
     /// Go on after a wrong row: write it into this file, and the reason on standard error.
@@ -130,7 +130,7 @@ fn row_max(text: &str) -> Result<u64, String> {
     (1..=1 << 30).contains(&bytes).then_some(bytes).ok_or_else(|| "a row has 1 to 1GiB at most".to_owned())
 }
 
-/// What a file looks like.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Rows, with a header if nothing else is said.
@@ -163,7 +163,7 @@ impl Format {
     }
 }
 
-/// A key with its value, and how long it lives.
+/// A key with its value and its time to live.
 pub struct Record {
     pub key: Vec<u8>,
     pub value: Vec<u8>,
@@ -176,7 +176,7 @@ type Content = (Vec<u8>, Vec<u8>, Option<Lifetime>);
 /// A row of a file.
 pub enum Row {
     Record(Record),
-    /// One that cannot be stored: where and why, and the row as it stands there.
+    /// A row that cannot be stored: its place, the reason, and its bytes.
     Wrong {
         place: String,
         why: String,
@@ -184,23 +184,23 @@ pub enum Row {
     },
 }
 
-/// What a file has next.
+/// The next item of a file.
 pub enum Item {
     Record(Record),
-    /// A file that is no key, and why not.
+    /// A file that is left out, and the reason.
     LeftOut(String),
-    /// A row that is in the file of rejected rows, and why.
+    /// A row that was written to the file of rejected rows, and the reason.
     Rejected(String),
 }
 
-/// How far a load has come.
+/// Progress of a load.
 #[derive(Default)]
 struct Loaded {
     inserted: u64,
     replaced: u64,
     left_out: Vec<String>,
     rejected: u64,
-    /// Why it ends before its end.
+    /// The error that ended the load early.
     failed: Option<Trouble>,
 }
 
@@ -238,7 +238,7 @@ fn store_all(
     let loaded = RefCell::new(loaded);
     let store_next = async || {
         while let Some(record) = next(incoming, pipeline, progress, &loaded).await {
-            // The place in the line is taken before anything is awaited: in the order of the file.
+            // The place in the line is taken before the first await, so it is in the order of the file.
             let turn = lanes.queue(&record.key, record.key.len() + record.value.len());
             let stored = store(pipeline, table, &record, options.ttl, turn).await;
             incoming.done();
@@ -270,7 +270,7 @@ async fn next(
         let item = incoming.next(pipeline).await?;
         let mut loaded = loaded.borrow_mut();
         match item {
-            // Nothing is begun that would end without having asked the node for anything.
+            // After a failure no operation is begun: it would end without having sent a request to the node.
             Ok(Item::Record(record)) if loaded.failed.is_none() => {
                 incoming.begun();
                 return Some(record);
@@ -302,7 +302,8 @@ async fn store(
     let turn = turn.come(pipeline).await?;
     let stored = loop {
         match table.store(&record.key, &record.value, Condition::Always, record.ttl.or(ttl)).await {
-            // Blocks that others read here have filled the arena. Each of them alone has room, so it is free soon.
+            // Blocks that other operations of this load read have filled the arena. Each of them alone has room, so
+            // room is free soon.
             Err(TableError::Session(Error::ArenaFull { .. })) => pipeline.sleep(BETWEEN_TRIES).await?,
             stored => break stored,
         }
@@ -344,7 +345,7 @@ fn report(options: &Options, progress: &Progress, loaded: &Loaded) {
     }
 }
 
-/// Why a value that is too long is left out.
+/// Explains why a value that is too long is left out.
 fn too_long(bytes: u64) -> String {
     format!("{bytes} bytes, and a value has {VALUE_BYTES_MAX} at the most")
 }

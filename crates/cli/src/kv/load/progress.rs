@@ -1,4 +1,4 @@
-//! How far a load has come: a bar on a terminal, and the rates at the end.
+//! Progress of a load: a bar on a terminal, and the rates at the end.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const FRAME: Duration = Duration::from_millis(100);
 const MIB: f64 = 1_048_576.0;
 
-/// The bar, and what it counts.
+/// The bar, and the counts behind it.
 pub struct Progress {
     bar: ProgressBar,
     started: Instant,
@@ -36,12 +36,12 @@ impl Progress {
         }
     }
 
-    /// The bar, for those who read the files: it counts the bytes that are read.
+    /// The bar, for the readers of the files: it counts the bytes that are read.
     pub fn bar(&self) -> ProgressBar {
         self.bar.clone()
     }
 
-    /// A key was stored.
+    /// Counts a key that was stored.
     pub fn stored(&self, bytes: usize) {
         self.keys.set(self.keys.get() + 1);
         self.bytes.set(self.bytes.get() + bytes as u64);
@@ -69,7 +69,7 @@ impl Progress {
         self.ended.get().unwrap_or_else(Instant::now).duration_since(self.started).as_secs_f64()
     }
 
-    /// How much it was, and how fast.
+    /// The amount and the rates, as text.
     #[allow(clippy::cast_precision_loss, reason = "counts of a load are far below 2^53")]
     pub fn told(&self) -> String {
         let (keys, mib, seconds) = (self.keys.get() as f64, self.bytes.get() as f64 / MIB, self.seconds());

@@ -1,4 +1,4 @@
-//! The file of `--reject`: rows that cannot be stored, as they stood, so that they can be mended and loaded again.
+//! The file of `--reject`: rows that cannot be stored, unchanged, so that they can be corrected and loaded again.
 
 use crate::files::Input;
 use crate::kv::trouble::Trouble;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 pub struct Rejects {
     file: File,
     path: PathBuf,
-    /// What stands before the rows. Written before the first one, so that a load without rejected rows leaves an empty
-    /// file.
+    /// The bytes before the rows. They are written before the first row, so that a load without rejected rows leaves an
+    /// empty file.
     preamble: Vec<u8>,
 }
 
 impl Rejects {
-    /// Makes the file, or empties it. `preamble` is what all inputs have before their rows.
+    /// Creates the file, or empties it. `preamble` is what all inputs have before their rows.
     pub fn create(path: &Path, inputs: &[Input], preamble: Vec<u8>) -> Result<Self, Trouble> {
         if inputs.iter().any(|input| is_same(path, input)) {
             let why = format!("--reject {} is a file that is loaded: name another", path.display());
@@ -29,7 +29,7 @@ impl Rejects {
         }
     }
 
-    /// Writes a row. It is in the file when this returns, whatever ends the load afterwards.
+    /// Writes a row. The row is in the file when this returns, however the load ends afterwards.
     pub fn write(&mut self, row: &[u8]) -> Result<(), Trouble> {
         let preamble = std::mem::take(&mut self.preamble);
         let line_break: &[u8] = if row.ends_with(b"\n") { b"" } else { b"\n" };

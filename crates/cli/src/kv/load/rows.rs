@@ -1,7 +1,7 @@
 //! Rows of CSV, with or without a header.
 //!
-//! The reader of the crate `csv` takes rows of other lengths, quoted fields that never end, and rows of any size. All
-//! three are mistakes here, and a row has a limit before memory is taken for it.
+//! The reader of the crate `csv` accepts rows of other lengths, quoted fields that never end, and rows of any size. All
+//! three are mistakes here, and the limit of a row is checked before memory is taken for it.
 
 use super::dialect::{Dialect, time_to_live};
 use super::{Content, Record, Row, fit};
@@ -12,10 +12,11 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, Chain, Read};
 use std::rc::Rc;
 
-/// The columns, if nothing else is said.
+/// The default names of the columns.
 const KEY: &str = "key";
 const VALUE: &str = "value";
-/// Follows the input. It comes back as a row of its own, unless a quoted field has swallowed it. No delimiter is in it.
+/// Marker that follows the input. The reader returns it as a separate row, unless an unclosed quoted field contains it.
+/// It contains no delimiter.
 const END: &[u8] = b"\n\0\0\0\0\n";
 /// Bytes that the reader of `csv` reads ahead.
 const BUFFER_BYTES: usize = 8 << 10;
@@ -28,7 +29,7 @@ pub struct Rows {
     /// Bytes of the input so far: all of them once `END` is read.
     input_bytes: Rc<Cell<u64>>,
     recent: Rc<RefCell<Recent>>,
-    /// The line of the next row, but for empty lines before it.
+    /// The line of the next row, if no empty lines precede it.
     next_line: u64,
     name: String,
     /// Lines before the first one that the reader counts.
@@ -36,13 +37,13 @@ pub struct Rows {
     dialect: Dialect,
     delimiter: u8,
     columns: Columns,
-    /// The columns that each row has to have. `None`: as many as the first.
+    /// The number of columns that each row must have. `None`: as many as the first row.
     width: Option<usize>,
-    /// What stands before the rows, and before rejected ones too.
+    /// The bytes before the rows, which are also written before rejected rows.
     preamble: Vec<u8>,
 }
 
-/// The numbers of the columns that are wanted, from 0.
+/// The numbers of the selected columns, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Columns {
     key: usize,
@@ -51,7 +52,7 @@ struct Columns {
 }
 
 impl Rows {
-    /// Reads what stands before the rows. `by_name` is the delimiter that the file's name suggests.
+    /// Reads the bytes before the rows. `by_name` is the delimiter that the file's name suggests.
     pub fn open(input: Box<dyn Read>, name: String, by_name: u8, dialect: &Dialect) -> Result<Self, Trouble> {
         let mut input = text(input).map_err(|error| unreadable(&name, error))?;
         let stated = stated_delimiter(&mut input).map_err(|error| unreadable(&name, error))?;
@@ -89,12 +90,12 @@ impl Rows {
         Ok(rows)
     }
 
-    /// What stands before the rows: before rejected ones it makes a file that can be loaded again.
+    /// The bytes before the rows: with them, rejected rows make a file that can be loaded again.
     pub fn preamble(&self) -> &[u8] {
         &self.preamble
     }
 
-    /// The columns by the header.
+    /// Finds the columns by the header.
     fn named(&mut self) -> Result<Columns, Trouble> {
         let Some((header, line)) = self.next_record()? else {
             let why = "it has no row: the first one has the names of the columns".to_owned();
@@ -114,7 +115,7 @@ impl Rows {
         Ok(columns)
     }
 
-    /// The columns by their numbers.
+    /// Finds the columns by their numbers.
     fn numbered(&self) -> Result<Columns, Trouble> {
         let number = |given: &Option<String>, option| {
             let wrong =
@@ -133,7 +134,7 @@ impl Rows {
         })
     }
 
-    /// The next row as it is, and its line. `None` at the end.
+    /// The next row unchanged, and its line. `None` at the end.
     fn next_record(&mut self) -> Result<Option<(ByteRecord, u64)>, Trouble> {
         let mut record = ByteRecord::new();
         let row_max = self.dialect.row_max;
@@ -160,8 +161,9 @@ impl Rows {
         Ok(Some((record, line)))
     }
 
-    /// The line in which a row begins that was just read. The reader's own position of a row is before line breaks that
-    /// it skips, half of one of Windows included. `is_last`: it ends where the input does, without a line break.
+    /// Returns the line in which the row just read begins. The reader's own position of a row is before line breaks
+    /// that it skips, including half of a Windows line break. `is_last`: the row ends where the input does, without a
+    /// line break.
     fn line_of(&mut self, record: &ByteRecord, is_last: bool) -> u64 {
         let end = self.reader.position();
         let last = self.recent.borrow().byte_before(end.byte());
@@ -214,7 +216,7 @@ impl Rows {
         Ok((field(key).to_vec(), field(value).to_vec(), live))
     }
 
-    /// A row as it stands in a file.
+    /// Returns a row as it is written in a file.
     fn written(&self, record: &ByteRecord) -> Vec<u8> {
         let mut writer = WriterBuilder::new().delimiter(self.delimiter).from_writer(Vec::new());
         // Writing to a vector cannot fail.
@@ -232,7 +234,7 @@ impl Iterator for Rows {
     }
 }
 
-/// The delimiter that a first line `sep=;` states, as spreadsheets write it. The line is taken from the input.
+/// Returns the delimiter that a first line `sep=;` states, as spreadsheets write it, and consumes that line.
 fn stated_delimiter(input: &mut impl BufRead) -> io::Result<Option<u8>> {
     let (delimiter, bytes) = match input.fill_buf()? {
         [b's', b'e', b'p', b'=', delimiter, b'\n', ..] => (*delimiter, 6),
@@ -288,7 +290,7 @@ fn unreadable(name: &str, error: io::Error) -> Trouble {
     }
 }
 
-/// Counts what is read.
+/// A reader that counts the bytes read.
 struct Counted {
     input: Box<dyn Read>,
     bytes: Rc<Cell<u64>>,
@@ -305,7 +307,7 @@ impl Read for Counted {
 /// The bytes that were read last.
 #[derive(Default)]
 struct Recent {
-    /// Where they begin.
+    /// Position of the first of them.
     start: u64,
     bytes: Vec<u8>,
     /// The byte before them.
@@ -320,7 +322,7 @@ impl Recent {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The byte before this position, if it was read lately.
+    /// The byte before this position, if it was read recently.
     fn byte_before(&self, position: u64) -> Option<u8> {
         match position.checked_sub(self.start)? {
             0 => self.before,
@@ -329,7 +331,7 @@ impl Recent {
     }
 }
 
-/// Refuses to read on when nothing is left of the bytes for a row.
+/// A reader that refuses to read on when the bytes allowed for a row are used up.
 struct Limited {
     input: Chain<Counted, &'static [u8]>,
     left: Rc<Cell<u64>>,

@@ -1,4 +1,5 @@
-//! `portcullis kv queue claim`: a command for each entry, which is acknowledged when the command has done with it.
+//! `portcullis kv queue claim`: runs a command for each entry, and acknowledges the entry when the command has
+//! succeeded.
 
 use super::super::bytes::beginning;
 use super::{Outcome, Target, Trouble, open};
@@ -33,7 +34,7 @@ Exit codes: 0 each command has ended with 0; 1 one has not, or there was no
 entry; 2 the call was wrong; 3 there is no such queue, or the node refuses or is
 gone.";
 
-/// In how many parts a lease is divided: after each of them the claim is extended.
+/// Number of parts into which a lease is divided: after each of them the claim is extended.
 const EXTENSIONS_A_LEASE: u64 = 3;
 
 /// Options of `portcullis kv queue claim`.
@@ -88,7 +89,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
 }
 
 impl Options {
-    /// `None`: none came, or the queue is ended and each entry was acknowledged.
+    /// Claims an entry. `None`: no entry arrived in time, or the queue is ended and each entry was acknowledged.
     fn claim(
         &self,
         pipeline: &Pipeline,
@@ -135,12 +136,12 @@ impl Options {
         let mut child = command.stdin(Stdio::piped()).spawn().map_err(failed)?;
         let mut input = child.stdin.take().expect("it is piped");
         let entry = claim.entry.clone();
-        // A command that reads nothing, and one that ends before it has read all, are as good as others.
+        // The result is ignored: a command may read the entry in part or not at all.
         std::thread::spawn(move || input.write_all(&entry));
         Ok(child)
     }
 
-    /// Waits for the command, and extends the claim meanwhile.
+    /// Waits for the command, and extends the claim until the command ends.
     fn wait_for(
         &self,
         pipeline: &Pipeline,
@@ -169,7 +170,7 @@ impl Options {
         }
     }
 
-    /// Whether the claim was still there.
+    /// Returns whether the claim was still valid.
     fn settle(&self, done: Result<(), QueueError>, claim: &Claim) -> Result<bool, Trouble> {
         match done {
             Ok(()) => Ok(true),

@@ -64,7 +64,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     Ok(say_made("queue", name, keep, (*json, "kv queue drop")))
 }
 
-/// `None`: another client was quicker, and nothing of this one's stays.
+/// Makes the queue. `None`: another client was quicker, and nothing of this client's remains.
 async fn make(pipeline: &Rc<Pipeline>, options: &Options) -> Result<Option<Keep>, QueueError> {
     let Options { target, claims, cell_bytes, lease, keep, .. } = options;
     let keep = allowed(pipeline, *keep).await?;
@@ -79,7 +79,7 @@ async fn make(pipeline: &Rc<Pipeline>, options: &Options) -> Result<Option<Keep>
     match queue.publish(target.queue).await {
         Ok(()) => Ok(Some(keep)),
         Err(error) => {
-            // It is kept, and nobody would find it.
+            // The node would keep this queue, and no client could find it.
             queue.destroy().await?;
             let is_taken = matches!(error, QueueError::Session(Error::Refused(Refusal::NameTaken)));
             if is_taken { Ok(None) } else { Err(error) }

@@ -57,7 +57,7 @@ enum Command {
     Claim(claim::Options),
     /// Show how full a queue is, and what it takes.
     Stat(Alone),
-    /// Let nobody push any more: consumers take what is left.
+    /// Refuse further pushes: consumers take the entries that are left.
     End(Alone),
     /// Free what is consumed, and what clients that have died have left.
     Sweep(Alone),
@@ -81,7 +81,7 @@ impl Target {
         self.place.connect(ARENA_BYTES)
     }
 
-    /// The queue, which has to be there.
+    /// Opens the queue, which must exist.
     fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Queue, Trouble> {
         open(pipeline, self.queue)
     }
@@ -106,7 +106,7 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Does something with the queue, and says what was done.
+    /// Performs an operation on the queue and reports it.
     fn run(
         &self,
         done: &'static str,
@@ -125,7 +125,7 @@ impl Alone {
     }
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     match &options.command {
         Command::Create(options) => create::run(options),

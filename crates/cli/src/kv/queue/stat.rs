@@ -4,7 +4,7 @@ use super::{Alone, Outcome, Trouble};
 use crate::output::{print_json, say};
 use serde_json::json;
 
-/// Shows what a queue takes, and how full it is.
+/// Shows the limits of a queue and how full it is.
 pub fn run(options: &Alone) -> Result<Outcome, Trouble> {
     let Alone { target, json } = options;
     let pipeline = target.connect()?;

@@ -32,7 +32,7 @@ is copied and sandboxed, a seal and its release where this one seals for good.";
 
 const ROUNDS: usize = 5;
 
-/// What is measured, and how.
+/// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
@@ -67,15 +67,15 @@ struct Report {
     pingpong_rtt: f64,
     /// A call without arguments for each ping-pong.
     call_to_pingpong: Spread,
-    /// What one copied page adds to a call without arguments, in microseconds.
+    /// Time that one copied page adds to a call without arguments, in microseconds.
     page_added: Spread,
-    /// What one page adds that is copied and looked at in a sandbox.
+    /// Time that one page adds that is copied and read in a sandbox.
     sandboxed_page_added: Spread,
     calls_per_second: f64,
     rows: Vec<Row>,
 }
 
-/// Runs the benchmark, or is its server.
+/// Runs the benchmark, or serves as its server.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     match &options.serve {
         Some(path) => be_server(path),

@@ -1,4 +1,4 @@
-//! What is measured: the rows of RPCool's Table 1b that there can be here.
+//! The rows that are measured: those of RPCool's Table 1b that are possible here.
 
 use super::super::BenchError;
 use super::super::course::{Course, Length};
@@ -12,29 +12,29 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Calls of one word more, with arguments copied, and read in place.
+/// Methods of calls that carry one word besides their arguments, which are copied or (`TRUSTED`) read in place.
 pub const COPIED: u32 = 1;
 pub const TRUSTED: u32 = 2;
-/// Copied, in a sandbox.
+/// Method whose arguments are copied and read in a sandbox.
 pub const SANDBOXED: u32 = 3;
-/// Sealed before.
+/// Method whose arguments were sealed before the call.
 pub const ONE_SHOT: u32 = 4;
 const PAGE: u64 = 4096;
 pub const PAGE_STEP: usize = 4096;
-/// Of what takes long and is not called, so many are enough.
+/// The most iterations of slow rows, which make no call.
 const FEW: u64 = 1000;
 
-/// A row: what is called, and how.
+/// A row: the call or the step, and its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// One call at a time, without arguments.
     Empty,
-    /// One at a time, with so many pages.
+    /// One call at a time, with this many pages.
     Pages {
         method: u32,
         pages: u64,
     },
-    /// One at a time, with pages that were sealed before.
+    /// One call at a time, with pages that were sealed before.
     Sealed {
         pages: u64,
     },
@@ -48,11 +48,11 @@ pub enum Kind {
     Copy {
         pages: u64,
     },
-    /// As many under way as can be, without arguments.
+    /// As many calls in flight as possible, without arguments.
     Pipelined,
     /// A connection made and ended.
     Connect,
-    /// A channel that begins to serve, and one that ends.
+    /// A channel that is started, and (`Stop`) one that is ended.
     Serve,
     Stop,
 }
@@ -99,7 +99,7 @@ impl Kind {
         }
     }
 
-    /// What RPCool says of it, in microseconds.
+    /// RPCool's figure for the row, in microseconds.
     pub fn paper(self) -> Option<f64> {
         match self {
             Self::Empty => Some(1.5),
@@ -145,7 +145,7 @@ pub fn one(
         }
         Kind::Seal { pages } => timed(course, FEW, || {
             let before = Instant::now();
-            // Dropping it is not counted.
+            // The drop of the sealed scope is not counted.
             let sealed = seal(connection, pages)?;
             let time = before.elapsed();
             drop(sealed);
@@ -164,7 +164,7 @@ pub fn one(
     }
 }
 
-/// One call at a time. Each of its pages is written before.
+/// Makes one call at a time. Each of its pages is written before the call.
 fn calls(
     connection: &mut Connection,
     mut course: Course,
@@ -197,7 +197,7 @@ fn calls(
     Ok(Half { samples, rate })
 }
 
-/// As many calls under way as can be.
+/// Keeps as many calls in flight as possible.
 fn pipelined(connection: &mut Connection, mut course: Course) -> Result<Half, BenchError> {
     let (mut samples, mut done, mut begun, mut is_over) = (Samples::new(), 0, 0, false);
     let mut under_way: VecDeque<(CallId, u64, Instant)> = VecDeque::new();
@@ -220,7 +220,7 @@ fn pipelined(connection: &mut Connection, mut course: Course) -> Result<Half, Be
     Ok(Half { samples, rate })
 }
 
-/// Something at most so many times. It says how long it took.
+/// Repeats a step at most `most` times. The step returns the time that it took.
 fn timed(
     mut course: Course,
     most: u64,
@@ -256,7 +256,7 @@ fn sealed_call(connection: &mut Connection, sealed: &Sealed) -> Result<Duration,
     Ok(before.elapsed())
 }
 
-/// How long a channel took to begin and to end.
+/// Returns the times that a channel took to begin and to end.
 fn channel(beside: &Path) -> Result<(Duration, Duration), BenchError> {
     let path = beside.with_extension("another");
     let before = Instant::now();
@@ -267,7 +267,7 @@ fn channel(beside: &Path) -> Result<(Duration, Duration), BenchError> {
     Ok((begun, before.elapsed()))
 }
 
-/// Runs for which the clock is looked at once: one takes less than the clock does.
+/// Runs per reading of the clock: one run takes less time than the reading.
 const RUNS: u32 = 100;
 
 fn sandboxes(course: Course) -> Result<Half, BenchError> {

@@ -1,4 +1,4 @@
-//! The server that is called, in a process of its own.
+//! The server of the calls, in a separate process.
 
 use super::super::{BenchError, processors};
 use super::failed;
@@ -12,12 +12,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// What a method answers that has its arguments before it: the word and what the first page begins with.
+/// Result of a method that may have arguments: the word, plus the value at the beginning of the first page if there is
+/// one.
 fn sum(word: u64, view: &View<'_>, first: impl FnOnce() -> Result<u64, Failure>) -> Result<u64, Failure> {
     if view.bytes().is_empty() { Ok(word) } else { Ok(word.wrapping_add(first()?)) }
 }
 
-/// The sum of the words that the pages begin with.
+/// Returns the sum of the call's word and of the words at the beginning of the pages.
 fn sum_of_pages(page: &Trusted<'_, u64>, reply: &mut Reply<'_>) -> Result<(), Failure> {
     let mut sum = page.word();
     let from = page.root().address();

@@ -1,7 +1,7 @@
-//! The attacks, each as a step that is repeated, and what as many honest clients would do instead.
+//! The attacks, each as a step that is repeated, and the work that as many honest clients would do instead.
 //!
-//! Steps run on the honest client's own thread, between its operations. The node has what they post while the honest
-//! client waits. So an attack takes the node's time, and not the honest client's processor.
+//! Steps run on the honest client's own thread, between its operations. The node executes the work that they post while
+//! the honest client waits. So an attack takes the node's time, and not the honest client's processor.
 
 use super::door::Door;
 use super::raider::{LEASE, Raider, allocation, elsewhere, key};
@@ -49,7 +49,7 @@ pub enum Attack {
     Storm,
 }
 
-/// Attacking clients, in attacks that need no crowd.
+/// Attacking clients, in attacks that do not need many.
 const RAIDERS: usize = 16;
 const SLEEPERS: usize = 1_000;
 const SILENT: usize = 2_000;
@@ -62,7 +62,7 @@ const SMALL_ARENA: u64 = 64 << 10;
 const LARGE_ARENA: u64 = 64 << 20;
 
 impl Attack {
-    /// Attacking clients or connections.
+    /// Number of attacking clients or connections.
     pub fn clients(self) -> usize {
         match self {
             Self::Sleepers => SLEEPERS,
@@ -123,7 +123,7 @@ fn holders(path: &Path, count: usize, size: u32) -> Result<Vec<(Raider, Granted)
     crowd(path, count, u64::from(size) + SMALL_ARENA)?.into_iter().map(hold).collect()
 }
 
-/// Renews permissions, so that no read comes after its lease.
+/// Renews permissions, so that no read arrives after its lease has ended.
 fn renew(holders: &mut [(Raider, Granted)], until: &mut Instant, size: u32) -> Result<(), BenchError> {
     if Instant::now() < *until {
         return Ok(());
@@ -295,7 +295,7 @@ fn violations(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-/// Attaches one client that was shown out again. This fails while the tenant is barred.
+/// Attaches again one client that the node has disconnected. This fails while the tenant is barred.
 fn come_again(raiders: &mut [(Raider, Granted)], path: &Path) -> Result<(), BenchError> {
     let out = raiders.iter_mut().find_map(|(raider, held)| {
         (!portcullis_nic::Endpoint::node_alive(&mut raider.endpoint)).then_some((raider, held))
@@ -373,7 +373,7 @@ fn attaching(path: &Path, arena_bytes: u64, holes: bool) -> Step {
     })
 }
 
-/// Goes on attaching. Returns whether the visitor stays.
+/// Continues the attach. Returns whether the visitor stays.
 fn go_on(visitor: &mut Visitor, holes: bool) -> bool {
     visitor.steps += 1;
     let Ok(heard) = visitor.door.hear() else { return false };

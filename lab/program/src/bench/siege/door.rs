@@ -9,13 +9,13 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-/// A connection. None of its calls wait.
+/// A connection. None of its calls blocks.
 pub struct Door {
     socket: OwnedFd,
 }
 
 impl Door {
-    /// Connects. `None`: not possible now.
+    /// Connects. `None`: a connection is not possible now.
     pub fn knock(path: &Path) -> Option<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
@@ -44,7 +44,7 @@ impl Door {
         );
     }
 
-    /// The next message's descriptors, none if there is no message yet, or `Err` at the end.
+    /// Returns the next message's descriptors, none if no message has arrived yet, or `Err` at the end.
     pub fn hear(&self) -> Result<Vec<OwnedFd>, End> {
         let mut bytes = [0; 512];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -66,5 +66,5 @@ impl Door {
     }
 }
 
-/// The node has hung up.
+/// The node has closed the connection.
 pub struct End;

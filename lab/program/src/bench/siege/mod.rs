@@ -25,13 +25,11 @@ use std::time::{Duration, Instant};
 const TENANTS: [&str; 2] = ["red", "blue"];
 /// Room for a thousand attackers' ports, and a pool whose pages are all touched: attacks must not succeed by numbers,
 /// or by using pages first.
-/// more than being many, and than being first.
 const ROOM: [&str; 5] = ["--ports-memory", "4GiB", "--clients-max", "4096", "--fill-memory"];
 /// Reads of the honest client after each step of the attack.
 const READS: usize = 8;
-/// After a longer step the node's thread may be asleep, whatever the step was. Then a read that is not counted wakes
-/// it.
-/// does not count.
+/// Duration of a step after which the node's thread may be asleep, whatever the step was. After a longer step, a read
+/// that is not counted wakes the thread.
 const AWAKE: Duration = Duration::from_micros(300);
 /// Objects that the honest client reads in turn.
 const OBJECTS: usize = 16;
@@ -58,7 +56,7 @@ struct Row {
     beside_rate: f64,
     /// Longest turn of the node's thread, from the node's start to the end of the attack.
     longest_turn: f64,
-    /// The same in processor time, which excludes the time that other threads took.
+    /// Longest turn in processor time, which excludes the time that other threads took.
     longest_turn_of_processor: f64,
 }
 

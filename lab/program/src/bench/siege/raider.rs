@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a raider waits for the node at the most.
+/// The longest time that a raider waits for the node.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The lease of a raider's permissions.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ pub const LEASE: Duration = Duration::from_secs(10);
 const REPLY_BYTES: u32 = 128;
 const _: () = assert!(REPLY_BYTES as usize == MESSAGE_BYTES);
 
-/// A client that need not keep any rule.
+/// A client that need not obey any rule.
 pub struct Raider {
     pub endpoint: PortEndpoint,
     depth: u64,
@@ -32,9 +32,9 @@ pub struct Raider {
     received: u64,
     /// Number of pending operations on data queue pairs.
     pub under_way: u32,
-    /// Broken data queue pairs whose rebuild must still be asked for.
+    /// Broken data queue pairs whose rebuild must still be requested.
     pub broken: Vec<u32>,
-    /// Those whose rebuild was asked for.
+    /// Queue pairs whose rebuild was requested.
     asked: VecDeque<u32>,
     /// Control messages without a completion.
     said: u32,
@@ -64,7 +64,7 @@ impl Raider {
         self.endpoint.size().data_queue_pairs
     }
 
-    /// Where the raider's data lies in its arena: behind the messages.
+    /// Address of the raider's data in its arena: behind the messages.
     fn data(&self) -> u64 {
         2 * self.depth * u64::from(REPLY_BYTES)
     }
@@ -81,9 +81,8 @@ impl Raider {
         posted
     }
 
-    /// Takes completions, and asks again and again for the rebuild of broken queue pairs. For raiders that ask for
-    /// nothing else.
-    /// for nothing else.
+    /// Takes completions, and requests the rebuild of broken queue pairs again and again. For raiders that send no
+    /// other requests.
     pub fn mend(&mut self) {
         let mut answers = Vec::new();
         self.take(|answer| answers.push(answer));
@@ -114,7 +113,7 @@ impl Raider {
         self.post(queue_pair, Operation::Read { local, remote })
     }
 
-    /// Sends a message, with a receive for its answer if `heard`. `false`: too many are under way.
+    /// Sends a message, with a receive for its answer if `heard`. `false`: too many messages are in flight.
     pub fn say(&mut self, body: RequestBody, heard: bool) -> bool {
         if u64::from(self.said) >= self.depth - 1 {
             return false;

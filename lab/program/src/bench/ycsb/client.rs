@@ -15,23 +15,23 @@ use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Operations of a client before those that count.
+/// Operations of a client before the measurement.
 const WARM_UP: u64 = 200_000;
-/// Of operations that overlap, one in so many is timed: two looks at the clock take as long as a part of a read.
+/// One in this many overlapping operations is timed: two readings of the clock take as long as a part of a read.
 const TIMED_ONE_IN: u64 = 16;
 
-/// What the clients of one turn do.
+/// The work of the clients in one turn.
 #[derive(Clone, Copy)]
 pub struct Turn<'a> {
     pub options: &'a Options,
     pub address: &'a str,
     pub contents: &'a Contents,
-    /// Of all clients together.
+    /// Length for all clients together.
     pub length: Length,
     pub name: &'a str,
 }
 
-/// Has all clients work side by side, each on its own operations.
+/// Runs all clients side by side, each on its own operations.
 pub fn measure(turn: Turn<'_>, drawn: &[Vec<Drawn>]) -> Result<Measured, BenchError> {
     let clients = drawn.len();
     let (turn, together) = (Turn { length: turn.length.share(clients), ..turn }, Barrier::new(clients));
@@ -46,8 +46,8 @@ pub fn measure(turn: Turn<'_>, drawn: &[Vec<Drawn>]) -> Result<Measured, BenchEr
     Ok(Measured::together(measured?))
 }
 
-/// One client. All begin to count together: also one that could not open the table comes to the barrier, so that no
-/// other waits there for ever.
+/// Runs one client. All clients begin to count together. A client that could not open the table also reaches the
+/// barrier, so that no other waits there for ever.
 fn run(turn: Turn<'_>, drawn: &[Drawn], number: usize, together: &Barrier) -> Result<Measured, BenchError> {
     processors::pin_one_of_clients(number);
     let ready = warmed_up(turn, drawn);
@@ -57,7 +57,7 @@ fn run(turn: Turn<'_>, drawn: &[Drawn], number: usize, together: &Barrier) -> Re
     count(turn, drawn, &pipeline, &table, course)
 }
 
-/// The same for a table that only the session can read that made it.
+/// Measures one client on a table that only the session that made it can read.
 pub fn measure_own(
     turn: Turn<'_>,
     drawn: &[Drawn],
@@ -89,7 +89,7 @@ fn warmed_up(turn: Turn<'_>, drawn: &[Drawn]) -> Result<(Rc<Pipeline>, Table), B
     Ok((pipeline, table))
 }
 
-/// The operations of one client, some of them at a time.
+/// The operations of one client, several of them in flight at once.
 struct Work<'a> {
     turn: Turn<'a>,
     drawn: &'a [Drawn],
@@ -123,7 +123,7 @@ impl<'a> Work<'a> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// One operation after another, until there have been enough.
+    /// Runs one operation after another, until enough have begun.
     async fn lane(&self) -> Result<(), BenchError> {
         let mut value = vec![0x5A; self.turn.contents.shape.value_bytes as usize];
         let timed_one_in = if self.turn.options.depth == 1 { 1 } else { TIMED_ONE_IN };
@@ -178,7 +178,7 @@ impl<'a> Work<'a> {
         let found = self.table.get(&key(number)).await?;
         let right = match &found {
             Some(value) => is_value_of(value, number, self.turn.contents.shape),
-            // Its insert may be under way.
+            // The key's insert may be in flight.
             None => number >= self.turn.options.keys,
         };
         if right { Ok(()) } else { Err(BenchError::Wrong { key: number }) }

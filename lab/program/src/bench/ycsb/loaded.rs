@@ -9,18 +9,19 @@ use portcullis_structures::table::{Access, BlockMemory, Grain, Statistics, Table
 use std::rc::Rc;
 use std::sync::atomic::AtomicU32;
 
-/// Inserts under way at once while the table is loaded.
+/// Inserts in flight at once while the table is loaded.
 const DEPTH: usize = 64;
 /// Inserts between two updates of the progress bar.
 const STRIDE: u32 = 1 << 12;
-/// The session's arena: room for the buffers of whatever is under way.
+/// The session's arena: room for the buffers of all operations in flight.
 const ARENA_BYTES: u64 = 64 << 20;
-/// What a node lends beside the keys and what a structure needs for them.
+/// Bytes that a node lends in addition to the keys and to the memory that a structure needs for them.
 const MEMORY_BESIDE: u64 = 64 << 20;
-/// Chunks beside those that the keys fill: for blocks that are being replaced, and size classes that are not full.
+/// Chunks in addition to those that the keys fill: for blocks that are being replaced, and size classes that are not
+/// full.
 const CHUNKS_BESIDE: u64 = 128;
 
-/// What a table is made of, in every row that it is measured in.
+/// The properties of a table, in every row that measures it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub value_bytes: u32,
@@ -29,7 +30,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// For titles.
+    /// The properties as text, for titles.
     pub fn text(self) -> String {
         let Self { value_bytes, grain, blocks } = self;
         format!("{value_bytes} B by {} in {}", grain_text(grain), blocks_text(blocks))
@@ -45,13 +46,13 @@ pub struct Loaded {
 
 /// The session that made a table.
 enum Owner {
-    /// Others read the table.
+    /// Other sessions read the table.
     Keeper(#[expect(dead_code, reason = "the table goes with it")] Box<Session>),
-    /// Only this one can: the blocks are in its chunks.
+    /// Only this session can read the table: the blocks are in its chunks.
     Reader(Rc<Pipeline>, Box<Table>),
 }
 
-/// Where a loaded table is, and what is in it.
+/// The place of a loaded table, and its content.
 pub struct Contents {
     pub head: ObjectRef,
     pub shape: Shape,
@@ -64,7 +65,7 @@ pub fn key(number: u32) -> [u8; 8] {
     u64::from(number).to_le_bytes()
 }
 
-/// Fills `value` for a key. It begins with the key, so that whoever reads it knows whether it is the right one.
+/// Fills `value` for a key. The value begins with the key, so that a reader can check that it is the right one.
 pub fn fill(value: &mut [u8], number: u32) {
     value[..8].copy_from_slice(&key(number));
 }
@@ -82,7 +83,7 @@ pub fn grain_text(grain: Grain) -> &'static str {
     }
 }
 
-/// The name of what blocks are in, as on the command line.
+/// The name of the blocks' memory, as on the command line.
 pub fn blocks_text(blocks: BlockMemory) -> &'static str {
     match blocks {
         BlockMemory::Objects => "objects",
@@ -104,7 +105,8 @@ pub fn open(session: Session, head: ObjectRef) -> Result<(Rc<Pipeline>, Table), 
 }
 
 impl Options {
-    /// The memory of a node: twice what the keys take, for keys that are added, blocks that are replaced, and buckets.
+    /// Bytes that a node lends: twice what the keys take, for keys that are added, blocks that are replaced, and
+    /// buckets.
     pub fn node_memory(&self, shape: Shape) -> u64 {
         let each = u64::from(shape.value_bytes) + u64::from(shape.value_bytes) / 8 + 128;
         self.memory.unwrap_or(MEMORY_BESIDE + 2 * each * u64::from(self.keys))
@@ -156,7 +158,7 @@ impl Loaded {
         Ok(Self { contents, statistics, owner })
     }
 
-    /// The table's only reader, if others cannot open it.
+    /// The session and the table of the only reader, if other sessions cannot open the table.
     pub fn own_table(&self) -> Option<(&Rc<Pipeline>, &Table)> {
         match &self.owner {
             Owner::Keeper(_) => None,

@@ -1,4 +1,4 @@
-//! What a table takes of its node's memory, for each key: when it is loaded, and when nine of ten keys were removed.
+//! Memory of a node that a table takes for each key: after the table is loaded, and after nine of ten keys are removed.
 
 use super::super::BenchError;
 use super::super::rivals::Rival;
@@ -12,7 +12,7 @@ use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
 use std::sync::atomic::Ordering;
 
-/// Bytes for each key, and what they are. The parts add up to the whole.
+/// Bytes for each key, and their parts. The parts add up to the whole.
 #[derive(Debug, Serialize)]
 pub struct Memory {
     pub value_bytes: u32,
@@ -23,11 +23,11 @@ pub struct Memory {
     pub load_factor: f64,
     pub bytes_per_key: f64,
     pub parts: Parts,
-    /// Keys that are left when nine of ten of all keys were removed.
+    /// Keys that are left after nine of ten keys were removed.
     pub keys_left: u64,
     /// Bytes for each key that is left.
     pub bytes_per_key_left: f64,
-    /// Of the bytes that blocks took before that, the share that the node has back.
+    /// Share of the bytes that blocks took before the removal that the node has got back.
     pub returned: f64,
 }
 
@@ -46,13 +46,13 @@ pub struct Parts {
     pub head: f64,
 }
 
-/// Of the keys, the percentage that is removed, as in OneSidedMW.
+/// Percentage of the keys that is removed, as in OneSidedMW.
 const REMOVED: u32 = 90;
-/// Removals under way at once.
+/// Removals in flight at once.
 const DEPTH: usize = 64;
 
 impl Memory {
-    /// What the table takes and took. Most of its keys are gone afterwards.
+    /// Measures the memory of a table, then removes most of its keys and measures again.
     pub fn of(options: &Options, rival: &Rival<Loaded>) -> Result<Self, BenchError> {
         let loaded = &rival.state;
         let opened = match loaded.own_table() {
@@ -113,7 +113,7 @@ fn remove_most(pipeline: &Pipeline, table: &table::Table, keys: u32) -> Result<(
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// All of it as a table.
+/// The figures of all rows as a table.
 pub fn as_table(rows: &[Memory]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

@@ -48,7 +48,7 @@ and what the table takes then is in the last table.
 Keys are drawn as in YCSB: Zipf 0.99, scrambled; for D from the latest on.
 Each key has 8 bytes. Every value that is read is checked.";
 
-/// What is measured, and how.
+/// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
@@ -61,7 +61,7 @@ pub struct Options {
     /// How finely reads are guarded: a permission for each block, or for each extent.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "extent")]
     grain: Vec<GrainName>,
-    /// What memory the values are in: objects of the node, or chunks that its NIC hands out.
+    /// The memory of the values: objects of the node, or chunks that its NIC hands out.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "objects")]
     blocks: Vec<BlocksName>,
     /// Bytes of a chunk.
@@ -221,14 +221,14 @@ fn measure_shape(
             figures,
         }));
     }
-    // What the tables take does not depend on what enforces permissions.
+    // The memory of a table does not depend on the mechanism that enforces permissions.
     for rival in rivals.iter().step_by(options.comparison.protection.len()) {
         report.memory.push(Memory::of(options, rival)?);
     }
     Ok(())
 }
 
-/// A loaded table for each mechanism.
+/// Loads a table for each mechanism.
 fn load(options: &Options, shape: Shape) -> Result<Vec<Rival<Loaded>>, BenchError> {
     let what = shape.text();
     let load =
@@ -237,7 +237,7 @@ fn load(options: &Options, shape: Shape) -> Result<Vec<Rival<Loaded>>, BenchErro
 }
 
 impl Options {
-    /// What each client does.
+    /// Draws the operations of each client.
     fn draw(&self, workload: Workload) -> Vec<Vec<Drawn>> {
         let each = self.comparison.turn().share(self.clients as usize).operations_below(u64::MAX);
         (0..self.clients).map(|client| draw(workload, self.keys, each, client.into())).collect()

@@ -1,5 +1,5 @@
-//! One thing at a time on one client: a bare read, a get, a get of several keys. They are measured right after one
-//! another, so their ratios are of one moment.
+//! Operations of one client, one at a time: a bare read, a get, a get of several keys. They are measured right after
+//! one another, so their ratios are of one moment.
 
 use super::super::course::{Course, Length};
 use super::super::latency::{hold_objects, read_once, renewed};
@@ -16,17 +16,17 @@ use portcullis_structures::table::Table;
 use serde::Serialize;
 use std::time::Instant;
 
-/// Objects that bare reads go round, as in `read_lat`.
+/// Objects that bare reads use in turn, as in `read_lat`.
 const OBJECTS: usize = 1024;
 /// Bytes of a bare read.
 const READ_BYTES: u32 = 64;
-/// Keys of a get of several.
+/// Keys of a get of several keys.
 pub const KEYS_AT_ONCE: usize = 16;
 const WARM_UP: u64 = 20_000;
-/// What is measured, in this order.
+/// The operations that are measured, in this order.
 const WHAT: [&str; 3] = ["bare-read", "get", "multi-get"];
 
-/// A row of what is measured one at a time.
+/// A row for an operation that is measured one at a time.
 #[derive(Debug, Serialize)]
 pub struct Single {
     pub what: &'static str,
@@ -41,7 +41,7 @@ pub struct Single {
     pub of_bare_read: Spread,
 }
 
-/// Measures all three for each mechanism.
+/// Measures all three operations for each mechanism.
 pub fn run(options: &Options, rivals: &mut [Rival<Loaded>]) -> Result<Vec<Single>, BenchError> {
     let turns = in_turns(rivals, options.comparison.rounds, |rival, round| measure(options, rival, round))?;
     let of = |what: usize| -> Vec<Vec<&Measured>> {
@@ -103,7 +103,7 @@ fn bare_reads(session: &mut Session, length: Length, name: &str) -> Result<Measu
     })
 }
 
-/// Times what `act` does from the moment that it returns.
+/// Measures the time from the `Instant` that `act` returns until `act` has returned.
 fn timed(
     length: Length,
     name: &str,

@@ -1,16 +1,16 @@
-//! What the clients of YCSB do, and to which keys.
+//! The operations of YCSB's clients, and the keys that they use.
 
 use clap::ValueEnum;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Zipf};
 use rand_pcg::Pcg64Mcg;
 
-/// How skewed the choice of keys is, as in YCSB and in Patronus §7.3.1.
+/// Skew of the choice of keys, as in YCSB and in Patronus §7.3.1.
 const SKEW: f64 = 0.99;
-/// YCSB draws the ranks of scrambled keys from so many, however many keys there are.
+/// Number of ranks from which YCSB draws scrambled keys, whatever the number of keys.
 const RANKS: f64 = 1e10;
-/// Operations that are drawn for each client before the measurement. After them it begins again with the first: a draw
-/// takes about as long as a read.
+/// Operations that are drawn for each client before the measurement. After them the client begins again with the first:
+/// a draw takes about as long as a read.
 const DRAWN: u64 = 1 << 20;
 
 /// A mix of operations.
@@ -34,23 +34,23 @@ pub enum Workload {
     Write,
 }
 
-/// What an operation does with its key.
+/// The effect of an operation on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Read,
     Update,
-    /// Of a key that is not there yet.
+    /// Inserts a key that is not in the table.
     Insert,
     ReadModifyWrite,
 }
 
 impl Workload {
-    /// As it is called on the command line.
+    /// The name on the command line.
     pub fn text(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// The percentage of reads, and what the other operations are.
+    /// The percentage of reads, and the kind of the other operations.
     fn mix(self) -> (u32, Kind) {
         match self {
             Self::A | Self::Half => (50, Kind::Update),
@@ -70,9 +70,9 @@ impl Workload {
 /// The key of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// One of those that were loaded.
+    /// One of the keys that were loaded.
     Loaded(u32),
-    /// The one that was inserted so many keys before the latest.
+    /// The key that was inserted this many keys before the latest.
     BeforeLatest(u32),
 }
 
@@ -83,7 +83,7 @@ pub struct Drawn {
     pub choice: Choice,
 }
 
-/// Draws a client's operations. The same seed draws the same ones, so that all mechanisms do the same work.
+/// Draws a client's operations. The same seed draws the same operations, so that all mechanisms do the same work.
 pub fn draw(workload: Workload, keys: u32, operations: u64, seed: u64) -> Vec<Drawn> {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let latest = workload.reads_the_latest();
@@ -103,7 +103,7 @@ pub fn draw(workload: Workload, keys: u32, operations: u64, seed: u64) -> Vec<Dr
     (0..operations.min(DRAWN)).map(|_| draw()).collect()
 }
 
-/// A rank from zero on, from one that counts from one.
+/// Converts a rank that counts from one into one that counts from zero.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -113,7 +113,7 @@ fn rank(drawn: f64) -> u64 {
     (drawn as u64).saturating_sub(1)
 }
 
-/// The key of a rank: YCSB's FNV-1a hash of it, so that keys that are used much do not lie together.
+/// The key of a rank: YCSB's FNV-1a hash of the rank, so that frequently used keys do not lie together.
 fn scrambled(rank: u64, keys: u32) -> u32 {
     let hash = rank.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
