@@ -1,4 +1,5 @@
-//! Gives the shared library the name that programs look for when they start: scripts/install-capi installs it under that name.
+//! Gives the shared library the name for which the loader looks when a program starts. scripts/install-capi installs
+//! the library under that name.
 
 fn main() {
     let major = std::env::var("CARGO_PKG_VERSION_MAJOR").expect("cargo says it");

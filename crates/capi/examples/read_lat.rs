@@ -1,4 +1,4 @@
-//! How long a read takes from Rust: what `read_lat.c` is compared with.
+//! Measures how long a read takes from Rust, for comparison with `read_lat.c`.
 //!
 //! `read_lat ADDRESS BYTES READS` prints the nanoseconds of one read.
 

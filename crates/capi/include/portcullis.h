@@ -433,31 +433,31 @@ enum {
 };
 
 
-// Bytes of an error's text, with the zero at its end. Longer texts are cut.
+// Size of an error's text in bytes, including the zero at its end. Longer texts are cut.
 #define PORTCULLIS_TEXT_BYTES 512
 
-// The call or its arguments make no sense.
+// The caller is at fault: the call or its arguments are invalid.
 #define PORTCULLIS_FAULT_CALLER 1
 
-// Nobody's: the permission, the object or the name is no more.
+// No party is at fault: the permission, the object or the name no longer exists.
 #define PORTCULLIS_FAULT_ENDED 2
 
-// The tenant's quota, its pause, or its other programs.
+// The tenant is at fault: its quota, its pause, or its other programs.
 #define PORTCULLIS_FAULT_TENANT 3
 
-// The node is gone, full, silent, or refuses everybody.
+// The node is at fault: it is gone, full or silent, or it refuses all clients.
 #define PORTCULLIS_FAULT_NODE 4
 
-// The machine that the program runs on.
+// The machine on which the program runs is at fault.
 #define PORTCULLIS_FAULT_MACHINE 5
 
-// Another program has broken the rules.
+// Another program is at fault: it has broken the rules.
 #define PORTCULLIS_FAULT_PEER 6
 
-// A mistake in Portcullis.
+// Portcullis is at fault: it has a bug.
 #define PORTCULLIS_FAULT_LIBRARY 7
 
-// Bytes of the longest name, with the zero at its end.
+// Size in bytes of the longest name, including the zero at its end.
 #define PORTCULLIS_NAME_BYTES 49
 
 // The right to read.
@@ -469,26 +469,26 @@ enum {
 // The right to COMPARE_AND_SWAP and FETCH_AND_ADD.
 #define PORTCULLIS_ATOMIC 4
 
-// An object goes when its last permission ends.
+// An object is freed when its last permission ends.
 #define PORTCULLIS_KEEP_NO 0
 
-// An object stays until it is freed or its tenant's last client goes.
+// An object stays until it is freed, or until its tenant's last client has left.
 #define PORTCULLIS_KEEP_ATTACHED (UINT64_MAX - 1)
 
-// An object stays until it is freed or the node ends.
+// An object stays until it is freed, or until the node ends.
 #define PORTCULLIS_KEEP_PINNED UINT64_MAX
 
-// The permissions over a freed object stay, and the memory goes with the last one.
+// The permissions over a freed object stay, and the memory is freed when the last of them ends.
 #define PORTCULLIS_HOLDERS_STAY 0
 
-// The permissions over a freed object end. After this no access reaches the memory.
+// The permissions over a freed object end. When the call returns, no access reaches the memory any more.
 #define PORTCULLIS_HOLDERS_END 1
 
-// The call waits until the last permission over the freed object has ended, also one of this session.
-// `PORTCULLIS_ERROR_TIMED_OUT`: the object is freed, and has a holder still. The call may be repeated.
+// The call waits until the last permission over the freed object has ended; a permission of this session counts as
+// well. `PORTCULLIS_ERROR_TIMED_OUT`: the object is freed, but still has a holder. The call may be repeated.
 #define PORTCULLIS_HOLDERS_AWAIT 2
 
-// Bytes of the longest text of a reference, with the zero at its end.
+// Size in bytes of the longest text of a reference, including the zero at its end.
 #define PORTCULLIS_OBJECT_TEXT_BYTES 64
 
 // A read into `data`, or into `buffer`.
@@ -497,43 +497,44 @@ enum {
 // A write from `data`, or from `buffer`.
 #define PORTCULLIS_OPERATION_WRITE 2
 
-// Writes `value` to the word at `offset` if it equals `compare`.
+// Writes `value` to the word at `offset` if the word equals `compare`.
 #define PORTCULLIS_OPERATION_COMPARE_AND_SWAP 3
 
 // Adds `value` to the word at `offset`.
 #define PORTCULLIS_OPERATION_FETCH_AND_ADD 4
 
-// As `portcullis_allocate`, with `allocate`.
+// Allocates memory as `portcullis_allocate` does, with the options `allocate`.
 #define PORTCULLIS_OPERATION_ALLOCATE 5
 
-// As `portcullis_acquire`, with `acquire`.
+// Acquires a permission as `portcullis_acquire` does, with the options `acquire`.
 #define PORTCULLIS_OPERATION_ACQUIRE 6
 
-// As `portcullis_revoke`. The handle of the permission is closed at once.
+// Ends a permission as `portcullis_revoke` does without `frees`. The handle of the permission is closed at once.
 #define PORTCULLIS_OPERATION_REVOKE 7
 
-// As `portcullis_revoke` with `frees`.
+// Ends a permission and frees its object, as `portcullis_revoke` does with `frees`. The handle of the permission is
+// closed at once.
 #define PORTCULLIS_OPERATION_REVOKE_AND_FREE 8
 
-// As `portcullis_extend`, by `value` microseconds from when the operation begins.
+// Extends a permission as `portcullis_extend` does, so that it ends `value` microseconds after the operation begins.
 #define PORTCULLIS_OPERATION_EXTEND 9
 
-// Whatever is there.
+// Stores the value whether the key is in the table or not.
 #define PORTCULLIS_STORE_ALWAYS 0
 
-// If the key is not there.
+// Stores the value if the key is not in the table.
 #define PORTCULLIS_STORE_IF_ABSENT 1
 
-// If the key is there.
+// Stores the value if the key is in the table.
 #define PORTCULLIS_STORE_IF_PRESENT 2
 
-// If the key is there with the value `expected`.
+// Stores the value if the key is in the table with the value `expected`.
 #define PORTCULLIS_STORE_IF_EQUAL 3
 
 // The condition did not hold, and nothing was changed.
 #define PORTCULLIS_STORED_UNCHANGED 0
 
-// The key was not there, and is now.
+// The key was not in the table, and is now.
 #define PORTCULLIS_STORED_INSERTED 1
 
 // The key has a new value.
@@ -541,286 +542,296 @@ enum {
 
 // A permission that a session holds.
 typedef struct portcullis_permission {
-  // The session.
+  // Number of the session's handle.
   uint64_t session;
-  // Zero: none.
+  // Number of the permission in the session. Zero: no permission.
   uint64_t id;
 } portcullis_permission;
 
 // A session with a node. One thread uses it at a time.
 typedef struct portcullis_session {
-  // Zero: none.
+  // Number of the handle. Zero: no session.
   uint64_t id;
 } portcullis_session;
 
 // A buffer in a session's arena.
 typedef struct portcullis_buffer {
-  // The session.
+  // Number of the session's handle.
   uint64_t session;
-  // Zero: none.
+  // Number of the buffer in the session. Zero: no buffer.
   uint64_t id;
 } portcullis_buffer;
 
 // A queue. One thread uses the handle at a time.
 typedef struct portcullis_queue {
-  // Zero: none.
+  // Number of the handle. Zero: no queue.
   uint64_t id;
 } portcullis_queue;
 
-// How an entry is claimed. All zeros: for 30 s, if there is one now, however often it was delivered.
+// Options with which an entry is claimed. All zeros: the lease is 30 s, the call does not wait for an entry, and an
+// entry is delivered however often it was delivered before.
 typedef struct portcullis_claim_options {
-  // How soon the entry comes again unless it is acknowledged, in microseconds: 1 ms to 4,194 s. Zero: 30 s.
+  // Time after which the entry is delivered again unless it is acknowledged, in microseconds: 1 ms to 4,194 s. Zero:
+  // 30 s.
   uint64_t lease;
-  // How long the call waits for an entry, in microseconds. Zero: not at all.
+  // Longest time that the call waits for an entry, in microseconds. Zero: the call does not wait.
   uint64_t wait;
-  // The queue that takes entries which were delivered `deliveries_max` times. Zeros: none does, and all are delivered.
+  // Queue that receives the entries that were delivered `deliveries_max` times. Zeros: no queue receives them, and
+  // all entries are delivered.
   struct portcullis_queue dead_letters;
-  // How often an entry is delivered before it is a dead letter: 1 to 1,022. Zero without `dead_letters`.
+  // Number of deliveries after which an entry is a dead letter: 1 to 1,022. Zero if `dead_letters` is zeros.
   uint32_t deliveries_max;
-  // Zero.
+  // Reserved: zero.
   uint32_t reserved;
 } portcullis_claim_options;
 
-// An entry's claim.
+// A consumer's claim on an entry.
 typedef struct portcullis_claim {
-  // Which claim it is. Other words lead to an error.
+  // Words that identify the claim. Calls with other words return an error.
   uint64_t words[3];
-  // How often the entry was delivered, with this time. Beyond 1,023 it is not counted any more.
+  // Number of times that the entry was delivered, including this delivery. Deliveries beyond 1,023 are not counted.
   uint32_t deliveries;
-  // Zero.
+  // Reserved: zero.
   uint32_t reserved;
 } portcullis_claim;
 
-// The failure of the last call on this thread that failed. Later calls that succeed leave it.
+// The failure of the last call on this thread that failed. Later calls that succeed do not change it.
 typedef struct portcullis_error {
-  // Its number, as in docs/errors.md. Zero: no call has failed on this thread.
+  // Number of the error, as in docs/errors.md. Zero: no call has failed on this thread.
   int32_t number;
-  // Whose fault it is: one of `PORTCULLIS_FAULT_...`.
+  // Party that is at fault: one of `PORTCULLIS_FAULT_...`.
   uint8_t fault;
   // Whether the same call may succeed later although the caller changes nothing.
   bool is_retryable;
-  // What was wrong and what to do, for people.
+  // Text for people: what was wrong, and what to do about it.
   char text[PORTCULLIS_TEXT_BYTES];
 } portcullis_error;
 
-// Names one object for ever. Programs pass it on as its 24 bytes, or as text.
+// Reference to an object, which names this one object for ever. Programs pass it on as its 24 bytes, or as text.
 typedef struct portcullis_object {
-  // The bytes.
+  // Bytes of the reference.
   uint8_t bytes[24];
 } portcullis_object;
 
-// A name, and the object that has it.
+// A name, and the object that has this name.
 typedef struct portcullis_name_entry {
   // The name, with a zero at its end.
   char name[PORTCULLIS_NAME_BYTES];
-  // What this tenant's permissions over the object may allow, added up.
+  // Rights that this tenant's permissions over the object may have, added up.
   uint8_t rights;
-  // Zeros.
+  // Reserved: zeros.
   uint8_t reserved[6];
   // The object.
   struct portcullis_object object;
-  // Its bytes.
+  // Number of bytes of the object.
   uint64_t size;
 } portcullis_name_entry;
 
-// Takes one name of a list. Returns whether it wants more.
+// Callback that receives one name of a list. It returns whether it wants another one.
 typedef bool (*portcullis_name_visitor)(void *context, const struct portcullis_name_entry *entry);
 
 // A node in this process.
 typedef struct portcullis_node {
-  // Zero: none.
+  // Number of the handle. Zero: no node.
   uint64_t id;
 } portcullis_node;
 
-// How a session is set up. All zeros: as by default.
+// Options with which a session is opened. All zeros: the defaults.
 typedef struct portcullis_session_options {
-  // Bytes of the arena, which all transfers and buffers take memory from. Zero: 4 MiB.
+  // Bytes of the arena, from which all transfers and buffers take memory. Zero: 4 MiB.
   uint64_t arena_bytes;
-  // Operations that may be under way at once. Zero: 1024.
+  // Largest number of operations that may be under way at once. Zero: 1024.
   uint32_t operations_max;
-  // Microseconds for which the attach, and each operation and call, may wait for the node; then it ends with
-  // `PORTCULLIS_ERROR_TIMED_OUT`, and the session goes on. A request that may wait at the node for what others hold has that time
-  // besides. Zero: 5 seconds.
+  // Longest time that the attach, and each operation and call, may wait for the node, in microseconds. After this
+  // time the operation or call ends with `PORTCULLIS_ERROR_TIMED_OUT`, and the session continues. A request that may
+  // wait at the node for other holders has that waiting time besides. Zero: 5 seconds.
   uint32_t within;
 } portcullis_session_options;
 
-// What `portcullis_allocate` asks for. All zeros but `size`: an exclusive permission with all rights for a second, over an
-// object that goes with it.
+// Options of `portcullis_allocate`. All zeros but `size`: an exclusive permission with all rights for a second, over
+// an object that is freed when the permission ends.
 typedef struct portcullis_allocate_options {
-  // Bytes.
+  // Number of bytes.
   uint64_t size;
-  // The alignment of the first byte: a power of two up to 2 MiB. Zero: none.
+  // Alignment of the first byte: a power of two up to 2 MiB. Zero: no alignment.
   uint64_t alignment;
-  // How long the permission lives, in microseconds. Zero: a second.
+  // Lifetime of the permission, in microseconds. Zero: a second.
   uint64_t lifetime;
-  // How long the object stays when it has no permission: `PORTCULLIS_KEEP_...`, or microseconds after the tenant's last
-  // client has gone.
+  // Time for which the object stays while it has no permission: `PORTCULLIS_KEEP_...`, or microseconds after the
+  // tenant's last client has left.
   uint64_t keep;
-  // `PORTCULLIS_READ`, `PORTCULLIS_WRITE`, `PORTCULLIS_ATOMIC`, added up. Zero: all.
+  // Rights of the permission: `PORTCULLIS_READ`, `PORTCULLIS_WRITE`, `PORTCULLIS_ATOMIC`, added up. Zero: all.
   uint8_t rights;
-  // Whether others may have permissions over the object at the same time.
+  // Whether other clients may have permissions over the object at the same time.
   bool is_shared;
-  // Zeros.
+  // Reserved: zeros.
   uint8_t reserved[6];
 } portcullis_allocate_options;
 
-// What `portcullis_acquire` asks for. All zeros but `object`: an exclusive permission with all rights over the whole object for a
-// second, which waits a second for others.
+// Options of `portcullis_acquire`. All zeros but `object`: an exclusive permission with all rights over the whole
+// object for a second. The request then waits for other holders for at most a second.
 typedef struct portcullis_acquire_options {
-  // Which object.
+  // The object.
   struct portcullis_object object;
-  // Where the permission's bytes start in the object. Offsets of accesses count from there.
+  // Offset in the object at which the permission's bytes start. Offsets of accesses count from there.
   uint64_t offset;
-  // How many bytes. Zero: all the rest.
+  // Number of bytes. Zero: all bytes from `offset` to the object's end.
   uint64_t length;
-  // How long the permission lives, in microseconds. Zero: a second.
+  // Lifetime of the permission, in microseconds. Zero: a second.
   uint64_t lifetime;
-  // How long the request waits for others that hold the bytes, in microseconds. Zero: a second; `UINT64_MAX`: not at all.
+  // Longest time that the request waits for other holders of the bytes, in microseconds. Zero: a second.
+  // `UINT64_MAX`: the request does not wait.
   uint64_t wait;
-  // `PORTCULLIS_READ`, `PORTCULLIS_WRITE`, `PORTCULLIS_ATOMIC`, added up. Zero: all.
+  // Rights of the permission: `PORTCULLIS_READ`, `PORTCULLIS_WRITE`, `PORTCULLIS_ATOMIC`, added up. Zero: all.
   uint8_t rights;
-  // Whether others may have permissions over the bytes at the same time.
+  // Whether other clients may have permissions over the bytes at the same time.
   bool is_shared;
-  // Zeros.
+  // Reserved: zeros.
   uint8_t reserved[6];
 } portcullis_acquire_options;
 
-// What a permission is.
+// Properties of a permission.
 typedef struct portcullis_permission_info {
   // The object.
   struct portcullis_object object;
-  // Where the permission's bytes start in the object.
+  // Offset in the object at which the permission's bytes start.
   uint64_t offset;
-  // How many bytes.
+  // Number of bytes.
   uint64_t length;
-  // How long it lives from now, in microseconds, unless the node ends it before. Zero: its time is over.
+  // Time until the permission's deadline, in microseconds. The node may end the permission earlier. Zero: the
+  // deadline has passed.
   uint64_t remaining;
-  // The rights, added up.
+  // Rights of the permission, added up.
   uint8_t rights;
-  // Whether others may have permissions over the bytes at the same time.
+  // Whether other clients may have permissions over the bytes at the same time.
   bool is_shared;
-  // Zeros.
+  // Reserved: zeros.
   uint8_t reserved[6];
 } portcullis_permission_info;
 
-// What keeps a permission extended.
+// A keeper, which keeps a permission extended.
 typedef struct portcullis_keeper {
-  // The session.
+  // Number of the session's handle.
   uint64_t session;
-  // Zero: none.
+  // Number of the keeper in the session. Zero: no keeper.
   uint64_t id;
 } portcullis_keeper;
 
-// How a queue is made. All zeros: as by default.
+// Options with which a queue is made. All zeros: the defaults.
 typedef struct portcullis_queue_options {
-  // How long a client's death can hold up others, in microseconds. Zero: 10 ms.
+  // Longest time for which a client's death can hold up other clients, in microseconds. Zero: 10 ms.
   uint64_t lease;
-  // How long the queue stays when no client has a permission on it: `PORTCULLIS_KEEP_...` or microseconds. Zero: as
-  // `PORTCULLIS_KEEP_ATTACHED`.
+  // Time for which the queue is kept while no client has a permission on it: `PORTCULLIS_KEEP_...`, or microseconds
+  // after the tenant's last client has left. Zero: `PORTCULLIS_KEEP_ATTACHED`.
   uint64_t keep;
-  // Slots of a segment, 64 to 1024. Zero: 1024.
+  // Number of slots of a segment: 64 to 1024. Zero: 1024.
   uint32_t segment_slots;
-  // Bytes of a slot's cell, a multiple of 8. An entry takes as many slots of one segment as it fills cells. Zero: 64.
+  // Bytes of a slot's cell: a multiple of 8. An entry takes as many slots of one segment as it fills cells. Zero:
+  // 64.
   uint32_t cell_bytes;
-  // The most segments that the queue may have at a time. Zero: 1024.
+  // Largest number of segments that the queue may have at a time. Zero: 1024.
   uint32_t segments_max;
-  // Whether entries are claimed and acknowledged (`portcullis_queue_claim`), and not popped.
+  // Whether entries are claimed (`portcullis_queue_claim`) and acknowledged, instead of popped.
   bool claims;
-  // Zeros.
+  // Reserved: zeros.
   uint8_t reserved[3];
 } portcullis_queue_options;
 
-// One operation. What its kind does not need is zero.
+// One operation. Fields that its kind does not need are zero.
 typedef struct portcullis_operation {
-  // `PORTCULLIS_OPERATION_...`.
+  // Kind of the operation: one of `PORTCULLIS_OPERATION_...`.
   uint32_t kind;
-  // Zero.
+  // Reserved: zero.
   uint32_t reserved;
-  // The caller's: the completion has the same.
+  // Number that the caller chooses. The operation's completion has the same number.
   uint64_t tag;
-  // The permission that the operation is under.
+  // Permission that the operation uses.
   struct portcullis_permission permission;
-  // Where in the permission's memory.
+  // Offset in the permission's memory.
   uint64_t offset;
-  // Memory of the caller's, to read into or write from, if there is no `buffer`. What is written is copied at once. What is read is
-  // copied when the completion is given out: until then the memory stays, and nobody else uses it.
+  // Memory of the caller, for a read or a write without a `buffer`. `portcullis_submit` copies the bytes of a write
+  // before it returns. `portcullis_wait` copies the bytes of a read when it returns the completion: until then the
+  // memory must stay, and no other code may use it.
   void *data;
-  // Bytes of `data`.
+  // Number of bytes at `data`.
   uint64_t length;
-  // A buffer to read into or write from, all of it. Until the completion is given out it is the operation's.
+  // Buffer that a read fills or whose bytes a write writes, always all of it. It belongs to the operation until
+  // `portcullis_wait` returns the completion.
   struct portcullis_buffer buffer;
-  // See the kinds.
+  // Value that a COMPARE_AND_SWAP expects.
   uint64_t compare;
-  // See the kinds.
+  // Value that a COMPARE_AND_SWAP writes or a FETCH_AND_ADD adds, or the microseconds of an extension.
   uint64_t value;
-  // What to allocate. It may go when `portcullis_submit` returns.
+  // Options of an allocation. The program may free them when `portcullis_submit` returns.
   const struct portcullis_allocate_options *allocate;
-  // What to acquire. It may go when `portcullis_submit` returns.
+  // Options of an acquisition. The program may free them when `portcullis_submit` returns.
   const struct portcullis_acquire_options *acquire;
 } portcullis_operation;
 
 // An operation that has ended.
 typedef struct portcullis_completion {
-  // The operation's.
+  // Tag of the operation.
   uint64_t tag;
-  // Reads and writes: the bytes moved. Atomics: the word's value before.
+  // Number of bytes that a read or a write moved, or the word's value before an atomic.
   uint64_t value;
-  // Of allocations and acquisitions.
+  // Permission that an allocation or an acquisition returned.
   struct portcullis_permission permission;
   // Zero, or the number of the error.
   int32_t error;
-  // Whose fault the error is: `PORTCULLIS_FAULT_...`.
+  // Party that is at fault for the error: one of `PORTCULLIS_FAULT_...`.
   uint8_t fault;
   // Whether the same operation may succeed later although the caller changes nothing.
   bool is_retryable;
-  // Zeros.
+  // Reserved: zeros.
   uint8_t reserved[2];
 } portcullis_completion;
 
-// How a table is made. All zeros: as by default.
+// Options with which a table is made. All zeros: the defaults.
 typedef struct portcullis_table_options {
-  // How long a client's death can hold up others who change the same keys, in microseconds. Zero: a second.
+  // Lease, in microseconds: a client's death can hold up other clients that change the same keys for at most twice
+  // this time. Zero: a second.
   uint64_t lease;
-  // How long the table stays when no client has a permission on it: `PORTCULLIS_KEEP_...` or microseconds. Zero: as
-  // `PORTCULLIS_KEEP_ATTACHED`.
+  // Time for which the table is kept while no client has a permission on it: `PORTCULLIS_KEEP_...`, or microseconds
+  // after the tenant's last client has left. Zero: `PORTCULLIS_KEEP_ATTACHED`.
   uint64_t keep;
-  // Groups of buckets of a subtable; each has room for 21 keys. Zero: 256.
+  // Number of groups of buckets of a subtable. Each group has room for 21 keys. Zero: 256.
   uint32_t groups;
-  // The table has at most two to this power subtables. Zero: 14.
+  // Exponent of the largest number of subtables: the table has at most two to this power subtables. Zero: 14.
   uint32_t depth_max;
 } portcullis_table_options;
 
 // A table of keys and values. One thread uses the handle at a time.
 typedef struct portcullis_table {
-  // Zero: none.
+  // Number of the handle. Zero: no table.
   uint64_t id;
 } portcullis_table;
 
-// Bytes of the caller's.
+// A sequence of bytes.
 typedef struct portcullis_bytes {
-  // The first one. Null, if there are none.
+  // Pointer to the first byte. It may be null if `length` is zero.
   const void *data;
-  // How many.
+  // Number of bytes.
   size_t length;
 } portcullis_bytes;
 
-// Takes one key of many: the number of the key in the call, and its value, or null if it is not there. Returns whether it wants
-// more.
+// Callback that receives the result for one of several keys: the number of the key in the call, from zero, and its
+// value, or null if the key is not in the table. It returns whether it wants the next one.
 typedef bool (*portcullis_value_visitor)(void *context, size_t number, const struct portcullis_bytes *value);
 
-// When a value is stored, and for how long. All zeros: always, and for ever.
+// Condition on which a value is stored, and its time to live. All zeros: the value is always stored, and never
+// expires.
 typedef struct portcullis_store_options {
-  // `PORTCULLIS_STORE_...`.
+  // The condition: one of `PORTCULLIS_STORE_...`.
   uint32_t condition;
-  // Zero.
+  // Reserved: zero.
   uint32_t reserved;
-  // See `PORTCULLIS_STORE_IF_EQUAL`.
+  // Value that `PORTCULLIS_STORE_IF_EQUAL` expects.
   struct portcullis_bytes expected;
-  // After so many microseconds the key goes by itself. Zero: never.
+  // Time after which the key expires, in microseconds. Zero: the key never expires.
   uint64_t live;
 } portcullis_store_options;
 
-// Takes one entry of a table. Returns whether it wants more.
+// Callback that receives one entry of a table. It returns whether it wants another one.
 typedef bool (*portcullis_entry_visitor)(void *context,
                                          struct portcullis_bytes key,
                                          struct portcullis_bytes value);
@@ -829,30 +840,37 @@ typedef bool (*portcullis_entry_visitor)(void *context,
 extern "C" {
 #endif // __cplusplus
 
-// Reads bytes of the permission's memory. After an error parts of `data` may have been overwritten.
-int portcullis_read(struct portcullis_permission permission, uint64_t offset, void *data, size_t length);
+// Reads `length` bytes of the permission's memory, from `offset` on, into `data`. After an error, parts of `data` may
+// have been overwritten.
+int portcullis_read(struct portcullis_permission permission,
+                    uint64_t offset,
+                    void *data,
+                    size_t length);
 
-// Writes bytes to the permission's memory. After an error parts may have been written.
+// Writes `length` bytes from `data` to the permission's memory, from `offset` on. After an error, parts of the bytes
+// may have been written.
 int portcullis_write(struct portcullis_permission permission,
                      uint64_t offset,
                      const void *data,
                      size_t length);
 
-// Writes `swap` to the 8-byte word at `offset` if it equals `compare`. `before` is what it was.
+// Writes `swap` to the 8-byte word at `offset` if the word equals `compare`. `before` becomes the word's previous
+// value.
 int portcullis_compare_and_swap(struct portcullis_permission permission,
                                 uint64_t offset,
                                 uint64_t compare,
                                 uint64_t swap,
                                 uint64_t *before);
 
-// Adds to the 8-byte word at `offset`, wrapping. `before` is what it was.
+// Adds `add` to the 8-byte word at `offset`, wrapping. `before` becomes the word's previous value.
 int portcullis_fetch_and_add(struct portcullis_permission permission,
                              uint64_t offset,
                              uint64_t add,
                              uint64_t *before);
 
-// Takes a buffer from the session's arena. The program fills and reads its bytes at `data` while no operation uses the buffer. They
-// stay where they are until `portcullis_buffer_release` or the session's end.
+// Takes a buffer of `length` bytes from the session's arena. `data` becomes the address of its bytes. The program may
+// read and write the bytes while no operation uses the buffer. The address stays the same until
+// `portcullis_buffer_release` or the session's end.
 int portcullis_buffer_take(struct portcullis_session session,
                            uint32_t length,
                            struct portcullis_buffer *buffer,
@@ -861,20 +879,21 @@ int portcullis_buffer_take(struct portcullis_session session,
 // Gives a buffer back to the arena.
 int portcullis_buffer_release(struct portcullis_buffer buffer);
 
-// Reads as many bytes as the buffer has, without a copy, and waits for it.
+// Reads as many bytes as the buffer has into the buffer, without a copy, and waits for the end of the read.
 int portcullis_read_buffer(struct portcullis_permission permission,
                            uint64_t offset,
                            struct portcullis_buffer buffer);
 
-// Writes the bytes of the buffer, without a copy, and waits for it.
+// Writes all bytes of the buffer, without a copy, and waits for the end of the write.
 int portcullis_write_buffer(struct portcullis_permission permission,
                             uint64_t offset,
                             struct portcullis_buffer buffer);
 
-// Claims an entry: the first that no consumer has taken, or one whose last claim has ended. `is_found` says whether there was one.
-// The queue has to be made with `claims`. Until the claim is acknowledged, the entry comes again after the lease, to any consumer.
-// `options` may be null. If `room` is too short for the entry, which is an error, `length` says how long it is, and the handle keeps
-// the claim for the next call, which extends it.
+// Claims an entry: the first one that no consumer has taken, or one whose last claim has ended. `is_found` becomes
+// true if there was such an entry. The queue must have been made with the option `claims`. Unless the claim is
+// acknowledged, the entry is delivered again after the lease, to any consumer. `options` may be null. `length` becomes
+// the length of the entry. If `room` is too short for the entry, which is an error, the handle keeps the claim for the
+// next call, which extends it.
 int portcullis_queue_claim(struct portcullis_queue queue,
                            const struct portcullis_claim_options *options,
                            void *entry,
@@ -883,49 +902,55 @@ int portcullis_queue_claim(struct portcullis_queue queue,
                            struct portcullis_claim *claim,
                            bool *is_found);
 
-// Ends a claim: the entry is done, and does not come again. The error `PORTCULLIS_ERROR_CLAIM_ENDED`: the lease was over, and another
-// consumer got the entry.
+// Ends a claim: the entry is done, and is not delivered again. The error `PORTCULLIS_ERROR_CLAIM_ENDED` means that the
+// lease was over, and that another consumer got the entry.
 int portcullis_queue_acknowledge(struct portcullis_queue queue,
                                  const struct portcullis_claim *claim);
 
-// Ends a claim without the entry being done: it comes again at once. Errors as of `portcullis_queue_acknowledge`.
+// Ends a claim although the entry is not done: the entry can be delivered again at once. The errors are those of
+// `portcullis_queue_acknowledge`.
 int portcullis_queue_give_back(struct portcullis_queue queue,
                                const struct portcullis_claim *claim);
 
-// Makes a claim last for `lease` microseconds from now on. `claim` names the extended one afterwards. Errors as of
+// Makes a claim last for `lease` microseconds from now on. `claim` becomes the extended claim. The errors are those of
 // `portcullis_queue_acknowledge`.
 int portcullis_queue_extend_claim(struct portcullis_queue queue,
                                   struct portcullis_claim *claim,
                                   uint64_t lease);
 
-// What is known of the failure of the last call on this thread that failed.
+// Copies to `error` the failure of the last call on this thread that failed.
 void portcullis_last_error(struct portcullis_error *error);
 
-// The stable name of an error: small letters and hyphens. Null: there is no such number. The text stays for ever.
+// Returns the stable name of an error, in small letters and hyphens. Null: no error has this number. The text stays
+// valid for ever.
 const char *portcullis_error_name(int number);
 
-// What an error means, in a sentence. Null: there is no such number. The text stays for ever.
+// Returns the meaning of an error, in a sentence. Null: no error has this number. The text stays valid for ever.
 const char *portcullis_error_meaning(int number);
 
-// The version of the library, for example `0.1.0`. The text stays for ever.
+// Returns the version of the library, for example `0.1.0`. The text stays valid for ever.
 const char *portcullis_version(void);
 
-// Gives an object of this tenant a name: 1 to 48 bytes. Of several clients that publish one name at once, one succeeds.
+// Gives an object of this tenant a name of 1 to 48 bytes. If several clients publish one name at once, exactly one
+// succeeds.
 int portcullis_publish(struct portcullis_session session,
                        const char* name,
                        const struct portcullis_object *object);
 
-// Removes a name of this tenant. The object stays. What other tenants hold of it ends before this returns.
-int portcullis_unpublish(struct portcullis_session session, const char* name);
+// Removes a name of this tenant. The object stays. Other tenants' permissions over the object end before this returns.
+int portcullis_unpublish(struct portcullis_session session,
+                         const char* name);
 
-// The object that has a name: with this tenant if `tenant` is null, otherwise with another that shares it with this one.
+// Looks up the object that has a name. If `tenant` is null, the name is one of this tenant. Otherwise the name is one
+// of the other tenant `tenant`, which shares it with this tenant.
 int portcullis_lookup(struct portcullis_session session,
                       const char* tenant,
                       const char* name,
                       struct portcullis_name_entry *entry);
 
-// Calls `visitor` for each name of this tenant, in the order of their bytes, until it returns false; or for each that another
-// `tenant` shares with this one. The visitor may use any handle.
+// Calls `visitor` for each name of this tenant or, if `tenant` is not null, for each name that the other tenant
+// `tenant` shares with this one. The names are in the order of their bytes. The calls stop when the visitor returns
+// false. The visitor may use any handle.
 int portcullis_names(struct portcullis_session session,
                      const char* tenant,
                      portcullis_name_visitor visitor,
@@ -934,18 +959,20 @@ int portcullis_names(struct portcullis_session session,
 // Lets another tenant acquire permissions over a named object, with at most these rights, added up.
 int portcullis_share(struct portcullis_session session, const char* name, const char* tenant, uint8_t rights);
 
-// Shares a named object with another tenant no more. When this returns, no access of that tenant's can succeed.
+// Stops sharing a named object with another tenant. When this returns, no access of that tenant to the object can
+// succeed.
 int portcullis_unshare(struct portcullis_session session,
                        const char* name,
                        const char* tenant);
 
-// Has an object belong to another one, its head: whoever the head is shared with has the same rights over the member.
+// Makes an object a member of another one, its head. Tenants with which the head is shared have the same rights over
+// the member.
 int portcullis_include(struct portcullis_session session,
                        const struct portcullis_object *member,
                        const struct portcullis_object *head);
 
-// Starts a node in this process, which lends so many bytes. `socket` may be null; otherwise other processes of this user come to the
-// node at `shm:` and that path.
+// Starts a node in this process, which lends `memory` bytes. `socket` may be null; otherwise it is a path, and other
+// processes of this user can connect to the node at the address `shm:` followed by that path.
 int portcullis_node_start(uint64_t memory,
                           const char* socket,
                           struct portcullis_node *node);
@@ -956,10 +983,10 @@ int portcullis_node_connect(struct portcullis_node node,
                             const struct portcullis_session_options *options,
                             struct portcullis_session *session);
 
-// Ends a node of this process. Its sessions learn of it with their next call.
+// Ends a node of this process. Its sessions notice this in their next call.
 int portcullis_node_stop(struct portcullis_node node);
 
-// Allocates memory of the node, with a permission over it.
+// Allocates memory of the node as a new object, with a permission over it.
 int portcullis_allocate(struct portcullis_session session,
                         const struct portcullis_allocate_options *options,
                         struct portcullis_permission *permission);
@@ -969,69 +996,81 @@ int portcullis_acquire(struct portcullis_session session,
                        const struct portcullis_acquire_options *options,
                        struct portcullis_permission *permission);
 
-// Extends a permission so that it ends so many microseconds from now. The node's CPU has no part in it.
+// Extends a permission so that it ends `microseconds` from now. The node's CPU has no part in this.
 int portcullis_extend(struct portcullis_permission permission, uint64_t microseconds);
 
-// Ends a permission, and frees its object, if `frees` says so, once no other client holds it. The handle is closed, whatever comes
-// of this. An error says that the permission had ended before, or that the session is over.
+// Ends a permission. If `frees` is true, the node also frees the permission's object once no other client holds it.
+// The handle is closed whatever the result of the revocation is. An error of the revocation means that the permission
+// had ended before, or that the session is over.
 int portcullis_revoke(struct portcullis_permission permission,
                       bool frees);
 
-// What a permission is.
+// Gets the properties of a permission.
 int portcullis_info(struct portcullis_permission permission, struct portcullis_permission_info *info);
 
-// Frees an object and its members, whether it was kept or not. From here on nobody is granted a permission over them, a name or a
-// share. `holders` is one of `PORTCULLIS_HOLDERS_...`. The object may be the head of a table or a queue, which goes with all of its
-// memory and its name; its handles are then only to be closed.
+// Frees an object and its members, whether the object was kept or not. From then on the node grants no permission over
+// them, no name and no share to any client. `holders` is one of `PORTCULLIS_HOLDERS_...`. The object may be the head
+// of a table or a queue. Then all of the structure's memory and its name are freed with it, and the program can only
+// close the structure's handles.
 int portcullis_free_object(struct portcullis_session session,
                            const struct portcullis_object *object,
                            uint32_t holders);
 
-// Keeps an object for another time from here on: `PORTCULLIS_KEEP_...`, or microseconds after the tenant's last client has gone.
+// Changes for how long the node keeps an object, from now on. `time` is one of `PORTCULLIS_KEEP_...`, or a number of
+// microseconds after the tenant's last client has left.
 int portcullis_keep_object(struct portcullis_session session,
                            const struct portcullis_object *object,
                            uint64_t time);
 
-// Keeps a permission extended, `microseconds` at a time, until `portcullis_keeper_stop`, the session's end, or the node's longest
-// lifetime. A thread of the library does it.
+// Keeps a permission extended, `microseconds` at a time, until `portcullis_keeper_stop`, until the session ends, or
+// until the node's longest lifetime is reached. A thread of the library extends the permission.
 int portcullis_keep(struct portcullis_permission permission,
                     uint64_t microseconds,
                     struct portcullis_keeper *keeper);
 
-// Whether a keeper still extends its permission. It stops when the node refuses, or when the permission has ended.
+// Checks whether a keeper still extends its permission. A keeper stops when the node refuses, or when the permission
+// has ended.
 int portcullis_keeper_is_kept(struct portcullis_keeper keeper,
                               bool *is_kept);
 
-// Stops a keeper. The permission lives on until its deadline.
+// Stops a keeper. The permission then lives until its deadline.
 int portcullis_keeper_stop(struct portcullis_keeper keeper);
 
-// The reference as text, with a zero at its end: at most `PORTCULLIS_OBJECT_TEXT_BYTES` bytes.
-int portcullis_object_to_text(const struct portcullis_object *object, char *text, size_t room);
+// Writes an object's reference as text to `text`, with a zero at its end: at most `PORTCULLIS_OBJECT_TEXT_BYTES`
+// bytes.
+int portcullis_object_to_text(const struct portcullis_object *object,
+                              char *text,
+                              size_t room);
 
-// The reference that a text says.
+// Parses the text of a reference.
 int portcullis_object_from_text(const char* text, struct portcullis_object *object);
 
-// Makes an empty queue, with a name in the tenant unless `name` is null. `options` may be null. The handle has a session of its own.
+// Makes an empty queue. If `name` is not null, the queue gets this name in the tenant. `options` may be null. The
+// handle has a session of its own.
 int portcullis_queue_create(struct portcullis_session session,
                             const char* name,
                             const struct portcullis_queue_options *options,
                             struct portcullis_queue *queue);
 
-// Opens a queue that exists, by its name in the tenant, or by the object that is its head; the other is null. The handle has a
-// session of its own.
+// Opens a queue that exists. The caller gives either its name in the tenant or the object that is its head; the other
+// argument is null. The handle has a session of its own.
 int portcullis_queue_open(struct portcullis_session session,
                           const char* name,
                           const struct portcullis_object *head,
                           struct portcullis_queue *queue);
 
-// The object that names the queue: others open it by this.
+// Gets the object that names the queue. Other clients can open the queue by this object.
 int portcullis_queue_head(struct portcullis_queue queue, struct portcullis_object *head);
 
-// Adds an entry at the end. After an error of the session it may or may not have been added, and never twice.
-int portcullis_queue_push(struct portcullis_queue queue, const void *entry, size_t length);
+// Adds an entry at the end of the queue. After an error of the session, the entry may or may not have been added, but
+// never twice.
+int portcullis_queue_push(struct portcullis_queue queue,
+                          const void *entry,
+                          size_t length);
 
-// Takes the first entry, and waits for one for `microseconds` at most. `is_found` says whether there was one. If `room` is too short
-// for the entry, which is an error, `length` says how long it is, and the handle keeps it for the next call.
+// Takes the first entry, and waits for one for `microseconds` at most. `is_found` becomes true if there was an entry.
+// `length` becomes the length of the entry. If `room` is too short for the entry, which is an error, the handle keeps
+// the entry for the next call.
 int portcullis_queue_pop(struct portcullis_queue queue,
                          uint64_t microseconds,
                          void *entry,
@@ -1039,52 +1078,55 @@ int portcullis_queue_pop(struct portcullis_queue queue,
                          size_t *length,
                          bool *is_found);
 
-// Ends the queue: nobody pushes any more, and consumers take what is left. It cannot be undone.
+// Ends the queue: no client can push any more, and consumers take the entries that are left. This cannot be undone.
 int portcullis_queue_end(struct portcullis_queue queue);
 
-// Frees the queue with the entries that it still has, and removes its name. The handle is closed. `portcullis_queue_end` is for
-// consumers that are to take what is left.
+// Frees the queue with the entries that are left in it, and removes its name. The handle is closed. If consumers are
+// to take the entries that are left, call `portcullis_queue_end` instead.
 int portcullis_queue_destroy(struct portcullis_queue queue);
 
 // Closes the handle. The queue stays.
 int portcullis_queue_close(struct portcullis_queue queue);
 
-// Connects to the node at an address: `shm:/run/portcullis.sock`, `rdma:HOST:PORT`, `udp:HOST:PORT`, or `name:TENANT/NODE`.
-// `options` may be null.
+// Connects to the node at an address: `shm:/run/portcullis.sock`, `rdma:HOST:PORT`, `udp:HOST:PORT`, or
+// `name:TENANT/NODE`. `options` may be null.
 int portcullis_connect(const char* address,
                        const struct portcullis_session_options *options,
                        struct portcullis_session *session);
 
-// Ends a session, with everything that belongs to it: permissions, buffers, keepers, and operations under way. Memory that
-// operations were submitted with is free when this returns.
+// Ends a session, with everything that belongs to it: permissions, buffers, keepers, and operations under way. When
+// this returns, no operation of the session uses the program's memory any more.
 int portcullis_session_close(struct portcullis_session session);
 
-// The client's number on its node. The node's audit log names the client by it.
+// Gets the client's number on its node. The node's audit log names the client by this number.
 int portcullis_session_number(struct portcullis_session session, uint64_t *number);
 
-// The descriptor that an event loop waits for until it is readable, after `portcullis_arm`. It stays the same for the life of
-// the session. Only the session reads from it, and the session closes it.
+// Gets the session's descriptor. After `portcullis_arm`, an event loop waits until the descriptor is readable. The
+// descriptor stays the same for the life of the session. Only the session reads from it and closes it.
 int portcullis_descriptor(struct portcullis_session session,
                           int *descriptor);
 
-// Prepares the descriptor: from now on it becomes readable when something arrives or the node goes. `microseconds` is how long
-// the event loop may wait before it calls `portcullis_poll`; zero: something is there already; `UINT64_MAX`: as long as it
-// likes. Any other call on the session undoes this, so it comes last before the wait.
+// Prepares the session's descriptor: from now on it becomes readable when something arrives or the node ends.
+// `microseconds` becomes the longest time that the event loop may wait before it calls `portcullis_poll`. Zero:
+// something has already arrived, or the session is over. `UINT64_MAX`: the wait has no limit. Any other call on the
+// session undoes this, so this call must be the last one before the wait.
 int portcullis_arm(struct portcullis_session session,
                    uint64_t *microseconds);
 
-// Takes in what has arrived, without waiting. `ended` is how many completions `portcullis_wait` has to give.
+// Processes what has arrived for the session, without waiting. `ended` becomes the number of completions that
+// `portcullis_wait` can return.
 int portcullis_poll(struct portcullis_session session, size_t *ended);
 
-// Submits operations, in order, with one doorbell. It never waits: what has no room begins when others have ended. Each operation
-// gets one completion from `portcullis_wait`, also if it could not begin. The error of this call itself says that nothing was
-// submitted.
+// Submits operations, in order, with one doorbell. This call never waits: operations for which there is no room begin
+// when others have ended. Each operation gets one completion from `portcullis_wait`, even if it could not begin. If
+// this call itself returns an error, no operation was submitted.
 int portcullis_submit(struct portcullis_session session,
                       const struct portcullis_operation *operations,
                       size_t count);
 
-// Waits until `at_least` operations have ended, none is under way any more, or `microseconds` have passed (`UINT64_MAX`: as long as
-// it takes), and gives out up to `room` completions in the order of their ends. With `at_least` of zero it does not wait.
+// Waits until `at_least` operations have ended, until no operation is under way any more, or until `microseconds` have
+// passed (`UINT64_MAX`: without a time limit). Then returns up to `room` completions, in the order in which the
+// operations ended, and sets `count` to their number. If `at_least` is zero, the call does not wait.
 int portcullis_wait(struct portcullis_session session,
                     struct portcullis_completion *completions,
                     size_t room,
@@ -1092,25 +1134,26 @@ int portcullis_wait(struct portcullis_session session,
                     uint64_t microseconds,
                     size_t *count);
 
-// Makes an empty table, with a name in the tenant unless `name` is null. `options` may be null. The handle has a session of its own.
+// Makes an empty table. If `name` is not null, the table gets this name in the tenant. `options` may be null. The
+// handle has a session of its own.
 int portcullis_table_create(struct portcullis_session session,
                             const char* name,
                             const struct portcullis_table_options *options,
                             struct portcullis_table *table);
 
-// Opens a table that exists, by its name in the tenant, or by the object that is its head; the other is null. The handle has a
-// session of its own.
+// Opens a table that exists. The caller gives either its name in the tenant or the object that is its head; the other
+// argument is null. The handle has a session of its own.
 int portcullis_table_open(struct portcullis_session session,
                           const char* name,
                           const struct portcullis_object *head,
                           bool is_read_only,
                           struct portcullis_table *table);
 
-// The object that names the table: others open it by this.
+// Gets the object that names the table. Other clients can open the table by this object.
 int portcullis_table_head(struct portcullis_table table, struct portcullis_object *head);
 
-// The value of a key. `length` is its length, also where `room` is too short for it, which is an error. `is_found` says whether the
-// key is there.
+// Gets the value of a key. `length` becomes the length of the value, even if `room` is too short for the value, which
+// is an error. `is_found` becomes true if the key is in the table.
 int portcullis_table_get(struct portcullis_table table,
                          const void *key,
                          size_t key_length,
@@ -1119,7 +1162,7 @@ int portcullis_table_get(struct portcullis_table table,
                          size_t *length,
                          bool *is_found);
 
-// The values of many keys, which are looked up at the same time: `visitor` is called for each, in their order, until it returns
+// Looks up the values of several keys at once, and calls `visitor` for each key, in the keys' order, until it returns
 // false. The visitor may use any handle.
 int portcullis_table_get_many(struct portcullis_table table,
                               const struct portcullis_bytes *keys,
@@ -1127,8 +1170,8 @@ int portcullis_table_get_many(struct portcullis_table table,
                               portcullis_value_visitor visitor,
                               void *context);
 
-// Stores a value. `options` may be null: always, and for ever. `stored` may be null; otherwise it becomes one of
-// `PORTCULLIS_STORED_...`.
+// Stores a value. `options` may be null: then the value is always stored, and never expires. `stored` may be null;
+// otherwise it becomes one of `PORTCULLIS_STORED_...`.
 int portcullis_table_store(struct portcullis_table table,
                            const void *key,
                            size_t key_length,
@@ -1137,19 +1180,20 @@ int portcullis_table_store(struct portcullis_table table,
                            const struct portcullis_store_options *options,
                            uint32_t *stored);
 
-// Removes a key. `was_there` may be null.
+// Removes a key. `was_there` may be null; otherwise it becomes true if the key was in the table, and false if not.
 int portcullis_table_remove(struct portcullis_table table,
                             const void *key,
                             size_t key_length,
                             bool *was_there);
 
-// Removes the keys whose time to live has ended. Nobody gets them any more, but what they take is free only now, or when they are
-// stored again. Reads the whole table. `removed` may be null; otherwise it becomes their number.
+// Removes the keys whose time to live has ended. No client gets these keys any more, but their memory is freed only by
+// this call, or when the keys are stored again. The call reads the whole table. `removed` may be null; otherwise it
+// becomes the number of removed keys.
 int portcullis_table_remove_expired(struct portcullis_table table,
                                     uint64_t *removed);
 
-// Calls `visitor` for each entry of the table, in no order, until it returns false. Entries that come or go meanwhile may be among
-// them or not. The visitor may use any handle but this one.
+// Calls `visitor` for each entry of the table, in no particular order, until it returns false. Entries that are
+// inserted or removed meanwhile may be visited or not. The visitor may use any handle but this one.
 int portcullis_table_visit(struct portcullis_table table,
                            portcullis_entry_visitor visitor,
                            void *context);
@@ -1157,8 +1201,10 @@ int portcullis_table_visit(struct portcullis_table table,
 // Closes the handle. The table stays.
 int portcullis_table_close(struct portcullis_table table);
 
-// Frees the table, with all its keys, and removes its name, unless `name` is null. The handle is closed.
-int portcullis_table_destroy(struct portcullis_table table, const char* name);
+// Frees the table with all its keys. If `name` is not null, removes this name of the tenant as well. The handle is
+// closed.
+int portcullis_table_destroy(struct portcullis_table table,
+                             const char* name);
 
 #ifdef __cplusplus
 }  // extern "C"

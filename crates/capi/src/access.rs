@@ -1,11 +1,12 @@
-//! Reads, writes and atomics that wait.
+//! Reads, writes and atomics that wait for their result.
 
 use crate::border::{Source, Target, call, given};
 use crate::handles::PermissionHandle;
 use crate::permissions::under;
 use std::ffi::{c_int, c_void};
 
-/// Reads bytes of the permission's memory. After an error parts of `data` may have been overwritten.
+/// Reads `length` bytes of the permission's memory, from `offset` on, into `data`. After an error, parts of `data` may
+/// have been overwritten.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_read(
     permission: PermissionHandle,
@@ -19,7 +20,8 @@ pub unsafe extern "C" fn portcullis_read(
     })
 }
 
-/// Writes bytes to the permission's memory. After an error parts may have been written.
+/// Writes `length` bytes from `data` to the permission's memory, from `offset` on. After an error, parts of the bytes
+/// may have been written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_write(
     permission: PermissionHandle,
@@ -33,7 +35,8 @@ pub unsafe extern "C" fn portcullis_write(
     })
 }
 
-/// Writes `swap` to the 8-byte word at `offset` if it equals `compare`. `before` is what it was.
+/// Writes `swap` to the 8-byte word at `offset` if the word equals `compare`. `before` becomes the word's previous
+/// value.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_compare_and_swap(
     permission: PermissionHandle,
@@ -49,7 +52,7 @@ pub extern "C" fn portcullis_compare_and_swap(
     })
 }
 
-/// Adds to the 8-byte word at `offset`, wrapping. `before` is what it was.
+/// Adds `add` to the 8-byte word at `offset`, wrapping. `before` becomes the word's previous value.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_fetch_and_add(
     permission: PermissionHandle,

@@ -1,15 +1,17 @@
-//! What every function does on its way in and out.
+//! The border between C and Rust: every function converts its arguments, errors and panics here.
 //!
-//! Arguments become values of Rust here, and nowhere else. A panic ends the call, not the program: it never unwinds into C.
+//! Arguments of C become values of Rust only in this module. A panic ends the call, not the program: it never unwinds
+//! into C.
 
 use crate::errors;
 use portcullis_foreign::{Failure, Misuse};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Carries a call out. Returns zero, or the number of its error, which [`errors::portcullis_last_error`] then tells more of.
+/// Carries a call out. Returns zero, or the number of the error, of which [`errors::portcullis_last_error`] then
+/// returns more.
 pub(crate) fn call(act: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    // What a panic leaves behind is closed by its door.
+    // A panic poisons the door of the value that it leaves in the middle of a change, so no later call sees that value.
     let ended = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| Err(Misuse::Panicked.into()));
     match ended {
         Ok(()) => 0,
@@ -17,49 +19,50 @@ pub(crate) fn call(act: impl FnOnce() -> Result<(), Failure>) -> c_int {
     }
 }
 
-/// What an argument points to.
+/// Returns the value that a pointer argument points to, or an error if the pointer is null.
 pub(crate) fn given<T>(argument: &'static str, pointer: Option<T>) -> Result<T, Misuse> {
     pointer.ok_or(Misuse::Null { argument })
 }
 
-/// Text of C: null, or bytes up to a zero.
+/// A text of C: null, or bytes up to a zero.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Text(pub *const c_char);
 
 impl Text {
-    /// The text.
+    /// Returns the text.
     ///
     /// # Errors
-    /// It is null, or no UTF-8.
+    /// The pointer is null, or the text is not UTF-8.
     pub(crate) fn read<'a>(self, argument: &'static str) -> Result<&'a str, Misuse> {
         self.read_or_none(argument)?.ok_or(Misuse::Null { argument })
     }
 
-    /// The text. `None`: it is null.
+    /// Returns the text. `None`: the pointer is null.
     ///
     /// # Errors
-    /// It is no UTF-8.
+    /// The text is not UTF-8.
     pub(crate) fn read_or_none<'a>(self, argument: &'static str) -> Result<Option<&'a str>, Misuse> {
         if self.0.is_null() {
             return Ok(None);
         }
-        // SAFETY: it is not null, and the header asks callers for bytes up to a zero that stay as they are for the call.
+        // SAFETY: the pointer is not null, and the header requires of callers that it points to bytes up to a zero,
+        // which do not change during the call.
         let text = unsafe { CStr::from_ptr(self.0) };
         text.to_str().map(Some).map_err(|_| Misuse::NotText { argument })
     }
 }
 
-/// Memory of the caller's to read from, with its length in an argument of its own.
+/// Memory of the caller from which a function reads. Another argument has its length.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Source(pub *const c_void);
 
 impl Source {
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Errors
-    /// It is null, and `length` is not zero.
+    /// The pointer is null although `length` is not zero, or `length` is longer than any memory.
     pub(crate) fn bytes<'a>(self, argument: &'static str, length: usize) -> Result<&'a [u8], Misuse> {
         if length == 0 {
             return Ok(&[]);
@@ -68,22 +71,22 @@ impl Source {
             return Err(Misuse::Null { argument });
         }
         check_length(argument, length)?;
-        // SAFETY: it is not null, no object is longer than isize::MAX, and the header asks callers for as many bytes that stay
-        // as they are for the call.
+        // SAFETY: the pointer is not null, `length` was checked to be at most isize::MAX, and the header requires of
+        // callers that the pointer points to this many bytes, which do not change during the call.
         Ok(unsafe { std::slice::from_raw_parts(self.0.cast(), length) })
     }
 }
 
-/// Memory of the caller's to write to, with its length in an argument of its own.
+/// Memory of the caller to which a function writes. Another argument has its length.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Target(pub *mut c_void);
 
 impl Target {
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Errors
-    /// It is null, and `length` is not zero.
+    /// The pointer is null although `length` is not zero, or `length` is longer than any memory.
     pub(crate) fn bytes<'a>(self, argument: &'static str, length: usize) -> Result<&'a mut [u8], Misuse> {
         if length == 0 {
             return Ok(&mut []);
@@ -92,14 +95,16 @@ impl Target {
             return Err(Misuse::Null { argument });
         }
         check_length(argument, length)?;
-        // SAFETY: as for a source; and the header asks callers that nobody else uses the bytes for the call.
+        // SAFETY: as for a source; and the header requires of callers that no other code uses the bytes during the
+        // call.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.0.cast(), length) })
     }
 
-    /// Copies a result there, if it fits. Says how long it is in either case.
+    /// Copies a result to the memory, if the result fits into `room` bytes. Sets `length` to the length of the result
+    /// in either case.
     ///
     /// # Errors
-    /// It does not fit: nothing is copied.
+    /// The result does not fit, and nothing is copied; or the pointer is null although the result has bytes.
     pub(crate) fn put(self, result: &[u8], room: usize, length: &mut usize) -> Result<(), Misuse> {
         *length = result.len();
         if result.len() > room {
@@ -110,7 +115,7 @@ impl Target {
     }
 }
 
-/// A list of the caller's, with its length in an argument of its own.
+/// Returns a list of the caller. Another argument has its length.
 pub(crate) fn list<'a, T>(
     argument: &'static str,
     first: Option<&'a T>,
@@ -121,11 +126,12 @@ pub(crate) fn list<'a, T>(
     }
     let first = given(argument, first)?;
     check_length(argument, length.saturating_mul(size_of::<T>()))?;
-    // SAFETY: the header asks callers for as many entries that stay as they are for the call.
+    // SAFETY: the header requires of callers that the pointer points to this many entries, which do not change during
+    // the call.
     Ok(unsafe { std::slice::from_raw_parts(first, length) })
 }
 
-/// A list of the caller's to write to, with its length in an argument of its own.
+/// Returns a list of the caller to which a function writes. Another argument has its length.
 pub(crate) fn list_to_fill<'a, T>(
     argument: &'static str,
     first: Option<&'a mut T>,
@@ -136,7 +142,8 @@ pub(crate) fn list_to_fill<'a, T>(
     }
     let first = given(argument, first)?;
     check_length(argument, length.saturating_mul(size_of::<T>()))?;
-    // SAFETY: the header asks callers for room for as many entries, which nobody else uses for the call.
+    // SAFETY: the header requires of callers that the pointer points to room for this many entries, which no other code
+    // uses during the call.
     Ok(unsafe { std::slice::from_raw_parts_mut(first, length) })
 }
 

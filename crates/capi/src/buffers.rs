@@ -1,4 +1,4 @@
-//! Buffers in a session's arena: what is read or written there is not copied.
+//! Buffers in a session's arena: operations read into them and write from them without a copy.
 
 use crate::border::{call, given};
 use crate::handles::{self, BufferHandle, BufferState, PermissionHandle, Session, SessionState};
@@ -9,7 +9,8 @@ use std::ffi::{c_int, c_void};
 const NO_BUFFER: Misuse = Misuse::Closed { what: "the buffer" };
 
 impl SessionState {
-    /// Takes an idle buffer out, for an operation that gives it back with [`SessionState::return_buffer`].
+    /// Takes an idle buffer out of the session, for an operation. The caller gives it back with
+    /// [`SessionState::return_buffer`].
     pub(crate) fn borrow_buffer(&mut self, handle: BufferHandle) -> Result<ArenaBuffer, Misuse> {
         let state = self.buffers.get_mut(handle.id).ok_or(NO_BUFFER)?;
         match std::mem::replace(state, BufferState::UnderWay) {
@@ -18,7 +19,7 @@ impl SessionState {
         }
     }
 
-    /// Puts a buffer back. If the operation has lost it, its handle is closed.
+    /// Puts a buffer back after an operation. If the operation has lost the buffer, the handle is closed.
     pub(crate) fn return_buffer(&mut self, handle: BufferHandle, buffer: Option<ArenaBuffer>) {
         match (buffer, self.buffers.get_mut(handle.id)) {
             (Some(buffer), Some(state)) => *state = BufferState::Idle(buffer),
@@ -27,8 +28,9 @@ impl SessionState {
     }
 }
 
-/// Takes a buffer from the session's arena. The program fills and reads its bytes at `data` while no operation uses the buffer. They
-/// stay where they are until `portcullis_buffer_release` or the session's end.
+/// Takes a buffer of `length` bytes from the session's arena. `data` becomes the address of its bytes. The program may
+/// read and write the bytes while no operation uses the buffer. The address stays the same until
+/// `portcullis_buffer_release` or the session's end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_buffer_take(
     session: Session,
@@ -41,8 +43,8 @@ pub unsafe extern "C" fn portcullis_buffer_take(
         (*handle, *data) = (BufferHandle::default(), std::ptr::null_mut());
         let mut state = handles::enter::<SessionState>(session.id)?;
         let mut taken = state.attached.session.buffer(length)?;
-        // The memory is mapped for as long as the session lives. The loan ends at once: from here on the header's rules say who
-        // uses the bytes when.
+        // The memory is mapped for as long as the session lives. The mutable borrow ends here: from now on the header's
+        // rules determine who uses the bytes at which time.
         *data = taken.bytes_mut().as_mut_ptr().cast();
         *handle = BufferHandle { session: session.id, id: state.buffers.insert(BufferState::Idle(taken)) };
         Ok(())
@@ -60,7 +62,7 @@ pub extern "C" fn portcullis_buffer_release(buffer: BufferHandle) -> c_int {
     })
 }
 
-/// Reads as many bytes as the buffer has, without a copy, and waits for it.
+/// Reads as many bytes as the buffer has into the buffer, without a copy, and waits for the end of the read.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_read_buffer(
     permission: PermissionHandle,
@@ -70,7 +72,7 @@ pub extern "C" fn portcullis_read_buffer(
     call(|| transfer(permission, offset, buffer, true))
 }
 
-/// Writes the bytes of the buffer, without a copy, and waits for it.
+/// Writes all bytes of the buffer, without a copy, and waits for the end of the write.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_write_buffer(
     permission: PermissionHandle,

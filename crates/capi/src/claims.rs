@@ -1,4 +1,4 @@
-//! Claims: entries of a queue that come again unless their consumer acknowledges them.
+//! Claims: an entry of a queue is delivered again unless its consumer acknowledges it.
 
 use crate::border::{Target, call, given};
 use crate::handles::{self, Inside, QueueHandle, QueueState};
@@ -8,31 +8,34 @@ use portcullis_structures::queue::{Claim as Claimed, ClaimId, QueueError};
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
-/// How an entry is claimed. All zeros: for 30 s, if there is one now, however often it was delivered.
+/// Options with which an entry is claimed. All zeros: the lease is 30 s, the call does not wait for an entry, and an
+/// entry is delivered however often it was delivered before.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct ClaimOptions {
-    /// How soon the entry comes again unless it is acknowledged, in microseconds: 1 ms to 4,194 s. Zero: 30 s.
+    /// Time after which the entry is delivered again unless it is acknowledged, in microseconds: 1 ms to 4,194 s. Zero:
+    /// 30 s.
     pub lease: u64,
-    /// How long the call waits for an entry, in microseconds. Zero: not at all.
+    /// Longest time that the call waits for an entry, in microseconds. Zero: the call does not wait.
     pub wait: u64,
-    /// The queue that takes entries which were delivered `deliveries_max` times. Zeros: none does, and all are delivered.
+    /// Queue that receives the entries that were delivered `deliveries_max` times. Zeros: no queue receives them, and
+    /// all entries are delivered.
     pub dead_letters: QueueHandle,
-    /// How often an entry is delivered before it is a dead letter: 1 to 1,022. Zero without `dead_letters`.
+    /// Number of deliveries after which an entry is a dead letter: 1 to 1,022. Zero if `dead_letters` is zeros.
     pub deliveries_max: u32,
-    /// Zero.
+    /// Reserved: zero.
     pub reserved: u32,
 }
 
-/// An entry's claim.
+/// A consumer's claim on an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Claim {
-    /// Which claim it is. Other words lead to an error.
+    /// Words that identify the claim. Calls with other words return an error.
     pub words: [u64; 3],
-    /// How often the entry was delivered, with this time. Beyond 1,023 it is not counted any more.
+    /// Number of times that the entry was delivered, including this delivery. Deliveries beyond 1,023 are not counted.
     pub deliveries: u32,
-    /// Zero.
+    /// Reserved: zero.
     pub reserved: u32,
 }
 
@@ -48,7 +51,7 @@ impl Claim {
     }
 }
 
-// The message below and the header name the number.
+// The message below and the header contain this number.
 const _: () = assert!(*ClaimId::DELIVERIES_MAX.end() == 1022);
 const USUAL_LEASE: Lifetime = Lifetime::seconds(30);
 
@@ -57,7 +60,7 @@ impl ClaimOptions {
         if self.lease == 0 { USUAL_LEASE } else { Lifetime(self.lease) }
     }
 
-    /// Enters the queue of dead letters, if there is one.
+    /// Enters the queue of dead letters, if the options name one.
     fn dead_letters(&self, queue: QueueHandle) -> Result<Option<Inside<'static, QueueState>>, Misuse> {
         let wrong = |argument, wrong| Err(Misuse::Argument { argument, wrong });
         match (self.dead_letters.id, self.deliveries_max) {
@@ -73,7 +76,8 @@ impl ClaimOptions {
 }
 
 impl QueueState {
-    /// Claims an entry, or returns the claimed one that had no room at its caller, if no other consumer has it meanwhile.
+    /// Claims an entry. If the handle keeps a claimed entry that did not fit into the caller's memory, and no other
+    /// consumer has that entry meanwhile, extends its claim and returns that entry instead.
     fn claim(&mut self, lease: Lifetime, until: Instant) -> Result<Option<Claimed>, QueueError> {
         if let Some(left) = self.left_claim.take() {
             match self.queue.run(async |queue| queue.extend_claim(left.id, lease).await) {
@@ -94,17 +98,18 @@ impl QueueState {
     fn bury(&mut self, claimed: &Claimed, dead_letters: &mut Self) -> Result<(), QueueError> {
         dead_letters.queue.run(async |queue| queue.push(&claimed.entry).await)?;
         match self.queue.run(async |queue| queue.acknowledge(claimed.id).await) {
-            // Another consumer has it, and buries it once more.
+            // Another consumer has the entry now, and may push it to its queue of dead letters once more.
             Err(QueueError::ClaimEnded) => Ok(()),
             done => done,
         }
     }
 }
 
-/// Claims an entry: the first that no consumer has taken, or one whose last claim has ended. `is_found` says whether there was one.
-/// The queue has to be made with `claims`. Until the claim is acknowledged, the entry comes again after the lease, to any consumer.
-/// `options` may be null. If `room` is too short for the entry, which is an error, `length` says how long it is, and the handle keeps
-/// the claim for the next call, which extends it.
+/// Claims an entry: the first one that no consumer has taken, or one whose last claim has ended. `is_found` becomes
+/// true if there was such an entry. The queue must have been made with the option `claims`. Unless the claim is
+/// acknowledged, the entry is delivered again after the lease, to any consumer. `options` may be null. `length` becomes
+/// the length of the entry. If `room` is too short for the entry, which is an error, the handle keeps the claim for the
+/// next call, which extends it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_queue_claim(
     queue: QueueHandle,
@@ -122,7 +127,7 @@ pub unsafe extern "C" fn portcullis_queue_claim(
         let options = options.copied().unwrap_or_default();
         let mut dead_letters = options.dead_letters(queue)?;
         let mut state = handles::enter::<QueueState>(queue.id)?;
-        // The clock counts seconds in 64 bits, so the longest time that can be asked for is in its range.
+        // The clock counts seconds in 64 bits, so the longest time that the options can request is in its range.
         let until = Instant::now() + Duration::from_micros(options.wait);
         while let Some(claimed) = state.claim(options.lease(), until)? {
             if let Some(dead_letters) =
@@ -143,20 +148,21 @@ pub unsafe extern "C" fn portcullis_queue_claim(
     })
 }
 
-/// Ends a claim: the entry is done, and does not come again. The error `PORTCULLIS_ERROR_CLAIM_ENDED`: the lease was over, and another
-/// consumer got the entry.
+/// Ends a claim: the entry is done, and is not delivered again. The error `PORTCULLIS_ERROR_CLAIM_ENDED` means that the
+/// lease was over, and that another consumer got the entry.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_queue_acknowledge(queue: QueueHandle, claim: Option<&Claim>) -> c_int {
     of_claim(queue, claim, |state, claim| state.queue.run(async |queue| queue.acknowledge(claim).await))
 }
 
-/// Ends a claim without the entry being done: it comes again at once. Errors as of `portcullis_queue_acknowledge`.
+/// Ends a claim although the entry is not done: the entry can be delivered again at once. The errors are those of
+/// `portcullis_queue_acknowledge`.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_queue_give_back(queue: QueueHandle, claim: Option<&Claim>) -> c_int {
     of_claim(queue, claim, |state, claim| state.queue.run(async |queue| queue.give_back(claim).await))
 }
 
-/// Makes a claim last for `lease` microseconds from now on. `claim` names the extended one afterwards. Errors as of
+/// Makes a claim last for `lease` microseconds from now on. `claim` becomes the extended claim. The errors are those of
 /// `portcullis_queue_acknowledge`.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_queue_extend_claim(

@@ -1,4 +1,4 @@
-//! Errors: numbers, names, texts.
+//! Errors: their numbers, names and texts.
 
 use portcullis_errors::{Coded, ErrorCode, Fault};
 use portcullis_foreign::Failure;
@@ -7,22 +7,22 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null;
 use std::sync::OnceLock;
 
-/// Bytes of an error's text, with the zero at its end. Longer texts are cut.
+/// Size of an error's text in bytes, including the zero at its end. Longer texts are cut.
 pub const PORTCULLIS_TEXT_BYTES: usize = 512;
 
-/// The call or its arguments make no sense.
+/// The caller is at fault: the call or its arguments are invalid.
 pub const PORTCULLIS_FAULT_CALLER: u8 = 1;
-/// Nobody's: the permission, the object or the name is no more.
+/// No party is at fault: the permission, the object or the name no longer exists.
 pub const PORTCULLIS_FAULT_ENDED: u8 = 2;
-/// The tenant's quota, its pause, or its other programs.
+/// The tenant is at fault: its quota, its pause, or its other programs.
 pub const PORTCULLIS_FAULT_TENANT: u8 = 3;
-/// The node is gone, full, silent, or refuses everybody.
+/// The node is at fault: it is gone, full or silent, or it refuses all clients.
 pub const PORTCULLIS_FAULT_NODE: u8 = 4;
-/// The machine that the program runs on.
+/// The machine on which the program runs is at fault.
 pub const PORTCULLIS_FAULT_MACHINE: u8 = 5;
-/// Another program has broken the rules.
+/// Another program is at fault: it has broken the rules.
 pub const PORTCULLIS_FAULT_PEER: u8 = 6;
-/// A mistake in Portcullis.
+/// Portcullis is at fault: it has a bug.
 pub const PORTCULLIS_FAULT_LIBRARY: u8 = 7;
 
 const _: () = {
@@ -42,17 +42,17 @@ const _: () = {
     }
 };
 
-/// The failure of the last call on this thread that failed. Later calls that succeed leave it.
+/// The failure of the last call on this thread that failed. Later calls that succeed do not change it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Error {
-    /// Its number, as in docs/errors.md. Zero: no call has failed on this thread.
+    /// Number of the error, as in docs/errors.md. Zero: no call has failed on this thread.
     pub number: i32,
-    /// Whose fault it is: one of `PORTCULLIS_FAULT_...`.
+    /// Party that is at fault: one of `PORTCULLIS_FAULT_...`.
     pub fault: u8,
     /// Whether the same call may succeed later although the caller changes nothing.
     pub is_retryable: bool,
-    /// What was wrong and what to do, for people.
+    /// Text for people: what was wrong, and what to do about it.
     pub text: [c_char; PORTCULLIS_TEXT_BYTES],
 }
 
@@ -60,16 +60,16 @@ thread_local! {
     static LAST: RefCell<Option<Failure>> = const { RefCell::new(None) };
 }
 
-/// Keeps a failure for [`portcullis_last_error`]. Returns its number.
+/// Keeps a failure for [`portcullis_last_error`]. Returns the failure's number.
 #[cold]
 pub(crate) fn remember(failure: Failure) -> c_int {
     let number = failure.code().number();
-    // A thread that ends has no place for it any more.
+    // A thread that is ending may already have dropped its `LAST`.
     let _ = LAST.try_with(|last| *last.borrow_mut() = Some(failure));
     c_int::from(number)
 }
 
-/// What is known of the failure of the last call on this thread that failed.
+/// Copies to `error` the failure of the last call on this thread that failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_last_error(error: Option<&mut Error>) {
     let Some(error) = error else { return };
@@ -87,19 +87,20 @@ pub extern "C" fn portcullis_last_error(error: Option<&mut Error>) {
     }
 }
 
-/// The stable name of an error: small letters and hyphens. Null: there is no such number. The text stays for ever.
+/// Returns the stable name of an error, in small letters and hyphens. Null: no error has this number. The text stays
+/// valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_error_name(number: c_int) -> *const c_char {
     texts_of(number).map_or(null(), |texts| texts.name.as_ptr())
 }
 
-/// What an error means, in a sentence. Null: there is no such number. The text stays for ever.
+/// Returns the meaning of an error, in a sentence. Null: no error has this number. The text stays valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_error_meaning(number: c_int) -> *const c_char {
     texts_of(number).map_or(null(), |texts| texts.meaning.as_ptr())
 }
 
-/// The version of the library, for example `0.1.0`. The text stays for ever.
+/// Returns the version of the library, for example `0.1.0`. The text stays valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_version() -> *const c_char {
     VERSION.as_ptr()
@@ -115,7 +116,7 @@ struct Texts {
     meaning: CString,
 }
 
-/// The texts of an error, made for C once. All of a code's texts are made together.
+/// Returns the texts of an error in the form that C needs. The first call makes the texts of all errors.
 fn texts_of(number: c_int) -> Option<&'static Texts> {
     static ALL: OnceLock<Vec<Texts>> = OnceLock::new();
     let all = ALL.get_or_init(|| ErrorCode::ALL.iter().map(texts).collect());

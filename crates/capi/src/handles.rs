@@ -1,7 +1,7 @@
-//! The numbers that C has instead of values.
+//! Handles: the numbers that C programs use instead of values of Rust.
 //!
-//! A handle is a number and never an address: a handle that was closed, copied from somewhere or made up leads to an error and
-//! not to memory. A place that was closed gets another generation before it is used again.
+//! A handle is a number and never an address. A handle that was closed, copied from somewhere or made up leads to an
+//! error and not to memory. A place that was closed gets another generation before it is used again.
 
 use portcullis::{Kept, Permission};
 use portcullis_foreign::{ArenaBuffer, Attached, Door, Driven, Entered, LocalNode, Misuse};
@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Session {
-    /// Zero: none.
+    /// Number of the handle. Zero: no session.
     pub id: u64,
 }
 
@@ -23,7 +23,7 @@ pub struct Session {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct TableHandle {
-    /// Zero: none.
+    /// Number of the handle. Zero: no table.
     pub id: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct TableHandle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct QueueHandle {
-    /// Zero: none.
+    /// Number of the handle. Zero: no queue.
     pub id: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct QueueHandle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Node {
-    /// Zero: none.
+    /// Number of the handle. Zero: no node.
     pub id: u64,
 }
 
@@ -47,9 +47,9 @@ pub struct Node {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct PermissionHandle {
-    /// The session.
+    /// Number of the session's handle.
     pub session: u64,
-    /// Zero: none.
+    /// Number of the permission in the session. Zero: no permission.
     pub id: u64,
 }
 
@@ -57,23 +57,23 @@ pub struct PermissionHandle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct BufferHandle {
-    /// The session.
+    /// Number of the session's handle.
     pub session: u64,
-    /// Zero: none.
+    /// Number of the buffer in the session. Zero: no buffer.
     pub id: u64,
 }
 
-/// What keeps a permission extended.
+/// A keeper, which keeps a permission extended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct KeeperHandle {
-    /// The session.
+    /// Number of the session's handle.
     pub session: u64,
-    /// Zero: none.
+    /// Number of the keeper in the session. Zero: no keeper.
     pub id: u64,
 }
 
-/// A session, and everything of it that C has handles for.
+/// A session, and everything in it for which C has handles.
 pub(crate) struct SessionState {
     pub attached: Attached,
     pub permissions: Slots<u64, Permission>,
@@ -82,13 +82,13 @@ pub(crate) struct SessionState {
     pub submitted: Slots<u64, crate::submission::Submitted>,
 }
 
-/// A buffer that C has a handle for.
+/// A buffer for which C has a handle.
 pub(crate) enum BufferState {
     Idle(ArenaBuffer),
     UnderWay,
 }
 
-/// The most handles of each kind that a session gives out.
+/// Largest number of handles of each kind that a session gives out.
 const HANDLES_MAX: u32 = 1 << 24;
 
 impl SessionState {
@@ -103,7 +103,7 @@ impl SessionState {
     }
 }
 
-/// A queue, and an entry that was popped or claimed and had no room at its caller.
+/// A queue, with an entry that was popped or claimed and did not fit into the caller's memory, if there is one.
 pub(crate) struct QueueState {
     pub queue: Driven<Queue>,
     pub left: Option<Vec<u8>>,
@@ -116,9 +116,9 @@ impl QueueState {
     }
 }
 
-/// What a handle can stand for.
+/// A kind of object that a handle can stand for.
 pub(crate) trait Open: Sized {
-    /// What errors call it.
+    /// Name of the kind in errors.
     const WHAT: &'static str;
     fn wrap(self) -> Object;
     fn seen(object: &Object) -> Option<&Self>;
@@ -128,7 +128,7 @@ pub(crate) trait Open: Sized {
 
 macro_rules! objects {
     ($($variant:ident($type:ty), $what:literal;)*) => {
-        /// What is open.
+        /// An open object.
         pub(crate) enum Object {
             $($variant(Box<$type>),)*
         }
@@ -173,30 +173,31 @@ objects! {
     Node(LocalNode), "the node";
 }
 
-/// A place for something open. The number of a handle says which place, and which generation of it.
+/// A place for one open object. The number of a handle contains the number of the place, and the generation of the
+/// place for which the handle is.
 struct Place {
     generation: AtomicU32,
     door: Door<(u32, Object)>,
 }
 
-/// Places are made this many at a time.
+/// Number of places that are made at a time.
 const CHUNK: usize = 64;
 const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
-/// Bits of a handle's number that say which place.
+/// Number of bits of a handle's number that hold the number of the place.
 const PLACE_BITS: u32 = 16;
 const CHUNKS: usize = 1 << (PLACE_BITS - CHUNK_BITS);
 
 static PLACES: [OnceLock<Box<[Place]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
 static FREE: Mutex<Free> = Mutex::new(Free { begun: 0, closed: Vec::new() });
 
-/// Which places nothing is in.
+/// The places in which no object is open.
 struct Free {
-    /// Places below this were used.
+    /// Places with a number below this were used. The others were not.
     begun: u32,
     closed: Vec<u32>,
 }
 
-/// The way in to something open.
+/// Access to an open object, until this is dropped. No other thread has access meanwhile.
 pub(crate) struct Inside<'a, T> {
     entered: Entered<'a, (u32, Object)>,
     kind: std::marker::PhantomData<T>,
@@ -218,7 +219,7 @@ impl<T: Open> std::ops::DerefMut for Inside<'_, T> {
     }
 }
 
-/// Opens a place. Returns the number of its handle.
+/// Puts an object into a free place. Returns the number of its handle.
 ///
 /// # Errors
 /// All places are taken.
@@ -241,7 +242,7 @@ pub(crate) fn open<T: Open>(value: T) -> Result<u64, Misuse> {
         let generation = place.generation.load(Ordering::Relaxed);
         match place.door.open((generation, object)) {
             Ok(()) => return Ok(u64::from(generation) << PLACE_BITS | u64::from(number)),
-            // A call has panicked in it: it is never used again.
+            // A call has panicked in this place, so the place is never used again.
             Err((_, back)) => object = back,
         }
     }
@@ -254,8 +255,9 @@ fn place_made(number: u32) -> &'static Place {
     &chunk[number % CHUNK]
 }
 
-/// The place of a handle, its number, and the generation that the handle means. `None`: the handle was closed, or never was one.
-/// So whoever is inside now is not disturbed by it.
+/// Returns the place of a handle, the number of the place, and the generation that the handle contains. `None`: the
+/// handle was closed, or never was one. This is known without entering the place, so such a handle does not disturb the
+/// thread that is inside now.
 #[inline]
 fn place(handle: u64) -> Option<(&'static Place, u32, u32)> {
     let number = handle & ((1 << PLACE_BITS) - 1);
@@ -266,10 +268,11 @@ fn place(handle: u64) -> Option<(&'static Place, u32, u32)> {
     (place.generation.load(Ordering::Relaxed) == generation).then_some((place, number, generation))
 }
 
-/// Goes in to what a handle stands for.
+/// Enters the object for which a handle stands.
 ///
 /// # Errors
-/// It was closed, is something else or never was, another thread is in, or the process is a child of the one that opened it.
+/// The handle was closed, stands for another kind of object, or never was one; another thread is inside; a call has
+/// panicked inside; or the process is a child of the one that opened the handle.
 #[inline]
 pub(crate) fn enter<T: Open>(handle: u64) -> Result<Inside<'static, T>, Misuse> {
     let closed = Misuse::Closed { what: T::WHAT };
@@ -281,7 +284,7 @@ pub(crate) fn enter<T: Open>(handle: u64) -> Result<Inside<'static, T>, Misuse> 
     Ok(Inside { entered, kind: std::marker::PhantomData })
 }
 
-/// Closes a handle for good and returns what it stood for.
+/// Closes a handle for good. Returns the object for which it stood.
 ///
 /// # Errors
 /// As [`enter`].
@@ -291,7 +294,8 @@ pub(crate) fn close<T: Open>(handle: u64) -> Result<T, Misuse> {
     let is_meant = |inside: &(u32, Object)| inside.0 == generation && T::seen(&inside.1).is_some();
     let taken = place.door.close_if(is_meant).map_err(|misuse| misuse.about(T::WHAT))?;
     let (_, object) = taken.ok_or(closed)?;
-    // A generation that comes round again would open what an old handle must not: the place is left then.
+    // If the generations started again from the first, an old handle would lead to a newer object. So a place that has
+    // used up its generations is not used again.
     if place.generation.fetch_add(1, Ordering::Relaxed) < u32::MAX - 1 {
         FREE.lock().unwrap_or_else(PoisonError::into_inner).closed.push(number);
     }

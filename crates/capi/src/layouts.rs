@@ -1,4 +1,4 @@
-//! The layouts that C and Rust agree on. `tests/programs/layouts.c` asserts the same numbers on its side.
+//! The layouts on which C and Rust agree. `tests/programs/layouts.c` asserts the same numbers for C.
 
 use crate::claims::{Claim, ClaimOptions};
 use crate::errors::Error;

@@ -1,14 +1,16 @@
-//! Portcullis for C and C++: `libportcullis`, with the header `include/portcullis.h` and, over it, `include/portcullis.hpp`.
+//! Portcullis for C and C++: `libportcullis`, with the header `include/portcullis.h` and the C++ header
+//! `include/portcullis.hpp` over it.
 //!
-//! This crate translates arguments and results, and nothing else. What keeps threads, forks and wrong handles from doing harm
-//! is in [`portcullis_foreign`]; what a program may rely on is said in the header, which is made from this crate's sources.
+//! This crate translates arguments and results, and does nothing else. The crate [`portcullis_foreign`] makes sure that
+//! threads, forks and wrong handles do no harm. The header, which is generated from this crate's sources, states what a
+//! program may rely on.
 //!
-//! - [`border`]: what every function does on its way in and out: arguments, errors, panics.
-//! - [`handles`]: the numbers that C has instead of values.
-//! - The other modules are the functions, by subject.
+//! - [`border`]: the conversion of arguments, errors and panics, which every function uses.
+//! - [`handles`]: the numbers by which C programs refer to sessions, tables, queues, nodes and what belongs to them.
+//! - The other modules contain the functions, by subject.
 //!
-//! The header's rules are the safety contract of all functions: pointers are null or lead to what their types say, and
-//! lengths are those of the memory behind the pointer beside them.
+//! The header's rules are the safety contract of all functions: each pointer is null or points to a value of its type,
+//! and each length is the length of the memory behind the pointer beside it.
 #![allow(clippy::missing_safety_doc)]
 
 pub mod access;

@@ -1,4 +1,4 @@
-//! Names of objects, and objects that are shared with other tenants.
+//! Names of objects, and sharing of objects with other tenants.
 
 use crate::border::{Text, call, given};
 use crate::handles::{self, Session, SessionState};
@@ -7,22 +7,22 @@ use portcullis::{Entry, Rights};
 use portcullis_foreign::Misuse;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Bytes of the longest name, with the zero at its end.
+/// Size in bytes of the longest name, including the zero at its end.
 pub const PORTCULLIS_NAME_BYTES: usize = 49;
 
-/// A name, and the object that has it.
+/// A name, and the object that has this name.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct NameEntry {
     /// The name, with a zero at its end.
     pub name: [c_char; PORTCULLIS_NAME_BYTES],
-    /// What this tenant's permissions over the object may allow, added up.
+    /// Rights that this tenant's permissions over the object may have, added up.
     pub rights: u8,
-    /// Zeros.
+    /// Reserved: zeros.
     pub reserved: [u8; 6],
     /// The object.
     pub object: Object,
-    /// Its bytes.
+    /// Number of bytes of the object.
     pub size: u64,
 }
 
@@ -37,10 +37,11 @@ impl From<&Entry> for NameEntry {
     }
 }
 
-/// Takes one name of a list. Returns whether it wants more.
+/// Callback that receives one name of a list. It returns whether it wants another one.
 pub type NameVisitor = Option<unsafe extern "C" fn(context: *mut c_void, entry: *const NameEntry) -> bool>;
 
-/// Gives an object of this tenant a name: 1 to 48 bytes. Of several clients that publish one name at once, one succeeds.
+/// Gives an object of this tenant a name of 1 to 48 bytes. If several clients publish one name at once, exactly one
+/// succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_publish(session: Session, name: Text, object: Option<&Object>) -> c_int {
     call(|| {
@@ -51,7 +52,7 @@ pub unsafe extern "C" fn portcullis_publish(session: Session, name: Text, object
     })
 }
 
-/// Removes a name of this tenant. The object stays. What other tenants hold of it ends before this returns.
+/// Removes a name of this tenant. The object stays. Other tenants' permissions over the object end before this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_unpublish(session: Session, name: Text) -> c_int {
     call(|| {
@@ -61,7 +62,8 @@ pub unsafe extern "C" fn portcullis_unpublish(session: Session, name: Text) -> c
     })
 }
 
-/// The object that has a name: with this tenant if `tenant` is null, otherwise with another that shares it with this one.
+/// Looks up the object that has a name. If `tenant` is null, the name is one of this tenant. Otherwise the name is one
+/// of the other tenant `tenant`, which shares it with this tenant.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_lookup(
     session: Session,
@@ -83,8 +85,9 @@ pub unsafe extern "C" fn portcullis_lookup(
     })
 }
 
-/// Calls `visitor` for each name of this tenant, in the order of their bytes, until it returns false; or for each that another
-/// `tenant` shares with this one. The visitor may use any handle.
+/// Calls `visitor` for each name of this tenant or, if `tenant` is not null, for each name that the other tenant
+/// `tenant` shares with this one. The names are in the order of their bytes. The calls stop when the visitor returns
+/// false. The visitor may use any handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_names(
     session: Session,
@@ -104,7 +107,7 @@ pub unsafe extern "C" fn portcullis_names(
         };
         for entry in &entries {
             let entry = NameEntry::from(entry);
-            // SAFETY: it is the caller's function, which the header asks to return and not to throw.
+            // SAFETY: `visitor` is the caller's function, and the header requires that it returns and does not throw.
             let wants_more = unsafe { visitor(context, &raw const entry) };
             if !wants_more {
                 break;
@@ -126,7 +129,8 @@ pub unsafe extern "C" fn portcullis_share(session: Session, name: Text, tenant: 
     })
 }
 
-/// Shares a named object with another tenant no more. When this returns, no access of that tenant's can succeed.
+/// Stops sharing a named object with another tenant. When this returns, no access of that tenant to the object can
+/// succeed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_unshare(session: Session, name: Text, tenant: Text) -> c_int {
     call(|| {
@@ -136,7 +140,8 @@ pub unsafe extern "C" fn portcullis_unshare(session: Session, name: Text, tenant
     })
 }
 
-/// Has an object belong to another one, its head: whoever the head is shared with has the same rights over the member.
+/// Makes an object a member of another one, its head. Tenants with which the head is shared have the same rights over
+/// the member.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_include(
     session: Session,

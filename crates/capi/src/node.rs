@@ -6,8 +6,8 @@ use crate::session::SessionOptions;
 use portcullis_foreign::LocalNode;
 use std::ffi::c_int;
 
-/// Starts a node in this process, which lends so many bytes. `socket` may be null; otherwise other processes of this user come to the
-/// node at `shm:` and that path.
+/// Starts a node in this process, which lends `memory` bytes. `socket` may be null; otherwise it is a path, and other
+/// processes of this user can connect to the node at the address `shm:` followed by that path.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_node_start(memory: u64, socket: Text, node: Option<&mut Node>) -> c_int {
     call(|| {
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn portcullis_node_connect(
     })
 }
 
-/// Ends a node of this process. Its sessions learn of it with their next call.
+/// Ends a node of this process. Its sessions notice this in their next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_node_stop(node: Node) -> c_int {
     call(|| {

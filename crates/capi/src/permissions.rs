@@ -6,11 +6,11 @@ use portcullis::{Acquire, Allocate, Error, Keep, Lifetime, ObjectRef, Permission
 use portcullis_foreign::{Failure, Misuse};
 use std::ffi::{c_char, c_int};
 
-/// Names one object for ever. Programs pass it on as its 24 bytes, or as text.
+/// Reference to an object, which names this one object for ever. Programs pass it on as its 24 bytes, or as text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Object {
-    /// The bytes.
+    /// Bytes of the reference.
     pub bytes: [u8; 24],
 }
 
@@ -32,75 +32,77 @@ pub const PORTCULLIS_READ: u8 = 1;
 pub const PORTCULLIS_WRITE: u8 = 2;
 /// The right to COMPARE_AND_SWAP and FETCH_AND_ADD.
 pub const PORTCULLIS_ATOMIC: u8 = 4;
-/// An object goes when its last permission ends.
+/// An object is freed when its last permission ends.
 pub const PORTCULLIS_KEEP_NO: u64 = 0;
-/// An object stays until it is freed or its tenant's last client goes.
+/// An object stays until it is freed, or until its tenant's last client has left.
 pub const PORTCULLIS_KEEP_ATTACHED: u64 = u64::MAX - 1;
-/// An object stays until it is freed or the node ends.
+/// An object stays until it is freed, or until the node ends.
 pub const PORTCULLIS_KEEP_PINNED: u64 = u64::MAX;
 
-/// What `portcullis_allocate` asks for. All zeros but `size`: an exclusive permission with all rights for a second, over an
-/// object that goes with it.
+/// Options of `portcullis_allocate`. All zeros but `size`: an exclusive permission with all rights for a second, over
+/// an object that is freed when the permission ends.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct AllocateOptions {
-    /// Bytes.
+    /// Number of bytes.
     pub size: u64,
-    /// The alignment of the first byte: a power of two up to 2 MiB. Zero: none.
+    /// Alignment of the first byte: a power of two up to 2 MiB. Zero: no alignment.
     pub alignment: u64,
-    /// How long the permission lives, in microseconds. Zero: a second.
+    /// Lifetime of the permission, in microseconds. Zero: a second.
     pub lifetime: u64,
-    /// How long the object stays when it has no permission: `PORTCULLIS_KEEP_...`, or microseconds after the tenant's last
-    /// client has gone.
+    /// Time for which the object stays while it has no permission: `PORTCULLIS_KEEP_...`, or microseconds after the
+    /// tenant's last client has left.
     pub keep: u64,
-    /// `PORTCULLIS_READ`, `PORTCULLIS_WRITE`, `PORTCULLIS_ATOMIC`, added up. Zero: all.
+    /// Rights of the permission: `PORTCULLIS_READ`, `PORTCULLIS_WRITE`, `PORTCULLIS_ATOMIC`, added up. Zero: all.
     pub rights: u8,
-    /// Whether others may have permissions over the object at the same time.
+    /// Whether other clients may have permissions over the object at the same time.
     pub is_shared: bool,
-    /// Zeros.
+    /// Reserved: zeros.
     pub reserved: [u8; 6],
 }
 
-/// What `portcullis_acquire` asks for. All zeros but `object`: an exclusive permission with all rights over the whole object for a
-/// second, which waits a second for others.
+/// Options of `portcullis_acquire`. All zeros but `object`: an exclusive permission with all rights over the whole
+/// object for a second. The request then waits for other holders for at most a second.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct AcquireOptions {
-    /// Which object.
+    /// The object.
     pub object: Object,
-    /// Where the permission's bytes start in the object. Offsets of accesses count from there.
+    /// Offset in the object at which the permission's bytes start. Offsets of accesses count from there.
     pub offset: u64,
-    /// How many bytes. Zero: all the rest.
+    /// Number of bytes. Zero: all bytes from `offset` to the object's end.
     pub length: u64,
-    /// How long the permission lives, in microseconds. Zero: a second.
+    /// Lifetime of the permission, in microseconds. Zero: a second.
     pub lifetime: u64,
-    /// How long the request waits for others that hold the bytes, in microseconds. Zero: a second; `UINT64_MAX`: not at all.
+    /// Longest time that the request waits for other holders of the bytes, in microseconds. Zero: a second.
+    /// `UINT64_MAX`: the request does not wait.
     pub wait: u64,
-    /// `PORTCULLIS_READ`, `PORTCULLIS_WRITE`, `PORTCULLIS_ATOMIC`, added up. Zero: all.
+    /// Rights of the permission: `PORTCULLIS_READ`, `PORTCULLIS_WRITE`, `PORTCULLIS_ATOMIC`, added up. Zero: all.
     pub rights: u8,
-    /// Whether others may have permissions over the bytes at the same time.
+    /// Whether other clients may have permissions over the bytes at the same time.
     pub is_shared: bool,
-    /// Zeros.
+    /// Reserved: zeros.
     pub reserved: [u8; 6],
 }
 
-/// What a permission is.
+/// Properties of a permission.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct PermissionInfo {
     /// The object.
     pub object: Object,
-    /// Where the permission's bytes start in the object.
+    /// Offset in the object at which the permission's bytes start.
     pub offset: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub length: u64,
-    /// How long it lives from now, in microseconds, unless the node ends it before. Zero: its time is over.
+    /// Time until the permission's deadline, in microseconds. The node may end the permission earlier. Zero: the
+    /// deadline has passed.
     pub remaining: u64,
-    /// The rights, added up.
+    /// Rights of the permission, added up.
     pub rights: u8,
-    /// Whether others may have permissions over the bytes at the same time.
+    /// Whether other clients may have permissions over the bytes at the same time.
     pub is_shared: bool,
-    /// Zeros.
+    /// Reserved: zeros.
     pub reserved: [u8; 6],
 }
 
@@ -116,7 +118,7 @@ fn sharing(is_shared: bool) -> Sharing {
     if is_shared { Sharing::Shared } else { Sharing::Exclusive }
 }
 
-/// How long an object is kept.
+/// Converts the time for which an object is kept.
 pub(crate) fn keep(given: u64) -> Keep {
     match given {
         PORTCULLIS_KEEP_NO => Keep::No,
@@ -158,21 +160,21 @@ impl AcquireOptions {
 }
 
 impl SessionState {
-    /// Gives a permission a handle.
+    /// Gives a permission a handle, and keeps it in the session.
     pub(crate) fn admit(&mut self, session: u64, permission: Permission) -> PermissionHandle {
         PermissionHandle { session, id: self.permissions.insert(permission) }
     }
 
-    /// Takes a permission from C for good.
+    /// Takes a permission out of the session. Its handle is closed.
     pub(crate) fn take_permission(&mut self, handle: PermissionHandle) -> Result<Permission, Misuse> {
         self.permissions.remove(handle.id).ok_or(NO_PERMISSION)
     }
 }
 
-/// What a handle of a permission gets that is none.
+/// Error for a handle that stands for no permission.
 pub(crate) const NO_PERMISSION: Misuse = Misuse::Closed { what: "the permission" };
 
-/// Does something with a session and a permission that it holds.
+/// Calls `act` with the session of a permission, and the permission.
 #[inline]
 pub(crate) fn under<T>(
     permission: PermissionHandle,
@@ -184,7 +186,7 @@ pub(crate) fn under<T>(
     Ok(act(&mut attached.session, held)?)
 }
 
-/// Allocates memory of the node, with a permission over it.
+/// Allocates memory of the node as a new object, with a permission over it.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_allocate(
     session: Session,
@@ -220,7 +222,7 @@ pub extern "C" fn portcullis_acquire(
     })
 }
 
-/// Extends a permission so that it ends so many microseconds from now. The node's CPU has no part in it.
+/// Extends a permission so that it ends `microseconds` from now. The node's CPU has no part in this.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_extend(permission: PermissionHandle, microseconds: u64) -> c_int {
     call(|| {
@@ -229,8 +231,9 @@ pub extern "C" fn portcullis_extend(permission: PermissionHandle, microseconds: 
     })
 }
 
-/// Ends a permission, and frees its object, if `frees` says so, once no other client holds it. The handle is closed, whatever comes
-/// of this. An error says that the permission had ended before, or that the session is over.
+/// Ends a permission. If `frees` is true, the node also frees the permission's object once no other client holds it.
+/// The handle is closed whatever the result of the revocation is. An error of the revocation means that the permission
+/// had ended before, or that the session is over.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_revoke(permission: PermissionHandle, frees: bool) -> c_int {
     call(|| {
@@ -246,7 +249,7 @@ pub extern "C" fn portcullis_revoke(permission: PermissionHandle, frees: bool) -
     })
 }
 
-/// What a permission is.
+/// Gets the properties of a permission.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_info(permission: PermissionHandle, info: Option<&mut PermissionInfo>) -> c_int {
     call(|| {
@@ -266,17 +269,18 @@ pub extern "C" fn portcullis_info(permission: PermissionHandle, info: Option<&mu
     })
 }
 
-/// The permissions over a freed object stay, and the memory goes with the last one.
+/// The permissions over a freed object stay, and the memory is freed when the last of them ends.
 pub const PORTCULLIS_HOLDERS_STAY: u32 = 0;
-/// The permissions over a freed object end. After this no access reaches the memory.
+/// The permissions over a freed object end. When the call returns, no access reaches the memory any more.
 pub const PORTCULLIS_HOLDERS_END: u32 = 1;
-/// The call waits until the last permission over the freed object has ended, also one of this session.
-/// `PORTCULLIS_ERROR_TIMED_OUT`: the object is freed, and has a holder still. The call may be repeated.
+/// The call waits until the last permission over the freed object has ended; a permission of this session counts as
+/// well. `PORTCULLIS_ERROR_TIMED_OUT`: the object is freed, but still has a holder. The call may be repeated.
 pub const PORTCULLIS_HOLDERS_AWAIT: u32 = 2;
 
-/// Frees an object and its members, whether it was kept or not. From here on nobody is granted a permission over them, a name or a
-/// share. `holders` is one of `PORTCULLIS_HOLDERS_...`. The object may be the head of a table or a queue, which goes with all of its
-/// memory and its name; its handles are then only to be closed.
+/// Frees an object and its members, whether the object was kept or not. From then on the node grants no permission over
+/// them, no name and no share to any client. `holders` is one of `PORTCULLIS_HOLDERS_...`. The object may be the head
+/// of a table or a queue. Then all of the structure's memory and its name are freed with it, and the program can only
+/// close the structure's handles.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_free_object(session: Session, object: Option<&Object>, holders: u32) -> c_int {
     call(|| {
@@ -296,7 +300,8 @@ pub extern "C" fn portcullis_free_object(session: Session, object: Option<&Objec
     })
 }
 
-/// Keeps an object for another time from here on: `PORTCULLIS_KEEP_...`, or microseconds after the tenant's last client has gone.
+/// Changes for how long the node keeps an object, from now on. `time` is one of `PORTCULLIS_KEEP_...`, or a number of
+/// microseconds after the tenant's last client has left.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_keep_object(session: Session, object: Option<&Object>, time: u64) -> c_int {
     call(|| {
@@ -306,8 +311,8 @@ pub extern "C" fn portcullis_keep_object(session: Session, object: Option<&Objec
     })
 }
 
-/// Keeps a permission extended, `microseconds` at a time, until `portcullis_keeper_stop`, the session's end, or the node's longest
-/// lifetime. A thread of the library does it.
+/// Keeps a permission extended, `microseconds` at a time, until `portcullis_keeper_stop`, until the session ends, or
+/// until the node's longest lifetime is reached. A thread of the library extends the permission.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_keep(
     permission: PermissionHandle,
@@ -326,7 +331,8 @@ pub extern "C" fn portcullis_keep(
     })
 }
 
-/// Whether a keeper still extends its permission. It stops when the node refuses, or when the permission has ended.
+/// Checks whether a keeper still extends its permission. A keeper stops when the node refuses, or when the permission
+/// has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_keeper_is_kept(keeper: KeeperHandle, is_kept: Option<&mut bool>) -> c_int {
     call(|| {
@@ -338,7 +344,7 @@ pub extern "C" fn portcullis_keeper_is_kept(keeper: KeeperHandle, is_kept: Optio
     })
 }
 
-/// Stops a keeper. The permission lives on until its deadline.
+/// Stops a keeper. The permission then lives until its deadline.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_keeper_stop(keeper: KeeperHandle) -> c_int {
     call(|| {
@@ -349,7 +355,8 @@ pub extern "C" fn portcullis_keeper_stop(keeper: KeeperHandle) -> c_int {
     })
 }
 
-/// The reference as text, with a zero at its end: at most `PORTCULLIS_OBJECT_TEXT_BYTES` bytes.
+/// Writes an object's reference as text to `text`, with a zero at its end: at most `PORTCULLIS_OBJECT_TEXT_BYTES`
+/// bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_object_to_text(
     object: Option<&Object>,
@@ -364,10 +371,10 @@ pub unsafe extern "C" fn portcullis_object_to_text(
     })
 }
 
-/// Bytes of the longest text of a reference, with the zero at its end.
+/// Size in bytes of the longest text of a reference, including the zero at its end.
 pub const PORTCULLIS_OBJECT_TEXT_BYTES: usize = 64;
 
-/// The reference that a text says.
+/// Parses the text of a reference.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_object_from_text(text: Text, object: Option<&mut Object>) -> c_int {
     call(|| {

@@ -9,24 +9,25 @@ use portcullis_foreign::Driven;
 use portcullis_structures::queue::{Queue, QueueOptions as Options};
 use std::ffi::{c_int, c_void};
 
-/// How a queue is made. All zeros: as by default.
+/// Options with which a queue is made. All zeros: the defaults.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct QueueOptions {
-    /// How long a client's death can hold up others, in microseconds. Zero: 10 ms.
+    /// Longest time for which a client's death can hold up other clients, in microseconds. Zero: 10 ms.
     pub lease: u64,
-    /// How long the queue stays when no client has a permission on it: `PORTCULLIS_KEEP_...` or microseconds. Zero: as
-    /// `PORTCULLIS_KEEP_ATTACHED`.
+    /// Time for which the queue is kept while no client has a permission on it: `PORTCULLIS_KEEP_...`, or microseconds
+    /// after the tenant's last client has left. Zero: `PORTCULLIS_KEEP_ATTACHED`.
     pub keep: u64,
-    /// Slots of a segment, 64 to 1024. Zero: 1024.
+    /// Number of slots of a segment: 64 to 1024. Zero: 1024.
     pub segment_slots: u32,
-    /// Bytes of a slot's cell, a multiple of 8. An entry takes as many slots of one segment as it fills cells. Zero: 64.
+    /// Bytes of a slot's cell: a multiple of 8. An entry takes as many slots of one segment as it fills cells. Zero:
+    /// 64.
     pub cell_bytes: u32,
-    /// The most segments that the queue may have at a time. Zero: 1024.
+    /// Largest number of segments that the queue may have at a time. Zero: 1024.
     pub segments_max: u32,
-    /// Whether entries are claimed and acknowledged (`portcullis_queue_claim`), and not popped.
+    /// Whether entries are claimed (`portcullis_queue_claim`) and acknowledged, instead of popped.
     pub claims: bool,
-    /// Zeros.
+    /// Reserved: zeros.
     pub reserved: [u8; 3],
 }
 
@@ -45,7 +46,8 @@ impl QueueOptions {
     }
 }
 
-/// Makes an empty queue, with a name in the tenant unless `name` is null. `options` may be null. The handle has a session of its own.
+/// Makes an empty queue. If `name` is not null, the queue gets this name in the tenant. `options` may be null. The
+/// handle has a session of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_queue_create(
     session: Session,
@@ -64,8 +66,8 @@ pub unsafe extern "C" fn portcullis_queue_create(
     })
 }
 
-/// Opens a queue that exists, by its name in the tenant, or by the object that is its head; the other is null. The handle has a
-/// session of its own.
+/// Opens a queue that exists. The caller gives either its name in the tenant or the object that is its head; the other
+/// argument is null. The handle has a session of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_queue_open(
     session: Session,
@@ -84,7 +86,7 @@ pub unsafe extern "C" fn portcullis_queue_open(
     })
 }
 
-/// The object that names the queue: others open it by this.
+/// Gets the object that names the queue. Other clients can open the queue by this object.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_queue_head(queue: QueueHandle, head: Option<&mut Object>) -> c_int {
     call(|| {
@@ -94,7 +96,8 @@ pub extern "C" fn portcullis_queue_head(queue: QueueHandle, head: Option<&mut Ob
     })
 }
 
-/// Adds an entry at the end. After an error of the session it may or may not have been added, and never twice.
+/// Adds an entry at the end of the queue. After an error of the session, the entry may or may not have been added, but
+/// never twice.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_queue_push(
     queue: QueueHandle,
@@ -108,8 +111,9 @@ pub unsafe extern "C" fn portcullis_queue_push(
     })
 }
 
-/// Takes the first entry, and waits for one for `microseconds` at most. `is_found` says whether there was one. If `room` is too short
-/// for the entry, which is an error, `length` says how long it is, and the handle keeps it for the next call.
+/// Takes the first entry, and waits for one for `microseconds` at most. `is_found` becomes true if there was an entry.
+/// `length` becomes the length of the entry. If `room` is too short for the entry, which is an error, the handle keeps
+/// the entry for the next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_queue_pop(
     queue: QueueHandle,
@@ -138,7 +142,7 @@ pub unsafe extern "C" fn portcullis_queue_pop(
     })
 }
 
-/// Ends the queue: nobody pushes any more, and consumers take what is left. It cannot be undone.
+/// Ends the queue: no client can push any more, and consumers take the entries that are left. This cannot be undone.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_queue_end(queue: QueueHandle) -> c_int {
     call(|| {
@@ -147,8 +151,8 @@ pub extern "C" fn portcullis_queue_end(queue: QueueHandle) -> c_int {
     })
 }
 
-/// Frees the queue with the entries that it still has, and removes its name. The handle is closed. `portcullis_queue_end` is for
-/// consumers that are to take what is left.
+/// Frees the queue with the entries that are left in it, and removes its name. The handle is closed. If consumers are
+/// to take the entries that are left, call `portcullis_queue_end` instead.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_queue_destroy(queue: QueueHandle) -> c_int {
     call(|| {

@@ -8,17 +8,17 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// How a session is set up. All zeros: as by default.
+/// Options with which a session is opened. All zeros: the defaults.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct SessionOptions {
-    /// Bytes of the arena, which all transfers and buffers take memory from. Zero: 4 MiB.
+    /// Bytes of the arena, from which all transfers and buffers take memory. Zero: 4 MiB.
     pub arena_bytes: u64,
-    /// Operations that may be under way at once. Zero: 1024.
+    /// Largest number of operations that may be under way at once. Zero: 1024.
     pub operations_max: u32,
-    /// Microseconds for which the attach, and each operation and call, may wait for the node; then it ends with
-    /// `PORTCULLIS_ERROR_TIMED_OUT`, and the session goes on. A request that may wait at the node for what others hold has that time
-    /// besides. Zero: 5 seconds.
+    /// Longest time that the attach, and each operation and call, may wait for the node, in microseconds. After this
+    /// time the operation or call ends with `PORTCULLIS_ERROR_TIMED_OUT`, and the session continues. A request that may
+    /// wait at the node for other holders has that waiting time besides. Zero: 5 seconds.
     pub within: u32,
 }
 
@@ -39,8 +39,8 @@ impl SessionOptions {
     }
 }
 
-/// Connects to the node at an address: `shm:/run/portcullis.sock`, `rdma:HOST:PORT`, `udp:HOST:PORT`, or `name:TENANT/NODE`.
-/// `options` may be null.
+/// Connects to the node at an address: `shm:/run/portcullis.sock`, `rdma:HOST:PORT`, `udp:HOST:PORT`, or
+/// `name:TENANT/NODE`. `options` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_connect(
     address: Text,
@@ -56,8 +56,8 @@ pub unsafe extern "C" fn portcullis_connect(
     })
 }
 
-/// Ends a session, with everything that belongs to it: permissions, buffers, keepers, and operations under way. Memory that
-/// operations were submitted with is free when this returns.
+/// Ends a session, with everything that belongs to it: permissions, buffers, keepers, and operations under way. When
+/// this returns, no operation of the session uses the program's memory any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_session_close(session: Session) -> c_int {
     call(|| {
@@ -66,7 +66,7 @@ pub extern "C" fn portcullis_session_close(session: Session) -> c_int {
     })
 }
 
-/// The client's number on its node. The node's audit log names the client by it.
+/// Gets the client's number on its node. The node's audit log names the client by this number.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_session_number(session: Session, number: Option<&mut u64>) -> c_int {
     call(|| {
@@ -76,8 +76,8 @@ pub extern "C" fn portcullis_session_number(session: Session, number: Option<&mu
     })
 }
 
-/// The descriptor that an event loop waits for until it is readable, after `portcullis_arm`. It stays the same for the life of
-/// the session. Only the session reads from it, and the session closes it.
+/// Gets the session's descriptor. After `portcullis_arm`, an event loop waits until the descriptor is readable. The
+/// descriptor stays the same for the life of the session. Only the session reads from it and closes it.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_descriptor(session: Session, descriptor: Option<&mut c_int>) -> c_int {
     call(|| {
@@ -87,9 +87,10 @@ pub extern "C" fn portcullis_descriptor(session: Session, descriptor: Option<&mu
     })
 }
 
-/// Prepares the descriptor: from now on it becomes readable when something arrives or the node goes. `microseconds` is how long
-/// the event loop may wait before it calls `portcullis_poll`; zero: something is there already; `UINT64_MAX`: as long as it
-/// likes. Any other call on the session undoes this, so it comes last before the wait.
+/// Prepares the session's descriptor: from now on it becomes readable when something arrives or the node ends.
+/// `microseconds` becomes the longest time that the event loop may wait before it calls `portcullis_poll`. Zero:
+/// something has already arrived, or the session is over. `UINT64_MAX`: the wait has no limit. Any other call on the
+/// session undoes this, so this call must be the last one before the wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_arm(session: Session, microseconds: Option<&mut u64>) -> c_int {
     call(|| {
@@ -103,7 +104,8 @@ pub extern "C" fn portcullis_arm(session: Session, microseconds: Option<&mut u64
     })
 }
 
-/// Takes in what has arrived, without waiting. `ended` is how many completions `portcullis_wait` has to give.
+/// Processes what has arrived for the session, without waiting. `ended` becomes the number of completions that
+/// `portcullis_wait` can return.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_poll(session: Session, ended: Option<&mut usize>) -> c_int {
     call(|| {

@@ -12,49 +12,52 @@ use std::ffi::{c_int, c_void};
 pub const PORTCULLIS_OPERATION_READ: u32 = 1;
 /// A write from `data`, or from `buffer`.
 pub const PORTCULLIS_OPERATION_WRITE: u32 = 2;
-/// Writes `value` to the word at `offset` if it equals `compare`.
+/// Writes `value` to the word at `offset` if the word equals `compare`.
 pub const PORTCULLIS_OPERATION_COMPARE_AND_SWAP: u32 = 3;
 /// Adds `value` to the word at `offset`.
 pub const PORTCULLIS_OPERATION_FETCH_AND_ADD: u32 = 4;
-/// As `portcullis_allocate`, with `allocate`.
+/// Allocates memory as `portcullis_allocate` does, with the options `allocate`.
 pub const PORTCULLIS_OPERATION_ALLOCATE: u32 = 5;
-/// As `portcullis_acquire`, with `acquire`.
+/// Acquires a permission as `portcullis_acquire` does, with the options `acquire`.
 pub const PORTCULLIS_OPERATION_ACQUIRE: u32 = 6;
-/// As `portcullis_revoke`. The handle of the permission is closed at once.
+/// Ends a permission as `portcullis_revoke` does without `frees`. The handle of the permission is closed at once.
 pub const PORTCULLIS_OPERATION_REVOKE: u32 = 7;
-/// As `portcullis_revoke` with `frees`.
+/// Ends a permission and frees its object, as `portcullis_revoke` does with `frees`. The handle of the permission is
+/// closed at once.
 pub const PORTCULLIS_OPERATION_REVOKE_AND_FREE: u32 = 8;
-/// As `portcullis_extend`, by `value` microseconds from when the operation begins.
+/// Extends a permission as `portcullis_extend` does, so that it ends `value` microseconds after the operation begins.
 pub const PORTCULLIS_OPERATION_EXTEND: u32 = 9;
 
-/// One operation. What its kind does not need is zero.
+/// One operation. Fields that its kind does not need are zero.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Operation {
-    /// `PORTCULLIS_OPERATION_...`.
+    /// Kind of the operation: one of `PORTCULLIS_OPERATION_...`.
     pub kind: u32,
-    /// Zero.
+    /// Reserved: zero.
     pub reserved: u32,
-    /// The caller's: the completion has the same.
+    /// Number that the caller chooses. The operation's completion has the same number.
     pub tag: u64,
-    /// The permission that the operation is under.
+    /// Permission that the operation uses.
     pub permission: PermissionHandle,
-    /// Where in the permission's memory.
+    /// Offset in the permission's memory.
     pub offset: u64,
-    /// Memory of the caller's, to read into or write from, if there is no `buffer`. What is written is copied at once. What is read is
-    /// copied when the completion is given out: until then the memory stays, and nobody else uses it.
+    /// Memory of the caller, for a read or a write without a `buffer`. `portcullis_submit` copies the bytes of a write
+    /// before it returns. `portcullis_wait` copies the bytes of a read when it returns the completion: until then the
+    /// memory must stay, and no other code may use it.
     pub data: *mut c_void,
-    /// Bytes of `data`.
+    /// Number of bytes at `data`.
     pub length: u64,
-    /// A buffer to read into or write from, all of it. Until the completion is given out it is the operation's.
+    /// Buffer that a read fills or whose bytes a write writes, always all of it. It belongs to the operation until
+    /// `portcullis_wait` returns the completion.
     pub buffer: BufferHandle,
-    /// See the kinds.
+    /// Value that a COMPARE_AND_SWAP expects.
     pub compare: u64,
-    /// See the kinds.
+    /// Value that a COMPARE_AND_SWAP writes or a FETCH_AND_ADD adds, or the microseconds of an extension.
     pub value: u64,
-    /// What to allocate. It may go when `portcullis_submit` returns.
+    /// Options of an allocation. The program may free them when `portcullis_submit` returns.
     pub allocate: *const AllocateOptions,
-    /// What to acquire. It may go when `portcullis_submit` returns.
+    /// Options of an acquisition. The program may free them when `portcullis_submit` returns.
     pub acquire: *const AcquireOptions,
 }
 
@@ -62,23 +65,23 @@ pub struct Operation {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Completion {
-    /// The operation's.
+    /// Tag of the operation.
     pub tag: u64,
-    /// Reads and writes: the bytes moved. Atomics: the word's value before.
+    /// Number of bytes that a read or a write moved, or the word's value before an atomic.
     pub value: u64,
-    /// Of allocations and acquisitions.
+    /// Permission that an allocation or an acquisition returned.
     pub permission: PermissionHandle,
     /// Zero, or the number of the error.
     pub error: i32,
-    /// Whose fault the error is: `PORTCULLIS_FAULT_...`.
+    /// Party that is at fault for the error: one of `PORTCULLIS_FAULT_...`.
     pub fault: u8,
     /// Whether the same operation may succeed later although the caller changes nothing.
     pub is_retryable: bool,
-    /// Zeros.
+    /// Reserved: zeros.
     pub reserved: [u8; 2],
 }
 
-/// What is to be done when an operation has ended.
+/// The caller's tag of an operation, and the step that remains when the operation has ended.
 pub(crate) struct Submitted {
     tag: u64,
     then: Then,
@@ -86,22 +89,23 @@ pub(crate) struct Submitted {
 
 enum Then {
     Nothing,
-    /// The bytes that were read go to the caller's memory.
+    /// Copies the bytes that were read to the caller's memory.
     CopyOut {
         data: Target,
         length: usize,
     },
-    /// The buffer is the caller's again.
+    /// Gives the buffer back to the caller.
     ReturnBuffer(BufferHandle),
 }
 
-// SAFETY: the pointer in CopyOut is used only by the thread that is inside the session, and the header asks the caller to leave
-// the memory alone until the completion, whichever thread submits and takes it.
+// SAFETY: the pointer in CopyOut is used only by the thread that is inside the session, and the header requires the
+// caller to leave the memory alone until the completion, whichever threads submit the operation and take its
+// completion.
 unsafe impl Send for Submitted {}
 
-/// Submits operations, in order, with one doorbell. It never waits: what has no room begins when others have ended. Each operation
-/// gets one completion from `portcullis_wait`, also if it could not begin. The error of this call itself says that nothing was
-/// submitted.
+/// Submits operations, in order, with one doorbell. This call never waits: operations for which there is no room begin
+/// when others have ended. Each operation gets one completion from `portcullis_wait`, even if it could not begin. If
+/// this call itself returns an error, no operation was submitted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_submit(
     session: Session,
@@ -119,8 +123,9 @@ pub unsafe extern "C" fn portcullis_submit(
     })
 }
 
-/// Waits until `at_least` operations have ended, none is under way any more, or `microseconds` have passed (`UINT64_MAX`: as long as
-/// it takes), and gives out up to `room` completions in the order of their ends. With `at_least` of zero it does not wait.
+/// Waits until `at_least` operations have ended, until no operation is under way any more, or until `microseconds` have
+/// passed (`UINT64_MAX`: without a time limit). Then returns up to `room` completions, in the order in which the
+/// operations ended, and sets `count` to their number. If `at_least` is zero, the call does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_wait(
     session: Session,
@@ -151,7 +156,7 @@ pub unsafe extern "C" fn portcullis_wait(
 }
 
 impl SessionState {
-    /// Adds one operation. What cannot be added is a completion at once.
+    /// Adds one operation. If it cannot be added, adds its completion at once.
     fn add(&mut self, session: Session, operation: &Operation) {
         let tag = self.submitted.insert(Submitted { tag: operation.tag, then: Then::Nothing });
         if let Err(failure) = self.try_add(session, operation, tag) {
@@ -168,14 +173,14 @@ impl SessionState {
             | PORTCULLIS_OPERATION_FETCH_AND_ADD
             | PORTCULLIS_OPERATION_EXTEND => self.add_word(session, operation, tag),
             PORTCULLIS_OPERATION_ALLOCATE => {
-                // SAFETY: the header asks for null or options that stay for the call.
+                // SAFETY: the header requires null or a pointer to options that stay during the call.
                 let options = unsafe { operation.allocate.as_ref() };
                 let ask = given("allocate", options)?.ask()?;
                 self.attached.operations.allocate(tag, ask);
                 Ok(())
             }
             PORTCULLIS_OPERATION_ACQUIRE => {
-                // SAFETY: the header asks for null or options that stay for the call.
+                // SAFETY: the header requires null or a pointer to options that stay during the call.
                 let options = unsafe { operation.acquire.as_ref() };
                 let ask = given("acquire", options)?.ask()?;
                 self.attached.operations.acquire(tag, ask);
@@ -226,7 +231,8 @@ impl SessionState {
         Ok(())
     }
 
-    /// The buffer that an operation reads into or writes from, filled if it is a write, and what happens with it at the end.
+    /// Returns the buffer that an operation reads into or writes from, and the step that remains for it at the
+    /// operation's end. The buffer of a write from `data` is already filled.
     fn buffer_for(
         &mut self,
         session: Session,
@@ -254,7 +260,7 @@ impl SessionState {
         Ok((self.attached.session.buffer(bytes)?, Then::CopyOut { data, length }))
     }
 
-    /// Makes a completion for C, and gives the caller back what is the caller's.
+    /// Makes a completion for C, and gives the caller's memory or buffer back to the caller.
     fn complete(&mut self, session: Session, finished: Finished) -> Completion {
         let Finished { tag, result, buffer } = finished;
         let submitted = self.submitted.remove(tag).expect("each operation has one completion");
@@ -282,7 +288,7 @@ impl SessionState {
     }
 }
 
-/// A permission of another session has no meaning in this one.
+/// Checks that a permission belongs to this session: a permission of another session has no meaning in it.
 fn is_of(session: Session, permission: PermissionHandle) -> Result<(), Failure> {
     if permission.session == session.id { Ok(()) } else { Err(Error::ForeignPermission.into()) }
 }

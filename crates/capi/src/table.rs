@@ -9,18 +9,19 @@ use portcullis_structures::table::{Access, Condition, Stored, Table, TableOption
 use std::ffi::{c_int, c_void};
 use std::ops::ControlFlow;
 
-/// How a table is made. All zeros: as by default.
+/// Options with which a table is made. All zeros: the defaults.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct TableOptions {
-    /// How long a client's death can hold up others who change the same keys, in microseconds. Zero: a second.
+    /// Lease, in microseconds: a client's death can hold up other clients that change the same keys for at most twice
+    /// this time. Zero: a second.
     pub lease: u64,
-    /// How long the table stays when no client has a permission on it: `PORTCULLIS_KEEP_...` or microseconds. Zero: as
-    /// `PORTCULLIS_KEEP_ATTACHED`.
+    /// Time for which the table is kept while no client has a permission on it: `PORTCULLIS_KEEP_...`, or microseconds
+    /// after the tenant's last client has left. Zero: `PORTCULLIS_KEEP_ATTACHED`.
     pub keep: u64,
-    /// Groups of buckets of a subtable; each has room for 21 keys. Zero: 256.
+    /// Number of groups of buckets of a subtable. Each group has room for 21 keys. Zero: 256.
     pub groups: u32,
-    /// The table has at most two to this power subtables. Zero: 14.
+    /// Exponent of the largest number of subtables: the table has at most two to this power subtables. Zero: 14.
     pub depth_max: u32,
 }
 
@@ -38,13 +39,13 @@ impl TableOptions {
     }
 }
 
-/// Bytes of the caller's.
+/// A sequence of bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Bytes {
-    /// The first one. Null, if there are none.
+    /// Pointer to the first byte. It may be null if `length` is zero.
     pub data: *const c_void,
-    /// How many.
+    /// Number of bytes.
     pub length: usize,
 }
 
@@ -54,44 +55,46 @@ impl Bytes {
     }
 }
 
-/// Whatever is there.
+/// Stores the value whether the key is in the table or not.
 pub const PORTCULLIS_STORE_ALWAYS: u32 = 0;
-/// If the key is not there.
+/// Stores the value if the key is not in the table.
 pub const PORTCULLIS_STORE_IF_ABSENT: u32 = 1;
-/// If the key is there.
+/// Stores the value if the key is in the table.
 pub const PORTCULLIS_STORE_IF_PRESENT: u32 = 2;
-/// If the key is there with the value `expected`.
+/// Stores the value if the key is in the table with the value `expected`.
 pub const PORTCULLIS_STORE_IF_EQUAL: u32 = 3;
 
-/// When a value is stored, and for how long. All zeros: always, and for ever.
+/// Condition on which a value is stored, and its time to live. All zeros: the value is always stored, and never
+/// expires.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct StoreOptions {
-    /// `PORTCULLIS_STORE_...`.
+    /// The condition: one of `PORTCULLIS_STORE_...`.
     pub condition: u32,
-    /// Zero.
+    /// Reserved: zero.
     pub reserved: u32,
-    /// See `PORTCULLIS_STORE_IF_EQUAL`.
+    /// Value that `PORTCULLIS_STORE_IF_EQUAL` expects.
     pub expected: Bytes,
-    /// After so many microseconds the key goes by itself. Zero: never.
+    /// Time after which the key expires, in microseconds. Zero: the key never expires.
     pub live: u64,
 }
 
 /// The condition did not hold, and nothing was changed.
 pub const PORTCULLIS_STORED_UNCHANGED: u32 = 0;
-/// The key was not there, and is now.
+/// The key was not in the table, and is now.
 pub const PORTCULLIS_STORED_INSERTED: u32 = 1;
 /// The key has a new value.
 pub const PORTCULLIS_STORED_REPLACED: u32 = 2;
 
-/// Takes one key of many: the number of the key in the call, and its value, or null if it is not there. Returns whether it wants
-/// more.
+/// Callback that receives the result for one of several keys: the number of the key in the call, from zero, and its
+/// value, or null if the key is not in the table. It returns whether it wants the next one.
 pub type ValueVisitor =
     Option<unsafe extern "C" fn(context: *mut c_void, number: usize, value: *const Bytes) -> bool>;
-/// Takes one entry of a table. Returns whether it wants more.
+/// Callback that receives one entry of a table. It returns whether it wants another one.
 pub type EntryVisitor = Option<unsafe extern "C" fn(context: *mut c_void, key: Bytes, value: Bytes) -> bool>;
 
-/// Makes an empty table, with a name in the tenant unless `name` is null. `options` may be null. The handle has a session of its own.
+/// Makes an empty table. If `name` is not null, the table gets this name in the tenant. `options` may be null. The
+/// handle has a session of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_table_create(
     session: Session,
@@ -110,8 +113,8 @@ pub unsafe extern "C" fn portcullis_table_create(
     })
 }
 
-/// Opens a table that exists, by its name in the tenant, or by the object that is its head; the other is null. The handle has a
-/// session of its own.
+/// Opens a table that exists. The caller gives either its name in the tenant or the object that is its head; the other
+/// argument is null. The handle has a session of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_table_open(
     session: Session,
@@ -147,7 +150,7 @@ pub(crate) fn place_of(name: Text, head: Option<&Object>) -> Result<Place, Failu
     }
 }
 
-/// The object that names the table: others open it by this.
+/// Gets the object that names the table. Other clients can open the table by this object.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_table_head(table: TableHandle, head: Option<&mut Object>) -> c_int {
     call(|| {
@@ -157,8 +160,8 @@ pub extern "C" fn portcullis_table_head(table: TableHandle, head: Option<&mut Ob
     })
 }
 
-/// The value of a key. `length` is its length, also where `room` is too short for it, which is an error. `is_found` says whether the
-/// key is there.
+/// Gets the value of a key. `length` becomes the length of the value, even if `room` is too short for the value, which
+/// is an error. `is_found` becomes true if the key is in the table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_table_get(
     table: TableHandle,
@@ -182,7 +185,7 @@ pub unsafe extern "C" fn portcullis_table_get(
     })
 }
 
-/// The values of many keys, which are looked up at the same time: `visitor` is called for each, in their order, until it returns
+/// Looks up the values of several keys at once, and calls `visitor` for each key, in the keys' order, until it returns
 /// false. The visitor may use any handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_table_get_many(
@@ -203,7 +206,7 @@ pub unsafe extern "C" fn portcullis_table_get_many(
         for (number, value) in found.iter().enumerate() {
             let value = value.as_deref().map(Bytes::of);
             let pointer = value.as_ref().map_or(std::ptr::null(), |value| &raw const *value);
-            // SAFETY: it is the caller's function, which the header asks to return and not to throw.
+            // SAFETY: `visitor` is the caller's function, and the header requires that it returns and does not throw.
             let wants_more = unsafe { visitor(context, number, pointer) };
             if !wants_more {
                 break;
@@ -213,8 +216,8 @@ pub unsafe extern "C" fn portcullis_table_get_many(
     })
 }
 
-/// Stores a value. `options` may be null: always, and for ever. `stored` may be null; otherwise it becomes one of
-/// `PORTCULLIS_STORED_...`.
+/// Stores a value. `options` may be null: then the value is always stored, and never expires. `stored` may be null;
+/// otherwise it becomes one of `PORTCULLIS_STORED_...`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_table_store(
     table: TableHandle,
@@ -261,7 +264,7 @@ fn condition_of(options: &StoreOptions) -> Result<Condition<'_>, Misuse> {
     }
 }
 
-/// Removes a key. `was_there` may be null.
+/// Removes a key. `was_there` may be null; otherwise it becomes true if the key was in the table, and false if not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_table_remove(
     table: TableHandle,
@@ -280,8 +283,9 @@ pub unsafe extern "C" fn portcullis_table_remove(
     })
 }
 
-/// Removes the keys whose time to live has ended. Nobody gets them any more, but what they take is free only now, or when they are
-/// stored again. Reads the whole table. `removed` may be null; otherwise it becomes their number.
+/// Removes the keys whose time to live has ended. No client gets these keys any more, but their memory is freed only by
+/// this call, or when the keys are stored again. The call reads the whole table. `removed` may be null; otherwise it
+/// becomes the number of removed keys.
 #[unsafe(no_mangle)]
 pub extern "C" fn portcullis_table_remove_expired(table: TableHandle, removed: Option<&mut u64>) -> c_int {
     call(|| {
@@ -294,8 +298,8 @@ pub extern "C" fn portcullis_table_remove_expired(table: TableHandle, removed: O
     })
 }
 
-/// Calls `visitor` for each entry of the table, in no order, until it returns false. Entries that come or go meanwhile may be among
-/// them or not. The visitor may use any handle but this one.
+/// Calls `visitor` for each entry of the table, in no particular order, until it returns false. Entries that are
+/// inserted or removed meanwhile may be visited or not. The visitor may use any handle but this one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_table_visit(
     table: TableHandle,
@@ -306,7 +310,7 @@ pub unsafe extern "C" fn portcullis_table_visit(
         let visitor = given("visitor", visitor)?;
         let mut open = handles::enter::<Driven<Table>>(table.id)?;
         let each = |key: &[u8], value: &[u8]| {
-            // SAFETY: it is the caller's function, which the header asks to return and not to throw.
+            // SAFETY: `visitor` is the caller's function, and the header requires that it returns and does not throw.
             let wants_more = unsafe { visitor(context, Bytes::of(key), Bytes::of(value)) };
             if wants_more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
@@ -325,7 +329,8 @@ pub extern "C" fn portcullis_table_close(table: TableHandle) -> c_int {
     })
 }
 
-/// Frees the table, with all its keys, and removes its name, unless `name` is null. The handle is closed.
+/// Frees the table with all its keys. If `name` is not null, removes this name of the tenant as well. The handle is
+/// closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_table_destroy(table: TableHandle, name: Text) -> c_int {
     call(|| {

@@ -1,4 +1,4 @@
-//! One call of the library with handles by chance: for tests and for fuzzing.
+//! Single calls of the library with random handles, for tests and for fuzzing.
 #![allow(clippy::multiple_unsafe_ops_per_block)] // One proof holds for all: it is about how a caller in C passes pointers.
 
 use portcullis_capi::access::{
@@ -45,20 +45,20 @@ use portcullis_capi::table::{
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
-/// The numbers that calls are made with: those that were given out, mixed up.
+/// The handles and objects that the library has returned. Calls are made with a random choice of them.
 #[derive(Default)]
 pub struct Known {
     pub ids: Vec<u64>,
     pairs: Vec<(u64, u64)>,
     objects: Vec<Object>,
-    /// Memory that submitted reads go to: it stays to the end.
+    /// Memory into which submitted reads write. It stays until the end.
     #[expect(clippy::vec_box, reason = "submitted reads go there: it may not move")]
     memory: Vec<Box<[u8; 64]>>,
 }
 
 impl Known {
     fn id(&self, choice: u64) -> u64 {
-        // One in eight is made up.
+        // One handle in eight is made up.
         if choice.is_multiple_of(8) || self.ids.is_empty() {
             return choice.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         }
@@ -90,18 +90,18 @@ impl Known {
 }
 
 pub const TENANT: Text = Text(c"hostile".as_ptr());
-/// How many different calls [`step`] makes.
+/// Number of different calls that [`step`] makes.
 pub const CALLS: u64 = 32;
 
 #[expect(clippy::too_many_lines, reason = "a few lines for each call of the library")]
-/// Makes one call with handles by chance. What it opens becomes known.
+/// Makes one call with random handles. Adds to `known` the handles that the call opens.
 pub fn step(known: &mut Known, call: u64, one: u64, two: u64) -> c_int {
     let mut memory = [0_u8; 64];
     let data = memory.as_mut_ptr().cast::<c_void>();
     let (mut word, mut size, mut found) = (0, 0, false);
     let session = Session { id: known.id(one) };
-    // SAFETY: of all functions: pointers are null or lead to values of their types, and lengths are right. Everything else is what is
-    // tried here.
+    // SAFETY: for all functions, the pointers are null or point to values of their types, and the lengths are right.
+    // The functions must cope with all other arguments, which is what this function tests.
     unsafe {
         match call {
             0 => {
@@ -215,7 +215,7 @@ pub fn step(known: &mut Known, call: u64, one: u64, two: u64) -> c_int {
             26 => without_pointers(known, session, one, two),
             27 => names_and_objects(known, session, one, two),
             28 => structures(known, session, one, two),
-            // A made up handle seldom is the node's: otherwise most calls would find it gone.
+            // A made-up handle is seldom the node's handle. Otherwise most calls would find that the node is gone.
             29 => claims(known, one, two),
             30 => portcullis_node_stop(Node { id: known.id(one & !0b111 | two & 0b111) }),
             _ => {
@@ -238,7 +238,7 @@ unsafe extern "C" fn all_entries(_: *mut c_void, _: Bytes, _: Bytes) -> bool {
     true
 }
 
-/// Names, keepers, and references as text. Texts are of any bytes, and end.
+/// Makes a call on names, keepers, or references as text. The texts have random bytes, and end with a zero.
 unsafe fn names_and_objects(known: &mut Known, session: Session, one: u64, two: u64) -> c_int {
     let mut drawn = [0_u8; 65];
     for (at, byte) in (0..).zip(&mut drawn[..64]) {
@@ -275,7 +275,7 @@ unsafe fn names_and_objects(known: &mut Known, session: Session, one: u64, two: 
     }
 }
 
-/// What tables and queues have besides [`step`]'s own calls.
+/// Makes a call on a table or a queue that [`step`] itself does not make.
 unsafe fn structures(known: &mut Known, session: Session, one: u64, two: u64) -> c_int {
     let mut memory = [0_u8; 64];
     let data = memory.as_mut_ptr().cast::<c_void>();
@@ -307,7 +307,7 @@ unsafe fn structures(known: &mut Known, session: Session, one: u64, two: u64) ->
     }
 }
 
-/// What queues of claims have, with claims that were given out or changed afterwards.
+/// Makes calls on a queue of claims, with claims that the library returned, some of them changed afterwards.
 unsafe fn claims(known: &Known, one: u64, two: u64) -> c_int {
     let mut memory = [0_u8; 64];
     let data = memory.as_mut_ptr().cast::<c_void>();
@@ -345,7 +345,7 @@ unsafe fn claims(known: &Known, one: u64, two: u64) -> c_int {
     }
 }
 
-/// A call in which every pointer is null.
+/// Makes a call in which every pointer is null.
 unsafe fn without_pointers(known: &Known, session: Session, one: u64, two: u64) -> c_int {
     let permission = known.permission(one);
     portcullis_last_error(None);

@@ -1,4 +1,5 @@
-//! The header is kept in the repository, so that nobody needs Rust to read or use it. It is made from the sources.
+//! Tests of the header. The header is generated from the sources, and kept in the repository so that users need no Rust
+//! to read or use it.
 
 use portcullis_errors::ErrorCode;
 use std::fmt::Write;
@@ -17,7 +18,7 @@ fn made() -> String {
     String::from_utf8(header).expect("a header is text")
 }
 
-/// The numbers of errors by their names: programs compare results with them.
+/// Returns an enumeration of the errors' numbers by their names: C programs compare results with them.
 fn errors() -> String {
     let mut errors =
         "\n// The numbers of errors. docs/errors.md says whose fault each is.\nenum {\n".to_owned();
@@ -29,7 +30,7 @@ fn errors() -> String {
     errors + "};\n"
 }
 
-/// With `PORTCULLIS_BLESS=1` the header is written instead.
+/// With `PORTCULLIS_BLESS=1` this test first writes the header.
 #[test]
 fn the_header_in_the_repository_is_what_the_sources_say() {
     let path = folder().join("include/portcullis.h");
@@ -44,7 +45,7 @@ fn the_header_in_the_repository_is_what_the_sources_say() {
     );
 }
 
-/// The whole library is to be read in one sitting.
+/// Largest number of functions: a reader must be able to read the whole library in one sitting.
 const FUNCTIONS_MAX: usize = 66;
 
 #[test]

@@ -1,5 +1,6 @@
-//! Callers that break the rules in every way that is not undefined in C itself: handles that are closed, of other kinds, of other
-//! sessions and made up, in any order. Nothing may crash, hang or touch what the handle does not stand for.
+//! Tests with callers that break the rules in every way that is not undefined behaviour in C itself: they use handles
+//! that are closed, of other kinds, of other sessions, or made up, in any order. No call may crash, hang, or touch an
+//! object for which its handle does not stand.
 
 use crate::calls::{CALLS, Known, TENANT, step};
 use portcullis_capi::border::Text;
@@ -14,7 +15,7 @@ use std::ptr::null;
 
 fn node() -> Node {
     let mut node = Node::default();
-    // SAFETY: the pointers are null or lead to values of their types.
+    // SAFETY: the pointers are null or point to values of their types.
     let result = unsafe { portcullis_node_start(32 << 20, Text(null()), Some(&mut node)) };
     assert_eq!(result, 0);
     node
@@ -23,7 +24,7 @@ fn node() -> Node {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// The node is one of the handles that calls are made with, so it may be closed in the middle as well.
+    /// The node is one of the handles with which calls are made, so it may also be stopped in the middle.
     #[test]
     fn handles_in_any_order_lead_to_results_or_to_errors_that_have_a_name(
         calls in proptest::collection::vec((0..CALLS, any::<u64>(), any::<u64>()), 1..300),
@@ -68,7 +69,7 @@ fn a_place_that_was_closed_is_used_again_and_its_old_handles_stay_closed() {
     let mut old = Vec::new();
     for _ in 0..300 {
         let mut session = Session::default();
-        // SAFETY: the pointers are null or lead to values of their types.
+        // SAFETY: the pointers are null or point to values of their types.
         let connected = unsafe { portcullis_node_connect(node, TENANT, None, Some(&mut session)) };
         assert_eq!((connected, portcullis_session_close(session)), (0, 0));
         assert!(!old.contains(&session.id), "a number was given out twice");

@@ -1,4 +1,4 @@
-//! What programs in C and C++ rely on.
+//! Tests of the promises on which programs in C and C++ rely.
 
 mod calls;
 mod header;

@@ -1,14 +1,15 @@
-//! Programs in C and C++ do what the header says: compiled with each compiler that is here, also with the address sanitizer, and run
-//! under valgrind.
+//! Tests of programs in C and C++: they do what the header promises. They are compiled with each compiler on this
+//! machine, also with the address sanitizer, and run under valgrind.
 //!
-//! What is not on the machine is skipped aloud. `make test` installs it where it may.
+//! A test prints a line for each tool that is not on the machine, and skips it. `make test` installs the tools where it
+//! can.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A way to compile.
+/// A compiler with its flags, and the language that it compiles.
 #[derive(Clone, Copy)]
 struct Compiler {
     program: &'static str,
@@ -30,15 +31,16 @@ const COMPILERS: [Compiler; 4] = [
     Compiler { program: "g++", flags: &["-std=c++17"], compiles: Language::Cpp },
     Compiler { program: "clang++", flags: &["-std=c++20"], compiles: Language::Cpp },
 ];
-/// Longer than any of the programs takes on a busy machine: what takes longer hangs.
+/// Time limit of a program. Each program takes less on a busy machine, so a program that exceeds the limit hangs.
 const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library that this test was built with, installed by the script that users run. It lies in a folder of cargo's, and the next
-/// run writes over it: a value that lives as long as the program removes nothing when the program ends.
+/// Returns the folder in which the library of this test is installed, by the script that users run. The folder lies in
+/// Cargo's target folder, and the next run overwrites it. A temporary folder would not do: a value that lives as long
+/// as the program is never dropped, so the folder would not be removed.
 fn installed() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     INSTALLED.get_or_init(|| {
@@ -52,7 +54,7 @@ fn installed() -> &'static Path {
     })
 }
 
-/// What the compiler is told of the library: by pkg-config, where it is on the machine.
+/// Returns the compiler flags for the library: from pkg-config, if it is on the machine.
 fn flags(linked: Linked) -> Vec<String> {
     let prefix = installed();
     let mut command = Command::new("pkg-config");
@@ -75,7 +77,7 @@ fn is_here(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// The compilers of a language that are here; those that are not are named.
+/// Returns the compilers of a language that are on this machine, and prints the names of the others.
 fn compilers(language: Language) -> Vec<Compiler> {
     let (here, missing): (Vec<_>, Vec<_>) = COMPILERS
         .into_iter()
@@ -87,7 +89,7 @@ fn compilers(language: Language) -> Vec<Compiler> {
     here
 }
 
-/// Whether a compiler has what a sanitizer needs.
+/// Returns whether a compiler can build programs with the sanitizers.
 fn sanitizes(compiler: Compiler, into: &Path) -> bool {
     let source = into.join("empty.c");
     std::fs::write(&source, "int main(void) { return 0; }").expect("it is written");
@@ -106,7 +108,7 @@ enum Linked {
     Static,
 }
 
-/// Compiles one source. Warnings are errors.
+/// Compiles one source file. Warnings are errors. Returns the program's path.
 fn compile(compiler: Compiler, flags: &[&str], source: &str, linked: Linked, into: &Path) -> PathBuf {
     let name = Path::new(source).file_stem().expect("it has a name").to_string_lossy().into_owned();
     let program = into.join(format!("{name}-{}-{}", compiler.program, flags.len()));
@@ -124,7 +126,8 @@ fn compile(compiler: Compiler, flags: &[&str], source: &str, linked: Linked, int
     program
 }
 
-/// Runs a program to its end, by `timeout` of the core utilities, so that one that hangs is a failure and not a hang.
+/// Runs a program to its end under `timeout` of the core utilities, so that a program that hangs fails the test instead
+/// of blocking it.
 fn run(program: &[&str]) -> Output {
     let mut command = Command::new("timeout");
     command.arg(ENDS_WITHIN.as_secs().to_string()).args(program);
@@ -176,7 +179,7 @@ fn programs_in_cpp_do_what_the_header_says_with_each_compiler_and_its_sanitizers
         };
         everything(PLAIN);
         if sanitizes(compiler, into.path()) {
-            // With sanitizers GCC 12 takes an optional string that is not there for one that nobody has initialised.
+            // With sanitizers, GCC 12 warns that an empty optional string is used uninitialised.
             everything(&[SANITIZED, &["-Wno-error"]].concat());
         }
     }
@@ -195,7 +198,7 @@ fn the_examples_run_with_the_shared_library_and_with_the_static_one() {
     }
 }
 
-/// The examples, and what each says at its end.
+/// The examples, and the text that each prints at its end.
 const EXAMPLES: [(&str, &str); 2] =
     [("examples/block_store.c", "a late read: 101 (expired)"), ("examples/epoll_loop.c", "2000 reads ended")];
 
@@ -211,7 +214,8 @@ fn the_examples_leak_nothing_and_touch_nothing_that_is_not_their_own_under_valgr
         let program = compile(compiler, PLAIN, source, Linked::Shared, into.path());
         let memcheck =
             ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
-        // One thread runs at a time there: without turns the one that waits would keep the others from running.
+        // Under valgrind one thread runs at a time. Without fair scheduling, a thread that waits would keep the others
+        // from running.
         let fair = ["--fair-sched=yes", "--show-leak-kinds=definite"];
         run(&[&["valgrind"], &memcheck[..], &fair[..], &[path(&program)]].concat());
     }

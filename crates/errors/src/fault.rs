@@ -1,34 +1,36 @@
-//! Whose fault an error is: what decides who has to do something about it.
+//! The party that is at fault for an error. It decides which side must act before the same call can succeed.
 
 use crate::ErrorCode;
 
-/// Who has to do something before the same call can succeed.
+/// Party that must act before the same call can succeed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Fault {
-    /// The caller: the call, its arguments or its configuration make no sense, or ask for what the caller may not have.
+    /// The caller: the call, its arguments or its configuration are invalid, or request something that the caller may
+    /// not have.
     Caller = 1,
-    /// Nobody: the permission, the object or the name is no more, as it may happen at any time. The caller acquires a
-    /// new one, or does without.
+    /// No party: the permission, the object or the name no longer exists, which may happen at any time. The caller
+    /// acquires a new one, or does without.
     Ended = 2,
-    /// The caller's tenant: its quota is used up, it is paused or barred, or its programs hold what was asked for.
+    /// The caller's tenant: its quota is used up, it is paused or barred, or its programs hold what the caller
+    /// requests.
     Tenant = 3,
-    /// The node or the directory: it is gone, full, silent, or refuses everybody.
+    /// The node or the directory: it is gone, full or silent, or refuses all clients.
     Node = 4,
-    /// The machine that the program runs on: memory, devices, limits.
+    /// The machine on which the program runs: memory, devices, limits.
     Machine = 5,
-    /// Another program, which has broken the rules or written over what was shared with it.
+    /// Another program, which has broken the rules, or has written over memory that was shared with it.
     Peer = 6,
-    /// Portcullis itself: a mistake in its code.
+    /// Portcullis itself: its code has a bug.
     Library = 7,
 }
 
 impl Fault {
-    /// All of them, by number.
+    /// All parties, in the order of their numbers.
     pub const ALL: [Self; 7] =
         [Self::Caller, Self::Ended, Self::Tenant, Self::Node, Self::Machine, Self::Peer, Self::Library];
 
-    /// The name, in small letters.
+    /// Returns the name, in small letters.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +52,7 @@ impl std::fmt::Display for Fault {
 }
 
 impl ErrorCode {
-    /// Whose fault an error of this kind is.
+    /// Returns the party that is at fault for an error of this kind.
     #[must_use]
     pub const fn fault(self) -> Fault {
         use ErrorCode as Is;
@@ -109,7 +111,7 @@ impl ErrorCode {
             | Is::ResultTooLong
             | Is::DirectoryNonsense => Fault::Peer,
             Is::Panicked => Fault::Library,
-            // docs/errors.md shows it of each code, and its test compares.
+            // docs/errors.md shows the fault of each code, and a test compares both.
             _ => Fault::Caller,
         }
     }

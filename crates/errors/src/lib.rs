@@ -1,10 +1,10 @@
 //! The stable numbers and names of errors.
 //!
-//! A program in another language, or one that reads logs, knows an error by its number or its name. Both never change.
-//! A number that goes out of use is not given to anything else. The text of an error may change.
+//! A program in another language, or one that reads logs, identifies an error by its number or its name. Both never
+//! change. A number that goes out of use is not used again. The text of an error may change.
 //!
-//! The crates' error types give their [`ErrorCode`] through [`Coded`]. Errors that mean the same to their reader share
-//! a code, wherever they were found. An error that only passes on another has the other's code.
+//! The crates' error types return their [`ErrorCode`] through [`Coded`]. Errors that mean the same to their reader
+//! share a code, wherever they were detected. An error that only passes on another error has the code of that error.
 #![forbid(unsafe_code)]
 
 mod fault;
@@ -13,13 +13,13 @@ pub use fault::Fault;
 
 /// An error that has a number and a name.
 pub trait Coded: std::error::Error {
-    /// The error's number and name.
+    /// Returns the error's code, which has a number and a name.
     fn code(&self) -> ErrorCode;
 }
 
 macro_rules! error_codes {
     ($($code:ident = $number:literal, $name:literal, $meaning:literal;)*) => {
-        /// The kind of an error. `docs/errors.md` lists all kinds as a table.
+        /// Kind of an error. `docs/errors.md` lists all kinds as a table.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
         #[repr(u16)]
@@ -28,10 +28,10 @@ macro_rules! error_codes {
         }
 
         impl ErrorCode {
-            /// All codes, by number.
+            /// All codes, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$code),*];
 
-            /// The name, in small letters and hyphens.
+            /// Returns the name, in small letters and hyphens.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -39,7 +39,7 @@ macro_rules! error_codes {
                 }
             }
 
-            /// The meaning, in a sentence.
+            /// Returns the meaning, in a sentence.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self {
@@ -51,7 +51,7 @@ macro_rules! error_codes {
 }
 
 error_codes! {
-    // Operations and permissions, found by the client.
+    // Operations and permissions: errors that the client detects.
     Expired = 101, "expired", "The permission's deadline has passed.";
     Revoked = 102, "revoked", "The node ended the permission before its deadline.";
     LivesLonger = 103, "lives-longer", "An extension would have shortened the permission.";
@@ -273,13 +273,13 @@ error_codes! {
 }
 
 impl ErrorCode {
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn number(self) -> u16 {
         self as u16
     }
 
-    /// The code with a number, if there is one.
+    /// Returns the code with a number. `None`: no code has this number.
     #[must_use]
     pub fn from_number(number: u16) -> Option<Self> {
         let at = Self::ALL.binary_search_by_key(&number, |code| code.number()).ok()?;

@@ -1,4 +1,4 @@
-//! What programs in other languages rely on.
+//! Tests of the numbers and names of errors, on which programs in other languages rely.
 
 use portcullis_errors::ErrorCode;
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ fn no_two_codes_share_a_number_or_a_name_and_all_are_found_by_their_number() {
     assert_eq!(ErrorCode::from_number(0), None);
 }
 
-/// The document is what others have written down: a number or name that changes there breaks them.
+/// Users write their programs by the document: a number or a name that changes in it breaks these programs.
 #[test]
 fn the_document_has_each_code_as_it_is_and_no_other() {
     let document = include_str!("../../../docs/errors.md");
