@@ -468,7 +468,11 @@ fn a_key_whose_time_has_come_is_gone_for_everybody() {
     while two.get(b"a").is_some() {
         std::thread::yield_now();
     }
-    assert_eq!(one.get(b"a"), None);
+    // The clocks of two handles differ by the time that the grant of a permission took.
+    let since = Instant::now();
+    while one.get(b"a").is_some() {
+        assert!(since.elapsed().as_secs() < 20, "the other handle still finds the key");
+    }
     assert_eq!(one.run(one.table.length()), 1);
     assert!(!one.run(one.table.update(b"a", b"2")));
     assert!(two.run(two.table.insert(b"a", b"3")));
