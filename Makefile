@@ -18,7 +18,7 @@ TESTS = test --workspace --features $(PLANTED) --locked --no-fail-fast
 
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (a minute and a half with the build)'
-	@echo 'make test   everything that has to hold (44 minutes with the build on two processors, and 7 GB)'
+	@echo 'make test   everything that has to hold (50 minutes with the build on two processors, and 7 GB)'
 	@echo 'make lmcache  the adapter under the real LMCache, in an environment of its own of 6 GB'
 	@echo 'make verbs  the part of it that needs an RDMA device, in a virtual machine with Soft-RoCE'
 	@echo 'make fresh  both of them on a fresh machine, a minimal Debian in a folder; FRESH=demo for the one (root only)'

@@ -63,7 +63,7 @@ impl Command {
     /// their operator.
     fn log_level(&self) -> LevelFilter {
         match self {
-            Self::Serve(_) | Self::Memcached(_) => LevelFilter::WARN,
+            Self::Serve(_) | Self::Memcached(_) => serve::LOG_LEVEL,
             _ => LevelFilter::ERROR,
         }
     }

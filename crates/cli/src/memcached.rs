@@ -39,8 +39,8 @@ store is within the quota of their tenant on the node; when it is full, the
 items that were used longest ago go.
 
 The protocol has no passwords, and any client that reaches the gateway acts
-for its tenant. So it listens at addresses of this machine only, unless it is told
-otherwise. A Unix socket is open to the gateway's own user, unless
+for its tenant. So it listens at addresses of this machine only, unless it is
+told otherwise. A Unix socket is open to the gateway's own user, unless
 --socket-mode or --socket-group says otherwise.
 
 A gateway that starts before its node waits for it, and says so. When the node

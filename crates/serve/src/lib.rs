@@ -30,6 +30,7 @@ use portcullis::{
 use portcullis_node::StartError;
 use portcullis_program::expiry;
 use portcullis_program::files::Input;
+use portcullis_program::log::LevelFilter;
 use portcullis_program::network::{DeviceOptions, node_security};
 use portcullis_program::output::{complain, say};
 use portcullis_program::signals::{self, Request};
@@ -96,6 +97,10 @@ line goes before the file:
   listen = [\"shm:/run/portcullis.sock\"]
   longest-lifetime = \"5s\"
   clients-max = 64";
+
+/// The level of the log on standard error if `RUST_LOG` is not set. Programs that serve run for months, and
+/// warn their operator.
+pub const LOG_LEVEL: LevelFilter = LevelFilter::WARN;
 
 /// Options of `portcullis serve`.
 #[derive(Args, Debug)]

@@ -66,7 +66,7 @@ impl Place {
 
     /// Whether the kernel is to choose the port.
     pub fn is_any_port(&self) -> bool {
-        self.address.network_place().is_some_and(|place| place.ends_with(":0"))
+        has_any_port(&self.address)
     }
 
     /// The place as text, with the port that was assigned, if any.
@@ -78,6 +78,11 @@ impl Place {
         };
         format!("{address}{tenant}")
     }
+}
+
+/// Whether the kernel is to choose the port of an address.
+pub(super) fn has_any_port(address: &Address) -> bool {
+    address.network_place().is_some_and(|place| place.ends_with(":0"))
 }
 
 #[cfg(test)]

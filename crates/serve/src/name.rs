@@ -1,5 +1,6 @@
 //! The node's name in a directory: the addresses registered under it, and the messages about the registration.
 
+use super::listen::has_any_port;
 use super::refusal::NotServed;
 use super::{Options, Place};
 use clap::Args;
@@ -280,10 +281,6 @@ fn is_loopback(host: &str) -> bool {
 
 fn is_same_kind(one: &Address, other: &Address) -> bool {
     std::mem::discriminant(one) == std::mem::discriminant(other)
-}
-
-fn has_any_port(address: &Address) -> bool {
-    address.network_place().is_some_and(|place| place.ends_with(":0"))
 }
 
 /// The address with the port that was assigned, if the kernel was to choose the port.

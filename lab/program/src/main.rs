@@ -59,7 +59,10 @@ enum Command {
 fn main() -> ExitCode {
     let matches = Arguments::command().try_get_matches().unwrap_or_else(|error| log::refuse(&error));
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| log::refuse(&error));
-    log::start(LevelFilter::ERROR);
+    log::start(match &arguments.command {
+        Command::Serve(_) => portcullis_serve::LOG_LEVEL,
+        _ => LevelFilter::ERROR,
+    });
     match arguments.command {
         Command::Demo(options) => demo::run(options),
         #[cfg(feature = "bench")]

@@ -227,14 +227,10 @@ fn programs(name: &str) -> Result<Programs, String> {
 }
 
 fn values_max(text: &str) -> Result<usize, String> {
-    let bytes = crate::size::parse(text)?;
-    let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
-    if bytes + 8 > VALUE_BYTES_MAX {
-        return Err(format!(
-            "a table takes values of up to {VALUE_BYTES_MAX} bytes, of which 8 are the value's number"
-        ));
-    }
-    Ok(bytes)
+    let bytes = usize::try_from(crate::size::parse(text)?).ok();
+    bytes.filter(|bytes| *bytes <= VALUE_BYTES_MAX - 8).ok_or_else(|| {
+        format!("a table takes values of up to {VALUE_BYTES_MAX} bytes, of which 8 are the value's number")
+    })
 }
 
 /// Nanoseconds, from a text in microseconds with up to three decimals.

@@ -1,7 +1,9 @@
 //! The program's output to readers that leave, to files, and to programs.
 
+#[path = "../../../crates/cli/tests/readers/mod.rs"]
+mod readers;
+
 use serde_json::Value;
-use std::io::Read;
 use std::process::{Command, Stdio};
 
 fn portcullis(arguments: &[&str]) -> Command {
@@ -23,26 +25,12 @@ const CALLS: [&[&str]; 7] = [
 
 #[test]
 fn a_reader_that_leaves_ends_nothing_with_a_noise() {
-    for call in CALLS {
-        let mut child =
-            portcullis(call).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        drop(child.stdout.take());
-        let mut errors = String::new();
-        child.stderr.take().expect("it is piped").read_to_string(&mut errors).expect("text");
-        let status = child.wait().expect("it ends");
-        assert!(status.success(), "{call:?}: {status}, {errors}");
-        assert_eq!(errors, "", "{call:?}");
-    }
+    readers::leave_silently(portcullis, &CALLS);
 }
 
 #[test]
 fn nothing_in_a_file_is_a_colour() {
-    for call in CALLS {
-        let output = portcullis(call).env("CLICOLOR", "1").output().expect("it starts");
-        assert!(!output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b), "{call:?}");
-    }
-    let wrong = portcullis(&["bench", "read_lta"]).output().expect("it starts");
-    assert!(!wrong.stderr.is_empty() && !wrong.stderr.contains(&0x1b));
+    readers::get_no_colours(portcullis, &CALLS, &["bench", "read_lta"]);
 }
 
 fn bench(arguments: &[&str]) -> Value {
