@@ -8,8 +8,8 @@ use crate::object::ObjectRef;
 use crate::permission::Permission;
 use crate::session::{Session, acquire_ask, allocate_ask};
 use crate::transfers::length_of;
-use portcullis::{Acquire, Allocate, Error, Lifetime, Rights};
-use portcullis_foreign::{Failure, Misuse, Operations};
+use portcullis::{Access, ControlRequest, Error, Lifetime, Rights};
+use portcullis_foreign::{ArenaAccess, Failure, Misuse};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::ops::Range;
@@ -17,14 +17,29 @@ use std::sync::Mutex;
 
 /// One operation that is to be begun.
 enum Step {
-    Read { permission: Py<Permission>, offset: u64, length: usize, wanted: Wanted },
-    Write { permission: Py<Permission>, offset: u64, data: CallerBuffer },
-    CompareAndSwap { permission: Py<Permission>, offset: u64, compare: u64, swap: u64 },
-    FetchAndAdd { permission: Py<Permission>, offset: u64, add: u64 },
-    Allocate(Allocate),
-    Acquire(Acquire),
-    Revoke { permission: Py<Permission>, free: bool },
-    Extend { permission: Py<Permission>, time: Lifetime },
+    Read {
+        permission: Py<Permission>,
+        offset: u64,
+        length: usize,
+        wanted: Wanted,
+    },
+    Write {
+        permission: Py<Permission>,
+        offset: u64,
+        data: CallerBuffer,
+    },
+    /// An access without bytes of the caller's.
+    Atomic(ArenaAccess<Py<Permission>>),
+    /// A request for a permission.
+    Grant(ControlRequest),
+    Revoke {
+        permission: Py<Permission>,
+        free: bool,
+    },
+    Extend {
+        permission: Py<Permission>,
+        time: Lifetime,
+    },
 }
 
 impl Step {
@@ -48,7 +63,7 @@ impl Step {
                 let held = permission.get().held.enter()?;
                 held.check_span(offset, length as u64, Rights::READ)?;
                 match attached.session.buffer(length_of(length)) {
-                    Ok(buffer) => attached.operations.read(tag, &held, offset, buffer),
+                    Ok(buffer) => attached.operations.add(tag, Access::read(held.view(), offset, buffer)),
                     Err(error) => {
                         drop(held);
                         let step = Self::Read { permission, offset, length, wanted };
@@ -63,7 +78,7 @@ impl Step {
                 match attached.session.buffer(length_of(data.len())) {
                     Ok(mut buffer) => {
                         data.copy(py, 0, &mut buffer.bytes_mut());
-                        attached.operations.write(tag, &held, offset, buffer);
+                        attached.operations.add(tag, Access::write(held.view(), offset, buffer));
                     }
                     Err(error) => {
                         drop(held);
@@ -72,38 +87,25 @@ impl Step {
                 }
                 Ok(Wanted::Nothing)
             }
-            other => Ok(other.add_without_buffer(&mut attached.operations, tag)?),
-        }
-    }
-
-    fn add_without_buffer(self, operations: &mut Operations, tag: u64) -> Result<Wanted, Misuse> {
-        match self {
-            Self::CompareAndSwap { permission, offset, compare, swap } => {
-                operations.compare_and_swap(tag, &*permission.get().held.enter()?, offset, compare, swap);
+            Self::Atomic(access) => {
+                let view = access.permission().get().held.enter()?.view();
+                attached.operations.add(tag, access.map_permission(|_| view));
                 Ok(Wanted::Word)
             }
-            Self::FetchAndAdd { permission, offset, add } => {
-                operations.fetch_and_add(tag, &*permission.get().held.enter()?, offset, add);
-                Ok(Wanted::Word)
-            }
-            Self::Allocate(ask) => {
-                operations.allocate(tag, ask);
-                Ok(Wanted::Permission)
-            }
-            Self::Acquire(ask) => {
-                operations.acquire(tag, ask);
+            Self::Grant(request) => {
+                attached.operations.add(tag, request);
                 Ok(Wanted::Permission)
             }
             Self::Revoke { permission, free } => {
                 let held = permission.get().held.close()?.ok_or(Misuse::Closed { what: "the permission" })?;
-                operations.revoke(tag, held, free);
+                attached.operations.revoke(tag, held, free);
                 Ok(Wanted::Nothing)
             }
             Self::Extend { permission, time } => {
-                operations.extend(tag, &*permission.get().held.enter()?, time);
+                let request = ControlRequest::extend(&*permission.get().held.enter()?, time);
+                attached.operations.add(tag, request);
                 Ok(Wanted::Nothing)
             }
-            Self::Read { .. } | Self::Write { .. } => Err(Misuse::Panicked),
         }
     }
 }
@@ -215,12 +217,12 @@ impl Batch {
 
     /// Adds a compare-and-swap of the word at `offset`. The result is the word before.
     fn compare_and_swap(&self, permission: Py<Permission>, offset: Size, compare: Word, swap: Word) -> usize {
-        self.push(Step::CompareAndSwap { permission, offset: offset.0, compare: compare.0, swap: swap.0 })
+        self.push(Step::Atomic(Access::compare_and_swap(permission, offset.0, compare.0, swap.0)))
     }
 
     /// Adds a fetch-and-add of the word at `offset`. The result is the word before.
     fn fetch_and_add(&self, permission: Py<Permission>, offset: Size, add: Word) -> usize {
-        self.push(Step::FetchAndAdd { permission, offset: offset.0, add: add.0 })
+        self.push(Step::Atomic(Access::fetch_and_add(permission, offset.0, add.0)))
     }
 
     /// Adds what Session.allocate does. The result is a Permission.
@@ -240,7 +242,7 @@ impl Batch {
         keep: KeptFor,
         alignment: u64,
     ) -> usize {
-        self.push(Step::Allocate(allocate_ask(&size, lifetime, &rights, shared, &keep, alignment)))
+        self.push(Step::Grant(allocate_ask(&size, lifetime, &rights, shared, &keep, alignment).into()))
     }
 
     /// Adds what Session.acquire does. The result is a Permission.
@@ -260,7 +262,7 @@ impl Batch {
         wait: Seconds,
         part: Option<(Size, Size)>,
     ) -> usize {
-        self.push(Step::Acquire(acquire_ask(*object, lifetime, &rights, shared, wait, part.as_ref())))
+        self.push(Step::Grant(acquire_ask(*object, lifetime, &rights, shared, wait, part.as_ref()).into()))
     }
 
     /// Adds the end of a permission; free: and of its object.

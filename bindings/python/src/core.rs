@@ -1,11 +1,11 @@
 //! What a session's door leads to: the session, and what the operations under way are to become.
 
 use crate::buffer::CallerBuffer;
-use crate::failure::{OrRaise, panicked, raised};
+use crate::failure::{panicked, raised};
 use crate::permission::Permission;
 use crate::session::Session;
 use crate::view::View;
-use portcullis::{Answer, Call, Client, Clock, Error, Lifetime, SessionEndpoint};
+use portcullis::{ControlRequest, Lifetime};
 use portcullis_foreign::{Attached, Completion, Ended};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -14,8 +14,6 @@ use std::ops::Range;
 
 /// How long a call waits before Python may handle its signals.
 pub(crate) const SLICE: Lifetime = Lifetime::millis(50);
-/// A wait reads the clock from this look for its answer on: an answer that is there at once costs no look at the clock.
-const LOOKS_WITHOUT_CLOCK: u32 = 4_000;
 
 /// What an operation gives.
 pub(crate) enum Wanted {
@@ -129,43 +127,12 @@ impl Core {
         !self.landed.is_empty() || self.attached.operations.ended() > 0
     }
 
-    /// Asks the node for something, and waits for its answer.
-    pub(crate) fn call(
-        &mut self,
-        py: Python<'_>,
-        mut begin: impl FnMut(&mut Client<SessionEndpoint>) -> Result<Call, Error> + Send,
-    ) -> PyResult<Answer> {
-        let call = self.wait_for(py, move |client| match begin(client) {
-            Err(Error::QueueFull { .. }) => None,
-            begun => Some(begun),
-        })?;
-        let call = call.or_raise(py)?;
-        self.wait_for(py, move |client| client.take_call(call))?.or_raise(py)
-    }
-
-    /// Waits until `done` returns a value, or a signal's handler raises an exception.
-    fn wait_for<T: Send>(
-        &mut self,
-        py: Python<'_>,
-        mut done: impl FnMut(&mut Client<SessionEndpoint>) -> Option<T> + Send,
-    ) -> PyResult<T> {
-        let session = &mut self.attached.session;
-        loop {
-            let waited = py.detach(|| {
-                let clock = *session.clock();
-                let until = clock.now().after(SLICE);
-                let mut looks = 0;
-                session.wait_until_by(until, |client| {
-                    looks += 1;
-                    let late = || looks > LOOKS_WITHOUT_CLOCK && clock.now() >= until;
-                    done(client).map(Some).or_else(|| late().then_some(None))
-                })
-            });
-            match waited.or_raise(py)? {
-                Some(result) => return Ok(result),
-                None => py.check_signals()?,
-            }
-        }
+    /// Sends a request to the node, and waits for its answer.
+    pub(crate) fn call(&mut self, py: Python<'_>, request: ControlRequest) -> PyResult<Ended> {
+        let tag = self.tags(1).start;
+        self.attached.operations.add(tag, request);
+        self.attached.post();
+        self.take(py, tag)?.result.map_err(|failure| raised(py, &failure))
     }
 }
 

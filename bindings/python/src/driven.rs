@@ -3,7 +3,7 @@
 
 use crate::failure::{OrRaise, raised};
 use portcullis::Lifetime;
-use portcullis_foreign::{Ask, Door, Driven, Failure, Structure};
+use portcullis_foreign::{Door, Driven, Failure, Structure, StructureAsk};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const SIGNALS_HANDLED_EVERY: Lifetime = Lifetime::millis(100);
 pub(crate) fn run<S: Structure>(
     structure: &Door<Driven<S>>,
     py: Python<'_>,
-    ask: impl Ask<S>,
+    ask: impl StructureAsk<S>,
 ) -> PyResult<S::Done>
 where
     Driven<S>: Send,

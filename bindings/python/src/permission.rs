@@ -6,9 +6,9 @@ use crate::failure::{OrRaise, raised};
 use crate::object::ObjectRef;
 use crate::session::Session;
 use crate::view::View;
-use portcullis::{Clock, Kept, Lease, ProcessClock, Rights, Sharing};
+use portcullis::{Access, Clock, ControlRequest, Kept, Lease, PermissionView, ProcessClock, Rights, Sharing};
 use portcullis_errors::Fault;
-use portcullis_foreign::{Completion, Door, Ended, Failure, Misuse};
+use portcullis_foreign::{ArenaAccess, Completion, Door, Ended, Failure, Misuse};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
@@ -77,12 +77,13 @@ impl Permission {
 
     fn word(
         slf: &Bound<'_, Self>,
-        add: impl FnOnce(&mut portcullis_foreign::Operations, u64, &portcullis::Permission),
+        access: impl FnOnce(PermissionView) -> ArenaAccess<PermissionView>,
     ) -> PyResult<u64> {
         let (py, this) = (slf.py(), slf.get());
         let mut core = this.session.get().enter(py)?;
         let tag = core.tags(1).start;
-        add(&mut core.attached.operations, tag, &*this.held.enter().or_raise(py)?);
+        let access = access(this.held.enter().or_raise(py)?.view());
+        core.attached.operations.add(tag, access);
         core.attached.post();
         match core.take(py, tag)?.result {
             Ok(Ended::Value(before)) => Ok(before),
@@ -133,7 +134,8 @@ impl Permission {
     fn extend(&self, py: Python<'_>, seconds: Seconds) -> PyResult<()> {
         let mut core = self.session.get().enter(py)?;
         let tag = core.tags(1).start;
-        core.attached.operations.extend(tag, &*self.held.enter().or_raise(py)?, seconds.0);
+        let request = ControlRequest::extend(&*self.held.enter().or_raise(py)?, seconds.0);
+        core.attached.operations.add(tag, request);
         core.attached.post();
         core.take(py, tag)?.result.map(|_| ()).map_err(|failure| raised(py, &failure))
     }
@@ -218,14 +220,12 @@ impl Permission {
     /// Writes `swap` to the 8-byte word at `offset` if the word is `compare`. Returns the word as it was before. Needs the right
     /// `a`; the offset is a multiple of 8; words are little-endian.
     fn compare_and_swap(slf: &Bound<'_, Self>, offset: Size, compare: Word, swap: Word) -> PyResult<u64> {
-        Self::word(slf, |operations, tag, held| {
-            operations.compare_and_swap(tag, held, offset.0, compare.0, swap.0);
-        })
+        Self::word(slf, |held| Access::compare_and_swap(held, offset.0, compare.0, swap.0))
     }
 
     /// Adds to the 8-byte word at `offset`, modulo 2**64. Returns the word as it was before. Needs the right `a`.
     fn fetch_and_add(slf: &Bound<'_, Self>, offset: Size, add: Word) -> PyResult<u64> {
-        Self::word(slf, |operations, tag, held| operations.fetch_and_add(tag, held, offset.0, add.0))
+        Self::word(slf, |held| Access::fetch_and_add(held, offset.0, add.0))
     }
 
     /// The object, by which others can acquire it as well.

@@ -7,10 +7,10 @@ use crate::failure::{OrRaise, lasting, panicked};
 use crate::node::Node;
 use crate::object::ObjectRef;
 use portcullis::{
-    Acquire, Allocate, Answer, Call, Client, ClientIdentity, ClientSecurity, Entry, Error, Holders,
-    ProcessClock, RdmaOptions, Rights, SessionEndpoint, SessionOptions, Sharing, UdpOptions,
+    Acquire, Allocate, ClientIdentity, ClientSecurity, ControlRequest, Entry, Error, Holders, NamedRequest,
+    ProcessClock, RdmaOptions, Rights, SessionOptions, Sharing, UdpOptions,
 };
-use portcullis_foreign::{Attached, Door, Entered};
+use portcullis_foreign::{Attached, Door, Ended, Entered};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -83,22 +83,15 @@ impl Session {
         py.detach(move || session.another()).or_raise(py)
     }
 
-    fn call(
-        &self,
-        py: Python<'_>,
-        begin: impl FnMut(&mut Client<SessionEndpoint>) -> Result<Call, Error> + Send,
-    ) -> PyResult<Answer> {
-        self.enter(py)?.call(py, begin)
+    fn call(&self, py: Python<'_>, request: impl Into<ControlRequest>) -> PyResult<Ended> {
+        self.enter(py)?.call(py, request.into())
     }
 
-    fn granted<'py>(
-        slf: &Bound<'py, Self>,
-        add: impl FnOnce(&mut portcullis_foreign::Operations, u64),
-    ) -> PyResult<Bound<'py, PyAny>> {
+    fn granted<'py>(slf: &Bound<'py, Self>, request: ControlRequest) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let mut core = slf.get().enter(py)?;
         let tag = core.tags(1).start;
-        add(&mut core.attached.operations, tag);
+        core.attached.operations.add(tag, request);
         core.attached.post();
         let completion = core.take(py, tag)?;
         drop(core);
@@ -188,7 +181,7 @@ impl Session {
         alignment: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
         let ask = allocate_ask(&size, lifetime, &rights, shared, &keep, alignment);
-        Self::granted(slf, |operations, tag| operations.allocate(tag, ask))
+        Self::granted(slf, ask.into())
     }
 
     /// Acquires a permission over an object that exists.
@@ -213,7 +206,7 @@ impl Session {
         part: Option<(Size, Size)>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let ask = acquire_ask(*object, lifetime, &rights, shared, wait, part.as_ref());
-        Self::granted(slf, |operations, tag| operations.acquire(tag, ask))
+        Self::granted(slf, ask.into())
     }
 
     /// Frees an object and its members, whether it was kept or not. When this returns, nobody is granted a permission over them, a
@@ -232,34 +225,34 @@ impl Session {
             }
         };
         let object = object.0;
-        self.call(py, move |client| client.free_with(object, holders)).map(|_| ())
+        self.call(py, ControlRequest::Free { object: object.into(), holders }).map(|_| ())
     }
 
     /// Keeps an object from here on: see allocate. False: it goes with its last permission.
     #[pyo3(signature = (object, keep = KeptFor::ATTACHED), text_signature = "($self, object, keep=True)")]
     fn keep(&self, py: Python<'_>, object: PyRef<'_, ObjectRef>, keep: KeptFor) -> PyResult<()> {
-        let object = object.0;
-        self.call(py, move |client| client.keep_object(object, keep.0)).map(|_| ())
+        let object = object.0.into();
+        self.call(py, ControlRequest::Keep { object, keep: keep.0 }).map(|_| ())
     }
 
     /// Gives an object of this tenant a name of 1 to 48 bytes. Of several clients that publish one name at once, one succeeds.
     fn publish(&self, py: Python<'_>, name: &str, object: PyRef<'_, ObjectRef>) -> PyResult<()> {
         let (name, object) = (arguments::name(py, name)?, object.0);
-        self.call(py, move |client| client.publish(name, object)).map(|_| ())
+        self.call(py, NamedRequest::Publish { name, object }).map(|_| ())
     }
 
     /// Takes a name away. The object stays; what other tenants hold of it ends.
     fn unpublish(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         let name = arguments::name(py, name)?;
-        self.call(py, move |client| client.unpublish(name)).map(|_| ())
+        self.call(py, NamedRequest::Unpublish { name }).map(|_| ())
     }
 
     #[pyo3(signature = (name, tenant = None))]
     fn _lookup(&self, py: Python<'_>, name: &str, tenant: Option<&str>) -> PyResult<Named> {
         let name = arguments::name(py, name)?;
         let owner = tenant.map(|tenant| arguments::tenant(py, tenant)).transpose()?;
-        match self.call(py, move |client| client.lookup(owner, name))? {
-            Answer::Entry(entry) => Ok(named(&entry)),
+        match self.call(py, NamedRequest::Lookup { owner, name })? {
+            Ended::Entry(entry) => Ok(named(&entry)),
             _ => Err(panicked(py)),
         }
     }
@@ -269,13 +262,13 @@ impl Session {
         let owner = tenant.map(|tenant| arguments::tenant(py, tenant)).transpose()?;
         let (mut all, mut after) = (Vec::new(), None);
         loop {
-            match self.call(py, move |client| client.list_behind(owner, after))? {
+            match self.call(py, NamedRequest::List { owner, after })? {
                 // A node that goes back would make this list endless.
-                Answer::Entry(entry) if after.is_none_or(|after| entry.name > after) => {
+                Ended::Entry(entry) if after.is_none_or(|after| entry.name > after) => {
                     all.push(named(&entry));
                     after = Some(entry.name);
                 }
-                Answer::EndOfList => return Ok(all),
+                Ended::EndOfList => return Ok(all),
                 _ => return Err(Error::SessionLost).or_raise(py),
             }
         }
@@ -288,13 +281,13 @@ impl Session {
     )]
     fn share(&self, py: Python<'_>, name: &str, tenant: &str, rights: Letters) -> PyResult<()> {
         let (name, tenant) = (arguments::name(py, name)?, arguments::tenant(py, tenant)?);
-        self.call(py, move |client| client.share(name, tenant, rights.0)).map(|_| ())
+        self.call(py, NamedRequest::Share { name, tenant, rights: rights.0 }).map(|_| ())
     }
 
     /// Ends that. When this returns, no access of that tenant's can succeed any more.
     fn unshare(&self, py: Python<'_>, name: &str, tenant: &str) -> PyResult<()> {
         let (name, tenant) = (arguments::name(py, name)?, arguments::tenant(py, tenant)?);
-        self.call(py, move |client| client.unshare(name, tenant)).map(|_| ())
+        self.call(py, NamedRequest::Unshare { name, tenant }).map(|_| ())
     }
 
     /// Has an object belong to another one, its head: whoever the head is shared with has the same rights over the member.
@@ -305,7 +298,7 @@ impl Session {
         head: PyRef<'_, ObjectRef>,
     ) -> PyResult<()> {
         let (member, head) = (member.0, head.0);
-        self.call(py, move |client| client.include(member, head)).map(|_| ())
+        self.call(py, ControlRequest::Include { member, head }).map(|_| ())
     }
 
     /// An empty batch.

@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::failure::{OrRaise, raised};
-use portcullis::{Error, Permission, Rights};
+use portcullis::{Access, Error, Permission, Rights};
 use portcullis_foreign::{ArenaBuffer, Completion};
 use pyo3::prelude::*;
 use std::ops::Range;
@@ -28,7 +28,8 @@ impl Core {
     ) -> PyResult<()> {
         permission.check_span(offset, length as u64, Rights::READ).or_raise(py)?;
         let begin = |core: &mut Self, tag, at: Range<usize>, buffer| {
-            core.attached.operations.read(tag, permission, offset.saturating_add(at.start as u64), buffer);
+            let at = offset.saturating_add(at.start as u64);
+            core.attached.operations.add(tag, Access::read(permission.view(), at, buffer));
         };
         self.in_pieces(py, length, begin, |at, buffer| land(at, &buffer.bytes()))
     }
@@ -46,7 +47,8 @@ impl Core {
         permission.check_span(offset, length as u64, Rights::WRITE).or_raise(py)?;
         let begin = |core: &mut Self, tag, at: Range<usize>, mut buffer: ArenaBuffer| {
             fill(at.start, &mut buffer.bytes_mut());
-            core.attached.operations.write(tag, permission, offset.saturating_add(at.start as u64), buffer);
+            let at = offset.saturating_add(at.start as u64);
+            core.attached.operations.add(tag, Access::write(permission.view(), at, buffer));
         };
         self.in_pieces(py, length, begin, |_, _| ())
     }
@@ -105,7 +107,7 @@ impl Core {
         permission.check_span(offset, length as u64, Rights::READ).or_raise(py)?;
         let buffer = self.attached.session.buffer(length_of(length)).or_raise(py)?;
         let tag = self.tags(1).start;
-        self.attached.operations.read(tag, permission, offset, buffer);
+        self.attached.operations.add(tag, Access::read(permission.view(), offset, buffer));
         self.attached.post();
         self.take(py, tag)
     }

@@ -3,9 +3,9 @@
 use crate::border::{Source, Target, call, given, list, list_to_fill};
 use crate::handles::{self, BufferHandle, PermissionHandle, Session, SessionState};
 use crate::permissions::{AcquireOptions, AllocateOptions, NO_PERMISSION};
-use portcullis::{Error, Lifetime};
+use portcullis::{Access, ControlRequest, Error, Lifetime};
 use portcullis_errors::Coded;
-use portcullis_foreign::{ArenaBuffer, Completion as Finished, Ended, Failure, Misuse};
+use portcullis_foreign::{ArenaAsk, ArenaBuffer, Completion as Finished, Ended, Failure, Misuse};
 use std::ffi::{c_int, c_void};
 
 /// A read into `data`, or into `buffer`.
@@ -176,14 +176,14 @@ impl SessionState {
                 // SAFETY: the header requires null or a pointer to options that stay during the call.
                 let options = unsafe { operation.allocate.as_ref() };
                 let ask = given("allocate", options)?.ask()?;
-                self.attached.operations.allocate(tag, ask);
+                self.attached.operations.add(tag, ask);
                 Ok(())
             }
             PORTCULLIS_OPERATION_ACQUIRE => {
                 // SAFETY: the header requires null or a pointer to options that stay during the call.
                 let options = unsafe { operation.acquire.as_ref() };
                 let ask = given("acquire", options)?.ask()?;
-                self.attached.operations.acquire(tag, ask);
+                self.attached.operations.add(tag, ask);
                 Ok(())
             }
             PORTCULLIS_OPERATION_REVOKE | PORTCULLIS_OPERATION_REVOKE_AND_FREE => {
@@ -203,15 +203,15 @@ impl SessionState {
     fn add_word(&mut self, session: Session, operation: &Operation, tag: u64) -> Result<(), Failure> {
         is_of(session, operation.permission)?;
         let held = self.permissions.get(operation.permission.id).ok_or(NO_PERMISSION)?;
-        let operations = &mut self.attached.operations;
         let Operation { offset, compare, value, .. } = *operation;
-        match operation.kind {
+        let ask: ArenaAsk = match operation.kind {
             PORTCULLIS_OPERATION_COMPARE_AND_SWAP => {
-                operations.compare_and_swap(tag, held, offset, compare, value)
+                Access::compare_and_swap(held.view(), offset, compare, value).into()
             }
-            PORTCULLIS_OPERATION_FETCH_AND_ADD => operations.fetch_and_add(tag, held, offset, value),
-            _ => operations.extend(tag, held, Lifetime(value)),
-        }
+            PORTCULLIS_OPERATION_FETCH_AND_ADD => Access::fetch_and_add(held.view(), offset, value).into(),
+            _ => ControlRequest::extend(held, Lifetime(value)).into(),
+        };
+        self.attached.operations.add(tag, ask);
         Ok(())
     }
 
@@ -223,11 +223,11 @@ impl SessionState {
         let (buffer, then) = self.buffer_for(session, operation)?;
         self.submitted.get_mut(tag).expect("it was put there just now").then = then;
         let held = self.permissions.get(operation.permission.id).expect("it was there just now");
-        let operations = &mut self.attached.operations;
-        match operation.kind {
-            PORTCULLIS_OPERATION_READ => operations.read(tag, held, operation.offset, buffer),
-            _ => operations.write(tag, held, operation.offset, buffer),
-        }
+        let access = match operation.kind {
+            PORTCULLIS_OPERATION_READ => Access::read(held.view(), operation.offset, buffer),
+            _ => Access::write(held.view(), operation.offset, buffer),
+        };
+        self.attached.operations.add(tag, access);
         Ok(())
     }
 
@@ -269,6 +269,7 @@ impl SessionState {
             Ok(Ended::Value(value)) => completion.value = value,
             Ok(Ended::Granted(permission)) => completion.permission = self.admit(session.id, *permission),
             Ok(Ended::Done) => {}
+            Ok(Ended::Entry(_) | Ended::EndOfList) => unreachable!("no submitted operation is about names"),
             Err(failure) => {
                 completion.error = i32::from(failure.code().number());
                 completion.fault = failure.fault() as u8;

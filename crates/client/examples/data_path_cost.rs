@@ -5,7 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "it measures, and is no state machine")]
 
-use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Permission};
+use portcullis_client::{Access, Allocate, Answer, Client, ClientConfig, Error, Permission};
 use portcullis_nic::{
     Completion, CompletionKind, Endpoint, EndpointSize, Lkey, Memory, Operation as Action, QpId,
     ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
@@ -166,7 +166,7 @@ fn pipelined(client: &mut Client<Null>, permission: &Permission, (reads, window)
         if batched {
             let mut batch = client.batch();
             for (at, buffer) in (0_u64..).step_by(64).zip(buffers.drain(..)) {
-                batch.read(now, permission, at, buffer).expect("there is room");
+                batch.access(now, Access::read(permission, at, buffer)).expect("there is room");
             }
             batch.post();
         } else {

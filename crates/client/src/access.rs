@@ -1,4 +1,4 @@
-//! An access to a node's memory as a value: its credential, its address and its action.
+//! An access as it is sent: its credential, its address and its action.
 //!
 //! The client checks each access here, once, so that an honest mistake never reaches the node. A
 //! [`Carrier`](crate::carrier::Carrier) decides how the access travels.
@@ -34,7 +34,7 @@ impl Action {
 
 /// One access to a node's memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Access {
+pub(crate) struct AddressedAccess {
     /// The permission that covers the access. `None`: the client does not check the access.
     pub(crate) permission: Option<PermissionId>,
     /// The credential that the access shows.
@@ -50,7 +50,7 @@ pub(crate) struct Access {
     pub(crate) is_exclusive: bool,
 }
 
-impl Access {
+impl AddressedAccess {
     /// Checks an access under a permission. Returns it with the moment on the client's clock from which the permission
     /// counts as dead.
     ///
@@ -75,7 +75,7 @@ impl Access {
     /// Checks an access under a permission, except for the time.
     ///
     /// # Errors
-    /// As [`Access::checked`], except for [`Error::Expired`].
+    /// As [`AddressedAccess::checked`], except for [`Error::Expired`].
     #[inline]
     pub(crate) fn under(
         permission: &Permission,

@@ -1,7 +1,11 @@
 //! Calls of the control path: the answers that they await, and their results.
 
-use crate::{Effect, Error, Lease, Permission, config::CALLS_MAX};
-use portcullis_protocol::{ChunkTerms, Entry, Lifetime, Moment, RequestBody, Rights, Sharing};
+use crate::config::CALLS_MAX;
+use crate::{ControlRequest, Effect, Error, Lease, Permission};
+use portcullis_protocol::{
+    Acquire, ChunkTerms, Entry, GrantRequest, Lifetime, Moment, NamedRequest, QueuePairRequest, RequestBody,
+    Rights, Sharing,
+};
 use portcullis_slots::{Reuse, Slots};
 use std::sync::Arc;
 
@@ -92,24 +96,38 @@ impl Asked {
     pub(crate) fn of(body: &RequestBody) -> Self {
         let (what, effect) = match body {
             // A permission that is granted too late is given back.
-            RequestBody::Allocate { .. } => ("an allocation", Effect::Nothing),
-            RequestBody::Acquire { .. } => ("a request for a permission", Effect::Nothing),
-            RequestBody::AllocateChunk => ("an allocation of a chunk", Effect::Nothing),
-            RequestBody::Lookup { .. } => ("a look-up of a name", Effect::Nothing),
-            RequestBody::List { .. } => ("a look at the names", Effect::Nothing),
-            RequestBody::Extend { .. } => return Self::EXTENSION,
-            RequestBody::Revoke { .. } => ("the end of a permission", Effect::Perhaps),
-            RequestBody::Free { .. } => ("the end of an object", Effect::Perhaps),
-            RequestBody::Keep { .. } => ("a request to keep an object", Effect::Perhaps),
-            RequestBody::Publish { .. } => ("the publication of a name", Effect::Perhaps),
-            RequestBody::Unpublish { .. } => ("the end of a name", Effect::Perhaps),
-            RequestBody::Share { .. } => ("a request to share an object", Effect::Perhaps),
-            RequestBody::Unshare { .. } => ("a request to share an object no more", Effect::Perhaps),
-            RequestBody::Include { .. } => ("a request to include an object", Effect::Perhaps),
-            RequestBody::JoinChunks => ("a request for workers on the node's NIC", Effect::Perhaps),
+            RequestBody::Grant(GrantRequest::Allocate(_)) => ("an allocation", Effect::Nothing),
+            RequestBody::Grant(GrantRequest::Acquire(_)) => ("a request for a permission", Effect::Nothing),
+            RequestBody::Grant(GrantRequest::AllocateChunk) => ("an allocation of a chunk", Effect::Nothing),
+            RequestBody::Named(NamedRequest::Lookup { .. }) => ("a look-up of a name", Effect::Nothing),
+            RequestBody::Named(NamedRequest::List { .. }) => ("a look at the names", Effect::Nothing),
+            RequestBody::Grant(GrantRequest::Extend { .. }) => return Self::EXTENSION,
+            RequestBody::Grant(GrantRequest::Revoke { .. }) => ("the end of a permission", Effect::Perhaps),
+            RequestBody::Grant(GrantRequest::Free { .. }) => ("the end of an object", Effect::Perhaps),
+            RequestBody::Grant(GrantRequest::Keep { .. }) => ("a request to keep an object", Effect::Perhaps),
+            RequestBody::Named(NamedRequest::Publish { .. }) => {
+                ("the publication of a name", Effect::Perhaps)
+            }
+            RequestBody::Named(NamedRequest::Unpublish { .. }) => ("the end of a name", Effect::Perhaps),
+            RequestBody::Named(NamedRequest::Share { .. }) => {
+                ("a request to share an object", Effect::Perhaps)
+            }
+            RequestBody::Named(NamedRequest::Unshare { .. }) => {
+                ("a request to share an object no more", Effect::Perhaps)
+            }
+            RequestBody::Grant(GrantRequest::Include { .. }) => {
+                ("a request to include an object", Effect::Perhaps)
+            }
+            RequestBody::QueuePair(QueuePairRequest::JoinChunks) => {
+                ("a request for workers on the node's NIC", Effect::Perhaps)
+            }
             _ => ("a request to the node", Effect::Perhaps),
         };
-        let wait = if let RequestBody::Acquire { wait, .. } = body { *wait } else { Lifetime(0) };
+        let wait = if let RequestBody::Grant(GrantRequest::Acquire(Acquire { wait, .. })) = body {
+            *wait
+        } else {
+            Lifetime(0)
+        };
         Self { what, effect, wait }
     }
 }
@@ -131,9 +149,6 @@ enum State {
     Over(Result<Answer, Error>),
 }
 
-/// A permission that arrived too late for its caller, and whether its object is to be freed with it.
-pub(crate) type Unwanted = (Permission, bool);
-
 /// All calls of a client. Ids are used once.
 pub(crate) struct Calls {
     states: Slots<u64, State>,
@@ -141,8 +156,8 @@ pub(crate) struct Calls {
     /// Number of calls that have ended, and how many of them [`Calls::count_ended`] has counted.
     ended: usize,
     counted: usize,
-    /// Permissions without a caller, to be given back.
-    unwanted: Vec<Unwanted>,
+    /// Requests that give permissions without a caller back.
+    unwanted: Vec<ControlRequest>,
     /// Calls that were given up and whose answers have not arrived.
     given_up: usize,
 }
@@ -198,7 +213,8 @@ impl Calls {
             Some(State::Late { awaited, error, is_given_up }) => {
                 let (is_new, error) = (awaited.is_new(), error.take());
                 self.given_up -= usize::from(*is_given_up);
-                self.unwanted.extend(granted(result).map(|permission| (permission, is_new)));
+                self.unwanted
+                    .extend(granted(result).map(|permission| ControlRequest::give_back(permission, is_new)));
                 match error {
                     Some(error) => {
                         *self.states.get_mut(id).expect("it was there just now") = State::Over(Err(error))
@@ -232,7 +248,9 @@ impl Calls {
             Some(State::Late { error, .. }) => *error = None,
             Some(State::Over(_)) => {
                 if let Some(State::Over(result)) = self.states.remove(call.id) {
-                    self.unwanted.extend(granted(result).map(|permission| (permission, false)));
+                    self.unwanted.extend(
+                        granted(result).map(|permission| ControlRequest::give_back(permission, false)),
+                    );
                 }
             }
             None => {}
@@ -261,13 +279,13 @@ impl Calls {
         self.given_up
     }
 
-    /// Takes a permission that is to be given back.
-    pub(crate) fn take_unwanted(&mut self) -> Option<Unwanted> {
+    /// Takes a request that gives a permission back.
+    pub(crate) fn take_unwanted(&mut self) -> Option<ControlRequest> {
         self.unwanted.pop()
     }
 
-    /// Adds a permission that is to be given back.
-    pub(crate) fn add_unwanted(&mut self, unwanted: Unwanted) {
+    /// Adds a request that gives a permission back.
+    pub(crate) fn add_unwanted(&mut self, unwanted: ControlRequest) {
         self.unwanted.push(unwanted);
     }
 

@@ -1,10 +1,11 @@
 //! Carriers of accesses to the node. The credential of an access selects its carrier.
 
 use crate::Error;
-use crate::access::Access;
+use crate::access::AddressedAccess;
 use crate::control::Control;
 use crate::operations::Operations;
 use portcullis_nic::{LocalSpan, VerbsEndpoint};
+use portcullis_protocol::Moment;
 
 /// State that the carriers of one client share.
 pub(crate) struct Link<'a, E: VerbsEndpoint> {
@@ -13,12 +14,12 @@ pub(crate) struct Link<'a, E: VerbsEndpoint> {
     pub(crate) control: &'a mut Control,
 }
 
-/// An access that has its slot: the operation's id, and the place of the bytes in the arena.
+/// An access that has its slot and is to be sent: the operation's id, and the place of the bytes in the arena.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun<'a> {
+pub(crate) struct Outgoing<'a> {
     pub(crate) operation: u64,
     pub(crate) local: LocalSpan,
-    pub(crate) access: &'a Access,
+    pub(crate) access: &'a AddressedAccess,
 }
 
 /// Time at which an access is sent.
@@ -36,13 +37,21 @@ pub(crate) trait Carrier<E: VerbsEndpoint> {
     ///
     /// # Errors
     /// [`Error::QueueFull`], or the client's endpoint cannot carry the access. Nothing was taken in.
-    fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error>;
+    fn take_in(&mut self, link: &mut Link<'_, E>, begun: Outgoing<'_>, posting: Posting)
+    -> Result<(), Error>;
 
     /// Sends the staged accesses. It cannot fail: room was found when each access was taken in.
     fn send_staged(&mut self, link: &mut Link<'_, E>);
 
     /// Drops the staged accesses and their operations, which never began.
     fn cancel_staged(&mut self, link: &mut Link<'_, E>);
+
+    /// Returns whether accesses wait that [`Carrier::pump`] could send.
+    fn is_backed_up(&self) -> bool;
+
+    /// Sends what waited for room, except for accesses whose permission has expired meanwhile: the node would refuse
+    /// them and charge the client.
+    fn pump(&mut self, link: &mut Link<'_, E>, now: Moment);
 
     /// Drops all accesses: the operations have ended.
     fn clear(&mut self);

@@ -1,26 +1,21 @@
 //! The client: its parts, the calls of the control path, and the poll that drives them.
 
 use crate::buffer::Blocks;
-use crate::calls::{Asked, Awaited, Calls};
-use crate::carrier::{Carrier, Link};
+use crate::calls::{Awaited, Calls};
+use crate::carrier::Link;
 use crate::chunks::Chunks;
 use crate::control::{Arrived, Control, Purpose};
 use crate::limit::Limit;
-use crate::messages::Messages;
-use crate::one_shots::OneShots;
 use crate::operations::{Operations, WORD_BYTES};
 use crate::permission::Mark;
-use crate::queue_pairs::QueuePairs;
+use crate::routes::Routes;
 use crate::{
-    Acquire, Allocate, Answer, Buffer, Call, ClientConfig, Counters, Error, Operation, Outcome, Permission,
+    Answer, Buffer, Call, ClientConfig, ControlRequest, Counters, Error, NotBegun, Operation, Outcome,
+    Permission,
 };
-use portcullis_errors::{Coded, ErrorCode};
-use portcullis_nic::{Completion, Memory, Pollable, Status, VerbsEndpoint};
+use portcullis_nic::{Completion, Memory, Pollable, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{
-    ChunkTerms, Credential, Holders, Keep, Lifetime, Moment, ObjectName, ObjectRef, Refusal, RemoteAddress,
-    ReplyBody, RequestBody, Rights, Sharing,
-};
+use portcullis_protocol::{ChunkTerms, Lifetime, Moment, Refusal, ReplyBody, Rights, Sharing};
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -32,36 +27,14 @@ const COMPLETIONS_MOST: usize = 256;
 /// The most polls of the endpoint in one [`Client::take_in`], which bounds the time of the call.
 const ROUNDS_MOST: usize = 16;
 
-/// A revocation that was not begun, with its permission.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct NotRevoked {
-    /// The permission that was handed in.
-    pub permission: Box<Permission>,
-    /// The reason.
-    #[source]
-    pub error: Error,
-}
-
-impl Coded for NotRevoked {
-    fn code(&self) -> ErrorCode {
-        self.error.code()
-    }
-}
-
 /// A client of one node, on one endpoint. See the crate's documentation.
 pub struct Client<E: VerbsEndpoint> {
     pub(crate) endpoint: E,
     pub(crate) operations: Operations<E::Memory>,
-    pub(crate) queue_pairs: QueuePairs,
-    /// The queue pairs for accesses to chunks.
-    pub(crate) chunk_queue_pairs: QueuePairs,
+    pub(crate) routes: Routes,
     pub(crate) chunks: Chunks,
     pub(crate) control: Control,
     pub(crate) calls: Calls,
-    pub(crate) messages: Messages,
-    /// The carrier of accesses without queue pairs.
-    pub(crate) one_shots: OneShots,
     /// Calls of extensions that the node must confirm.
     pub(crate) confirmations: VecDeque<u64>,
     /// Calls of a batch that is being collected.
@@ -97,13 +70,10 @@ impl<E: VerbsEndpoint> Client<E> {
         let (memory, key) = (endpoint.arena().clone(), endpoint.arena_key());
         let mut client = Self {
             operations: Operations::new(memory.clone(), key, words, config.operations_max),
-            queue_pairs: QueuePairs::data(&endpoint, config),
-            chunk_queue_pairs: QueuePairs::chunks(&endpoint, config),
+            routes: Routes::new(&endpoint, config),
             chunks: Chunks::new(&endpoint, asking),
             control,
             calls: Calls::new(),
-            messages: Messages::new(config),
-            one_shots: OneShots::new(config),
             confirmations: VecDeque::new(),
             staged_calls: Vec::new(),
             set_aside: None,
@@ -125,96 +95,6 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`Error::ArenaFull`].
     pub fn buffer(&self, length: u32) -> Result<Buffer<E::Memory>, Error> {
         self.blocks.buffer(length)
-    }
-
-    /// Requests memory and a permission over it (Patronus §5.1). The answer is [`Answer::Granted`].
-    ///
-    /// # Errors
-    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
-    pub fn allocate(&mut self, now: Moment, ask: Allocate) -> Result<Call, Error> {
-        self.call(ask.awaited(now), ask.body())
-    }
-
-    /// Requests a permission over an object that exists. The answer is [`Answer::Granted`].
-    ///
-    /// The permission's deadline counts from the moment at which the request was sent, plus the time that it waited at
-    /// the node.
-    ///
-    /// # Errors
-    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
-    pub fn acquire(&mut self, now: Moment, ask: Acquire) -> Result<Call, Error> {
-        self.call(ask.awaited(now), ask.body())
-    }
-
-    /// Ends a permission; `free` also frees a kept object. The answer is [`Answer::Done`].
-    ///
-    /// Operations still under way race with the end of their permission: take their outcomes first.
-    ///
-    /// # Errors
-    /// [`NotRevoked`] with the permission back: [`Error::QueueFull`], or the error that ended the session.
-    pub fn revoke(&mut self, _now: Moment, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
-        self.end_permission(permission, free)
-    }
-
-    fn end_permission(&mut self, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
-        let body = RequestBody::Revoke { permission: permission.id(), free };
-        self.call(Awaited::Done, body).map_err(|error| NotRevoked { permission: Box::new(permission), error })
-    }
-
-    /// Frees an object and its members. After the answer, [`Answer::Done`], the node grants no more permissions over
-    /// them. Existing permissions stay, and the memory is freed when the last of them ends.
-    ///
-    /// # Errors
-    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
-    pub fn free(&mut self, object: ObjectRef) -> Result<Call, Error> {
-        self.free_with(object, Holders::Stay)
-    }
-
-    /// Frees an object and its members. `holders` decides whether the permissions over the object stay, and what the
-    /// answer waits for.
-    ///
-    /// # Errors
-    /// As [`Client::free`].
-    pub fn free_with(&mut self, object: ObjectRef, holders: Holders) -> Result<Call, Error> {
-        self.call(Awaited::Done, RequestBody::Free { object: object.into(), holders })
-    }
-
-    /// Frees the tenant's object that starts at `address` now: see [`Acquire::dangerous_at`].
-    ///
-    /// # Errors
-    /// As [`Client::free`].
-    pub fn dangerous_free(&mut self, address: RemoteAddress) -> Result<Call, Error> {
-        let object = ObjectName::Address(address);
-        self.call(Awaited::Done, RequestBody::Free { object, holders: Holders::Stay })
-    }
-
-    /// Changes for how long the node keeps an object. [`Keep::No`]: the object is freed once its last permission has
-    /// ended. The answer is [`Answer::Done`].
-    ///
-    /// # Errors
-    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
-    pub fn keep_object(&mut self, object: ObjectRef, keep: Keep) -> Result<Call, Error> {
-        self.call(Awaited::Done, RequestBody::Keep { object: object.into(), keep })
-    }
-
-    pub(crate) fn call(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
-        // A batch that was leaked left its requests here.
-        self.cancel_staged();
-        self.ask(awaited, body)
-    }
-
-    /// Sends a request, or adds it to the batch that is being collected.
-    pub(crate) fn ask(&mut self, awaited: Awaited, body: RequestBody) -> Result<Call, Error> {
-        if let Some(error) = self.over {
-            return Err(error);
-        }
-        let asked = Asked::of(&body);
-        let id = self.calls.begin(awaited, asked, self.limit.last_step(asked.wait))?;
-        if !self.control.ask(&mut self.endpoint, body, &[], Purpose::Call(id)) {
-            self.calls.cancel(id);
-            return Err(self.control.full());
-        }
-        Ok(Call { id })
     }
 
     /// Takes the result of a call. `None`: the call is under way, or its result was taken.
@@ -270,14 +150,10 @@ impl<E: VerbsEndpoint> Client<E> {
             completions.clear();
             let came = self.endpoint.poll(COMPLETIONS_MOST, &mut completions);
             for completion in &completions {
-                // Completions keep their order: all that follow one that waits for [`Client::judge`] wait as well.
-                let timeless = self.unjudged.is_empty() && self.queue_pairs.has(completion.queue_pair);
-                if timeless && self.queue_pairs.succeeded(&mut self.operations, completion) {
-                    continue;
-                }
-                // Operations without queue pairs have no order.
-                let (one_shots, mut link) = self.one_shot_carrier();
-                if !one_shots.succeeded(&mut link, completion) {
+                // All that follow a completion that waits for [`Client::judge`] wait as well.
+                let is_first = self.unjudged.is_empty();
+                let (routes, mut link) = self.routes();
+                if !routes.succeeded(&mut link, completion, is_first) {
                     self.unjudged.push(*completion);
                 }
             }
@@ -300,21 +176,15 @@ impl<E: VerbsEndpoint> Client<E> {
         for completion in unjudged.drain(..) {
             if completion.queue_pair == E::CONTROL {
                 self.control_completed(now, &completion);
-            } else if self.queue_pairs.has(completion.queue_pair) {
-                let (queue_pairs, _, mut link) = self.carriers();
-                queue_pairs.completed(&mut link, now, &completion);
-            } else if completion.queue_pair == E::ONE_SHOT {
-                // A restarted node answers at the same address, and knows no key from before the restart.
-                if completion.status == Status::RemoteAccessError && !self.endpoint.node_alive() {
-                    self.node_gone();
-                }
-                let (one_shots, mut link) = self.one_shot_carrier();
-                one_shots.failed(&mut link, now, &completion);
             } else if let Some(worker) = Chunks::worker_of::<E>(&completion) {
                 self.chunks.completed(&self.endpoint, &mut self.calls, worker, &completion);
             } else {
-                let (chunk_queue_pairs, mut link) = self.chunk_carrier();
-                chunk_queue_pairs.completed(&mut link, now, &completion);
+                // A restarted node answers at the same address, and knows no key from before the restart.
+                if Routes::refused_without_queue_pair::<E>(&completion) && !self.endpoint.node_alive() {
+                    self.node_gone();
+                }
+                let (routes, mut link) = self.routes();
+                routes.completed(&mut link, now, &completion);
             }
         }
         self.unjudged = unjudged;
@@ -325,44 +195,19 @@ impl<E: VerbsEndpoint> Client<E> {
 
     /// Returns whether there is pending work that may be possible by now.
     fn is_unsettled(&self) -> bool {
-        self.next_rebuild().is_some()
-            || self.queue_pairs.is_backed_up()
-            || self.chunk_queue_pairs.is_backed_up()
+        self.routes.next_rebuild().is_some()
+            || self.routes.is_backed_up::<E>()
             || self.operations.has_extended()
             || self.control.is_behind()
             || !self.confirmations.is_empty()
-            || !self.messages.is_idle()
-            || self.one_shots.is_backed_up()
             || self.calls.has_unwanted()
     }
 
-    /// The carriers for queue pairs and for messages, and the state that they share.
+    /// The routes to the node, and the state that they share.
     #[inline]
-    pub(crate) fn carriers(&mut self) -> (&mut QueuePairs, &mut Messages, Link<'_, E>) {
-        let Self { endpoint, operations, control, queue_pairs, messages, .. } = self;
-        (queue_pairs, messages, Link { endpoint, operations, control })
-    }
-
-    /// The carrier of accesses to chunks, and the state that it shares with the others.
-    pub(crate) fn chunk_carrier(&mut self) -> (&mut QueuePairs, Link<'_, E>) {
-        let Self { endpoint, operations, control, chunk_queue_pairs, .. } = self;
-        (chunk_queue_pairs, Link { endpoint, operations, control })
-    }
-
-    /// The carrier of accesses without queue pairs, and the state that it shares with the others.
-    pub(crate) fn one_shot_carrier(&mut self) -> (&mut OneShots, Link<'_, E>) {
-        let Self { endpoint, operations, control, one_shots, .. } = self;
-        (one_shots, Link { endpoint, operations, control })
-    }
-
-    /// Returns whether this client's endpoint can carry accesses with the credential.
-    pub(crate) fn can_carry(&self, credential: &Credential) -> bool {
-        match credential {
-            Credential::Keys { .. } | Credential::Group(_) => self.endpoint.size().data_queue_pairs > 0,
-            Credential::Chunk(_) => self.endpoint.size().chunk_queue_pairs > 0,
-            Credential::RegionKey { .. } => self.endpoint.has_one_shots(),
-            Credential::Node => true,
-        }
+    pub(crate) fn routes(&mut self) -> (&mut Routes, Link<'_, E>) {
+        let Self { endpoint, operations, control, routes, .. } = self;
+        (routes, Link { endpoint, operations, control })
     }
 
     /// Returns whether the node carries out operations in the order in which they are posted. Over UDP it does not: one
@@ -376,94 +221,14 @@ impl<E: VerbsEndpoint> Client<E> {
     /// they keep the order in which operations are posted. Over UDP operations have no order without a fence (1RMA
     /// §4.4).
     pub fn fence(&mut self) {
-        self.one_shots.fence();
+        self.routes.fence();
     }
 
-    /// The moment of the next request for a rebuild, if any is due.
-    fn next_rebuild(&self) -> Option<Moment> {
-        [self.queue_pairs.next_wake(), self.chunk_queue_pairs.next_wake()].into_iter().flatten().min()
-    }
-
-    /// Requests workers on the node's NIC, which allocate and free chunks for this client from then on (OneSidedMW).
-    /// The answer is [`Answer::Chunks`].
-    ///
-    /// If a worker has broken, requests end with [`Refusal::NicFailed`], and the caller requests new workers by this
-    /// call. The client keeps its chunks and their keys. An allocation that ended with this error has not happened. A
-    /// chunk whose free ended with this error is freed at the latest when this call is answered and the next chunk is
-    /// allocated.
-    ///
-    /// # Errors
-    /// The client has workers already ([`Refusal::Malformed`]), [`Error::QueueFull`], or the error that ended the
-    /// session. Nothing was begun.
-    pub fn join_chunks(&mut self) -> Result<Call, Error> {
-        self.chunks.join()?;
-        self.call(Awaited::Chunks, RequestBody::JoinChunks)
-    }
-
-    /// Returns the node's answer to [`Client::join_chunks`]. `None`: the client has not called it, or the node has
-    /// refused or not answered yet.
+    /// Returns the node's answer to [`ControlRequest::JoinChunks`]. `None`: the client has not requested it, or the
+    /// node has refused or not answered yet.
     #[must_use]
     pub fn chunk_terms(&self) -> Option<ChunkTerms> {
         self.chunks.terms()
-    }
-
-    /// Requests a chunk from a worker on the node's NIC, so that the node's CPU has no part in it, or from the node's
-    /// CPU if the NIC has no chains ([`ChunkTerms::by`](portcullis_protocol::ChunkTerms::by)). The answer is
-    /// [`Answer::Granted`]: the permission ends when the chunk is freed, and not before. If no chunk is free, the call
-    /// ends with [`Error::NoFreeChunk`].
-    ///
-    /// # Errors
-    /// [`Error::QueueFull`], [`Error::Quota`], [`Refusal::NoChunks`] before [`Client::join_chunks`] was answered, or
-    /// the error that ended the session. Nothing was begun.
-    pub fn allocate_chunk(&mut self) -> Result<Call, Error> {
-        if self.chunks.are_by_cpu() {
-            return self.call(Awaited::Chunk, RequestBody::AllocateChunk);
-        }
-        self.ask_worker(Chunks::allocate)
-    }
-
-    /// Frees a chunk. The NIC unbinds its windows and zeroes it before any client gets it again. The answer is
-    /// [`Answer::Done`].
-    ///
-    /// Operations still under way race with the end of their chunk: take their outcomes first.
-    ///
-    /// # Errors
-    /// [`NotRevoked`] with the permission back: [`Error::ForeignChunk`] if the permission is over no chunk,
-    /// [`Error::QueueFull`], or the error that ended the session.
-    pub fn free_chunk(&mut self, permission: Permission) -> Result<Call, NotRevoked> {
-        if self.chunks.are_by_cpu() {
-            let body = RequestBody::Revoke { permission: permission.id(), free: true };
-            return self
-                .call(Awaited::Done, body)
-                .map_err(|error| NotRevoked { permission: Box::new(permission), error });
-        }
-        self.dangerous_free_chunk(permission.address())
-            .map_err(|error| NotRevoked { permission: Box::new(permission), error })
-    }
-
-    /// Requests that a worker free the chunk at an address, even if another client holds it: for hostile tests. The
-    /// worker frees it only if this client holds it; otherwise the call ends with [`Error::ForeignChunk`].
-    ///
-    /// # Errors
-    /// As [`Client::free_chunk`].
-    pub fn dangerous_free_chunk(&mut self, address: RemoteAddress) -> Result<Call, Error> {
-        if self.chunks.are_by_cpu() {
-            return Err(Error::ForeignChunk);
-        }
-        self.ask_worker(|chunks, endpoint, call| chunks.free(endpoint, address, call))
-    }
-
-    fn ask_worker(
-        &mut self,
-        ask: impl FnOnce(&mut Chunks, &mut E, u64) -> Result<(), Error>,
-    ) -> Result<Call, Error> {
-        if let Some(error) = self.over {
-            return Err(error);
-        }
-        let last_step = self.limit.last_step(Lifetime(0));
-        let id = self.calls.begin(Awaited::Worker, Asked::OF_A_WORKER, last_step)?;
-        ask(&mut self.chunks, &mut self.endpoint, id).inspect_err(|_| self.calls.cancel(id))?;
-        Ok(Call { id })
     }
 
     /// Does the pending work that has become possible.
@@ -478,21 +243,9 @@ impl<E: VerbsEndpoint> Client<E> {
         self.control.send_held(&mut self.endpoint);
         self.ask_for_rebuilds(now);
         self.ask_for_confirmations();
-        self.give_back_unwanted();
-        let (queue_pairs, messages, mut link) = self.carriers();
-        messages.send_pieces(&mut link);
-        if queue_pairs.is_backed_up() {
-            queue_pairs.pump(&mut link, now);
-        }
-        let (chunk_queue_pairs, mut link) = self.chunk_carrier();
-        if chunk_queue_pairs.is_backed_up() {
-            chunk_queue_pairs.pump(&mut link, now);
-        }
-        let (one_shots, mut link) = self.one_shot_carrier();
-        if one_shots.is_backed_up() {
-            one_shots.give_up_expired(&mut link, now);
-            one_shots.pump(&mut link);
-        }
+        self.give_back_unwanted(now);
+        let (routes, mut link) = self.routes();
+        routes.pump(&mut link, now);
     }
 
     fn control_completed(&mut self, now: Moment, completion: &Completion) {
@@ -506,8 +259,8 @@ impl<E: VerbsEndpoint> Client<E> {
                 self.rebuild_answered(now, index, body);
             }
             Ok(Some(Arrived { purpose: Purpose::Piece(piece), body, data })) => {
-                let (_, messages, mut link) = self.carriers();
-                messages.piece_answered(&mut link, now, piece, body, data);
+                let (routes, mut link) = self.routes();
+                routes.messages.piece_answered(&mut link, now, piece, body, data);
             }
             Err(error) => self.end(error),
         }
@@ -518,7 +271,7 @@ impl<E: VerbsEndpoint> Client<E> {
         let Some(awaited) = self.calls.awaited(id) else { return };
         let result = match (awaited, body) {
             // The client cannot use the permission that the node granted.
-            (_, ReplyBody::Granted(granted)) if !self.can_carry(&granted.credential) => {
+            (_, ReplyBody::Granted(granted)) if !Routes::can_carry(&self.endpoint, &granted.credential) => {
                 Err(Error::SessionLost)
             }
             (Awaited::Grant { requested_at, rights, sharing, .. }, ReplyBody::Granted(granted)) => {
@@ -568,11 +321,8 @@ impl<E: VerbsEndpoint> Client<E> {
     /// Ends the session and everything in it. If it has ended before, the first error stays.
     pub(crate) fn end(&mut self, error: Error) {
         let error = *self.over.get_or_insert(error);
-        Carrier::<E>::clear(&mut self.queue_pairs);
-        Carrier::<E>::clear(&mut self.chunk_queue_pairs);
+        self.routes.clear::<E>();
         self.chunks.clear();
-        Carrier::<E>::clear(&mut self.messages);
-        Carrier::<E>::clear(&mut self.one_shots);
         // The contents of a batch that waits to be resumed end with the rest.
         self.staged_calls.clear();
         self.set_aside = None;
@@ -619,7 +369,7 @@ impl<E: VerbsEndpoint> Client<E> {
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
         // Without room for the message, a rebuild has to wait for a completion.
-        let rebuild = self.next_rebuild().filter(|_| self.control.has_room(true));
+        let rebuild = self.routes.next_rebuild().filter(|_| self.control.has_room(true));
         let step = self.limit.step_ends().filter(|_| self.pending() > 0);
         rebuild.into_iter().chain(step).min()
     }
@@ -666,21 +416,18 @@ impl<E: VerbsEndpoint> Client<E> {
 
     /// Ends a permission that the caller does not need, as soon as there is room for the message.
     pub fn give_back(&mut self, permission: Permission) {
-        self.calls.add_unwanted((permission, false));
+        self.calls.add_unwanted(ControlRequest::give_back(permission, false));
     }
 
     /// Sends requests to end the permissions that wait to be given back.
-    fn give_back_unwanted(&mut self) {
+    fn give_back_unwanted(&mut self, now: Moment) {
         while self.control.has_room(false)
-            && let Some((permission, free)) = self.calls.take_unwanted()
+            && let Some(request) = self.calls.take_unwanted()
         {
-            let is_chunk = matches!(permission.credential(), Credential::Chunk(_));
-            let begun =
-                if is_chunk { self.free_chunk(permission) } else { self.end_permission(permission, free) };
-            match begun {
+            match self.call(now, request) {
                 Ok(call) => self.calls.forget(call),
-                Err(NotRevoked { permission, error: Error::QueueFull { .. } }) => {
-                    return self.calls.add_unwanted((*permission, free));
+                Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
+                    return self.calls.add_unwanted(*ask);
                 }
                 // The permission has ended, or ends with the session.
                 Err(_) => {}
@@ -691,7 +438,7 @@ impl<E: VerbsEndpoint> Client<E> {
     /// Returns how often queue pairs broke and what it cost, including the queue pairs for chunks.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.queue_pairs.counters().and(self.chunk_queue_pairs.counters())
+        self.routes.counters()
     }
 
     /// Returns the endpoint, to wait on it.

@@ -1,9 +1,10 @@
-//! One-sided operations: each becomes an [`Access`], which is checked, gets a slot and is handed to its carrier.
+//! One-sided operations: each becomes an [`AddressedAccess`], which is checked, gets a slot and is handed to its carrier.
 
-use crate::access::{Access, Action};
-use crate::carrier::{Begun, Carrier, Posting};
+use crate::access::{Action, AddressedAccess};
+use crate::carrier::{Outgoing, Posting};
 use crate::operations::{Owner, WORD_BYTES};
-use crate::{Buffer, Client, Error, Operation, Permission, Rejected};
+use crate::routes::Routes;
+use crate::{Access, Buffer, Client, Error, NotBegun, Operation, Permission, Rejected};
 use portcullis_nic::{Endpoint, Status, VerbsEndpoint};
 use portcullis_protocol::{Credential, Moment, RemoteAddress};
 
@@ -19,6 +20,36 @@ pub(crate) enum Target<'a> {
 pub(crate) type MaybeBuffer<E> = Option<Buffer<<E as Endpoint>::Memory>>;
 
 impl<E: VerbsEndpoint> Client<E> {
+    /// Begins an access: [`Client::read`] and its like, as a value.
+    ///
+    /// # Errors
+    /// [`NotBegun`] with the access, for a reason of [`Client::read`] or [`Client::compare_and_swap`].
+    #[inline]
+    pub fn access<P: AsRef<Permission>>(
+        &mut self,
+        now: Moment,
+        access: Access<P, E::Memory>,
+    ) -> Result<Operation, NotBegun<Access<P, E::Memory>>> {
+        self.begin_access(Posting::AtOnce, now, access)
+    }
+
+    #[inline(always)]
+    pub(crate) fn begin_access<P: AsRef<Permission>>(
+        &mut self,
+        posting: Posting,
+        now: Moment,
+        access: Access<P, E::Memory>,
+    ) -> Result<Operation, NotBegun<Access<P, E::Memory>>> {
+        let Access { permission, offset, action, buffer } = access;
+        let target = Target::Permission(permission.as_ref(), offset);
+        match self.begin(posting, now, target, buffer, action) {
+            Ok(operation) => Ok(operation),
+            Err(Rejected { buffer, error }) => {
+                Err(NotBegun { ask: Access { permission, offset, action, buffer }, error })
+            }
+        }
+    }
+
     /// Reads the permission's bytes from `offset` on into the whole of `buffer`.
     ///
     /// # Errors
@@ -168,7 +199,7 @@ impl<E: VerbsEndpoint> Client<E> {
     pub(crate) fn begin_checked(
         &mut self,
         posting: Posting,
-        (owner, access): (Owner, Access),
+        (owner, access): (Owner, AddressedAccess),
         buffer: MaybeBuffer<E>,
     ) -> Result<Operation, Rejected<E::Memory>> {
         if buffer.as_ref().is_some_and(|buffer| !buffer.is_of(&self.blocks)) {
@@ -180,7 +211,7 @@ impl<E: VerbsEndpoint> Client<E> {
             Err(buffer) => return Err(Rejected { buffer, error: self.operations.full() }),
         };
         let local = span.unwrap_or_else(|| self.operations.word(operation));
-        match self.hand_over(posting, Begun { operation, local, access: &access }) {
+        match self.hand_over(posting, Outgoing { operation, local, access: &access }) {
             Ok(()) => Ok(Operation { id: operation }),
             Err(error) => Err(Rejected { buffer: self.operations.cancel(operation), error }),
         }
@@ -188,27 +219,9 @@ impl<E: VerbsEndpoint> Client<E> {
 
     /// Hands an access to the carrier for its credential.
     #[inline(always)]
-    pub(crate) fn hand_over(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
-        let (queue_pairs, messages, mut link) = self.carriers();
-        match begun.access.credential {
-            Credential::Keys { .. } | Credential::Group(_) => queue_pairs.take_in(&mut link, begun, posting),
-            Credential::Chunk(_) => self.hand_to_chunks(posting, begun),
-            Credential::RegionKey { .. } => self.hand_to_one_shots(posting, begun),
-            Credential::Node => messages.take_in(&mut link, begun, posting),
-        }
-    }
-
-    /// Hands an access to the carrier without queue pairs.
-    fn hand_to_one_shots(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
-        let (one_shots, mut link) = self.one_shot_carrier();
-        one_shots.take_in(&mut link, begun, posting)
-    }
-
-    /// Hands an access to the carrier of accesses to chunks.
-    #[cold]
-    fn hand_to_chunks(&mut self, posting: Posting, begun: Begun<'_>) -> Result<(), Error> {
-        let (chunk_queue_pairs, mut link) = self.chunk_carrier();
-        chunk_queue_pairs.take_in(&mut link, begun, posting)
+    pub(crate) fn hand_over(&mut self, posting: Posting, outgoing: Outgoing<'_>) -> Result<(), Error> {
+        let (routes, mut link) = self.routes();
+        routes.take_in(&mut link, outgoing, posting)
     }
 
     /// Checks whether an operation may begin, and returns its owner and its access.
@@ -219,7 +232,7 @@ impl<E: VerbsEndpoint> Client<E> {
         target: &Target<'_>,
         length: u64,
         action: Action,
-    ) -> Result<(Owner, Access), Error> {
+    ) -> Result<(Owner, AddressedAccess), Error> {
         if let Some(error) = self.over {
             return Err(error);
         }
@@ -228,14 +241,14 @@ impl<E: VerbsEndpoint> Client<E> {
                 if permission.lease().is_of_another(&self.mark) {
                     return Err(Error::ForeignPermission);
                 }
-                let (access, deadline) = Access::checked(now, permission, offset, length, action)?;
+                let (access, deadline) = AddressedAccess::checked(now, permission, offset, length, action)?;
                 Ok((Owner::Checked { deadline }, access))
             }
-            Target::Unchecked(_, credential) if !self.can_carry(&credential) => {
+            Target::Unchecked(_, credential) if !Routes::can_carry(&self.endpoint, &credential) => {
                 Err(Error::LocalFault(Status::LocalQpOperationError))
             }
             Target::Unchecked(address, credential) => {
-                Ok((Owner::Unchecked, Access::unchecked(address, credential, length, action)))
+                Ok((Owner::Unchecked, AddressedAccess::unchecked(address, credential, length, action)))
             }
         }
     }

@@ -1,46 +1,35 @@
 //! Extensions of permissions: one CAS on the lifetime word (Patronus §5.3), or an RPC if the client cannot reach the
 //! word.
 
-use crate::access::Access;
+use crate::access::AddressedAccess;
 use crate::calls::{Asked, Awaited, Extending};
-use crate::carrier::{Begun, Posting};
+use crate::carrier::{Outgoing, Posting};
 use crate::control::Purpose;
 use crate::operations::{Extended, Owner};
-use crate::{Answer, Call, Client, Error, Lease, Permission};
+use crate::{Answer, Call, Client, Error, Lease};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::planted::{self, Fault};
-use portcullis_protocol::{Lifetime, Moment, Refusal, RequestBody};
+use portcullis_protocol::{GrantRequest, Lifetime, Moment, Refusal, RequestBody};
 use std::sync::Arc;
 
 impl<E: VerbsEndpoint> Client<E> {
-    /// Extends a permission to `time` from now. The answer is [`Answer::Extended`].
-    ///
-    /// The node's CPU has no part in the extension. If the node has given notice that it will not extend the
-    /// permission, the call ends with [`Refusal::NotExtendable`].
-    ///
-    /// # Errors
-    /// [`Error::Expired`], [`Error::QueueFull`], [`Error::LivesLonger`] if the permission has more than `time` left,
-    /// [`Refusal::LifetimeTooLong`] if it would live beyond [`Lease::longest`], counted from its start, or the error
-    /// that ended the session. Nothing was begun.
-    pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
-        self.extend_to(now, permission.lease(), now.after(time))
-    }
-
-    /// Extends a lease to `deadline` on the client's clock. The lease may belong to a permission that another session
-    /// of the same tenant holds. The answer is [`Answer::Extended`].
-    ///
-    /// # Errors
-    /// As [`Client::extend`].
-    pub fn extend_to(&mut self, now: Moment, lease: &Arc<Lease>, deadline: Moment) -> Result<Call, Error> {
+    /// Extends a lease by its lifetime word if this client can reach the word, and by a message otherwise.
+    pub(crate) fn begin_extension(
+        &mut self,
+        posting: Posting,
+        now: Moment,
+        lease: &Arc<Lease>,
+        deadline: Moment,
+    ) -> Result<Call, Error> {
         if lease.has_word_for(&self.mark) {
-            self.swap_lifetime(Posting::AtOnce, now, lease, deadline)
+            self.swap_lifetime(posting, now, lease, deadline)
         } else {
-            self.extend_by_rpc(now, lease, deadline)
+            self.extend_by_message(posting, now, lease, deadline)
         }
     }
 
     /// Extends a lease by a compare and swap on the lifetime word.
-    pub(crate) fn swap_lifetime(
+    fn swap_lifetime(
         &mut self,
         posting: Posting,
         now: Moment,
@@ -54,6 +43,9 @@ impl<E: VerbsEndpoint> Client<E> {
             self.limit.last_step(Lifetime(0)),
         )?;
         self.swap(posting, id, &extending).inspect_err(|_| self.calls.cancel(id))?;
+        if posting == Posting::Staged {
+            self.staged_calls.push(id);
+        }
         Ok(Call { id })
     }
 
@@ -61,27 +53,27 @@ impl<E: VerbsEndpoint> Client<E> {
     /// no key to the lifetime word.
     ///
     /// # Errors
-    /// As [`Client::extend_to`].
+    /// As [`Client::extend`].
     pub fn extend_by_rpc(
         &mut self,
         now: Moment,
         lease: &Arc<Lease>,
         deadline: Moment,
     ) -> Result<Call, Error> {
-        let (awaited, body) = self.extension_message(now, lease, deadline)?;
-        self.call(awaited, body)
+        self.extend_by_message(Posting::AtOnce, now, lease, deadline)
     }
 
-    /// Builds the message that requests an extension from the node.
-    pub(crate) fn extension_message(
-        &self,
+    fn extend_by_message(
+        &mut self,
+        posting: Posting,
         now: Moment,
         lease: &Arc<Lease>,
         deadline: Moment,
-    ) -> Result<(Awaited, RequestBody), Error> {
+    ) -> Result<Call, Error> {
         let extending = self.extending(now, lease, deadline)?;
-        let body = RequestBody::Extend { permission: lease.permission, lifetime: extending.asked };
-        Ok((Awaited::Extension(extending), body))
+        let (permission, lifetime) = (lease.permission, extending.asked);
+        let body = GrantRequest::Extend { permission, lifetime }.into();
+        self.send(posting, Awaited::Extension(extending), body)
     }
 
     fn extending(&self, now: Moment, lease: &Arc<Lease>, deadline: Moment) -> Result<Extending, Error> {
@@ -107,12 +99,12 @@ impl<E: VerbsEndpoint> Client<E> {
     /// Begins the compare and swap of an extension.
     fn swap(&mut self, posting: Posting, call: u64, extending: &Extending) -> Result<(), Error> {
         let lease = &extending.lease;
-        let access = Access::of_lifetime(lease, extending.believed, extending.asked)?;
+        let access = AddressedAccess::of_lifetime(lease, extending.believed, extending.asked)?;
         let owner = Owner::Extension { call, deadline: lease.deadline() };
         let operation =
             self.operations.begin(owner, access.action, None).map_err(|_| self.operations.full())?;
         let local = self.operations.word(operation);
-        self.hand_over(posting, Begun { operation, local, access: &access }).inspect_err(|_| {
+        self.hand_over(posting, Outgoing { operation, local, access: &access }).inspect_err(|_| {
             self.operations.cancel(operation);
         })
     }
@@ -158,7 +150,10 @@ impl<E: VerbsEndpoint> Client<E> {
     pub(crate) fn ask_for_confirmations(&mut self) {
         while let Some(&call) = self.confirmations.front() {
             if let Some(Awaited::Extension(Extending { lease, asked, .. })) = self.calls.awaited(call) {
-                let body = RequestBody::Extend { permission: lease.permission, lifetime: asked };
+                let body = RequestBody::Grant(GrantRequest::Extend {
+                    permission: lease.permission,
+                    lifetime: asked,
+                });
                 if !self.control.ask(&mut self.endpoint, body, &[], Purpose::Call(call)) {
                     return;
                 }

@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod asks;
+mod ask;
 mod batch;
 mod buffer;
 mod calls;
@@ -22,30 +22,31 @@ mod client;
 mod config;
 mod control;
 mod data_path;
-mod directory;
 mod error;
 mod extension;
 mod limit;
 mod messages;
 mod one_shots;
 mod operations;
-mod owned_batch;
 mod permission;
 mod queue_pairs;
 mod recovery;
+mod requests;
+mod routes;
 mod small_objects;
 
-pub use asks::{Acquire, Allocate};
+pub use ask::{Access, Ask, Begun, ControlRequest, NotBegun, Until};
 pub use batch::Batch;
 pub use buffer::{BUFFERS_BYTES_MAX, Buffer};
 pub use calls::{Answer, Call};
-pub use client::{Client, NotRevoked};
+pub use client::Client;
 pub use config::{BACKLOG_MAX, CALLS_MAX, ClientConfig, OPERATIONS_MAX};
 pub use error::{Effect, Error, Rejected};
 pub use operations::{Operation, Outcome};
-pub use owned_batch::{OwnedBatch, Started};
-pub use permission::{Lease, Permission};
+pub use permission::{Lease, Permission, PermissionView};
+pub use portcullis_protocol::{Acquire, Allocate};
 pub use queue_pairs::Counters;
+pub use requests::NotRevoked;
 pub use small_objects::{
     ClassOccupancy, Located, NotFreed, Occupancy, SmallObject, SmallObjectId, SmallObjects,
 };

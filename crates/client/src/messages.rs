@@ -1,11 +1,13 @@
 //! The carrier of mechanism `node-copy`: every access is sent as messages, and the node's CPU checks and copies.
 
-use crate::access::{Access, Action};
-use crate::carrier::{Begun, Carrier, Link, Posting};
+use crate::access::{Action, AddressedAccess};
+use crate::carrier::{Carrier, Link, Outgoing, Posting};
 use crate::control::{Piece, Purpose};
 use crate::{ClientConfig, Error};
 use portcullis_nic::{Memory, Status, VerbsEndpoint};
-use portcullis_protocol::{DATA_BYTES_MAX, Moment, PermissionId, Refusal, ReplyBody, RequestBody};
+use portcullis_protocol::{
+    CopyRequest, DATA_BYTES_MAX, Moment, PermissionId, Refusal, ReplyBody, RequestBody,
+};
 use std::collections::VecDeque;
 
 /// An access whose messages are not all sent yet.
@@ -13,7 +15,7 @@ use std::collections::VecDeque;
 struct Transfer {
     operation: u64,
     permission: PermissionId,
-    access: Access,
+    access: AddressedAccess,
     /// Number of bytes for which messages have been sent.
     sent: u64,
 }
@@ -50,8 +52,13 @@ fn piece_bytes<E: VerbsEndpoint>(link: &Link<'_, E>) -> u64 {
 }
 
 impl<E: VerbsEndpoint> Carrier<E> for Messages {
-    fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error> {
-        let Begun { operation, local, access } = begun;
+    fn take_in(
+        &mut self,
+        link: &mut Link<'_, E>,
+        begun: Outgoing<'_>,
+        posting: Posting,
+    ) -> Result<(), Error> {
+        let Outgoing { operation, local, access } = begun;
         let Some(permission) = access.permission else {
             // Messages name the permission, and an unchecked access has none.
             return Err(Error::LocalFault(Status::LocalProtectionError));
@@ -93,6 +100,14 @@ impl<E: VerbsEndpoint> Carrier<E> for Messages {
         }
     }
 
+    fn is_backed_up(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn pump(&mut self, link: &mut Link<'_, E>, _: Moment) {
+        self.send_pieces(link);
+    }
+
     fn clear(&mut self) {
         self.staged.clear();
         self.waiting.clear();
@@ -103,11 +118,6 @@ impl Messages {
     pub(crate) fn new(config: ClientConfig) -> Self {
         let (waiting, staged) = (VecDeque::new(), Vec::new());
         Self { waiting, staged, progress: Vec::new(), bytes: Vec::new(), config }
-    }
-
-    /// Returns whether no access waits to be sent.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.waiting.is_empty()
     }
 
     /// Allocates the tables at first use: most clients need none.
@@ -121,7 +131,7 @@ impl Messages {
     }
 
     /// Sends as many pieces of waiting operations as there is room for, in order.
-    pub(crate) fn send_pieces<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
+    fn send_pieces<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
         while let Some(&transfer) = self.waiting.front() {
             let slot = slot_of(transfer.operation);
             // A refused operation sends no further pieces.
@@ -129,7 +139,7 @@ impl Messages {
                 if !link.control.has_room(false) || !self.send_piece(link, &transfer) {
                     return;
                 }
-                let Access { action, length, .. } = transfer.access;
+                let AddressedAccess { action, length, .. } = transfer.access;
                 // An atomic is one message, however little data messages carry: a second would change the word again.
                 let piece = if action.is_atomic() { length } else { piece_bytes(link) };
                 let sent = (transfer.sent + piece).min(length);
@@ -156,18 +166,20 @@ impl Messages {
         let body = match access.action {
             Action::Read => {
                 piece.length = length;
-                RequestBody::Read { permission, offset, length }
+                RequestBody::Copy(CopyRequest::Read { permission, offset, length })
             }
             Action::Write => {
                 data = usize::try_from(length).unwrap_or(0);
                 let from = self.progress[slot_of(operation)].local + sent;
                 link.endpoint.arena().read(from, &mut self.bytes[..data]);
-                RequestBody::Write { permission, offset, length }
+                RequestBody::Copy(CopyRequest::Write { permission, offset, length })
             }
             Action::CompareAndSwap { compare, swap } => {
-                RequestBody::CompareAndSwap { permission, offset, compare, swap }
+                RequestBody::Copy(CopyRequest::CompareAndSwap { permission, offset, compare, swap })
             }
-            Action::FetchAndAdd { add } => RequestBody::FetchAndAdd { permission, offset, add },
+            Action::FetchAndAdd { add } => {
+                RequestBody::Copy(CopyRequest::FetchAndAdd { permission, offset, add })
+            }
         };
         link.control.ask(link.endpoint, body, &self.bytes[..data], Purpose::Piece(piece))
     }

@@ -4,7 +4,7 @@
 //! fence begin when all operations before it have ended.
 
 use crate::access::Action;
-use crate::carrier::{Begun, Carrier, Link, Posting};
+use crate::carrier::{Carrier, Link, Outgoing, Posting};
 use crate::{ClientConfig, Error};
 use portcullis_nic::{Completion, OneShotRequest, OneShotVerb, Status, VerbsEndpoint};
 use portcullis_protocol::planted::{self, Fault};
@@ -33,8 +33,13 @@ pub(crate) struct OneShots {
 }
 
 impl<E: VerbsEndpoint> Carrier<E> for OneShots {
-    fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error> {
-        let Begun { operation, local, access } = begun;
+    fn take_in(
+        &mut self,
+        link: &mut Link<'_, E>,
+        begun: Outgoing<'_>,
+        posting: Posting,
+    ) -> Result<(), Error> {
+        let Outgoing { operation, local, access } = begun;
         let Credential::RegionKey { region, key } = access.credential else {
             unreachable!("other accesses go another way")
         };
@@ -56,7 +61,7 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
             Posting::Staged => self.staged.push(waiting),
             Posting::AtOnce => {
                 self.waiting.push_back(waiting);
-                self.pump(link);
+                self.begin_waiting(link);
             }
         }
         Ok(())
@@ -64,7 +69,7 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
 
     fn send_staged(&mut self, link: &mut Link<'_, E>) {
         self.waiting.extend(self.staged.drain(..));
-        self.pump(link);
+        self.begin_waiting(link);
     }
 
     fn cancel_staged(&mut self, link: &mut Link<'_, E>) {
@@ -72,6 +77,15 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
         for waiting in self.staged.drain(..) {
             link.operations.cancel(waiting.request.id);
         }
+    }
+
+    fn is_backed_up(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn pump(&mut self, link: &mut Link<'_, E>, now: Moment) {
+        self.give_up_expired(link, now);
+        self.begin_waiting(link);
     }
 
     fn clear(&mut self) {
@@ -92,13 +106,8 @@ impl OneShots {
         self.fence = true;
     }
 
-    /// Returns whether operations wait that may be able to begin.
-    pub(crate) fn is_backed_up(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     /// Begins as many waiting operations as there is room for, up to a fence.
-    pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
+    fn begin_waiting<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
         while let Some(next) = self.waiting.front() {
             if next.is_fenced && self.under_way > 0 {
                 return;
@@ -139,7 +148,7 @@ impl OneShots {
     }
 
     /// Ends waiting operations whose permission has expired meanwhile: the node would refuse them.
-    pub(crate) fn give_up_expired<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
+    fn give_up_expired<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
         self.waiting.retain(|waiting| {
             let has_expired = link.operations.has_expired(waiting.request.id, now);
             if has_expired {

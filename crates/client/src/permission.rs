@@ -190,6 +190,12 @@ impl Permission {
         Self { offset: self.offset + offset, length, lease: Arc::clone(&self.lease), ..*self }
     }
 
+    /// Returns a view of the permission, for accesses that are begun when the permission is not at hand.
+    #[must_use]
+    pub fn view(&self) -> PermissionView {
+        PermissionView(Self { lease: Arc::clone(&self.lease), ..*self })
+    }
+
     /// Returns the permission's name on the node.
     #[must_use]
     pub fn id(&self) -> PermissionId {
@@ -265,5 +271,22 @@ impl Permission {
             return Err(Error::OutsideRange { offset, length, size: self.length });
         }
         Ok(())
+    }
+}
+
+impl AsRef<Self> for Permission {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+/// A permission as accesses need it, without the right to end it. The view may outlive the permission: then its
+/// accesses are refused.
+#[derive(Debug)]
+pub struct PermissionView(Permission);
+
+impl AsRef<Permission> for PermissionView {
+    fn as_ref(&self) -> &Permission {
+        &self.0
     }
 }

@@ -9,7 +9,7 @@
 //! request and reports no end of the writes and atomics in doubt. The node stops its end before it answers.
 
 use crate::access::Action;
-use crate::carrier::{Begun, Carrier, Link, Posting};
+use crate::carrier::{Carrier, Link, Outgoing, Posting};
 use crate::operations::{Operations, slot_of};
 use crate::{ClientConfig, Error};
 use portcullis_nic::{
@@ -217,44 +217,6 @@ impl QueuePairs {
         self.backlog.extend(&requests[posted..]);
     }
 
-    /// Returns whether requests wait that [`QueuePairs::pump`] could post.
-    pub(crate) fn is_backed_up(&self) -> bool {
-        !self.backlog.is_empty() && self.lane_room() > 0
-    }
-
-    /// Posts requests from the backlog as far as there is room, except for requests whose permission has expired
-    /// meanwhile: the node would refuse them and charge the client.
-    pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
-        while let Some(active) = self.active {
-            let room = self.lane_room();
-            if room == 0 {
-                return;
-            }
-            while let Some(waiting) = self.backlog.front()
-                && link.operations.has_expired(waiting.id, now)
-            {
-                link.operations.finish(waiting.id, Err(Error::Expired));
-                self.backlog.pop_front();
-            }
-            let (first, _) = self.backlog.as_mut_slices();
-            let live =
-                first.iter().take(room).take_while(|waiting| !link.operations.has_expired(waiting.id, now));
-            let most = live.count();
-            if most == 0 {
-                return;
-            }
-            // The signalled request behind these may have expired.
-            first[most - 1].signalled = true;
-            rekey(&self.keys, active, &mut first[..most]);
-            let lane = &mut self.lanes[active as usize];
-            let posted = lane.post(link.endpoint, self.first + active, &mut first[..most], self.signal_every);
-            lane.flights.extend(self.backlog.drain(..posted));
-            if posted < most {
-                return;
-            }
-        }
-    }
-
     /// Handles a completion of a data queue pair if it reports that a request, and so all requests before it, was
     /// carried out. Returns whether it does. Earlier completions must have been handled.
     #[inline]
@@ -373,7 +335,7 @@ impl QueuePairs {
 impl QueuePairs {
     /// Returns the key for an access on the active queue pair. Keeps the keys for the other queue pairs, for a replay.
     #[inline(always)]
-    fn key_for(&mut self, Begun { operation, access, .. }: Begun<'_>) -> Rkey {
+    fn key_for(&mut self, Outgoing { operation, access, .. }: Outgoing<'_>) -> Rkey {
         match access.credential {
             Credential::Keys { buffer, .. } if self.keys.is_empty() => buffer,
             Credential::Keys { buffer, .. } => self.keep_keys(operation, &[buffer; GROUP_QUEUE_PAIRS_MAX]),
@@ -467,7 +429,12 @@ impl QueuePairs {
 
 impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
     #[inline]
-    fn take_in(&mut self, link: &mut Link<'_, E>, begun: Begun<'_>, posting: Posting) -> Result<(), Error> {
+    fn take_in(
+        &mut self,
+        link: &mut Link<'_, E>,
+        begun: Outgoing<'_>,
+        posting: Posting,
+    ) -> Result<(), Error> {
         let request = work_request(begun, self.key_for(begun));
         match posting {
             Posting::AtOnce => self.submit(link.endpoint, request),
@@ -492,6 +459,41 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
     fn cancel_staged(&mut self, link: &mut Link<'_, E>) {
         for request in self.staged.drain(..) {
             link.operations.cancel(request.id);
+        }
+    }
+
+    fn is_backed_up(&self) -> bool {
+        !self.backlog.is_empty() && self.lane_room() > 0
+    }
+
+    fn pump(&mut self, link: &mut Link<'_, E>, now: Moment) {
+        while let Some(active) = self.active {
+            let room = self.lane_room();
+            if room == 0 {
+                return;
+            }
+            while let Some(waiting) = self.backlog.front()
+                && link.operations.has_expired(waiting.id, now)
+            {
+                link.operations.finish(waiting.id, Err(Error::Expired));
+                self.backlog.pop_front();
+            }
+            let (first, _) = self.backlog.as_mut_slices();
+            let live =
+                first.iter().take(room).take_while(|waiting| !link.operations.has_expired(waiting.id, now));
+            let most = live.count();
+            if most == 0 {
+                return;
+            }
+            // The signalled request behind these may have expired.
+            first[most - 1].signalled = true;
+            rekey(&self.keys, active, &mut first[..most]);
+            let lane = &mut self.lanes[active as usize];
+            let posted = lane.post(link.endpoint, self.first + active, &mut first[..most], self.signal_every);
+            lane.flights.extend(self.backlog.drain(..posted));
+            if posted < most {
+                return;
+            }
         }
     }
 
@@ -555,7 +557,7 @@ impl Lane {
 
 /// The signalled work request for an access.
 #[inline]
-fn work_request(Begun { operation: id, local, access }: Begun<'_>, rkey: Rkey) -> WorkRequest {
+fn work_request(Outgoing { operation: id, local, access }: Outgoing<'_>, rkey: Rkey) -> WorkRequest {
     let remote = RemoteSpan { address: access.address(), rkey };
     WorkRequest { id, signalled: true, operation: verb(access.action, local, remote) }
 }

@@ -1,11 +1,9 @@
 //! Rebuilds of broken queue pairs, in the background (Patronus §5.5).
 
-use crate::carrier::Link;
 use crate::control::Purpose;
-use crate::queue_pairs::QueuePairs;
 use crate::{Client, Error};
 use portcullis_nic::{QpId, VerbsEndpoint};
-use portcullis_protocol::{Lifetime, Moment, Refusal, ReplyBody, RequestBody};
+use portcullis_protocol::{Lifetime, Moment, QueuePairRequest, Refusal, ReplyBody};
 
 /// The shortest time between two requests for one rebuild, so that the client sends no requests in a loop to a node
 /// that answers with a wait of zero.
@@ -14,28 +12,18 @@ const REBUILD_PAUSE: Lifetime = Lifetime::micros(100);
 impl<E: VerbsEndpoint> Client<E> {
     /// Requests the rebuilds that are due, as far as there is room for messages.
     pub(crate) fn ask_for_rebuilds(&mut self, now: Moment) {
-        while let Some(queue_pair) =
-            self.queue_pairs.to_rebuild(now).or_else(|| self.chunk_queue_pairs.to_rebuild(now))
-        {
-            let body = RequestBody::Recover { queue_pair };
+        while let Some(queue_pair) = self.routes.to_rebuild(now) {
+            let body = QueuePairRequest::Recover { queue_pair }.into();
             if !self.control.ask(&mut self.endpoint, body, &[], Purpose::Recover(queue_pair)) {
                 return;
             }
-            self.carrier_of(queue_pair).0.rebuilding(queue_pair);
+            self.routes.queue_pairs_with(QpId(queue_pair)).rebuilding(queue_pair);
         }
-    }
-
-    /// The carrier that a queue pair belongs to.
-    fn carrier_of(&mut self, queue_pair: u32) -> (&mut QueuePairs, Link<'_, E>) {
-        if self.queue_pairs.has(QpId(queue_pair)) {
-            let (queue_pairs, _, link) = self.carriers();
-            return (queue_pairs, link);
-        }
-        self.chunk_carrier()
     }
 
     pub(crate) fn rebuild_answered(&mut self, now: Moment, queue_pair: u32, body: ReplyBody) {
-        let (queue_pairs, mut link) = self.carrier_of(queue_pair);
+        let (routes, mut link) = self.routes();
+        let queue_pairs = routes.queue_pairs_with(QpId(queue_pair));
         queue_pairs.stopped(&mut link, queue_pair, now);
         match body {
             ReplyBody::Done => queue_pairs.rebuilt(&mut link, queue_pair, now),

@@ -4,8 +4,8 @@ use crate::fake::{Fake, Handle, fake};
 use portcullis_client::{Acquire, Allocate, Answer, Client, ClientConfig, Error, Permission};
 use portcullis_nic::Status;
 use portcullis_protocol::{
-    Incarnation, Keep, Lifetime, Moment, ObjectName, ObjectRef, Part, Refusal, RemoteAddress, RequestBody,
-    Rights, Sharing,
+    GrantRequest, Incarnation, Keep, Lifetime, Moment, ObjectName, ObjectRef, Part, Refusal, RemoteAddress,
+    RequestBody, Rights, Sharing,
 };
 
 const NOW: Moment = Moment(100);
@@ -30,48 +30,94 @@ fn asked(handle: &Handle) -> RequestBody {
 
 #[test]
 fn an_allocation_asks_for_all_that_was_said_and_for_nothing_else() {
-    let plain = RequestBody::Allocate {
+    let plain = RequestBody::Grant(GrantRequest::Allocate(Allocate {
         size: 100,
         alignment: 1,
         lifetime: SECOND,
         rights: Rights::all(),
         sharing: Sharing::Exclusive,
         keep: Keep::No,
-    };
+    }));
     let with = |change: fn(Allocate) -> Allocate| {
         let (mut client, handle) = client();
         granted(&mut client, change(Allocate::bytes(100)));
         asked(&handle)
     };
     assert_eq!(with(|ask| ask), plain);
-    let RequestBody::Allocate { size, alignment, lifetime, rights, sharing, keep } = plain else {
+    let RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size,
+        alignment,
+        lifetime,
+        rights,
+        sharing,
+        keep,
+    })) = plain
+    else {
         unreachable!()
     };
     let time = Lifetime::micros(77);
     assert_eq!(
         with(|ask| ask.lifetime(Lifetime::micros(77))),
-        RequestBody::Allocate { size, alignment, lifetime: time, rights, sharing, keep }
+        RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size,
+            alignment,
+            lifetime: time,
+            rights,
+            sharing,
+            keep
+        }))
     );
     let read = Rights::READ;
     assert_eq!(
         with(|ask| ask.rights(Rights::READ)),
-        RequestBody::Allocate { size, alignment, lifetime, rights: read, sharing, keep }
+        RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size,
+            alignment,
+            lifetime,
+            rights: read,
+            sharing,
+            keep
+        }))
     );
     let shared = Sharing::Shared;
     assert_eq!(
         with(Allocate::shared),
-        RequestBody::Allocate { size, alignment, lifetime, rights, sharing: shared, keep }
+        RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size,
+            alignment,
+            lifetime,
+            rights,
+            sharing: shared,
+            keep
+        }))
     );
     assert_eq!(
         with(|ask| ask.aligned(4096)),
-        RequestBody::Allocate { size, alignment: 4096, lifetime, rights, sharing, keep }
+        RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size,
+            alignment: 4096,
+            lifetime,
+            rights,
+            sharing,
+            keep
+        }))
     );
     for (kept, keep) in [
         (with(Allocate::keep), Keep::Attached),
         (with(|ask| ask.keep_for(Lifetime::micros(77))), Keep::For(time)),
         (with(Allocate::pinned), Keep::Pinned),
     ] {
-        assert_eq!(kept, RequestBody::Allocate { size, alignment, lifetime, rights, sharing, keep });
+        assert_eq!(
+            kept,
+            RequestBody::Grant(GrantRequest::Allocate(Allocate {
+                size,
+                alignment,
+                lifetime,
+                rights,
+                sharing,
+                keep
+            }))
+        );
     }
 }
 
@@ -82,13 +128,8 @@ fn an_acquisition_asks_for_all_that_was_said_and_for_nothing_else() {
         client.acquire(NOW, ask).unwrap();
         asked(&handle)
     };
-    let body = |object, part, lifetime, rights, sharing, wait| RequestBody::Acquire {
-        object,
-        part,
-        lifetime,
-        rights,
-        sharing,
-        wait,
+    let body = |object, part, lifetime, rights, sharing, wait| {
+        RequestBody::Grant(GrantRequest::Acquire(Acquire { object, part, lifetime, rights, sharing, wait }))
     };
     let (object, whole, all) = (ObjectName::Reference(OBJECT), Part::WHOLE, Rights::all());
     let (alone, shared, time) = (Sharing::Exclusive, Sharing::Shared, Lifetime::micros(77));

@@ -2,11 +2,13 @@
 
 use crate::fake::node::{Reaction, release};
 use crate::fake::{BAD, Fake, Handle, UNANSWERED, fake};
-use portcullis_client::{Acquire, Allocate, Answer, Call, Client, ClientConfig, Error, Permission};
+use portcullis_client::{
+    Acquire, Allocate, Answer, Call, Client, ClientConfig, ControlRequest, Error, Permission,
+};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
-    Incarnation, Lifetime, Moment, ObjectRef, Refusal, RemoteAddress, Reply, ReplyBody, RequestBody, Rights,
-    Rkey, Sharing,
+    GrantRequest, Incarnation, Lifetime, Moment, ObjectRef, Refusal, RemoteAddress, Reply, ReplyBody,
+    RequestBody, Rights, Rkey, Sharing,
 };
 
 const NOW: Moment = Moment(100);
@@ -38,7 +40,9 @@ fn lifetime_word(permission: &Permission) -> u64 {
 }
 
 fn extends(handle: &Handle) -> usize {
-    let extend = |it: &&portcullis_protocol::Request| matches!(it.body, RequestBody::Extend { .. });
+    let extend = |it: &&portcullis_protocol::Request| {
+        matches!(it.body, RequestBody::Grant(GrantRequest::Extend { .. }))
+    };
     handle.look().node.asked.iter().filter(extend).count()
 }
 
@@ -65,7 +69,7 @@ fn a_refusal_reaches_its_call() {
         (Refusal::NoSuchObject, Error::Refused(Refusal::NoSuchObject)),
     ] {
         handle.world().node.reactions.push_back(Reaction::Say(ReplyBody::Refused(refusal)));
-        let call = client.free(permission.object()).unwrap();
+        let call = client.free(NOW, permission.object()).unwrap();
         assert_eq!(end(&mut client, &handle, NOW, call).unwrap_err(), error);
     }
 }
@@ -75,7 +79,7 @@ fn a_full_control_queue_begins_nothing_and_loses_nothing() {
     let (mut client, handle, permission) = client(None);
     handle.world().node.hold = true;
     // One of the four slots is kept for rebuilds.
-    let calls: Vec<_> = (0..3).map(|_| client.free(permission.object()).unwrap()).collect();
+    let calls: Vec<_> = (0..3).map(|_| client.free(NOW, permission.object()).unwrap()).collect();
     let not_revoked = client.revoke(NOW, permission, true).unwrap_err();
     assert_eq!(not_revoked.error, Error::QueueFull { limit: 3 });
     client.poll(NOW);
@@ -89,11 +93,11 @@ fn a_full_control_queue_begins_nothing_and_loses_nothing() {
 #[test]
 fn stale_and_forged_replies_are_ignored() {
     let (mut client, handle, permission) = client(None);
-    let first = client.free(permission.object()).unwrap();
+    let first = client.free(NOW, permission.object()).unwrap();
     end(&mut client, &handle, NOW, first).unwrap();
     let sequence = handle.look().node.asked.last().unwrap().sequence;
     handle.world().node.hold = true;
-    let second = client.free(permission.object()).unwrap();
+    let second = client.free(NOW, permission.object()).unwrap();
     client.poll(NOW);
     // An old number, a slot that does not exist, and a slot without a waiting request. They are delivered one at a time
     // because each takes a receive.
@@ -110,7 +114,7 @@ fn stale_and_forged_replies_are_ignored() {
 fn many_more_calls_than_slots_can_follow_each_other() {
     let (mut client, handle, permission) = client(None);
     for _ in 0..200_000 {
-        let call = client.free(permission.object()).unwrap();
+        let call = client.free(NOW, permission.object()).unwrap();
         client.poll(NOW);
         assert!(matches!(client.take_call(call), Some(Ok(Answer::Done))));
         handle.world().node.asked.clear();
@@ -121,7 +125,7 @@ fn many_more_calls_than_slots_can_follow_each_other() {
 fn an_answer_to_another_question_ends_the_call() {
     let (mut client, handle, permission) = client(None);
     handle.world().node.reactions.push_back(Reaction::Say(ReplyBody::Value(3)));
-    let call = client.free(permission.object()).unwrap();
+    let call = client.free(NOW, permission.object()).unwrap();
     assert_eq!(end(&mut client, &handle, NOW, call).unwrap_err(), Error::SessionLost);
 }
 
@@ -129,7 +133,7 @@ fn an_answer_to_another_question_ends_the_call() {
 fn garbage_from_the_node_ends_the_session() {
     let (mut client, handle, permission) = client(None);
     handle.world().node.reactions.push_back(Reaction::Ignore);
-    let call = client.free(permission.object()).unwrap();
+    let call = client.free(NOW, permission.object()).unwrap();
     handle.world().deliver(&[0xEE; 64]);
     client.poll(NOW);
     assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::SessionLost);
@@ -141,7 +145,7 @@ fn a_broken_control_queue_pair_ends_everything() {
     let buffer = client.buffer(8).unwrap();
     let operation = client.read(NOW, &permission, 0, buffer).unwrap();
     handle.world().control_broken = true;
-    let call = client.free(permission.object()).unwrap();
+    let call = client.free(NOW, permission.object()).unwrap();
     client.poll(NOW);
     assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::SessionLost);
     assert_eq!(client.take(operation).unwrap().result, Err(Error::SessionLost));
@@ -313,13 +317,12 @@ fn requests_of_a_batch_share_a_doorbell_and_are_answered_each() {
     let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
     let before = handle.look().control_doorbells;
     let mut batch = client.batch();
-    let calls: Vec<_> = (0..2)
-        .map(|at| batch.acquire(NOW, Acquire::object(kept_object(64 * at)).part(0, 8)).unwrap())
-        .collect();
-    let allocated = batch.allocate(NOW, Allocate::bytes(64)).unwrap();
+    let calls: Vec<_> =
+        (0..2).map(|at| batch.call(NOW, Acquire::object(kept_object(64 * at)).part(0, 8)).unwrap()).collect();
+    let allocated = batch.call(NOW, Allocate::bytes(64)).unwrap();
     // The control queue holds four requests, and keeps one place for rebuilds.
-    let full = batch.allocate(NOW, Allocate::bytes(64)).unwrap_err();
-    assert_eq!(full, Error::QueueFull { limit: 3 });
+    let full = batch.call(NOW, Allocate::bytes(64)).unwrap_err();
+    assert_eq!(full.error, Error::QueueFull { limit: 3 });
     assert_eq!(batch.len(), 3);
     assert_eq!(batch.post(), 3);
     assert_eq!(handle.look().control_doorbells - before, 1);
@@ -330,7 +333,10 @@ fn requests_of_a_batch_share_a_doorbell_and_are_answered_each() {
         held.push(permission);
     }
     let mut batch = client.batch();
-    let calls: Vec<_> = held.into_iter().map(|it| batch.revoke(it, false).unwrap()).collect();
+    let calls: Vec<_> = held
+        .into_iter()
+        .map(|it| batch.call(NOW, ControlRequest::Revoke { permission: it, free: false }).unwrap())
+        .collect();
     batch.post();
     client.poll(NOW);
     assert!(calls.into_iter().all(|call| matches!(client.take_call(call), Some(Ok(Answer::Done)))));
@@ -344,13 +350,13 @@ fn requests_of_a_batch_that_is_dropped_or_leaked_were_never_asked() {
     for leak in [false, true] {
         let asked = handle.look().node.asked.len();
         let mut batch = client.batch();
-        let never = batch.allocate(NOW, Allocate::bytes(64)).unwrap();
+        let never = batch.call(NOW, Allocate::bytes(64)).unwrap();
         if leak {
             std::mem::forget(batch)
         } else {
             drop(batch)
         }
-        let call = client.free(kept_object(64)).unwrap();
+        let call = client.free(NOW, kept_object(64)).unwrap();
         client.poll(NOW);
         assert!(matches!(client.take_call(call), Some(Ok(Answer::Done))), "leaked: {leak}");
         assert!(client.take_call(never).is_none());
@@ -358,7 +364,7 @@ fn requests_of_a_batch_that_is_dropped_or_leaked_were_never_asked() {
     }
     let mut batch = client.batch();
     for _ in 0..3 {
-        batch.allocate(NOW, Allocate::bytes(8)).unwrap();
+        batch.call(NOW, Allocate::bytes(8)).unwrap();
     }
     assert_eq!(batch.post(), 3);
 }

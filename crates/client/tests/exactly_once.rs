@@ -1,7 +1,7 @@
 //! Every operation ends exactly once, with its true result, and in the order in which it was begun, whatever breaks.
 
 use crate::fake::{BAD, Fake, GOOD, Handle, fake};
-use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
+use portcullis_client::{Access, Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
 use portcullis_nic::Memory;
 use portcullis_protocol::{Lifetime, Moment};
 use proptest::prelude::*;
@@ -100,7 +100,7 @@ fn play(steps: Vec<Step>, pairs: usize, depth: usize, use_spares: bool) {
                 let mut batch = client.batch();
                 for guilty in members {
                     let permission = if guilty { &bad } else { &good };
-                    if let Ok(operation) = batch.fetch_and_add(NOW, permission, 0, 1) {
+                    if let Ok(operation) = batch.access(NOW, Access::fetch_and_add(permission, 0, 1)) {
                         ledger.begun.push((operation, guilty));
                     }
                 }

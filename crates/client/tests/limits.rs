@@ -1,7 +1,9 @@
 //! Buffers to their last byte, queues to their last place, and the client's counters.
 
 use crate::fake::{BAD, Fake, GOOD, Handle, fake};
-use portcullis_client::{Acquire, Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
+use portcullis_client::{
+    Access, Acquire, Allocate, Answer, Client, ClientConfig, ControlRequest, Error, Operation, Permission,
+};
 use portcullis_nic::{Completion, CompletionKind, QpId, Status, VerbsEndpoint};
 use portcullis_protocol::{
     Incarnation, Lifetime, Mechanism, Moment, ObjectRef, Refusal, RemoteAddress, ReplyBody, Rkey,
@@ -106,11 +108,11 @@ fn a_batch_says_how_much_is_in_it() {
     let (one, two) = (client.buffer(8).unwrap(), client.buffer(8).unwrap());
     let mut batch = client.batch();
     assert!(batch.is_empty());
-    batch.read(NOW, &permission, 0, one).unwrap();
+    batch.access(NOW, Access::read(&permission, 0, one)).unwrap();
     assert_eq!((batch.len(), batch.is_empty()), (1, false));
-    let extended = batch.extend(NOW, &permission, LONG).unwrap();
-    batch.write(NOW, &permission, 0, two).unwrap();
-    batch.allocate(NOW, Allocate::bytes(64)).unwrap();
+    let extended = batch.call(NOW, ControlRequest::extend(&permission, LONG)).unwrap();
+    batch.access(NOW, Access::write(&permission, 0, two)).unwrap();
+    batch.call(NOW, Allocate::bytes(64)).unwrap();
     assert_eq!((batch.len(), batch.is_empty()), (4, false));
     assert_eq!(batch.post(), 4);
     handle.run_all();
@@ -129,7 +131,7 @@ fn the_client_knows_what_is_pending_and_whether_there_is_room_for_calls() {
     assert_eq!((client.pending(), client.room_for_calls() > 0), (2, true));
     // One of the four slots is kept for rebuilds.
     for calls in 1..=3 {
-        client.free(permission.object()).unwrap();
+        client.free(NOW, permission.object()).unwrap();
         assert_eq!((client.pending(), client.room_for_calls() > 0), (2 + calls, calls < 3));
     }
     handle.run_all();
@@ -238,7 +240,7 @@ fn a_batch_signals_so_often_that_room_comes_back_in_time() {
     let buffers: Vec<_> = (0..16).map(|_| client.buffer(1).unwrap()).collect();
     let mut batch = client.batch();
     for buffer in buffers {
-        batch.write(NOW, &permission, 0, buffer).unwrap();
+        batch.access(NOW, Access::write(&permission, 0, buffer)).unwrap();
     }
     batch.post();
     handle.run_all();
@@ -269,7 +271,7 @@ fn operations_of_a_leaked_batch_end_with_the_session_and_once() {
     let permission = granted(&mut client, LONG);
     let buffer = client.buffer(8).unwrap();
     let mut batch = client.batch();
-    let operation = batch.read(NOW, &permission, 0, buffer).unwrap();
+    let operation = batch.access(NOW, Access::read(&permission, 0, buffer)).unwrap();
     std::mem::forget(batch);
     assert_eq!(client.pending(), 1);
     client.node_gone();
@@ -283,9 +285,9 @@ fn what_is_asked_in_a_leaked_batch_is_forgotten_with_it_and_calls_go_on() {
     let (mut client, handle) = start(16, ClientConfig::default());
     let object = ObjectRef { incarnation: Incarnation(1), address: RemoteAddress(64), birth: 1 };
     let mut batch = client.batch();
-    batch.acquire(NOW, Acquire::object(object)).unwrap();
+    batch.call(NOW, Acquire::object(object)).unwrap();
     std::mem::forget(batch);
-    let call = client.free(object).unwrap();
+    let call = client.free(NOW, object).unwrap();
     client.poll(NOW);
     assert!(matches!(client.take_call(call), Some(Ok(Answer::Done))));
     assert_eq!(handle.look().node.asked.len(), 1, "the acquisition was never sent");
@@ -302,7 +304,8 @@ fn a_batch_of_messages_is_bounded_by_the_backlog() {
     let permission = granted(&mut client, LONG);
     let buffers = [(); 3].map(|()| client.buffer(8).unwrap());
     let mut batch = client.batch();
-    let results = buffers.map(|buffer| batch.write(NOW, &permission, 0, buffer).map_err(|it| it.error));
+    let results =
+        buffers.map(|buffer| batch.access(NOW, Access::write(&permission, 0, buffer)).map_err(|it| it.error));
     assert!(matches!(results, [Ok(_), Ok(_), Err(Error::QueueFull { limit: 2 })]), "{results:?}");
     assert_eq!(batch.post(), 2);
     for _ in 0..10 {

@@ -2,12 +2,12 @@
 //! client is compiled once for all of them.
 
 mod asking;
+mod asks;
 mod calls;
 mod exactly_once;
 mod fake;
 mod limits;
 mod node_copy;
-mod owned_batch;
 mod set_aside;
 mod small_objects;
 mod switching;

@@ -2,9 +2,11 @@
 
 use crate::fake::node::{Reaction, release};
 use crate::fake::{Fake, Handle, fake};
-use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Permission};
+use portcullis_client::{Access, Allocate, Answer, Client, ClientConfig, Error, Permission};
 use portcullis_nic::Status;
-use portcullis_protocol::{DATA_BYTES_MAX, Lifetime, Moment, Refusal, ReplyBody, RequestBody};
+use portcullis_protocol::{
+    CopyRequest, DATA_BYTES_MAX, GrantRequest, Lifetime, Moment, Refusal, ReplyBody, RequestBody,
+};
 
 const NOW: Moment = Moment(10);
 const LENGTH: u32 = 30_000;
@@ -58,9 +60,8 @@ fn long_accesses_are_split_and_put_together_again() {
     let pieces: Vec<_> = handle.look().node.asked[1..]
         .iter()
         .map(|request| match request.body {
-            RequestBody::Write { offset, length, .. } | RequestBody::Read { offset, length, .. } => {
-                (offset, length)
-            }
+            RequestBody::Copy(CopyRequest::Write { offset, length, .. })
+            | RequestBody::Copy(CopyRequest::Read { offset, length, .. }) => (offset, length),
             other => panic!("{other:?} is no piece"),
         })
         .collect();
@@ -114,7 +115,8 @@ fn many_operations_share_few_slots_in_order() {
     let (mut client, handle, permission) = start();
     handle.world().node.hold = true;
     let mut batch = client.batch();
-    let operations: Vec<_> = (0..100).map(|_| batch.fetch_and_add(NOW, &permission, 0, 1).unwrap()).collect();
+    let operations: Vec<_> =
+        (0..100).map(|_| batch.access(NOW, Access::fetch_and_add(&permission, 0, 1)).unwrap()).collect();
     assert_eq!(batch.post(), 100);
     release(&mut handle.world());
     settle(&mut client);
@@ -130,7 +132,10 @@ fn an_extension_is_a_message() {
     settle(&mut client);
     assert!(matches!(client.take_call(call), Some(Ok(Answer::Extended(Lifetime(20_000))))));
     assert_eq!(permission.lease().lifetime(), Lifetime::millis(20));
-    assert!(matches!(handle.look().node.asked.last().unwrap().body, RequestBody::Extend { .. }));
+    assert!(matches!(
+        handle.look().node.asked.last().unwrap().body,
+        RequestBody::Grant(GrantRequest::Extend { .. })
+    ));
 }
 
 #[test]
@@ -155,5 +160,8 @@ fn messages_without_room_for_data_carry_atomics_alone() {
     settle(&mut client);
     assert!(client.take(added).unwrap().result.is_ok());
     let asked = &handle.look().node.asked[1..];
-    assert!(matches!(asked, [it] if matches!(it.body, RequestBody::FetchAndAdd { .. })), "once: {asked:?}");
+    assert!(
+        matches!(asked, [it] if matches!(it.body, RequestBody::Copy(CopyRequest::FetchAndAdd { .. }))),
+        "once: {asked:?}"
+    );
 }

@@ -1,7 +1,7 @@
 //! Batches that wait to be resumed, and operations that are reported as ended before their outcomes are taken.
 
 use crate::fake::{Fake, Handle, fake};
-use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
+use portcullis_client::{Access, Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
 use portcullis_protocol::{Lifetime, Moment};
 
 const NOW: Moment = Moment(10);
@@ -19,7 +19,7 @@ fn start() -> (Client<Fake>, Handle, Permission) {
 fn add(client: &mut Client<Fake>, permission: &Permission) -> Operation {
     let buffer = client.buffer(1).unwrap();
     let mut batch = client.resume_batch();
-    let operation = batch.write(NOW, permission, 0, buffer).unwrap();
+    let operation = batch.access(NOW, Access::write(permission, 0, buffer)).unwrap();
     batch.set_aside();
     operation
 }
@@ -54,7 +54,7 @@ fn a_batch_that_was_set_aside_is_dropped_when_another_begins() {
     drop(client.batch());
     assert_eq!(client.pending(), 0);
     add(&mut client, &permission);
-    client.free(permission.object()).unwrap();
+    client.free(NOW, permission.object()).unwrap();
     assert_eq!(client.pending(), 1, "the call");
     assert!(client.resume_batch().is_empty());
     handle.run_all();

@@ -2,9 +2,13 @@
 
 use crate::fake::node::{Reaction, paused, release};
 use crate::fake::{BAD, Fake, GOOD, Handle, LATE, UNANSWERED, fake};
-use portcullis_client::{Allocate, Answer, Client, ClientConfig, Error, Operation, Outcome, Permission};
+use portcullis_client::{
+    Access, Allocate, Answer, Client, ClientConfig, Error, Operation, Outcome, Permission,
+};
 use portcullis_nic::Memory;
-use portcullis_protocol::{Lifetime, Moment, Refusal, RemoteAddress, ReplyBody, RequestBody, Rkey};
+use portcullis_protocol::{
+    Lifetime, Moment, QueuePairRequest, Refusal, RemoteAddress, ReplyBody, RequestBody, Rkey,
+};
 
 const NOW: Moment = Moment(10);
 
@@ -35,7 +39,9 @@ fn result(client: &mut Client<Fake>, operation: Operation) -> Result<u64, Error>
 }
 
 fn recovers(handle: &Handle) -> usize {
-    let asked = |request: &&portcullis_protocol::Request| matches!(request.body, RequestBody::Recover { .. });
+    let asked = |request: &&portcullis_protocol::Request| {
+        matches!(request.body, RequestBody::QueuePair(QueuePairRequest::Recover { .. }))
+    };
     handle.look().node.asked.iter().filter(asked).count()
 }
 
@@ -242,7 +248,7 @@ fn a_write_without_an_answer_ends_when_the_node_has_stopped_its_queue_pair_whate
 fn calls_that_all_wait_hold_up_no_rebuild_and_wake_nobody() {
     let (mut client, handle, permission) = start(1, 16, ClientConfig::default());
     handle.world().node.hold = true;
-    while client.free(permission.object()).is_ok() {}
+    while client.free(NOW, permission.object()).is_ok() {}
     raw(&mut client, BAD);
     let behind = write(&mut client, &permission, 0, 1);
     for _ in 0..2 {
@@ -308,7 +314,7 @@ fn a_batch_rings_one_doorbell_and_signals_its_last() {
     let mut batch = client.batch();
     let mut operations = Vec::new();
     for add in 1..=5 {
-        operations.push(batch.fetch_and_add(NOW, &permission, 0, add).unwrap());
+        operations.push(batch.access(NOW, Access::fetch_and_add(&permission, 0, add)).unwrap());
     }
     assert_eq!(batch.post(), 5);
     assert_eq!(handle.look().doorbells, doorbells + 1);
@@ -333,11 +339,11 @@ fn unsignalled_operations_before_a_violation_have_succeeded() {
     };
     let Some(Ok(Answer::Granted(ended))) = granted else { panic!("granted") };
     let mut batch = client.batch();
-    let first = batch.fetch_and_add(NOW, &permission, 0, 1).unwrap();
-    let second = batch.fetch_and_add(NOW, &permission, 0, 1).unwrap();
-    let guilty = batch.fetch_and_add(NOW, &ended, 0, 1).unwrap();
-    let third = batch.fetch_and_add(NOW, &permission, 0, 1).unwrap();
-    let fourth = batch.fetch_and_add(NOW, &permission, 0, 1).unwrap();
+    let first = batch.access(NOW, Access::fetch_and_add(&permission, 0, 1)).unwrap();
+    let second = batch.access(NOW, Access::fetch_and_add(&permission, 0, 1)).unwrap();
+    let guilty = batch.access(NOW, Access::fetch_and_add(&ended, 0, 1)).unwrap();
+    let third = batch.access(NOW, Access::fetch_and_add(&permission, 0, 1)).unwrap();
+    let fourth = batch.access(NOW, Access::fetch_and_add(&permission, 0, 1)).unwrap();
     batch.post();
     handle.run(3);
     assert_eq!(client.poll(NOW), 3);
@@ -354,7 +360,8 @@ fn unsignalled_operations_before_a_violation_have_succeeded() {
 fn a_batch_longer_than_the_queue_is_carried_out_in_order() {
     let (mut client, handle, permission) = start(2, 8, ClientConfig::default());
     let mut batch = client.batch();
-    let operations: Vec<_> = (0..50).map(|_| batch.fetch_and_add(NOW, &permission, 0, 1).unwrap()).collect();
+    let operations: Vec<_> =
+        (0..50).map(|_| batch.access(NOW, Access::fetch_and_add(&permission, 0, 1)).unwrap()).collect();
     batch.post();
     while client.pending() > 0 {
         handle.run_all();
@@ -369,7 +376,7 @@ fn a_batch_longer_than_the_queue_is_carried_out_in_order() {
 fn a_batch_that_is_not_posted_has_begun_nothing() {
     let (mut client, handle, permission) = start(1, 8, ClientConfig::default());
     let mut batch = client.batch();
-    let operation = batch.fetch_and_add(NOW, &permission, 0, 1).unwrap();
+    let operation = batch.access(NOW, Access::fetch_and_add(&permission, 0, 1)).unwrap();
     drop(batch);
     handle.run_all();
     client.poll(NOW);
@@ -390,7 +397,7 @@ fn a_full_queue_hands_everything_back() {
     rejected.buffer.expect("handed back").read(0, &mut bytes);
     assert_eq!(&bytes, b"abc");
     let mut batch = client.batch();
-    assert!(batch.fetch_and_add(NOW, &permission, 0, 1).is_err());
+    assert!(batch.access(NOW, Access::fetch_and_add(&permission, 0, 1)).is_err());
     drop(batch);
     for _ in 0..2 {
         handle.run_all();
@@ -434,7 +441,7 @@ fn when_the_node_is_gone_everything_ends() {
     handle.world().node.hold = true;
     let operations: Vec<_> = (0..5).map(|byte| write(&mut client, &permission, 0, byte)).collect();
     let extension = client.extend(NOW, &permission, Lifetime::millis(20)).unwrap();
-    let free = client.free(permission.object()).unwrap();
+    let free = client.free(NOW, permission.object()).unwrap();
     client.node_gone();
     assert_eq!(client.poll(NOW), 7);
     for operation in operations {
@@ -444,7 +451,7 @@ fn when_the_node_is_gone_everything_ends() {
         assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::NodeGone);
     }
     assert_eq!(client.pending(), 0);
-    assert_eq!(client.free(permission.object()).unwrap_err(), Error::NodeGone);
+    assert_eq!(client.free(NOW, permission.object()).unwrap_err(), Error::NodeGone);
     assert_eq!(client.revoke(NOW, permission, false).unwrap_err().error, Error::NodeGone);
 }
 
@@ -530,8 +537,8 @@ fn what_goes_before_an_expired_request_of_its_batch_still_tells_of_its_end() {
     let buffers: Vec<_> = (0..2).map(|_| client.buffer(8).unwrap()).collect();
     let [one, two] = <[_; 2]>::try_from(buffers).unwrap();
     let mut batch = client.batch();
-    let lives = batch.write(NOW, &long, 0, one).unwrap();
-    let expires = batch.write(NOW, &permission, 0, two).unwrap();
+    let lives = batch.access(NOW, Access::write(&long, 0, one)).unwrap();
+    let expires = batch.access(NOW, Access::write(&permission, 0, two)).unwrap();
     batch.post();
     release(&mut handle.world());
     client.poll(short);
@@ -546,7 +553,8 @@ fn what_goes_before_an_expired_request_of_its_batch_still_tells_of_its_end() {
 fn what_was_posted_of_a_batch_tells_of_its_end_though_the_rest_expires() {
     let (mut client, handle, permission) = start(1, 4, ClientConfig::default());
     let mut batch = client.batch();
-    let operations: Vec<_> = (0..6).map(|_| batch.fetch_and_add(NOW, &permission, 0, 1).unwrap()).collect();
+    let operations: Vec<_> =
+        (0..6).map(|_| batch.access(NOW, Access::fetch_and_add(&permission, 0, 1)).unwrap()).collect();
     batch.post();
     handle.run(3);
     client.poll(permission.lease().deadline());

@@ -4,7 +4,7 @@
 use crate::fake::node::{Reaction, release};
 use crate::fake::{Fake, Handle, fake};
 use portcullis_client::{Acquire, Allocate, Answer, Call, Client, ClientConfig, Effect, Error, Permission};
-use portcullis_protocol::{Lifetime, Moment, RequestBody};
+use portcullis_protocol::{GrantRequest, Lifetime, Moment, RequestBody};
 
 const WITHIN: Lifetime = Lifetime::millis(1_600);
 /// Interval at which the client is polled: shorter than a step of the limit.
@@ -59,7 +59,9 @@ impl Rig {
 
     /// Returns, for each revocation that the node received, whether it also frees the object.
     fn revoked(&self) -> Vec<bool> {
-        let ends = |body| if let RequestBody::Revoke { free, .. } = body { Some(free) } else { None };
+        let ends = |body| {
+            if let RequestBody::Grant(GrantRequest::Revoke { free, .. }) = body { Some(free) } else { None }
+        };
         self.handle.look().node.asked.iter().filter_map(|request| ends(request.body)).collect()
     }
 }
@@ -174,7 +176,7 @@ fn a_late_answer_is_not_the_answer_to_the_next_request() {
     let mut rig = Rig::new();
     let permission = rig.granted();
     rig.handle.world().node.hold = true;
-    let late = rig.client.free(permission.object()).unwrap();
+    let late = rig.client.free(rig.now, permission.object()).unwrap();
     assert!(is_given_up(rig.call_ends(late).0.unwrap_err(), Effect::Perhaps));
     let next = rig.client.allocate(rig.now, Allocate::bytes(64)).unwrap();
     release(&mut rig.handle.world());

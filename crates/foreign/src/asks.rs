@@ -45,7 +45,7 @@ pub struct Surroundings<'d> {
 }
 
 /// An operation of a structure as a value.
-pub trait Ask<S: Structure>: sealed::Sealed + Send + 'static {
+pub trait StructureAsk<S: Structure>: sealed::Sealed + Send + 'static {
     /// Carries the operation out. If it is not awaited any more, it may end early and without an effect.
     fn carry_out(
         self,
@@ -212,7 +212,7 @@ impl Structure for Queue {
     }
 }
 
-impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Table> for TableAsk<B> {
+impl<B: Deref<Target = [u8]> + Send + 'static> StructureAsk<Table> for TableAsk<B> {
     async fn carry_out(self, table: &Table, _: Surroundings<'_>) -> Result<TableDone, Failure> {
         let done: Result<_, TableError> = async {
             Ok(match &self {
@@ -247,7 +247,7 @@ impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Table> for TableAsk<B> {
     }
 }
 
-impl<B: Deref<Target = [u8]> + Send + 'static> Ask<Queue> for QueueAsk<B> {
+impl<B: Deref<Target = [u8]> + Send + 'static> StructureAsk<Queue> for QueueAsk<B> {
     async fn carry_out(self, queue: &Queue, around: Surroundings<'_>) -> Result<QueueDone, Failure> {
         let done: Result<_, QueueError> = async {
             Ok(match &self {

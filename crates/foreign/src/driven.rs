@@ -4,7 +4,7 @@
 //! values that share the session move together, it does not matter which thread that is.
 
 use crate::Failure;
-use crate::asks::{Ask, PAUSE_MAX_IN_CALL, PAUSE_MAX_IN_TURNS, Structure, Surroundings};
+use crate::asks::{PAUSE_MAX_IN_CALL, PAUSE_MAX_IN_TURNS, Structure, StructureAsk, Surroundings};
 use portcullis::{DirectoryName, Lifetime, ObjectRef, Session};
 use portcullis_structures::queue::{Queue, QueueError, QueueOptions};
 use portcullis_structures::table::{Access, Table, TableError, TableOptions};
@@ -41,7 +41,7 @@ pub struct Driven<S: Structure> {
 // `new` is private to this module, the pipeline that it makes is handed to the structure alone, and neither Table nor
 // Queue gives out the pipeline or anything else that is counted in this way. The result of `run` is Send, so it holds
 // none of them. The operations in `turns` were made by `begin` alone: each has the structure, the pipeline, an ask,
-// which is Send, and the futures that these make of it. The trait Ask is sealed, so nothing else of another crate is in
+// which is Send, and the futures that these make of it. The trait StructureAsk is sealed, so nothing else of another crate is in
 // them. So all of them go to another thread together, and a value that is not Sync is used by one thread at a time.
 unsafe impl Send for Driven<Table> {}
 // SAFETY: as for a table.
@@ -86,7 +86,7 @@ impl<S: Structure> Driven<S> {
     ///
     /// # Errors
     /// As the operation.
-    pub fn ask(&mut self, ask: impl Ask<S>) -> Result<S::Done, Failure> {
+    pub fn ask(&mut self, ask: impl StructureAsk<S>) -> Result<S::Done, Failure> {
         self.settle();
         let Self { turns, ended, left_over, structure, pipeline, .. } = self;
         let is_awaited = AtomicBool::new(true);
@@ -99,7 +99,7 @@ impl<S: Structure> Driven<S> {
     /// Carries out an operation that is given as a value, as [`Driven::run_while`] does.
     pub fn ask_while(
         &mut self,
-        ask: impl Ask<S>,
+        ask: impl StructureAsk<S>,
         every: Lifetime,
         mut goes_on: impl FnMut() -> bool,
     ) -> Option<Result<S::Done, Failure>> {
@@ -126,7 +126,7 @@ impl<S: Structure> Driven<S> {
 
     /// Begins an operation without waiting, and returns its number. [`Driven::turn`] carries the operation on, and
     /// returns its result under that number.
-    pub fn begin(&mut self, ask: impl Ask<S>) -> u64 {
+    pub fn begin(&mut self, ask: impl StructureAsk<S>) -> u64 {
         let number = self.next;
         self.next += 1;
         let is_awaited = Arc::new(AtomicBool::new(true));

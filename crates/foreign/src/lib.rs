@@ -21,10 +21,10 @@ mod failure;
 mod node;
 mod operations;
 
-pub use asks::{Ask, QueueAsk, QueueDone, Structure, Surroundings, TableAsk, TableDone, When};
+pub use asks::{QueueAsk, QueueDone, Structure, StructureAsk, Surroundings, TableAsk, TableDone, When};
 pub use attached::Attached;
 pub use door::{Door, Entered};
 pub use driven::{Driven, Place};
 pub use failure::{Failure, Misuse};
 pub use node::LocalNode;
-pub use operations::{ArenaBuffer, Completion, Ended, NOBODY, Operations};
+pub use operations::{ArenaAccess, ArenaAsk, ArenaBuffer, Completion, Ended, NOBODY, Operations};

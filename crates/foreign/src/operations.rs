@@ -2,8 +2,8 @@
 
 use crate::Failure;
 use portcullis::{
-    Acquire, Allocate, Answer, Buffer, Call, Client, Clock, Endpoint, Error, Lifetime, Moment, Operation,
-    Outcome, OwnedBatch, Permission, Rejected, Session, SessionEndpoint, Started,
+    Access, Answer, Ask, Begun, Buffer, Call, Client, Clock, ControlRequest, Endpoint, Entry, Error,
+    Lifetime, Moment, NotBegun, Operation, Outcome, Permission, PermissionView, Session, SessionEndpoint,
 };
 use std::collections::VecDeque;
 
@@ -15,6 +15,12 @@ pub const NOBODY: u64 = u64::MAX;
 /// A buffer of a session's arena.
 pub type ArenaBuffer = Buffer<Arena>;
 
+/// An access that moves bytes from or to a buffer of a session's arena.
+pub type ArenaAccess<P> = Access<P, Arena>;
+
+/// An access or a request that is to be begun.
+pub type ArenaAsk = Ask<PermissionView, Arena>;
+
 /// The result of an operation that succeeded.
 #[derive(Debug)]
 pub enum Ended {
@@ -22,8 +28,12 @@ pub enum Ended {
     Value(u64),
     /// `allocate` or `acquire`.
     Granted(Box<Permission>),
-    /// `revoke` or `extend`.
+    /// A request without another result, such as `revoke` or `extend`.
     Done,
+    /// A look-up of a name, or a request for the next name.
+    Entry(Box<Entry>),
+    /// A request for the next name, if there is none.
+    EndOfList,
 }
 
 /// An operation that has ended.
@@ -40,9 +50,8 @@ pub struct Completion {
 /// The operations that were added and have not begun, those that are under way, and those that have ended.
 #[derive(Debug, Default)]
 pub struct Operations {
-    waiting: OwnedBatch<Arena>,
-    /// The tags of the operations in `waiting`, in the same order.
-    waiting_tags: VecDeque<u64>,
+    /// Operations that have not begun, with their tags.
+    waiting: VecDeque<(u64, ArenaAsk)>,
     /// The tags of operations under way, indexed by their places.
     tags: Vec<u64>,
     accesses: usize,
@@ -72,77 +81,23 @@ impl Operations {
         self.ended.pop_front()
     }
 
-    /// Adds a read of as many bytes as the buffer has.
-    pub fn read(&mut self, tag: u64, permission: &Permission, offset: u64, buffer: ArenaBuffer) {
-        let added = self.waiting.read(permission, offset, buffer);
-        self.added(tag, added);
-    }
-
-    /// Adds a write of the buffer's bytes.
-    pub fn write(&mut self, tag: u64, permission: &Permission, offset: u64, buffer: ArenaBuffer) {
-        let added = self.waiting.write(permission, offset, buffer);
-        self.added(tag, added);
-    }
-
-    /// Adds a COMPARE_AND_SWAP of the word at `offset`.
-    pub fn compare_and_swap(
-        &mut self,
-        tag: u64,
-        permission: &Permission,
-        offset: u64,
-        compare: u64,
-        swap: u64,
-    ) {
-        let added = self.waiting.compare_and_swap(permission, offset, compare, swap);
-        self.added(tag, added);
-    }
-
-    /// Adds a FETCH_AND_ADD of the word at `offset`.
-    pub fn fetch_and_add(&mut self, tag: u64, permission: &Permission, offset: u64, add: u64) {
-        let added = self.waiting.fetch_and_add(permission, offset, add);
-        self.added(tag, added);
-    }
-
-    /// Adds an allocation.
-    pub fn allocate(&mut self, tag: u64, ask: Allocate) {
-        self.waiting.allocate(ask);
-        self.waiting_tags.push_back(tag);
-    }
-
-    /// Adds a request for a permission over an object that exists.
-    pub fn acquire(&mut self, tag: u64, ask: Acquire) {
-        self.waiting.acquire(ask);
-        self.waiting_tags.push_back(tag);
+    /// Adds an access or a request. The tag comes back with its completion.
+    pub fn add(&mut self, tag: u64, ask: impl Into<ArenaAsk>) {
+        self.waiting.push_back((tag, ask.into()));
     }
 
     /// Adds a revocation of a permission. `free` also frees its object.
     pub fn revoke(&mut self, tag: u64, permission: Permission, free: bool) {
         match permission.into_bare() {
-            Some(bare) => {
-                self.waiting.revoke(bare, free);
-                self.waiting_tags.push_back(tag);
-            }
+            Some(permission) => self.add(tag, ControlRequest::Revoke { permission, free }),
             None => self.end(tag, Ok(Ended::Done), None),
         }
-    }
-
-    /// Adds an extension of a permission: it then ends `time` after the extension begins.
-    pub fn extend(&mut self, tag: u64, permission: &Permission, time: Lifetime) {
-        self.waiting.extend(permission, time);
-        self.waiting_tags.push_back(tag);
     }
 
     /// Adds a completion of an operation that failed before it could be added, so that the caller finds all results in
     /// one place.
     pub fn fail(&mut self, tag: u64, failure: Failure) {
         self.end(tag, Err(failure), None);
-    }
-
-    fn added(&mut self, tag: u64, added: Result<(), Rejected<Arena>>) {
-        match added {
-            Ok(()) => self.waiting_tags.push_back(tag),
-            Err(Rejected { buffer, error }) => self.end(tag, Err(error.into()), buffer),
-        }
     }
 
     fn end(&mut self, tag: u64, result: Result<Ended, Failure>, buffer: Option<ArenaBuffer>) {
@@ -154,26 +109,32 @@ impl Operations {
 
     /// Begins the operations that wait, as far as there is room, and revokes the permissions that were dropped.
     pub(crate) fn post(&mut self, session: &mut Session) {
-        for dropped in session.take_dropped() {
-            self.waiting.revoke(dropped, false);
-            self.waiting_tags.push_back(NOBODY);
+        for permission in session.take_dropped() {
+            self.add(NOBODY, ControlRequest::Revoke { permission, free: false });
         }
         if self.waiting.is_empty() {
             return;
         }
         let now = session.now();
-        for started in session.client().post(now, &mut self.waiting) {
-            let tag = self.waiting_tags.pop_front().expect("each step has its tag");
-            match started {
-                Started::Operation(Ok(operation)) => self.begun(operation, tag),
-                Started::Operation(Err(Rejected { buffer, error })) => {
-                    self.end(tag, Err(error.into()), buffer)
+        let mut batch = session.client().batch();
+        while let Some((tag, ask)) = self.waiting.pop_front() {
+            match batch.add(now, ask) {
+                Ok(Begun::Operation(operation)) => self.begun(operation, tag),
+                Ok(Begun::Call(call)) => self.calls.push((call, tag)),
+                Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
+                    self.waiting.push_front((tag, *ask));
+                    break;
                 }
-                Started::Call(Ok(call)) | Started::Revocation(Ok(call)) => self.calls.push((call, tag)),
-                Started::Call(Err(error)) => self.end(tag, Err(error.into()), None),
-                Started::Revocation(Err(refused)) => self.end(tag, Err(refused.into()), None),
+                Err(NotBegun { ask, error }) => {
+                    let buffer = match *ask {
+                        Ask::Access(access) => access.into_buffer(),
+                        Ask::Control(_) => None,
+                    };
+                    self.end(tag, Err(error.into()), buffer);
+                }
             }
         }
+        batch.post();
     }
 
     fn begun(&mut self, operation: Operation, tag: u64) {
@@ -244,6 +205,8 @@ fn ended(session: &Session, answer: Answer) -> Result<Ended, Error> {
     match answer {
         Answer::Granted(bare) => Ok(Ended::Granted(Box::new(session.hold(bare)))),
         Answer::Done | Answer::Extended(_) => Ok(Ended::Done),
-        Answer::Entry(_) | Answer::EndOfList | Answer::Chunks(_) => Err(Error::SessionLost),
+        Answer::Entry(entry) => Ok(Ended::Entry(Box::new(entry))),
+        Answer::EndOfList => Ok(Ended::EndOfList),
+        Answer::Chunks(_) => unreachable!("no binding requests workers"),
     }
 }

@@ -1,6 +1,6 @@
 //! Operations that are begun and not waited for: each ends once, with its tag and its true result.
 
-use portcullis::{Acquire, Allocate, Lifetime, SessionOptions};
+use portcullis::{Access, Acquire, Allocate, ControlRequest, Lifetime, SessionOptions};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_foreign::{Attached, Completion, Ended, LocalNode};
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ fn more_than_the_queues_hold_are_carried_out_in_one_go() {
     let mut attached = attached(&node);
     let block = attached.session.allocate(Allocate::bytes(8).lifetime(LEASE)).expect("memory");
     for tag in 0..5_000 {
-        attached.operations.fetch_and_add(tag, &block, 0, 1);
+        attached.operations.add(tag, Access::fetch_and_add(block.view(), 0, 1));
     }
     assert_eq!(attached.operations.pending(), 5_000);
     let ended = by_tag(attached.finish());
@@ -45,10 +45,10 @@ fn what_fails_says_so_under_its_own_tag_and_gives_its_buffer_back() {
     let block = attached.session.allocate(Allocate::bytes(64).lifetime(LEASE)).expect("memory");
     let buffer = |attached: &Attached, length| attached.session.buffer(length).expect("room");
     let (fits, outside) = (buffer(&attached, 64), buffer(&attached, 65));
-    attached.operations.read(1, &block, 0, fits);
-    attached.operations.read(2, &block, 0, outside);
-    attached.operations.compare_and_swap(3, &block, 4, 0, 1);
-    attached.operations.extend(4, &block, Lifetime::seconds(6));
+    attached.operations.add(1, Access::read(block.view(), 0, fits));
+    attached.operations.add(2, Access::read(block.view(), 0, outside));
+    attached.operations.add(3, Access::compare_and_swap(block.view(), 4, 0, 1));
+    attached.operations.add(4, ControlRequest::extend(&block, Lifetime::seconds(6)));
     let mut ended = by_tag(attached.finish());
     assert!(matches!(ended[&1].result, Ok(Ended::Value(64))));
     assert!(matches!(ended[&4].result, Ok(Ended::Done)));
@@ -62,7 +62,7 @@ fn permissions_come_and_go_without_waiting_for_each() {
     let node = node();
     let mut attached = attached(&node);
     for tag in 0..200 {
-        attached.operations.allocate(tag, Allocate::bytes(64).keep().shared().lifetime(LEASE));
+        attached.operations.add(tag, Allocate::bytes(64).keep().shared().lifetime(LEASE));
     }
     let granted: Vec<_> = attached.finish().into_iter().map(|it| it.result.expect("memory")).collect();
     let mut objects = Vec::new();
@@ -73,7 +73,7 @@ fn permissions_come_and_go_without_waiting_for_each() {
     }
     assert!(attached.finish().iter().all(|it| matches!(it.result, Ok(Ended::Done))));
     for (tag, object) in (0..).zip(&objects) {
-        attached.operations.acquire(tag, Acquire::object(*object).read_only().shared());
+        attached.operations.add(tag, Acquire::object(*object).read_only().shared());
     }
     assert!(attached.finish().iter().all(|it| matches!(it.result, Ok(Ended::Granted(_)))));
 }
@@ -85,7 +85,7 @@ fn a_wait_ends_when_enough_have_ended_or_its_time_is_over() {
     assert_eq!(attached.wait(1, None), 0, "nothing is under way");
     let held = attached.session.allocate(Allocate::bytes(64).lifetime(LEASE)).expect("memory");
     let asked = Acquire::object(held.object()).wait(Lifetime::seconds(4));
-    attached.operations.acquire(1, asked);
+    attached.operations.add(1, asked);
     attached.post();
     assert_eq!(attached.wait(1, Some(Lifetime::millis(20))), 0, "another holds it");
     attached.session.revoke(held).expect("it is held");
@@ -98,7 +98,7 @@ fn all_that_is_under_way_ends_when_the_node_does() {
     let mut attached = attached(&node);
     let held = attached.session.allocate(Allocate::bytes(64).lifetime(LEASE)).expect("memory");
     for tag in 0..10 {
-        attached.operations.acquire(tag, Acquire::object(held.object()).wait(Lifetime::seconds(4)));
+        attached.operations.add(tag, Acquire::object(held.object()).wait(Lifetime::seconds(4)));
     }
     attached.post();
     drop(node);

@@ -11,7 +11,7 @@ use portcullis_nic::{
     Region, RemoteAddress, Status, VerbsError, WorkRequest,
 };
 use portcullis_protocol::{
-    ClientId, MESSAGE_BYTES, Reply, Request, RequestBody, received_message, sent_part,
+    ClientId, CopyRequest, MESSAGE_BYTES, Reply, Request, RequestBody, received_message, sent_part,
 };
 use std::collections::{BTreeMap, VecDeque};
 use stream::Streams;
@@ -113,7 +113,7 @@ impl<M: Memory> Mailbox<M> {
         let message = messages.message(slot, length);
         let request = message.and_then(|message| Request::decode(message).ok()).map(|request| request.body);
         let data = match request {
-            Some(RequestBody::Write { length: claimed, .. }) => {
+            Some(RequestBody::Copy(CopyRequest::Write { length: claimed, .. })) => {
                 let came = u64::from(length).saturating_sub(MESSAGE_BYTES as u64);
                 messages.data(slot, usize::try_from(claimed.min(came)).unwrap_or(usize::MAX))
             }

@@ -11,8 +11,8 @@ use crate::mailbox::{Heard, Mailbox};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Event, Memory, Nic, QpChange, QpId, RefusedAccess, VerbsError};
 use portcullis_protocol::{
-    ChunkTerms, ClientId, Incarnation, Lifetime, Mechanism, Moment, Refusal, Reply, ReplyBody, RequestBody,
-    TenantId,
+    Acquire, ChunkTerms, ClientId, GrantRequest, Incarnation, Lifetime, Mechanism, Moment, QueuePairRequest,
+    Refusal, Reply, ReplyBody, RequestBody, TenantId,
 };
 
 /// Number of requests that the node receives before it checks whether the turn has steps left.
@@ -247,7 +247,11 @@ impl<N: Nic> Node<N> {
             // record up waits for memory too, so the look-ups follow each other closely: the processor then does them
             // side by side.
             for (_, heard) in &heard {
-                if let Heard::Request { request: Some(RequestBody::Acquire { object, .. }), .. } = heard {
+                if let Heard::Request {
+                    request: Some(RequestBody::Grant(GrantRequest::Acquire(Acquire { object, .. }))),
+                    ..
+                } = heard
+                {
                     self.books.fetch(*object);
                 }
             }
@@ -301,41 +305,26 @@ impl<N: Nic> Node<N> {
 
     fn serve(&mut self, nic: &mut N, from: RequestOrigin, request: RequestBody, data: &[u8], now: Moment) {
         match request {
-            RequestBody::Allocate { .. }
-            | RequestBody::Acquire { .. }
-            | RequestBody::Extend { .. }
-            | RequestBody::Revoke { .. }
-            | RequestBody::Free { .. }
-            | RequestBody::Keep { .. }
-            | RequestBody::Publish { .. }
-            | RequestBody::Unpublish { .. }
-            | RequestBody::Lookup { .. }
-            | RequestBody::List { .. }
-            | RequestBody::Share { .. }
-            | RequestBody::Unshare { .. }
-            | RequestBody::Include { .. } => self.books.handle_request(from, request, now),
-            RequestBody::AllocateChunk if self.chunks.is_none() => {
-                self.books.handle_request(from, request, now);
-            }
             // A client with workers must send its request to them.
-            RequestBody::AllocateChunk => self.answer(from, Err(Refusal::Malformed)),
-            RequestBody::JoinChunks => {
+            RequestBody::Grant(GrantRequest::AllocateChunk) if self.chunks.is_some() => {
+                self.answer(from, Err(Refusal::Malformed));
+            }
+            RequestBody::Grant(request) => self.books.handle_request(from, request, now),
+            RequestBody::Named(request) => self.books.handle_named(from, request, now),
+            RequestBody::QueuePair(QueuePairRequest::JoinChunks) => {
                 let done = self.join_chunks(nic, from, now);
                 self.answer(from, done.map(|terms| (ReplyBody::Chunks(terms), Vec::new())));
             }
-            RequestBody::Recover { queue_pair } => {
+            RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair }) => {
                 if let Err(refusal) = self.rebuild(nic, from, queue_pair, now) {
                     self.answer(from, Err(refusal));
                 }
             }
-            RequestBody::Read { .. }
-            | RequestBody::Write { .. }
-            | RequestBody::CompareAndSwap { .. }
-            | RequestBody::FetchAndAdd { .. } => {
+            RequestBody::Copy(access) => {
                 let room = self.mailbox.data_bytes_max(from.client);
                 let done = match self.config.mechanism {
                     Mechanism::NodeCopy => {
-                        node_copy::carry_out(&self.books, &self.memory, from, request, data, room)
+                        node_copy::carry_out(&self.books, &self.memory, from, access, data, room)
                     }
                     _ => Err(Refusal::Malformed),
                 };

@@ -3,7 +3,7 @@
 use crate::rig::{LIMITS, Rig, allocate, guess, is_refused, keys, refused, word};
 use portcullis_nic::{Status, VerbsEndpoint};
 use portcullis_node::{AuditEvent, AuditRecord, Charge, NodeConfig, Standing, Violations};
-use portcullis_protocol::{Granted, Lifetime, Mechanism, Refusal, ReplyBody, RequestBody};
+use portcullis_protocol::{Granted, Lifetime, Mechanism, QueuePairRequest, Refusal, ReplyBody, RequestBody};
 
 fn rig() -> Rig {
     Rig::new(NodeConfig { violations: LIMITS, audit: true, ..crate::rig::config() })
@@ -27,7 +27,7 @@ fn stray(rig: &mut Rig, client: usize, it: &Granted) {
 fn recover(rig: &mut Rig, client: usize) -> Result<Lifetime, Refusal> {
     let asked = rig.now;
     loop {
-        match rig.ask(client, RequestBody::Recover { queue_pair: 0 }) {
+        match rig.ask(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })) {
             ReplyBody::Done => {
                 rig.seat(client).endpoint.rebuilt(0);
                 return Ok(rig.now.since(asked));

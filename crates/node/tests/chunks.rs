@@ -8,7 +8,8 @@ use portcullis_nic::{
 use portcullis_node::{AuditEvent, AuditedChunk, ChunkLimits, NodeConfig, Quota, Reductions};
 use portcullis_offload::Geometry;
 use portcullis_protocol::{
-    ChunkTerms, Granted, HandedOutBy, Lifetime, Refusal, ReplyBody, RequestBody, Sharing,
+    Allocate, ChunkTerms, GrantRequest, Granted, HandedOutBy, Lifetime, QueuePairRequest, Refusal, ReplyBody,
+    RequestBody, Sharing,
 };
 use portcullis_softnic::core::ObjectCounts;
 
@@ -28,7 +29,7 @@ fn config() -> NodeConfig {
 }
 
 fn join(rig: &mut Rig, client: usize) -> ChunkTerms {
-    match rig.ask(client, RequestBody::JoinChunks) {
+    match rig.ask(client, RequestBody::QueuePair(QueuePairRequest::JoinChunks)) {
         ReplyBody::Chunks(terms) => terms,
         other => panic!("{other:?}"),
     }
@@ -92,7 +93,7 @@ fn a_client_that_leaves_before_its_workers_have_begun_takes_nobody_elses_with_it
     let mut rig = Rig::new(config());
     for _ in 0..3 {
         let hasty = rig.attach("red");
-        rig.send(hasty, RequestBody::JoinChunks);
+        rig.send(hasty, RequestBody::QueuePair(QueuePairRequest::JoinChunks));
         // The NIC delivers the request, and has no turn between the node's reply and the client's end.
         rig.nic.nic.turn_all();
         rig.node.turn(&mut rig.nic, rig.now);
@@ -134,11 +135,17 @@ fn workers_are_made_once_and_for_clients_whose_ends_have_queue_pairs_for_chunks(
     let mut rig = Rig::new(config());
     let client = rig.attach("red");
     join(&mut rig, client);
-    assert_eq!(refused(rig.ask(client, RequestBody::JoinChunks)), Refusal::Malformed);
+    assert_eq!(
+        refused(rig.ask(client, RequestBody::QueuePair(QueuePairRequest::JoinChunks))),
+        Refusal::Malformed
+    );
     rig.end();
     let mut rig = Rig::new(crate::rig::config());
     let client = rig.attach("red");
-    assert_eq!(refused(rig.ask(client, RequestBody::JoinChunks)), Refusal::NoChunks);
+    assert_eq!(
+        refused(rig.ask(client, RequestBody::QueuePair(QueuePairRequest::JoinChunks))),
+        Refusal::NoChunks
+    );
     rig.end();
 }
 
@@ -149,7 +156,7 @@ fn sharers_of_a_quota(config: NodeConfig) -> (Rig, [usize; 4]) {
     let clients = [rig.attach("red"), rig.attach("red"), rig.attach("red"), rig.attach("blue")];
     assert_eq!(join(&mut rig, clients[0]).quota, 8);
     assert_eq!(join(&mut rig, clients[1]).quota, 2);
-    let beyond = refused(rig.ask(clients[2], RequestBody::JoinChunks));
+    let beyond = refused(rig.ask(clients[2], RequestBody::QueuePair(QueuePairRequest::JoinChunks)));
     assert_eq!(beyond, Refusal::Quota { used: 10, limit: 10 });
     assert_eq!(join(&mut rig, clients[3]).quota, 8, "another tenant has its own");
     (rig, clients)
@@ -204,7 +211,10 @@ fn a_nic_that_connects_nothing_makes_no_workers_and_leaves_none_half_made() {
     rig.settle();
     let before = rig.nic.nic.core().objects();
     rig.nic.hook.is_broken = true;
-    assert_eq!(refused(rig.ask(client, RequestBody::JoinChunks)), Refusal::NicFailed);
+    assert_eq!(
+        refused(rig.ask(client, RequestBody::QueuePair(QueuePairRequest::JoinChunks))),
+        Refusal::NicFailed
+    );
     assert_eq!(rig.nic.nic.core().objects(), before);
     rig.nic.hook.is_broken = false;
     rig.end();
@@ -260,7 +270,10 @@ fn a_stray_on_a_queue_pair_for_chunks_is_the_clients_own_and_a_guess_its_tenants
             Operation::Read { local, remote: RemoteSpan { address, rkey } },
         );
         if status != Status::Success {
-            let recovered = rig.ask(client, RequestBody::Recover { queue_pair: chunk_queue_pair });
+            let recovered = rig.ask(
+                client,
+                RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: chunk_queue_pair }),
+            );
             assert_eq!(recovered, ReplyBody::Done);
             rig.seat(client).endpoint.rebuilt(chunk_queue_pair);
         }
@@ -409,7 +422,10 @@ fn a_pool_that_could_not_be_rebuilt_is_rebuilt_when_the_nic_works_again() {
     for _ in 0..5 {
         rig.pass(Lifetime::millis(1));
     }
-    assert_eq!(refused(rig.ask(clients[0], RequestBody::JoinChunks)), Refusal::NicFailed);
+    assert_eq!(
+        refused(rig.ask(clients[0], RequestBody::QueuePair(QueuePairRequest::JoinChunks))),
+        Refusal::NicFailed
+    );
     rig.detach(clients[1]);
     rig.nic.hook.is_broken = false;
     for _ in 0..100 {
@@ -533,7 +549,7 @@ fn by_cpu() -> NodeConfig {
 }
 
 fn allocate_chunk(rig: &mut Rig, client: usize) -> Result<Granted, Refusal> {
-    match rig.ask(client, RequestBody::AllocateChunk) {
+    match rig.ask(client, RequestBody::Grant(GrantRequest::AllocateChunk)) {
         ReplyBody::Granted(granted) => Ok(granted),
         other => Err(refused(other)),
     }
@@ -547,7 +563,10 @@ fn where_the_nic_has_no_chains_the_nodes_cpu_hands_chunks_out_with_the_same_prom
     assert_eq!(allocate_chunk(&mut rig, red), Err(Refusal::NoChunks), "it has not joined");
     let terms = join(&mut rig, red);
     assert_eq!((terms.chunks, terms.chunk_bytes, terms.by), (CHUNKS, 64, HandedOutBy::Cpu));
-    assert_eq!(refused(rig.ask(red, RequestBody::JoinChunks)), Refusal::Malformed);
+    assert_eq!(
+        refused(rig.ask(red, RequestBody::QueuePair(QueuePairRequest::JoinChunks))),
+        Refusal::Malformed
+    );
     let chunk = allocate_chunk(&mut rig, red).expect("a chunk");
     let (rkey, address) = (crate::rig::keys(&chunk).0, chunk.address().0);
     assert_eq!(rig.write(red, rkey, address, &[7; 64]), Status::Success);
@@ -599,13 +618,20 @@ fn nobody_asks_for_a_permission_with_the_lifetime_of_a_chunk() {
     let mut rig = Rig::new(by_cpu());
     let client = rig.attach("red");
     join(&mut rig, client);
-    let RequestBody::Allocate { size, alignment, rights, sharing, keep, .. } =
-        crate::rig::allocate(64, false)
+    let RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size, alignment, rights, sharing, keep, ..
+    })) = crate::rig::allocate(64, false)
     else {
         panic!("it allocates")
     };
-    let for_ever =
-        RequestBody::Allocate { size, alignment, lifetime: Lifetime(u64::MAX), rights, sharing, keep };
+    let for_ever = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size,
+        alignment,
+        lifetime: Lifetime(u64::MAX),
+        rights,
+        sharing,
+        keep,
+    }));
     let longest = rig.node.config().longest_lifetime;
     assert_eq!(refused(rig.ask(client, for_ever)), Refusal::LifetimeTooLong { longest });
     assert_eq!(held(&rig), (0, 0));

@@ -3,7 +3,9 @@
 use crate::rig::{Rig, keys, refused};
 use portcullis_nic::Status;
 use portcullis_node::NodeConfig;
-use portcullis_protocol::{Credential, Mechanism, Refusal, ReplyBody, RequestBody, Sharing};
+use portcullis_protocol::{
+    CopyRequest, Credential, GrantRequest, Mechanism, Refusal, ReplyBody, RequestBody, Sharing,
+};
 use std::collections::HashSet;
 
 fn counting_from(number: u64, config: NodeConfig) -> Rig {
@@ -50,10 +52,10 @@ fn nobody_ends_or_reads_anothers_permission_whatever_their_numbers_have_in_commo
         for (&client, mine) in clients.iter().zip(&held) {
             for other in held.iter().filter(|it| it.permission != mine.permission) {
                 let permission = other.permission;
-                let revoke = RequestBody::Revoke { permission, free: true };
+                let revoke = RequestBody::Grant(GrantRequest::Revoke { permission, free: true });
                 assert_eq!(refused(rig.ask(client, revoke)), Refusal::NotLive);
                 if matches!(other.credential, Credential::Node) {
-                    let read = RequestBody::Read { permission, offset: 0, length: 8 };
+                    let read = RequestBody::Copy(CopyRequest::Read { permission, offset: 0, length: 8 });
                     assert_eq!(refused(rig.ask(client, read)), Refusal::NotLive);
                 }
             }

@@ -3,7 +3,9 @@
 use crate::rig::{Rig, allocate, granted};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, ViolationLimits};
-use portcullis_protocol::{Granted, Keep, Lifetime, Moment, ReplyBody, RequestBody, Rights, Rkey, Sharing};
+use portcullis_protocol::{
+    Allocate, GrantRequest, Granted, Keep, Lifetime, Moment, ReplyBody, RequestBody, Rights, Rkey, Sharing,
+};
 
 /// The most that one turn takes apart.
 const STEPS: u64 = 512;
@@ -19,7 +21,14 @@ fn config() -> NodeConfig {
 
 fn request(lifetime: Lifetime, keep: Keep) -> RequestBody {
     let (rights, sharing) = (Rights::all(), Sharing::Exclusive);
-    RequestBody::Allocate { size: 64, alignment: 0, lifetime, rights, sharing, keep }
+    RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size: 64,
+        alignment: 0,
+        lifetime,
+        rights,
+        sharing,
+        keep,
+    }))
 }
 
 fn hold_many(rig: &mut Rig, client: usize, lifetime: Lifetime, keep: Keep) -> Vec<Granted> {
@@ -37,10 +46,10 @@ fn watch_the_end(rig: &mut Rig, other: usize) -> (u64, u64) {
         if asked.is_none() {
             asked = Some(rig.send(
                 other,
-                RequestBody::Free {
+                RequestBody::Grant(GrantRequest::Free {
                     object: portcullis_protocol::ObjectName::Address(portcullis_protocol::RemoteAddress(1)),
                     holders: portcullis_protocol::Holders::Stay,
-                },
+                }),
             ));
             waited = 0;
         }
@@ -153,7 +162,7 @@ fn requests_that_wait_in_a_crowd_go_with_their_client() {
     rig.ask(one, allocate(64, false));
     let again = rig.acquire(one, held.object);
     assert_eq!(
-        rig.ask(one, RequestBody::Revoke { permission: again.permission, free: false }),
+        rig.ask(one, RequestBody::Grant(GrantRequest::Revoke { permission: again.permission, free: false })),
         ReplyBody::Done
     );
     rig.end();
@@ -171,7 +180,7 @@ fn a_crowd_that_waits_for_the_same_object_is_let_in_over_several_turns() {
     rig.settle();
     let before = rig.node.counters();
     assert_eq!(before.postponed, 1500);
-    rig.send(one, RequestBody::Revoke { permission: held.permission, free: false });
+    rig.send(one, RequestBody::Grant(GrantRequest::Revoke { permission: held.permission, free: false }));
     let (mut most, mut last) = (0, before.postponed);
     while last > 0 {
         rig.turn();
@@ -195,7 +204,7 @@ fn an_object_whose_waiting_crowd_has_gone_goes_as_well() {
         rig.turn();
     }
     rig.settle();
-    rig.send(one, RequestBody::Revoke { permission: held.permission, free: false });
+    rig.send(one, RequestBody::Grant(GrantRequest::Revoke { permission: held.permission, free: false }));
     rig.turn();
     rig.detach(two);
     rig.pass(Lifetime::millis(5));

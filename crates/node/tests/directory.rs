@@ -4,7 +4,10 @@ use crate::rig::{
     Rig, acquire, entry, free, granted, lookup, name, publish, refused, share, tenant, unpublish, unshare,
 };
 use portcullis_node::{AuditEvent, AuditRecord, AuditedName, NodeConfig, Quota};
-use portcullis_protocol::{Entry, Granted, Keep, Lifetime, Refusal, ReplyBody, RequestBody, Rights, Sharing};
+use portcullis_protocol::{
+    Acquire, Entry, GrantRequest, Granted, Keep, Lifetime, NamedRequest, Refusal, ReplyBody, RequestBody,
+    Rights, Sharing,
+};
 
 const NOW: Lifetime = Lifetime(0);
 
@@ -21,7 +24,7 @@ fn list(rig: &mut Rig, client: usize, owner: Option<&str>) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     loop {
         let after = entries.last().map(|last| last.name);
-        match rig.ask(client, RequestBody::List { owner: owner.map(tenant), after }) {
+        match rig.ask(client, RequestBody::Named(NamedRequest::List { owner: owner.map(tenant), after })) {
             ReplyBody::Entry(entry) => entries.push(entry),
             ReplyBody::EndOfList => return entries,
             other => panic!("{other:?}"),
@@ -131,7 +134,10 @@ fn names_stay_for_as_long_as_their_tenants_objects_are_kept() {
     for (text, time) in [("longer", 50), ("shorter", 5)] {
         let it = rig.allocate(client, 64, false);
         let keep = Keep::For(Lifetime::millis(time));
-        assert_eq!(rig.ask(client, RequestBody::Keep { object: it.object.into(), keep }), ReplyBody::Done);
+        assert_eq!(
+            rig.ask(client, RequestBody::Grant(GrantRequest::Keep { object: it.object.into(), keep })),
+            ReplyBody::Done
+        );
         assert_eq!(rig.ask(client, publish(text, it.object)), ReplyBody::Done);
     }
     rig.detach(client);
@@ -179,14 +185,14 @@ fn the_audit_log_has_names_and_with_whom_they_are_shared() {
     for request in asked {
         assert_eq!(rig.ask(client, request), ReplyBody::Done);
     }
-    let read = RequestBody::Acquire {
+    let read = RequestBody::Grant(GrantRequest::Acquire(Acquire {
         object: it.object.into(),
         part: portcullis_protocol::Part::WHOLE,
         lifetime: Lifetime::millis(1),
         rights: Rights::READ,
         sharing: Sharing::Shared,
         wait: NOW,
-    };
+    }));
     granted(rig.ask(other, read));
     assert_eq!(rig.ask(client, free(it.object)), ReplyBody::Done);
     rig.settle();

@@ -4,17 +4,26 @@ use crate::rig::{Rig, acquire, allocate, granted, keys, refused, word};
 use portcullis_nic::Status;
 use portcullis_node::{AuditEvent, NodeConfig, Reductions, ViolationLimits};
 use portcullis_protocol::{
-    DATA_BYTES_MAX, Granted, Holders, Keep, Lifetime, Mechanism, Moment, ObjectName, Refusal, RemoteAddress,
-    ReplyBody, RequestBody, Rights, Rkey, Sharing,
+    Acquire, Allocate, CopyRequest, DATA_BYTES_MAX, GrantRequest, Granted, Holders, Keep, Lifetime,
+    Mechanism, Moment, ObjectName, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Rkey, Sharing,
 };
 
 /// A request that is refused at once and costs nothing.
-const IDLE: RequestBody =
-    RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay };
+const IDLE: RequestBody = RequestBody::Grant(GrantRequest::Free {
+    object: ObjectName::Address(RemoteAddress(0)),
+    holders: Holders::Stay,
+});
 
 fn ask_for(size: u64, lifetime: Lifetime) -> RequestBody {
     let (rights, sharing, keep) = (Rights::all(), Sharing::Exclusive, Keep::No);
-    RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing, keep }
+    RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size,
+        alignment: 0,
+        lifetime,
+        rights,
+        sharing,
+        keep,
+    }))
 }
 
 #[test]
@@ -42,7 +51,7 @@ fn permissions_of_one_moment_have_names_of_their_own() {
         if let Some(last) = last {
             assert_eq!(it.permission.header, last.permission.header, "no time has passed");
             assert!(it.permission.start > last.permission.start, "round {round}");
-            let stale = RequestBody::Revoke { permission: last.permission, free: false };
+            let stale = RequestBody::Grant(GrantRequest::Revoke { permission: last.permission, free: false });
             assert_eq!(refused(rig.ask(client, stale)), Refusal::NotLive);
         }
         rig.revoke(client, it.permission);
@@ -236,11 +245,11 @@ fn a_message_carries_data_to_its_last_byte() {
     let most = DATA_BYTES_MAX as u64;
     let permission = rig.allocate(client, 2 * most, false).permission;
     let bytes: Vec<u8> = (0..=250).cycle().take(DATA_BYTES_MAX).collect();
-    let write = RequestBody::Write { permission, offset: most, length: most };
+    let write = RequestBody::Copy(CopyRequest::Write { permission, offset: most, length: most });
     assert_eq!(rig.ask_with(client, write, &bytes).0, ReplyBody::Done);
-    let read = |length| RequestBody::Read { permission, offset: most, length };
+    let read = |length| RequestBody::Copy(CopyRequest::Read { permission, offset: most, length });
     assert_eq!(rig.ask_with(client, read(most), &[]), (ReplyBody::Data(most), bytes));
-    let more = RequestBody::Read { permission, offset: 0, length: most + 1 };
+    let more = RequestBody::Copy(CopyRequest::Read { permission, offset: 0, length: most + 1 });
     assert_eq!(refused(rig.ask(client, more)), Refusal::Malformed);
     rig.end();
 }
@@ -385,14 +394,14 @@ fn a_queue_pair_does_atomics_while_its_client_holds_something() {
     let theirs = rig.allocate(sibling, 64, false);
     let lifetime = Lifetime::millis(100).0;
     for rights in [Rights::all(), Rights::READ] {
-        let ask = RequestBody::Allocate {
+        let ask = RequestBody::Grant(GrantRequest::Allocate(Allocate {
             size: 64,
             alignment: 0,
             lifetime: Lifetime(lifetime),
             rights,
             sharing: Sharing::Exclusive,
             keep: Keep::No,
-        };
+        }));
         let it = granted(rig.ask(client, ask));
         let swapped = rig.swap(client, keys(&it).1, word(&it), lifetime, lifetime);
         assert_eq!(swapped, (Status::Success, lifetime), "{rights:?}");
@@ -435,14 +444,14 @@ fn more_may_wait_for_a_divided_object_than_hold_it() {
     let mut rig = Rig::new(crate::rig::config());
     let client = rig.attach("a");
     let it = rig.allocate(client, 64, true);
-    let half = RequestBody::Acquire {
+    let half = RequestBody::Grant(GrantRequest::Acquire(Acquire {
         object: it.object.into(),
         part: portcullis_protocol::Part { offset: 0, length: 32 },
         lifetime: Lifetime::millis(100),
         rights: Rights::all(),
         sharing: Sharing::Exclusive,
         wait: Lifetime::seconds(1),
-    };
+    }));
     let asked: Vec<u32> = (0..5).map(|_| rig.send(client, half)).collect();
     rig.settle();
     assert_eq!(rig.node.counters().postponed, 5);
@@ -465,8 +474,10 @@ fn the_audit_says_whose_permission_it_was_and_over_which_bytes() {
     let part = portcullis_protocol::Part { offset: 16, length: 8 };
     let (lifetime, rights, sharing) = (Lifetime::millis(100), Rights::READ, Sharing::Shared);
     let (object, wait) = (it.object.into(), Lifetime(0));
-    let held =
-        granted(rig.ask(client, RequestBody::Acquire { object, part, lifetime, rights, sharing, wait }));
+    let held = granted(rig.ask(
+        client,
+        RequestBody::Grant(GrantRequest::Acquire(Acquire { object, part, lifetime, rights, sharing, wait })),
+    ));
     rig.pass(Lifetime::millis(200));
     rig.detach(client);
     let mut told = Vec::new();
@@ -552,13 +563,15 @@ fn those_who_wait_for_parts_are_let_in_up_to_the_most_holders() {
     let client = rig.attach("a");
     let it = rig.allocate(client, 4096, true);
     rig.revoke(client, it.permission);
-    let part = |offset, length, wait| RequestBody::Acquire {
-        object: it.object.into(),
-        part: portcullis_protocol::Part { offset, length },
-        lifetime: Lifetime::seconds(10),
-        rights: Rights::READ,
-        sharing: Sharing::Exclusive,
-        wait,
+    let part = |offset, length, wait| {
+        RequestBody::Grant(GrantRequest::Acquire(Acquire {
+            object: it.object.into(),
+            part: portcullis_protocol::Part { offset, length },
+            lifetime: Lifetime::seconds(10),
+            rights: Rights::READ,
+            sharing: Sharing::Exclusive,
+            wait,
+        }))
     };
     let first = granted(rig.ask(client, part(0, 32, Lifetime(0))));
     let rest: Vec<Granted> =

@@ -10,8 +10,8 @@ use portcullis_nic::{
 };
 use portcullis_node::{Admission, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
-    Incarnation, Lifetime, MESSAGE_BYTES, Moment, Refusal, RemoteAddress, Reply, ReplyBody, Request,
-    RequestBody, Rkey, TenantId,
+    Incarnation, Lifetime, MESSAGE_BYTES, Moment, QueuePairRequest, Refusal, RemoteAddress, Reply, ReplyBody,
+    Request, RequestBody, Rkey, TenantId,
 };
 use portcullis_softnic::core::NetworkPort;
 use portcullis_softnic::{PortEndpoint, SoftNic};
@@ -255,7 +255,10 @@ fn both_ends_agree_about_packet_numbers_after_any_number_of_rebuilds() {
             // A read of no bytes needs no key. It succeeds if the two ends agree.
             assert_eq!(pair.read(number, 0), Some((Status::Success, number)), "{rebuilds} rebuilds");
             assert_eq!(pair.read(number, 8), Some((Status::RemoteAccessError, number)));
-            assert_eq!(pair.ask(RequestBody::Recover { queue_pair: number }), ReplyBody::Done);
+            assert_eq!(
+                pair.ask(RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: number })),
+                ReplyBody::Done
+            );
             assert_eq!(pair.queues.rebuilt(&mut pair.nics[1], number), Ok(()));
         }
         for number in 0..SIZE.data_queue_pairs {
@@ -268,7 +271,10 @@ fn both_ends_agree_about_packet_numbers_after_any_number_of_rebuilds() {
 fn ends_of_which_one_was_rebuilt_once_more_do_not_hear_each_other() {
     let mut pair = Pair::new([5, 6]);
     assert_eq!(pair.read(0, 8), Some((Status::RemoteAccessError, 0)));
-    assert_eq!(pair.ask(RequestBody::Recover { queue_pair: 0 }), ReplyBody::Done);
+    assert_eq!(
+        pair.ask(RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })),
+        ReplyBody::Done
+    );
     assert_eq!(pair.queues.rebuilt(&mut pair.nics[1], 0), Ok(()));
     assert_eq!(pair.queues.rebuilt(&mut pair.nics[1], 0), Ok(()));
     assert_eq!(pair.read(0, 0), None, "nobody answers");
@@ -281,7 +287,7 @@ fn a_queue_pair_whose_rebuild_is_put_off_serves_nothing_meanwhile() {
     let mut pair = Pair::under([3, 3], limits);
     assert_eq!(pair.read(0, 8), Some((Status::RemoteAccessError, 0)));
     assert_eq!(pair.read(1, 0), Some((Status::Success, 1)));
-    let answer = pair.ask(RequestBody::Recover { queue_pair: 1 });
+    let answer = pair.ask(RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 1 }));
     assert!(matches!(answer, ReplyBody::Refused(Refusal::Paused { .. })), "{answer:?}");
     assert_eq!(pair.read(1, 0), None, "nobody answers");
 }

@@ -4,7 +4,7 @@ use crate::rig::{Rig, acquire, free, granted, keys, lookup, publish, refused, sh
 use portcullis_nic::Status;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{
-    Granted, Holders, Lifetime, ObjectRef, Refusal, ReplyBody, RequestBody, Rights, Sharing,
+    GrantRequest, Granted, Holders, Lifetime, ObjectRef, Refusal, ReplyBody, RequestBody, Rights, Sharing,
 };
 
 const NOW: Lifetime = Lifetime(0);
@@ -15,7 +15,7 @@ fn shared(object: ObjectRef, wait: Lifetime) -> RequestBody {
 }
 
 fn free_with(object: ObjectRef, holders: Holders) -> RequestBody {
-    RequestBody::Free { object: object.into(), holders }
+    RequestBody::Grant(GrantRequest::Free { object: object.into(), holders })
 }
 
 /// A kept object with a name, which is shared with tenant `b`.
@@ -154,7 +154,10 @@ fn a_head_takes_a_crowd_of_members_with_it() {
         let head = rig.keep(owner).object;
         let members: Vec<_> = (0..MEMBERS).map(|_| rig.keep(owner).object).collect();
         for &member in &members {
-            assert_eq!(rig.ask(owner, RequestBody::Include { member, head }), ReplyBody::Done);
+            assert_eq!(
+                rig.ask(owner, RequestBody::Grant(GrantRequest::Include { member, head })),
+                ReplyBody::Done
+            );
         }
         let it = granted(rig.ask(reader, shared(members[MEMBERS / 2], NOW)));
         let freed = rig.send(owner, free_with(head, holders));
@@ -189,7 +192,7 @@ fn an_object_is_not_its_guests_to_free() {
         assert_eq!(refused(rig.ask(guest, free_with(object, holders))), Refusal::Gone);
     }
     let it = granted(rig.ask(guest, shared(object, NOW)));
-    let revoke = RequestBody::Revoke { permission: it.permission, free: true };
+    let revoke = RequestBody::Grant(GrantRequest::Revoke { permission: it.permission, free: true });
     assert_eq!(rig.ask(guest, revoke), ReplyBody::Done);
     granted(rig.ask(owner, shared(object, NOW)));
     granted(rig.ask(guest, shared(object, NOW)));
@@ -203,7 +206,7 @@ fn a_permission_that_ends_with_its_object_frees_it_for_all() {
     let (owner, reader) = (rig.attach("a"), rig.attach("a"));
     let object = rig.keep(owner).object;
     let held = [owner, reader].map(|client| granted(rig.ask(client, shared(object, NOW))));
-    let revoke = RequestBody::Revoke { permission: held[0].permission, free: true };
+    let revoke = RequestBody::Grant(GrantRequest::Revoke { permission: held[0].permission, free: true });
     assert_eq!(rig.ask(owner, revoke), ReplyBody::Done);
     assert_eq!(refused(rig.ask(owner, shared(object, NOW))), Refusal::Gone);
     assert_eq!(reads(&mut rig, reader, &held[1]), Status::Success);

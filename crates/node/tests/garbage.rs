@@ -4,8 +4,9 @@ use crate::rig::{Rig, acquire, allocate, granted, keys};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
-    Holders, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectName, ObjectRef, Part,
-    PermissionId, Refusal, RemoteAddress, ReplyBody, Request, RequestBody, Rights, Sharing,
+    Acquire, Allocate, CopyRequest, GrantRequest, Holders, Incarnation, Keep, Lifetime, MESSAGE_BYTES,
+    Mechanism, Moment, NamedRequest, ObjectName, ObjectRef, Part, PermissionId, QueuePairRequest, Refusal,
+    RemoteAddress, ReplyBody, Request, RequestBody, Rights, Sharing,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -48,15 +49,19 @@ fn about_a_name() -> impl Strategy<Value = RequestBody> {
     });
     prop_oneof![
         (reference.clone(), reference.clone())
-            .prop_map(|(member, head)| RequestBody::Include { member, head }),
-        (name(), reference).prop_map(|(name, object)| RequestBody::Publish { name, object }),
-        name().prop_map(|name| RequestBody::Unpublish { name }),
-        (prop::option::of(tenant()), name()).prop_map(|(owner, name)| RequestBody::Lookup { owner, name }),
+            .prop_map(|(member, head)| RequestBody::Grant(GrantRequest::Include { member, head })),
+        (name(), reference)
+            .prop_map(|(name, object)| RequestBody::Named(NamedRequest::Publish { name, object })),
+        name().prop_map(|name| RequestBody::Named(NamedRequest::Unpublish { name })),
+        (prop::option::of(tenant()), name())
+            .prop_map(|(owner, name)| RequestBody::Named(NamedRequest::Lookup { owner, name })),
         (prop::option::of(tenant()), prop::option::of(name()))
-            .prop_map(|(owner, after)| RequestBody::List { owner, after }),
-        (name(), tenant(), (0u8..8).prop_map(Rights::from_bits_truncate))
-            .prop_map(|(name, tenant, rights)| RequestBody::Share { name, tenant, rights }),
-        (name(), tenant()).prop_map(|(name, tenant)| RequestBody::Unshare { name, tenant }),
+            .prop_map(|(owner, after)| RequestBody::Named(NamedRequest::List { owner, after })),
+        (name(), tenant(), (0u8..8).prop_map(Rights::from_bits_truncate)).prop_map(
+            |(name, tenant, rights)| RequestBody::Named(NamedRequest::Share { name, tenant, rights })
+        ),
+        (name(), tenant())
+            .prop_map(|(name, tenant)| RequestBody::Named(NamedRequest::Unshare { name, tenant })),
     ]
 }
 
@@ -89,45 +94,34 @@ fn request() -> impl Strategy<Value = RequestBody> {
     prop_oneof![
         about_a_name(),
         (number(), alignment, lifetime(), rights.clone(), sharing(), keep.clone()).prop_map(
-            |(size, alignment, lifetime, rights, sharing, keep)| RequestBody::Allocate {
-                size,
-                alignment,
-                lifetime,
-                rights,
-                sharing,
-                keep
-            }
+            |(size, alignment, lifetime, rights, sharing, keep)| RequestBody::Grant(GrantRequest::Allocate(
+                Allocate { size, alignment, lifetime, rights, sharing, keep }
+            ))
         ),
         (object(), part, lifetime(), rights, sharing(), lifetime()).prop_map(
-            |(object, part, lifetime, rights, sharing, wait)| RequestBody::Acquire {
-                object,
-                part,
-                lifetime,
-                rights,
-                sharing,
-                wait
-            }
+            |(object, part, lifetime, rights, sharing, wait)| RequestBody::Grant(GrantRequest::Acquire(
+                Acquire { object, part, lifetime, rights, sharing, wait }
+            ))
         ),
-        (permission.clone(), lifetime())
-            .prop_map(|(permission, lifetime)| RequestBody::Extend { permission, lifetime }),
+        (permission.clone(), lifetime()).prop_map(|(permission, lifetime)| RequestBody::Grant(
+            GrantRequest::Extend { permission, lifetime }
+        )),
         (permission.clone(), any::<bool>())
-            .prop_map(|(permission, free)| RequestBody::Revoke { permission, free }),
+            .prop_map(|(permission, free)| RequestBody::Grant(GrantRequest::Revoke { permission, free })),
         (object(), prop::sample::select(vec![Holders::Stay, Holders::End, Holders::Await]))
-            .prop_map(|(object, holders)| RequestBody::Free { object, holders }),
-        (object(), keep.clone()).prop_map(|(object, keep)| RequestBody::Keep { object, keep }),
-        any::<u32>().prop_map(|queue_pair| RequestBody::Recover { queue_pair }),
-        (permission.clone(), number(), number()).prop_map(|(permission, offset, length)| RequestBody::Read {
-            permission,
-            offset,
-            length
-        }),
-        (permission.clone(), number(), number())
-            .prop_map(|(permission, offset, length)| RequestBody::Write { permission, offset, length }),
-        (permission, number(), number()).prop_map(|(permission, offset, add)| RequestBody::FetchAndAdd {
-            permission,
-            offset,
-            add
-        }),
+            .prop_map(|(object, holders)| RequestBody::Grant(GrantRequest::Free { object, holders })),
+        (object(), keep.clone())
+            .prop_map(|(object, keep)| RequestBody::Grant(GrantRequest::Keep { object, keep })),
+        any::<u32>().prop_map(|queue_pair| RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair })),
+        (permission.clone(), number(), number()).prop_map(|(permission, offset, length)| RequestBody::Copy(
+            CopyRequest::Read { permission, offset, length }
+        )),
+        (permission.clone(), number(), number()).prop_map(|(permission, offset, length)| RequestBody::Copy(
+            CopyRequest::Write { permission, offset, length }
+        )),
+        (permission, number(), number()).prop_map(|(permission, offset, add)| RequestBody::Copy(
+            CopyRequest::FetchAndAdd { permission, offset, add }
+        )),
     ]
 }
 
@@ -149,14 +143,14 @@ proptest! {
     ) {
         let mut rig = Rig::new(NodeConfig { mechanism, pool_bytes: 1 << 20, headers: 16, ..crate::rig::config() });
         let (hostile, honest) = (rig.attach("a"), rig.attach("b"));
-        let body = RequestBody::Allocate {
+        let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
             size: 64,
             alignment: 0,
             lifetime: Lifetime::seconds(10),
             rights: Rights::all(),
             sharing: Sharing::Exclusive,
             keep: Keep::Attached,
-        };
+        }));
         let it = granted(rig.ask(honest, body));
         rig.allocate(hostile, 64, true);
         for (bytes, micros) in &messages {
@@ -265,7 +259,10 @@ fn a_client_that_takes_no_answers_is_shown_out_and_harms_nobody() {
     for _ in 0..400 {
         rig.send(
             deaf,
-            RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
+            RequestBody::Grant(GrantRequest::Free {
+                object: ObjectName::Address(RemoteAddress(0)),
+                holders: Holders::Stay,
+            }),
         );
         for _ in 0..3 {
             rig.turn();

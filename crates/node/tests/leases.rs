@@ -4,7 +4,8 @@ use crate::rig::{Rig, acquire, allocate, granted, keys, refused, word};
 use portcullis_nic::Status;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{
-    Granted, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Sharing,
+    Allocate, GrantRequest, Granted, Lifetime, Moment, PermissionId, Refusal, RemoteAddress, ReplyBody,
+    RequestBody, Rights, Sharing,
 };
 
 const LIFETIME: Lifetime = Lifetime::millis(100);
@@ -16,7 +17,10 @@ fn rig() -> Rig {
 
 fn is_live(rig: &mut Rig, client: usize, it: &Granted) -> bool {
     // A request for a shorter lifetime than the permission has gets a reply and changes nothing.
-    match rig.ask(client, RequestBody::Extend { permission: it.permission, lifetime: Lifetime(1) }) {
+    match rig.ask(
+        client,
+        RequestBody::Grant(GrantRequest::Extend { permission: it.permission, lifetime: Lifetime(1) }),
+    ) {
         ReplyBody::Extended(_) | ReplyBody::Refused(Refusal::NotExtendable) => true,
         ReplyBody::Refused(Refusal::NotLive) => false,
         other => panic!("{other:?}"),
@@ -90,9 +94,12 @@ fn no_extension_reaches_beyond_the_longest_lifetime() {
     until(&mut rig, it.permission.start.after(LONGEST));
     assert!(!is_live(&mut rig, client, &it));
     let it = rig.allocate(client, 64, false);
-    let far = RequestBody::Extend { permission: it.permission, lifetime: Lifetime(LONGEST.0 + 1) };
+    let far = RequestBody::Grant(GrantRequest::Extend {
+        permission: it.permission,
+        lifetime: Lifetime(LONGEST.0 + 1),
+    });
     assert_eq!(refused(rig.ask(client, far)), Refusal::LifetimeTooLong { longest: LONGEST });
-    let most = RequestBody::Extend { permission: it.permission, lifetime: LONGEST };
+    let most = RequestBody::Grant(GrantRequest::Extend { permission: it.permission, lifetime: LONGEST });
     assert_eq!(rig.ask(client, most), ReplyBody::Extended(LONGEST));
     rig.end();
 }
@@ -122,7 +129,8 @@ fn who_holds_what_another_waits_for_cannot_extend_any_more() {
         (Status::Success, 0),
         "the notice"
     );
-    let more = RequestBody::Extend { permission: it.permission, lifetime: Lifetime(400_000) };
+    let more =
+        RequestBody::Grant(GrantRequest::Extend { permission: it.permission, lifetime: Lifetime(400_000) });
     assert_eq!(refused(rig.ask(holder, more)), Refusal::NotExtendable);
     // A holder that ignores the notice gains nothing.
     assert_eq!(rig.swap(holder, keys(&it).1, word(&it), 0, 400_000).0, Status::Success);
@@ -298,17 +306,17 @@ fn a_name_that_was_used_before_ends_nothing() {
     let second = rig.acquire(client, first.object);
     assert_eq!(second.permission.header, first.permission.header, "the header was used again");
     assert_ne!(second.permission.start, first.permission.start, "even in the same microsecond");
-    let stale = RequestBody::Revoke { permission: first.permission, free: true };
+    let stale = RequestBody::Grant(GrantRequest::Revoke { permission: first.permission, free: true });
     assert_eq!(refused(rig.ask(client, stale)), Refusal::NotLive);
-    let stale = RequestBody::Extend { permission: first.permission, lifetime: LIFETIME };
+    let stale = RequestBody::Grant(GrantRequest::Extend { permission: first.permission, lifetime: LIFETIME });
     assert_eq!(refused(rig.ask(client, stale)), Refusal::NotLive);
     for free in [false, true] {
-        let foreign = RequestBody::Revoke { permission: second.permission, free };
+        let foreign = RequestBody::Grant(GrantRequest::Revoke { permission: second.permission, free });
         assert_eq!(refused(rig.ask(sibling, foreign)), Refusal::NotLive);
     }
     for header in [0, 1, u64::MAX, u64::MAX - 31, second.permission.header.0 + 8, second.address().0] {
         let forged = PermissionId { header: RemoteAddress(header), start: second.permission.start };
-        let forged = RequestBody::Revoke { permission: forged, free: true };
+        let forged = RequestBody::Grant(GrantRequest::Revoke { permission: forged, free: true });
         assert_eq!(refused(rig.ask(client, forged)), Refusal::NotLive);
     }
     assert!(is_live(&mut rig, client, &second));
@@ -322,8 +330,9 @@ fn two_revokes_in_one_turn_end_one_permission() {
     let mut rig = rig();
     let client = rig.attach("a");
     let it = rig.allocate(client, 64, false);
-    let twice =
-        [(); 2].map(|()| rig.send(client, RequestBody::Revoke { permission: it.permission, free: false }));
+    let twice = [(); 2].map(|()| {
+        rig.send(client, RequestBody::Grant(GrantRequest::Revoke { permission: it.permission, free: false }))
+    });
     rig.settle();
     assert_eq!(rig.reply(client, twice[0]), Some(ReplyBody::Done));
     assert_eq!(rig.reply(client, twice[1]).map(refused), Some(Refusal::NotLive));
@@ -334,12 +343,21 @@ fn two_revokes_in_one_turn_end_one_permission() {
 fn a_permission_over_less_than_all_rights_extends_too() {
     let mut rig = rig();
     let client = rig.attach("a");
-    let RequestBody::Allocate { size, lifetime, sharing, keep, .. } = allocate(64, false) else {
+    let RequestBody::Grant(GrantRequest::Allocate(Allocate { size, lifetime, sharing, keep, .. })) =
+        allocate(64, false)
+    else {
         unreachable!()
     };
     let it = granted(rig.ask(
         client,
-        RequestBody::Allocate { size, alignment: 0, lifetime, sharing, keep, rights: Rights::READ },
+        RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size,
+            alignment: 0,
+            lifetime,
+            sharing,
+            keep,
+            rights: Rights::READ,
+        })),
     ));
     extend_word(&mut rig, client, &it, LIFETIME, 200_000);
     rig.pass(Lifetime::millis(150));
@@ -367,11 +385,14 @@ fn a_sibling_that_knows_a_permission_may_keep_it_alive_and_no_other_tenant_may()
     let mut rig = rig();
     let (holder, keeper, other) = (rig.attach("a"), rig.attach("a"), rig.attach("b"));
     let it = rig.allocate(holder, 64, false);
-    let longer = RequestBody::Extend { permission: it.permission, lifetime: Lifetime::millis(300) };
+    let longer = RequestBody::Grant(GrantRequest::Extend {
+        permission: it.permission,
+        lifetime: Lifetime::millis(300),
+    });
     assert_eq!(refused(rig.ask(other, longer)), Refusal::NotLive);
     assert_eq!(rig.ask(keeper, longer), ReplyBody::Extended(Lifetime::millis(300)));
     until(&mut rig, it.permission.start.after(Lifetime::millis(299)));
     assert!(is_live(&mut rig, holder, &it));
-    let end = RequestBody::Revoke { permission: it.permission, free: false };
+    let end = RequestBody::Grant(GrantRequest::Revoke { permission: it.permission, free: false });
     assert_eq!(refused(rig.ask(keeper, end)), Refusal::NotLive, "it may not end it");
 }

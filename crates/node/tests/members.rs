@@ -2,25 +2,27 @@
 
 use crate::rig::{Rig, free, granted, publish, refused, share, unpublish, unshare};
 use portcullis_node::{AuditEvent, AuditedMember, NodeConfig};
-use portcullis_protocol::{Lifetime, ObjectRef, Part, Refusal, ReplyBody, RequestBody, Rights, Sharing};
+use portcullis_protocol::{
+    Acquire, GrantRequest, Lifetime, ObjectRef, Part, Refusal, ReplyBody, RequestBody, Rights, Sharing,
+};
 
 fn rig() -> Rig {
     Rig::new(NodeConfig { audit: true, ..crate::rig::config() })
 }
 
 fn include(member: ObjectRef, head: ObjectRef) -> RequestBody {
-    RequestBody::Include { member, head }
+    RequestBody::Grant(GrantRequest::Include { member, head })
 }
 
 fn read(object: ObjectRef) -> RequestBody {
-    RequestBody::Acquire {
+    RequestBody::Grant(GrantRequest::Acquire(Acquire {
         object: object.into(),
         part: Part::WHOLE,
         lifetime: Lifetime::millis(50),
         rights: Rights::READ,
         sharing: Sharing::Shared,
         wait: Lifetime(0),
-    }
+    }))
 }
 
 /// A named head with members, shared with tenant `b` for reading.
@@ -46,9 +48,20 @@ fn a_member_is_shared_as_its_head_is_and_no_further() {
     for object in [head, members[0], members[1], late] {
         granted(rig.ask(two, read(object)));
         assert_eq!(refused(rig.ask(three, read(object))), Refusal::Gone, "it is not shared with this tenant");
-        let RequestBody::Acquire { object, part, lifetime, wait, .. } = read(object) else { unreachable!() };
+        let RequestBody::Grant(GrantRequest::Acquire(Acquire { object, part, lifetime, wait, .. })) =
+            read(object)
+        else {
+            unreachable!()
+        };
         let rights = Rights::READ | Rights::WRITE;
-        let write = RequestBody::Acquire { object, part, lifetime, rights, sharing: Sharing::Shared, wait };
+        let write = RequestBody::Grant(GrantRequest::Acquire(Acquire {
+            object,
+            part,
+            lifetime,
+            rights,
+            sharing: Sharing::Shared,
+            wait,
+        }));
         assert_eq!(refused(rig.ask(two, write)), Refusal::BeyondShare { rights: Rights::READ });
     }
     rig.end();

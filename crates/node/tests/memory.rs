@@ -4,7 +4,8 @@ use crate::rig::{Rig, acquire, allocate, free, granted, keys, refused};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Quota, Reductions};
 use portcullis_protocol::{
-    Granted, Keep, Lifetime, Mechanism, ObjectName, Part, Refusal, ReplyBody, RequestBody, Rights, Sharing,
+    Acquire, Allocate, GrantRequest, Granted, Keep, Lifetime, Mechanism, ObjectName, Part, Refusal,
+    ReplyBody, RequestBody, Rights, Sharing,
 };
 
 const PAGE: u64 = 64 << 10;
@@ -116,10 +117,24 @@ fn requests_for_nothing_and_for_too_much_are_refused_by_name() {
         (u64::MAX, Lifetime(1), rights, Refusal::OutOfMemory { size: u64::MAX }),
         (u64::MAX - 31, Lifetime(1), rights, Refusal::OutOfMemory { size: u64::MAX - 31 }),
     ] {
-        let body = RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing, keep: Keep::No };
+        let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size,
+            alignment: 0,
+            lifetime,
+            rights,
+            sharing,
+            keep: Keep::No,
+        }));
         assert_eq!(refused(rig.ask(client, body)), refusal, "{body:?}");
         let (object, part, wait) = (it.object.into(), Part::WHOLE, Lifetime(0));
-        let body = RequestBody::Acquire { object, part, lifetime, rights, sharing, wait };
+        let body = RequestBody::Grant(GrantRequest::Acquire(Acquire {
+            object,
+            part,
+            lifetime,
+            rights,
+            sharing,
+            wait,
+        }));
         if matches!(refusal, Refusal::Nothing | Refusal::LifetimeTooLong { .. }) && size == 64 {
             assert_eq!(refused(rig.ask(client, body)), refusal, "{body:?}");
         }
@@ -152,7 +167,7 @@ fn requests_that_wait_for_memory_end_with_their_client() {
     let mut rig = Rig::new(crate::rig::config());
     let (one, two) = (rig.attach("a"), rig.attach("b"));
     let it = rig.allocate(one, POOL - 32, false);
-    rig.send(one, RequestBody::Revoke { permission: it.permission, free: false });
+    rig.send(one, RequestBody::Grant(GrantRequest::Revoke { permission: it.permission, free: false }));
     rig.send(two, allocate(POOL - 32, false));
     rig.turn();
     rig.turn();
@@ -213,14 +228,14 @@ fn being_scrubbed() -> (Rig, usize, ObjectName, u32) {
     rig.pass(Lifetime::millis(5));
     let first = rig.send(
         two,
-        RequestBody::Allocate {
+        RequestBody::Grant(GrantRequest::Allocate(Allocate {
             size: LARGE,
             alignment: 0,
             lifetime: Lifetime::millis(3),
             rights: Rights::all(),
             sharing: Sharing::Shared,
             keep: Keep::No,
-        },
+        })),
     );
     rig.turn();
     (rig, two, ObjectName::Address(it.address()), first)
@@ -324,7 +339,7 @@ fn a_kept_object_stays_until_it_is_freed() {
         rig.pass(Lifetime::seconds(1));
         let it = rig.acquire(client, it.object);
         assert_eq!(rig.read(client, keys(&it).0, it.address().0, 13).1, b"kept for ever");
-        let revoke = RequestBody::Revoke { permission: it.permission, free: false };
+        let revoke = RequestBody::Grant(GrantRequest::Revoke { permission: it.permission, free: false });
         let free = free(it.object);
         match (held, at_once) {
             (false, _) => {
@@ -363,7 +378,7 @@ fn a_revoke_that_frees_frees_after_the_last_holder() {
     rig.revoke(one, it.permission);
     let [first, second] =
         [one, two].map(|client| granted(rig.ask(client, acquire(it.object, Sharing::Shared, Lifetime(0)))));
-    let free = RequestBody::Revoke { permission: first.permission, free: true };
+    let free = RequestBody::Grant(GrantRequest::Revoke { permission: first.permission, free: true });
     assert_eq!(rig.ask(one, free), ReplyBody::Done);
     assert_eq!(rig.read(two, keys(&second).0, it.address().0, 8).0, Status::Success);
     rig.revoke(two, second.permission);

@@ -4,8 +4,8 @@ use crate::rig::{Rig, acquire, free, granted, keys, refused};
 use portcullis_nic::Status;
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{
-    Granted, Incarnation, Keep, Lifetime, ObjectName, ObjectRef, Part, Refusal, RemoteAddress, ReplyBody,
-    RequestBody, Rights, Sharing,
+    Acquire, Allocate, GrantRequest, Granted, Incarnation, Keep, Lifetime, ObjectName, ObjectRef, Part,
+    Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Sharing,
 };
 
 const NOW: Lifetime = Lifetime(0);
@@ -16,25 +16,25 @@ fn rig() -> Rig {
 }
 
 fn allocate(size: u64, alignment: u64, keep: Keep) -> RequestBody {
-    RequestBody::Allocate {
+    RequestBody::Grant(GrantRequest::Allocate(Allocate {
         size,
         alignment,
         lifetime: Lifetime::millis(100),
         rights: Rights::all(),
         sharing: Sharing::Exclusive,
         keep,
-    }
+    }))
 }
 
 fn part(object: ObjectRef, offset: u64, length: u64, sharing: Sharing, wait: Lifetime) -> RequestBody {
-    RequestBody::Acquire {
+    RequestBody::Grant(GrantRequest::Acquire(Acquire {
         object: object.into(),
         part: Part { offset, length },
         lifetime: Lifetime::millis(100),
         rights: Rights::all(),
         sharing,
         wait,
-    }
+    }))
 }
 
 /// An object of `size` bytes without holders.
@@ -294,7 +294,8 @@ fn waiting_for_a_part_gives_notice_to_its_holders_alone() {
     let right = granted(rig.ask(two, part(it.object, 500, 500, Sharing::Exclusive, NOW)));
     let waiter = rig.send(three, part(it.object, 0, 10, Sharing::Exclusive, Lifetime::seconds(1)));
     rig.settle();
-    let longer = |permission| RequestBody::Extend { permission, lifetime: Lifetime::millis(300) };
+    let longer =
+        |permission| RequestBody::Grant(GrantRequest::Extend { permission, lifetime: Lifetime::millis(300) });
     assert_eq!(refused(rig.ask(one, longer(left.permission))), Refusal::NotExtendable);
     assert!(matches!(rig.ask(two, longer(right.permission)), ReplyBody::Extended(_)));
     // A request that overlaps the waiting one comes after it. A request that does not overlap need not wait.
@@ -364,7 +365,7 @@ fn an_object_that_nobody_was_told_of_is_not_kept() {
 }
 
 fn set_keep(object: impl Into<ObjectName>, keep: Keep) -> RequestBody {
-    RequestBody::Keep { object: object.into(), keep }
+    RequestBody::Grant(GrantRequest::Keep { object: object.into(), keep })
 }
 
 /// A program can write a reference down before the object is kept: if it dies in between, nothing is left behind.

@@ -3,7 +3,9 @@
 use crate::rig::{Rig, granted, keys, refused, word};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Reductions};
-use portcullis_protocol::{Granted, Keep, Lifetime, Mechanism, Refusal, RequestBody, Rights, Sharing};
+use portcullis_protocol::{
+    Allocate, GrantRequest, Granted, Keep, Lifetime, Mechanism, Refusal, RequestBody, Rights, Sharing,
+};
 
 #[test]
 fn a_tenants_windows_are_allocated_while_nothing_else_happens() {
@@ -45,7 +47,14 @@ fn no_region_of_an_ended_permission_opens_anything() {
         let mut rig = Rig::new(NodeConfig { reductions: Reductions::default(), ..config });
         let client = rig.attach("a");
         let (lifetime, sharing) = (Lifetime::millis(100), Sharing::Exclusive);
-        let ask = RequestBody::Allocate { size: 64, alignment: 0, lifetime, rights, sharing, keep: Keep::No };
+        let ask = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size: 64,
+            alignment: 0,
+            lifetime,
+            rights,
+            sharing,
+            keep: Keep::No,
+        }));
         let it: Granted = granted(rig.ask(client, ask));
         let (buffer, over_word) = keys(&it);
         assert_eq!(buffer != over_word, separate);

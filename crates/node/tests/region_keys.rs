@@ -6,8 +6,8 @@ mod world;
 use crate::rig::{acquire, allocate, free, granted, refused};
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
-    Granted, Keep, LIFETIME_OFFSET, Lifetime, Mechanism, Part, Refusal, ReplyBody, RequestBody, Rights,
-    Sharing,
+    Acquire, Allocate, GrantRequest, Granted, Keep, LIFETIME_OFFSET, Lifetime, Mechanism, Part, Refusal,
+    ReplyBody, RequestBody, Rights, Sharing,
 };
 use world::{HOST, NOW, PLACES, WHILE, World, name, revoke};
 
@@ -17,22 +17,28 @@ fn a_permission_is_one_region_with_its_bytes_and_rights_from_grant_to_end() {
     let guest = world.guest("a");
     let (lifetime, sharing) = (Lifetime::millis(100), Sharing::Exclusive);
     let rights = Rights::READ;
-    let body =
-        RequestBody::Allocate { size: 1000, alignment: 0, lifetime, rights, sharing, keep: Keep::Attached };
+    let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size: 1000,
+        alignment: 0,
+        lifetime,
+        rights,
+        sharing,
+        keep: Keep::Attached,
+    }));
     let it = granted(world.ask(guest, body));
     assert_eq!(it.mechanism, Mechanism::RegionKey);
     let region = world.region(&it).expect("it is open");
     assert_eq!((region.client, region.host, region.rights), (guest, HOST, rights));
     assert_eq!((region.address, region.length), (it.address(), 1000));
     assert_eq!(region.lifetime_word.0, it.permission.header.0 + LIFETIME_OFFSET);
-    let part = RequestBody::Acquire {
+    let part = RequestBody::Grant(GrantRequest::Acquire(Acquire {
         object: it.object.into(),
         part: Part { offset: 100, length: 8 },
         lifetime,
         rights,
         sharing: Sharing::Shared,
         wait: NOW,
-    };
+    }));
     world.revoke(guest, &it);
     assert_eq!(world.region(&it), None);
     let part = granted(world.ask(guest, part));
@@ -135,8 +141,14 @@ fn an_object_that_is_let_go_of_goes_with_its_last_region() {
     assert_eq!(world.ask(one, revoke(&alone, true)), ReplyBody::Done);
     assert_eq!((world.open(), world.rig.node.counters().objects), (0, 0));
     let (lifetime, rights, keep) = (Lifetime::millis(100), Rights::READ, Keep::Attached);
-    let body =
-        RequestBody::Allocate { size: 64, alignment: 0, lifetime, rights, sharing: Sharing::Shared, keep };
+    let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size: 64,
+        alignment: 0,
+        lifetime,
+        rights,
+        sharing: Sharing::Shared,
+        keep,
+    }));
     let first = granted(world.ask(one, body));
     let second = granted(world.ask(other, acquire(first.object, Sharing::Shared, NOW)));
     // All in one turn: the object is freed, it loses its holders, and a client requests it again.
@@ -244,7 +256,8 @@ fn an_extension_keeps_the_region_open_and_the_end_of_its_time_closes_it() {
     let guest = world.guest("a");
     let (by_message, by_word, not) = (world.hold(guest), world.hold(guest), world.hold(guest));
     let extended = Lifetime::millis(300);
-    let body = RequestBody::Extend { permission: by_message.permission, lifetime: extended };
+    let body =
+        RequestBody::Grant(GrantRequest::Extend { permission: by_message.permission, lifetime: extended });
     assert!(!matches!(world.ask(guest, body), ReplyBody::Refused(_)));
     // This is the effect of the client's atomic on the word that is open to it.
     let word = world.region(&by_word).expect("it is open").lifetime_word;

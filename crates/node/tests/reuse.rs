@@ -5,7 +5,9 @@ mod world;
 use crate::rig::{Rig, keys, word};
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Reductions};
-use portcullis_protocol::{Keep, Lifetime, Mechanism, Part, RequestBody, Rights, Sharing};
+use portcullis_protocol::{
+    Acquire, Allocate, GrantRequest, Keep, Lifetime, Mechanism, Part, RequestBody, Rights, Sharing,
+};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use world::{LONGEST, World};
@@ -99,8 +101,14 @@ impl World {
             Op::Allocate { by, size, keep, rights, sharing } => {
                 let Some(client) = self.client(by, None) else { return };
                 let keep = if keep { Keep::Attached } else { Keep::No };
-                let body =
-                    RequestBody::Allocate { size, alignment: 0, lifetime: LIFETIME, rights, sharing, keep };
+                let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+                    size,
+                    alignment: 0,
+                    lifetime: LIFETIME,
+                    rights,
+                    sharing,
+                    keep,
+                }));
                 let reply = self.rig.ask(client, body);
                 self.note(client, (rights, sharing), true, reply);
             }
@@ -114,7 +122,7 @@ impl World {
             Op::Revoke { which, free } => {
                 let Some(at) = self.live(which) else { return };
                 let (client, permission) = (self.records[at].client, self.records[at].granted.permission);
-                self.rig.ask_soon(client, RequestBody::Revoke { permission, free });
+                self.rig.ask_soon(client, RequestBody::Grant(GrantRequest::Revoke { permission, free }));
                 self.records[at].ended = true;
             }
             Op::RevokeAndAllocate { which, by, size } => {
@@ -177,14 +185,25 @@ impl World {
         let record = self.records.iter().rev().nth(which % self.records.len().max(1))?;
         let client = self.client(by, Some(record.tenant))?;
         let (object, part) = (record.granted.object.into(), Part::WHOLE);
-        Some((client, RequestBody::Acquire { object, part, lifetime: LIFETIME, rights, sharing, wait }))
+        Some((
+            client,
+            RequestBody::Grant(GrantRequest::Acquire(Acquire {
+                object,
+                part,
+                lifetime: LIFETIME,
+                rights,
+                sharing,
+                wait,
+            })),
+        ))
     }
 
     /// Sends a revoke of record `at` and a request of `client` in one turn.
     fn both(&mut self, at: usize, client: usize, body: RequestBody, is_new: bool) {
         let (holder, permission) = (self.records[at].client, self.records[at].granted.permission);
         let wants = self.rig.send(client, body);
-        let revoke = self.rig.send(holder, RequestBody::Revoke { permission, free: false });
+        let revoke =
+            self.rig.send(holder, RequestBody::Grant(GrantRequest::Revoke { permission, free: false }));
         self.rig.settle();
         self.records[at].ended = true;
         self.rig.reply(holder, revoke).expect("a reply to the revoke");

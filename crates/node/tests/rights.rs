@@ -4,8 +4,8 @@ use crate::rig::{Rig, granted, keys, refused, word};
 use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
-    Credential, Granted, Keep, Lifetime, Mechanism, PermissionId, Refusal, RemoteAddress, ReplyBody,
-    RequestBody, Rights, Rkey, Sharing,
+    Allocate, CopyRequest, Credential, GrantRequest, Granted, Keep, Lifetime, Mechanism, PermissionId,
+    QueuePairRequest, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Rkey, Sharing,
 };
 
 const REFUSED: Status = Status::RemoteAccessError;
@@ -36,7 +36,14 @@ fn allocate(rig: &mut Rig, client: usize, rights: Rights) -> Granted {
     let (lifetime, sharing) = (Lifetime::millis(100), Sharing::Exclusive);
     granted(rig.ask(
         client,
-        RequestBody::Allocate { size: SIZE, alignment: 0, lifetime, rights, sharing, keep: Keep::No },
+        RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size: SIZE,
+            alignment: 0,
+            lifetime,
+            rights,
+            sharing,
+            keep: Keep::No,
+        })),
     ))
 }
 
@@ -56,13 +63,22 @@ fn what_gets_a_place_in_the_books_in_the_same_turn_gets_nothing_else_with_it() {
         let mut rig = Rig::new(NodeConfig { reductions, ..with(mechanism) });
         let [busy, ending, next] = ["blue", "red", "blue"].map(|tenant| rig.attach(tenant));
         let (lifetime, rights, sharing) = (Lifetime::millis(100), Rights::all(), Sharing::Exclusive);
-        let ask =
-            RequestBody::Allocate { size: SIZE, alignment: 0, lifetime, rights, sharing, keep: Keep::No };
+        let ask = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size: SIZE,
+            alignment: 0,
+            lifetime,
+            rights,
+            sharing,
+            keep: Keep::No,
+        }));
         for round in 0..4 {
             let old = granted(rig.ask(ending, ask));
             let first = rig.send(busy, ask);
             rig.deliver();
-            let end = rig.send(ending, RequestBody::Revoke { permission: old.permission, free: false });
+            let end = rig.send(
+                ending,
+                RequestBody::Grant(GrantRequest::Revoke { permission: old.permission, free: false }),
+            );
             rig.deliver();
             let second = rig.send(next, ask);
             rig.settle();
@@ -169,7 +185,8 @@ fn each_right_opens_its_operation_and_no_other() {
 /// Gets the queue pair rebuilt if it broke.
 fn back(rig: &mut Rig, client: usize) {
     rig.settle();
-    if rig.ask(client, RequestBody::Recover { queue_pair: 0 }) == ReplyBody::Done {
+    if rig.ask(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })) == ReplyBody::Done
+    {
         rig.seat(client).endpoint.rebuilt(0);
     }
 }
@@ -246,7 +263,7 @@ fn a_right_that_ends_during_a_recovery_does_not_come_back_with_the_queue_pair() 
         let status = rig.write(client, key, it.address().0, &[1]);
         assert_eq!(status, REFUSED);
         rig.settle();
-        let recovery = rig.send(client, RequestBody::Recover { queue_pair: 0 });
+        let recovery = rig.send(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 }));
         for _ in 0..turns {
             rig.turn();
         }
@@ -270,8 +287,8 @@ fn the_node_copies_within_a_permission_and_refuses_beyond_it() {
     let it = allocate(&mut rig, client, Rights::READ | Rights::WRITE);
     assert_eq!(it.credential, Credential::Node);
     let permission = it.permission;
-    let write = |offset, length| RequestBody::Write { permission, offset, length };
-    let read = |offset, length| RequestBody::Read { permission, offset, length };
+    let write = |offset, length| RequestBody::Copy(CopyRequest::Write { permission, offset, length });
+    let read = |offset, length| RequestBody::Copy(CopyRequest::Read { permission, offset, length });
     assert_eq!(ask(&mut rig, client, write(0, SIZE), &FULL).0, ReplyBody::Done);
     assert_eq!(ask(&mut rig, client, read(SIZE - 3, 3), &[]), (ReplyBody::Data(3), vec![7; 3]));
     assert_eq!(ask(&mut rig, client, read(SIZE, 0), &[]), (ReplyBody::Data(0), vec![]));
@@ -284,11 +301,11 @@ fn the_node_copies_within_a_permission_and_refuses_beyond_it() {
         Refusal::Malformed,
         "less came than it says"
     );
-    let swap = RequestBody::CompareAndSwap { permission, offset: 0, compare: 0, swap: 1 };
+    let swap = RequestBody::Copy(CopyRequest::CompareAndSwap { permission, offset: 0, compare: 0, swap: 1 });
     assert_eq!(refused(rig.ask(client, swap)), Refusal::WrongRight);
     assert_eq!(refused(rig.ask(sibling, read(0, 1))), Refusal::NotLive, "it is not the sibling's");
     let forged = PermissionId { header: RemoteAddress(permission.header.0 + 32), start: permission.start };
-    let forged = RequestBody::Read { permission: forged, offset: 0, length: 1 };
+    let forged = RequestBody::Copy(CopyRequest::Read { permission: forged, offset: 0, length: 1 });
     assert_eq!(refused(rig.ask(client, forged)), Refusal::NotLive);
     rig.revoke(client, permission);
     assert_eq!(refused(rig.ask(client, read(0, 1))), Refusal::NotLive);
@@ -300,17 +317,19 @@ fn the_node_does_atomics_on_aligned_words_inside_alone() {
     let mut rig = Rig::new(with(Mechanism::NodeCopy));
     let client = rig.attach("a");
     let permission = allocate(&mut rig, client, Rights::ATOMIC).permission;
-    let add = |offset| RequestBody::FetchAndAdd { permission, offset, add: u64::MAX };
+    let add = |offset| RequestBody::Copy(CopyRequest::FetchAndAdd { permission, offset, add: u64::MAX });
     assert_eq!(rig.ask(client, add(SIZE - 8)), ReplyBody::Value(0));
     assert_eq!(rig.ask(client, add(SIZE - 8)), ReplyBody::Value(u64::MAX));
-    let swap = |compare, swap| RequestBody::CompareAndSwap { permission, offset: 0, compare, swap };
+    let swap = |compare, swap| {
+        RequestBody::Copy(CopyRequest::CompareAndSwap { permission, offset: 0, compare, swap })
+    };
     assert_eq!(rig.ask(client, swap(1, 5)), ReplyBody::Value(0));
     assert_eq!(rig.ask(client, swap(0, 5)), ReplyBody::Value(0));
     assert_eq!(rig.ask(client, swap(5, 6)), ReplyBody::Value(5));
     for offset in [SIZE - 7, SIZE, u64::MAX, u64::MAX - 7, 4] {
         assert_eq!(refused(rig.ask(client, add(offset))), Refusal::OutsideRange, "{offset}");
     }
-    let read = RequestBody::Read { permission, offset: 0, length: 1 };
+    let read = RequestBody::Copy(CopyRequest::Read { permission, offset: 0, length: 1 });
     assert_eq!(refused(rig.ask(client, read)), Refusal::WrongRight);
     rig.end();
 }

@@ -6,8 +6,8 @@ use crate::rig::{
 use portcullis_nic::Status;
 use portcullis_node::{NodeConfig, Quota};
 use portcullis_protocol::{
-    Granted, Keep, Lifetime, Mechanism, ObjectName, ObjectRef, Part, Refusal, ReplyBody, RequestBody, Rights,
-    Sharing,
+    Acquire, GrantRequest, Granted, Keep, Lifetime, Mechanism, ObjectName, ObjectRef, Part, Refusal,
+    ReplyBody, RequestBody, Rights, Sharing,
 };
 
 const NOW: Lifetime = Lifetime(0);
@@ -21,7 +21,14 @@ fn config() -> NodeConfig {
 
 fn ask(object: ObjectRef, rights: Rights, sharing: Sharing, wait: Lifetime) -> RequestBody {
     let (part, lifetime) = (Part::WHOLE, Lifetime::seconds(5));
-    RequestBody::Acquire { object: object.into(), part, lifetime, rights, sharing, wait }
+    RequestBody::Grant(GrantRequest::Acquire(Acquire {
+        object: object.into(),
+        part,
+        lifetime,
+        rights,
+        sharing,
+        wait,
+    }))
 }
 
 fn read(object: ObjectRef) -> RequestBody {
@@ -113,7 +120,7 @@ fn exclusive_use_needs_the_right_to_write() {
 #[test]
 fn nothing_but_permissions_comes_with_a_share() {
     let (mut rig, owner, guest, object) = world(Rights::all());
-    let keep = RequestBody::Keep { object: object.into(), keep: Keep::No };
+    let keep = RequestBody::Grant(GrantRequest::Keep { object: object.into(), keep: Keep::No });
     for request in [free(object), keep, publish("mine", object)] {
         assert_eq!(refused(rig.ask(guest, request)), Refusal::Gone, "{request:?}");
     }
@@ -134,13 +141,15 @@ fn a_part_of_a_shared_object_opens_that_part() {
     let (mut rig, owner, guest, object) = world(BOTH);
     let part = Part { offset: 100, length: 50 };
     let lifetime = Lifetime::seconds(5);
-    let request = |sharing| RequestBody::Acquire {
-        object: object.into(),
-        part,
-        lifetime,
-        rights: BOTH,
-        sharing,
-        wait: NOW,
+    let request = |sharing| {
+        RequestBody::Grant(GrantRequest::Acquire(Acquire {
+            object: object.into(),
+            part,
+            lifetime,
+            rights: BOTH,
+            sharing,
+            wait: NOW,
+        }))
     };
     let it = granted(rig.ask(guest, request(Sharing::Exclusive)));
     let (key, at) = (keys(&it).0, it.address().0);
@@ -172,7 +181,10 @@ fn what_another_tenant_holds_ends_when_the_share_ends() {
                 rig.recover(guest);
             }
             assert!(opens(&mut rig, owner, &own), "the owner's own permissions live on");
-            let extend = RequestBody::Extend { permission: it.permission, lifetime: Lifetime::seconds(9) };
+            let extend = RequestBody::Grant(GrantRequest::Extend {
+                permission: it.permission,
+                lifetime: Lifetime::seconds(9),
+            });
             assert_eq!(refused(rig.ask(guest, extend)), Refusal::NotLive);
             assert_eq!(refused(rig.ask(guest, read(object))), Refusal::Gone);
             assert_eq!(refused(rig.ask(guest, lookup(Some("a"), "table"))), Refusal::NoSuchName);
@@ -263,7 +275,7 @@ fn nobody_gets_an_object_before_what_another_tenant_held_is_down() {
         let it = granted(rig.ask(first, exclusive(NOW)));
         let waiting = rig.send(second, exclusive(WHILE));
         rig.settle();
-        rig.send(first, RequestBody::Revoke { permission: it.permission, free: false });
+        rig.send(first, RequestBody::Grant(GrantRequest::Revoke { permission: it.permission, free: false }));
         let next = loop {
             rig.turn();
             if let Some(reply) = rig.reply(second, waiting) {
@@ -348,7 +360,10 @@ fn a_tenant_need_not_be_there_to_be_shared_with() {
 #[test]
 fn what_is_kept_without_its_tenants_clients_can_be_acquired_until_it_goes() {
     let (mut rig, owner, guest, object) = world(READ);
-    let keep = RequestBody::Keep { object: object.into(), keep: Keep::For(Lifetime::millis(50)) };
+    let keep = RequestBody::Grant(GrantRequest::Keep {
+        object: object.into(),
+        keep: Keep::For(Lifetime::millis(50)),
+    });
     assert_eq!(rig.ask(owner, keep), ReplyBody::Done);
     rig.detach(owner);
     rig.pass(Lifetime::millis(10));

@@ -4,7 +4,8 @@ use crate::rig::{Rig, granted, guess, is_refused, keys, refused, word};
 use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
 use portcullis_node::{AuditEvent, NodeConfig, Reductions, ViolationLimits, Violations};
 use portcullis_protocol::{
-    Granted, Keep, Lifetime, Mechanism, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Rkey, Sharing,
+    Allocate, GrantRequest, Granted, Keep, Lifetime, Mechanism, QueuePairRequest, Refusal, RemoteAddress,
+    ReplyBody, RequestBody, Rights, Rkey, Sharing,
 };
 
 const LIMITS: ViolationLimits = ViolationLimits { bar_after: 2, ..crate::rig::LIMITS };
@@ -17,7 +18,7 @@ fn config() -> NodeConfig {
 fn recover(rig: &mut Rig, client: usize) -> bool {
     let mut paused = false;
     loop {
-        match rig.ask(client, RequestBody::Recover { queue_pair: 0 }) {
+        match rig.ask(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })) {
             ReplyBody::Done => {
                 rig.seat(client).endpoint.rebuilt(0);
                 return paused;
@@ -41,7 +42,14 @@ fn audited(rig: &mut Rig, event: AuditEvent) -> usize {
 
 fn allocate(rig: &mut Rig, client: usize, rights: Rights) -> Granted {
     let (lifetime, sharing) = (Lifetime::seconds(1), Sharing::Exclusive);
-    let ask = RequestBody::Allocate { size: 64, alignment: 0, lifetime, rights, sharing, keep: Keep::No };
+    let ask = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size: 64,
+        alignment: 0,
+        lifetime,
+        rights,
+        sharing,
+        keep: Keep::No,
+    }));
     granted(rig.ask(client, ask))
 }
 

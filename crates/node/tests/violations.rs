@@ -4,7 +4,9 @@ use crate::rig::{Rig, acquire, allocate, keys, refused};
 use portcullis_nic::{Operation, Status, VerbsEndpoint};
 use portcullis_node::{AuditEvent, AuditEvents, Charge, NodeConfig, Standing, ViolationLimits};
 use portcullis_protocol::Sharing;
-use portcullis_protocol::{Granted, Lifetime, Refusal, ReplyBody, RequestBody, Rkey};
+use portcullis_protocol::{
+    GrantRequest, Granted, Lifetime, QueuePairRequest, Refusal, ReplyBody, RequestBody, Rkey,
+};
 
 const PAUSE: Lifetime = Lifetime::millis(1);
 
@@ -30,7 +32,7 @@ fn violate(rig: &mut Rig, client: usize, it: &Granted) {
 }
 
 fn recover(rig: &mut Rig, client: usize) -> ReplyBody {
-    let reply = rig.ask(client, RequestBody::Recover { queue_pair: 0 });
+    let reply = rig.ask(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 }));
     if reply == ReplyBody::Done {
         rig.seat(client).endpoint.rebuilt(0);
     }
@@ -63,7 +65,9 @@ fn some_are_free_then_come_pauses_and_then_the_bar() {
     }
     for pause in [1, 2, 4].map(Lifetime::millis) {
         violate(&mut rig, client, &it);
-        for asked in [allocate(64, false), RequestBody::Recover { queue_pair: 0 }] {
+        for asked in
+            [allocate(64, false), RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })]
+        {
             assert_eq!(refused(rig.ask(client, asked)), Refusal::Paused { wait: pause });
         }
         let sibling_asks = acquire(it.object, Sharing::Shared, Lifetime(0));
@@ -77,11 +81,11 @@ fn some_are_free_then_come_pauses_and_then_the_bar() {
     }
     violate(&mut rig, client, &it);
     assert_eq!(rig.try_attach("a").err(), Some(Refusal::Barred));
-    for asked in [allocate(64, false), RequestBody::Recover { queue_pair: 0 }] {
+    for asked in [allocate(64, false), RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })] {
         assert_eq!(refused(rig.ask(client, asked)), Refusal::Barred);
     }
     assert_eq!(refused(rig.ask(sibling, allocate(64, false))), Refusal::Barred);
-    let stale = RequestBody::Revoke { permission: theirs.permission, free: false };
+    let stale = RequestBody::Grant(GrantRequest::Revoke { permission: theirs.permission, free: false });
     assert_eq!(refused(rig.ask(sibling, stale)), Refusal::NotLive, "all that it holds has ended");
     rig.pass(Lifetime::millis(2));
     assert_eq!(rig.read(sibling, keys(&theirs).0, theirs.address().0, 8).0, Status::RemoteAccessError);
@@ -149,7 +153,7 @@ fn the_operator_ends_a_bar_and_a_pause_and_nothing_else() {
     let it = rig.allocate(client, 64, true);
     for _ in 0..3 {
         violate(&mut rig, client, &it);
-        rig.ask(client, RequestBody::Recover { queue_pair: 0 });
+        rig.ask(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 }));
         rig.seat(client).endpoint.rebuilt(0);
     }
     assert_eq!(rig.node.bars(rig.now).iter().map(|bar| bar.barred).collect::<Vec<_>>(), [false]);
@@ -206,11 +210,15 @@ fn only_a_broken_queue_pair_is_rebuilt_and_once() {
     let client = rig.attach("a");
     let it = rig.allocate(client, 64, false);
     for queue_pair in [0, 1, 2, u32::MAX] {
-        assert_eq!(refused(rig.ask(client, RequestBody::Recover { queue_pair })), Refusal::Malformed);
+        assert_eq!(
+            refused(rig.ask(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair }))),
+            Refusal::Malformed
+        );
     }
     assert_eq!(rig.read(client, keys(&it).0, it.address().0, 8).0, Status::Success, "asking broke nothing");
     violate(&mut rig, client, &it);
-    let twice = [(); 2].map(|()| rig.send(client, RequestBody::Recover { queue_pair: 0 }));
+    let twice = [(); 2]
+        .map(|()| rig.send(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })));
     rig.settle();
     assert_eq!(rig.reply(client, twice[0]), Some(ReplyBody::Done));
     assert_eq!(rig.reply(client, twice[1]).map(refused), Some(Refusal::Malformed));
@@ -230,7 +238,9 @@ fn recoveries_beyond_the_limit_wait_and_all_come_back() {
     for (&client, it) in clients.iter().zip(&held) {
         violate(&mut rig, client, it);
     }
-    let ask = |client: &usize| (*client, rig.send(*client, RequestBody::Recover { queue_pair: 0 }));
+    let ask = |client: &usize| {
+        (*client, rig.send(*client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })))
+    };
     let asked: Vec<(usize, u32)> = clients.iter().map(ask).collect();
     let mut done = 0;
     for _ in 0..100 {
@@ -255,8 +265,8 @@ fn a_client_that_leaves_during_its_recovery_leaves_nothing() {
         let [it, theirs] = [client, other].map(|client| rig.allocate(client, 64, false));
         violate(&mut rig, client, &it);
         violate(&mut rig, other, &theirs);
-        rig.send(client, RequestBody::Recover { queue_pair: 0 });
-        let waits = rig.send(other, RequestBody::Recover { queue_pair: 0 });
+        rig.send(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 }));
+        let waits = rig.send(other, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 }));
         for _ in 0..turns {
             rig.turn();
         }

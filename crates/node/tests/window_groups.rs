@@ -5,8 +5,8 @@ use crate::rig::{Rig, granted, refused, word};
 use portcullis_nic::{LocalSpan, Operation, RemoteSpan, Status, VerbsEndpoint, WorkRequest};
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{
-    Credential, Granted, Keep, KeyGroup, Lifetime, Mechanism, RemoteAddress, ReplyBody, RequestBody, Rights,
-    Rkey, Sharing,
+    Allocate, Credential, GrantRequest, Granted, Keep, KeyGroup, Lifetime, Mechanism, QueuePairRequest,
+    RemoteAddress, ReplyBody, RequestBody, Rights, Rkey, Sharing,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -32,7 +32,14 @@ fn rig(chains: bool) -> Rig {
 
 fn allocation(rights: Rights) -> RequestBody {
     let (lifetime, sharing, keep) = (Lifetime::millis(100), Sharing::Exclusive, Keep::No);
-    RequestBody::Allocate { size: 64, alignment: 0, lifetime, rights, sharing, keep }
+    RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size: 64,
+        alignment: 0,
+        lifetime,
+        rights,
+        sharing,
+        keep,
+    }))
 }
 
 fn allocate(rig: &mut Rig, client: usize, rights: Rights) -> Granted {
@@ -63,7 +70,10 @@ fn try_key(
 
 fn rebuild(rig: &mut Rig, (client, queue_pair): (usize, u32)) {
     rig.settle();
-    assert_eq!(rig.ask(client, RequestBody::Recover { queue_pair }), ReplyBody::Done);
+    assert_eq!(
+        rig.ask(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair })),
+        ReplyBody::Done
+    );
     rig.seat(client).endpoint.rebuilt(queue_pair);
 }
 
@@ -327,7 +337,10 @@ fn a_rebuilt_queue_pair_has_all_windows_of_its_client_when_the_client_is_told() 
         break_queue_pair(&mut rig, (client, 0));
         let held: Vec<Granted> = (0..40).map(|_| allocate(&mut rig, client, Rights::READ)).collect();
         rig.settle();
-        assert_eq!(rig.ask(client, RequestBody::Recover { queue_pair: 0 }), ReplyBody::Done);
+        assert_eq!(
+            rig.ask(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })),
+            ReplyBody::Done
+        );
         rig.seat(client).endpoint.rebuilt(0);
         for it in &held {
             let remote = RemoteSpan { address: it.address(), rkey: group(it).keys()[0] };
@@ -352,7 +365,7 @@ fn clients_that_break_their_queue_pairs_at_any_time_harm_nobody_and_leave_nothin
                 1 => break_at_any_time(&mut rig, (vandal, lots.random_range(0..QUEUE_PAIRS))),
                 2 => {
                     let queue_pair = lots.random_range(0..QUEUE_PAIRS);
-                    rig.send(vandal, RequestBody::Recover { queue_pair });
+                    rig.send(vandal, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair }));
                 }
                 3 => {
                     rig.detach(vandal);
@@ -420,7 +433,10 @@ fn a_short_completion_queue_delays_the_binds_of_all_tenants_and_loses_none() {
                 }
             }
             for (client, it) in &held {
-                rig.send(*client, RequestBody::Revoke { permission: it.permission, free: false });
+                rig.send(
+                    *client,
+                    RequestBody::Grant(GrantRequest::Revoke { permission: it.permission, free: false }),
+                );
             }
             rig.settle();
             let (client, it) = &held[0];

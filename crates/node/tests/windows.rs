@@ -2,7 +2,9 @@
 
 use crate::rig::{Rig, acquire, granted, keys, refused};
 use portcullis_node::{NodeConfig, Reductions};
-use portcullis_protocol::{Granted, Keep, Lifetime, ObjectRef, Refusal, RequestBody, Rights, Rkey, Sharing};
+use portcullis_protocol::{
+    Allocate, GrantRequest, Granted, Keep, Lifetime, ObjectRef, Refusal, RequestBody, Rights, Rkey, Sharing,
+};
 use std::collections::{HashMap, HashSet};
 
 const DELAYED: Reductions = Reductions { delayed_unbinding: true, contiguity: false, handover: false };
@@ -61,7 +63,10 @@ fn an_end_and_a_start_in_one_batch_share_an_operation() {
         let (mut starts, mut ends) = (0, 0);
         let cost = cost(&mut rig, |rig| {
             starts = rig.send(two, acquire(next, Sharing::Exclusive, Lifetime(0)));
-            ends = rig.send(one, RequestBody::Revoke { permission: held.permission, free: false });
+            ends = rig.send(
+                one,
+                RequestBody::Grant(GrantRequest::Revoke { permission: held.permission, free: false }),
+            );
         });
         assert_eq!(cost, 1, "round {round}");
         let it = granted(rig.reply(two, starts).expect("a reply"));
@@ -105,7 +110,10 @@ fn a_key_is_not_given_twice_and_worn_windows_are_replaced() {
         let mut held = rig.acquire(client, one);
         note(&held);
         for round in 0..1500 {
-            let ends = rig.send(client, RequestBody::Revoke { permission: held.permission, free: false });
+            let ends = rig.send(
+                client,
+                RequestBody::Grant(GrantRequest::Revoke { permission: held.permission, free: false }),
+            );
             let next = if round % 2 == 0 { two } else { one };
             let starts = rig.send(client, acquire(next, Sharing::Exclusive, Lifetime(0)));
             rig.pass(Lifetime(100));
@@ -183,14 +191,14 @@ fn thousands_of_permissions_end_together() {
             for _ in 0..3000 {
                 granted(rig.ask(
                     client,
-                    RequestBody::Allocate {
+                    RequestBody::Grant(GrantRequest::Allocate(Allocate {
                         size: 64,
                         alignment: 0,
                         lifetime,
                         rights,
                         sharing,
                         keep: Keep::Attached,
-                    },
+                    })),
                 ));
             }
             match end {

@@ -8,7 +8,7 @@
 
 mod place;
 
-use portcullis::{Acquire, Allocate, Error};
+use portcullis::{Access, Acquire, Allocate, Error};
 
 const COUNTERS: usize = 100;
 
@@ -33,7 +33,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut batch = session.client().batch();
     let mut operations = Vec::new();
     for (add, counter) in (1..).zip(&held) {
-        operations.push(batch.fetch_and_add(now, counter, 0, add).map_err(|rejected| rejected.error)?);
+        operations.push(
+            batch.access(now, Access::fetch_and_add(counter, 0, add)).map_err(|rejected| rejected.error)?,
+        );
     }
     println!("posted {} operations with one doorbell", batch.post());
     for operation in operations {

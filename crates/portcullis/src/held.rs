@@ -68,6 +68,12 @@ impl Deref for Permission {
     }
 }
 
+impl AsRef<Bare> for Permission {
+    fn as_ref(&self) -> &Bare {
+        self
+    }
+}
+
 impl Drop for Permission {
     fn drop(&mut self) {
         if let (Some(bare), AtDrop::Revoke) = (self.bare.take(), self.at_drop)

@@ -54,10 +54,10 @@ pub use portcullis_attach::tls::{
     Validity,
 };
 pub use portcullis_client::{
-    Acquire, Allocate, Answer, Batch, Buffer, Call, ClassOccupancy, Client, ClientConfig,
-    Counters as ClientCounters, Effect, Error, Lease, Located, NotFreed, NotRevoked, Occupancy, Operation,
-    Outcome, OwnedBatch, Permission as BarePermission, Rejected, SmallObject, SmallObjectId, SmallObjects,
-    Started,
+    Access, Acquire, Allocate, Answer, Ask, Batch, Begun, Buffer, Call, ClassOccupancy, Client, ClientConfig,
+    ControlRequest, Counters as ClientCounters, Effect, Error, Lease, Located, NotBegun, NotFreed,
+    NotRevoked, Occupancy, Operation, Outcome, Permission as BarePermission, PermissionView, Rejected,
+    SmallObject, SmallObjectId, SmallObjects, Until,
 };
 pub use portcullis_errors::{Coded, ErrorCode};
 pub use portcullis_host::SessionEndpoint;
@@ -76,9 +76,9 @@ pub use portcullis_node::{
 pub use portcullis_onerma::UdpEndpoint;
 pub use portcullis_protocol::{
     BadName, ChunkTerms, ClientId, Credential, DirectoryName, Entry, HandedOutBy, Holders, Incarnation, Keep,
-    Lifetime, Mechanism, Moment, Named, NoLifetime, ObjectName, ObjectRef, Part, PermissionId, Refusal,
-    RemoteAddress, Rights, Rkey, Sharing, TenantName, UnknownIncarnation, UnknownMechanism, UnknownObjectRef,
-    UnknownRights, UnknownSharing,
+    Lifetime, Mechanism, Moment, Named, NamedRequest, NoLifetime, ObjectName, ObjectRef, Part, PermissionId,
+    Refusal, RemoteAddress, Rights, Rkey, Sharing, TenantName, UnknownIncarnation, UnknownMechanism,
+    UnknownObjectRef, UnknownRights, UnknownSharing,
 };
 pub use portcullis_softnic::PortEndpoint;
 #[cfg(feature = "rdma")]

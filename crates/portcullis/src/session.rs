@@ -5,6 +5,7 @@ mod directory;
 mod event_loop;
 mod together;
 mod transfers;
+mod waiter;
 
 pub use chunks::{Chunk, NotAllAllocated, NotAllFreed};
 
@@ -18,30 +19,25 @@ use crate::rdma::{self, RdmaAttachError, RdmaOptions};
 use crate::udp::{self, UdpError, UdpOptions};
 use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
-    Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, Effect, Error, Operation, Outcome,
-    Permission as BarePermission, Rejected,
+    Access, Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, ControlRequest, Effect, Error,
+    NotBegun, Operation, Outcome, Permission as BarePermission, Until,
 };
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_host::software::{AttachError, attach};
 use portcullis_nic::{GuaranteeSet, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{Holders, Keep, Lifetime, Moment, ObjectRef};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use waiter::{Waiter, look_for_node};
 
+/// The name of a wait for room, in the error of a time-out.
+const WAIT_FOR_ROOM: &str = "a wait for room in a queue";
 /// Bytes of a session's arena by default.
 const ARENA_BYTES: u64 = 4 << 20;
 /// Default time that an attach, an operation or a call may take.
 const WITHIN: Lifetime = Lifetime::seconds(5);
 /// The longest time that an attach may take, whatever the options set.
 const ATTACH_MAX: Lifetime = Lifetime::seconds(86_400);
-/// Time for which a wait yields before it sleeps. The limit is a time and not a count, because one yield can take
-/// milliseconds on a busy machine.
-const YIELD_FOR: Lifetime = Lifetime::micros(500);
-/// The longest sleep. It bounds the time until the session notices that the node has ended.
-const SLEEP_MAX: Duration = Duration::from_millis(20);
-/// Time without a result after which a session that polls checks whether its node is still alive.
-const LIFE_CHECKED_EVERY: Lifetime = Lifetime::millis(5);
 
 /// Options of a session.
 #[derive(Clone, Debug)]
@@ -210,24 +206,9 @@ pub struct Session<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> 
     unenforced: GuaranteeSet,
     opener: Option<Opener>,
     keeper: Option<Keeper>,
-    looks: u32,
-    /// The moment at which the present wait began to yield.
-    yielding_since: Moment,
-    /// The moment at which the session last knew that the node was alive.
-    heard: Moment,
-    quiet: Quiet,
+    waiter: Waiter,
     // This field is last: the node is notified of the session's end only after the session's other fields are dropped.
     _departure: Option<Departure>,
-}
-
-/// The time for which no operation or call has ended in the present wait.
-#[derive(Clone, Copy, Debug)]
-struct Quiet {
-    /// Number of operations and calls that had ended by `since`.
-    ended: u64,
-    since: Moment,
-    /// Whether nothing has ended for longer than the session's limit.
-    for_too_long: bool,
 }
 
 impl<E: VerbsEndpoint, C: Clock> std::fmt::Debug for Session<E, C> {
@@ -302,10 +283,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             unenforced: GuaranteeSet::NONE,
             opener: None,
             keeper: None,
-            looks: 0,
-            yielding_since: now,
-            heard: now,
-            quiet: Quiet { ended: 0, since: now, for_too_long: false },
+            waiter: Waiter::new(now),
             _departure: None,
         })
     }
@@ -367,8 +345,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// The node refuses, or is gone.
     pub fn allocate(&mut self, ask: Allocate) -> Result<Permission, Error> {
         self.revoke_dropped()?;
-        let call = self.begin(|client, now| client.allocate(now, ask))?;
-        self.granted(call)
+        self.granted(ask.into())
     }
 
     /// Acquires a permission over an existing object.
@@ -377,13 +354,14 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// The node refuses, other clients hold the object for longer than the request waits, or the node is gone.
     pub fn acquire(&mut self, ask: Acquire) -> Result<Permission, Error> {
         self.revoke_dropped()?;
-        let call = self.begin(|client, now| client.acquire(now, ask))?;
-        self.granted(call)
+        self.granted(ask.into())
     }
 
-    fn granted(&mut self, call: Call) -> Result<Permission, Error> {
-        let answer = self.wait_call(call)?;
-        self.permission(answer)
+    fn granted(&mut self, request: ControlRequest) -> Result<Permission, Error> {
+        match self.call(request)? {
+            Answer::Granted(bare) => Ok(self.hold(bare)),
+            other => unreachable!("a request for a permission is not answered by {other:?}"),
+        }
     }
 
     /// Converts a bare permission that this session's client was granted into one that the session revokes when it is
@@ -393,23 +371,13 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         Permission::new(bare, Arc::clone(&self.dropped)).without(self.unenforced)
     }
 
-    fn permission(&self, answer: Answer) -> Result<Permission, Error> {
-        match answer {
-            Answer::Granted(bare) => Ok(self.hold(bare)),
-            Answer::Extended(_) | Answer::Done | Answer::Entry(_) | Answer::EndOfList | Answer::Chunks(_) => {
-                Err(Error::SessionLost)
-            }
-        }
-    }
-
     /// Extends a permission so that it ends `time` from now. This takes one atomic on the node's memory and none of the
     /// node's CPU. Returns the new end on the session's clock.
     ///
     /// # Errors
     /// The permission has ended, ends later already, or cannot be extended (by this much, or at all).
     pub fn extend(&mut self, permission: &Permission, time: Lifetime) -> Result<Moment, Error> {
-        let call = self.begin(|client, now| client.extend(now, permission, time))?;
-        self.extended(call, permission)
+        self.extend_until(permission, Until::After(time))
     }
 
     /// Extends a permission until a moment on the session's clock.
@@ -417,17 +385,13 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// As [`Session::extend`].
     pub fn extend_to(&mut self, permission: &Permission, deadline: Moment) -> Result<Moment, Error> {
-        let call = self.begin(|client, now| client.extend_to(now, permission.lease(), deadline))?;
-        self.extended(call, permission)
+        self.extend_until(permission, Until::Deadline(deadline))
     }
 
-    fn extended(&mut self, call: Call, permission: &Permission) -> Result<Moment, Error> {
-        match self.wait_call(call)? {
-            Answer::Extended(_) => Ok(permission.lease().deadline()),
-            Answer::Granted(_) | Answer::Done | Answer::Entry(_) | Answer::EndOfList | Answer::Chunks(_) => {
-                Err(Error::SessionLost)
-            }
-        }
+    fn extend_until(&mut self, permission: &Permission, until: Until) -> Result<Moment, Error> {
+        let lease = Arc::clone(permission.lease());
+        self.call(ControlRequest::Extend { lease, until })?;
+        Ok(permission.lease().deadline())
     }
 
     /// Ends a permission. When this returns, the node has withdrawn it, or withdraws it before its memory is used
@@ -449,15 +413,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
 
     fn end(&mut self, permission: Permission, free: bool) -> Result<(), Error> {
         let Some(bare) = permission.into_bare() else { return Ok(()) };
-        let mut bare = Some(bare);
-        let call = self.begin(|client, now| {
-            let Some(permission) = bare.take() else { return Err(Error::SessionLost) };
-            client.revoke(now, permission, free).map_err(|refused| {
-                bare = Some(*refused.permission);
-                refused.error
-            })
-        })?;
-        self.wait_call(call).map(|_| ())
+        self.call(ControlRequest::Revoke { permission: bare, free }).map(|_| ())
     }
 
     /// Frees an object with its members, whether it was kept or not. After the return the node grants no permission
@@ -490,8 +446,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     }
 
     fn free_with(&mut self, object: ObjectRef, holders: Holders) -> Result<(), Error> {
-        let call = self.begin(|client, _| client.free_with(object, holders))?;
-        self.wait_call(call).map(|_| ())
+        self.call(ControlRequest::Free { object: object.into(), holders }).map(|_| ())
     }
 
     /// Changes for how long the node keeps an object. [`Keep::No`]: the object is freed once its last permission has
@@ -503,8 +458,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// The node keeps no object for that long, the object is gone, or the node is gone.
     pub fn set_keep(&mut self, object: ObjectRef, keep: Keep) -> Result<(), Error> {
-        let call = self.begin(|client, _| client.keep_object(object, keep))?;
-        self.wait_call(call).map(|_| ())
+        self.call(ControlRequest::Keep { object: object.into(), keep }).map(|_| ())
     }
 
     /// Writes `swap` to the 8-byte word at `offset` if the word equals `compare`. Returns the word's previous value.
@@ -518,10 +472,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         compare: u64,
         swap: u64,
     ) -> Result<u64, Error> {
-        let now = self.now();
-        let begun = self.client.compare_and_swap(now, permission, offset, compare, swap);
-        let operation = begun.map_err(|rejected| rejected.error)?;
-        self.wait(operation)?.result
+        self.atomic(Access::compare_and_swap(permission, offset, compare, swap))
     }
 
     /// Adds `add` to the 8-byte word at `offset`, wrapping. Returns the word's previous value.
@@ -534,9 +485,11 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         offset: u64,
         add: u64,
     ) -> Result<u64, Error> {
-        let now = self.now();
-        let begun = self.client.fetch_and_add(now, permission, offset, add);
-        let operation = begun.map_err(|rejected| rejected.error)?;
+        self.atomic(Access::fetch_and_add(permission, offset, add))
+    }
+
+    fn atomic(&mut self, access: Access<&BarePermission, E::Memory>) -> Result<u64, Error> {
+        let operation = self.begin(access).map_err(|refused| refused.error)?;
         self.wait(operation)?.result
     }
 
@@ -564,35 +517,54 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         Ok(())
     }
 
-    /// Begins an operation or a call, and waits while the queue is full.
-    fn begin<T>(
+    /// Begins an access, and waits while the queue is full.
+    fn begin<P: AsRef<BarePermission>>(
         &mut self,
-        mut begin: impl FnMut(&mut Client<E>, Moment) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let clock = self.clock.clone();
-        // Each attempt reads the clock again: an attempt that had to wait may come too late.
-        self.wait_while_something_ends("a wait for room in a queue", |client| {
-            match begin(client, clock.now()) {
-                Err(Error::QueueFull { .. }) => None,
-                begun => Some(begun),
+        mut access: Access<P, E::Memory>,
+    ) -> Result<Operation, NotBegun<Access<P, E::Memory>>> {
+        self.waiter.begin();
+        loop {
+            // Each attempt reads the clock again: an attempt that had to wait may come too late.
+            match self.client.access(self.clock.now(), access) {
+                Err(NotBegun { ask, error: Error::QueueFull { .. } }) => access = ask,
+                begun => return begun,
             }
-        })?
+            if let Err(error) = self.wait_a_round(WAIT_FOR_ROOM) {
+                return Err(NotBegun { ask: access, error });
+            }
+        }
     }
 
-    fn begin_operation(
-        &mut self,
-        buffer: Buffer<E::Memory>,
-        mut begin: impl FnMut(&mut Client<E>, Moment, Buffer<E::Memory>) -> Result<Operation, Rejected<E::Memory>>,
-    ) -> Result<Operation, Rejected<E::Memory>> {
-        let mut buffer = Some(buffer);
-        let begun = self.begin(|client, now| {
-            let Some(given) = buffer.take() else { return Err(Error::SessionLost) };
-            begin(client, now, given).map_err(|rejected| {
-                buffer = rejected.buffer;
-                rejected.error
-            })
-        });
-        begun.map_err(|error| Rejected { buffer, error })
+    /// Begins a request, waits while the queue is full, and waits for its answer.
+    fn call(&mut self, mut request: ControlRequest) -> Result<Answer, Error> {
+        self.waiter.begin();
+        loop {
+            match self.client.call(self.clock.now(), request) {
+                Ok(call) => return self.wait_call(call),
+                Err(NotBegun { ask, error: Error::QueueFull { .. } }) => request = *ask,
+                Err(refused) => return Err(refused.error),
+            }
+            self.wait_a_round(WAIT_FOR_ROOM)?;
+        }
+    }
+
+    /// Does one round of a wait that ends if no operation or call has ended for longer than the session's limit.
+    ///
+    /// # Errors
+    /// The session is over, or [`Error::TimedOut`] with the name of the wait.
+    #[inline]
+    fn wait_a_round(&mut self, what: &'static str) -> Result<(), Error> {
+        let Self { client, clock, waiter, .. } = self;
+        if let Some(error) = client.over() {
+            return Err(error);
+        }
+        if waiter.is_quiet_for_too_long()
+            && let Some(within) = client.limit()
+        {
+            return Err(Error::TimedOut { what, effect: Effect::Nothing, within });
+        }
+        waiter.round(client, clock, Moment(u64::MAX));
+        Ok(())
     }
 
     /// Waits for an operation's outcome.
@@ -621,8 +593,14 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// `done` has returned nothing, and the node is gone, or no operation or call of the session has ended within its
     /// limit ([`Error::TimedOut`]; [`SessionOptions::within`]).
     #[inline]
-    pub fn wait_until<T>(&mut self, done: impl FnMut(&mut Client<E>) -> Option<T>) -> Result<T, Error> {
-        self.wait_while_something_ends("a wait for the session", done)
+    pub fn wait_until<T>(&mut self, mut done: impl FnMut(&mut Client<E>) -> Option<T>) -> Result<T, Error> {
+        self.waiter.begin();
+        loop {
+            if let Some(result) = done(&mut self.client) {
+                return Ok(result);
+            }
+            self.wait_a_round("a wait for the session")?;
+        }
     }
 
     /// Polls until `done` returns a value, however long that takes. `done` is also called at `by`, on the session's
@@ -634,114 +612,28 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     pub fn wait_until_by<T>(
         &mut self,
         by: Moment,
-        done: impl FnMut(&mut Client<E>) -> Option<T>,
-    ) -> Result<T, Error> {
-        self.wait_for(by, |_| None, done)
-    }
-
-    fn wait_while_something_ends<T>(
-        &mut self,
-        what: &'static str,
-        done: impl FnMut(&mut Client<E>) -> Option<T>,
-    ) -> Result<T, Error> {
-        let too_long = |session: &Self| {
-            let within = session.client.limit().filter(|_| session.quiet.for_too_long)?;
-            Some(Error::TimedOut { what, effect: Effect::Nothing, within })
-        };
-        self.wait_for(Moment(u64::MAX), too_long, done)
-    }
-
-    fn wait_for<T>(
-        &mut self,
-        by: Moment,
-        given_up: impl Fn(&Self) -> Option<Error>,
         mut done: impl FnMut(&mut Client<E>) -> Option<T>,
     ) -> Result<T, Error> {
-        self.looks = 0;
-        self.quiet.for_too_long = false;
+        self.waiter.begin();
         loop {
             if let Some(result) = done(&mut self.client) {
                 return Ok(result);
             }
-            if let Some(error) = self.client.over().or_else(|| given_up(self)) {
+            if let Some(error) = self.client.over() {
                 return Err(error);
             }
-            if self.looks > 0 {
-                self.pause(by);
-            }
-            self.looks += 1;
-            // The clock is read only after a completion that depends on the time has arrived.
-            if self.client.take_in() {
-                let now = self.time_to_judge_by();
-                self.client.judge(now);
-            }
+            self.waiter.round(&mut self.client, &self.clock, by);
         }
-    }
-
-    /// Returns the time by which new completions are judged.
-    #[inline]
-    fn time_to_judge_by(&mut self) -> Moment {
-        if !planted::is(Fault::WaitJudgesByOldTime) || self.looks.is_multiple_of(64) {
-            self.heard = self.clock.now();
-        }
-        self.heard
     }
 
     /// Checks whether the node is gone, and ends the session if it is. A long wait checks this itself; a caller that
     /// polls must call this from time to time.
     pub fn look_for_node(&mut self) {
-        if !self.client.endpoint().node_alive() {
-            self.client.node_gone();
-        }
-    }
-
-    /// Passes a little time between two polls, until `by` at the longest.
-    fn pause(&mut self, by: Moment) {
-        if self.looks < C::SPINS {
-            self.clock.spin();
-            return;
-        }
-        let now = self.clock.now();
-        if self.looks == C::SPINS {
-            self.yielding_since = now;
-        }
-        self.note_quiet(now);
-        self.client.tick(now);
-        if now.since(self.yielding_since) < YIELD_FOR {
-            self.clock.yield_now();
-        } else {
-            let timer = self.client.next_wake().map_or(SLEEP_MAX, |wake| wake.since(now).into());
-            let left = if by > now { by.since(now).into() } else { SLEEP_MAX };
-            self.client.endpoint().wait(timer.min(left).min(SLEEP_MAX));
-            self.look_for_node();
-        }
-    }
-
-    /// Notes since when no operation or call has ended. A wait for room or for a condition may last a little longer
-    /// than an operation or a call, so that these end first.
-    fn note_quiet(&mut self, now: Moment) {
-        let ended = self.client.ended();
-        if self.looks == C::SPINS || ended != self.quiet.ended {
-            self.quiet = Quiet { ended, since: now, for_too_long: false };
-        } else if let Some(within) = self.client.limit() {
-            self.quiet.for_too_long = now.since(self.quiet.since).0 > within.0.saturating_add(within.0 / 4);
-        }
+        look_for_node(&mut self.client);
     }
 
     /// Handles new completions, without waiting. Returns how many operations and calls have ended.
     pub fn poll(&mut self) -> usize {
-        self.client.take_in();
-        let now = self.clock.now();
-        let ended = self.client.judge(now);
-        if ended > 0 {
-            self.heard = now;
-        } else if now.since(self.heard) > LIFE_CHECKED_EVERY {
-            // A call to the kernel costs as much as several operations, so the session does not check at each poll.
-            self.heard = now;
-            if !self.client.endpoint().node_alive() {
-                self.client.node_gone();
-            }
-        }
-        ended
+        self.waiter.poll(&mut self.client, &self.clock)
     }
 }

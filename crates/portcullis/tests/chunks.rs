@@ -3,8 +3,8 @@
 
 use portcullis::host::{Host, HostConfig, NodeCounters};
 use portcullis::{
-    Answer, Buffer, Chunk, ChunkLimits, Client, Credential, Error, Moment, NodeConfig, Quota, Refusal,
-    RemoteAddress, Rkey, Session, SessionEndpoint, SessionOptions,
+    Access, Answer, Buffer, Chunk, ChunkLimits, Client, Credential, Error, Moment, NodeConfig, Quota,
+    Refusal, RemoteAddress, Rkey, Session, SessionEndpoint, SessionOptions,
 };
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,7 @@ fn a_batch_and_many_requests_in_flight_reach_chunks_too() {
         .collect();
     let mut batch = session.client().batch();
     for (chunk, buffer) in chunks.iter().zip(buffers) {
-        begun.push(batch.write(now, chunk, 0, buffer).expect("there is room"));
+        begun.push(batch.access(now, Access::write(chunk, 0, buffer)).expect("there is room"));
     }
     assert_eq!(batch.post(), 16);
     for operation in begun {

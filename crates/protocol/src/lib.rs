@@ -30,8 +30,9 @@ pub use ids::{ClientId, Incarnation, Lifetime, Moment, PermissionId, RemoteAddre
 pub use keep::Keep;
 pub use mechanism::{Mechanism, UnknownMechanism};
 pub use messages::{
-    ChunkTerms, DATA_BYTES_MAX, Entry, Granted, HandedOutBy, MESSAGE_BYTES, MalformedMessage, ObjectName,
-    Part, Reply, ReplyBody, Request, RequestBody, message_in, received_message, sent_part,
+    Acquire, Allocate, ChunkTerms, CopyRequest, DATA_BYTES_MAX, Entry, GrantRequest, Granted, HandedOutBy,
+    MESSAGE_BYTES, MalformedMessage, NamedRequest, ObjectName, Part, QueuePairRequest, Reply, ReplyBody,
+    Request, RequestBody, message_in, received_message, sent_part,
 };
 pub use names::{BadName, DirectoryName, Named, TenantName};
 pub use object_ref::{ObjectRef, UnknownObjectRef};

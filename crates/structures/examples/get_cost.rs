@@ -12,8 +12,8 @@ use portcullis_nic::{
     ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
-    Credential, Granted, Incarnation, Mechanism, ObjectName, ObjectRef, Part, PermissionId, RemoteAddress,
-    Reply, ReplyBody, Request, RequestBody, Rkey, received_message,
+    Acquire, Allocate, Credential, GrantRequest, Granted, Incarnation, Mechanism, ObjectName, ObjectRef,
+    Part, PermissionId, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rkey, received_message,
 };
 use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Table, TableOptions};
@@ -91,17 +91,17 @@ impl Direct {
 
     fn answer(&mut self, asked: RequestBody) -> ReplyBody {
         match asked {
-            RequestBody::Allocate { size, .. } => {
+            RequestBody::Grant(GrantRequest::Allocate(Allocate { size, .. })) => {
                 let address = RemoteAddress(self.used);
                 self.used = (self.used + size).next_multiple_of(64);
                 self.objects.insert(address, size);
                 granted(ObjectRef { incarnation: Incarnation(1), address, birth: 1 }, 0, size)
             }
-            RequestBody::Acquire {
+            RequestBody::Grant(GrantRequest::Acquire(Acquire {
                 object: ObjectName::Reference(object),
                 part: Part { offset, length },
                 ..
-            } => {
+            })) => {
                 let all = self.objects[&object.address] - offset;
                 granted(object, offset, if length == 0 { all } else { length })
             }

@@ -14,8 +14,8 @@ use portcullis_client::{Acquire, Allocate, Answer, Call, Operation, Outcome, Per
 use portcullis_nic::VerbsEndpoint;
 use portcullis_node::POOL_BASE;
 use portcullis_protocol::{
-    Holders, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef, Part, PermissionId, RemoteAddress,
-    Request, RequestBody, Rights, Rkey, Sharing,
+    GrantRequest, Holders, Keep, Lifetime, MESSAGE_BYTES, Moment, ObjectName, ObjectRef, Part, PermissionId,
+    QueuePairRequest, RemoteAddress, Request, RequestBody, Rights, Rkey, Sharing,
 };
 use std::collections::HashSet;
 
@@ -236,29 +236,31 @@ impl Hostile {
         let lifetime = Lifetime(self.dice.any() >> self.dice.of(0..64));
         let (rights, sharing) = (Rights::all(), Sharing::Exclusive);
         let body = match self.dice.of(0..6) {
-            0 => RequestBody::Revoke { permission, free: true },
-            1 => RequestBody::Extend { permission, lifetime },
+            0 => RequestBody::Grant(GrantRequest::Revoke { permission, free: true }),
+            1 => RequestBody::Grant(GrantRequest::Extend { permission, lifetime }),
             2 => {
                 let holders = [Holders::Stay, Holders::End, Holders::Await][self.dice.index(3)];
-                RequestBody::Free { object: self.name(&of), holders }
+                RequestBody::Grant(GrantRequest::Free { object: self.name(&of), holders })
             }
-            3 => RequestBody::Acquire {
+            3 => RequestBody::Grant(GrantRequest::Acquire(Acquire {
                 object: self.name(&of),
                 part: Part { offset: self.dice.of(0..3) * 32, length: self.dice.of(0..3) * 32 },
                 lifetime,
                 rights,
                 sharing,
                 wait: lifetime,
-            },
-            4 => RequestBody::Recover { queue_pair: u32::try_from(self.dice.of(0..5)).unwrap_or(0) },
-            _ => RequestBody::Allocate {
+            })),
+            4 => RequestBody::QueuePair(QueuePairRequest::Recover {
+                queue_pair: u32::try_from(self.dice.of(0..5)).unwrap_or(0),
+            }),
+            _ => RequestBody::Grant(GrantRequest::Allocate(Allocate {
                 size: self.dice.any(),
                 alignment: 0,
                 lifetime,
                 rights,
                 sharing,
                 keep: Keep::Attached,
-            },
+            })),
         };
         // The number must be one that neither the client library nor an earlier forged request uses. Otherwise the
         // checkers could not match a reply with its request.

@@ -7,7 +7,8 @@ use crate::memory::SimMemory;
 use crate::oracle::{Kind, LONGEST_KEEP, Promise, key_of};
 use crate::scene::{Scene, Sighting, SimClient};
 use portcullis_client::{
-    Acquire, Allocate, Answer, Buffer, Call, Error, Lease, Operation, Outcome, Permission, Rejected,
+    Access, Acquire, Allocate, Answer, Buffer, Call, ControlRequest, Error, Lease, Operation, Outcome,
+    Permission, Rejected,
 };
 use portcullis_nic::RemoteSpan;
 use portcullis_protocol::{
@@ -472,7 +473,8 @@ impl Worker {
             7 | 8 => Holders::End,
             _ => Holders::Await,
         };
-        let call = client.free_with(object, holders);
+        let request = ControlRequest::Free { object: object.into(), holders };
+        let call = client.call(scene.moment, request).map_err(|refused| refused.error);
         self.began(call, Purpose::End);
     }
 
@@ -509,7 +511,7 @@ impl Worker {
             let offset = self.dice.of(0..permission.length() - 7);
             let mut bytes = vec![0; 8];
             buffer.read(0, &mut bytes);
-            if let Ok(operation) = batch.write(scene.moment, permission, offset, buffer) {
+            if let Ok(operation) = batch.access(scene.moment, Access::write(permission, offset, buffer)) {
                 begun.push((operation, WireRequest::Write { remote: remote(permission, offset), bytes }));
             }
         }

@@ -3,8 +3,9 @@
 use super::{GOOD, REMOTE_BYTES, World};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
-    Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, ObjectRef, Part,
-    PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rkey, message_in,
+    Acquire, Allocate, CopyRequest, Credential, GrantRequest, Granted, Incarnation, Lifetime, MESSAGE_BYTES,
+    Mechanism, Moment, NamedRequest, ObjectRef, Part, PermissionId, QueuePairRequest, Refusal, RemoteAddress,
+    Reply, ReplyBody, Request, RequestBody, Rkey, message_in,
 };
 use std::collections::VecDeque;
 
@@ -40,7 +41,7 @@ pub fn receive(world: &mut World, message: &[u8]) {
     let request = Request::decode(whole.expect("a whole message")).expect("the client speaks the protocol");
     let data = message.get(MESSAGE_BYTES..).unwrap_or_default();
     world.node.asked.push(request);
-    if let RequestBody::Recover { queue_pair } = request.body {
+    if let RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair }) = request.body {
         world.stop(queue_pair);
     }
     let (body, data) = match world.node.reactions.pop_front().unwrap_or(Reaction::Serve) {
@@ -68,14 +69,22 @@ pub fn release(world: &mut World) {
 fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u8>) {
     let at = |permission: PermissionId, offset: u64| permission.header.0 + 32 + offset;
     let reply = match body {
-        RequestBody::Allocate { size, lifetime, .. }
-        | RequestBody::Acquire { part: Part { length: size, .. }, lifetime, .. } => {
+        RequestBody::Grant(GrantRequest::Allocate(Allocate { size, lifetime, .. }))
+        | RequestBody::Grant(GrantRequest::Acquire(Acquire {
+            part: Part { length: size, .. },
+            lifetime,
+            ..
+        })) => {
             let header = world.node.next;
             world.node.next += 32 + size.next_multiple_of(8);
             assert!(world.node.next <= REMOTE_BYTES as u64);
             world.remote.store(header + 24, lifetime.0);
             // The granted bytes lie right behind the header, whatever part of the object they are.
-            let offset = if let RequestBody::Acquire { part, .. } = body { part.offset } else { 0 };
+            let offset = if let RequestBody::Grant(GrantRequest::Acquire(Acquire { part, .. })) = body {
+                part.offset
+            } else {
+                0
+            };
             let key = world.node.key.unwrap_or(GOOD);
             let keys = Credential::Keys { buffer: key, lifetime: key };
             ReplyBody::Granted(Granted {
@@ -94,30 +103,31 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
                 mechanism: if world.node.by_messages { Mechanism::NodeCopy } else { Mechanism::MemoryWindow },
             })
         }
-        RequestBody::Extend { lifetime, .. } => ReplyBody::Extended(lifetime),
-        RequestBody::Revoke { .. }
-        | RequestBody::Free { .. }
-        | RequestBody::Keep { .. }
-        | RequestBody::Publish { .. }
-        | RequestBody::Unpublish { .. }
-        | RequestBody::Share { .. }
-        | RequestBody::Unshare { .. }
-        | RequestBody::Include { .. }
-        | RequestBody::Recover { .. } => ReplyBody::Done,
-        RequestBody::JoinChunks | RequestBody::AllocateChunk => ReplyBody::Refused(Refusal::NoChunks),
-        RequestBody::List { .. } => ReplyBody::EndOfList,
-        RequestBody::Lookup { .. } => ReplyBody::Refused(Refusal::NoSuchName),
-        RequestBody::Read { permission, offset, length } => {
+        RequestBody::Grant(GrantRequest::Extend { lifetime, .. }) => ReplyBody::Extended(lifetime),
+        RequestBody::Grant(GrantRequest::Revoke { .. })
+        | RequestBody::Grant(GrantRequest::Free { .. })
+        | RequestBody::Grant(GrantRequest::Keep { .. })
+        | RequestBody::Named(NamedRequest::Publish { .. })
+        | RequestBody::Named(NamedRequest::Unpublish { .. })
+        | RequestBody::Named(NamedRequest::Share { .. })
+        | RequestBody::Named(NamedRequest::Unshare { .. })
+        | RequestBody::Grant(GrantRequest::Include { .. })
+        | RequestBody::QueuePair(QueuePairRequest::Recover { .. }) => ReplyBody::Done,
+        RequestBody::QueuePair(QueuePairRequest::JoinChunks)
+        | RequestBody::Grant(GrantRequest::AllocateChunk) => ReplyBody::Refused(Refusal::NoChunks),
+        RequestBody::Named(NamedRequest::List { .. }) => ReplyBody::EndOfList,
+        RequestBody::Named(NamedRequest::Lookup { .. }) => ReplyBody::Refused(Refusal::NoSuchName),
+        RequestBody::Copy(CopyRequest::Read { permission, offset, length }) => {
             let mut bytes = vec![0; usize::try_from(length).unwrap()];
             world.remote.read(at(permission, offset), &mut bytes);
             return (ReplyBody::Data(length), bytes);
         }
-        RequestBody::Write { permission, offset, length } => {
+        RequestBody::Copy(CopyRequest::Write { permission, offset, length }) => {
             assert_eq!(data.len() as u64, length);
             world.remote.write(at(permission, offset), data);
             ReplyBody::Done
         }
-        RequestBody::CompareAndSwap { permission, offset, compare, swap } => {
+        RequestBody::Copy(CopyRequest::CompareAndSwap { permission, offset, compare, swap }) => {
             let word = at(permission, offset);
             let before = world.remote.load(word);
             if before == compare {
@@ -125,7 +135,7 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
             }
             ReplyBody::Value(before)
         }
-        RequestBody::FetchAndAdd { permission, offset, add } => {
+        RequestBody::Copy(CopyRequest::FetchAndAdd { permission, offset, add }) => {
             let word = at(permission, offset);
             let before = world.remote.load(word);
             world.remote.store(word, before.wrapping_add(add));

@@ -4,7 +4,8 @@ use super::buffers::Buffers;
 use crate::FarError;
 use crate::pages::{ChunkId, RunId, SEGMENT_PAGES, Span};
 use portcullis::{
-    Answer, ArenaMemory, BarePermission, Call, Error, NotRevoked, Operation, Outcome, Rejected, Session,
+    Answer, ArenaMemory, BarePermission, Call, ControlRequest, Error, NotBegun, Operation, Outcome, Rejected,
+    Session,
 };
 use portcullis_memory::userfault::PAGE;
 use std::collections::{HashMap, VecDeque};
@@ -37,20 +38,14 @@ struct Access {
     piece: usize,
 }
 
-/// A request to allocate a chunk, or to free one.
-#[derive(Debug)]
-enum Ask {
-    Allocate(ChunkId),
-    Free(BarePermission),
-}
-
 /// A session with its chunks.
 pub(super) struct Node {
     session: Session,
     chunks: HashMap<ChunkId, BarePermission>,
     waiting: VecDeque<Access>,
     under_way: HashMap<Operation, Access>,
-    asks: VecDeque<Ask>,
+    /// Requests about chunks that have not begun, each with its meaning for the monitor.
+    requests: VecDeque<(Ended, ControlRequest)>,
     calls: Vec<(Call, Ended)>,
     drained: Vec<(Operation, Outcome<ArenaMemory>)>,
     chunks_max: u64,
@@ -72,7 +67,7 @@ impl Node {
             chunks: HashMap::new(),
             waiting: VecDeque::new(),
             under_way: HashMap::new(),
-            asks: VecDeque::new(),
+            requests: VecDeque::new(),
             calls: Vec::new(),
             drained: Vec::new(),
             chunks_max: 0,
@@ -106,13 +101,13 @@ impl Node {
     }
 
     pub(super) fn allocate_chunk(&mut self, id: ChunkId) -> Result<(), FarError> {
-        self.asks.push_back(Ask::Allocate(id));
+        self.requests.push_back((Ended::Allocated(id), ControlRequest::AllocateChunk));
         self.ask()
     }
 
     pub(super) fn free_chunk(&mut self, id: ChunkId) -> Result<(), FarError> {
         let chunk = self.chunks.remove(&id).expect("only a chunk that is there is freed");
-        self.asks.push_back(Ask::Free(chunk));
+        self.requests.push_back((Ended::Freed, ControlRequest::FreeChunk(chunk)));
         self.ask()
     }
 
@@ -218,24 +213,15 @@ impl Node {
 
     /// Sends requests to the workers while there is room for requests.
     fn ask(&mut self) -> Result<(), FarError> {
-        while let Some(ask) = self.asks.pop_front() {
-            let client = self.session.client();
-            let (begun, back, what) = match ask {
-                Ask::Allocate(id) => (client.allocate_chunk(), Some(Ask::Allocate(id)), Ended::Allocated(id)),
-                Ask::Free(chunk) => match client.free_chunk(chunk) {
-                    Ok(call) => (Ok(call), None, Ended::Freed),
-                    Err(NotRevoked { permission, error }) => {
-                        (Err(error), Some(Ask::Free(*permission)), Ended::Freed)
-                    }
-                },
-            };
-            match (begun, back) {
-                (Ok(call), _) => self.calls.push((call, what)),
-                (Err(Error::QueueFull { .. }), Some(back)) => {
-                    self.asks.push_front(back);
+        while let Some((meaning, request)) = self.requests.pop_front() {
+            let now = self.session.now();
+            match self.session.client().call(now, request) {
+                Ok(call) => self.calls.push((call, meaning)),
+                Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
+                    self.requests.push_front((meaning, *ask));
                     break;
                 }
-                (Err(error), _) => return Err(FarError::node(NO_CHUNK)(error)),
+                Err(refused) => return Err(FarError::node(NO_CHUNK)(refused.error)),
             }
         }
         Ok(())
@@ -243,7 +229,10 @@ impl Node {
 
     /// Whether no operation is in progress or waits.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.waiting.is_empty() && self.under_way.is_empty() && self.asks.is_empty() && self.calls.is_empty()
+        self.waiting.is_empty()
+            && self.under_way.is_empty()
+            && self.requests.is_empty()
+            && self.calls.is_empty()
     }
 
     /// Waits until an event, or for a short time.

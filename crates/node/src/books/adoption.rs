@@ -56,7 +56,7 @@ mod tests {
     use crate::books::{Effect, Residue};
     use crate::config::NodeConfig;
     use portcullis_nic::Nic;
-    use portcullis_protocol::{Incarnation, Keep, ReplyBody, RequestBody, Rkey, TenantId};
+    use portcullis_protocol::{Allocate, GrantRequest, Incarnation, Keep, ReplyBody, Rkey, TenantId};
     use portcullis_softnic::SoftNic;
 
     const NOW: Moment = Moment(1_000_000);
@@ -73,20 +73,20 @@ mod tests {
         books.hold_tenant(TenantId(0));
         books.handle_attached(CLIENT, TenantId(0), None, NOW);
         books.begin_turn();
-        let allocate = RequestBody::Allocate {
+        let allocate = GrantRequest::Allocate(Allocate {
             size: 64,
             alignment: 0,
             lifetime: Lifetime::seconds(1),
             rights: Rights::all(),
             sharing: Sharing::Exclusive,
             keep: Keep::Attached,
-        };
+        });
         books.handle_request(FROM, allocate, NOW);
         let Some(Effect::Expose(exposure)) = books.poll_effect() else { panic!("it is set up") };
         books.handle_exposed(exposure.permission, KEYS, NOW);
         let Some(Effect::Reply(CLIENT, reply)) = books.poll_effect() else { panic!("it is granted") };
         let ReplyBody::Granted(granted) = reply.body else { panic!("{reply:?}") };
-        let revoke = RequestBody::Revoke { permission: granted.permission, free: false };
+        let revoke = GrantRequest::Revoke { permission: granted.permission, free: false };
         books.handle_request(FROM, revoke, NOW);
         let Some(Effect::Withdraw(withdrawal)) = books.poll_effect() else { panic!("it ends") };
         books.handle_withdrawn(withdrawal.residue(), NOW);

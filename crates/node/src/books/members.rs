@@ -21,6 +21,7 @@ impl<M: Memory> Books<M> {
         (member, head): (ObjectRef, ObjectRef),
         now: Moment,
     ) -> Result<(), Refusal> {
+        self.check_standing(from, now)?;
         let audited = AuditedMember { object: member, head };
         let member = self.pool.object_named(from.tenant, member.into())?;
         let head = self.pool.object_named(from.tenant, head.into())?;

@@ -10,29 +10,32 @@ use crate::audit::{AuditEvent, AuditRecord, AuditedName};
 use portcullis_nic::Memory;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    DirectoryName, Entry, Moment, ObjectRef, Refusal, ReplyBody, RequestBody, Rights, Sharing, TenantId,
+    DirectoryName, Entry, Moment, NamedRequest, ObjectRef, Refusal, ReplyBody, Rights, Sharing, TenantId,
     TenantName,
 };
 use std::sync::Arc;
 
 impl<M: Memory> Books<M> {
     /// Carries out a request about names.
-    pub(super) fn handle_named(
+    pub fn handle_named(&mut self, from: RequestOrigin, request: NamedRequest, now: Moment) {
+        let done = self.carry_out_named(from, request, now);
+        self.refuse_if_refused(from, done, now);
+    }
+
+    fn carry_out_named(
         &mut self,
         from: RequestOrigin,
-        request: RequestBody,
+        request: NamedRequest,
         now: Moment,
     ) -> Result<(), Refusal> {
         self.check_standing(from, now)?;
         match request {
-            RequestBody::Publish { name, object } => self.publish(from, name, object, now),
-            RequestBody::Unpublish { name } => self.unpublish(from, name, now),
-            RequestBody::Lookup { owner, name } => self.lookup(from, owner, name),
-            RequestBody::List { owner, after } => self.list_behind(from, owner, after),
-            RequestBody::Share { name, tenant, rights } => self.share(from, name, tenant, rights, now),
-            RequestBody::Unshare { name, tenant } => self.unshare(from, name, tenant, now),
-            RequestBody::Include { member, head } => self.include(from, (member, head), now),
-            other => unreachable!("{other:?} is not about names"),
+            NamedRequest::Publish { name, object } => self.publish(from, name, object, now),
+            NamedRequest::Unpublish { name } => self.unpublish(from, name, now),
+            NamedRequest::Lookup { owner, name } => self.lookup(from, owner, name),
+            NamedRequest::List { owner, after } => self.list_behind(from, owner, after),
+            NamedRequest::Share { name, tenant, rights } => self.share(from, name, tenant, rights, now),
+            NamedRequest::Unshare { name, tenant } => self.unshare(from, name, tenant, now),
         }
     }
 

@@ -12,8 +12,8 @@ use crate::config::FOR_EVER;
 use portcullis_nic::Memory;
 use portcullis_protocol::planted::{self, Fault};
 use portcullis_protocol::{
-    ClientId, Holders, Keep, Lifetime, Moment, ObjectName, PermissionId, Refusal, ReplyBody, RequestBody,
-    Rights, TenantId,
+    Acquire, Allocate, ClientId, GrantRequest, Holders, Keep, Lifetime, Moment, ObjectName, PermissionId,
+    Refusal, ReplyBody, Rights, TenantId,
 };
 
 /// The sender of a request, and the number by which the client recognises the reply.
@@ -46,9 +46,8 @@ pub(crate) struct NewObject {
 }
 
 impl<M: Memory> Books<M> {
-    /// Carries out a request about objects or permissions. The node handles requests about queue pairs and bytes: see
-    /// [`Node::turn`](crate::Node::turn).
-    pub fn handle_request(&mut self, from: RequestOrigin, request: RequestBody, now: Moment) {
+    /// Carries out a request about objects or permissions.
+    pub fn handle_request(&mut self, from: RequestOrigin, request: GrantRequest, now: Moment) {
         let wish = |rights, (offset, length), sharing, lifetime| {
             let claim = Claim { extent: Extent { offset, length }, sharing };
             // No request may have the lifetime of a chunk.
@@ -57,33 +56,26 @@ impl<M: Memory> Books<M> {
             Wish { from, rights, claim, lifetime, guest: None, asked: now }
         };
         let done = match request {
-            RequestBody::Allocate { size, alignment, lifetime, rights, sharing, keep } => {
+            GrantRequest::Allocate(Allocate { size, alignment, lifetime, rights, sharing, keep }) => {
                 let memory = NewObject { size, alignment, keep };
                 self.allocate(wish(rights, (0, size), sharing, lifetime), memory, now)
             }
-            RequestBody::AllocateChunk => self.allocate_chunk(from, now),
-            RequestBody::Acquire { object, part, lifetime, rights, sharing, wait } => {
+            GrantRequest::AllocateChunk => self.allocate_chunk(from, now),
+            GrantRequest::Acquire(Acquire { object, part, lifetime, rights, sharing, wait }) => {
                 let part = (part.offset, part.length);
                 self.acquire(wish(rights, part, sharing, lifetime), object, wait, now)
             }
-            RequestBody::Extend { permission, lifetime } => self.extend(from, permission, lifetime, now),
-            RequestBody::Revoke { permission, free } => self.revoke(from, permission, free, now),
-            RequestBody::Free { object, holders } => self.free(from, object, holders, now),
-            RequestBody::Keep { object, keep } => self.set_keep(from, object, keep, now),
-            RequestBody::Publish { .. }
-            | RequestBody::Unpublish { .. }
-            | RequestBody::Lookup { .. }
-            | RequestBody::List { .. }
-            | RequestBody::Share { .. }
-            | RequestBody::Unshare { .. }
-            | RequestBody::Include { .. } => self.handle_named(from, request, now),
-            RequestBody::Recover { .. }
-            | RequestBody::JoinChunks
-            | RequestBody::Read { .. }
-            | RequestBody::Write { .. }
-            | RequestBody::CompareAndSwap { .. }
-            | RequestBody::FetchAndAdd { .. } => unreachable!("{request:?} is not about permissions"),
+            GrantRequest::Extend { permission, lifetime } => self.extend(from, permission, lifetime, now),
+            GrantRequest::Revoke { permission, free } => self.revoke(from, permission, free, now),
+            GrantRequest::Free { object, holders } => self.free(from, object, holders, now),
+            GrantRequest::Include { member, head } => self.include(from, (member, head), now),
+            GrantRequest::Keep { object, keep } => self.set_keep(from, object, keep, now),
         };
+        self.refuse_if_refused(from, done, now);
+    }
+
+    /// Sends the refusal of a request that was not carried out.
+    pub(super) fn refuse_if_refused(&mut self, from: RequestOrigin, done: Result<(), Refusal>, now: Moment) {
         if let Err(refusal) = done {
             if matches!(refusal, Refusal::Quota { .. }) {
                 self.audit_quota(from.client, &refusal, now);

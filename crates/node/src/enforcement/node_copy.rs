@@ -4,7 +4,7 @@ use super::at_once::Immediate;
 use super::{Exposing, Surroundings};
 use crate::books::{Books, Exposure, RequestOrigin};
 use portcullis_nic::{Access, Memory, Nic};
-use portcullis_protocol::{ClientId, Credential, DATA_BYTES_MAX, Refusal, ReplyBody, RequestBody, Rights};
+use portcullis_protocol::{ClientId, CopyRequest, Credential, DATA_BYTES_MAX, Refusal, ReplyBody, Rights};
 
 /// The mechanism by messages.
 #[derive(Clone, Copy, Debug)]
@@ -32,12 +32,12 @@ pub(crate) fn carry_out<M: Memory>(
     books: &Books<M>,
     memory: &M,
     from: RequestOrigin,
-    access: RequestBody,
+    access: CopyRequest,
     data: &[u8],
     room: usize,
 ) -> Result<(ReplyBody, Vec<u8>), Refusal> {
     match access {
-        RequestBody::Read { permission, offset, length } => {
+        CopyRequest::Read { permission, offset, length } => {
             let at = books.covered(from, permission, (offset, length), Rights::READ)?;
             let length = usize::try_from(length).unwrap_or(usize::MAX);
             // Bounded by what any message carries, and by what this client's messages carry.
@@ -48,7 +48,7 @@ pub(crate) fn carry_out<M: Memory>(
             memory.read(at, &mut data);
             Ok((ReplyBody::Data(length as u64), data))
         }
-        RequestBody::Write { permission, offset, length } => {
+        CopyRequest::Write { permission, offset, length } => {
             let at = books.covered(from, permission, (offset, length), Rights::WRITE)?;
             if data.len() as u64 != length {
                 return Err(Refusal::Malformed);
@@ -56,15 +56,14 @@ pub(crate) fn carry_out<M: Memory>(
             memory.write(at, data);
             Ok((ReplyBody::Done, Vec::new()))
         }
-        RequestBody::CompareAndSwap { permission, offset, compare, swap } => {
+        CopyRequest::CompareAndSwap { permission, offset, compare, swap } => {
             let at = books.covered(from, permission, (offset, 8), Rights::ATOMIC)?;
             change_word(memory, at, |old| if old == compare { swap } else { old })
         }
-        RequestBody::FetchAndAdd { permission, offset, add } => {
+        CopyRequest::FetchAndAdd { permission, offset, add } => {
             let at = books.covered(from, permission, (offset, 8), Rights::ATOMIC)?;
             change_word(memory, at, |old| old.wrapping_add(add))
         }
-        other => unreachable!("{other:?} is no access"),
     }
 }
 

@@ -4,8 +4,8 @@ use super::world::{NOW, World, name, revoke};
 use crate::rig::{self, acquire, free};
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{
-    ClientId, Granted, Keep, Lifetime, ObjectRef, Refusal, RegionName, ReplyBody, RequestBody, Rights,
-    Sharing,
+    Allocate, ClientId, GrantRequest, Granted, Keep, Lifetime, ObjectRef, Refusal, RegionName, ReplyBody,
+    RequestBody, Rights, Sharing,
 };
 use proptest::prelude::*;
 
@@ -105,7 +105,14 @@ impl Modelled {
                 let (lifetime, rights, keep) = (Lifetime::millis(100), Rights::all(), Keep::Attached);
                 let rights = if shared { Rights::READ } else { rights };
                 let sharing = sharing(shared);
-                let body = RequestBody::Allocate { size: 64, alignment: 0, lifetime, rights, sharing, keep };
+                let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+                    size: 64,
+                    alignment: 0,
+                    lifetime,
+                    rights,
+                    sharing,
+                    keep,
+                }));
                 let reply = self.ask(by, body, alone);
                 self.was_granted(by, shared, reply);
             }

@@ -3,7 +3,8 @@
 use crate::rig::{Rig, allocate, granted};
 use portcullis_node::{NodeConfig, OpenRegion, Regions};
 use portcullis_protocol::{
-    ClientId, Credential, Granted, HolderKey, Lifetime, RegionName, Reply, ReplyBody, Request, RequestBody,
+    ClientId, Credential, GrantRequest, Granted, HolderKey, Lifetime, RegionName, Reply, ReplyBody, Request,
+    RequestBody,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -152,5 +153,5 @@ pub fn name(it: &Granted) -> RegionName {
 }
 
 pub fn revoke(it: &Granted, free: bool) -> RequestBody {
-    RequestBody::Revoke { permission: it.permission, free }
+    RequestBody::Grant(GrantRequest::Revoke { permission: it.permission, free })
 }

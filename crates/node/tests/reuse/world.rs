@@ -3,7 +3,7 @@
 use crate::rig::{Rig, keys, word};
 use portcullis_nic::Status;
 use portcullis_protocol::{
-    Granted, Lifetime, Moment, Refusal, ReplyBody, RequestBody, Rights, Rkey, Sharing,
+    Granted, Lifetime, Moment, QueuePairRequest, Refusal, ReplyBody, RequestBody, Rights, Rkey, Sharing,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -257,7 +257,9 @@ impl World {
         if status != Status::Success {
             assert_eq!(status, Status::RemoteAccessError);
             self.rig.turn();
-            let reply = self.rig.ask_soon(client, RequestBody::Recover { queue_pair: 0 });
+            let reply = self
+                .rig
+                .ask_soon(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 }));
             assert_eq!(reply, ReplyBody::Done);
             portcullis_nic::VerbsEndpoint::rebuilt(&mut self.rig.seat(client).endpoint, 0);
         }

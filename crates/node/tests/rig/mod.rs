@@ -13,9 +13,10 @@ use portcullis_nic::{
 };
 use portcullis_node::{Admission, ChunkEnds, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
-    ClientId, DirectoryName, Entry, Granted, Holders, Incarnation, Keep, Lifetime, MESSAGE_BYTES, Moment,
-    ObjectName, ObjectRef, Part, PermissionId, Refusal, RemoteAddress, Reply, ReplyBody, Request,
-    RequestBody, Rights, Rkey, Sharing, TenantName, received_message,
+    Acquire, Allocate, ClientId, DirectoryName, Entry, GrantRequest, Granted, Holders, Incarnation, Keep,
+    Lifetime, MESSAGE_BYTES, Moment, NamedRequest, ObjectName, ObjectRef, Part, PermissionId,
+    QueuePairRequest, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights, Rkey, Sharing,
+    TenantName, received_message,
 };
 use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
 use std::collections::{HashMap, VecDeque};
@@ -341,7 +342,10 @@ impl Rig {
 
     /// Gets data queue pair 0 rebuilt after a violation.
     pub fn recover(&mut self, client: usize) {
-        assert_eq!(self.ask(client, RequestBody::Recover { queue_pair: 0 }), ReplyBody::Done);
+        assert_eq!(
+            self.ask(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })),
+            ReplyBody::Done
+        );
         self.seat(client).endpoint.rebuilt(0);
     }
 
@@ -354,7 +358,10 @@ impl Rig {
     }
 
     pub fn revoke(&mut self, client: usize, permission: PermissionId) {
-        assert_eq!(self.ask(client, RequestBody::Revoke { permission, free: false }), ReplyBody::Done);
+        assert_eq!(
+            self.ask(client, RequestBody::Grant(GrantRequest::Revoke { permission, free: false })),
+            ReplyBody::Done
+        );
     }
 
     /// Allocates an object that is kept and has no holder.
@@ -453,11 +460,18 @@ fn receive(lkey: portcullis_nic::Lkey, slot: u32) -> ReceiveRequest {
 pub fn allocate(size: u64, keep: bool) -> RequestBody {
     let (lifetime, rights) = (Lifetime::millis(100), Rights::all());
     let keep = if keep { Keep::Attached } else { Keep::No };
-    RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing: Sharing::Exclusive, keep }
+    RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size,
+        alignment: 0,
+        lifetime,
+        rights,
+        sharing: Sharing::Exclusive,
+        keep,
+    }))
 }
 
 pub fn free(object: ObjectRef) -> RequestBody {
-    RequestBody::Free { object: object.into(), holders: Holders::Stay }
+    RequestBody::Grant(GrantRequest::Free { object: object.into(), holders: Holders::Stay })
 }
 
 pub fn name(text: &str) -> DirectoryName {
@@ -469,24 +483,24 @@ pub fn tenant(text: &str) -> TenantName {
 }
 
 pub fn publish(text: &str, object: ObjectRef) -> RequestBody {
-    RequestBody::Publish { name: name(text), object }
+    RequestBody::Named(NamedRequest::Publish { name: name(text), object })
 }
 
 pub fn unpublish(text: &str) -> RequestBody {
-    RequestBody::Unpublish { name: name(text) }
+    RequestBody::Named(NamedRequest::Unpublish { name: name(text) })
 }
 
 pub fn share(text: &str, with: &str, rights: Rights) -> RequestBody {
-    RequestBody::Share { name: name(text), tenant: tenant(with), rights }
+    RequestBody::Named(NamedRequest::Share { name: name(text), tenant: tenant(with), rights })
 }
 
 pub fn unshare(text: &str, with: &str) -> RequestBody {
-    RequestBody::Unshare { name: name(text), tenant: tenant(with) }
+    RequestBody::Named(NamedRequest::Unshare { name: name(text), tenant: tenant(with) })
 }
 
 /// A request to look a name up: a name of another tenant, or (`None`) of the client's own.
 pub fn lookup(owner: Option<&str>, text: &str) -> RequestBody {
-    RequestBody::Lookup { owner: owner.map(tenant), name: name(text) }
+    RequestBody::Named(NamedRequest::Lookup { owner: owner.map(tenant), name: name(text) })
 }
 
 pub fn entry(reply: ReplyBody) -> Entry {
@@ -499,7 +513,14 @@ pub fn entry(reply: ReplyBody) -> Entry {
 pub fn acquire(object: impl Into<ObjectName>, sharing: Sharing, wait: Lifetime) -> RequestBody {
     let (lifetime, rights) = (Lifetime::millis(100), Rights::all());
     let object = object.into();
-    RequestBody::Acquire { object, part: Part::WHOLE, lifetime, rights, sharing, wait }
+    RequestBody::Grant(GrantRequest::Acquire(Acquire {
+        object,
+        part: Part::WHOLE,
+        lifetime,
+        rights,
+        sharing,
+        wait,
+    }))
 }
 
 pub fn granted(reply: ReplyBody) -> Granted {

@@ -2,7 +2,7 @@
 
 use super::Session;
 use crate::Clock;
-use portcullis_client::{Answer, Call, Client, Error, NotRevoked, Permission as Bare};
+use portcullis_client::{Answer, ControlRequest, Error, NotBegun, Permission as Bare};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::ChunkTerms;
@@ -23,6 +23,13 @@ pub struct Chunk {
 impl Chunk {
     pub(crate) fn new(bare: Bare) -> Self {
         Self { bare }
+    }
+
+    fn granted(answer: Answer) -> Self {
+        match answer {
+            Answer::Granted(bare) => Self { bare },
+            other => unreachable!("a request for a chunk is not answered by {other:?}"),
+        }
     }
 
     /// Returns the chunk as a bare permission, for [`Client::free_chunk`](crate::Client::free_chunk).
@@ -83,10 +90,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// The node has no chunks ([`Refusal::NoChunks`](crate::Refusal::NoChunks)), the tenant's quota is used up, or the node
     /// is gone.
     pub fn join_chunks(&mut self) -> Result<ChunkTerms, Error> {
-        let call = self.begin(|client, _| client.join_chunks())?;
-        match self.wait_call(call)? {
+        match self.call(ControlRequest::JoinChunks)? {
             Answer::Chunks(terms) => Ok(terms),
-            _ => Err(Error::SessionLost),
+            other => unreachable!("a request for workers is not answered by {other:?}"),
         }
     }
 
@@ -95,11 +101,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// [`Error::NoFreeChunk`], [`Error::Quota`], the session has no workers, or the node is gone.
     pub fn allocate_chunk(&mut self) -> Result<Chunk, Error> {
-        let call = self.begin(|client, _| client.allocate_chunk())?;
-        match self.wait_call(call)? {
-            Answer::Granted(bare) => Ok(Chunk { bare }),
-            _ => Err(Error::SessionLost),
-        }
+        self.call(ControlRequest::AllocateChunk).map(Chunk::granted)
     }
 
     /// Frees a chunk. When this returns, the chunk's windows are unbound and its bytes are zero.
@@ -107,15 +109,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// The chunk belongs to another session, the NIC has failed, or the node is gone.
     pub fn free_chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        let mut held = Some(chunk.bare);
-        let call = self.begin(|client, _| {
-            let Some(bare) = held.take() else { return Err(Error::SessionLost) };
-            client.free_chunk(bare).map_err(|NotRevoked { permission, error }| {
-                held = Some(*permission);
-                error
-            })
-        })?;
-        self.wait_call(call).map(|_| ())
+        self.call(ControlRequest::FreeChunk(chunk.bare)).map(|_| ())
     }
 
     /// Allocates several chunks, with as many requests under way as a worker takes: sixteen. So this takes a sixteenth
@@ -124,19 +118,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// [`NotAllAllocated`] with the chunks that were allocated, for a reason of [`Session::allocate_chunk`].
     pub fn allocate_chunks(&mut self, count: usize) -> Result<Vec<Chunk>, NotAllAllocated> {
+        let mut left = std::iter::repeat_with(|| ControlRequest::AllocateChunk).take(count).collect();
         let mut chunks = Vec::new();
-        let mut begun = 0;
-        let done = self.keep_asking(
-            |client| (begun < count).then(|| client.allocate_chunk().inspect(|_| begun += 1)),
-            |answer| match answer {
-                Answer::Granted(bare) => {
-                    chunks.push(Chunk { bare });
-                    Ok(())
-                }
-                _ => Err(Error::SessionLost),
-            },
-        );
-        match done {
+        match self.call_all_workers(&mut left, |answer| chunks.push(Chunk::granted(answer))) {
             Ok(()) => Ok(chunks),
             Err(error) => Err(NotAllAllocated { chunks, error }),
         }
@@ -147,44 +131,51 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// [`NotAllFreed`], for a reason of [`Session::free_chunk`].
     pub fn free_chunks(&mut self, chunks: impl IntoIterator<Item = Chunk>) -> Result<(), NotAllFreed> {
-        let mut left: VecDeque<Bare> = chunks.into_iter().map(Chunk::into_bare).collect();
-        let done = self.keep_asking(
-            |client| {
-                let begun = client.free_chunk(left.pop_front()?);
-                Some(begun.map_err(|NotRevoked { permission, error }| {
-                    left.push_front(*permission);
-                    error
-                }))
-            },
-            |_| Ok(()),
-        );
-        done.map_err(|error| NotAllFreed { left: left.into_iter().map(Chunk::new).collect(), error })
+        let mut left = chunks.into_iter().map(|chunk| ControlRequest::FreeChunk(chunk.bare)).collect();
+        self.call_all_workers(&mut left, |_| ()).map_err(|error| {
+            let chunks = left.into_iter().map(|request| match request {
+                ControlRequest::FreeChunk(bare) => Chunk { bare },
+                other => unreachable!("{other:?} frees no chunk"),
+            });
+            NotAllFreed { left: chunks.collect(), error }
+        })
     }
 
-    /// Begins calls for as long as there is room and `begin` has more of them, and hands each answer to `take`. When
-    /// this returns, no call is under way. After the first error it begins no other call.
-    fn keep_asking(
+    /// Begins requests to workers for as long as there is room, and hands each answer to `take`. When this returns, no
+    /// request is under way. After the first error it begins no other request; the rest stays in `left`.
+    fn call_all_workers(
         &mut self,
-        mut begin: impl FnMut(&mut Client<E>) -> Option<Result<Call, Error>>,
-        mut take: impl FnMut(Answer) -> Result<(), Error>,
+        left: &mut VecDeque<ControlRequest>,
+        mut take: impl FnMut(Answer),
     ) -> Result<(), Error> {
         let (mut under_way, mut done) = (VecDeque::new(), Ok(()));
-        let waited = self.wait_until(|client| {
+        self.waiter.begin();
+        loop {
             // A worker answers in the order of the requests.
-            while let Some(answer) = under_way.front().and_then(|&call| client.take_call(call)) {
+            while let Some(answer) = under_way.front().and_then(|&call| self.client.take_call(call)) {
                 under_way.pop_front();
-                done = done.and(answer.and_then(&mut take));
+                done = done.and(answer.map(&mut take));
             }
-            while done.is_ok() {
-                match begin(client) {
-                    None => break,
-                    Some(Ok(call)) => under_way.push_back(call),
-                    Some(Err(Error::QueueFull { .. })) => return None,
-                    Some(Err(error)) => done = Err(error),
+            while done.is_ok()
+                && let Some(request) = left.pop_front()
+            {
+                match self.client.call(self.clock.now(), request) {
+                    Ok(call) => under_way.push_back(call),
+                    Err(NotBegun { ask, error }) => {
+                        left.push_front(*ask);
+                        if !matches!(error, Error::QueueFull { .. }) {
+                            done = Err(error);
+                        }
+                        break;
+                    }
                 }
             }
-            under_way.is_empty().then_some(())
-        });
-        done.and(waited)
+            if under_way.is_empty() && (left.is_empty() || done.is_err()) {
+                return done;
+            }
+            if let Err(error) = self.wait_a_round("a wait for the session") {
+                return done.and(Err(error));
+            }
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::Session;
 use crate::Clock;
-use portcullis_client::{Answer, Call, Error};
+use portcullis_client::{Answer, ControlRequest, Error};
 use portcullis_nic::VerbsEndpoint;
-use portcullis_protocol::{DirectoryName, Entry, ObjectRef, Rights, TenantName};
+use portcullis_protocol::{DirectoryName, Entry, NamedRequest, ObjectRef, Rights, TenantName};
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Gives an object of this tenant a name: 1 to 48 bytes without control characters, which no other object of the
@@ -18,8 +18,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// tenant's quota of names is used up, or the node is gone.
     pub fn publish(&mut self, name: &str, object: ObjectRef) -> Result<(), Error> {
         let name = DirectoryName::new(name)?;
-        let call = self.begin(|client, _| client.publish(name, object))?;
-        self.wait_call(call).map(|_| ())
+        self.call(NamedRequest::Publish { name, object }.into()).map(|_| ())
     }
 
     /// Removes a name of this tenant. The object and this tenant's permissions over it stay. Other tenants' permissions
@@ -29,8 +28,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// There is no such name, or the node is gone.
     pub fn unpublish(&mut self, name: &str) -> Result<(), Error> {
         let name = DirectoryName::new(name)?;
-        let call = self.begin(|client, _| client.unpublish(name))?;
-        self.wait_call(call).map(|_| ())
+        self.call(NamedRequest::Unpublish { name }.into()).map(|_| ())
     }
 
     /// Looks up the object of this tenant that has a name.
@@ -55,8 +53,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
 
     fn find(&mut self, owner: Option<TenantName>, name: &str) -> Result<Entry, Error> {
         let name = DirectoryName::new(name)?;
-        let call = self.begin(|client, _| client.lookup(owner, name))?;
-        self.entry(call)?.ok_or(Error::SessionLost)
+        match self.call(NamedRequest::Lookup { owner, name }.into())? {
+            Answer::Entry(entry) => Ok(entry),
+            other => unreachable!("a look-up is not answered by {other:?}"),
+        }
     }
 
     /// Lists all names of this tenant, in the order of their bytes. Names that are published or removed meanwhile may
@@ -80,24 +80,14 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         let mut entries: Vec<Entry> = Vec::new();
         loop {
             let after = entries.last().map(|entry| entry.name);
-            let call = self.begin(|client, _| client.list_behind(owner, after))?;
-            match self.entry(call)? {
+            match self.call(NamedRequest::List { owner, after }.into())? {
                 // A node that repeats earlier names would make this list endless.
-                Some(entry) if after.is_some_and(|after| entry.name <= after) => {
+                Answer::Entry(entry) if after.is_some_and(|after| entry.name <= after) => {
                     return Err(Error::SessionLost);
                 }
-                Some(entry) => entries.push(entry),
-                None => return Ok(entries),
-            }
-        }
-    }
-
-    fn entry(&mut self, call: Call) -> Result<Option<Entry>, Error> {
-        match self.wait_call(call)? {
-            Answer::Entry(entry) => Ok(Some(entry)),
-            Answer::EndOfList => Ok(None),
-            Answer::Granted(_) | Answer::Extended(_) | Answer::Done | Answer::Chunks(_) => {
-                Err(Error::SessionLost)
+                Answer::Entry(entry) => entries.push(entry),
+                Answer::EndOfList => return Ok(entries),
+                other => unreachable!("a request for the next name is not answered by {other:?}"),
             }
         }
     }
@@ -114,8 +104,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// many tenants as it may be, or the node is gone.
     pub fn share(&mut self, name: &str, tenant: &str, rights: Rights) -> Result<(), Error> {
         let (name, tenant) = (DirectoryName::new(name)?, TenantName::new(tenant)?);
-        let call = self.begin(|client, _| client.share(name, tenant, rights))?;
-        self.wait_call(call).map(|_| ())
+        self.call(NamedRequest::Share { name, tenant, rights }.into()).map(|_| ())
     }
 
     /// Stops sharing a named object with another tenant. That tenant's permissions over the object end: when this
@@ -125,8 +114,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// There is no such name, it is not shared with that tenant, or the node is gone.
     pub fn unshare(&mut self, name: &str, tenant: &str) -> Result<(), Error> {
         let (name, tenant) = (DirectoryName::new(name)?, TenantName::new(tenant)?);
-        let call = self.begin(|client, _| client.unshare(name, tenant))?;
-        self.wait_call(call).map(|_| ())
+        self.call(NamedRequest::Unshare { name, tenant }.into()).map(|_| ())
     }
 
     /// Makes an object of this tenant a member of another one, its head: tenants with which the head is shared, now or
@@ -137,7 +125,6 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// One of the objects is gone or belongs to another tenant; the member has a name, members or another head; the
     /// head is a member itself; or the node is gone.
     pub fn include(&mut self, member: ObjectRef, head: ObjectRef) -> Result<(), Error> {
-        let call = self.begin(|client, _| client.include(member, head))?;
-        self.wait_call(call).map(|_| ())
+        self.call(ControlRequest::Include { member, head }).map(|_| ())
     }
 }

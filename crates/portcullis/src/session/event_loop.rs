@@ -1,6 +1,7 @@
 //! A session in a program with its own event loop: the program waits on the session's descriptor.
 
 use super::Session;
+use super::waiter::look_for_node;
 use crate::Clock;
 use portcullis_nic::{Pollable, VerbsEndpoint};
 use std::os::fd::BorrowedFd;
@@ -33,9 +34,7 @@ impl<E: VerbsEndpoint + Pollable, C: Clock> Session<E, C> {
         if !self.client.endpoint().arm() {
             // The check must not follow a successful `arm`: it would consume the event that makes the descriptor
             // readable.
-            if !self.client.endpoint().node_alive() {
-                self.client.node_gone();
-            }
+            look_for_node(&mut self.client);
             return Duration::ZERO;
         }
         let now = self.clock.now();

@@ -2,9 +2,8 @@
 
 use super::Session;
 use crate::{Clock, Permission};
-use portcullis_client::{Acquire, Answer, Batch, Call, Error};
+use portcullis_client::{Acquire, Answer, ControlRequest, Error, NotBegun};
 use portcullis_nic::VerbsEndpoint;
-use portcullis_protocol::Moment;
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Acquires permissions over existing objects with common doorbells: one for as many requests as the control queue
@@ -14,17 +13,14 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// The node is gone.
     pub fn acquire_all(&mut self, asks: &[Acquire]) -> Result<Vec<Result<Permission, Error>>, Error> {
         self.revoke_dropped()?;
-        let mut left = asks.iter().copied();
-        let mut next = left.next();
-        let answers = self.call_all(|batch, now| {
-            let ask = next?;
-            let begun = batch.acquire(now, ask);
-            if !matches!(begun, Err(Error::QueueFull { .. })) {
-                next = left.next();
-            }
-            Some(begun)
-        })?;
-        Ok(answers.into_iter().map(|answer| self.permission(answer?)).collect())
+        let answers = self.call_all(asks.iter().map(|&ask| ask.into()))?;
+        Ok(answers
+            .into_iter()
+            .map(|answer| match answer? {
+                Answer::Granted(bare) => Ok(self.hold(bare)),
+                other => unreachable!("a request for a permission is not answered by {other:?}"),
+            })
+            .collect())
     }
 
     /// Ends permissions with common doorbells: one for as many requests as the control queue has room for. A permission
@@ -33,53 +29,47 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// The node is gone.
     pub fn revoke_all(&mut self, permissions: impl IntoIterator<Item = Permission>) -> Result<(), Error> {
-        let mut left = permissions.into_iter().filter_map(Permission::into_bare);
-        let mut next = left.next();
-        self.call_all(|batch, _| match batch.revoke(next.take()?, false) {
-            Ok(call) => {
-                next = left.next();
-                Some(Ok(call))
-            }
-            Err(refused) => {
-                next = Some(*refused.permission);
-                Some(Err(refused.error))
-            }
-        })?;
+        let held = permissions.into_iter().filter_map(Permission::into_bare);
+        self.call_all(held.map(|permission| ControlRequest::Revoke { permission, free: false }))?;
         Ok(())
     }
 
-    /// Begins calls in batches until `next` returns `None`, and waits for all of them. If a call did not fit into the
-    /// queue, `next` must begin it again.
+    /// Begins requests in batches, and waits for all answers.
     fn call_all(
         &mut self,
-        mut next: impl FnMut(&mut Batch<'_, E>, Moment) -> Option<Result<Call, Error>>,
+        mut requests: impl Iterator<Item = ControlRequest>,
     ) -> Result<Vec<Result<Answer, Error>>, Error> {
-        let mut answers = Vec::new();
+        let (mut answers, mut next) = (Vec::new(), requests.next());
         loop {
-            let (clock, mut begun) = (self.clock.clone(), Vec::new());
+            let mut begun = Vec::new();
             let mut batch = self.client.batch();
-            let done = loop {
-                match next(&mut batch, clock.now()) {
-                    None => break true,
-                    Some(Err(Error::QueueFull { .. })) => break false,
-                    Some(call) => begun.push(call),
+            while let Some(request) = next.take() {
+                match batch.call(self.clock.now(), request) {
+                    Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
+                        next = Some(*ask);
+                        break;
+                    }
+                    call => {
+                        begun.push(call);
+                        next = requests.next();
+                    }
                 }
-            };
+            }
             batch.post();
-            if begun.is_empty() && !done {
+            if begun.is_empty() && next.is_some() {
                 // Calls that the caller began before fill the queue. There is room when one of them ends.
                 self.wait_until(|client| (client.room_for_calls() > 0).then_some(()))?;
             }
             for call in begun {
                 answers.push(match call {
                     Ok(call) => self.wait_call(call),
-                    Err(error) => Err(error),
+                    Err(refused) => Err(refused.error),
                 });
             }
             if let Some(error) = self.client.over() {
                 return Err(error);
             }
-            if done {
+            if next.is_none() {
                 return Ok(answers);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::Session;
 use crate::Clock;
-use portcullis_client::{Buffer, Error, Operation, Outcome, Permission, Rejected};
+use portcullis_client::{Access, Buffer, Error, Operation, Outcome, Permission};
 use portcullis_nic::{Memory, VerbsEndpoint};
 use portcullis_protocol::Rights;
 use std::collections::VecDeque;
@@ -25,9 +25,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             into.chunks_mut(PIECE_BYTES),
             |session, at, piece| {
                 let buffer = session.client.buffer(length_of(piece.len()))?;
-                let begun = session
-                    .begin_operation(buffer, |client, now, buffer| client.read(now, permission, at, buffer));
-                begun.map_err(|rejected| rejected.error)
+                session.begin(Access::read(permission, at, buffer)).map_err(|refused| refused.error)
             },
             |buffer, piece| buffer.read(0, piece),
         )
@@ -46,9 +44,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             |session, at, piece| {
                 let mut buffer = session.client.buffer(length_of(piece.len()))?;
                 buffer.write(0, piece);
-                let begun = session
-                    .begin_operation(buffer, |client, now, buffer| client.write(now, permission, at, buffer));
-                begun.map_err(|rejected| rejected.error)
+                session.begin(Access::write(permission, at, buffer)).map_err(|refused| refused.error)
             },
             |_, _| (),
         )
@@ -122,9 +118,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         offset: u64,
         buffer: Buffer<E::Memory>,
     ) -> Outcome<E::Memory> {
-        let begun =
-            self.begin_operation(buffer, |client, now, buffer| client.read(now, permission, offset, buffer));
-        self.outcome_of(begun)
+        self.outcome_of(Access::read(permission, offset, buffer))
     }
 
     /// Writes the bytes of `buffer`, starting at `offset`, without a copy. The caller fills the buffer in place with
@@ -149,16 +143,14 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         offset: u64,
         buffer: Buffer<E::Memory>,
     ) -> Outcome<E::Memory> {
-        let begun =
-            self.begin_operation(buffer, |client, now, buffer| client.write(now, permission, offset, buffer));
-        self.outcome_of(begun)
+        self.outcome_of(Access::write(permission, offset, buffer))
     }
 
-    fn outcome_of(&mut self, begun: Result<Operation, Rejected<E::Memory>>) -> Outcome<E::Memory> {
-        match begun.map(|operation| self.wait(operation)) {
+    fn outcome_of(&mut self, access: Access<&Permission, E::Memory>) -> Outcome<E::Memory> {
+        match self.begin(access).map(|operation| self.wait(operation)) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(error)) => Outcome { buffer: None, result: Err(error) },
-            Err(Rejected { buffer, error }) => Outcome { buffer, result: Err(error) },
+            Err(refused) => Outcome { buffer: refused.ask.into_buffer(), result: Err(refused.error) },
         }
     }
 

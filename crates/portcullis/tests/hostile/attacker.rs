@@ -12,7 +12,8 @@ use portcullis_nic::{
     RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
-    Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody, received_message,
+    Allocate, GrantRequest, Granted, Keep, MESSAGE_BYTES, QueuePairRequest, Reply, ReplyBody, Request,
+    RequestBody, received_message,
 };
 use portcullis_softnic::PortLayout;
 use std::collections::VecDeque;
@@ -146,14 +147,14 @@ impl Attacker {
 
     pub fn allocate(&mut self, size: u64, sharing: Sharing) -> Granted {
         let lifetime = Lifetime::seconds(10);
-        let body = RequestBody::Allocate {
+        let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
             size,
             alignment: 0,
             lifetime,
             rights: Rights::all(),
             sharing,
             keep: Keep::No,
-        };
+        }));
         match self.ask(body) {
             ReplyBody::Granted(granted) => granted,
             other => panic!("no memory: {other:?}"),
@@ -161,13 +162,13 @@ impl Attacker {
     }
 
     pub fn revoke(&mut self, permission: PermissionId) -> ReplyBody {
-        self.ask(RequestBody::Revoke { permission, free: false })
+        self.ask(RequestBody::Grant(GrantRequest::Revoke { permission, free: false }))
     }
 
     /// Requests rebuilds of a broken queue pair until the node has rebuilt it.
     pub fn recover(&mut self, queue_pair: u32) -> Result<(), Refusal> {
         loop {
-            match self.ask(RequestBody::Recover { queue_pair }) {
+            match self.ask(RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair })) {
                 ReplyBody::Done => {
                     self.endpoint.rebuilt(queue_pair);
                     return Ok(());

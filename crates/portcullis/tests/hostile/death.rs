@@ -9,7 +9,7 @@ use portcullis::{
     SessionOptions, Sharing, connect,
 };
 use portcullis_nic::{Operation, RemoteSpan};
-use portcullis_protocol::{Keep, ObjectRef, Part, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{GrantRequest, Keep, ObjectRef, Part, ReplyBody, Request, RequestBody};
 use rand::RngExt;
 
 /// Number of deaths at each step.
@@ -49,7 +49,14 @@ fn whoever_dies_with_requests_under_way_leaves_nothing() {
         }
         let (rights, sharing, lifetime) = (Rights::all(), Sharing::Exclusive, Lifetime::seconds(10));
         for keep in [Keep::Attached, Keep::No] {
-            let body = RequestBody::Allocate { size: 300_000, alignment: 0, lifetime, rights, sharing, keep };
+            let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+                size: 300_000,
+                alignment: 0,
+                lifetime,
+                rights,
+                sharing,
+                keep,
+            }));
             attacker.say(&Request { sequence: 0, body }.encode(), keep == Keep::Attached);
         }
         // The socket closes together with everything else, in the middle of the transfers.
@@ -70,7 +77,14 @@ fn whoever_dies_while_it_waits_or_holds_leaves_the_way_free() {
         let wait = Lifetime::seconds(9);
         let (lifetime, rights, sharing) = (Lifetime::seconds(10), Rights::all(), Sharing::Exclusive);
         let object = reference.into();
-        let body = RequestBody::Acquire { object, part: Part::WHOLE, lifetime, rights, sharing, wait };
+        let body = RequestBody::Grant(GrantRequest::Acquire(Acquire {
+            object,
+            part: Part::WHOLE,
+            lifetime,
+            rights,
+            sharing,
+            wait,
+        }));
         assert!(matches!(holder.ask(body), ReplyBody::Granted(_)));
         assert!(waiter.say(&Request { sequence: 0, body }.encode(), true));
         wait_for("somebody to wait", || rig.host.counters().postponed == 1);
@@ -93,14 +107,14 @@ fn a_child_that_works_until_it_is_killed() {
     let mut attacker = crate::attacker::Attacker::attach(&socket);
     let rights = Rights::all();
     let (lifetime, sharing) = (Lifetime::seconds(10), Sharing::Exclusive);
-    let kept = attacker.ask(RequestBody::Allocate {
+    let kept = attacker.ask(RequestBody::Grant(GrantRequest::Allocate(Allocate {
         size: 1 << 20,
         alignment: 0,
         lifetime,
         rights,
         sharing,
         keep: Keep::Attached,
-    });
+    })));
     let ReplyBody::Granted(own) = kept else { panic!("no memory: {kept:?}") };
     child::say_ready(own.object);
     let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };

@@ -5,7 +5,10 @@ use crate::canary::Canary;
 use crate::rig::{BLUE, RED, Rig, random, wait_for};
 use portcullis::{Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, SessionOptions, Sharing};
 use portcullis_nic::{Operation, Status, VerbsEndpoint, WorkRequest};
-use portcullis_protocol::{Holders, Keep, MESSAGE_BYTES, ObjectName, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{
+    Allocate, CopyRequest, GrantRequest, Holders, Keep, MESSAGE_BYTES, ObjectName, QueuePairRequest,
+    ReplyBody, Request, RequestBody,
+};
 use rand::{Rng, RngExt, rngs::StdRng};
 
 /// A message of random bytes. Most of the messages are nearly valid.
@@ -62,7 +65,10 @@ fn a_message_that_is_cut_is_refused_and_one_that_is_too_long_ends_its_sender() {
     let mut attacker = rig.attacker();
     let whole = Request {
         sequence: 7,
-        body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
+        body: RequestBody::Grant(GrantRequest::Free {
+            object: ObjectName::Address(RemoteAddress(0)),
+            holders: Holders::Stay,
+        }),
     }
     .encode();
     // The first half alone is valid: it stands for a message whose second half is zero.
@@ -111,17 +117,17 @@ fn a_permission_answers_to_its_holder_under_its_own_name_only() {
     for permission in forged {
         let lifetime = Lifetime::seconds(1);
         for body in [
-            RequestBody::Revoke { permission, free: true },
-            RequestBody::Extend { permission, lifetime },
-            RequestBody::Extend { permission, lifetime: Lifetime(u64::MAX) },
+            RequestBody::Grant(GrantRequest::Revoke { permission, free: true }),
+            RequestBody::Grant(GrantRequest::Extend { permission, lifetime }),
+            RequestBody::Grant(GrantRequest::Extend { permission, lifetime: Lifetime(u64::MAX) }),
         ] {
             assert_eq!(attacker.ask(body), ReplyBody::Refused(Refusal::NotLive), "{body:?}");
         }
         // With windows no message accesses memory, not even the client's own.
         for body in [
-            RequestBody::Read { permission, offset: 0, length: 8 },
-            RequestBody::Write { permission, offset: u64::MAX, length: u64::MAX },
-            RequestBody::FetchAndAdd { permission, offset: u64::MAX - 7, add: 1 },
+            RequestBody::Copy(CopyRequest::Read { permission, offset: 0, length: 8 }),
+            RequestBody::Copy(CopyRequest::Write { permission, offset: u64::MAX, length: u64::MAX }),
+            RequestBody::Copy(CopyRequest::FetchAndAdd { permission, offset: u64::MAX - 7, add: 1 }),
         ] {
             assert_eq!(attacker.ask(body), ReplyBody::Refused(Refusal::Malformed), "{body:?}");
         }
@@ -129,13 +135,16 @@ fn a_permission_answers_to_its_holder_under_its_own_name_only() {
     // A client that knows the name of a sibling's permission may extend it, within the node's longest lifetime. The
     // client cannot revoke it.
     let permission = others[1].object().id();
-    let end = RequestBody::Revoke { permission, free: true };
+    let end = RequestBody::Grant(GrantRequest::Revoke { permission, free: true });
     assert_eq!(attacker.ask(end), ReplyBody::Refused(Refusal::NotLive));
-    let more = RequestBody::Extend { permission, lifetime: Lifetime::millis(1) };
+    let more = RequestBody::Grant(GrantRequest::Extend { permission, lifetime: Lifetime::millis(1) });
     assert!(matches!(attacker.ask(more), ReplyBody::Extended(_)));
-    let most = RequestBody::Extend { permission, lifetime: Lifetime(u64::MAX) };
+    let most = RequestBody::Grant(GrantRequest::Extend { permission, lifetime: Lifetime(u64::MAX) });
     assert!(matches!(attacker.ask(most), ReplyBody::Refused(Refusal::LifetimeTooLong { .. })));
-    let blue = RequestBody::Free { object: others[0].object().object().into(), holders: Holders::Stay };
+    let blue = RequestBody::Grant(GrantRequest::Free {
+        object: others[0].object().object().into(),
+        holders: Holders::Stay,
+    });
     assert_eq!(attacker.ask(blue), ReplyBody::Refused(Refusal::Gone));
     for other in &mut others {
         other.assert_untouched();
@@ -160,8 +169,14 @@ fn requests_for_impossible_amounts_are_refused_with_a_reason() {
         (64, Lifetime(u64::MAX), rights),
         (64, second, Rights::empty()),
     ] {
-        let answer =
-            attacker.ask(RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing, keep });
+        let answer = attacker.ask(RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size,
+            alignment: 0,
+            lifetime,
+            rights,
+            sharing,
+            keep,
+        })));
         assert!(
             matches!(answer, ReplyBody::Refused(_)),
             "{size} bytes for {lifetime} as {rights:?}: {answer:?}"
@@ -169,11 +184,12 @@ fn requests_for_impossible_amounts_are_refused_with_a_reason() {
     }
     let own = attacker.allocate(64, Sharing::Exclusive);
     for lifetime in [Lifetime(u64::MAX), Lifetime::seconds(61)] {
-        let answer = attacker.ask(RequestBody::Extend { permission: own.permission, lifetime });
+        let answer =
+            attacker.ask(RequestBody::Grant(GrantRequest::Extend { permission: own.permission, lifetime }));
         assert!(matches!(answer, ReplyBody::Refused(Refusal::LifetimeTooLong { .. })), "{answer:?}");
     }
     for queue_pair in [0, 1, 2, 3, 1 << 20, u32::MAX] {
-        let answer = attacker.ask(RequestBody::Recover { queue_pair });
+        let answer = attacker.ask(RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair }));
         assert_eq!(
             answer,
             ReplyBody::Refused(Refusal::Malformed),
@@ -209,16 +225,16 @@ fn whoever_takes_no_answers_is_shown_out_and_nobody_else_notices() {
         flood(
             &mut attacker,
             match kind {
-                0 => RequestBody::Extend { permission, lifetime },
-                1 => RequestBody::Revoke { permission, free: true },
-                _ => RequestBody::Allocate {
+                0 => RequestBody::Grant(GrantRequest::Extend { permission, lifetime }),
+                1 => RequestBody::Grant(GrantRequest::Revoke { permission, free: true }),
+                _ => RequestBody::Grant(GrantRequest::Allocate(Allocate {
                     size: 64,
                     alignment: 0,
                     lifetime,
                     rights,
                     sharing,
                     keep: Keep::Attached,
-                },
+                })),
             },
         );
         rig.others_go_on(20);

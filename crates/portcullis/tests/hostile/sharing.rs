@@ -9,7 +9,7 @@ use portcullis::{
     RemoteAddress, Rights, Rkey, Session, SessionOptions, Sharing,
 };
 use portcullis_nic::{Endpoint, Memory, Operation, RemoteSpan, Status};
-use portcullis_protocol::{Granted, Holders, ReplyBody, RequestBody};
+use portcullis_protocol::{GrantRequest, Granted, Holders, NamedRequest, ReplyBody, RequestBody};
 
 /// Bytes of the shared object.
 const SHARED: u64 = 4096;
@@ -52,7 +52,14 @@ impl Owner {
 
 fn ask(object: ObjectRef, rights: Rights, sharing: Sharing, part: Part) -> RequestBody {
     let lifetime = Lifetime::seconds(60);
-    RequestBody::Acquire { object: object.into(), part, lifetime, rights, sharing, wait: Lifetime(0) }
+    RequestBody::Grant(GrantRequest::Acquire(Acquire {
+        object: object.into(),
+        part,
+        lifetime,
+        rights,
+        sharing,
+        wait: Lifetime(0),
+    }))
 }
 
 fn granted(reply: ReplyBody) -> Granted {
@@ -130,7 +137,10 @@ fn no_key_opens_a_shared_object_after_its_share_has_ended() {
         read_is_refused(&mut attacker, it.address().0, key(it.credential));
         write_is_refused(&mut attacker, it.address().0, key(it.credential));
     }
-    let extend = RequestBody::Extend { permission: held[0].permission, lifetime: Lifetime::seconds(60) };
+    let extend = RequestBody::Grant(GrantRequest::Extend {
+        permission: held[0].permission,
+        lifetime: Lifetime::seconds(60),
+    });
     assert_eq!(attacker.ask(extend), ReplyBody::Refused(Refusal::NotLive));
     assert_eq!(attacker.ask(ask), ReplyBody::Refused(Refusal::Gone));
     owner.assert_untouched();
@@ -149,30 +159,34 @@ fn guessed_names_say_nothing() {
     let mut attacker = rig.attacker();
     let name = |text: &str| text.parse().expect("a name");
     for (tenant, text) in [(BLUE, "secret"), (BLUE, "nothing"), ("nobody", "secret")] {
-        let lookup = RequestBody::Lookup { owner: Some(tenant.parse().expect("a name")), name: name(text) };
+        let lookup = RequestBody::Named(NamedRequest::Lookup {
+            owner: Some(tenant.parse().expect("a name")),
+            name: name(text),
+        });
         assert_eq!(attacker.ask(lookup), ReplyBody::Refused(Refusal::NoSuchName));
         let after = Some(name("shared"));
-        let list = RequestBody::List { owner: Some(tenant.parse().expect("a name")), after };
+        let list =
+            RequestBody::Named(NamedRequest::List { owner: Some(tenant.parse().expect("a name")), after });
         assert_eq!(attacker.ask(list), ReplyBody::EndOfList);
     }
     let tenant = RED.parse().expect("a name");
     for request in [
-        RequestBody::Unpublish { name: name("shared") },
-        RequestBody::Share {
+        RequestBody::Named(NamedRequest::Unpublish { name: name("shared") }),
+        RequestBody::Named(NamedRequest::Share {
             name: name("secret"),
             tenant: "green".parse().expect("a name"),
             rights: Rights::READ,
-        },
-        RequestBody::Unshare { name: name("shared"), tenant },
+        }),
+        RequestBody::Named(NamedRequest::Unshare { name: name("shared"), tenant }),
     ] {
         assert_eq!(attacker.ask(request), ReplyBody::Refused(Refusal::NoSuchName), "{request:?}");
     }
     let object = owner.object();
     for request in [
-        RequestBody::Free { object: object.into(), holders: Holders::Stay },
-        RequestBody::Keep { object: object.into(), keep: Keep::No },
-        RequestBody::Publish { name: name("mine"), object },
-        RequestBody::Publish { name: name("mine"), object: secret.object() },
+        RequestBody::Grant(GrantRequest::Free { object: object.into(), holders: Holders::Stay }),
+        RequestBody::Grant(GrantRequest::Keep { object: object.into(), keep: Keep::No }),
+        RequestBody::Named(NamedRequest::Publish { name: name("mine"), object }),
+        RequestBody::Named(NamedRequest::Publish { name: name("mine"), object: secret.object() }),
     ] {
         assert_eq!(attacker.ask(request), ReplyBody::Refused(Refusal::Gone), "{request:?}");
     }
@@ -194,10 +208,10 @@ fn a_tenant_that_fills_its_directory_takes_no_names_from_others() {
     let mut objects = Vec::new();
     for number in 0..60u32 {
         let object = attacker.allocate(64, Sharing::Exclusive);
-        let publish = RequestBody::Publish {
+        let publish = RequestBody::Named(NamedRequest::Publish {
             name: format!("name {number}").parse().expect("a name"),
             object: object.object,
-        };
+        });
         let full = ReplyBody::Refused(Refusal::Quota { used: 50, limit: 50 });
         assert_eq!(attacker.ask(publish), if number < 50 { ReplyBody::Done } else { full });
         objects.push(object);

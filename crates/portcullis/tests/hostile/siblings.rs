@@ -4,7 +4,7 @@ use crate::attacker::{Attacker, DATA, key};
 use crate::rig::{BLUE, RED, Rig, lenient, wait_for};
 use portcullis::{Lifetime, NodeConfig, Refusal, Rights, Rkey, SessionOptions, Sharing, ViolationLimits};
 use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
-use portcullis_protocol::{Granted, Keep, ReplyBody, RequestBody};
+use portcullis_protocol::{Allocate, GrantRequest, Granted, Keep, QueuePairRequest, ReplyBody, RequestBody};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ fn by_default() -> NodeConfig {
 
 /// Requests the rebuild of queue pair 0 once. `Some`: the node will not rebuild it for this long.
 fn ask_for_rebuild(attacker: &mut Attacker) -> Result<Option<Duration>, Refusal> {
-    match attacker.ask(RequestBody::Recover { queue_pair: 0 }) {
+    match attacker.ask(RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })) {
         ReplyBody::Done => {
             attacker.endpoint.rebuilt(0);
             Ok(None)
@@ -51,14 +51,14 @@ fn come_late(attacker: &mut Attacker) {
 
 /// Allocates memory under a permission that outlasts the test.
 fn hold(attacker: &mut Attacker) -> Granted {
-    let body = RequestBody::Allocate {
+    let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
         size: 64,
         alignment: 0,
         lifetime: Lifetime::seconds(60),
         rights: Rights::all(),
         sharing: Sharing::Exclusive,
         keep: Keep::No,
-    };
+    }));
     match attacker.ask(body) {
         ReplyBody::Granted(granted) => granted,
         other => panic!("no memory: {other:?}"),

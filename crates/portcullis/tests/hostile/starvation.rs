@@ -4,7 +4,9 @@
 use crate::attacker::Attacker;
 use crate::rig::{BLUE, RED, Rig, lenient, wait_for};
 use portcullis::{Acquire, Allocate, Lifetime, NodeConfig, Rights, SessionOptions, Sharing};
-use portcullis_protocol::{Keep, ObjectRef, Part, Refusal, Reply, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{
+    GrantRequest, Keep, ObjectRef, Part, Refusal, Reply, ReplyBody, Request, RequestBody,
+};
 use std::time::{Duration, Instant};
 
 /// The longest that an honest operation may take while a client does its worst within its limits. This is far above the
@@ -16,7 +18,14 @@ const STALL_MAX: Duration = Duration::from_millis(500);
 fn acquire(object: ObjectRef, sharing: Sharing, wait: Lifetime) -> RequestBody {
     let (lifetime, rights) = (Lifetime::seconds(10), Rights::READ);
     let object = object.into();
-    RequestBody::Acquire { object, part: Part::WHOLE, lifetime, rights, sharing, wait }
+    RequestBody::Grant(GrantRequest::Acquire(Acquire {
+        object,
+        part: Part::WHOLE,
+        lifetime,
+        rights,
+        sharing,
+        wait,
+    }))
 }
 
 /// Sends `count` requests as fast as possible and passes each answer to `heard`.
@@ -106,13 +115,19 @@ fn exclusive_holders_that_never_let_go_lose_to_their_lease() {
     let reference = object.object();
     session.revoke(object).expect("it has not ended");
     let body = acquire(reference, Sharing::Exclusive, Lifetime(0));
-    let RequestBody::Acquire { object, part, rights, sharing, wait, .. } = body else {
+    let RequestBody::Grant(GrantRequest::Acquire(Acquire { object, part, rights, sharing, wait, .. })) = body
+    else {
         unreachable!("as it was made")
     };
     let lifetime = Lifetime::millis(100);
-    let ReplyBody::Granted(held) =
-        attacker.ask(RequestBody::Acquire { object, part, lifetime, rights, sharing, wait })
-    else {
+    let ReplyBody::Granted(held) = attacker.ask(RequestBody::Grant(GrantRequest::Acquire(Acquire {
+        object,
+        part,
+        lifetime,
+        rights,
+        sharing,
+        wait,
+    }))) else {
         panic!("nobody holds it")
     };
     // The session extends for as long as the node allows.
@@ -123,7 +138,10 @@ fn exclusive_holders_that_never_let_go_lose_to_their_lease() {
     let mut extended = 0;
     while session.client().take_call(next).is_none() {
         session.poll();
-        let body = RequestBody::Extend { permission: held.permission, lifetime: Lifetime::millis(300) };
+        let body = RequestBody::Grant(GrantRequest::Extend {
+            permission: held.permission,
+            lifetime: Lifetime::millis(300),
+        });
         extended += u32::from(matches!(attacker.ask(body), ReplyBody::Extended(_)));
         assert!(rig.host.counters().expiries == 0 || extended <= 1, "it was extended after the notice");
     }
@@ -138,7 +156,14 @@ fn whoever_fills_its_quota_with_tiny_objects_takes_no_more_than_that_and_goes_wi
     let mut attacker = rig.attacker();
     let (rights, sharing) = (Rights::all(), Sharing::Exclusive);
     let (lifetime, keep) = (Lifetime::millis(50), Keep::For(Lifetime::millis(1)));
-    let body = RequestBody::Allocate { size: 1, alignment: 0, lifetime, rights, sharing, keep };
+    let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size: 1,
+        alignment: 0,
+        lifetime,
+        rights,
+        sharing,
+        keep,
+    }));
     let before = rig.host.counters();
     let (mut granted, mut refused) = (0, 0);
     ask_many(&mut attacker, 40_000, body, |reply| match reply.body {

@@ -12,7 +12,8 @@ use portcullis_nic::{
     RemoteSpan, Status, VerbsEndpoint, VerbsError, WorkRequest,
 };
 use portcullis_protocol::{
-    Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody, received_message,
+    Allocate, GrantRequest, Granted, Keep, MESSAGE_BYTES, QueuePairRequest, Reply, ReplyBody, Request,
+    RequestBody, received_message,
 };
 use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
@@ -236,21 +237,21 @@ impl Attacker {
 
     pub fn allocate_for(&mut self, size: u64, rights: Rights, lifetime: Lifetime) -> Granted {
         let sharing = Sharing::Exclusive;
-        match self.ask(RequestBody::Allocate {
+        match self.ask(RequestBody::Grant(GrantRequest::Allocate(Allocate {
             size,
             alignment: 0,
             lifetime,
             rights,
             sharing,
             keep: Keep::No,
-        }) {
+        }))) {
             ReplyBody::Granted(granted) => granted,
             other => panic!("no memory: {other:?}"),
         }
     }
 
     pub fn revoke(&mut self, permission: PermissionId) -> ReplyBody {
-        self.ask(RequestBody::Revoke { permission, free: false })
+        self.ask(RequestBody::Grant(GrantRequest::Revoke { permission, free: false }))
     }
 
     /// Requests rebuilds of a broken queue pair until the node has rebuilt it, and waits while the node pauses the
@@ -266,7 +267,7 @@ impl Attacker {
 
     /// Requests the rebuild of a queue pair once, and rebuilds the attacker's own end if the node has rebuilt its end.
     pub fn ask_for_rebuild(&mut self, queue_pair: u32) -> Result<(), Refusal> {
-        match self.ask(RequestBody::Recover { queue_pair }) {
+        match self.ask(RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair })) {
             ReplyBody::Done => {
                 let (nic, queues) = self.endpoint.dangerous_nic();
                 queues.rebuilt(nic, queue_pair).expect("its own end can be rebuilt");

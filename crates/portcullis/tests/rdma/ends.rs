@@ -7,7 +7,7 @@ use crate::rig::{BLUE, PATIENCE, Rig, wait_for};
 use portcullis::{RemoteAddress, Rkey, Session};
 use portcullis_attach::tls::{Ends, Terms};
 use portcullis_nic::{Operation, QpAddress, RemoteSpan};
-use portcullis_protocol::{Holders, ObjectName, Request, RequestBody};
+use portcullis_protocol::{GrantRequest, Holders, ObjectName, Request, RequestBody};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
@@ -40,7 +40,10 @@ fn whoever_claims_anothers_queue_pairs_does_not_disturb_it() {
     // peer.
     let message = Request {
         sequence: 0,
-        body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
+        body: RequestBody::Grant(GrantRequest::Free {
+            object: ObjectName::Address(RemoteAddress(0)),
+            holders: Holders::Stay,
+        }),
     }
     .encode();
     for _ in 0..20 {

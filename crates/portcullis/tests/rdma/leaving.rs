@@ -6,7 +6,7 @@ use crate::rig::{Rig, wait_for};
 use portcullis::{Lifetime, Rights, Rkey, Sharing};
 use portcullis_attach::tls::{AttachError, attach};
 use portcullis_nic::{Operation, RemoteSpan};
-use portcullis_protocol::{Keep, Request, RequestBody};
+use portcullis_protocol::{Allocate, GrantRequest, Keep, QueuePairRequest, Request, RequestBody};
 
 /// Number of departures at each step.
 const DEPARTURES: usize = 4;
@@ -56,10 +56,24 @@ fn whoever_leaves_with_requests_under_way_leaves_nothing() {
         }
         let (rights, sharing, lifetime) = (Rights::all(), Sharing::Exclusive, Lifetime::seconds(10));
         for keep in [Keep::Attached, Keep::No] {
-            let body = RequestBody::Allocate { size: 300_000, alignment: 0, lifetime, rights, sharing, keep };
+            let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+                size: 300_000,
+                alignment: 0,
+                lifetime,
+                rights,
+                sharing,
+                keep,
+            }));
             attacker.say(&Request { sequence: 0, body }.encode(), keep == Keep::Attached);
         }
-        attacker.say(&Request { sequence: 0, body: RequestBody::Recover { queue_pair: 0 } }.encode(), true);
+        attacker.say(
+            &Request {
+                sequence: 0,
+                body: RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 }),
+            }
+            .encode(),
+            true,
+        );
         drop(attacker);
     }
     rig.clear();

@@ -5,7 +5,10 @@ use crate::canary::Canary;
 use crate::rig::{BLUE, Rig, random, wait_for};
 use portcullis::{Lifetime, Refusal, RemoteAddress, Rights, Sharing};
 use portcullis_nic::Operation;
-use portcullis_protocol::{Holders, Keep, MESSAGE_BYTES, ObjectName, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{
+    Allocate, GrantRequest, Holders, Keep, MESSAGE_BYTES, ObjectName, QueuePairRequest, ReplyBody, Request,
+    RequestBody,
+};
 use rand::Rng;
 
 #[test]
@@ -15,7 +18,10 @@ fn cut_messages_are_refused_and_longer_ones_end_their_sender() {
     let mut attacker = rig.attacker();
     let whole = Request {
         sequence: 7,
-        body: RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
+        body: RequestBody::Grant(GrantRequest::Free {
+            object: ObjectName::Address(RemoteAddress(0)),
+            holders: Holders::Stay,
+        }),
     }
     .encode();
     for length in [0, 1, 2, 8, 63, 65, MESSAGE_BYTES - 1] {
@@ -53,7 +59,7 @@ fn random_messages_are_answered_or_refused() {
         attacker.answer();
     }
     // This request is valid, but for another tenant's object.
-    let end = RequestBody::Revoke { permission: canary.object().id(), free: true };
+    let end = RequestBody::Grant(GrantRequest::Revoke { permission: canary.object().id(), free: true });
     assert_eq!(attacker.ask(end), ReplyBody::Refused(Refusal::NotLive));
     canary.assert_untouched();
     rig.others_go_on(5);
@@ -77,9 +83,19 @@ fn whoever_takes_no_answers_is_shown_out_and_nobody_else_notices() {
     let rig = Rig::new();
     let (lifetime, rights, sharing) = (Lifetime::seconds(10), Rights::all(), Sharing::Exclusive);
     let floods = [
-        RequestBody::Free { object: ObjectName::Address(RemoteAddress(0)), holders: Holders::Stay },
-        RequestBody::Recover { queue_pair: 0 },
-        RequestBody::Allocate { size: 64, alignment: 0, lifetime, rights, sharing, keep: Keep::Attached },
+        RequestBody::Grant(GrantRequest::Free {
+            object: ObjectName::Address(RemoteAddress(0)),
+            holders: Holders::Stay,
+        }),
+        RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 }),
+        RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size: 64,
+            alignment: 0,
+            lifetime,
+            rights,
+            sharing,
+            keep: Keep::Attached,
+        })),
     ];
     for body in floods {
         let mut attacker = rig.attacker();

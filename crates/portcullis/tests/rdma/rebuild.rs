@@ -3,7 +3,7 @@
 use crate::attacker::{Attacker, key};
 use crate::rig::{Rig, wait_for};
 use portcullis_nic::Status;
-use portcullis_protocol::{Granted, ReplyBody, RequestBody};
+use portcullis_protocol::{Granted, QueuePairRequest, ReplyBody, RequestBody};
 
 fn reads(attacker: &mut Attacker, queue_pair: u32, own: &Granted) -> Status {
     attacker.try_read(queue_pair, own.address().0, key(own.credential), 64)
@@ -57,7 +57,10 @@ fn whoever_only_says_that_it_rebuilt_is_not_served_there_and_disturbs_nobody() {
     let own = attacker.allocate(64);
     assert_eq!(reads(&mut attacker, 0, &own), Status::Success);
     let before = rig.host.counters().recoveries;
-    assert_eq!(attacker.ask(RequestBody::Recover { queue_pair: 0 }), ReplyBody::Done);
+    assert_eq!(
+        attacker.ask(RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 })),
+        ReplyBody::Done
+    );
     wait_for("the node's end to be rebuilt", || rig.host.counters().recoveries > before);
     // The attacker's end continues with its old packet numbers.
     let status = reads(&mut attacker, 0, &own);

@@ -8,7 +8,9 @@ use portcullis_onerma::{
     Action, Command, DerivedKey, Destination, Initiator, InitiatorLimits, RegionId, ServiceClass, Status,
     UdpSocket,
 };
-use portcullis_protocol::{Granted, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{
+    Allocate, GrantRequest, Granted, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody,
+};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -70,7 +72,14 @@ impl Attacker {
 
     pub fn allocate(&mut self, size: u64, rights: Rights) -> Granted {
         let (lifetime, sharing, keep) = (Lifetime::seconds(9), Sharing::Exclusive, Keep::No);
-        let body = RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing, keep };
+        let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+            size,
+            alignment: 0,
+            lifetime,
+            rights,
+            sharing,
+            keep,
+        }));
         match self.ask(body) {
             ReplyBody::Granted(granted) => granted,
             other => panic!("no memory: {other:?}"),
@@ -78,7 +87,10 @@ impl Attacker {
     }
 
     pub fn revoke(&mut self, permission: PermissionId) {
-        assert_eq!(self.ask(RequestBody::Revoke { permission, free: false }), ReplyBody::Done);
+        assert_eq!(
+            self.ask(RequestBody::Grant(GrantRequest::Revoke { permission, free: false })),
+            ReplyBody::Done
+        );
     }
 
     /// Returns the destination of a permission's operations.

@@ -7,14 +7,20 @@ use portcullis::{
 };
 use portcullis_attach::tls::conversation::{ClientSays, Frames, NodeSays, VERSION, framed};
 use portcullis_onerma::Action;
-use portcullis_protocol::{Holders, MESSAGE_BYTES, ReplyBody, Request, RequestBody};
+use portcullis_protocol::{
+    Acquire, CopyRequest, GrantRequest, Holders, MESSAGE_BYTES, QueuePairRequest, ReplyBody, Request,
+    RequestBody,
+};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 fn free_nothing() -> RequestBody {
-    RequestBody::Free { object: ObjectName::Address(portcullis::RemoteAddress(0)), holders: Holders::Stay }
+    RequestBody::Grant(GrantRequest::Free {
+        object: ObjectName::Address(portcullis::RemoteAddress(0)),
+        holders: Holders::Stay,
+    })
 }
 
 fn hello() -> Vec<u8> {
@@ -110,7 +116,14 @@ fn whoever_asks_more_than_its_terms_allow_is_shown_out_at_once_although_the_node
     let (lifetime, wait) = (Lifetime::seconds(1), Lifetime::seconds(9));
     let (rights, sharing) = (Rights::all(), Sharing::Exclusive);
     let object = held.object().into();
-    let body = RequestBody::Acquire { object, part: Part::WHOLE, lifetime, rights, sharing, wait };
+    let body = RequestBody::Grant(GrantRequest::Acquire(Acquire {
+        object,
+        part: Part::WHOLE,
+        lifetime,
+        rights,
+        sharing,
+        wait,
+    }));
     let depth = attacker.control_depth;
     for sequence in 0..depth {
         attacker.talk.say(&Request { sequence, body }.encode());
@@ -143,25 +156,37 @@ fn messages_that_make_no_sense_for_such_a_client_are_refused_and_harm_nobody() {
         let refused = |reply: ReplyBody| matches!(reply, ReplyBody::Refused(_));
         for queue_pair in [0, 1, u32::MAX] {
             assert_eq!(
-                attacker.ask(RequestBody::Recover { queue_pair }),
+                attacker.ask(RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair })),
                 ReplyBody::Refused(Refusal::Malformed)
             );
         }
         for (offset, length) in [(0, 8), (0, 64), (0, u64::MAX), (u64::MAX, 8)] {
-            assert!(refused(attacker.ask(RequestBody::Read { permission, offset, length })));
-            assert!(refused(attacker.ask(RequestBody::Write { permission, offset, length })));
+            assert!(refused(attacker.ask(RequestBody::Copy(CopyRequest::Read {
+                permission,
+                offset,
+                length
+            }))));
+            assert!(refused(attacker.ask(RequestBody::Copy(CopyRequest::Write {
+                permission,
+                offset,
+                length
+            }))));
         }
         for offset in [1, 64, u64::MAX] {
-            assert!(refused(attacker.ask(RequestBody::FetchAndAdd { permission, offset, add: 1 })));
+            assert!(refused(attacker.ask(RequestBody::Copy(CopyRequest::FetchAndAdd {
+                permission,
+                offset,
+                add: 1
+            }))));
         }
         if chunks.is_none() || chains {
-            assert!(refused(attacker.ask(RequestBody::JoinChunks)));
-            assert!(refused(attacker.ask(RequestBody::AllocateChunk)));
+            assert!(refused(attacker.ask(RequestBody::QueuePair(QueuePairRequest::JoinChunks))));
+            assert!(refused(attacker.ask(RequestBody::Grant(GrantRequest::AllocateChunk))));
         } else {
             // The node's CPU hands out chunks to every client that requests them; a second request to join is refused.
-            let _ = attacker.ask(RequestBody::JoinChunks);
-            assert!(refused(attacker.ask(RequestBody::JoinChunks)));
-            let _ = attacker.ask(RequestBody::AllocateChunk);
+            let _ = attacker.ask(RequestBody::QueuePair(QueuePairRequest::JoinChunks));
+            assert!(refused(attacker.ask(RequestBody::QueuePair(QueuePairRequest::JoinChunks))));
+            let _ = attacker.ask(RequestBody::Grant(GrantRequest::AllocateChunk));
         }
         let to = attacker.to(&own);
         let status = attacker.try_operation(&to, own.address().0, Action::Read(vec![0; 64]));
@@ -187,7 +212,14 @@ fn whoever_hangs_up_with_everything_under_way_leaves_nothing() {
         let (lifetime, sharing) = (Lifetime::seconds(9), Sharing::Exclusive);
         for keep in [Keep::Attached, Keep::No] {
             let rights = Rights::all();
-            let body = RequestBody::Allocate { size: 1 << 16, alignment: 0, lifetime, rights, sharing, keep };
+            let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+                size: 1 << 16,
+                alignment: 0,
+                lifetime,
+                rights,
+                sharing,
+                keep,
+            }));
             attacker.talk.say(&Request { sequence: 0, body }.encode());
         }
         drop(attacker);

@@ -5,14 +5,17 @@
 //! travel through a software NIC's queues and over real verbs.
 
 mod named;
+mod requests;
 mod short;
 mod wire;
 
+pub use requests::{
+    Acquire, Allocate, CopyRequest, GrantRequest, NamedRequest, QueuePairRequest, RequestBody,
+};
 pub use short::{message_in, received_message, sent_part};
 
 use crate::{
-    Credential, DirectoryName, Holders, Keep, Lifetime, Mechanism, ObjectRef, PermissionId, Refusal,
-    RemoteAddress, Rights, Sharing, TenantName,
+    Credential, DirectoryName, Lifetime, Mechanism, ObjectRef, PermissionId, Refusal, RemoteAddress, Rights,
 };
 use portcullis_errors::{Coded, ErrorCode};
 
@@ -29,171 +32,6 @@ pub struct Request {
     pub sequence: u32,
     /// The content of the request.
     pub body: RequestBody,
-}
-
-/// The content of a client's request to its node (Patronus §5.1, Table 2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RequestBody {
-    /// Allocates memory, and grants a permission over it.
-    Allocate {
-        /// Size of the memory, in bytes.
-        size: u64,
-        /// The object's address is to be a multiple of this: a power of two. Zero and one request no alignment.
-        alignment: u64,
-        /// The permission's lifetime, from its grant.
-        lifetime: Lifetime,
-        /// The accesses that the permission allows.
-        rights: Rights,
-        /// Whether others may hold a permission at the same time.
-        sharing: Sharing,
-        /// The time for which the object is kept.
-        keep: Keep,
-    },
-    /// Acquires a permission over an object that exists, or over a part of it.
-    Acquire {
-        /// The object.
-        object: ObjectName,
-        /// The bytes of the object.
-        part: Part,
-        /// The permission's lifetime, from its grant.
-        lifetime: Lifetime,
-        /// The accesses that the permission allows.
-        rights: Rights,
-        /// Whether others may hold a permission at the same time.
-        sharing: Sharing,
-        /// The longest time that the request may wait for conflicting holders.
-        wait: Lifetime,
-    },
-    /// Extends a permission's lifetime by message: the naive way of Patronus §5.3.
-    Extend {
-        /// The permission.
-        permission: PermissionId,
-        /// The permission's new lifetime, from its start.
-        lifetime: Lifetime,
-    },
-    /// Ends a permission.
-    Revoke {
-        /// The permission.
-        permission: PermissionId,
-        /// Whether the object is freed as well, as [`Free`](Self::Free) with [`Holders::Stay`] does. Has no effect on
-        /// an object of another tenant.
-        free: bool,
-    },
-    /// Ends an object and its members: from the answer on, no client is granted a permission over them. The memory is
-    /// freed with the last permission.
-    Free {
-        /// The object. It may be named again if it was freed and still exists.
-        object: ObjectName,
-        /// The treatment of the permissions over the object.
-        holders: Holders,
-    },
-    /// Changes the time for which an object is kept. Without such a time, the object ends once its last permission has
-    /// ended.
-    Keep {
-        /// The object.
-        object: ObjectName,
-        /// The time for which the object is kept from here on.
-        keep: Keep,
-    },
-    /// Gives an object a name in the directory of its tenant.
-    Publish {
-        /// The name, which no other object of the tenant has.
-        name: DirectoryName,
-        /// The object: one of the tenant's own, without a name.
-        object: ObjectRef,
-    },
-    /// Removes a name, and ends the permissions that other tenants hold over its object.
-    Unpublish {
-        /// The name.
-        name: DirectoryName,
-    },
-    /// Looks up the object with a name.
-    Lookup {
-        /// The tenant that the object belongs to. `None`: the client's own.
-        owner: Option<TenantName>,
-        /// The name.
-        name: DirectoryName,
-    },
-    /// Returns the next object in the order of names.
-    List {
-        /// The tenant whose names are listed. `None`: the client's own.
-        owner: Option<TenantName>,
-        /// The name before the requested one. `None`: the first name is requested.
-        after: Option<DirectoryName>,
-    },
-    /// Lets another tenant acquire permissions over a named object of the client's tenant.
-    Share {
-        /// The object's name.
-        name: DirectoryName,
-        /// The other tenant. It need not be attached.
-        tenant: TenantName,
-        /// The most that the other tenant's permissions may allow.
-        rights: Rights,
-    },
-    /// Ends the sharing of a named object with another tenant. The other tenant's permissions over the object end.
-    Unshare {
-        /// The object's name.
-        name: DirectoryName,
-        /// The other tenant.
-        tenant: TenantName,
-    },
-    /// Makes an object a member of another one, its head. Each tenant that the head is shared with may have the same
-    /// rights over the member.
-    Include {
-        /// The new member: one of the tenant's own objects, without a name, a head or members.
-        member: ObjectRef,
-        /// The head: one of the tenant's own objects, which is no member.
-        head: ObjectRef,
-    },
-    /// Requests that the node make workers that allocate and free chunks for the client (OneSidedMW). If the node makes
-    /// none, the reply reports that its CPU hands chunks out.
-    JoinChunks,
-    /// Allocates a chunk, if the node's CPU hands chunks out: grants an exclusive permission over zeros, without a
-    /// deadline. It is freed by `Revoke`.
-    AllocateChunk,
-    /// Rebuilds a queue pair that went to ERR. The client has polled all its completions before.
-    Recover {
-        /// The queue pair's number among the client's data queue pairs.
-        queue_pair: u32,
-    },
-    /// `node-copy` mechanism: requests bytes from the node.
-    Read {
-        /// The permission that covers them.
-        permission: PermissionId,
-        /// The offset of the bytes in the permission's buffer.
-        offset: u64,
-        /// The number of bytes, at most [`DATA_BYTES_MAX`].
-        length: u64,
-    },
-    /// `node-copy` mechanism: writes the bytes behind this message to the node's memory.
-    Write {
-        /// The permission that covers them.
-        permission: PermissionId,
-        /// The offset of the bytes in the permission's buffer.
-        offset: u64,
-        /// The number of bytes, at most [`DATA_BYTES_MAX`].
-        length: u64,
-    },
-    /// `node-copy` mechanism: does a compare and swap of an aligned 8-byte word.
-    CompareAndSwap {
-        /// The permission that covers the word.
-        permission: PermissionId,
-        /// The offset of the word in the permission's buffer.
-        offset: u64,
-        /// The value that the word must have.
-        compare: u64,
-        /// The value to store.
-        swap: u64,
-    },
-    /// `node-copy` mechanism: does a fetch and add on an aligned 8-byte word.
-    FetchAndAdd {
-        /// The permission that covers the word.
-        permission: PermissionId,
-        /// The offset of the word in the permission's buffer.
-        offset: u64,
-        /// The number to add, wrapping.
-        add: u64,
-    },
 }
 
 /// A node's answer.

@@ -1,7 +1,7 @@
 //! The layout of messages that carry a name: the messages about the directory.
 
 use super::wire::kind;
-use super::{Entry, MESSAGE_BYTES, MalformedMessage, Reply, ReplyBody, Request, RequestBody};
+use super::{Entry, MESSAGE_BYTES, MalformedMessage, NamedRequest, Reply, ReplyBody, Request};
 use crate::{DirectoryName, Incarnation, ObjectRef, RemoteAddress, Rights, TenantName};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -143,25 +143,26 @@ fn text(bytes: &[u8], count: u8, (count_at, at): (usize, usize)) -> Result<&str,
 }
 
 impl Request {
-    /// Returns the request as bytes, if it is one about the directory.
-    pub(super) fn encode_named(&self) -> Option<[u8; MESSAGE_BYTES]> {
-        let new = |kind| NamedWire::new(kind, self.sequence);
-        let wire = match self.body {
-            RequestBody::Publish { name, object } => {
+    /// Returns a request about the directory as bytes.
+    pub(super) fn encode_named(sequence: u32, request: NamedRequest) -> [u8; MESSAGE_BYTES] {
+        let new = |kind| NamedWire::new(kind, sequence);
+        let wire = match request {
+            NamedRequest::Publish { name, object } => {
                 new(kind::PUBLISH).with_name(Some(name)).with_object(object, 0)
             }
-            RequestBody::Unpublish { name } => new(kind::UNPUBLISH).with_name(Some(name)),
-            RequestBody::Lookup { owner, name } => new(kind::LOOKUP).with_name(Some(name)).with_tenant(owner),
-            RequestBody::List { owner, after } => new(kind::LIST).with_name(after).with_tenant(owner),
-            RequestBody::Share { name, tenant, rights } => {
+            NamedRequest::Unpublish { name } => new(kind::UNPUBLISH).with_name(Some(name)),
+            NamedRequest::Lookup { owner, name } => {
+                new(kind::LOOKUP).with_name(Some(name)).with_tenant(owner)
+            }
+            NamedRequest::List { owner, after } => new(kind::LIST).with_name(after).with_tenant(owner),
+            NamedRequest::Share { name, tenant, rights } => {
                 new(kind::SHARE).with_name(Some(name)).with_tenant(Some(tenant)).with_rights(rights)
             }
-            RequestBody::Unshare { name, tenant } => {
+            NamedRequest::Unshare { name, tenant } => {
                 new(kind::UNSHARE).with_name(Some(name)).with_tenant(Some(tenant))
             }
-            _ => return None,
         };
-        Some(zerocopy::transmute!(wire))
+        zerocopy::transmute!(wire)
     }
 
     /// Decodes the request about the directory in `bytes`.
@@ -172,17 +173,17 @@ impl Request {
         let wire: NamedWire = zerocopy::transmute!(bytes);
         wire.check_flags()?;
         let body = match wire.kind {
-            kind::PUBLISH => RequestBody::Publish { name: wire.name()?, object: wire.object().0 },
-            kind::UNPUBLISH => RequestBody::Unpublish { name: wire.name()? },
-            kind::LOOKUP => RequestBody::Lookup { owner: wire.tenant_if_any()?, name: wire.name()? },
-            kind::LIST => RequestBody::List { owner: wire.tenant_if_any()?, after: wire.name_if_any()? },
+            kind::PUBLISH => NamedRequest::Publish { name: wire.name()?, object: wire.object().0 },
+            kind::UNPUBLISH => NamedRequest::Unpublish { name: wire.name()? },
+            kind::LOOKUP => NamedRequest::Lookup { owner: wire.tenant_if_any()?, name: wire.name()? },
+            kind::LIST => NamedRequest::List { owner: wire.tenant_if_any()?, after: wire.name_if_any()? },
             kind::SHARE => {
-                RequestBody::Share { name: wire.name()?, tenant: wire.tenant()?, rights: wire.rights()? }
+                NamedRequest::Share { name: wire.name()?, tenant: wire.tenant()?, rights: wire.rights()? }
             }
-            kind::UNSHARE => RequestBody::Unshare { name: wire.name()?, tenant: wire.tenant()? },
+            kind::UNSHARE => NamedRequest::Unshare { name: wire.name()?, tenant: wire.tenant()? },
             what => return Err(MalformedMessage { what, at: 0 }),
         };
-        Ok(Self { sequence: wire.sequence.get(), body })
+        Ok(Self { sequence: wire.sequence.get(), body: body.into() })
     }
 }
 

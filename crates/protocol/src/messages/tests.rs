@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    CREDENTIAL_BYTES, GROUP_QUEUE_PAIRS_MAX, HolderKey, Holders, Incarnation, KeyGroup, Moment, RegionName,
-    Rkey, WordKeys,
+    CREDENTIAL_BYTES, GROUP_QUEUE_PAIRS_MAX, HolderKey, Holders, Incarnation, Keep, KeyGroup, Moment,
+    RegionName, Rkey, Sharing, TenantName, WordKeys,
 };
 use proptest::prelude::*;
 
@@ -74,17 +74,18 @@ fn tenant() -> impl Strategy<Value = TenantName> {
 
 fn about_a_name() -> impl Strategy<Value = RequestBody> {
     prop_oneof![
-        (name(), reference()).prop_map(|(name, object)| RequestBody::Publish { name, object }),
-        name().prop_map(|name| RequestBody::Unpublish { name }),
-        (prop::option::of(tenant()), name()).prop_map(|(owner, name)| RequestBody::Lookup { owner, name }),
+        (name(), reference())
+            .prop_map(|(name, object)| RequestBody::Named(NamedRequest::Publish { name, object })),
+        name().prop_map(|name| RequestBody::Named(NamedRequest::Unpublish { name })),
+        (prop::option::of(tenant()), name())
+            .prop_map(|(owner, name)| RequestBody::Named(NamedRequest::Lookup { owner, name })),
         (prop::option::of(tenant()), prop::option::of(name()))
-            .prop_map(|(owner, after)| RequestBody::List { owner, after }),
-        (name(), tenant(), rights()).prop_map(|(name, tenant, rights)| RequestBody::Share {
-            name,
-            tenant,
-            rights
-        }),
-        (name(), tenant()).prop_map(|(name, tenant)| RequestBody::Unshare { name, tenant }),
+            .prop_map(|(owner, after)| RequestBody::Named(NamedRequest::List { owner, after })),
+        (name(), tenant(), rights()).prop_map(|(name, tenant, rights)| RequestBody::Named(
+            NamedRequest::Share { name, tenant, rights }
+        )),
+        (name(), tenant())
+            .prop_map(|(name, tenant)| RequestBody::Named(NamedRequest::Unshare { name, tenant })),
     ]
 }
 
@@ -106,59 +107,53 @@ fn holders() -> impl Strategy<Value = Holders> {
 }
 
 fn request() -> impl Strategy<Value = RequestBody> {
-    prop_oneof![4 => about_a_name(), 8 => about_an_object(), 1 => Just(RequestBody::JoinChunks), 1 => Just(RequestBody::AllocateChunk)]
+    prop_oneof![4 => about_a_name(), 8 => about_an_object(), 1 => Just(RequestBody::QueuePair(QueuePairRequest::JoinChunks)), 1 => Just(RequestBody::Grant(GrantRequest::AllocateChunk))]
 }
 
 fn about_an_object() -> impl Strategy<Value = RequestBody> {
     let word = any::<u64>;
     prop_oneof![
         (word(), word(), word(), rights(), sharing(), keep()).prop_map(
-            |(size, alignment, lifetime, rights, sharing, keep)| RequestBody::Allocate {
-                size,
-                alignment,
-                lifetime: Lifetime(lifetime),
-                rights,
-                sharing,
-                keep
-            }
+            |(size, alignment, lifetime, rights, sharing, keep)| RequestBody::Grant(GrantRequest::Allocate(
+                Allocate { size, alignment, lifetime: Lifetime(lifetime), rights, sharing, keep }
+            ))
         ),
         (object(), word(), word(), word(), rights(), sharing(), word()).prop_map(
-            |(object, offset, length, lifetime, rights, sharing, wait)| RequestBody::Acquire {
-                object,
-                part: Part { offset, length },
-                lifetime: Lifetime(lifetime),
-                rights,
-                sharing,
-                wait: Lifetime(wait)
-            }
+            |(object, offset, length, lifetime, rights, sharing, wait)| RequestBody::Grant(
+                GrantRequest::Acquire(Acquire {
+                    object,
+                    part: Part { offset, length },
+                    lifetime: Lifetime(lifetime),
+                    rights,
+                    sharing,
+                    wait: Lifetime(wait)
+                })
+            )
         ),
-        (permission(), word()).prop_map(|(permission, lifetime)| RequestBody::Extend {
+        (permission(), word()).prop_map(|(permission, lifetime)| RequestBody::Grant(GrantRequest::Extend {
             permission,
             lifetime: Lifetime(lifetime)
-        }),
-        (permission(), any::<bool>()).prop_map(|(permission, free)| RequestBody::Revoke { permission, free }),
-        (object(), holders()).prop_map(|(object, holders)| RequestBody::Free { object, holders }),
-        (object(), keep()).prop_map(|(object, keep)| RequestBody::Keep { object, keep }),
-        (reference(), reference()).prop_map(|(member, head)| RequestBody::Include { member, head }),
-        any::<u32>().prop_map(|queue_pair| RequestBody::Recover { queue_pair }),
-        (permission(), word(), word()).prop_map(|(permission, offset, length)| RequestBody::Read {
-            permission,
-            offset,
-            length
-        }),
-        (permission(), word(), word()).prop_map(|(permission, offset, length)| RequestBody::Write {
-            permission,
-            offset,
-            length
-        }),
+        })),
+        (permission(), any::<bool>())
+            .prop_map(|(permission, free)| RequestBody::Grant(GrantRequest::Revoke { permission, free })),
+        (object(), holders())
+            .prop_map(|(object, holders)| RequestBody::Grant(GrantRequest::Free { object, holders })),
+        (object(), keep()).prop_map(|(object, keep)| RequestBody::Grant(GrantRequest::Keep { object, keep })),
+        (reference(), reference())
+            .prop_map(|(member, head)| RequestBody::Grant(GrantRequest::Include { member, head })),
+        any::<u32>().prop_map(|queue_pair| RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair })),
+        (permission(), word(), word()).prop_map(|(permission, offset, length)| RequestBody::Copy(
+            CopyRequest::Read { permission, offset, length }
+        )),
+        (permission(), word(), word()).prop_map(|(permission, offset, length)| RequestBody::Copy(
+            CopyRequest::Write { permission, offset, length }
+        )),
         (permission(), word(), word(), word()).prop_map(|(permission, offset, compare, swap)| {
-            RequestBody::CompareAndSwap { permission, offset, compare, swap }
+            RequestBody::Copy(CopyRequest::CompareAndSwap { permission, offset, compare, swap })
         }),
-        (permission(), word(), word()).prop_map(|(permission, offset, add)| RequestBody::FetchAndAdd {
-            permission,
-            offset,
-            add
-        }),
+        (permission(), word(), word()).prop_map(|(permission, offset, add)| RequestBody::Copy(
+            CopyRequest::FetchAndAdd { permission, offset, add }
+        )),
     ]
 }
 
@@ -223,7 +218,7 @@ proptest! {
 /// Decodes the bytes of a request to share, with one byte changed.
 fn spoilt(at: usize, byte: u8) -> Result<Request, MalformedMessage> {
     let (name, tenant) = ("table".parse().expect("a name"), "blue".parse().expect("a name"));
-    let body = RequestBody::Share { name, tenant, rights: Rights::READ };
+    let body = RequestBody::Named(NamedRequest::Share { name, tenant, rights: Rights::READ });
     let mut bytes = Request { sequence: 1, body }.encode();
     bytes[at] = byte;
     Request::decode(bytes)

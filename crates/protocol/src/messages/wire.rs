@@ -2,8 +2,8 @@
 //! values.
 
 use super::{
-    ChunkTerms, Granted, HandedOutBy, MESSAGE_BYTES, MalformedMessage, ObjectName, Part, Reply, ReplyBody,
-    Request, RequestBody,
+    Acquire, Allocate, ChunkTerms, CopyRequest, GrantRequest, Granted, HandedOutBy, MESSAGE_BYTES,
+    MalformedMessage, ObjectName, Part, QueuePairRequest, Reply, ReplyBody, Request, RequestBody,
 };
 use crate::{
     CREDENTIAL_BYTES, Credential, GROUP_QUEUE_PAIRS_MAX, HolderKey, Holders, Incarnation, Keep, KeyGroup,
@@ -239,69 +239,16 @@ impl Request {
     /// Returns the request as bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        if let Some(bytes) = self.encode_named() {
-            return bytes;
-        }
-        let new = |kind| Wire::new(kind, self.sequence);
-        let access = |kind, permission, offset: u64| {
-            let mut wire = new(kind).with_permission(permission);
-            wire.lifetime = U64::new(offset);
-            wire
-        };
         let wire = match self.body {
-            RequestBody::Allocate { size, alignment, lifetime, rights, sharing, keep } => {
-                let mut wire = new(kind::ALLOCATE).with_access(rights, sharing).with_keep(keep);
-                wire.length = U64::new(size);
-                wire.alignment = U64::new(alignment);
-                wire.lifetime = U64::new(lifetime.0);
-                wire
+            RequestBody::Grant(request) => request.wire(self.sequence),
+            RequestBody::Named(request) => return Self::encode_named(self.sequence, request),
+            RequestBody::QueuePair(QueuePairRequest::JoinChunks) => {
+                Wire::new(kind::JOIN_CHUNKS, self.sequence)
             }
-            RequestBody::Acquire { object, part, lifetime, rights, sharing, wait } => {
-                let mut wire = new(kind::ACQUIRE).with_access(rights, sharing).with_object(object);
-                wire.offset = U64::new(part.offset);
-                wire.length = U64::new(part.length);
-                wire.lifetime = U64::new(lifetime.0);
-                wire.first = U64::new(wait.0);
-                wire
+            RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair }) => {
+                Wire::new(kind::RECOVER, self.sequence).with_length(queue_pair.into())
             }
-            RequestBody::Extend { permission, lifetime } => {
-                let mut wire = new(kind::EXTEND).with_permission(permission);
-                wire.lifetime = U64::new(lifetime.0);
-                wire
-            }
-            RequestBody::Revoke { permission, free } => {
-                let mut wire = new(kind::REVOKE).with_permission(permission);
-                wire.flags = u8::from(free);
-                wire
-            }
-            RequestBody::Free { object, holders } => {
-                new(kind::FREE).with_object(object).with_holders(holders)
-            }
-            RequestBody::Keep { object, keep } => new(kind::KEEP).with_object(object).with_keep(keep),
-            RequestBody::Include { member, head } => {
-                new(kind::INCLUDE).with_object(member.into()).with_head(head)
-            }
-            RequestBody::JoinChunks => new(kind::JOIN_CHUNKS),
-            RequestBody::AllocateChunk => new(kind::ALLOCATE_CHUNK),
-            RequestBody::Recover { queue_pair } => new(kind::RECOVER).with_length(queue_pair.into()),
-            RequestBody::Read { permission, offset, length } => {
-                access(kind::READ, permission, offset).with_length(length)
-            }
-            RequestBody::Write { permission, offset, length } => {
-                access(kind::WRITE, permission, offset).with_length(length)
-            }
-            RequestBody::CompareAndSwap { permission, offset, compare, swap } => {
-                let mut wire = access(kind::COMPARE_AND_SWAP, permission, offset);
-                wire.first = U64::new(compare);
-                wire.second = U64::new(swap);
-                wire
-            }
-            RequestBody::FetchAndAdd { permission, offset, add } => {
-                let mut wire = access(kind::FETCH_AND_ADD, permission, offset);
-                wire.first = U64::new(add);
-                wire
-            }
-            named => unreachable!("{named:?} has the layout with a name"),
+            RequestBody::Copy(access) => access.wire(self.sequence),
         };
         zerocopy::transmute!(wire)
     }
@@ -321,48 +268,53 @@ impl Request {
                 wire.check_flags(FLAG_SHARED | KEEP_BITS)?;
                 let ((rights, sharing), keep) = (wire.access()?, wire.keep());
                 let alignment = wire.alignment.get();
-                RequestBody::Allocate { size: length, alignment, lifetime, rights, sharing, keep }
+                GrantRequest::Allocate(Allocate { size: length, alignment, lifetime, rights, sharing, keep })
+                    .into()
             }
             kind::ACQUIRE => {
                 wire.check_flags(FLAG_SHARED | FLAG_ADDRESS)?;
                 let (rights, sharing) = wire.access()?;
                 let (object, wait) = (wire.object(), Lifetime(wire.first.get()));
                 let part = Part { offset: wire.offset.get(), length };
-                RequestBody::Acquire { object, part, lifetime, rights, sharing, wait }
+                GrantRequest::Acquire(Acquire { object, part, lifetime, rights, sharing, wait }).into()
             }
-            kind::EXTEND => RequestBody::Extend { permission, lifetime },
+            kind::EXTEND => GrantRequest::Extend { permission, lifetime }.into(),
             kind::REVOKE => match wire.flags {
-                0 | 1 => RequestBody::Revoke { permission, free: wire.flags == 1 },
+                0 | 1 => GrantRequest::Revoke { permission, free: wire.flags == 1 }.into(),
                 what => return Err(MalformedMessage { what, at: 2 }),
             },
             kind::FREE => {
                 wire.check_flags(FLAG_ADDRESS | HOLDERS_BITS)?;
-                RequestBody::Free { object: wire.object(), holders: wire.holders()? }
+                GrantRequest::Free { object: wire.object(), holders: wire.holders()? }.into()
             }
             kind::KEEP => {
                 wire.check_flags(FLAG_ADDRESS | KEEP_BITS)?;
-                RequestBody::Keep { object: wire.object(), keep: wire.keep() }
+                GrantRequest::Keep { object: wire.object(), keep: wire.keep() }.into()
             }
             kind::INCLUDE => {
                 wire.check_flags(0)?;
                 let member = wire.reference(RemoteAddress(wire.address.get()));
-                RequestBody::Include { member, head: wire.head() }
+                GrantRequest::Include { member, head: wire.head() }.into()
             }
-            kind::JOIN_CHUNKS => RequestBody::JoinChunks,
-            kind::ALLOCATE_CHUNK => RequestBody::AllocateChunk,
-            kind::RECOVER => RequestBody::Recover {
+            kind::JOIN_CHUNKS => QueuePairRequest::JoinChunks.into(),
+            kind::ALLOCATE_CHUNK => GrantRequest::AllocateChunk.into(),
+            kind::RECOVER => QueuePairRequest::Recover {
                 queue_pair: u32::try_from(length)
                     .map_err(|_| MalformedMessage { what: wire.length.as_bytes()[7], at: 31 })?,
-            },
-            kind::READ => RequestBody::Read { permission, offset, length },
-            kind::WRITE => RequestBody::Write { permission, offset, length },
-            kind::COMPARE_AND_SWAP => RequestBody::CompareAndSwap {
+            }
+            .into(),
+            kind::READ => CopyRequest::Read { permission, offset, length }.into(),
+            kind::WRITE => CopyRequest::Write { permission, offset, length }.into(),
+            kind::COMPARE_AND_SWAP => CopyRequest::CompareAndSwap {
                 permission,
                 offset,
                 compare: wire.first.get(),
                 swap: wire.second.get(),
-            },
-            kind::FETCH_AND_ADD => RequestBody::FetchAndAdd { permission, offset, add: wire.first.get() },
+            }
+            .into(),
+            kind::FETCH_AND_ADD => {
+                CopyRequest::FetchAndAdd { permission, offset, add: wire.first.get() }.into()
+            }
             kind::PUBLISH..=kind::UNSHARE => return Self::decode_named(bytes),
             what => return Err(MalformedMessage { what, at: 0 }),
         };
@@ -452,6 +404,72 @@ impl Reply {
             what => return Err(MalformedMessage { what, at: 0 }),
         };
         Ok(Self { sequence: wire.sequence.get(), body })
+    }
+}
+
+impl GrantRequest {
+    fn wire(self, sequence: u32) -> Wire {
+        let new = |kind| Wire::new(kind, sequence);
+        match self {
+            Self::Allocate(Allocate { size, alignment, lifetime, rights, sharing, keep }) => {
+                let mut wire = new(kind::ALLOCATE).with_access(rights, sharing).with_keep(keep);
+                wire.length = U64::new(size);
+                wire.alignment = U64::new(alignment);
+                wire.lifetime = U64::new(lifetime.0);
+                wire
+            }
+            Self::AllocateChunk => new(kind::ALLOCATE_CHUNK),
+            Self::Acquire(Acquire { object, part, lifetime, rights, sharing, wait }) => {
+                let mut wire = new(kind::ACQUIRE).with_access(rights, sharing).with_object(object);
+                wire.offset = U64::new(part.offset);
+                wire.length = U64::new(part.length);
+                wire.lifetime = U64::new(lifetime.0);
+                wire.first = U64::new(wait.0);
+                wire
+            }
+            Self::Extend { permission, lifetime } => {
+                let mut wire = new(kind::EXTEND).with_permission(permission);
+                wire.lifetime = U64::new(lifetime.0);
+                wire
+            }
+            Self::Revoke { permission, free } => {
+                let mut wire = new(kind::REVOKE).with_permission(permission);
+                wire.flags = u8::from(free);
+                wire
+            }
+            Self::Free { object, holders } => new(kind::FREE).with_object(object).with_holders(holders),
+            Self::Include { member, head } => new(kind::INCLUDE).with_object(member.into()).with_head(head),
+            Self::Keep { object, keep } => new(kind::KEEP).with_object(object).with_keep(keep),
+        }
+    }
+}
+
+impl CopyRequest {
+    fn wire(self, sequence: u32) -> Wire {
+        let access = |kind, permission, offset: u64| {
+            let mut wire = Wire::new(kind, sequence).with_permission(permission);
+            wire.lifetime = U64::new(offset);
+            wire
+        };
+        match self {
+            Self::Read { permission, offset, length } => {
+                access(kind::READ, permission, offset).with_length(length)
+            }
+            Self::Write { permission, offset, length } => {
+                access(kind::WRITE, permission, offset).with_length(length)
+            }
+            Self::CompareAndSwap { permission, offset, compare, swap } => {
+                let mut wire = access(kind::COMPARE_AND_SWAP, permission, offset);
+                wire.first = U64::new(compare);
+                wire.second = U64::new(swap);
+                wire
+            }
+            Self::FetchAndAdd { permission, offset, add } => {
+                let mut wire = access(kind::FETCH_AND_ADD, permission, offset);
+                wire.first = U64::new(add);
+                wire
+            }
+        }
     }
 }
 

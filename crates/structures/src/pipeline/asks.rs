@@ -2,10 +2,11 @@
 
 use super::Pipeline;
 use super::awaited::{Asked, Awaited, Yield};
-use super::requests::{Action, Request, WorkerRequest};
+use super::core::Core;
+use super::requests::Request;
 use portcullis::{
-    Acquire, Allocate, BarePermission, Buffer, ChunkTerms, Clock, DirectoryName, Entry as NamedObject, Error,
-    Keep, Lifetime, ObjectRef, Rights, TenantName, VerbsEndpoint,
+    Access, Acquire, Allocate, BarePermission, Buffer, ChunkTerms, Clock, ControlRequest, DirectoryName,
+    Entry as NamedObject, Error, Keep, Lifetime, NamedRequest, ObjectRef, Rights, TenantName, VerbsEndpoint,
 };
 use std::rc::Rc;
 
@@ -20,10 +21,23 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     ) -> Awaited<'_, E, C, Buffer<E::Memory>> {
         let core = &mut *self.core.borrow_mut();
         let asked = match core.buffers.take_kept(length) {
-            Some(buffer) => core.begin(permission, offset, Action::Read, Some(buffer)),
-            None => core.begin_with_new_buffer(permission, offset, Action::Read, length),
+            Some(buffer) => core.begin(Access::read(permission, offset, buffer)),
+            None => Self::begin_with_new_buffer(core, permission, offset, length),
         };
         Awaited::new(self, asked)
+    }
+
+    #[cold]
+    fn begin_with_new_buffer(
+        core: &mut Core<E, C>,
+        permission: &Rc<BarePermission>,
+        offset: u64,
+        length: u32,
+    ) -> Asked {
+        match core.buffer(length) {
+            Ok(buffer) => core.begin(Access::read(permission, offset, buffer)),
+            Err(error) => core.enter_failed(error),
+        }
     }
 
     /// Waits until all accesses that were requested before have ended, including those that no task awaits: reads a
@@ -31,10 +45,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     pub(crate) async fn all_before(&self, permission: &Rc<BarePermission>) -> Result<(), Error> {
         let asked = {
             let core = &mut *self.core.borrow_mut();
-            let (permission, buffer) = (Rc::clone(permission), Some(core.buffer(8)?));
-            let access =
-                Request::Access { permission, offset: 0, action: Action::Read, buffer, is_fenced: true };
-            Asked::Entered(core.enter(access))
+            let read = Access::read(Rc::clone(permission), 0, core.buffer(8)?);
+            Asked::Entered(core.enter(Request { is_fenced: true, ..Request::new(read) }))
         };
         let word: Buffer<E::Memory> = Awaited::new(self, asked).await?;
         self.look(word, |_| ());
@@ -49,7 +61,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         let asked = match core.buffer(length) {
             Ok(mut buffer) => {
                 buffer.write(0, bytes);
-                core.begin(permission, offset, Action::Write, Some(buffer))
+                core.begin(Access::write(permission, offset, buffer))
             }
             Err(error) => core.enter_failed(error),
         };
@@ -65,7 +77,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         compare: u64,
         swap: u64,
     ) -> Awaited<'_, E, C, u64> {
-        self.atomic(permission, offset, Action::CompareAndSwap { compare, swap })
+        self.atomic(Access::compare_and_swap(permission, offset, compare, swap))
     }
 
     /// Adds to an 8-byte word, wrapping. Returns the word's old value.
@@ -76,79 +88,79 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         offset: u64,
         add: u64,
     ) -> Awaited<'_, E, C, u64> {
-        self.atomic(permission, offset, Action::FetchAndAdd { add })
+        self.atomic(Access::fetch_and_add(permission, offset, add))
     }
 
-    fn atomic(&self, permission: &Rc<BarePermission>, offset: u64, action: Action) -> Awaited<'_, E, C, u64> {
-        Awaited::new(self, self.core.borrow_mut().begin(permission, offset, action, None))
+    fn atomic(&self, access: Access<&Rc<BarePermission>, E::Memory>) -> Awaited<'_, E, C, u64> {
+        Awaited::new(self, self.core.borrow_mut().begin(access))
     }
 
     /// Allocates memory.
     pub fn allocate(&self, ask: Allocate) -> Awaited<'_, E, C, BarePermission> {
-        self.ask(Request::Allocate(ask))
+        self.ask(ControlRequest::Allocate(ask))
     }
 
     /// Acquires a permission over an object that exists.
     pub fn acquire(&self, ask: Acquire) -> Awaited<'_, E, C, BarePermission> {
-        self.ask(Request::Acquire(ask))
+        self.ask(ControlRequest::Acquire(ask))
     }
 
     /// Acquires a permission that other clients may share by turns, so that only a request that waits ever gets it. The
     /// request waits even if the client then has no room for another call: it would wait in vain for what this client
     /// itself holds and gives back by a call.
     pub fn acquire_in_any_case(&self, ask: Acquire) -> Awaited<'_, E, C, BarePermission> {
-        self.ask(Request::AcquireInAnyCase(ask))
+        self.enter(Request { waits_in_any_case: true, ..Request::new(ask) })
     }
 
     /// Extends a permission so that it ends `time` from now.
     pub fn extend(&self, permission: &Rc<BarePermission>, time: Lifetime) -> Awaited<'_, E, C, ()> {
-        self.ask(Request::Extend { permission: Rc::clone(permission), time })
+        self.ask(ControlRequest::extend(permission, time))
     }
 
     /// Ends a permission. `free` also frees its object.
     pub fn revoke(&self, permission: BarePermission, free: bool) -> Awaited<'_, E, C, ()> {
-        self.ask(Request::Revoke { permission, free })
+        self.ask(ControlRequest::Revoke { permission, free })
     }
 
     /// Frees a kept object once its last permission has ended.
     pub fn free(&self, object: ObjectRef) -> Awaited<'_, E, C, ()> {
-        self.ask(Request::Free(object))
+        self.ask(ControlRequest::free(object))
     }
 
     /// Changes the time for which an object is kept, from now on.
     pub fn keep_object(&self, object: ObjectRef, keep: Keep) -> Awaited<'_, E, C, ()> {
-        self.ask(Request::Keep { object, keep })
+        self.ask(ControlRequest::Keep { object: object.into(), keep })
     }
 
     /// Gives an object of the tenant a name.
     pub fn publish(&self, name: DirectoryName, object: ObjectRef) -> Awaited<'_, E, C, ()> {
-        self.ask(Request::Publish { name, object })
+        self.ask(NamedRequest::Publish { name, object })
     }
 
     /// Removes a name of the tenant. The object stays.
     pub fn unpublish(&self, name: DirectoryName) -> Awaited<'_, E, C, ()> {
-        self.ask(Request::Unpublish { name })
+        self.ask(NamedRequest::Unpublish { name })
     }
 
     /// Lets another tenant acquire permissions over a named object, with at most these rights.
     pub fn share(&self, name: DirectoryName, tenant: TenantName, rights: Rights) -> Awaited<'_, E, C, ()> {
-        self.ask(Request::Share { name, tenant, rights })
+        self.ask(NamedRequest::Share { name, tenant, rights })
     }
 
     /// Ends the sharing of a named object with another tenant. When this has ended, that tenant's permissions on the
     /// object have ended too.
     pub fn unshare(&self, name: DirectoryName, tenant: TenantName) -> Awaited<'_, E, C, ()> {
-        self.ask(Request::Unshare { name, tenant })
+        self.ask(NamedRequest::Unshare { name, tenant })
     }
 
     /// Makes an object belong to another one, its head: it is shared as the head is.
     pub fn include(&self, member: ObjectRef, head: ObjectRef) -> Awaited<'_, E, C, ()> {
-        self.ask(Request::Include { member, head })
+        self.ask(ControlRequest::Include { member, head })
     }
 
     /// Looks up the object with a name. `owner`: the tenant that shares it; `None`: the client's own.
     pub fn lookup(&self, owner: Option<TenantName>, name: DirectoryName) -> Awaited<'_, E, C, NamedObject> {
-        self.ask(Request::Lookup { owner, name })
+        self.ask(NamedRequest::Lookup { owner, name })
     }
 
     /// Returns the node's terms for the session's chunks. At the first call, the node makes the session's workers.
@@ -159,26 +171,26 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         let known = self.core.borrow_mut().session.client().chunk_terms();
         match known {
             Some(terms) => Ok(terms),
-            None => self.ask(Request::JoinChunks).await,
+            None => self.ask(ControlRequest::JoinChunks).await,
         }
     }
 
     /// Allocates a chunk, after [`Pipeline::chunk_terms`]. A worker on the node's NIC executes the allocation. If the
     /// future is dropped, the chunk stays allocated until the session ends.
     pub fn allocate_chunk(&self) -> Awaited<'_, E, C, BarePermission> {
-        self.ask_worker(WorkerRequest::AllocateChunk)
+        self.ask(ControlRequest::AllocateChunk)
     }
 
     /// Frees a chunk. Accesses to it that are under way race with this.
     pub fn free_chunk(&self, chunk: BarePermission) -> Awaited<'_, E, C, ()> {
-        self.ask_worker(WorkerRequest::FreeChunk(chunk))
+        self.ask(ControlRequest::FreeChunk(chunk))
     }
 
-    fn ask_worker<T: Yield<E::Memory>>(&self, request: WorkerRequest) -> Awaited<'_, E, C, T> {
-        Awaited::new(self, Asked::Entered(self.core.borrow_mut().enter_for_worker(request)))
+    fn ask<T: Yield<E::Memory>>(&self, request: impl Into<ControlRequest>) -> Awaited<'_, E, C, T> {
+        self.enter(Request::new(request.into()))
     }
 
-    fn ask<T: Yield<E::Memory>>(&self, request: Request<E::Memory>) -> Awaited<'_, E, C, T> {
+    fn enter<T: Yield<E::Memory>>(&self, request: Request<E::Memory>) -> Awaited<'_, E, C, T> {
         Awaited::new(self, Asked::Entered(self.core.borrow_mut().enter(request)))
     }
 }

@@ -8,11 +8,11 @@ use super::buffers::Buffers;
 use super::limited::LOOKS;
 use super::outbox::{Kind, Outbox, Room};
 use super::places::{Places, Waiter};
-use super::requests::{Action, Begun, Done, Posted, PostedToWorker, Request, WorkerRequest, begin};
+use super::requests::{Done, Posted, Request, SharedAccess};
 use super::timers::Timers;
 use portcullis::{
-    Answer, BarePermission, Buffer, Call, Client, Clock, Effect, Error, Lifetime, Memory, Moment, Operation,
-    Outcome, Rejected, Session, VerbsEndpoint,
+    Access, Answer, BarePermission, Begun, Buffer, Call, Client, Clock, Effect, Error, Lifetime, Memory,
+    Moment, NotBegun, Operation, Outcome, Session, VerbsEndpoint,
 };
 use portcullis_slots::{Reuse, Slots};
 use std::collections::VecDeque;
@@ -132,18 +132,12 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
 
     /// Begins an access, which is posted with the others of this round. If there is no room, the access waits.
     #[inline(always)]
-    pub fn begin(
-        &mut self,
-        permission: &Rc<BarePermission>,
-        offset: u64,
-        action: Action,
-        buffer: Option<Buffer<E::Memory>>,
-    ) -> Asked {
+    pub fn begin(&mut self, access: Access<&Rc<BarePermission>, E::Memory>) -> Asked {
         if self.outbox.has_accesses() || self.posts_left == Some(0) {
-            return self.enter_access(permission, offset, action, buffer);
+            return self.enter_access(access.map_permission(Rc::clone));
         }
         let mut batch = self.session.client().resume_batch();
-        let begun = begin(&mut batch, self.now, permission, offset, action, buffer);
+        let begun = batch.access(self.now, access);
         // While the NIC executes the first accesses of a round, the pipeline goes on with the next operations.
         let posted = begun.is_ok() && self.staged + 1 >= POSTED_TOGETHER;
         if posted {
@@ -158,39 +152,16 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
                 self.posts_left = self.posts_left.map(|left| left - 1);
                 Asked::Begun(operation)
             }
-            Err(Rejected { buffer, error: Error::QueueFull { .. } }) => {
-                self.enter_access(permission, offset, action, buffer)
+            Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
+                self.enter_access(ask.map_permission(Rc::clone))
             }
-            Err(Rejected { error, .. }) => self.enter_failed(error),
-        }
-    }
-
-    /// Begins an access as [`Core::begin`] does, with a buffer of this length that is still to be found.
-    #[cold]
-    pub fn begin_with_new_buffer(
-        &mut self,
-        permission: &Rc<BarePermission>,
-        offset: u64,
-        action: Action,
-        length: u32,
-    ) -> Asked {
-        match self.buffer(length) {
-            Ok(buffer) => self.begin(permission, offset, action, Some(buffer)),
-            Err(error) => self.enter_failed(error),
+            Err(NotBegun { error, .. }) => self.enter_failed(error),
         }
     }
 
     #[cold]
-    fn enter_access(
-        &mut self,
-        permission: &Rc<BarePermission>,
-        offset: u64,
-        action: Action,
-        buffer: Option<Buffer<E::Memory>>,
-    ) -> Asked {
-        let permission = Rc::clone(permission);
-        let is_fenced = false;
-        Asked::Entered(self.enter(Request::Access { permission, offset, action, buffer, is_fenced }))
+    fn enter_access(&mut self, access: SharedAccess<E::Memory>) -> Asked {
+        Asked::Entered(self.enter(Request::new(access)))
     }
 
     /// Enters a request that is to be posted at the end of the round, or when there is room.
@@ -202,13 +173,6 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
 
     fn new_entry(&self, result: Option<Result<Done<E::Memory>, Error>>) -> Entry<E::Memory> {
         Entry { task: self.current, forgotten: false, entered: self.now, result }
-    }
-
-    /// Enters a request to a worker on the node's NIC.
-    pub fn enter_for_worker(&mut self, request: WorkerRequest) -> u64 {
-        let id = self.entries.insert(self.new_entry(None));
-        self.outbox.workers().push_back((id, request));
-        id
     }
 
     /// Enters the result of a request that has failed at once.
@@ -311,30 +275,8 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         self.staged = 0;
     }
 
-    /// Posts the requests that wait for workers.
-    fn post_to_workers(&mut self) {
-        while self.posts_left != Some(0)
-            && let Some((id, request)) = self.outbox.workers().pop_front()
-        {
-            match request.post(self.session.client()) {
-                PostedToWorker::Begun(call) => {
-                    self.calls.push((call, id));
-                    self.posts_left = self.posts_left.map(|left| left - 1);
-                }
-                PostedToWorker::Full(request) => {
-                    self.outbox.workers().push_front((id, request));
-                    break;
-                }
-                PostedToWorker::Failed(error) => {
-                    settle(&mut self.entries, &mut self.ready, id, Err(error));
-                }
-            }
-        }
-    }
-
     /// Posts the accesses that are staged, and the requests that have been waiting.
     fn post_waiting(&mut self) {
-        self.post_to_workers();
         let (outbox, now) = (&mut self.outbox, self.now);
         let client = self.session.client();
         if outbox.has_accesses() {

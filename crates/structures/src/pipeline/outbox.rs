@@ -1,32 +1,33 @@
 //! The requests that a pipeline has still to post.
 //!
-//! Accesses, requests to workers, calls that are answered at once, and calls that may wait at the node for what others
+//! Accesses, requests about chunks, calls that are answered at once, and calls that may wait at the node for what others
 //! hold stand in lines of their own: no request waits behind one of another kind. A call that waits never takes the
 //! last room for calls, because this client itself may hold what the call waits for, and need a call to give it back.
 
-use super::requests::{Request, WorkerRequest};
-use portcullis::{Acquire, Client, Lifetime, Memory, VerbsEndpoint};
+use super::requests::Request;
+use portcullis::{Ask, Client, ControlRequest, Lifetime, Memory, VerbsEndpoint};
 use std::collections::VecDeque;
 
 type Line<M> = VecDeque<(u64, Request<M>)>;
 
 /// Requests that are still to be posted, each with its number.
 pub(super) struct Outbox<M: Memory> {
+    chunks: Line<M>,
     accesses: Line<M>,
     prompt: Line<M>,
     waiting: Line<M>,
-    workers: VecDeque<(u64, WorkerRequest)>,
 }
 
 impl<M: Memory> Default for Outbox<M> {
     fn default() -> Self {
-        Self { accesses: Line::new(), prompt: Line::new(), waiting: Line::new(), workers: VecDeque::new() }
+        Self { chunks: Line::new(), accesses: Line::new(), prompt: Line::new(), waiting: Line::new() }
     }
 }
 
 /// The kinds of requests that have lines of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
+    Chunk,
     Access,
     Prompt,
     Waiting,
@@ -35,13 +36,14 @@ pub(super) enum Kind {
 impl Kind {
     /// All kinds, in the order in which they are posted: calls that give something back come before calls that acquire
     /// something.
-    pub const ALL: [Self; 3] = [Self::Access, Self::Prompt, Self::Waiting];
+    pub const ALL: [Self; 4] = [Self::Chunk, Self::Access, Self::Prompt, Self::Waiting];
 
     fn of<M: Memory>(request: &Request<M>) -> Self {
-        match request {
-            Request::Access { .. } => Self::Access,
-            Request::Acquire(ask) | Request::AcquireInAnyCase(ask) if ask.wait > Lifetime(0) => Self::Waiting,
-            _ => Self::Prompt,
+        match &request.ask {
+            Ask::Access(_) => Self::Access,
+            Ask::Control(ControlRequest::AllocateChunk | ControlRequest::FreeChunk(_)) => Self::Chunk,
+            Ask::Control(ControlRequest::Acquire(acquire)) if acquire.wait > Lifetime(0) => Self::Waiting,
+            Ask::Control(_) => Self::Prompt,
         }
     }
 }
@@ -66,7 +68,7 @@ impl<M: Memory> Outbox<M> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         let calls_wait = !self.prompt.is_empty() || !self.waiting.is_empty();
-        self.accesses.is_empty() && !calls_wait && self.workers.is_empty()
+        self.accesses.is_empty() && !calls_wait && self.chunks.is_empty()
     }
 
     #[inline]
@@ -74,13 +76,9 @@ impl<M: Memory> Outbox<M> {
         !self.accesses.is_empty()
     }
 
-    /// Requests to workers, in their order.
-    pub fn workers(&mut self) -> &mut VecDeque<(u64, WorkerRequest)> {
-        &mut self.workers
-    }
-
     fn line(&mut self, kind: Kind) -> &mut Line<M> {
         match kind {
+            Kind::Chunk => &mut self.chunks,
             Kind::Access => &mut self.accesses,
             Kind::Prompt => &mut self.prompt,
             Kind::Waiting => &mut self.waiting,
@@ -96,22 +94,23 @@ impl<M: Memory> Outbox<M> {
     #[inline]
     pub fn pop(&mut self, kind: Kind, room: &mut Room) -> Option<(u64, Request<M>)> {
         let kept = match kind {
-            Kind::Access => return self.accesses.pop_front(),
+            Kind::Chunk | Kind::Access => return self.line(kind).pop_front(),
             Kind::Prompt => 0,
             Kind::Waiting => usize::from(!room.single),
         };
         if room.free <= kept {
             return None;
         }
-        let (id, request) = self.line(kind).pop_front()?;
+        let (id, mut request) = self.line(kind).pop_front()?;
         room.free -= 1;
-        match request {
+        if let Ask::Control(ControlRequest::Acquire(acquire)) = &mut request.ask
+            && room.single
+            && !request.waits_in_any_case
+        {
             // The request does not wait at the node. It is repeated instead.
-            Request::Acquire(ask) if room.single => {
-                Some((id, Request::Acquire(Acquire { wait: Lifetime(0), ..ask })))
-            }
-            request => Some((id, request)),
+            *acquire = acquire.wait(Lifetime(0));
         }
+        Some((id, request))
     }
 
     /// Takes out the requests for which `is_so` returns true. Returns their numbers.
@@ -122,10 +121,9 @@ impl<M: Memory> Outbox<M> {
             taken.extend(goes.then_some(id));
             !goes
         };
-        for line in [&mut self.accesses, &mut self.prompt, &mut self.waiting] {
+        for line in [&mut self.accesses, &mut self.prompt, &mut self.waiting, &mut self.chunks] {
             line.retain(|(id, _)| stays(*id));
         }
-        self.workers.retain(|(id, _)| stays(*id));
         taken
     }
 

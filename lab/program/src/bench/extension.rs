@@ -9,7 +9,8 @@ use crate::output::say;
 use crate::samples::{Samples, mops};
 use comfy_table::{Table, presets};
 use portcullis::{
-    Acquire, Allocate, Answer, BarePermission, Call, Error, Lifetime, ObjectRef, Refusal, Session,
+    Acquire, Allocate, Answer, BarePermission, Call, ControlRequest, Error, Lifetime, NotBegun, ObjectRef,
+    Refusal, Session,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -158,10 +159,10 @@ impl Holders {
             match holder.permission.as_ref().filter(|_| holder.extensions < EXTENSIONS) {
                 Some(permission) if self.way == Way::Client => {
                     let longer = permission.lease().deadline().after(LEASE);
-                    match batch.extend(now, permission, longer.since(now)) {
+                    match batch.call(now, ControlRequest::extend(permission, longer.since(now))) {
                         Ok(call) => self.extending.push_back((index, call, at)),
-                        Err(Error::Expired) => others.push(index),
-                        Err(error) => return Err(error.into()),
+                        Err(NotBegun { error: Error::Expired, .. }) => others.push(index),
+                        Err(refused) => return Err(refused.error.into()),
                     }
                 }
                 _ => others.push(index),

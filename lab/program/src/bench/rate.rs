@@ -7,7 +7,7 @@ use super::report::Report;
 use super::{BenchError, Look, Name, Options, pingpong, processors};
 use crate::samples::Samples;
 use portcullis::{
-    ArenaMemory, Buffer, ClientConfig, Operation, Outcome, Permission, Session, SessionOptions,
+    Access, ArenaMemory, Buffer, ClientConfig, Operation, Outcome, Permission, Session, SessionOptions,
 };
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -122,8 +122,8 @@ impl Lane {
             let Some(buffer) = self.buffers.pop() else { break };
             let object = &self.objects[(self.next + index) % self.objects.len()];
             let added = match options.name {
-                Name::WriteRate => batch.write(now, object, 0, buffer),
-                _ => batch.read(now, object, 0, buffer),
+                Name::WriteRate => batch.access(now, Access::write(object, 0, buffer)),
+                _ => batch.access(now, Access::read(object, 0, buffer)),
             };
             added.map_err(|rejected| rejected.error)?;
         }

@@ -301,7 +301,8 @@ impl ChunkUser {
     /// Ends the program in the middle of an allocation, or of freeing a chunk.
     fn vanish(mut self) {
         if let Some(chunk) = self.take_one() {
-            let begun = self.session.client().free_chunk(chunk.into_bare()).map_err(|refused| refused.error);
+            let begun = self.session.client().free_chunk(chunk.into_bare());
+            let begun = begun.map_err(|refused| refused.error);
             self.note("the beginning of an end", begun);
         }
         let begun = self.session.client().allocate_chunk();

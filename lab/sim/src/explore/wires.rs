@@ -5,7 +5,7 @@ use crate::delivery::{answer_to, summary};
 use crate::network::machine_at;
 use crate::oracle::{Arrival, Promise};
 use crate::turns::nic_time;
-use portcullis_protocol::{Reply, ReplyBody, Request, RequestBody, message_in};
+use portcullis_protocol::{QueuePairRequest, Reply, ReplyBody, Request, RequestBody, message_in};
 use portcullis_softnic::core::{Packet, PacketBody, Response, WireRequest};
 
 /// Whether a packet requests a rebuild, which waits for the race's end.
@@ -14,7 +14,9 @@ pub(super) fn asks_for_rebuild(packet: &Packet) -> bool {
         return false;
     };
     let request = message_in(bytes).and_then(|message| Request::decode(message).ok());
-    request.is_some_and(|request| matches!(request.body, RequestBody::Recover { .. }))
+    request.is_some_and(|request| {
+        matches!(request.body, RequestBody::QueuePair(QueuePairRequest::Recover { .. }))
+    })
 }
 
 /// Whether the packet means the same to a client at any time. An extension's end counts only before a deadline, and so

@@ -3,7 +3,7 @@
 
 use crate::dice::Dice;
 use crate::scene::{Scene, SimClient};
-use portcullis_client::{Answer, Call, Operation, Permission};
+use portcullis_client::{Answer, Call, ControlRequest, Operation, Permission};
 use portcullis_protocol::Moment;
 
 /// The most chunks that the client holds, so that other clients have some.
@@ -39,7 +39,7 @@ impl ChunkThief {
     /// Executes one action. Returns the access that it has begun, if the action is one.
     pub fn act(&mut self, dice: &mut Dice, client: &mut SimClient, scene: &Scene<'_>) -> Option<Operation> {
         if client.chunk_terms().is_none() {
-            self.calls.extend(client.join_chunks().ok());
+            self.calls.extend(client.call(scene.moment, ControlRequest::JoinChunks).ok());
             return None;
         }
         let seen = scene.gossip.chunks.iter().copied().collect::<Vec<_>>();

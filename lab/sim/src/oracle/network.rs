@@ -6,8 +6,9 @@ use super::{Failure, LONGEST_WAIT, ONE_SHOT, Oracle, Promise, Session, SessionId
 use crate::clock::Nanos;
 use crate::memory::Touch;
 use portcullis_protocol::{
-    Credential, Granted, Holders, Lifetime, Moment, ObjectName, Refusal, Reply, ReplyBody, Request,
-    RequestBody, Rights, Rkey, Sharing, message_in,
+    Acquire, Allocate, Credential, GrantRequest, Granted, Holders, Lifetime, Moment, NamedRequest,
+    ObjectName, QueuePairRequest, Refusal, Reply, ReplyBody, Request, RequestBody, Rights, Rkey, Sharing,
+    message_in,
 };
 use portcullis_softnic::core::{Response, WireRequest};
 use std::borrow::Cow;
@@ -215,17 +216,26 @@ impl Oracle {
             Some(Response::Done) => {
                 let Some(model) = &mut self.nodes[node] else { return };
                 let request = message_in(bytes).map(Request::decode);
-                if let Some(Ok(Request { body: RequestBody::Revoke { permission, .. }, .. })) = request
+                if let Some(Ok(Request {
+                    body: RequestBody::Grant(GrantRequest::Revoke { permission, .. }),
+                    ..
+                })) = request
                     && let Some(known) = model.known(permission)
                     && known.session == arrival.session
                 {
                     known.may_end(arrival.node_now);
                 }
                 match request {
-                    Some(Ok(Request { body: RequestBody::Free { object, holders }, .. })) => {
+                    Some(Ok(Request {
+                        body: RequestBody::Grant(GrantRequest::Free { object, holders }),
+                        ..
+                    })) => {
                         model.free_asked(tenant, object, holders, arrival.node_now);
                     }
-                    Some(Ok(Request { body: RequestBody::Revoke { permission, free: true }, .. })) => {
+                    Some(Ok(Request {
+                        body: RequestBody::Grant(GrantRequest::Revoke { permission, free: true }),
+                        ..
+                    })) => {
                         if let Some(object) = model.get(permission).map(|known| known.object) {
                             model.free_asked(tenant, object.into(), Holders::Stay, arrival.node_now);
                         }
@@ -262,12 +272,17 @@ impl Oracle {
         let Some(model) = &mut self.nodes[node] else { return };
         match (body, reply.body) {
             (
-                RequestBody::Allocate { .. } | RequestBody::Acquire { .. } | RequestBody::AllocateChunk,
+                RequestBody::Grant(GrantRequest::Allocate(_))
+                | RequestBody::Grant(GrantRequest::Acquire(_))
+                | RequestBody::Grant(GrantRequest::AllocateChunk),
                 ReplyBody::Granted(granted),
             ) => {
                 self.granted(session, &asked, &granted, now, node_now);
             }
-            (RequestBody::Acquire { object, part, .. }, ReplyBody::Refused(Refusal::Conflict)) => {
+            (
+                RequestBody::Grant(GrantRequest::Acquire(Acquire { object, part, .. })),
+                ReplyBody::Refused(Refusal::Conflict),
+            ) => {
                 let address = object.address();
                 let bytes = part_of(address.0, part);
                 // A grant to another client may still be on its way, held up because that client takes no messages.
@@ -279,7 +294,10 @@ impl Oracle {
                 }
             }
             (
-                RequestBody::Acquire { object: ObjectName::Reference(object), .. },
+                RequestBody::Grant(GrantRequest::Acquire(Acquire {
+                    object: ObjectName::Reference(object),
+                    ..
+                })),
                 ReplyBody::Refused(Refusal::Gone | Refusal::AnotherNode),
             ) if model.is_held(object, tenant, asked.at, node_now) && !model.may_be_freed(object) => {
                 let what = format!("session {session} was told that {object} is not there, which is held");
@@ -288,18 +306,23 @@ impl Oracle {
             (body, ReplyBody::Refused(refusal @ (Refusal::Paused { .. } | Refusal::Barred))) => {
                 self.refused_for_standing(session, body, refusal, now);
             }
-            (RequestBody::Recover { .. }, ReplyBody::Refused(Refusal::Malformed)) if !hostile => {
+            (
+                RequestBody::QueuePair(QueuePairRequest::Recover { .. }),
+                ReplyBody::Refused(Refusal::Malformed),
+            ) if !hostile => {
                 let what =
                     format!("session {session} asked for a broken queue pair, and was told that it is whole");
                 self.fail(Promise::Service, now, what);
             }
-            (RequestBody::JoinChunks, ReplyBody::Chunks(terms)) => self.joined_chunks(session, &terms, now),
-            (RequestBody::Revoke { permission, .. }, ReplyBody::Done) => {
+            (RequestBody::QueuePair(QueuePairRequest::JoinChunks), ReplyBody::Chunks(terms)) => {
+                self.joined_chunks(session, &terms, now)
+            }
+            (RequestBody::Grant(GrantRequest::Revoke { permission, .. }), ReplyBody::Done) => {
                 if let Some(known) = model.known(permission) {
                     known.was_told_over(session, node_now);
                 }
             }
-            (RequestBody::Extend { permission, .. }, ReplyBody::Extended(lifetime)) => {
+            (RequestBody::Grant(GrantRequest::Extend { permission, .. }), ReplyBody::Extended(lifetime)) => {
                 let mut late = false;
                 if let Some(known) = model.known(permission) {
                     // The final notice may have followed before the answer left.
@@ -327,20 +350,23 @@ impl Oracle {
         let Some(model) = &mut self.nodes[self.sessions[session].node] else { return };
         let Some(body) = asked.body else { return };
         match (body, reply) {
-            (RequestBody::Revoke { permission, free: true }, ReplyBody::Done) => {
+            (RequestBody::Grant(GrantRequest::Revoke { permission, free: true }), ReplyBody::Done) => {
                 let known = model.get(permission).filter(|known| known.owner.is_none());
                 if let Some(object) = known.map(|known| known.object) {
                     model.freed(object, Holders::Stay, (asked.at, node_now));
                 }
             }
-            (RequestBody::Free { object: ObjectName::Reference(object), holders }, ReplyBody::Done) => {
+            (
+                RequestBody::Grant(GrantRequest::Free { object: ObjectName::Reference(object), holders }),
+                ReplyBody::Done,
+            ) => {
                 if let Some(held) = model.freed(object, holders, (asked.at, node_now)) {
                     let what =
                         format!("session {session} was told that nobody holds {object}: {held:?} is held");
                     self.fail(Promise::Freed, now, what);
                 }
             }
-            (RequestBody::Publish { object, .. }, ReplyBody::Done)
+            (RequestBody::Named(NamedRequest::Publish { object, .. }), ReplyBody::Done)
                 if model.frees.was_freed_before(object, asked.at) =>
             {
                 self.fail(
@@ -349,9 +375,11 @@ impl Oracle {
                     format!("session {session} gave {object} a name, which was freed"),
                 );
             }
-            (RequestBody::Lookup { .. } | RequestBody::List { .. }, ReplyBody::Entry(entry))
-                if model.frees.was_freed_before(entry.object, asked.at) =>
-            {
+            (
+                RequestBody::Named(NamedRequest::Lookup { .. })
+                | RequestBody::Named(NamedRequest::List { .. }),
+                ReplyBody::Entry(entry),
+            ) if model.frees.was_freed_before(entry.object, asked.at) => {
                 let what = format!("session {session} was told of {}, which was freed", entry.object);
                 self.fail(Promise::Freed, now, what);
             }
@@ -372,9 +400,13 @@ impl Oracle {
         let barred = self.was_barred_since(session, granted.permission.start);
         let Some(model) = &mut self.nodes[node] else { return };
         let (rights, sharing, overtaken) = match asked.body {
-            Some(RequestBody::Allocate { rights, sharing, .. }) => (rights, sharing, None),
-            Some(RequestBody::AllocateChunk) => (Rights::all(), Sharing::Exclusive, None),
-            Some(RequestBody::Acquire { rights, sharing, .. }) => {
+            Some(RequestBody::Grant(GrantRequest::Allocate(Allocate { rights, sharing, .. }))) => {
+                (rights, sharing, None)
+            }
+            Some(RequestBody::Grant(GrantRequest::AllocateChunk)) => {
+                (Rights::all(), Sharing::Exclusive, None)
+            }
+            Some(RequestBody::Grant(GrantRequest::Acquire(Acquire { rights, sharing, .. }))) => {
                 let bytes = granted.address().0..granted.address().0 + granted.length;
                 let object = granted.object.address.0;
                 (rights, sharing, model.requests.overtaken(object, &bytes, (asked.at, node_now), sharing))
@@ -395,7 +427,7 @@ impl Oracle {
         if node_now < granted.permission.start.after(granted.lifetime) {
             self.check_scrub(session, granted, now);
         }
-        if asked.body == Some(RequestBody::AllocateChunk) {
+        if asked.body == Some(RequestBody::Grant(GrantRequest::AllocateChunk)) {
             self.check_zero(session, granted, now);
         }
         self.tally.grants += 1;
@@ -419,20 +451,24 @@ impl Oracle {
     fn check_asked(&mut self, session: SessionId, asked: &Asked, granted: &Granted, now: Nanos) {
         let Session { node, tenant, .. } = self.sessions[session];
         let fits = match asked.body {
-            Some(RequestBody::Allocate { size, alignment, lifetime, .. }) => {
+            Some(RequestBody::Grant(GrantRequest::Allocate(Allocate {
+                size, alignment, lifetime, ..
+            }))) => {
                 let aligned = granted.address().0.is_multiple_of(alignment.max(1));
                 granted.offset == 0 && granted.length == size && aligned && granted.lifetime <= lifetime
             }
-            Some(RequestBody::Acquire { object, part, lifetime, .. }) => {
+            Some(RequestBody::Grant(GrantRequest::Acquire(Acquire { object, part, lifetime, .. }))) => {
                 let sized = part.length == 0 || part.length == granted.length;
                 let there = granted.object.address == object.address() && granted.offset == part.offset;
                 there && sized && granted.lifetime <= lifetime
             }
             // A chunk ends when its client frees it or is gone.
-            Some(RequestBody::AllocateChunk) => granted.offset == 0 && granted.lifetime == FOR_EVER,
+            Some(RequestBody::Grant(GrantRequest::AllocateChunk)) => {
+                granted.offset == 0 && granted.lifetime == FOR_EVER
+            }
             _ => false,
         };
-        let is_chunk = asked.body == Some(RequestBody::AllocateChunk);
+        let is_chunk = asked.body == Some(RequestBody::Grant(GrantRequest::AllocateChunk));
         if !fits || !is_chunk && (granted.lifetime > self.longest || granted.longest != self.longest) {
             let what = format!("session {session} asked for {:?} and was granted {granted:?}", asked.body);
             self.fail(Promise::Truth, now, what);
@@ -457,14 +493,16 @@ impl Oracle {
         let Some(model) = &mut self.nodes[node] else { return };
         let is_over = node_now >= granted.permission.start.after(granted.lifetime);
         let wrong = match asked.body {
-            Some(RequestBody::Allocate { .. } | RequestBody::AllocateChunk) => model.objects.born(granted),
-            Some(RequestBody::Acquire { object: ObjectName::Reference(meant), .. })
-                if meant != granted.object =>
-            {
-                Some("another object was meant")
-            }
+            Some(
+                RequestBody::Grant(GrantRequest::Allocate(_))
+                | RequestBody::Grant(GrantRequest::AllocateChunk),
+            ) => model.objects.born(granted),
+            Some(RequestBody::Grant(GrantRequest::Acquire(Acquire {
+                object: ObjectName::Reference(meant),
+                ..
+            }))) if meant != granted.object => Some("another object was meant"),
             // After the permission's end, a late message shows nothing about the place.
-            Some(RequestBody::Acquire { .. }) if !is_over => {
+            Some(RequestBody::Grant(GrantRequest::Acquire(_))) if !is_over => {
                 model.objects.opened(granted, model.requests.may_have_allocated())
             }
             _ => None,

@@ -3,7 +3,8 @@
 use super::SessionId;
 use super::permission::overlaps;
 use portcullis_protocol::{
-    Holders, Lifetime, Moment, Part, Refusal, ReplyBody, Request, RequestBody, Sharing, message_in,
+    Acquire, CopyRequest, GrantRequest, Holders, Lifetime, Moment, NamedRequest, Part, QueuePairRequest,
+    Refusal, ReplyBody, Request, RequestBody, Sharing, message_in,
 };
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -18,7 +19,9 @@ const SOON: Lifetime = Lifetime::millis(25);
 
 /// Returns the bytes of the node's memory that a request wants, and how, if it requests the object at `address`.
 pub(super) fn wanted_of(body: Option<&RequestBody>, address: u64) -> Option<(Range<u64>, Sharing)> {
-    let Some(RequestBody::Acquire { object, part, sharing, .. }) = body else { return None };
+    let Some(RequestBody::Grant(GrantRequest::Acquire(Acquire { object, part, sharing, .. }))) = body else {
+        return None;
+    };
     (object.address().0 == address).then(|| (part_of(address, *part), *sharing))
 }
 
@@ -50,7 +53,13 @@ impl Asked {
     }
 
     fn allocates(&self) -> bool {
-        matches!(self.body, Some(RequestBody::Allocate { .. } | RequestBody::AllocateChunk))
+        matches!(
+            self.body,
+            Some(
+                RequestBody::Grant(GrantRequest::Allocate(_))
+                    | RequestBody::Grant(GrantRequest::AllocateChunk)
+            )
+        )
     }
 }
 
@@ -75,20 +84,24 @@ impl Requests {
             None => (0, None),
         };
         let wait = match body {
-            Some(RequestBody::Acquire { wait, .. }) => Lifetime(wait.min(longest).0 + SLACK.0),
+            Some(RequestBody::Grant(GrantRequest::Acquire(Acquire { wait, .. }))) => {
+                Lifetime(wait.min(longest).0 + SLACK.0)
+            }
             Some(
-                RequestBody::Extend { .. }
-                | RequestBody::Free { holders: Holders::Stay, .. }
-                | RequestBody::Keep { .. }
-                | RequestBody::Revoke { .. }
-                | RequestBody::Publish { .. }
-                | RequestBody::Lookup { .. }
-                | RequestBody::List { .. }
-                | RequestBody::Share { .. }
-                | RequestBody::Include { .. },
+                RequestBody::Grant(GrantRequest::Extend { .. })
+                | RequestBody::Grant(GrantRequest::Free { holders: Holders::Stay, .. })
+                | RequestBody::Grant(GrantRequest::Keep { .. })
+                | RequestBody::Grant(GrantRequest::Revoke { .. })
+                | RequestBody::Named(NamedRequest::Publish { .. })
+                | RequestBody::Named(NamedRequest::Lookup { .. })
+                | RequestBody::Named(NamedRequest::List { .. })
+                | RequestBody::Named(NamedRequest::Share { .. })
+                | RequestBody::Grant(GrantRequest::Include { .. }),
             ) => SOON,
             // The object's holders may extend what they hold for as long as they like.
-            Some(RequestBody::Free { holders: Holders::Await, .. }) => Lifetime(u64::MAX / 2),
+            Some(RequestBody::Grant(GrantRequest::Free { holders: Holders::Await, .. })) => {
+                Lifetime(u64::MAX / 2)
+            }
             _ => SLACK,
         };
         let still = self.still_until.since(now);
@@ -176,48 +189,36 @@ impl Requests {
 
 /// Whether a reply can be the answer to a request. `None`: a malformed message.
 fn answers(reply: &ReplyBody, asked: Option<&RequestBody>) -> bool {
-    use RequestBody::{
-        Acquire, Allocate, AllocateChunk, CompareAndSwap, Extend, FetchAndAdd, Free, Include, JoinChunks,
-        Keep, List, Lookup, Publish, Read, Recover, Revoke, Share, Unpublish, Unshare, Write,
-    };
-    let may_be_nonsense = |of: &RequestBody| {
-        // For chunks: a client that has workers requests more of them, or requests a chunk from the node.
-        matches!(
-            of,
-            Recover { .. }
-                | Read { .. }
-                | Write { .. }
-                | CompareAndSwap { .. }
-                | FetchAndAdd { .. }
-                | JoinChunks
-                | AllocateChunk
-        )
-    };
+    use CopyRequest::{CompareAndSwap, FetchAndAdd, Read, Write};
+    use GrantRequest::{Acquire, Allocate, AllocateChunk, Extend, Free, Include, Keep, Revoke};
+    use NamedRequest::{List, Lookup, Publish, Share, Unpublish, Unshare};
+    use QueuePairRequest::{JoinChunks, Recover};
+    use RequestBody::{Copy, Grant, Named, QueuePair};
+    // For chunks: a client that has workers requests more of them, or requests a chunk from the node.
+    let may_be_nonsense = |of: &RequestBody| matches!(of, QueuePair(_) | Copy(_) | Grant(AllocateChunk));
     match (reply, asked) {
         (ReplyBody::Refused(Refusal::Malformed), asked) => asked.is_none_or(may_be_nonsense),
         (_, None) => false,
         (ReplyBody::Refused(_), Some(_)) => true,
-        (ReplyBody::Granted(_), Some(of)) => matches!(of, Allocate { .. } | Acquire { .. } | AllocateChunk),
-        (ReplyBody::Extended(_), Some(of)) => matches!(of, Extend { .. }),
+        (ReplyBody::Granted(_), Some(of)) => {
+            matches!(of, Grant(Allocate(_) | Acquire(_) | AllocateChunk))
+        }
+        (ReplyBody::Extended(_), Some(of)) => matches!(of, Grant(Extend { .. })),
         (ReplyBody::Done, Some(of)) => {
             matches!(
                 of,
-                Revoke { .. }
-                    | Free { .. }
-                    | Keep { .. }
-                    | Publish { .. }
-                    | Unpublish { .. }
-                    | Share { .. }
-                    | Unshare { .. }
-                    | Include { .. }
-                    | Recover { .. }
-                    | Write { .. }
+                Grant(Revoke { .. } | Free { .. } | Keep { .. } | Include { .. })
+                    | Named(Publish { .. } | Unpublish { .. } | Share { .. } | Unshare { .. })
+                    | QueuePair(Recover { .. })
+                    | Copy(Write { .. })
             )
         }
-        (ReplyBody::Entry(_), Some(of)) => matches!(of, Lookup { .. } | List { .. }),
-        (ReplyBody::EndOfList, Some(of)) => matches!(of, List { .. }),
-        (ReplyBody::Data(_), Some(of)) => matches!(of, Read { .. }),
-        (ReplyBody::Chunks(_), Some(of)) => matches!(of, JoinChunks),
-        (ReplyBody::Value(_), Some(of)) => matches!(of, CompareAndSwap { .. } | FetchAndAdd { .. }),
+        (ReplyBody::Entry(_), Some(of)) => matches!(of, Named(Lookup { .. } | List { .. })),
+        (ReplyBody::EndOfList, Some(of)) => matches!(of, Named(List { .. })),
+        (ReplyBody::Data(_), Some(of)) => matches!(of, Copy(Read { .. })),
+        (ReplyBody::Chunks(_), Some(of)) => matches!(of, QueuePair(JoinChunks)),
+        (ReplyBody::Value(_), Some(of)) => {
+            matches!(of, Copy(CompareAndSwap { .. } | FetchAndAdd { .. }))
+        }
     }
 }

@@ -6,7 +6,8 @@
 
 use super::requests::Asked;
 use portcullis_protocol::{
-    DirectoryName, Granted, Moment, ObjectRef, ReplyBody, RequestBody, Rights, Sharing, TenantName,
+    DirectoryName, GrantRequest, Granted, Moment, NamedRequest, ObjectRef, ReplyBody, RequestBody, Rights,
+    Sharing, TenantName,
 };
 use std::collections::HashMap;
 
@@ -101,15 +102,15 @@ impl Shares {
     /// of the tenant's objects.
     pub fn asked(&mut self, tenant: usize, request: &RequestBody, now: Moment) -> bool {
         match *request {
-            RequestBody::Publish { name, object } => {
+            RequestBody::Named(NamedRequest::Publish { name, object }) => {
                 let attempt = Attempt { what: object, asked: now, done: None, ended: None };
                 self.names.entry((tenant, name)).or_default().objects.push(attempt);
             }
-            RequestBody::Share { name, tenant: with, rights } => {
+            RequestBody::Named(NamedRequest::Share { name, tenant: with, rights }) => {
                 let attempt = Attempt { what: (with, rights), asked: now, done: None, ended: None };
                 self.names.entry((tenant, name)).or_default().shares.push(attempt);
             }
-            RequestBody::Include { member, head } => {
+            RequestBody::Grant(GrantRequest::Include { member, head }) => {
                 let attempt = Attempt { what: head, asked: now, done: None, ended: None };
                 self.heads.entry(member).or_default().push(attempt);
             }
@@ -148,7 +149,7 @@ impl Shares {
             self.pending.entry(tenant).and_modify(|pending| *pending -= 1);
         }
         match body {
-            RequestBody::Publish { name, object } => {
+            RequestBody::Named(NamedRequest::Publish { name, object }) => {
                 let named = self.names.get_mut(&(tenant, name))?;
                 if done {
                     // The name was free: an object that had it before has it no more.
@@ -157,16 +158,16 @@ impl Shares {
                 settle(&mut named.objects, |it| *it == object, asked.at, done.then_some(now));
                 None
             }
-            RequestBody::Share { name, tenant: with, rights } => {
+            RequestBody::Named(NamedRequest::Share { name, tenant: with, rights }) => {
                 let named = self.names.get_mut(&(tenant, name))?;
                 settle(&mut named.shares, |it| *it == (with, rights), asked.at, done.then_some(now));
                 None
             }
-            RequestBody::Include { member, head } => {
+            RequestBody::Grant(GrantRequest::Include { member, head }) => {
                 settle(self.heads.get_mut(&member)?, |it| *it == head, asked.at, done.then_some(now));
                 None
             }
-            RequestBody::Unshare { name, tenant: with } if done => {
+            RequestBody::Named(NamedRequest::Unshare { name, tenant: with }) if done => {
                 let named = self.names.get_mut(&(tenant, name))?;
                 let object = named.object(asked.at);
                 let its = named.shares.iter_mut().filter(|it| it.what.0 == with && it.certain(asked.at));
@@ -177,7 +178,7 @@ impl Shares {
                     before: asked.at,
                 })
             }
-            RequestBody::Unpublish { name } if done => {
+            RequestBody::Named(NamedRequest::Unpublish { name }) if done => {
                 let named = self.names.get_mut(&(tenant, name))?;
                 let object = named.object(asked.at);
                 named.end(asked.at, now);
@@ -239,8 +240,13 @@ impl Shares {
 
 /// Whether a request may end what other tenants hold of objects of the requesting tenant.
 fn takes_back(request: &RequestBody) -> bool {
-    use RequestBody::{Free, Keep, Revoke, Unpublish, Unshare};
-    matches!(request, Unpublish { .. } | Unshare { .. } | Free { .. } | Keep { .. } | Revoke { .. })
+    use GrantRequest::{Free, Keep, Revoke};
+    use NamedRequest::{Unpublish, Unshare};
+    matches!(
+        request,
+        RequestBody::Named(Unpublish { .. } | Unshare { .. })
+            | RequestBody::Grant(Free { .. } | Keep { .. } | Revoke { .. })
+    )
 }
 
 /// Records the answer to the request at `asked`: the time of its effect, or (`None`) its refusal.
@@ -289,8 +295,14 @@ mod tests {
         let mut shares = Shares::default();
         assert_eq!(shares.told(OBJECT, 0), None);
         let with = called(1).expect("a name");
-        does(&mut shares, RequestBody::Publish { name: name(), object: OBJECT }, (1, 2), ReplyBody::Done);
-        let share = RequestBody::Share { name: name(), tenant: with, rights: Rights::READ };
+        does(
+            &mut shares,
+            RequestBody::Named(NamedRequest::Publish { name: name(), object: OBJECT }),
+            (1, 2),
+            ReplyBody::Done,
+        );
+        let share =
+            RequestBody::Named(NamedRequest::Share { name: name(), tenant: with, rights: Rights::READ });
         does(&mut shares, share, (3, 4), ReplyBody::Done);
         shares
     }
@@ -323,7 +335,8 @@ mod tests {
     #[test]
     fn after_the_answer_to_its_end_a_share_allows_nothing_new() {
         let mut shares = shared();
-        let unshare = RequestBody::Unshare { name: name(), tenant: called(1).expect("a name") };
+        let unshare =
+            RequestBody::Named(NamedRequest::Unshare { name: name(), tenant: called(1).expect("a name") });
         assert!(shares.asked(0, &unshare, Moment(10)) && shares.may_have_ended(0, Moment(9)));
         assert!(allow(&shares, 15, Rights::READ, Sharing::Shared), "the node may not have done it yet");
         let told = shares.answered(0, &Asked::new(Some(unshare), Moment(10)), &ReplyBody::Done, Moment(20));
@@ -334,7 +347,13 @@ mod tests {
     #[test]
     fn what_was_refused_never_was() {
         let mut shares = shared();
-        let share = |rights| RequestBody::Share { name: name(), tenant: called(1).expect("a name"), rights };
+        let share = |rights| {
+            RequestBody::Named(NamedRequest::Share {
+                name: name(),
+                tenant: called(1).expect("a name"),
+                rights,
+            })
+        };
         shares.asked(0, &share(Rights::all()), Moment(5));
         assert!(allow(&shares, 6, Rights::all(), Sharing::Exclusive), "it may be so");
         let refused = ReplyBody::Refused(Refusal::NoSuchName);

@@ -3,7 +3,7 @@
 use super::permission::Wanted;
 use super::{Oracle, Promise, Session, SessionId};
 use crate::clock::Nanos;
-use portcullis_protocol::{Moment, Refusal, RequestBody};
+use portcullis_protocol::{Moment, QueuePairRequest, Refusal, RequestBody};
 
 /// A tenant's last bar.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,11 @@ impl Oracle {
         let Session { node, tenant, refusals, strays, .. } = self.sessions[session];
         let own = match (asked, refusal) {
             // A client's own pause delays its rebuilds and its workers only.
-            (RequestBody::Recover { .. } | RequestBody::JoinChunks, Refusal::Paused { .. }) => refusals > 0,
+            (
+                RequestBody::QueuePair(QueuePairRequest::Recover { .. })
+                | RequestBody::QueuePair(QueuePairRequest::JoinChunks),
+                Refusal::Paused { .. },
+            ) => refusals > 0,
             (_, Refusal::Paused { .. }) => false,
             // Late accesses never bar a client.
             _ => strays > 0,

@@ -3,8 +3,8 @@
 use super::*;
 use portcullis_nic::{RemoteAddress, RemoteSpan, Rkey};
 use portcullis_protocol::{
-    Credential, Granted, Incarnation, Keep, LIFETIME_OFFSET, Mechanism, ObjectRef, Part, Refusal, Reply,
-    ReplyBody, Request, RequestBody, Rights, Sharing,
+    Acquire, Allocate, Credential, GrantRequest, Granted, Incarnation, Keep, LIFETIME_OFFSET, Mechanism,
+    ObjectRef, Part, QueuePairRequest, Refusal, Reply, ReplyBody, Request, RequestBody, Rights, Sharing,
 };
 use portcullis_softnic::core::Response;
 
@@ -60,7 +60,14 @@ fn hears(oracle: &mut Oracle, session: SessionId, sequence: u32, body: ReplyBody
 
 fn allocate() -> RequestBody {
     let (rights, sharing) = (Rights::all(), Sharing::Exclusive);
-    RequestBody::Allocate { size: 64, alignment: 1, lifetime: LIFE, rights, sharing, keep: Keep::Attached }
+    RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size: 64,
+        alignment: 1,
+        lifetime: LIFE,
+        rights,
+        sharing,
+        keep: Keep::Attached,
+    }))
 }
 
 fn granted() -> Granted {
@@ -78,14 +85,14 @@ fn granted() -> Granted {
 }
 
 fn acquire() -> RequestBody {
-    RequestBody::Acquire {
+    RequestBody::Grant(GrantRequest::Acquire(Acquire {
         object: granted().object.into(),
         part: Part::WHOLE,
         lifetime: LIFE,
         rights: Rights::all(),
         sharing: Sharing::Exclusive,
         wait: Lifetime::millis(9),
-    }
+    }))
 }
 
 /// Makes the node write its final notice for a permission.
@@ -122,7 +129,7 @@ fn an_answer_to_nonsense_is_not_taken_for_one_to_a_request_of_the_same_number() 
 #[test]
 fn a_rebuild_that_goes_on_is_not_taken_for_refused_by_an_answer_to_nonsense() {
     let mut oracle = oracle(&[(0, true)]);
-    asks(&mut oracle, 0, 0, RequestBody::Recover { queue_pair: 0 });
+    asks(&mut oracle, 0, 0, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 }));
     sends(&mut oracle, 0, b"short");
     hears(&mut oracle, 0, 0, ReplyBody::Refused(Refusal::Malformed));
     hears(&mut oracle, 0, 0, ReplyBody::Done);

@@ -5,8 +5,10 @@ use super::{Purpose, Worker};
 use crate::dice::Dice;
 use crate::oracle::LONGEST_KEEP;
 use crate::scene::{Scene, SimClient};
-use portcullis_client::Acquire;
-use portcullis_protocol::{DirectoryName, Entry, Keep, Lifetime, ObjectRef, Rights, TenantName};
+use portcullis_client::{Acquire, ControlRequest};
+use portcullis_protocol::{
+    DirectoryName, Entry, Keep, Lifetime, NamedRequest, ObjectRef, Rights, TenantName,
+};
 use std::collections::HashSet;
 
 /// Names that all workers use, so that they meet.
@@ -94,35 +96,40 @@ impl Worker {
             names.look_at_members(scene);
             return true;
         }
-        let call = match (names.dice.of(0..18), object, names.head) {
+        let (request, purpose): (ControlRequest, _) = match (names.dice.of(0..18), object, names.head) {
             (0..4, Some(object), _) => {
                 names.head = Some(object);
-                client.publish(name, object).map(|call| (call, Purpose::Naming))
+                (NamedRequest::Publish { name, object }.into(), Purpose::Naming)
             }
             (16.., Some(member), Some(head)) => {
                 scene.gossip.include(scene.tenant, member);
-                client.include(member, head).map(|call| (call, Purpose::Naming))
+                (ControlRequest::Include { member, head }, Purpose::Naming)
             }
-            (4, ..) => client.unpublish(name).map(|call| (call, Purpose::Naming)),
+            (4, ..) => (NamedRequest::Unpublish { name }.into(), Purpose::Naming),
             (5..9, ..) => {
                 let rights = names.rights();
-                client.share(name, other, rights).map(|call| (call, Purpose::Naming))
+                (NamedRequest::Share { name, tenant: other, rights }.into(), Purpose::Naming)
             }
-            (9..11, ..) => client.unshare(name, other).map(|call| (call, Purpose::Naming)),
+            (9..11, ..) => (NamedRequest::Unshare { name, tenant: other }.into(), Purpose::Naming),
             (11, Some(object), _) => {
                 let time = Lifetime(names.dice.magnitude(1..LONGEST_KEEP.0 + 1));
                 let keep = [Keep::Attached, Keep::For(time), Keep::No][names.dice.index(3)];
-                client.keep_object(object, keep).map(|call| (call, Purpose::Naming))
+                (ControlRequest::Keep { object: object.into(), keep }, Purpose::Naming)
             }
             (12, ..) => {
                 let after = names.dice.per_mille(500).then_some(name);
-                let call = client.list_behind(Some(other), after);
-                call.map(|call| (call, Purpose::Lookup { foreign: true }))
+                let owner = Some(other);
+                (NamedRequest::List { owner, after }.into(), Purpose::Lookup { foreign: true })
             }
-            (13, ..) => client.lookup(None, name).map(|call| (call, Purpose::Lookup { foreign: false })),
-            _ => client.lookup(Some(other), name).map(|call| (call, Purpose::Lookup { foreign: true })),
+            (13, ..) => {
+                (NamedRequest::Lookup { owner: None, name }.into(), Purpose::Lookup { foreign: false })
+            }
+            _ => {
+                let owner = Some(other);
+                (NamedRequest::Lookup { owner, name }.into(), Purpose::Lookup { foreign: true })
+            }
         };
-        self.calls.extend(call);
+        self.calls.extend(client.call(scene.moment, request).map(|call| (call, purpose)));
         true
     }
 

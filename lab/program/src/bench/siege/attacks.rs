@@ -10,7 +10,9 @@ use clap::ValueEnum;
 use portcullis::{Lifetime, RemoteAddress, Rights, Rkey, Sharing};
 use portcullis_attach::unix::AttachRequest;
 use portcullis_nic::{Operation, RemoteSpan};
-use portcullis_protocol::{Granted, Holders, Keep, ObjectName, Part, ReplyBody, RequestBody};
+use portcullis_protocol::{
+    Acquire, Allocate, GrantRequest, Granted, Holders, Keep, ObjectName, Part, ReplyBody, RequestBody,
+};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use std::io::Write;
@@ -145,7 +147,7 @@ fn honest_askers(path: &Path, count: usize) -> Result<Step, BenchError> {
             asker.take(|answer| {
                 next = Some(match answer {
                     ReplyBody::Granted(Granted { permission, .. }) => {
-                        RequestBody::Revoke { permission, free: false }
+                        RequestBody::Grant(GrantRequest::Revoke { permission, free: false })
                     }
                     _ => allocation(64, Keep::No),
                 });
@@ -208,7 +210,10 @@ fn sleepers(path: &Path) -> Result<Step, BenchError> {
 
 /// A request that is refused.
 fn nonsense() -> RequestBody {
-    RequestBody::Free { object: ObjectName::Address(RemoteAddress(1)), holders: Holders::Stay }
+    RequestBody::Grant(GrantRequest::Free {
+        object: ObjectName::Address(RemoteAddress(1)),
+        holders: Holders::Stay,
+    })
 }
 
 fn tiny(path: &Path) -> Result<Step, BenchError> {
@@ -222,9 +227,21 @@ fn tiny(path: &Path) -> Result<Step, BenchError> {
         };
         let brief = Lifetime::millis(1);
         let body = match allocation(1, Keep::For(Lifetime::millis(1))) {
-            RequestBody::Allocate { size, alignment, rights, sharing, keep, .. } => {
-                RequestBody::Allocate { size, alignment, lifetime: brief, rights, sharing, keep }
-            }
+            RequestBody::Grant(GrantRequest::Allocate(Allocate {
+                size,
+                alignment,
+                rights,
+                sharing,
+                keep,
+                ..
+            })) => RequestBody::Grant(GrantRequest::Allocate(Allocate {
+                size,
+                alignment,
+                lifetime: brief,
+                rights,
+                sharing,
+                keep,
+            })),
             other => other,
         };
         while there.say(body, true) {}
@@ -249,7 +266,14 @@ fn messages(path: &Path) -> Result<Step, BenchError> {
                 let body = match round % 3 {
                     0 => nonsense(),
                     1 => allocation(round % 8192, Keep::No),
-                    _ => RequestBody::Acquire { object, part, lifetime, rights, sharing, wait },
+                    _ => RequestBody::Grant(GrantRequest::Acquire(Acquire {
+                        object,
+                        part,
+                        lifetime,
+                        rights,
+                        sharing,
+                        wait,
+                    })),
                 };
                 if !raider.say(body, true) {
                     break;

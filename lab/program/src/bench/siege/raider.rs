@@ -10,7 +10,8 @@ use portcullis_nic::{
     VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
-    Granted, Keep, MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody, received_message,
+    Allocate, GrantRequest, Granted, Keep, MESSAGE_BYTES, QueuePairRequest, Reply, ReplyBody, Request,
+    RequestBody, received_message,
 };
 use std::collections::VecDeque;
 use std::path::Path;
@@ -98,7 +99,7 @@ impl Raider {
             if self.asked.contains(&queue_pair) {
                 continue;
             }
-            if self.say(RequestBody::Recover { queue_pair }, true) {
+            if self.say(RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair }), true) {
                 self.asked.push_back(queue_pair);
             } else {
                 self.broken.push(queue_pair);
@@ -201,7 +202,14 @@ impl Raider {
 pub fn allocation(size: u64, keep: Keep) -> RequestBody {
     let (rights, sharing) = (Rights::all(), Sharing::Exclusive);
     let lifetime = Lifetime::seconds(LEASE.as_secs());
-    RequestBody::Allocate { size, alignment: 0, lifetime, rights, sharing, keep }
+    RequestBody::Grant(GrantRequest::Allocate(Allocate {
+        size,
+        alignment: 0,
+        lifetime,
+        rights,
+        sharing,
+        keep,
+    }))
 }
 
 /// The key of a permission's buffer.

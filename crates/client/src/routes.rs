@@ -1,0 +1,194 @@
+//! The routes to the node: one carrier for each way in which accesses travel. No other module of the client knows how
+//! many there are.
+
+use crate::ClientConfig;
+use crate::Error;
+use crate::carrier::{Carrier, Link, Outgoing, Posting};
+use crate::messages::Messages;
+use crate::one_shots::OneShots;
+use crate::queue_pairs::{Counters, QueuePairs};
+use portcullis_nic::{Completion, QpId, Status, VerbsEndpoint};
+use portcullis_protocol::{Credential, Moment};
+
+/// The carriers of a client. The credential of an access selects its carrier.
+pub(crate) struct Routes {
+    /// Accesses with the keys of memory windows, on data queue pairs.
+    data: QueuePairs,
+    /// Accesses to chunks, on queue pairs of their own.
+    chunks: QueuePairs,
+    /// Accesses that the node's CPU carries out.
+    pub(crate) messages: Messages,
+    /// Accesses without queue pairs.
+    one_shots: OneShots,
+}
+
+impl Routes {
+    pub(crate) fn new(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
+        Self {
+            data: QueuePairs::data(endpoint, config),
+            chunks: QueuePairs::chunks(endpoint, config),
+            messages: Messages::new(config),
+            one_shots: OneShots::new(config),
+        }
+    }
+
+    /// Calls `act` for each carrier, in the order in which they send.
+    #[inline(always)]
+    fn for_each<E: VerbsEndpoint>(&mut self, mut act: impl FnMut(&mut dyn Carrier<E>)) {
+        act(&mut self.data);
+        act(&mut self.messages);
+        act(&mut self.chunks);
+        act(&mut self.one_shots);
+    }
+
+    /// Returns whether an endpoint can carry accesses with the credential.
+    pub(crate) fn can_carry(endpoint: &impl VerbsEndpoint, credential: &Credential) -> bool {
+        match credential {
+            Credential::Keys { .. } | Credential::Group(_) => endpoint.size().data_queue_pairs > 0,
+            Credential::Chunk(_) => endpoint.size().chunk_queue_pairs > 0,
+            Credential::RegionKey { .. } => endpoint.has_one_shots(),
+            Credential::Node => true,
+        }
+    }
+
+    /// Hands an access to the carrier for its credential.
+    ///
+    /// # Errors
+    /// As [`Carrier::take_in`].
+    #[inline(always)]
+    pub(crate) fn take_in<E: VerbsEndpoint>(
+        &mut self,
+        link: &mut Link<'_, E>,
+        outgoing: Outgoing<'_>,
+        posting: Posting,
+    ) -> Result<(), Error> {
+        match outgoing.access.credential {
+            Credential::Keys { .. } | Credential::Group(_) => self.data.take_in(link, outgoing, posting),
+            _ => self.take_in_otherwise(link, outgoing, posting),
+        }
+    }
+
+    /// Keeps the code of the other carriers out of the data path on queue pairs.
+    #[inline(never)]
+    fn take_in_otherwise<E: VerbsEndpoint>(
+        &mut self,
+        link: &mut Link<'_, E>,
+        outgoing: Outgoing<'_>,
+        posting: Posting,
+    ) -> Result<(), Error> {
+        match outgoing.access.credential {
+            Credential::Keys { .. } | Credential::Group(_) => self.data.take_in(link, outgoing, posting),
+            Credential::Chunk(_) => self.chunks.take_in(link, outgoing, posting),
+            Credential::RegionKey { .. } => self.one_shots.take_in(link, outgoing, posting),
+            Credential::Node => self.messages.take_in(link, outgoing, posting),
+        }
+    }
+
+    /// Sends the staged accesses, and the messages to the node that were held back for them.
+    pub(crate) fn send_staged<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
+        self.data.send_staged(link);
+        link.control.release(link.endpoint);
+        self.messages.send_staged(link);
+        self.chunks.send_staged(link);
+        self.one_shots.send_staged(link);
+    }
+
+    /// Drops the staged accesses and their operations, which never began.
+    pub(crate) fn cancel_staged<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
+        self.for_each(|carrier| carrier.cancel_staged(link));
+    }
+
+    /// Drops all accesses: the operations have ended.
+    pub(crate) fn clear<E: VerbsEndpoint>(&mut self) {
+        self.for_each::<E>(|carrier| carrier.clear());
+    }
+
+    /// Returns whether accesses wait that [`Routes::pump`] could send.
+    #[inline]
+    pub(crate) fn is_backed_up<E: VerbsEndpoint>(&self) -> bool {
+        Carrier::<E>::is_backed_up(&self.data)
+            || Carrier::<E>::is_backed_up(&self.chunks)
+            || Carrier::<E>::is_backed_up(&self.messages)
+            || Carrier::<E>::is_backed_up(&self.one_shots)
+    }
+
+    /// Sends what waited for room. Ends waiting accesses whose permission has expired meanwhile: the node would refuse
+    /// them.
+    pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
+        // Messages go first: the room in the control queue that they wait for is small.
+        self.messages.pump(link, now);
+        if Carrier::<E>::is_backed_up(&self.data) {
+            self.data.pump(link, now);
+        }
+        if Carrier::<E>::is_backed_up(&self.chunks) {
+            self.chunks.pump(link, now);
+        }
+        if Carrier::<E>::is_backed_up(&self.one_shots) {
+            self.one_shots.pump(link, now);
+        }
+    }
+
+    /// Handles a completion that does not depend on the time: an access was carried out. `is_first`: all completions
+    /// before this one were handled. Returns whether this one was; otherwise [`Routes::completed`] handles it.
+    #[inline]
+    pub(crate) fn succeeded<E: VerbsEndpoint>(
+        &mut self,
+        link: &mut Link<'_, E>,
+        completion: &Completion,
+        is_first: bool,
+    ) -> bool {
+        // Completions of queue pairs keep their order.
+        if is_first
+            && self.data.has(completion.queue_pair)
+            && self.data.succeeded(link.operations, completion)
+        {
+            return true;
+        }
+        // Operations without queue pairs have no order.
+        self.one_shots.succeeded(link, completion)
+    }
+
+    /// Handles any completion of an access.
+    pub(crate) fn completed<E: VerbsEndpoint>(
+        &mut self,
+        link: &mut Link<'_, E>,
+        now: Moment,
+        completion: &Completion,
+    ) {
+        if completion.queue_pair == E::ONE_SHOT {
+            self.one_shots.failed(link, now, completion);
+        } else {
+            self.queue_pairs_with(completion.queue_pair).completed(link, now, completion);
+        }
+    }
+
+    /// Returns whether the completion reports that the node refused an operation without a queue pair.
+    pub(crate) fn refused_without_queue_pair<E: VerbsEndpoint>(completion: &Completion) -> bool {
+        completion.queue_pair == E::ONE_SHOT && completion.status == Status::RemoteAccessError
+    }
+
+    /// Makes the next operation without a queue pair wait until all operations before it have ended.
+    pub(crate) fn fence(&mut self) {
+        self.one_shots.fence();
+    }
+
+    /// The carrier that a queue pair belongs to.
+    pub(crate) fn queue_pairs_with(&mut self, queue_pair: QpId) -> &mut QueuePairs {
+        if self.data.has(queue_pair) { &mut self.data } else { &mut self.chunks }
+    }
+
+    /// Returns a queue pair whose rebuild the client is to request now.
+    pub(crate) fn to_rebuild(&self, now: Moment) -> Option<u32> {
+        self.data.to_rebuild(now).or_else(|| self.chunks.to_rebuild(now))
+    }
+
+    /// Returns the moment of the next request for a rebuild, if any is due.
+    pub(crate) fn next_rebuild(&self) -> Option<Moment> {
+        [self.data.next_wake(), self.chunks.next_wake()].into_iter().flatten().min()
+    }
+
+    /// Returns how often queue pairs broke and what it cost.
+    pub(crate) fn counters(&self) -> Counters {
+        self.data.counters().and(self.chunks.counters())
+    }
+}
