@@ -27,6 +27,7 @@ mod faults;
 mod fiber;
 mod hostile;
 mod hosts;
+mod links;
 mod lives;
 mod memory;
 mod model_1rma;
@@ -44,6 +45,16 @@ mod scene;
 mod trace;
 mod turns;
 mod worker;
+
+// Parts of a simulated cluster, from which the cost models build clusters of their own.
+pub use asking::AskingEnd;
+pub use dice::Dice;
+pub use endpoint::{SharedNic, SimEndpoint};
+pub use events::Alarm;
+pub use fiber::{Fiber, FiberClock, TurnEnd};
+pub use links::{LinkFaults, LinkTerms, Links};
+pub use memory::SimMemory;
+pub use processor::OneProcessor;
 
 pub use campaign::campaign;
 pub use chains::{Case, Design, Grain, Search, SearchLimits, search_chains};

@@ -118,8 +118,6 @@ impl Meter {
     }
 }
 
-impl crate::endpoint::ReachesClients for Meter {}
-
 impl Hook<SimNic> for Meter {
     fn register_region(
         &mut self,

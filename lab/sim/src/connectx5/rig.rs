@@ -8,9 +8,8 @@ use super::metered::{Meter, MeteredNic, Tally};
 use super::pipe::Pipe;
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
-use crate::endpoint::{SharedNic, SimEndpoint, join};
-use crate::events::{Event, Events};
-use crate::hosts::Alarm;
+use crate::endpoint::{SharedNic, SimEndpoint};
+use crate::events::{Alarm, Event, Events};
 use crate::network::machine_at;
 use crate::scene::SimClient;
 use portcullis_client::{Client, ClientConfig};
@@ -227,8 +226,7 @@ impl Rig {
         it.clients += 1;
         let full = |_| VerbsError::Exhausted { what: "clients", limit: 0 };
         let admission = it.node.admit(&mut it.nic, TENANT, now).map_err(full)?;
-        let node_side = (&mut it.node, &mut it.nic);
-        join(node_side, admission, 0, (shared, size), now).map(|(endpoint, ..)| endpoint)
+        SimEndpoint::join(&mut it.node, &mut it.nic, admission, 0, (shared, size), now)
     }
 
     /// Lets the idle nodes fill their pools of windows, and calls every client for the first time.

@@ -8,7 +8,7 @@ use super::rig::{Program, Rig, SEED, Work};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::SimEndpoint;
-use crate::fiber::{Fiber, FiberClock, Said};
+use crate::fiber::{Fiber, FiberClock, TurnEnd};
 use crate::processor::OneProcessor;
 use portcullis::Session;
 use portcullis_client::ClientConfig;
@@ -137,9 +137,9 @@ impl Program for Performer {
     fn turn(&mut self, now: Nanos) -> Option<Nanos> {
         self.stage.now.store(now, Ordering::Relaxed);
         match self.fiber.turn(Moment(now / 1000)) {
-            Said::Waits(time) => Some(now + time.max(1)),
-            Said::Ended => None,
-            Said::Panicked(words) => panic!("a client of the model panicked: {words}"),
+            TurnEnd::Waits(time) => Some(now + time.max(1)),
+            TurnEnd::Ended => None,
+            TurnEnd::Panicked(words) => panic!("a client of the model panicked: {words}"),
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::inputs::OneShotInputs;
 use crate::clock::Nanos;
 use crate::dice::Dice;
-use crate::one_shot::{Faults, World};
+use crate::links::LinkFaults;
+use crate::one_shot::World;
 use portcullis_onerma::{Action, Command, Destination, ServiceClass, Signal, Transfer, TransferId};
 
 /// Bytes of each server's region. Transfers of 4 MB fit.
@@ -16,7 +17,7 @@ pub(super) fn world_with_servers(
     servers: std::ops::Range<usize>,
     region: u64,
 ) -> World {
-    let mut world = World::new(inputs.world(Faults::default()), hosts);
+    let mut world = World::new(inputs.world(LinkFaults::default()), hosts);
     for server in servers {
         world.add_responder(server, region, inputs.responder_limits());
     }

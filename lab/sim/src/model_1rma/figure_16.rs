@@ -3,8 +3,9 @@
 use super::bench::{mean, quantile, read_command};
 use super::inputs::OneShotInputs;
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
+use crate::links::LinkFaults;
 use crate::model_report::OutputRow;
-use crate::one_shot::{Faults, Happening, World};
+use crate::one_shot::{Happening, World};
 use portcullis_onerma::{Destination, Initiator, InitiatorLimits, OPERATION_MAX, SlotId, Status};
 use std::collections::{HashMap, VecDeque};
 
@@ -109,7 +110,7 @@ impl Greedy {
     }
 
     fn world(&self) -> World {
-        let faults = Faults { jitter: self.jitter / 2, ..Faults::default() };
+        let faults = LinkFaults { jitter: self.jitter / 2, ..LinkFaults::default() };
         let mut world = World::new(self.inputs.world(faults), self.clients + 1);
         let limits = portcullis_onerma::ResponderLimits {
             waiting_max: self.threshold,

@@ -1,8 +1,9 @@
 //! The inputs of the model: each with its value, its unit and its source.
 
 use crate::clock::{MICROSECOND, Nanos};
+use crate::links::{LinkFaults, LinkTerms};
 use crate::model_report::{InputRow, Origin, row};
-use crate::one_shot::{Faults, HostTimes, LinkTerms, WorldTerms};
+use crate::one_shot::{HostTimes, WorldTerms};
 use portcullis_onerma::{
     Executor, ExecutorLimits, HEADER_BYTES, Initiator, InitiatorLimits, OPERATION_MAX, Pace, ResponderLimits,
     Signal, TAG_BYTES,
@@ -196,7 +197,7 @@ impl OneShotInputs {
         round_trips * self.round_trip_ns * (self.link_bits / 1_000_000) / 8 / 1000
     }
 
-    pub(super) fn world(&self, faults: Faults) -> WorldTerms {
+    pub(super) fn world(&self, faults: LinkFaults) -> WorldTerms {
         let (bits_per_second, propagation) = (self.link_bits, self.propagation_ns());
         let link = LinkTerms { bits_per_second, propagation, queue: self.queue_bytes };
         WorldTerms { link, host: self.host_times(), framing: self.framing_bytes, faults, seed: self.seed }

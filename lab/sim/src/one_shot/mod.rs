@@ -4,9 +4,7 @@
 //! A run reads no clock, and all that is random comes from its seed.
 
 mod host;
-pub(crate) mod network;
 mod world;
 
 pub(crate) use host::HostTimes;
-pub(crate) use network::{Faults, LinkTerms};
 pub(crate) use world::{Happening, World, WorldTerms, pattern};

@@ -1,8 +1,8 @@
 //! All hosts and the network, with one queue of events.
 
 use super::host::{Client, End, Host, HostTimes, address, end_of};
-use super::network::{Faults, LinkTerms, Network};
 use crate::clock::Nanos;
+use crate::links::{LinkFaults, LinkTerms, Links};
 use crate::memory::SimMemory;
 use portcullis_nic::Memory;
 use portcullis_onerma::{
@@ -20,7 +20,7 @@ pub(crate) struct WorldTerms {
     pub host: HostTimes,
     /// Bytes that each datagram has on the wire besides its own.
     pub framing: u64,
-    pub faults: Faults,
+    pub faults: LinkFaults,
     pub seed: u64,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct World {
     /// Ordered by time, then by insertion.
     events: BTreeMap<(Nanos, u64), Event>,
     count: u64,
-    network: Network,
+    links: Links,
     hosts: Vec<Host>,
     /// The regions of hosts with responders.
     regions: Vec<Option<RegionId>>,
@@ -88,7 +88,7 @@ impl World {
             now: 0,
             events: BTreeMap::new(),
             count: 0,
-            network: Network::new(hosts, terms.link, terms.faults, terms.seed),
+            links: Links::new(hosts, terms.link, terms.faults, terms.seed),
             hosts: (0..hosts).map(|_| Host::default()).collect(),
             regions: vec![None; hosts],
             sent: None,
@@ -183,7 +183,7 @@ impl World {
 
     /// Returns the number of datagrams that found a full queue.
     pub fn dropped(&self) -> u64 {
-        self.network.dropped()
+        self.links.dropped()
     }
 
     /// Returns the virtual time.
@@ -248,7 +248,7 @@ impl World {
         // No host has this address.
         let Some((host, end)) = end_of(datagram.to).filter(|it| it.0 < self.hosts.len()) else { return };
         let bytes = datagram.bytes.len() as u64 + self.terms.framing;
-        let Some(arrival) = self.network.forward(host, self.now, bytes) else { return };
+        let Some(arrival) = self.links.forward(host, self.now, bytes) else { return };
         let times = self.terms.host;
         let received = self.hosts[host].received.max(arrival) + times.packet;
         self.hosts[host].received = received;
@@ -276,7 +276,7 @@ impl World {
 
     fn send(&mut self, host: usize, datagram: Datagram, own_time: Nanos) {
         let bytes = datagram.bytes.len() as u64 + self.terms.framing;
-        let [first, second] = self.network.leave(host, self.now, bytes);
+        let [first, second] = self.links.leave(host, self.now, bytes);
         if let Some(at) = second {
             let Datagram { from, to, ref bytes } = datagram;
             self.put(at + own_time, Event::AtSwitch(Datagram { from, to, bytes: bytes.clone() }));
@@ -313,7 +313,7 @@ impl World {
     fn go_on_with_responder(&mut self, host: usize) {
         if !self.hosts[host].is_serving {
             self.hosts[host].is_serving = true;
-            self.put(self.network.port(host).idle_at(), Event::Serve(host));
+            self.put(self.links.idle_at(host), Event::Serve(host));
         }
         let next = self.responder(host).next_timeout().map(|at| nanos(at).max(self.now + 1));
         if let Some(at) = next.filter(|&at| self.hosts[host].responder_timer.is_none_or(|it| at < it)) {
@@ -332,7 +332,7 @@ impl World {
         };
         let own_time = self.own_time(&bytes, 0);
         self.send(host, Datagram { from: address(host, End::Responder), to, bytes }, own_time);
-        self.put(self.network.port(host).idle_at(), Event::Serve(host));
+        self.put(self.links.idle_at(host), Event::Serve(host));
     }
 }
 
@@ -350,7 +350,7 @@ mod tests {
     }
 
     /// Creates one server and one client, whose transfers are patient.
-    fn pair(faults: Faults, seed: u64) -> (World, Destination) {
+    fn pair(faults: LinkFaults, seed: u64) -> (World, Destination) {
         let link = LinkTerms { bits_per_second: 100_000_000_000, propagation: 500, queue: 1 << 20 };
         let host = HostTimes { command: 200, fetch: 400, store: 200, packet: 10 };
         let mut world = World::new(WorldTerms { link, host, framing: 66, faults, seed }, 2);
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_read_takes_the_sum_of_what_is_on_its_way() {
-        let (mut world, to) = pair(Faults::default(), 1);
+        let (mut world, to) = pair(LinkFaults::default(), 1);
         let (took, end) = read(&mut world, &to, 1000);
         assert!(end.status == Status::Ok && end.buffer.iter().zip(0..).all(|(&it, at)| it == pattern(at)));
         // Each datagram is sent by two ports, and crosses two links.
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_repeated_and_reordered_arrives_whole_and_as_the_seed_says() {
-        let faults = Faults { lost: 50, repeated: 50, jitter: 3_000 };
+        let faults = LinkFaults { lost: 50, repeated: 50, jitter: 3_000 };
         let run = |seed| {
             let (mut world, to) = pair(faults, seed);
             let (took, end) = read(&mut world, &to, BYTES);
@@ -420,13 +420,13 @@ mod tests {
         let all: Vec<_> = (0..20).map(run).collect();
         assert_eq!(all, (0..20).map(run).collect::<Vec<_>>());
         assert!(all.iter().any(|it| it.1 > 10), "nothing was lost: {all:?}");
-        let (mut world, to) = pair(Faults::default(), 1);
+        let (mut world, to) = pair(LinkFaults::default(), 1);
         assert_eq!(read(&mut world, &to, BYTES).1.operations, 10);
     }
 
     #[test]
     fn what_goes_to_nobody_ends_all_the_same() {
-        let (mut world, to) = pair(Faults::default(), 1);
+        let (mut world, to) = pair(LinkFaults::default(), 1);
         let nobody = Destination { address: "192.168.0.1:9".parse().expect("an address"), ..to };
         let action = Action::Read(vec![0; 8]);
         let class = ServiceClass::Latency;

@@ -1,6 +1,6 @@
 //! The requests that a worker's lap executes: the real chains on the real software NIC, request by request.
 
-use crate::asking::{AskingEnd, NOW, access_end, attach};
+use crate::asking::{AskingEnd, NOW};
 use crate::memory::SimMemory;
 use crate::nic::SimNic;
 use portcullis_nic::{ChainVerb, Nic, Operation, QpId};
@@ -117,11 +117,11 @@ impl<const G: usize> Pool<G> {
         let mut nic = SimNic::default();
         let config = ChunkPoolConfig { chunks: 1, chunk_bytes, workers: 2 };
         let mut pool = ChunkPool::create(&mut nic, config).expect("the software NIC has chains");
-        let group: Vec<QpId> = (0..G).map(|_| access_end(&mut nic, pool.domains().access)).collect();
+        let group = AskingEnd::group(&mut nic, &pool);
         let pd = nic.allocate_pd().expect("a domain");
         let number = ClientNumber::new(1).expect("a small number");
         // The quota is one more than there are chunks, so that a refusal is one of the pool.
-        let (workers, ends) = attach(&mut nic, &mut pool, (number, &group, 2), pd);
+        let (workers, ends) = AskingEnd::attach(&mut nic, &mut pool, (number, &group, 2), pd);
         Self { nic, parts: workers.parts(), pool, ends }
     }
 

@@ -9,8 +9,10 @@ use crate::dice::Dice;
 
 /// A link and the queue of the port that feeds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LinkTerms {
+pub struct LinkTerms {
+    /// Rate of the link.
     pub bits_per_second: u64,
+    /// Time from one end of the link to the other, in ns.
     pub propagation: Nanos,
     /// Bytes that may wait in the queue, without the datagram that is being sent.
     pub queue: u64,
@@ -18,28 +20,28 @@ pub(crate) struct LinkTerms {
 
 impl LinkTerms {
     /// Returns how long a port sends this many bytes, in ps.
-    pub fn sending_ps(&self, bytes: u64) -> u64 {
+    pub(crate) fn sending_ps(&self, bytes: u64) -> u64 {
         bytes * 8 * 1_000_000 / (self.bits_per_second / 1_000_000).max(1)
     }
 }
 
 /// One direction of a link.
 #[derive(Clone, Debug)]
-pub(crate) struct Port {
+struct Port {
     terms: LinkTerms,
     /// Time at which the port will be idle, in ps: at 100 Gb/s a ns is more than ten bytes.
     idle_ps: u64,
-    pub dropped: u64,
+    dropped: u64,
 }
 
 impl Port {
-    pub fn new(terms: LinkTerms) -> Self {
+    fn new(terms: LinkTerms) -> Self {
         Self { terms, idle_ps: 0, dropped: 0 }
     }
 
     /// Takes a datagram of this many bytes on the wire. Returns the time at which its last bit is at the other end,
     /// or `None` if the queue is full.
-    pub fn take(&mut self, now: Nanos, bytes: u64) -> Option<Nanos> {
+    fn take(&mut self, now: Nanos, bytes: u64) -> Option<Nanos> {
         let waits_ps = self.idle_ps.saturating_sub(now * 1000);
         if waits_ps > self.terms.sending_ps(self.terms.queue) {
             self.dropped += 1;
@@ -48,49 +50,45 @@ impl Port {
         self.idle_ps = self.idle_ps.max(now * 1000) + self.terms.sending_ps(bytes);
         Some(self.idle_ps.div_ceil(1000) + self.terms.propagation)
     }
-
-    /// Returns the last ns in which the port still has something to send, or an earlier one.
-    pub fn idle_at(&self) -> Nanos {
-        self.idle_ps / 1000
-    }
 }
 
 /// The faults of a datagram's path besides congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Faults {
+pub struct LinkFaults {
     /// Number of datagrams in a thousand that are lost.
     pub lost: u64,
     /// Number of datagrams in a thousand that arrive twice.
     pub repeated: u64,
-    /// The longest delay of a datagram. Each datagram draws its own delay, so datagrams overtake each other.
+    /// The longest delay of a datagram, in ns. Each datagram draws its own delay, so datagrams overtake each other.
     pub jitter: Nanos,
 }
 
-/// The links of hosts to one switch.
+/// The links of hosts to one switch, which store and forward datagrams.
 #[derive(Clone, Debug)]
-pub(crate) struct Network {
+pub struct Links {
     up: Vec<Port>,
     down: Vec<Port>,
-    faults: Faults,
+    faults: LinkFaults,
     dice: Dice,
 }
 
-/// The times at which the copies of a datagram arrive.
-pub(crate) type Copies = [Option<Nanos>; 2];
-
-impl Network {
-    pub fn new(hosts: usize, terms: LinkTerms, faults: Faults, seed: u64) -> Self {
+/// Methods that send datagrams. Hosts are named by number, from zero, and times are in ns of virtual time.
+impl Links {
+    /// Creates idle links for this many hosts. The faults are drawn from the seed.
+    #[must_use]
+    pub fn new(hosts: usize, terms: LinkTerms, faults: LinkFaults, seed: u64) -> Self {
         let ports = || vec![Port::new(terms); hosts];
         Self { up: ports(), down: ports(), faults, dice: Dice::new(seed, 0x1_4a) }
     }
 
-    /// Sends a datagram from a host. Returns the times at which its copies are at the switch.
-    pub fn leave(&mut self, from: usize, now: Nanos, bytes: u64) -> Copies {
+    /// Sends a datagram from a host. Returns the times at which its copies are at the switch: two if it
+    /// is repeated, none if it is lost or the port's queue is full.
+    pub fn leave(&mut self, from: usize, now: Nanos, bytes: u64) -> [Option<Nanos>; 2] {
         let Some(arrival) = self.up[from].take(now, bytes) else { return [None; 2] };
-        if self.faults == Faults::default() {
+        if self.faults == LinkFaults::default() {
             return [Some(arrival), None];
         }
-        let Faults { lost, repeated, jitter } = self.faults;
+        let LinkFaults { lost, repeated, jitter } = self.faults;
         let first = (!self.dice.per_mille(lost)).then(|| arrival + self.dice.of(0..jitter + 1));
         let second = self.dice.per_mille(repeated).then(|| arrival + self.dice.of(0..jitter + 1));
         [first, second]
@@ -102,12 +100,14 @@ impl Network {
         self.down[to].take(now, bytes)
     }
 
-    /// Returns the port of a host.
-    pub fn port(&self, host: usize) -> &Port {
-        &self.up[host]
+    /// Returns the last ns in which a host's port still has something to send, or an earlier one.
+    #[must_use]
+    pub fn idle_at(&self, host: usize) -> Nanos {
+        self.up[host].idle_ps / 1000
     }
 
     /// Returns the number of datagrams that found a full queue.
+    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.up.iter().chain(&self.down).map(|port| port.dropped).sum()
     }
@@ -138,18 +138,18 @@ mod tests {
 
     #[test]
     fn without_faults_datagrams_arrive_once_and_in_their_order() {
-        let mut network = Network::new(2, TERMS, Faults::default(), 1);
-        let times: Vec<_> = (0..100).map(|at| network.leave(0, at * 1000, 100)).collect();
+        let mut links = Links::new(2, TERMS, LinkFaults::default(), 1);
+        let times: Vec<_> = (0..100).map(|at| links.leave(0, at * 1000, 100)).collect();
         assert!(times.iter().all(|copies| copies[0].is_some() && copies[1].is_none()));
         assert!(times.is_sorted());
     }
 
     #[test]
     fn faults_lose_repeat_and_reorder_as_often_as_they_say_and_as_the_seed_says() {
-        let faults = Faults { lost: 100, repeated: 50, jitter: 5_000 };
+        let faults = LinkFaults { lost: 100, repeated: 50, jitter: 5_000 };
         let run = |seed| {
-            let mut network = Network::new(2, TERMS, faults, seed);
-            (0..10_000).map(|at| network.leave(0, at * 1000, 100)).collect::<Vec<_>>()
+            let mut links = Links::new(2, TERMS, faults, seed);
+            (0..10_000).map(|at| links.leave(0, at * 1000, 100)).collect::<Vec<_>>()
         };
         let copies = run(1);
         assert!(copies == run(1) && copies != run(2));
