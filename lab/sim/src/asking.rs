@@ -16,42 +16,53 @@ const REPLY_AT: u64 = 64;
 
 /// An end at which a client sends requests to a worker.
 #[derive(Clone, Debug)]
-pub(crate) struct AskingEnd<M> {
-    pub qp: QpId,
+pub struct AskingEnd<M> {
+    pub(crate) qp: QpId,
     cq: CqId,
     memory: M,
     region: Region,
 }
 
-/// Creates the node's end of an access queue pair. Only its number matters here.
-pub(crate) fn access_end<M: NicMemory>(nic: &mut SoftNic<M>, pd: PdId) -> QpId {
-    let cq = nic.create_cq(1).expect("a queue");
-    let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 1, receive_depth: 0 };
-    nic.create_qp(pd, attributes).expect("a queue pair")
-}
-
-/// Gives a client two workers that are ready, and the ends at which it sends them requests: for chunks, and for
-/// frees.
-pub(crate) fn attach<M: NicMemory, const G: usize>(
-    nic: &mut SoftNic<M>,
-    pool: &mut ChunkPool<M, G>,
-    (number, group, quota): (ClientNumber, &[QpId], u64),
-    pd: PdId,
-) -> (Workers<G>, [AskingEnd<M>; 2]) {
-    let workers = pool.attach(nic, number, group, quota).expect("workers");
-    let ends = [(); 2].map(|()| AskingEnd::new(nic, pd).expect("an end"));
-    let there = workers.addresses(nic).expect("addresses");
-    for (end, peer) in ends.iter().zip(there) {
-        connect_qp(nic, end.qp, peer).expect("each step");
-    }
-    let here = [0, 1].map(|end: usize| nic.qp_address(ends[end].qp).expect("an address"));
-    pool.start_workers(nic, &workers, here).expect("they begin");
-    let starter = pool.parts().starter;
-    while nic.core().execute_one(starter, NOW) {}
-    (workers, ends)
-}
-
 impl<M: NicMemory> AskingEnd<M> {
+    /// Creates the node's ends of a client's access queue pairs, one for each window of a chunk. Only their numbers
+    /// matter: no access arrives there.
+    ///
+    /// # Panics
+    /// The NIC has no room for them.
+    pub fn group<const G: usize>(nic: &mut SoftNic<M>, pool: &ChunkPool<M, G>) -> Vec<QpId> {
+        let pd = pool.domains().access;
+        let end = |_| {
+            let cq = nic.create_cq(1).expect("a queue");
+            let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 1, receive_depth: 0 };
+            nic.create_qp(pd, attributes).expect("a queue pair")
+        };
+        (0..G).map(end).collect()
+    }
+
+    /// Gives a client two workers that are ready, and the ends at which it sends them requests: for chunks, and for
+    /// frees. The ends are in the protection domain `pd`.
+    ///
+    /// # Panics
+    /// The NIC or the pool has no room for them.
+    pub fn attach<const G: usize>(
+        nic: &mut SoftNic<M>,
+        pool: &mut ChunkPool<M, G>,
+        (number, group, quota): (ClientNumber, &[QpId], u64),
+        pd: PdId,
+    ) -> (Workers<G>, [Self; 2]) {
+        let workers = pool.attach(nic, number, group, quota).expect("workers");
+        let ends = [(); 2].map(|()| Self::new(nic, pd).expect("an end"));
+        let there = workers.addresses(nic).expect("addresses");
+        for (end, peer) in ends.iter().zip(there) {
+            connect_qp(nic, end.qp, peer).expect("each step");
+        }
+        let here = [0, 1].map(|end: usize| nic.qp_address(ends[end].qp).expect("an address"));
+        pool.start_workers(nic, &workers, here).expect("they begin");
+        let starter = pool.parts().starter;
+        while nic.core().execute_one(starter, NOW) {}
+        (workers, ends)
+    }
+
     fn new(nic: &mut SoftNic<M>, pd: PdId) -> Result<Self, VerbsError> {
         let memory = nic.allocate_memory(1024)?;
         let region = nic.register_region(pd, &memory, 0..1024, RemoteAddress(0), Access::LOCAL_WRITE)?;
@@ -67,6 +78,12 @@ impl<M: NicMemory> AskingEnd<M> {
     }
 
     /// Sends a request. It arrives at once: a delayed message is equivalent to a message that is sent later.
+    ///
+    /// # Errors
+    /// The NIC refuses, because the queue pair has failed.
+    ///
+    /// # Panics
+    /// The worker has no receive for the request.
     pub fn ask<const G: usize>(&self, nic: &mut SoftNic<M>, handle: Handle) -> Result<(), VerbsError> {
         self.memory.write(0, &handle.to_request());
         let local = self.local(REPLY_AT, reply_bytes::<G>());

@@ -4,13 +4,15 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::ops::Range;
 
+/// A stream of random numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice {
+pub struct Dice {
     stream: Pcg64Mcg,
 }
 
 impl Dice {
     /// The stream with number `stream` of a seed.
+    #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
         // Neighbouring seeds and streams must not lead to neighbouring states. The products spread them.
         let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ stream.wrapping_mul(0xd1b5_4a32_d192_ed03);

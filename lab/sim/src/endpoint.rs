@@ -11,24 +11,28 @@ use portcullis_nic::{
 };
 use portcullis_node::{Admission, ClientEnds, Node};
 use portcullis_protocol::{ClientId, Moment};
+use portcullis_softnic::SoftNic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A NIC that its machine and the clients on that machine share. Only one of them uses it at a time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SharedNic(Arc<Mutex<SimNic>>);
+pub struct SharedNic(Arc<Mutex<SimNic>>);
 
 impl SharedNic {
-    pub fn new(nic: SimNic) -> Self {
+    /// Makes a NIC one that can be shared.
+    #[must_use]
+    pub fn new(nic: SoftNic<SimMemory>) -> Self {
         Self(Arc::new(Mutex::new(nic)))
     }
 
-    pub fn borrow(&self) -> MutexGuard<'_, SimNic> {
+    pub(crate) fn borrow(&self) -> MutexGuard<'_, SimNic> {
         self.borrow_mut()
     }
 
-    pub fn borrow_mut(&self) -> MutexGuard<'_, SimNic> {
+    /// Returns the NIC. Waits while another thread uses it.
+    pub fn borrow_mut(&self) -> MutexGuard<'_, SoftNic<SimMemory>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -63,10 +67,7 @@ pub(crate) struct FarEnd {
 /// A hook through which a node reaches the queue pairs for its clients' requests for chunks.
 pub(crate) trait ReachesClients {
     /// Takes over the queue pairs of a client. Returns the numbers by which the node knows them.
-    fn take_over(&mut self, ends: Vec<FarEnd>) -> Vec<QpId> {
-        let _ = ends;
-        Vec::new()
-    }
+    fn take_over(&mut self, ends: Vec<FarEnd>) -> Vec<QpId>;
 }
 
 /// The parts that an end consists of.
@@ -78,9 +79,9 @@ enum Made {
     OverUdp(Box<OneShotEnd>),
 }
 
-/// A client's end. Dropping it removes its objects on the NIC.
+/// A client's end on a simulated machine. Dropping it removes its objects on the NIC.
 #[derive(Debug)]
-pub(crate) struct SimEndpoint {
+pub struct SimEndpoint {
     made: Made,
     /// Switch for late completions: they arrive late while it is set.
     late: Switch,
@@ -98,7 +99,7 @@ impl SimEndpoint {
     }
 
     /// Creates an end over UDP.
-    pub fn over_udp(end: OneShotEnd) -> Self {
+    pub(crate) fn over_udp(end: OneShotEnd) -> Self {
         Self::made(Made::OverUdp(Box::new(end)))
     }
 
@@ -108,12 +109,12 @@ impl SimEndpoint {
     }
 
     /// Whether the end is over UDP.
-    pub fn is_over_udp(&self) -> bool {
+    pub(crate) fn is_over_udp(&self) -> bool {
         matches!(self.made, Made::OverUdp(_))
     }
 
     /// Returns the addresses of the control queue pair and the data queue pairs, with those for chunks.
-    pub fn addresses(&self) -> Result<(QpAddress, Vec<QpAddress>), VerbsError> {
+    pub(crate) fn addresses(&self) -> Result<(QpAddress, Vec<QpAddress>), VerbsError> {
         match &self.made {
             Made::OfQueues { nic, queues } => queues.addresses(&*nic.borrow()),
             Made::OverUdp(_) => Err(NO_QUEUES),
@@ -121,7 +122,7 @@ impl SimEndpoint {
     }
 
     /// Returns the addresses of the queue pairs for requests for chunks.
-    pub fn asking(&self) -> Result<Vec<QpAddress>, VerbsError> {
+    pub(crate) fn asking(&self) -> Result<Vec<QpAddress>, VerbsError> {
         let Made::OfQueues { nic, queues } = &self.made else { return Ok(Vec::new()) };
         let nic = nic.borrow();
         queues.asking().iter().map(|&qp| nic.qp_address(qp)).collect()
@@ -140,6 +141,29 @@ impl SimEndpoint {
         }
     }
 
+    /// Attaches an admitted client without queue pairs for chunks: makes its end on its machine's NIC, connects it to
+    /// the node's end, and registers the client with the node.
+    ///
+    /// # Errors
+    /// One of the NICs refuses. Then the client is not attached, and nothing of it is left.
+    ///
+    /// # Panics
+    /// The size has queue pairs for chunks.
+    pub fn join<H: Hook<SoftNic<SimMemory>>>(
+        node: &mut Node<Around<SoftNic<SimMemory>, H>>,
+        nic: &mut Around<SoftNic<SimMemory>, H>,
+        admission: Admission,
+        process: u32,
+        own: (SharedNic, EndpointSize),
+        now: Moment,
+    ) -> Result<Self, VerbsError> {
+        let no_chunks = |_: &mut H, ends: Vec<FarEnd>| {
+            assert!(ends.is_empty(), "no hook reaches the queue pairs for chunks");
+            Vec::new()
+        };
+        join_with((node, nic), admission, process, own, now, no_chunks).map(|(endpoint, ..)| endpoint)
+    }
+
     /// Makes waits hand the turn over to this clock.
     pub fn waits_on(&mut self, clock: FiberClock) {
         self.clock = Some(clock);
@@ -147,7 +171,7 @@ impl SimEndpoint {
 
     /// Returns the switches with which the machine disturbs the client: one for late completions, and one for a node
     /// that is gone.
-    pub fn switches(&self) -> (Switch, Switch) {
+    pub(crate) fn switches(&self) -> (Switch, Switch) {
         (self.late.clone(), self.node_gone.clone())
     }
 }
@@ -160,17 +184,28 @@ const NO_QUEUES: VerbsError = VerbsError::NoSuch { what: "queue pair" };
 /// # Errors
 /// One of the NICs refuses. Then the client is not attached, and nothing of it is left.
 pub(crate) fn join<H: Hook<SimNic> + ReachesClients>(
+    node: (&mut Node<AroundSoftNic<H>>, &mut AroundSoftNic<H>),
+    admission: Admission,
+    process: u32,
+    own: (SharedNic, EndpointSize),
+    now: Moment,
+) -> Result<(SimEndpoint, ClientEnds, ClientId), VerbsError> {
+    join_with(node, admission, process, own, now, |hook, ends| hook.take_over(ends))
+}
+
+fn join_with<H: Hook<SimNic>>(
     (node, nic): (&mut Node<AroundSoftNic<H>>, &mut AroundSoftNic<H>),
     admission: Admission,
     process: u32,
     (own, size): (SharedNic, EndpointSize),
     now: Moment,
+    take_over: impl FnOnce(&mut H, Vec<FarEnd>) -> Vec<QpId>,
 ) -> Result<(SimEndpoint, ClientEnds, ClientId), VerbsError> {
     let joined = SimEndpoint::new(own, size).and_then(|mut endpoint| {
         let (control, data) = endpoint.addresses()?;
         let (mut ends, control, data) = ClientEnds::connect(&mut nic.nic, admission, &size, control, &data)?;
         endpoint.connect(control, data).inspect_err(|_| ends.destroy(nic))?;
-        ends.chunks.asking = nic.hook.take_over(endpoint.far_ends());
+        ends.chunks.asking = take_over(&mut nic.hook, endpoint.far_ends());
         let id = node.attach(nic, admission.tenant, Some(process), ends.clone(), now)?;
         Ok((endpoint, ends, id))
     });
@@ -288,7 +323,7 @@ pub(crate) fn scratch(size: &EndpointSize) -> u64 {
 
 impl SimEndpoint {
     /// Sends arbitrary bytes as a control message, from the end of the arena.
-    pub fn send_raw(&mut self, bytes: &[u8]) -> usize {
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> usize {
         let address = scratch(&self.size());
         let mut bytes = bytes.to_vec();
         if self.is_over_udp() {

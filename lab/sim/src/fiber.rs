@@ -21,9 +21,10 @@ const OTHERS_MAX: Nanos = 100 * MICROSECOND;
 
 /// How a fiber's turn ended.
 #[derive(Debug)]
-pub(crate) enum Said {
-    /// The fiber wants its next turn after this time at the latest.
+pub enum TurnEnd {
+    /// The fiber wants its next turn after this time in ns at the latest.
     Waits(Nanos),
+    /// The fiber's script has ended.
     Ended,
     /// The fiber panicked, with this message.
     Panicked(String),
@@ -37,19 +38,19 @@ struct Handover {
     /// The time on the machine's clock, in µs. It is the same for the whole turn.
     now: AtomicU64,
     go: Mutex<Receiver<()>>,
-    said: Sender<Said>,
+    said: Sender<TurnEnd>,
     dice: Mutex<Dice>,
 }
 
 /// A fiber's clock. It lets time pass by handing the turn over.
 #[derive(Clone, Debug)]
-pub(crate) struct FiberClock(Arc<Handover>);
+pub struct FiberClock(Arc<Handover>);
 
 impl FiberClock {
-    /// Waits for this time, or less.
+    /// Hands the turn over, and waits for this time in ns, or less.
     pub fn pass(&self, time: Nanos) {
         let go = self.0.go.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.0.said.send(Said::Waits(time)).is_err() || go.recv().is_err() {
+        if self.0.said.send(TurnEnd::Waits(time)).is_err() || go.recv().is_err() {
             resume_unwind(Box::new(Stopped));
         }
     }
@@ -76,12 +77,12 @@ impl Clock for FiberClock {
     }
 }
 
-/// The cluster's view of a fiber, which ends with it.
+/// A thread that runs only while the cluster has handed it the turn. Dropping this value ends the thread.
 #[derive(Debug)]
-pub(crate) struct Fiber {
+pub struct Fiber {
     handover: Arc<Handover>,
     go: Option<Sender<()>>,
-    said: Receiver<Said>,
+    said: Receiver<TurnEnd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -103,9 +104,9 @@ impl Fiber {
                 return;
             }
             let last = match catch_unwind(AssertUnwindSafe(|| script(clock))) {
-                Ok(()) => Said::Ended,
-                Err(panic) if panic.is::<Stopped>() => Said::Ended,
-                Err(panic) => Said::Panicked(words(&*panic)),
+                Ok(()) => TurnEnd::Ended,
+                Err(panic) if panic.is::<Stopped>() => TurnEnd::Ended,
+                Err(panic) => TurnEnd::Panicked(words(&*panic)),
             };
             // No thread receives this if the fiber was stopped.
             let _ = say.send(last);
@@ -113,13 +114,16 @@ impl Fiber {
         Ok(Self { handover, go: Some(go), said, thread: Some(thread) })
     }
 
-    /// Hands the turn to the fiber, at its machine's time. An ended fiber returns [`Said::Ended`] again.
-    pub fn turn(&mut self, now: Moment) -> Said {
-        let Some(go) = &self.go else { return Said::Ended };
+    /// Hands the turn to the fiber, at its machine's time. An ended fiber returns [`TurnEnd::Ended`] again.
+    ///
+    /// # Panics
+    /// The fiber's thread is gone although its script has not ended, which is a bug of this module.
+    pub fn turn(&mut self, now: Moment) -> TurnEnd {
+        let Some(go) = &self.go else { return TurnEnd::Ended };
         self.handover.now.store(now.0, Ordering::Relaxed);
         go.send(()).expect("a fiber that has not ended listens");
         let said = self.said.recv().expect("a fiber says how its turn ended");
-        if !matches!(said, Said::Waits(_)) {
+        if !matches!(said, TurnEnd::Waits(_)) {
             self.go = None;
         }
         said

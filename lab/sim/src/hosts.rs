@@ -4,6 +4,7 @@ use crate::application::Application;
 use crate::clock::{Clock, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::{SharedNic, Switch};
+use crate::events::Alarm;
 use crate::hostile::Hostile;
 use crate::memory::Touch;
 use crate::nic::NodeNic;
@@ -15,32 +16,6 @@ use portcullis_node::{ClientEnds, Node};
 use portcullis_protocol::ClientId;
 use portcullis_softnic::core::ObjectCounts;
 use std::collections::HashMap;
-
-/// The time of a future event, of which at most one counts.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Alarm {
-    at: Option<Nanos>,
-}
-
-impl Alarm {
-    /// Sets the alarm, unless it is set for an earlier moment. Returns whether a new event is needed.
-    pub fn set(&mut self, at: Nanos) -> bool {
-        let sooner = self.at.is_none_or(|set| at < set);
-        if sooner {
-            self.at = Some(at);
-        }
-        sooner
-    }
-
-    /// Called by an event. Returns whether the event is the one that counts.
-    pub fn ring(&mut self, at: Nanos) -> bool {
-        let rings = self.at == Some(at);
-        if rings {
-            self.at = None;
-        }
-        rings
-    }
-}
 
 /// A memory node while it runs.
 #[derive(Debug)]

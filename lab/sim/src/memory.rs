@@ -85,31 +85,32 @@ impl Words for SimMemory {
 /// Bytes, stored in words. Clones are the same memory. Only one thread runs at a time, so accesses need no memory
 /// ordering.
 #[derive(Clone, Debug)]
-pub(crate) struct SimMemory {
+pub struct SimMemory {
     words: Arc<[AtomicU64]>,
     touches: Option<Touches>,
 }
 
 impl SimMemory {
     /// Zeroed memory of at least `length` bytes.
+    #[must_use]
     pub fn new(length: u64) -> Self {
         let words = usize::try_from(length.div_ceil(8)).unwrap_or(usize::MAX);
         Self { words: (0..words).map(|_| AtomicU64::new(0)).collect(), touches: None }
     }
 
     /// Returns the same memory. Accesses through the returned value are recorded.
-    pub fn noted(&self) -> (Self, Touches) {
+    pub(crate) fn noted(&self) -> (Self, Touches) {
         let touches = Touches::default();
         (Self { words: Arc::clone(&self.words), touches: Some(touches.clone()) }, touches)
     }
 
     /// Returns the same memory. Accesses through the returned value are not recorded.
-    pub fn unnoted(&self) -> Self {
+    pub(crate) fn unnoted(&self) -> Self {
         Self { words: Arc::clone(&self.words), touches: None }
     }
 
     /// Whether both values are the same memory.
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.words, &other.words)
     }
 
@@ -125,7 +126,7 @@ impl SimMemory {
     }
 
     /// Returns the offset of the first word that differs from `other`, if any does.
-    pub fn first_difference(&self, other: &[u64]) -> Option<u64> {
+    pub(crate) fn first_difference(&self, other: &[u64]) -> Option<u64> {
         let differs =
             self.words.iter().zip(other).position(|(mine, its)| mine.load(Ordering::Relaxed) != *its);
         differs.map(|word| word as u64 * 8)

@@ -10,7 +10,7 @@ static RUNS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 /// Keeps a thread and the fibers that it starts on one processor while this lives: handing a turn over to a thread on
 /// another processor takes several times as long.
 #[derive(Debug)]
-pub(crate) struct OneProcessor {
+pub struct OneProcessor {
     number: usize,
     allowed: CpuSet,
 }

@@ -1,8 +1,8 @@
-//! Runs and prints the simulator's cost models.
+//! Runs and prints the cost models.
 
 use crate::output::{complain, print_json, say};
 use indicatif::{ProgressBar, ProgressStyle};
-use portcullis_sim::{Effort, Inputs, ModelReport, OneShotInputs, connectx5_with, model_1rma_with};
+use portcullis_models::{Effort, Inputs, ModelReport, OneShotInputs, connectx5_with, model_1rma_with};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 

@@ -14,7 +14,7 @@ pub(crate) use structure::{LAST_LOOKS, LEASES_OF_A_LOOK, WORDS_OF_LOOKS};
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::{SimEndpoint, Switch};
-use crate::fiber::{Fiber, FiberClock, Said};
+use crate::fiber::{Fiber, FiberClock, TurnEnd};
 use crate::oracle::{Promise, SessionId};
 use crate::scene::Scene;
 use crate::worker::{TOLERANCE, check_error};
@@ -176,13 +176,13 @@ impl Application {
         let worked = self.work.turn(scene.moment);
         self.report(scene);
         let next = match (worked, kept) {
-            (Said::Panicked(words), _) | (_, Some(Said::Panicked(words))) => {
+            (TurnEnd::Panicked(words), _) | (_, Some(TurnEnd::Panicked(words))) => {
                 scene.fail(Promise::Soundness, format!("a session panicked, which says: {words}"));
                 return Turn::Ended;
             }
-            (Said::Ended, _) => return Turn::Ended,
-            (Said::Waits(work), Some(Said::Waits(keeper))) => work.min(keeper),
-            (Said::Waits(work), _) => work,
+            (TurnEnd::Ended, _) => return Turn::Ended,
+            (TurnEnd::Waits(work), Some(TurnEnd::Waits(keeper))) => work.min(keeper),
+            (TurnEnd::Waits(work), _) => work,
         };
         Turn::Waits(next)
     }

@@ -2,7 +2,7 @@
 
 use super::Case;
 use super::arena::ArenaMemory;
-use crate::asking::{AskingEnd, access_end, attach};
+use crate::asking::AskingEnd;
 use portcullis_nic::{Nic, PdId, QpId};
 use portcullis_offload::{ChunkPool, ClientNumber, Reclaim, Reserve, Workers};
 use portcullis_softnic::SoftNic;
@@ -71,7 +71,7 @@ impl<const G: usize> Member<G> {
         place: u64,
     ) -> Self {
         let number = ClientNumber::new(place + 1).expect("a small number");
-        let group: Vec<_> = (0..G).map(|_| access_end(nic, pool.domains().access)).collect();
+        let group = AskingEnd::group(nic, pool);
         let pd = nic.allocate_pd().expect("a domain");
         let (known, unsure) = (BTreeSet::new(), BTreeSet::new());
         let life = Life::Alive(Vec::new());
@@ -102,7 +102,7 @@ impl<const G: usize> Member<G> {
         let quota = case.quota.unwrap_or(case.chunks + 2) - held;
         let (mut asks, mut pairs) = (Vec::new(), Vec::new());
         for _ in 0..case.pairs {
-            let (workers, ends) = attach(nic, pool, (self.number, &self.group, quota), pd);
+            let (workers, ends) = AskingEnd::attach(nic, pool, (self.number, &self.group, quota), pd);
             asks.extend(ends.map(|end| Asks {
                 end,
                 waiting: 0,

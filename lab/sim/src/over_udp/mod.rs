@@ -21,8 +21,8 @@ pub(crate) use socket::SharedSocket;
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::fiber::LOOK_MAX;
+use crate::links::{LinkFaults, LinkTerms};
 use crate::network::MachineId;
-use crate::one_shot::network::{Faults, LinkTerms};
 use crate::oracle::SessionId;
 use crate::plan::{FaultKind, Plan, Programs};
 use portcullis_onerma::{
@@ -94,7 +94,7 @@ pub(crate) struct Terms {
     pub initiator: InitiatorLimits,
     pub executor: ExecutorLimits,
     pub link: LinkTerms,
-    pub faults: Faults,
+    pub faults: LinkFaults,
     /// Places in a node's table of regions.
     pub regions_max: u32,
     /// Datagrams that a node receives in one turn, and packets that it sends in one turn.
@@ -167,10 +167,10 @@ impl Terms {
             queue: dice.magnitude(4_000..400_000),
         };
         let faults = if dice.per_mille(350) {
-            Faults::default()
+            LinkFaults::default()
         } else {
             let jitter = dice.magnitude(1..60_000);
-            Faults { lost: dice.of(0..80), repeated: dice.of(0..120), jitter }
+            LinkFaults { lost: dice.of(0..80), repeated: dice.of(0..120), jitter }
         };
         let drawn = Self { responder, initiator, executor, link, faults, regions_max, per_turn };
         if plan.programs.share_a_structure() { drawn.patient_with_changes() } else { drawn }
