@@ -4,7 +4,7 @@ use crate::admin::{Order, OrderOutcome};
 use crate::at_end::AtEnd;
 use crate::fabric::{Fabric, NodeEngine};
 use crate::outlet::Outlet;
-use crate::{HostConfig, HostError, LocalDoor, Run};
+use crate::{HostConfig, HostError, LocalAdmission, Run};
 use portcullis_attach::AcceptorPlace;
 use portcullis_memory::Mapping;
 use portcullis_nic::Guarantee;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Started {
     pub node: Arc<dyn RunningNode>,
-    pub local_door: Arc<dyn LocalDoor>,
+    pub local_admission: Arc<dyn LocalAdmission>,
     pub mechanism: Mechanism,
     /// Guarantees that the device does not keep.
     pub unenforced: Vec<Guarantee>,

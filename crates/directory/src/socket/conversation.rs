@@ -7,7 +7,7 @@ use super::messages::{
     Asked, MESSAGE_BYTES_MAX, PART_MAX, Question, Reply, SentError, SentFound, SentRange, Told, VERSION,
     decode, encode, quota, sent_range, sent_space, sent_usage,
 };
-use super::server::{Door, LEASES_MAX, Parked, Speaker};
+use super::server::{LEASES_MAX, Parked, ServerState, Speaker};
 use super::watching::{Subject, Watched};
 use crate::addresses::HeapRange;
 use crate::directory::Directory;
@@ -88,24 +88,24 @@ impl Conversation {
         Err(breach)
     }
 
-    fn greet(&mut self, question: &Question, door: &Door) -> Result<(), Breach> {
+    fn greet(&mut self, question: &Question, state: &ServerState) -> Result<(), Breach> {
         if question.asked != (Asked::Hello { version: VERSION }) {
             return self.shown_out(question.number, Breach::NoHello);
         }
-        let Some((client, speaker)) = door.let_in(&self.peer) else {
+        let Some((client, speaker)) = state.let_in(&self.peer) else {
             return self.shown_out(question.number, Breach::Nobody);
         };
         self.step = Step::Client { client, speaker };
-        let space = sent_space(&door.directory.space());
+        let space = sent_space(&state.directory.space());
         self.say(question.number, Told::Welcome { version: VERSION, space });
         Ok(())
     }
 
-    fn watch(&mut self, number: u32, subject: Subject, door: &Door) {
+    fn watch(&mut self, number: u32, subject: Subject, state: &ServerState) {
         let mut watched = Watched::new(subject);
-        let (told, rest) = watched.look(&door.directory).expect("nothing was seen before");
+        let (told, rest) = watched.look(&state.directory).expect("nothing was seen before");
         self.rest = (!rest.is_empty()).then_some(Rest::Holders(rest));
-        let (directory, parked) = (door.directory.clone(), door.parked.clone());
+        let (directory, parked) = (state.directory.clone(), state.parked.clone());
         self.watch = Some(Watch { watched, directory, parked, waiting: None });
         self.say(number, told);
     }
@@ -168,11 +168,11 @@ impl Conversation {
         question: Question,
         client: u64,
         speaker: Speaker,
-        door: &Door,
+        state: &ServerState,
     ) -> Result<(), Breach> {
         let Question { number, asked } = question;
         let is_watch = self.watch.is_some();
-        let asker = Asker { client, speaker, door };
+        let asker = Asker { client, speaker, state };
         let told = match asked {
             Asked::More => match self.more() {
                 Some(told) => Ok(told),
@@ -183,7 +183,7 @@ impl Conversation {
             Asked::Hello { .. } => return self.shown_out(number, Breach::NoHello),
             Asked::Watch { tenant, name } => match asker.may_speak_for(&tenant).and(asker.name(&name)) {
                 Ok(name) => {
-                    self.watch(number, Subject::Name(tenant, name), door);
+                    self.watch(number, Subject::Name(tenant, name), state);
                     return Ok(());
                 }
                 Err(error) => Err(error),
@@ -191,7 +191,7 @@ impl Conversation {
             Asked::WatchHeap { lease, address } => {
                 match asker.may_watch(self.user(), LeaseId(lease), address) {
                     Ok(()) => {
-                        self.watch(number, Subject::Heap(address), door);
+                        self.watch(number, Subject::Heap(address), state);
                         return Ok(());
                     }
                     Err(error) => Err(error),
@@ -211,7 +211,7 @@ impl Conversation {
 struct Asker<'a> {
     client: u64,
     speaker: Speaker,
-    door: &'a Door,
+    state: &'a ServerState,
 }
 
 impl Asker<'_> {
@@ -234,7 +234,7 @@ impl Asker<'_> {
     fn lease(self, id: u64) -> Result<Lease, DirectoryError> {
         let id = LeaseId(id);
         // A connection may not use the lease of another one.
-        self.door.lease(self.client, id).ok_or(DirectoryError::LeaseEnded(id))
+        self.state.lease(self.client, id).ok_or(DirectoryError::LeaseEnded(id))
     }
 
     fn name(self, text: &str) -> Result<Name, DirectoryError> {
@@ -242,38 +242,38 @@ impl Asker<'_> {
     }
 
     fn may_watch(self, user: User, lease: LeaseId, address: u64) -> Result<(), DirectoryError> {
-        let lease = self.door.lease_of(user, lease).ok_or(DirectoryError::LeaseEnded(lease))?;
-        let heaps = self.door.directory.heaps(&lease)?;
+        let lease = self.state.lease_of(user, lease).ok_or(DirectoryError::LeaseEnded(lease))?;
+        let heaps = self.state.directory.heaps(&lease)?;
         let holds = heaps.iter().any(|range| range.address == address);
         if holds { Ok(()) } else { Err(DirectoryError::NoSuchHeap(address)) }
     }
 
     fn heaps(self, lease: LeaseId) -> Result<Vec<HeapRange>, DirectoryError> {
-        self.door.directory.heaps(&self.lease(lease.0)?)
+        self.state.directory.heaps(&self.lease(lease.0)?)
     }
 
     fn reclaim(self) -> Result<Vec<HeapRange>, DirectoryError> {
         self.may_keep()?;
-        self.door.directory.reclaim()
+        self.state.directory.reclaim()
     }
 
     fn open_lease(self, tenant: &TenantName, time_to_live: Duration) -> Result<Told, DirectoryError> {
         self.may_speak_for(tenant)?;
-        if !self.door.has_room(self.client) {
+        if !self.state.has_room(self.client) {
             let most = LEASES_MAX as u64;
             let (tenant, limited) = (*tenant, Limited::Leases);
             return Err(QuotaError { tenant, limited, most, used: most, asked: 1 }.into());
         }
-        let lease = self.door.directory.open_lease(tenant, time_to_live)?;
+        let lease = self.state.directory.open_lease(tenant, time_to_live)?;
         let milliseconds =
             u64::try_from(lease.time_to_live().as_millis()).expect("leases are of a day at most");
         let id = lease.id().0;
-        self.door.gives(self.client, lease);
+        self.state.gives(self.client, lease);
         Ok(Told::Lease { id, milliseconds })
     }
 
     fn ask(self, asked: Asked) -> Result<Told, DirectoryError> {
-        let directory = &self.door.directory;
+        let directory = &self.state.directory;
         match asked {
             Asked::OpenLease { tenant, milliseconds } => {
                 return self.open_lease(&tenant, Duration::from_millis(milliseconds));
@@ -282,7 +282,7 @@ impl Asker<'_> {
             Asked::EndLease(lease) => {
                 if let Ok(lease) = self.lease(lease) {
                     directory.end_lease(&lease)?;
-                    self.door.takes(self.client, lease.id());
+                    self.state.takes(self.client, lease.id());
                 }
             }
             Asked::Register { lease, name, entry } => {
@@ -324,7 +324,7 @@ fn refused(why: &str) -> DirectoryError {
 
 impl Handshake for Conversation {
     type Listener = Listener;
-    type Policy = Door;
+    type Policy = ServerState;
     type Holder = User;
     type Breach = Breach;
 
@@ -360,7 +360,13 @@ impl Handshake for Conversation {
         self.user()
     }
 
-    fn hear(&mut self, bytes: &[u8], door: &Door, _: HasRoom<'_, Self>, _: Instant) -> Result<(), Breach> {
+    fn hear(
+        &mut self,
+        bytes: &[u8],
+        state: &ServerState,
+        _: HasRoom<'_, Self>,
+        _: Instant,
+    ) -> Result<(), Breach> {
         if self.outgoing.is_some() {
             return Err(Breach::Impatient);
         }
@@ -369,8 +375,8 @@ impl Handshake for Conversation {
             return self.shown_out(0, Breach::NoMessage);
         };
         match self.step {
-            Step::Hello { .. } => self.greet(&question, door),
-            Step::Client { client, speaker } => self.answer(question, client, speaker, door),
+            Step::Hello { .. } => self.greet(&question, state),
+            Step::Client { client, speaker } => self.answer(question, client, speaker, state),
         }
     }
 
@@ -416,7 +422,7 @@ impl Handshake for Conversation {
         self.outgoing = Some(encode(&Reply { number: 0, told }));
     }
 
-    fn depart(door: &Door, client: u64) {
-        door.depart(client);
+    fn depart(state: &ServerState, client: u64) {
+        state.depart(client);
     }
 }

@@ -16,7 +16,8 @@ use crate::resident::{Departure, NodeResident};
 #[cfg(feature = "udp")]
 use crate::udp::UdpListeners;
 use crate::{
-    HostConfig, HostError, LocalClient, LocalDoor, LocalError, NetworkListen, Run, SessionEndpoint, machine,
+    HostConfig, HostError, LocalAdmission, LocalClient, LocalError, NetworkListen, Run, SessionEndpoint,
+    machine,
 };
 use admission::{Entry, TcpPolicy};
 use choice::choose;
@@ -132,7 +133,7 @@ pub(crate) fn start(
     }
     Ok(Started {
         node: Arc::new(NodeOn { engine, acceptors }),
-        local_door: Arc::new(LocalQueuePairs { entry, device: rdma.device.clone() }),
+        local_admission: Arc::new(LocalQueuePairs { entry, device: rdma.device.clone() }),
         mechanism,
         unenforced,
         tenants_max,
@@ -192,7 +193,7 @@ struct LocalQueuePairs {
     device: DeviceChoice,
 }
 
-impl LocalDoor for LocalQueuePairs {
+impl LocalAdmission for LocalQueuePairs {
     fn open(&self, tenant: &str, arena_bytes: u64) -> Result<LocalClient, LocalError> {
         let Entry { engine, terms, .. } = &*self.entry;
         let (ends, mut endpoint) = client_end(terms, arena_bytes, &self.device).map_err(refused)?;

@@ -15,7 +15,7 @@ use crate::outlet::Outlet;
 use crate::resident::{Departure, NodeResident};
 #[cfg(feature = "udp")]
 use crate::udp::UdpListeners;
-use crate::{HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, SessionEndpoint, machine};
+use crate::{HostConfig, HostError, LocalAdmission, LocalClient, LocalError, Run, SessionEndpoint, machine};
 use admission::{OfferedPort, Offers, SocketPolicy};
 use driver::SoftwareDriver;
 use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
@@ -110,7 +110,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     let addresses = Vec::new();
     Ok(Started {
         node: Arc::new(NodeOn { engine: engine.clone(), acceptors }),
-        local_door: Arc::new(LocalPorts { engine, offers }),
+        local_admission: Arc::new(LocalPorts { engine, offers }),
         mechanism,
         unenforced: Vec::new(),
         tenants_max: None,
@@ -125,7 +125,7 @@ struct LocalPorts {
     offers: Arc<Offers>,
 }
 
-impl LocalDoor for LocalPorts {
+impl LocalAdmission for LocalPorts {
     fn open(&self, tenant: &str, arena_bytes: u64) -> Result<LocalClient, LocalError> {
         let mut port = self.offers.offer(tenant, arena_bytes).map_err(refused)?;
         port.memory.make_resident().map_err(refused)?;

@@ -175,13 +175,13 @@ impl Gateway {
         starts.recv().map_err(|_| lost())?
     }
 
-    fn start_worker(&mut self, number: usize) -> Result<worker::Door, GatewayError> {
+    fn start_worker(&mut self, number: usize) -> Result<worker::WorkerHandle, GatewayError> {
         let common = Arc::clone(&self.common);
         let (started, starts) = channel::<Started>();
         self.spawn(format!("worker-{number}"), move || Worker::start(common, &started))?;
-        let door = starts.recv().map_err(|_| lost())??;
-        self.wakes.push(door.wake());
-        Ok(door)
+        let worker_handle = starts.recv().map_err(|_| lost())??;
+        self.wakes.push(worker_handle.wake());
+        Ok(worker_handle)
     }
 
     fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), GatewayError> {

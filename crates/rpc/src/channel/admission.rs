@@ -82,7 +82,7 @@ pub(super) enum News {
 
 /// Admits clients.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct SocketAdmission {
     pub lanes: Lanes,
     /// Bytes of a connection's heap: the default, and the most that a client may request.
     pub heap_bytes: (u64, u64),
@@ -99,7 +99,7 @@ pub(super) struct Door {
     pub source: Option<Arc<HeapSource>>,
 }
 
-impl Door {
+impl SocketAdmission {
     /// Bytes of the heap for a client that has requested `heap_bytes`. Zero: the default.
     fn length(&self, heap_bytes: u64) -> Result<u64, Reason> {
         let (usual, most) = self.heap_bytes;
@@ -234,47 +234,58 @@ impl Entry {
     }
 
     /// Finds a place for a heap, and offers the heap.
-    fn place(&mut self, door: &Door, heap_bytes: u64, left: u32, now: Instant) -> Result<(), Reason> {
-        let length = door.length(heap_bytes)?;
+    fn place(
+        &mut self,
+        admission: &SocketAdmission,
+        heap_bytes: u64,
+        left: u32,
+        now: Instant,
+    ) -> Result<(), Reason> {
+        let length = admission.length(heap_bytes)?;
         // Without a directory, the places of the last offer are given back first.
         let before = std::mem::replace(&mut self.step, Step::Hello { until: now + self.within });
-        let Some(source) = &door.source else {
+        let Some(source) = &admission.source else {
             drop(before);
-            return self.offer(door, (find_place(length, door.one_shots)?, None), (heap_bytes, left), now);
+            return self.offer(
+                admission,
+                (find_place(length, admission.one_shots)?, None),
+                (heap_bytes, left),
+                now,
+            );
         };
         if !source.may_connect(&self.peer) {
             return Err("this user is not on the access list of the channel".into());
         }
         let _before = if let Step::Offered { shared, .. } = before { Some(shared) } else { None };
         let slot = Slot::default();
-        self.send_on(true, source.errand(length, door.one_shots, &slot));
+        self.send_on(true, source.errand(length, admission.one_shots, &slot));
         self.step = Step::Placing { heap_bytes, left, slot, _before };
         Ok(())
     }
 
     /// Continues after the directory was requested for a place.
-    fn placed(&mut self, outcome: Result<(), Reason>, door: &Door) -> Result<(), Reason> {
+    fn placed(&mut self, outcome: Result<(), Reason>, admission: &SocketAdmission) -> Result<(), Reason> {
         let now = Instant::now();
         let before = std::mem::replace(&mut self.step, Step::Hello { until: now + self.within });
         let Step::Placing { heap_bytes, left, slot, _before } = before else { return Ok(()) };
         outcome?;
         let placed = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (places, given) = placed.ok_or("the directory was not asked")?;
-        self.offer(door, (places, Some(given)), (heap_bytes, left), now)
+        self.offer(admission, (places, Some(given)), (heap_bytes, left), now)
     }
 
     fn offer(
         &mut self,
-        door: &Door,
+        admission: &SocketAdmission,
         (places, given): (Places, Option<Given>),
         (heap_bytes, left): (u64, u32),
         now: Instant,
     ) -> Result<(), Reason> {
-        let shared = Box::new(door.share(places, given)?);
-        let (lent, files) = door.lending.lend(self.holder(), &shared.heap, &shared.ring)?;
+        let shared = Box::new(admission.share(places, given)?);
+        let (lent, files) = admission.lending.lend(self.holder(), &shared.heap, &shared.ring)?;
         (self.lent, self.lent_files) = (Some(lent), Some(files));
         let HeapPlace { address, length } = shared.heap.place();
-        let one_shot_bytes = door.one_shots.map_or(0, OneShotLimits::addresses);
+        let one_shot_bytes = admission.one_shots.map_or(0, OneShotLimits::addresses);
         self.say(&Told::Offer { address: address.get() as u64, length, owner: CLIENT.0, one_shot_bytes });
         self.step = Step::Offered { until: now + self.within, heap_bytes, left, shared };
         Ok(())
@@ -286,7 +297,7 @@ impl Entry {
         Breach::Refused(reason)
     }
 
-    fn connect(&mut self, door: &Door, client: u64) -> Result<(), Reason> {
+    fn connect(&mut self, admission: &SocketAdmission, client: u64) -> Result<(), Reason> {
         let step = Step::Connected { client, ledger: None };
         let Step::Offered { shared, .. } = std::mem::replace(&mut self.step, step) else {
             unreachable!("a client says that it has mapped what it was offered")
@@ -297,14 +308,14 @@ impl Entry {
             self.heap = Some(member.heap().clone());
             Told::WelcomeToAll { address: address.get() as u64, length, owner: member.owner().0 }
         });
-        door.lanes.of(client).tell(News::Came(client, shared));
+        admission.lanes.of(client).tell(News::Came(client, shared));
         self.say(&welcome);
         Ok(())
     }
 
     /// Handles a message about one-shot scopes from a client with a connection. A client whose request is refused gets
     /// the reason, and its calls go on.
-    fn hear_of_scopes(&mut self, asked: Option<Asked>, door: &Door) -> Result<(), Breach> {
+    fn hear_of_scopes(&mut self, asked: Option<Asked>, admission: &SocketAdmission) -> Result<(), Breach> {
         let Step::Connected { ledger: Some(ledger), .. } = &self.step else {
             return Err(Breach::AfterTheEnd);
         };
@@ -315,7 +326,7 @@ impl Entry {
         }
         match asked {
             Some(Asked::File { bytes }) => {
-                let number = door.next.fetch_add(1, Ordering::Relaxed);
+                let number = admission.next.fetch_add(1, Ordering::Relaxed);
                 match ledger.open(number, bytes) {
                     Ok(OpenFile { file, address }) => {
                         self.say(&Told::File { number, address, length: file.length() });
@@ -351,7 +362,7 @@ impl Entry {
 
 impl Handshake for Entry {
     type Listener = Listener;
-    type Policy = Door;
+    type Policy = SocketAdmission;
     type Holder = User;
     type Breach = Breach;
 
@@ -398,17 +409,23 @@ impl Handshake for Entry {
         User { listener: self.peer.listener, user: self.peer.user }
     }
 
-    fn hear(&mut self, bytes: &[u8], door: &Door, _: HasRoom<'_, Self>, now: Instant) -> Result<(), Breach> {
+    fn hear(
+        &mut self,
+        bytes: &[u8],
+        admission: &SocketAdmission,
+        _: HasRoom<'_, Self>,
+        now: Instant,
+    ) -> Result<(), Breach> {
         let heard = match (&self.step, Asked::parse(bytes)) {
             (Step::Hello { .. }, Some(Asked::Hello { heap_bytes })) => {
-                self.place(door, heap_bytes, PLACES_MAX, now)
+                self.place(admission, heap_bytes, PLACES_MAX, now)
             }
             (Step::Offered { shared, .. }, Some(Asked::Mapped)) => {
                 let client = shared.seat.client();
-                self.connect(door, client)
+                self.connect(admission, client)
             }
             (&Step::Offered { heap_bytes, left, .. }, Some(Asked::Taken)) if left > 0 => {
-                self.place(door, heap_bytes, left - 1, now)
+                self.place(admission, heap_bytes, left - 1, now)
             }
             (Step::Offered { .. }, Some(Asked::Taken)) => {
                 Err("all places that were tried are taken in the client's address space".into())
@@ -416,7 +433,7 @@ impl Handshake for Entry {
             (Step::Hello { .. } | Step::Placing { .. } | Step::Offered { .. }, _) => {
                 Err("that was no connection of this version: use a client of the server's version".into())
             }
-            (Step::Connected { .. }, asked) => return self.hear_of_scopes(asked, door),
+            (Step::Connected { .. }, asked) => return self.hear_of_scopes(asked, admission),
         };
         heard.map_err(|reason| self.refuse(&reason))
     }
@@ -425,13 +442,17 @@ impl Handshake for Entry {
         self.errand.take()
     }
 
-    fn errand_done(&mut self, outcome: Result<(), Reason>, door: &Door) -> Result<(), Breach> {
+    fn errand_done(
+        &mut self,
+        outcome: Result<(), Reason>,
+        admission: &SocketAdmission,
+    ) -> Result<(), Breach> {
         // The holder's thread runs errands one after another, so the first of them has ended.
         if self.errands.pop_front() == Some(false) {
             return Ok(());
         }
         if matches!(self.step, Step::Placing { .. }) {
-            return self.placed(outcome, door).map_err(|reason| self.refuse(&reason));
+            return self.placed(outcome, admission).map_err(|reason| self.refuse(&reason));
         }
         self.say(&outcome.map_or_else(|reason| Told::Refused(reason.to_string()), |()| Told::Held));
         Ok(())
@@ -478,7 +499,7 @@ impl Handshake for Entry {
         self.say(&Told::Refused(why.to_string()));
     }
 
-    fn depart(door: &Door, client: u64) {
-        door.lanes.of(client).tell(News::Left(client));
+    fn depart(admission: &SocketAdmission, client: u64) {
+        admission.lanes.of(client).tell(News::Left(client));
     }
 }

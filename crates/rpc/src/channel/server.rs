@@ -1,6 +1,6 @@
 //! A server: threads that each serve their own connections.
 
-use super::admission::{Carried, DESCRIPTORS_EACH, Door, Entry, News, SERVER, Shared};
+use super::admission::{Carried, DESCRIPTORS_EACH, Entry, News, SERVER, Shared, SocketAdmission};
 use super::carrier::ServerCarrier;
 use super::ends::{LaneHeap, Methods, ServerEnd, Status};
 use super::lanes::{Lane, Lanes, Seat, State};
@@ -95,7 +95,7 @@ pub struct Channel {
     pub(super) naming: Option<Naming>,
     /// The nodes over which clients of other machines connect.
     #[cfg(feature = "across")]
-    pub(super) nodes: Vec<super::across::NodeDoor>,
+    pub(super) nodes: Vec<super::across::ChannelAtNode>,
 }
 
 /// Returns a channel at a path: its methods are added one by one, and then it is started.
@@ -228,7 +228,7 @@ impl Channel {
         if let Some(shared) = shared.as_ref().filter(|_| withholds) {
             shared.heap.memory().withhold().map_err(|error| ServeError::Heap(error.into()))?;
         }
-        let door = Door {
+        let admission = SocketAdmission {
             lanes: lanes.clone(),
             heap_bytes,
             one_shots,
@@ -245,7 +245,7 @@ impl Channel {
             threads,
             shared,
             #[cfg(feature = "across")]
-            doors: Vec::new(),
+            node_admissions: Vec::new(),
         };
         let methods = Arc::new(methods);
         let mut processors = processors.iter().cycle().copied();
@@ -258,12 +258,14 @@ impl Channel {
             let thread = server.spawn(service, processors.next()).map_err(ServeError::Machine)?;
             server.threads.push(thread);
         }
-        let started = Acceptor::start::<Entry>(vec![listener], door, limits).map_err(ServeError::Machine)?;
+        let started =
+            Acceptor::start::<Entry>(vec![listener], admission, limits).map_err(ServeError::Machine)?;
         server.acceptors.put(started);
         #[cfg(feature = "across")]
         for node in nodes {
-            let door = super::across::Door::start(node, server.lanes.clone()).map_err(ServeError::Machine)?;
-            server.doors.push(door);
+            let admission = super::across::NodeAdmission::start(node, server.lanes.clone())
+                .map_err(ServeError::Machine)?;
+            server.node_admissions.push(admission);
         }
         if server.lanes.iter().any(|lane| lane.is_stopped()) {
             // A thread has panicked before the acceptor existed, so it could not end the acceptor.
@@ -337,10 +339,10 @@ pub struct Server {
     pub(super) lanes: Lanes,
     threads: Vec<JoinHandle<()>>,
     pub(super) shared: Option<Arc<SharedHeap>>,
-    /// Doors to nodes. After their threads and those of the lanes have ended, they give back their resources on the
+    /// Admissions to nodes. After their threads and those of the lanes have ended, they give back their resources on the
     /// nodes.
     #[cfg(feature = "across")]
-    doors: Vec<super::across::Door>,
+    node_admissions: Vec<super::across::NodeAdmission>,
 }
 
 impl Server {
@@ -381,7 +383,7 @@ impl Drop for Server {
         // The clients' connections are closed first, so that each client detects the end.
         self.acceptors.clear();
         #[cfg(feature = "across")]
-        self.doors.iter_mut().for_each(super::across::Door::close);
+        self.node_admissions.iter_mut().for_each(super::across::NodeAdmission::close);
         self.lanes.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -1,6 +1,6 @@
 //! Clients and servers that break the rules, beside an honest pair.
 
-use super::admission::{Door, News};
+use super::admission::{News, SocketAdmission};
 use super::ends::{REPLIES, REQUESTS, Reader, ReplyLine, RequestLine, Status, Writer};
 use super::messages::{Asked, TOLD_BYTES, Told};
 use super::*;
@@ -310,7 +310,7 @@ fn replies_of_any_bytes_are_errors_or_values() {
     let lanes = lanes::Lanes::new(1).unwrap();
     let heap_bytes = (1 << 20, 1 << 20);
     let lending = lending::Lending::start(u64::MAX, u64::MAX).unwrap();
-    let door = Door {
+    let admission = SocketAdmission {
         lanes: lanes.clone(),
         heap_bytes,
         one_shots: None,
@@ -322,7 +322,7 @@ fn replies_of_any_bytes_are_errors_or_values() {
     };
     let _acceptor = portcullis_attach::Acceptor::start::<admission::Entry>(
         vec![listener],
-        door,
+        admission,
         portcullis_attach::Limits::UNIX,
     )
     .unwrap();

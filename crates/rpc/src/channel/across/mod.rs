@@ -36,9 +36,9 @@
 //! received, and no second process could have the pages.
 
 mod client;
-mod door;
 mod incoming;
 mod mailbox;
+mod node_admission;
 mod open;
 mod outgoing;
 mod permissions;
@@ -51,7 +51,7 @@ mod server_clock;
 #[cfg(test)]
 mod tests;
 
-pub use door::{AtNode, NodeError};
-pub(super) use door::{Door, NodeDoor};
+pub use node_admission::{AtNode, NodeError};
+pub(super) use node_admission::{ChannelAtNode, NodeAdmission};
 pub(super) use place::is_at_node;
 pub use place::{ChannelAddress, NoChannelAddress};

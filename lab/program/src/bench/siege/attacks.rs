@@ -3,8 +3,8 @@
 //! Steps run on the honest client's own thread, between its operations. The node executes the work that they post while
 //! the honest client waits. So an attack takes the node's time, and not the honest client's processor.
 
-use super::door::Door;
 use super::raider::{LEASE, Raider, allocation, elsewhere, key};
+use super::raw_connection::RawConnection;
 use crate::bench::BenchError;
 use clap::ValueEnum;
 use portcullis::{Lifetime, RemoteAddress, Rights, Rkey, Sharing};
@@ -54,7 +54,7 @@ const RAIDERS: usize = 16;
 const SLEEPERS: usize = 1_000;
 const SILENT: usize = 2_000;
 /// Connections that are attaching at once.
-const DOORS: usize = 8;
+const ATTACHING: usize = 8;
 /// Tiny objects that are left behind at a time.
 const TINY: u32 = 60_000;
 const LARGE: u32 = 1 << 20;
@@ -66,7 +66,7 @@ impl Attack {
     pub fn clients(self) -> usize {
         match self {
             Self::Sleepers => SLEEPERS,
-            Self::Holes | Self::Descriptors | Self::Ports | Self::Storm => DOORS,
+            Self::Holes | Self::Descriptors | Self::Ports | Self::Storm => ATTACHING,
             Self::Silence => SILENT,
             Self::Tiny => 1,
             Self::Messages | Self::Recoveries | Self::Violations | Self::Transfers => RAIDERS,
@@ -94,7 +94,7 @@ impl Attack {
     pub fn honest(self, path: &Path) -> Result<Step, BenchError> {
         match self {
             // Connections are not clients. An honest client costs no more than its attach.
-            Self::Silence | Self::Descriptors => honest_readers(path, DOORS, 64),
+            Self::Silence | Self::Descriptors => honest_readers(path, ATTACHING, 64),
             // Honest clients do large reads as well, but one at a time.
             Self::Transfers => honest_readers(path, RAIDERS, LARGE),
             Self::Sleepers => {
@@ -310,12 +310,12 @@ fn come_again(raiders: &mut [(Raider, Granted)], path: &Path) -> Result<(), Benc
 
 fn silence(path: &Path) -> Step {
     let path = path.to_owned();
-    let mut doors: Vec<Door> = Vec::new();
+    let mut connections: Vec<RawConnection> = Vec::new();
     Box::new(move || {
-        doors.retain(|door| door.hear().is_ok());
+        connections.retain(|connection| connection.hear().is_ok());
         for _ in 0..64 {
-            if doors.len() < SILENT {
-                doors.extend(Door::knock(&path));
+            if connections.len() < SILENT {
+                connections.extend(RawConnection::connect(&path));
             }
         }
         Ok(())
@@ -325,14 +325,14 @@ fn silence(path: &Path) -> Step {
 fn descriptors(path: &Path) -> Result<Step, BenchError> {
     let path = path.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let mut doors: Vec<Door> = Vec::new();
+    let mut connections: Vec<RawConnection> = Vec::new();
     Ok(Box::new(move || {
-        if doors.len() >= DOORS {
-            doors.clear();
+        if connections.len() >= ATTACHING {
+            connections.clear();
         }
-        if let Some(door) = Door::knock(&path) {
-            door.pass(lingering(&listener)?.as_fd());
-            doors.push(door);
+        if let Some(connection) = RawConnection::connect(&path) {
+            connection.pass(lingering(&listener)?.as_fd());
+            connections.push(connection);
         }
         Ok(())
     }))
@@ -352,7 +352,7 @@ fn lingering(listener: &TcpListener) -> Result<OwnedFd, BenchError> {
 
 /// A connection that is attaching.
 struct Visitor {
-    door: Door,
+    connection: RawConnection,
     file: Option<OwnedFd>,
     steps: u32,
 }
@@ -362,11 +362,11 @@ fn attaching(path: &Path, arena_bytes: u64, holes: bool) -> Step {
     let path: PathBuf = path.to_owned();
     let mut visitors: Vec<Visitor> = Vec::new();
     Box::new(move || {
-        while visitors.len() < DOORS
-            && let Some(door) = Door::knock(&path)
+        while visitors.len() < ATTACHING
+            && let Some(connection) = RawConnection::connect(&path)
         {
-            door.say(AttachRequest::Hello { arena_bytes });
-            visitors.push(Visitor { door, file: None, steps: 0 });
+            connection.say(AttachRequest::Hello { arena_bytes });
+            visitors.push(Visitor { connection, file: None, steps: 0 });
         }
         visitors.retain_mut(|visitor| go_on(visitor, holes));
         Ok(())
@@ -376,11 +376,11 @@ fn attaching(path: &Path, arena_bytes: u64, holes: bool) -> Step {
 /// Continues the attach. Returns whether the visitor stays.
 fn go_on(visitor: &mut Visitor, holes: bool) -> bool {
     visitor.steps += 1;
-    let Ok(heard) = visitor.door.hear() else { return false };
+    let Ok(heard) = visitor.connection.hear() else { return false };
     let mut heard = heard.into_iter();
     if let (None, Some(file)) = (&visitor.file, heard.next()) {
         visitor.file = Some(file);
-        visitor.door.say(AttachRequest::Mapped);
+        visitor.connection.say(AttachRequest::Mapped);
     }
     if holes && let Some(file) = &visitor.file {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

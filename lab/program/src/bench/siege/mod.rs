@@ -2,8 +2,8 @@
 //! and beside as many honest clients.
 
 mod attacks;
-mod door;
 mod raider;
+mod raw_connection;
 
 use super::course::Course;
 use super::latency::{hold_objects, renewed};

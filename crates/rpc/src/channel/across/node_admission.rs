@@ -99,7 +99,7 @@ impl Coded for NodeError {
 
 /// A channel's resources on a node before the channel starts.
 #[derive(Debug)]
-pub(in crate::channel) struct NodeDoor {
+pub(in crate::channel) struct ChannelAtNode {
     at: AtNode,
     session: Session,
     memory: LentMemory,
@@ -149,7 +149,7 @@ impl Channel {
         at.tenants.iter().chain([&at.channel]).try_for_each(|name| TenantName::new(name).map(|_| ()))?;
         let session = node.connect(&at.channel, SessionOptions::default())?;
         let memory = node.lent_memory().ok_or(NodeError::NodeGone)?;
-        self.nodes.push(NodeDoor { at, session, memory });
+        self.nodes.push(ChannelAtNode { at, session, memory });
         Ok(self)
     }
 }
@@ -170,7 +170,7 @@ struct Given {
 
 /// Admission to a channel at a node.
 #[derive(Debug)]
-pub(in crate::channel) struct Door {
+pub(in crate::channel) struct NodeAdmission {
     ends: Option<Sender<()>>,
     thread: Option<JoinHandle<Keeper>>,
     /// State of the thread, after it has ended. Only one thread at a time can use a session, but several can have a
@@ -178,10 +178,10 @@ pub(in crate::channel) struct Door {
     keeper: Mutex<Option<Keeper>>,
 }
 
-impl Door {
+impl NodeAdmission {
     /// Starts the thread.
-    pub fn start(node: NodeDoor, lanes: Lanes) -> std::io::Result<Self> {
-        let NodeDoor { at, session, memory } = node;
+    pub fn start(node: ChannelAtNode, lanes: Lanes) -> std::io::Result<Self> {
+        let ChannelAtNode { at, session, memory } = node;
         let keeper =
             Keeper { at, session, memory, lanes, seen: HashSet::new(), given: Vec::new(), left: Vec::new() };
         let (ends, receiver) = channel();
@@ -199,7 +199,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for NodeAdmission {
     fn drop(&mut self) {
         self.close();
         // The connections' threads have ended, so their memory can be freed.
