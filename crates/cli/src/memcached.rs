@@ -172,7 +172,7 @@ fn memcached_size(text: &str) -> Option<u64> {
 
 /// A reason why the gateway does not serve.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum MemcachedCommandError {
     #[error(transparent)]
     Gateway(#[from] GatewayError),
     #[error(transparent)]
@@ -188,7 +188,7 @@ enum Trouble {
     Expiry(std::io::Error),
 }
 
-impl Trouble {
+impl MemcachedCommandError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Identity(_)
@@ -212,9 +212,9 @@ struct Listening {
 pub fn run(options: &Options) -> ExitCode {
     match serve(options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(trouble) => {
-            complain(format_args!("portcullis memcached: {trouble}"));
-            ExitCode::from(trouble.exit_code())
+        Err(error) => {
+            complain(format_args!("portcullis memcached: {error}"));
+            ExitCode::from(error.exit_code())
         }
     }
 }
@@ -226,7 +226,7 @@ pub fn run(options: &Options) -> ExitCode {
 fn wait_for_node(
     connect: impl Fn() -> Result<Session, ConnectError>,
     requests: &Receiver<Request>,
-) -> Result<bool, Trouble> {
+) -> Result<bool, MemcachedCommandError> {
     let mut told = false;
     loop {
         let error = match connect() {
@@ -255,7 +255,7 @@ fn is_away(error: &ConnectError) -> bool {
     )
 }
 
-fn serve(options: &Options) -> Result<(), Trouble> {
+fn serve(options: &Options) -> Result<(), MemcachedCommandError> {
     options.check()?;
     let (node, session) = (options.node.clone(), options.client.session()?);
     let session = SessionOptions { arena_bytes: ARENA_BYTES, ..session };
@@ -263,10 +263,10 @@ fn serve(options: &Options) -> Result<(), Trouble> {
         ClientSecurity::Tls(identity) => Some(identity.validity()),
         ClientSecurity::Plain { .. } => None,
     };
-    expires.map_or(Ok(()), expiry::watch).map_err(Trouble::Expiry)?;
+    expires.map_or(Ok(()), expiry::watch).map_err(MemcachedCommandError::Expiry)?;
     let connect = Arc::new(move || connect_with(&node, session.clone()));
     // Signals are taken over before the sockets exist: a signal from now on stops the gateway.
-    let (_sender, requests) = signals::requests().map_err(Trouble::Signals)?;
+    let (_sender, requests) = signals::requests().map_err(MemcachedCommandError::Signals)?;
     if !wait_for_node(&*connect, &requests)? {
         return Ok(());
     }
@@ -289,7 +289,7 @@ fn serve(options: &Options) -> Result<(), Trouble> {
 
 impl Options {
     /// Checks what depends on more than one option.
-    fn check(&self) -> Result<(), Trouble> {
+    fn check(&self) -> Result<(), MemcachedCommandError> {
         let is_open = |address: &&String| {
             // The gateway cannot listen at a name that is not found either, and reports that then.
             let mut found = address.to_socket_addrs().into_iter().flatten();
@@ -300,7 +300,7 @@ impl Options {
             Place::Unix(_) => None,
         });
         match addresses.find(is_open).filter(|_| !self.dangerous_open_to_network) {
-            Some(open) => Err(Trouble::Open(open.clone())),
+            Some(open) => Err(MemcachedCommandError::Open(open.clone())),
             None => Ok(()),
         }
     }
@@ -362,9 +362,9 @@ mod tests {
         assert!(parsed(&[]).check().is_ok());
         assert!(parsed(&["--listen", "tcp:[::1]:0"]).check().is_ok());
         let open = ["--listen", "tcp:127.0.0.1:0", "--listen", "tcp:0.0.0.0:0"];
-        let trouble = parsed(&open).check().expect_err("others reach it");
-        assert_eq!(trouble.exit_code(), 2);
-        assert!(trouble.to_string().contains("--dangerous-open-to-network"));
+        let error = parsed(&open).check().expect_err("others reach it");
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("--dangerous-open-to-network"));
         let asked = parsed(&["--listen", "tcp:0.0.0.0:0", "--dangerous-open-to-network"]);
         assert!(asked.check().is_ok());
     }

@@ -1,6 +1,6 @@
 //! The node and the table that a command uses, and the connection to them.
 
-use super::trouble::Trouble;
+use super::command_error::KvCommandError;
 use crate::network::ClientOptions;
 use clap::Args;
 use portcullis::{DirectoryName, SessionOptions, TenantName, connect_with};
@@ -25,7 +25,7 @@ pub struct Place {
 
 impl Place {
     /// A session with the node, and a pipeline on it.
-    pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, Trouble> {
+    pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, KvCommandError> {
         let options = SessionOptions { arena_bytes, ..self.client.session()? };
         Ok(Rc::new(Pipeline::new(connect_with(&self.node, options)?)))
     }
@@ -43,14 +43,14 @@ pub struct Target {
 
 impl Target {
     /// A session with the node, and a pipeline on it.
-    pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, Trouble> {
+    pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, KvCommandError> {
         self.place.connect(arena_bytes)
     }
 
     /// Opens the table, which must exist.
-    pub fn open(&self, pipeline: &Rc<Pipeline>, access: Access) -> Result<Table, Trouble> {
+    pub fn open(&self, pipeline: &Rc<Pipeline>, access: Access) -> Result<Table, KvCommandError> {
         let opened = pipeline.block_on(Table::open_named(pipeline, self.table, access));
-        opened.map_err(Trouble::of(self.table))
+        opened.map_err(KvCommandError::of(self.table))
     }
 }
 
@@ -66,9 +66,9 @@ pub struct Source {
 
 impl Source {
     /// Opens the table for reading.
-    pub fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Table, Trouble> {
+    pub fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Table, KvCommandError> {
         let Some(owner) = self.owner else { return self.target.open(pipeline, Access::Read) };
         let opened = pipeline.block_on(Table::open_shared(pipeline, owner, self.target.table));
-        opened.map_err(Trouble::of_shared(self.target.table, owner))
+        opened.map_err(KvCommandError::of_shared(self.target.table, owner))
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Outcome;
 use super::bytes::{argument, beginning};
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
-use super::trouble::Trouble;
 use crate::output::{complain, print_json};
 use clap::Args;
 use portcullis_structures::table::Access;
@@ -33,21 +33,21 @@ pub struct Options {
 }
 
 /// Removes keys.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { target, json, .. } = options;
     let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Write)?;
     let (mut removed, mut absent) = (0, 0);
     for key in &keys {
-        if pipeline.block_on(table.remove(key)).map_err(Trouble::of(target.table))? {
+        if pipeline.block_on(table.remove(key)).map_err(KvCommandError::of(target.table))? {
             removed += 1;
         } else {
             absent += 1;
             complain(format_args!("portcullis kv: there is no key {}", beginning(key)));
         }
     }
-    pipeline.block_on(table.close()).map_err(Trouble::of(target.table))?;
+    pipeline.block_on(table.close()).map_err(KvCommandError::of(target.table))?;
     if *json {
         print_json(&json!({"removed": removed, "absent": absent}));
     }

@@ -1,8 +1,8 @@
 //! `portcullis kv drop`.
 
 use super::Outcome;
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
-use super::trouble::Trouble;
 use crate::output::{print_json, say};
 use clap::Args;
 use portcullis_structures::table::Table;
@@ -27,7 +27,7 @@ pub struct Options {
 }
 
 /// Removes a table.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { target, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -35,7 +35,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         let entry = pipeline.lookup(None, name).await?;
         Table::discard(&pipeline, entry.object, Some(name)).await
     });
-    discarded.map_err(Trouble::of(name))?;
+    discarded.map_err(KvCommandError::of(name))?;
     if *json {
         print_json(&json!({"dropped": name.as_str()}));
     } else {

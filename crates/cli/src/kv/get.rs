@@ -2,8 +2,8 @@
 
 use super::Outcome;
 use super::bytes::{argument, beginning, pair, readable};
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, LARGE_ARENA_BYTES, Source};
-use super::trouble::Trouble;
 use crate::files::{self, Output};
 use crate::output::{Reader, complain, print_json, tell};
 use clap::Args;
@@ -47,10 +47,10 @@ pub struct Options {
 }
 
 /// Prints the values of keys.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { source, keys, output, json } = options;
     if output.is_some() && keys.len() > 1 {
-        return Err(Trouble::Call("--output takes the value of one key: give one KEY".to_owned()));
+        return Err(KvCommandError::Call("--output takes the value of one key: give one KEY".to_owned()));
     }
     let keys: Vec<Vec<u8>> = keys.iter().map(argument).collect();
     let target = &source.target;
@@ -59,7 +59,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     let mut outcome = Outcome::AsAsked;
     for keys in keys.chunks(AT_ONCE) {
         let some: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        let found = pipeline.block_on(table.get_many(&some)).map_err(Trouble::of(target.table))?;
+        let found = pipeline.block_on(table.get_many(&some)).map_err(KvCommandError::of(target.table))?;
         for (key, value) in keys.iter().zip(found) {
             if value.is_none() {
                 outcome = Outcome::NotAll;
@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
                 (Some(value), output) if options.keys.len() == 1 => {
                     let to = output.as_ref().unwrap_or(&Output::Standard);
                     let what = || format!("{to} cannot be written");
-                    to.write(&value).map_err(|error| Trouble::File { what: what(), error })?;
+                    to.write(&value).map_err(|error| KvCommandError::File { what: what(), error })?;
                     Reader::Listens
                 }
                 (Some(value), _) => tell(format_args!("{}\t{}", readable(key), readable(&value))),

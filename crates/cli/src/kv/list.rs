@@ -2,8 +2,8 @@
 
 use super::Outcome;
 use super::bytes::{argument, pair, readable};
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Source};
-use super::trouble::Trouble;
 use crate::output::{Reader, print_json, tell};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ pub struct Options {
 }
 
 /// Prints keys.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { source, limit, json, .. } = options;
     let prefix = argument(&options.prefix);
     let target = &source.target;
@@ -55,7 +55,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         }
         if *limit == Some(0) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }));
-    looked.map_err(Trouble::of(target.table))?;
+    looked.map_err(KvCommandError::of(target.table))?;
     for key in keys {
         let told = if *json { print_json(&pair(&key, None)) } else { tell(readable(&key)) };
         if told == Reader::Gone {

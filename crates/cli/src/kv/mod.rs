@@ -4,6 +4,7 @@
 //! accesses the table with one-sided operations, and then leaves.
 
 mod bytes;
+mod command_error;
 mod connection;
 mod create;
 mod del;
@@ -19,7 +20,6 @@ mod queue;
 mod share;
 mod stat;
 mod sweep;
-mod trouble;
 mod watch;
 
 use crate::output::complain;
@@ -120,9 +120,9 @@ pub fn run(options: &Options) -> ExitCode {
     match done {
         Ok(Outcome::AsAsked) => ExitCode::SUCCESS,
         Ok(Outcome::NotAll) => ExitCode::FAILURE,
-        Err(trouble) => {
-            complain(format_args!("portcullis kv: {trouble}"));
-            ExitCode::from(trouble.exit_code())
+        Err(error) => {
+            complain(format_args!("portcullis kv: {error}"));
+            ExitCode::from(error.exit_code())
         }
     }
 }

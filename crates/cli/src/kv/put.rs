@@ -2,9 +2,9 @@
 
 use super::Outcome;
 use super::bytes::{argument, beginning};
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
 use super::making::open_or_make;
-use super::trouble::Trouble;
 use crate::files::{self, Input};
 use crate::output::{complain, print_json, say};
 use clap::Args;
@@ -60,13 +60,13 @@ pub struct Options {
 }
 
 impl Options {
-    fn value(&self) -> Result<Vec<u8>, Trouble> {
+    fn value(&self) -> Result<Vec<u8>, KvCommandError> {
         let file = match (&self.file, &self.value) {
             (None, Some(value)) if value != "-" => return Ok(argument(value)),
             (file, _) => file.as_ref().unwrap_or(&Input::Standard),
         };
         let read = file.open().and_then(content);
-        read.map_err(|error| Trouble::File { what: format!("{file} cannot be read"), error })
+        read.map_err(|error| KvCommandError::File { what: format!("{file} cannot be read"), error })
     }
 
     fn condition(&self) -> Condition<'static> {
@@ -86,7 +86,7 @@ fn content(from: impl Read) -> std::io::Result<Vec<u8>> {
 }
 
 /// Stores one value.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { target, ttl, json, .. } = options;
     let (key, value) = (argument(&options.key), options.value()?);
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -96,7 +96,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         table.close().await?;
         stored
     });
-    let stored = stored.map_err(Trouble::of(target.table))?;
+    let stored = stored.map_err(KvCommandError::of(target.table))?;
     let (word, text) = match stored {
         Stored::Inserted => ("inserted", "new"),
         Stored::Replaced => ("replaced", "replaced"),

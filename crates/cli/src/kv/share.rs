@@ -1,8 +1,8 @@
 //! `portcullis kv share` and `portcullis kv unshare`.
 
 use super::Outcome;
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
-use super::trouble::Trouble;
 use crate::output::{print_json, say};
 use clap::Args;
 use portcullis::TenantName;
@@ -39,16 +39,16 @@ pub struct Options {
 }
 
 /// Lets another tenant read a table.
-pub fn share(options: &Options) -> Result<Outcome, Trouble> {
+pub fn share(options: &Options) -> Result<Outcome, KvCommandError> {
     change(options, true)
 }
 
 /// Ends another tenant's right to read a table.
-pub fn unshare(options: &Options) -> Result<Outcome, Trouble> {
+pub fn unshare(options: &Options) -> Result<Outcome, KvCommandError> {
     change(options, false)
 }
 
-fn change(options: &Options, shared: bool) -> Result<Outcome, Trouble> {
+fn change(options: &Options, shared: bool) -> Result<Outcome, KvCommandError> {
     let Options { target, with: tenant, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -56,7 +56,7 @@ fn change(options: &Options, shared: bool) -> Result<Outcome, Trouble> {
     let changed = pipeline.block_on(async {
         if shared { table.share(name, *tenant).await } else { table.unshare(name, *tenant).await }
     });
-    changed.map_err(Trouble::of(name))?;
+    changed.map_err(KvCommandError::of(name))?;
     if *json {
         print_json(&json!({"table": name.as_str(), "tenant": tenant.as_str(), "shared": shared}));
     } else if shared {

@@ -1,8 +1,8 @@
 //! `portcullis kv stat`: shows how full a table is, and how much of its node's memory it uses.
 
 use super::Outcome;
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Source};
-use super::trouble::Trouble;
 use crate::output::{print_json, say};
 use clap::Args;
 use comfy_table::{Table as TextTable, presets};
@@ -47,7 +47,7 @@ struct Figures {
 }
 
 /// Prints the figures of a table.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { source, json } = options;
     let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -61,7 +61,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         table.for_each(each).await?;
         table.statistics().await
     });
-    let found = found.map_err(Trouble::of(target.table))?;
+    let found = found.map_err(KvCommandError::of(target.table))?;
     let figures = Figures { found, grain: table.grain(), lease: table.lease(), keys_bytes, values_bytes };
     if *json {
         print_json(&figures.object());

@@ -1,8 +1,8 @@
 //! `portcullis kv sweep`: frees what dead clients have left, and removes keys whose time to live has ended.
 
 use super::Outcome;
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
-use super::trouble::Trouble;
 use crate::output::{print_json, say};
 use clap::Args;
 use portcullis_structures::table::{Access, Swept, TableError};
@@ -36,7 +36,7 @@ pub struct Options {
 }
 
 /// Removes the keys whose time to live has ended, and frees what dead clients have left.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { target, json } = options;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Write)?;
@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         table.close().await?;
         swept
     });
-    let (expired, swept) = swept.map_err(Trouble::of(target.table))?;
+    let (expired, swept) = swept.map_err(KvCommandError::of(target.table))?;
     let Swept { blocks, pending, subtables, unfinished, extents, splits } = swept;
     if *json {
         print_json(&json!({

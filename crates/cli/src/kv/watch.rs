@@ -2,8 +2,8 @@
 
 use super::Outcome;
 use super::bytes::{argument, beginning, pair, readable};
+use super::command_error::KvCommandError;
 use super::connection::{LARGE_ARENA_BYTES, Source};
-use super::trouble::Trouble;
 use crate::output::{Reader, complain, print_json, print_styled};
 use anstyle::{AnsiColor, Style};
 use clap::Args;
@@ -56,7 +56,7 @@ enum Change {
 }
 
 /// Prints the changes.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { source, every, json, .. } = options;
     let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
     let target = &source.target;
@@ -82,7 +82,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         }
         Ok(())
     });
-    watched.map_err(Trouble::of(target.table))?;
+    watched.map_err(KvCommandError::of(target.table))?;
     Ok(Outcome::AsAsked)
 }
 

@@ -51,7 +51,7 @@ struct Line {
 
 /// Reason for which there is no answer.
 #[derive(Debug)]
-enum Trouble {
+enum RequestError {
     /// The connection may still be good: an answer may come late.
     Silent,
     /// The connection has ended, or received data is not valid.
@@ -79,9 +79,9 @@ impl ServerAddress {
         let socket = MessageSocket::connect(&self.path, until).map_err(|error| self.away(error, false))?;
         let mut line = Line { socket, number: 0 };
         let hello = Asked::Hello { version: VERSION };
-        let told = line.ask(self, hello, until).map_err(|trouble| match trouble {
-            Trouble::Silent => self.away("it did not answer in time", false),
-            Trouble::Broken(error) => error,
+        let told = line.ask(self, hello, until).map_err(|error| match error {
+            RequestError::Silent => self.away("it did not answer in time", false),
+            RequestError::Broken(error) => error,
         })?;
         match told {
             Told::Welcome { version: VERSION, space } if space == sent_space(&self.space) => Ok(line),
@@ -96,41 +96,41 @@ impl ServerAddress {
 }
 
 impl Line {
-    fn say(&mut self, server: &ServerAddress, asked: Asked) -> Result<u32, Trouble> {
+    fn say(&mut self, server: &ServerAddress, asked: Asked) -> Result<u32, RequestError> {
         self.number = self.number.wrapping_add(1);
         let question = Question { number: self.number, asked };
         let said = self.socket.say(&encode(&question));
         said.map_err(|error| match error {
-            MessageError::Silent => Trouble::Silent,
-            error => Trouble::Broken(server.away(error, true)),
+            MessageError::Silent => RequestError::Silent,
+            error => RequestError::Broken(server.away(error, true)),
         })?;
         Ok(self.number)
     }
 
     /// Receives the answer to a request. Late answers to earlier requests are ignored.
-    fn hear(&self, server: &ServerAddress, number: u32, until: Instant) -> Result<Told, Trouble> {
+    fn hear(&self, server: &ServerAddress, number: u32, until: Instant) -> Result<Told, RequestError> {
         loop {
             let heard = self.socket.hear_until(MESSAGE_BYTES_MAX, until);
             let (bytes, _) = heard.map_err(|error| match error {
-                MessageError::Silent => Trouble::Silent,
-                error => Trouble::Broken(server.away(error, true)),
+                MessageError::Silent => RequestError::Silent,
+                error => RequestError::Broken(server.away(error, true)),
             })?;
             if bytes.is_empty() {
-                return Err(Trouble::Broken(server.away("it has hung up", true)));
+                return Err(RequestError::Broken(server.away("it has hung up", true)));
             }
             match decode::<Reply>(&bytes) {
                 Some(Reply { number: of, told }) if of == number => return Ok(told),
                 // The server has no room for more connections.
                 Some(Reply { number: 0, told: Told::No(error) }) => {
-                    return Err(Trouble::Broken(error.read(&server.at())));
+                    return Err(RequestError::Broken(error.read(&server.at())));
                 }
                 Some(Reply { number: of, .. }) if number.wrapping_sub(of) < u32::MAX / 2 => {}
-                _ => return Err(Trouble::Broken(server.nonsense())),
+                _ => return Err(RequestError::Broken(server.nonsense())),
             }
         }
     }
 
-    fn ask(&mut self, server: &ServerAddress, asked: Asked, until: Instant) -> Result<Told, Trouble> {
+    fn ask(&mut self, server: &ServerAddress, asked: Asked, until: Instant) -> Result<Told, RequestError> {
         let number = self.say(server, asked)?;
         self.hear(server, number, until)
     }
@@ -167,8 +167,8 @@ impl Remote {
         let told = ask_all_of(there, server, asked, until);
         match told {
             Ok(told) => Ok(told),
-            Err(Trouble::Silent) => Err(server.away("it did not answer in time", changes)),
-            Err(Trouble::Broken(error)) => {
+            Err(RequestError::Silent) => Err(server.away("it did not answer in time", changes)),
+            Err(RequestError::Broken(error)) => {
                 *line = None;
                 Err(match error {
                     DirectoryError::Away { at, why, .. } => {
@@ -233,16 +233,21 @@ fn ask_all_of(
     server: &ServerAddress,
     asked: Asked,
     until: Instant,
-) -> Result<Vec<Told>, Trouble> {
+) -> Result<Vec<Told>, RequestError> {
     let mut all = vec![line.ask(server, asked, until)?];
     more(line, server, &mut all, until)?;
     Ok(all)
 }
 
-fn more(line: &mut Line, server: &ServerAddress, all: &mut Vec<Told>, until: Instant) -> Result<(), Trouble> {
+fn more(
+    line: &mut Line,
+    server: &ServerAddress,
+    all: &mut Vec<Told>,
+    until: Instant,
+) -> Result<(), RequestError> {
     while let Some(Told::Heaps { is_more: true, .. } | Told::Holders { is_more: true, .. }) = all.last() {
         if all.len() >= PARTS_MAX {
-            return Err(Trouble::Broken(server.nonsense()));
+            return Err(RequestError::Broken(server.nonsense()));
         }
         all.push(line.ask(server, Asked::More, until)?);
     }
@@ -381,17 +386,17 @@ impl<T> Watching<T> {
     fn begin(&mut self, until: Instant) -> Result<T, DirectoryError> {
         let mut line = self.server.dial(until)?;
         let told = ask_all_of(&mut line, &self.server, self.begin.clone(), until);
-        let told = told.map_err(|trouble| self.error(trouble))?;
+        let told = told.map_err(|error| self.error(error))?;
         let sight = (self.see)(&self.server, told)?;
         self.line = Some((line, None));
         Ok(sight)
     }
 
-    fn error(&self, trouble: Trouble) -> DirectoryError {
-        match trouble {
-            Trouble::Silent => self.server.away("it did not answer in time", false),
-            Trouble::Broken(DirectoryError::Away { why, .. }) => self.server.away(why, false),
-            Trouble::Broken(error) => error,
+    fn error(&self, error: RequestError) -> DirectoryError {
+        match error {
+            RequestError::Silent => self.server.away("it did not answer in time", false),
+            RequestError::Broken(DirectoryError::Away { why, .. }) => self.server.away(why, false),
+            RequestError::Broken(error) => error,
         }
     }
 
@@ -408,17 +413,17 @@ impl<T> Watching<T> {
         });
         let told = match heard {
             Ok(told) => told,
-            Err(Trouble::Silent) => return Ok(None),
-            Err(trouble) => {
+            Err(RequestError::Silent) => return Ok(None),
+            Err(error) => {
                 self.line = None;
-                return Err(self.error(trouble));
+                return Err(self.error(error));
             }
         };
         *waiting = None;
         let mut all = vec![told];
-        if let Err(trouble) = more(line, &self.server, &mut all, clock::now() + self.server.patience) {
+        if let Err(error) = more(line, &self.server, &mut all, clock::now() + self.server.patience) {
             self.line = None;
-            return Err(self.error(trouble));
+            return Err(self.error(error));
         }
         (self.see)(&self.server, all).map(Some)
     }

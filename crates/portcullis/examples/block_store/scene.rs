@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-type Trouble = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// The size of the pool in blocks: freed blocks that readers still hold must fit beside the listed ones.
 const POOL_BLOCKS: u64 = BLOCKS + 64;
@@ -106,7 +106,7 @@ pub fn connect_until(folder: &Path, over: impl Fn() -> bool) -> Option<Session> 
 }
 
 /// Runs the node until its standard input ends.
-pub fn serve(folder: &Path) -> Result<(), Trouble> {
+pub fn serve(folder: &Path) -> Result<(), BoxError> {
     let node = NodeConfig { pool_bytes: POOL_BLOCKS * BLOCK_SPACE, ..NodeConfig::default() };
     let listen = vec![Listen { path: socket(folder), tenant: None }];
     let host = Host::start(HostConfig { node, listen, ..HostConfig::default() })?;
@@ -123,7 +123,7 @@ struct Player {
 }
 
 impl Player {
-    fn start(role: &[&str], folder: &Path) -> Result<Self, Trouble> {
+    fn start(role: &[&str], folder: &Path) -> Result<Self, BoxError> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg(role[0])
             .arg(folder)
@@ -198,7 +198,7 @@ pub fn play(seconds: u64, consumers: u32, json: bool) -> ExitCode {
     }
 }
 
-fn scene(time: Duration, consumers: u32) -> Result<Outcome, Trouble> {
+fn scene(time: Duration, consumers: u32) -> Result<Outcome, BoxError> {
     let folder = tempfile::tempdir()?;
     let folder = folder.path();
     let memcpy_gb_per_s = memcpy();

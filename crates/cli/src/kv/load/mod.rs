@@ -10,9 +10,9 @@ mod rejects;
 mod rows;
 
 use super::Outcome;
+use super::command_error::KvCommandError;
 use super::connection::{LARGE_ARENA_BYTES, Target};
 use super::making::open_or_make;
-use super::trouble::Trouble;
 use crate::files::{self, Input};
 use crate::output::{complain, print_json, say};
 use crate::size;
@@ -201,11 +201,11 @@ struct Loaded {
     left_out: Vec<String>,
     rejected: u64,
     /// The error that ended the load early.
-    failed: Option<Trouble>,
+    failed: Option<KvCommandError>,
 }
 
 /// Stores all keys of files.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let progress = Progress::new();
     let incoming = Incoming::open(options, &progress)?;
     let pipeline = options.target.connect(LARGE_ARENA_BYTES)?;
@@ -216,9 +216,9 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     progress.end();
     report(options, &progress, &loaded);
     match loaded.failed {
-        Some(trouble) => Err(trouble),
+        Some(error) => Err(error),
         None => {
-            closed.map_err(Trouble::of(options.target.table))?;
+            closed.map_err(KvCommandError::of(options.target.table))?;
             let is_all = loaded.left_out.is_empty() && loaded.rejected == 0;
             Ok(if is_all { Outcome::AsAsked } else { Outcome::NotAll })
         }
@@ -250,7 +250,7 @@ fn store_all(
                     progress.stored(record.key.len() + record.value.len());
                 }
                 Err(error) if loaded.failed.is_none() => {
-                    loaded.failed = Some(Trouble::of(options.target.table)(error));
+                    loaded.failed = Some(KvCommandError::of(options.target.table)(error));
                 }
                 Err(_) => {}
             }
@@ -286,7 +286,7 @@ async fn next(
                 }
                 loaded.left_out.push(what);
             }
-            Err(trouble) => loaded.failed = Some(trouble),
+            Err(error) => loaded.failed = Some(error),
         }
     }
     None
@@ -352,7 +352,7 @@ fn too_long(bytes: u64) -> String {
 
 #[cfg(test)]
 fn read_all(
-    rows: impl Iterator<Item = Result<Row, Trouble>>,
+    rows: impl Iterator<Item = Result<Row, KvCommandError>>,
 ) -> Result<Vec<(String, String, Option<Lifetime>)>, String> {
     let text = |bytes| String::from_utf8(bytes).expect("text");
     let read = rows.map(|row| match row {

@@ -1,7 +1,7 @@
 //! `portcullis kv queue create`.
 
 use super::super::keeping::{Wish, allowed, say_made, wish};
-use super::{Outcome, Target, Trouble, open};
+use super::{KvCommandError, Outcome, Target, open};
 use clap::Args;
 use portcullis::{Error, Keep, Lifetime, Refusal};
 use portcullis_structures::Pipeline;
@@ -50,16 +50,16 @@ fn cell_bytes(text: &str) -> Result<u32, String> {
 }
 
 /// Makes a queue.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { target, json, .. } = options;
     let name = target.queue;
     let pipeline = target.connect()?;
     let keep = match open(&pipeline, name) {
         Ok(_) => None,
-        Err(Trouble::NoQueue { .. }) => {
-            pipeline.block_on(make(&pipeline, options)).map_err(target.trouble())?
+        Err(KvCommandError::NoQueue { .. }) => {
+            pipeline.block_on(make(&pipeline, options)).map_err(target.command_error())?
         }
-        Err(trouble) => return Err(trouble),
+        Err(error) => return Err(error),
     };
     Ok(say_made("queue", name, keep, (*json, "kv queue drop")))
 }

@@ -7,8 +7,8 @@ mod push;
 mod stat;
 
 use super::Outcome;
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Place};
-use super::trouble::Trouble;
 use crate::output::{print_json, say};
 use clap::{Args, Subcommand};
 use portcullis::DirectoryName;
@@ -77,22 +77,22 @@ pub struct Target {
 
 impl Target {
     /// A session with the node, and a pipeline on it.
-    fn connect(&self) -> Result<Rc<Pipeline>, Trouble> {
+    fn connect(&self) -> Result<Rc<Pipeline>, KvCommandError> {
         self.place.connect(ARENA_BYTES)
     }
 
     /// Opens the queue, which must exist.
-    fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Queue, Trouble> {
+    fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Queue, KvCommandError> {
         open(pipeline, self.queue)
     }
 
-    fn trouble(&self) -> impl Fn(QueueError) -> Trouble + Copy + use<> {
-        Trouble::of_queue(self.queue)
+    fn command_error(&self) -> impl Fn(QueueError) -> KvCommandError + Copy + use<> {
+        KvCommandError::of_queue(self.queue)
     }
 }
 
-fn open(pipeline: &Rc<Pipeline>, name: DirectoryName) -> Result<Queue, Trouble> {
-    pipeline.block_on(Queue::open_named(pipeline, name)).map_err(Trouble::of_queue(name))
+fn open(pipeline: &Rc<Pipeline>, name: DirectoryName) -> Result<Queue, KvCommandError> {
+    pipeline.block_on(Queue::open_named(pipeline, name)).map_err(KvCommandError::of_queue(name))
 }
 
 /// A command that says nothing but which queue.
@@ -111,11 +111,11 @@ impl Alone {
         &self,
         done: &'static str,
         act: impl AsyncFnOnce(Queue) -> Result<(), QueueError>,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<Outcome, KvCommandError> {
         let Self { target, json } = self;
         let pipeline = target.connect()?;
         let queue = target.open(&pipeline)?;
-        pipeline.block_on(act(queue)).map_err(target.trouble())?;
+        pipeline.block_on(act(queue)).map_err(target.command_error())?;
         if *json {
             print_json(&json!({ done: target.queue.as_str() }));
         } else {
@@ -126,7 +126,7 @@ impl Alone {
 }
 
 /// Runs the command.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     match &options.command {
         Command::Create(options) => create::run(options),
         Command::Push(options) => push::run(options),

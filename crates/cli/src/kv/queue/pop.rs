@@ -1,7 +1,7 @@
 //! `portcullis kv queue pop`.
 
 use super::super::bytes::{enter, readable};
-use super::{Outcome, Target, Trouble};
+use super::{KvCommandError, Outcome, Target};
 use crate::output::{Reader, complain, print_json, tell};
 use clap::Args;
 use portcullis::Lifetime;
@@ -38,14 +38,14 @@ pub struct Options {
 }
 
 /// Takes entries and prints them.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { target, count, wait, json } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
     for number in 0..*count {
         let entry = match pipeline.block_on(queue.pop_within(*wait)) {
             Err(QueueError::Closed) => None,
-            popped => popped.map_err(target.trouble())?,
+            popped => popped.map_err(target.command_error())?,
         };
         let Some(entry) = entry else {
             complain(format_args!("portcullis kv: queue {} had {number} entries", target.queue));

@@ -1,7 +1,7 @@
 //! `portcullis kv queue push`.
 
 use super::super::bytes::argument;
-use super::{Outcome, Target, Trouble};
+use super::{KvCommandError, Outcome, Target};
 use crate::output::{print_json, say};
 use clap::Args;
 use serde_json::json;
@@ -29,20 +29,20 @@ pub struct Options {
 }
 
 /// Adds entries.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let Options { target, entries, json } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
     let mut pushed = 0u64;
-    let mut push = |entry: &[u8]| -> Result<(), Trouble> {
-        pipeline.block_on(queue.push(entry)).map_err(target.trouble())?;
+    let mut push = |entry: &[u8]| -> Result<(), KvCommandError> {
+        pipeline.block_on(queue.push(entry)).map_err(target.command_error())?;
         pushed += 1;
         Ok(())
     };
     if entries.is_empty() {
         for line in std::io::stdin().lock().split(b'\n') {
             let what = || "standard input cannot be read".to_owned();
-            push(&line.map_err(|error| Trouble::File { what: what(), error })?)?;
+            push(&line.map_err(|error| KvCommandError::File { what: what(), error })?)?;
         }
     } else {
         entries.iter().try_for_each(|entry| push(&argument(entry)))?;

@@ -1,15 +1,15 @@
 //! `portcullis kv queue stat`.
 
-use super::{Alone, Outcome, Trouble};
+use super::{Alone, KvCommandError, Outcome};
 use crate::output::{print_json, say};
 use serde_json::json;
 
 /// Shows the limits of a queue and how full it is.
-pub fn run(options: &Alone) -> Result<Outcome, Trouble> {
+pub fn run(options: &Alone) -> Result<Outcome, KvCommandError> {
     let Alone { target, json } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
-    let found = pipeline.block_on(queue.statistics()).map_err(target.trouble())?;
+    let found = pipeline.block_on(queue.statistics()).map_err(target.command_error())?;
     let claims = queue.options().claims;
     if *json {
         print_json(&json!({
