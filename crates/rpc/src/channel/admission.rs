@@ -11,12 +11,12 @@
 //! `Placing`: a thread that may wait requests the addresses from the directory.
 
 use super::carrier::ServerCarrier;
-use super::lanes::{Lanes, Seat};
 use super::lending::{Lending, Lent};
 use super::make_ring;
 use super::messages::{ASKED_BYTES, Asked, Told};
 use super::named::{Given, HeapSource, Slot};
 use super::one_shot::{Ledger, OneShotLimits, OpenFile, Reserve};
+use super::shards::{Seat, ServerShards};
 use super::shared_heap::{Member, SharedHeap};
 use crate::heap::{HEAP_ADDRESSES, HEAP_BYTES_MIN, Heap, HeapPlace, Owner, PAGE_BYTES};
 use portcullis_attach::unix::{Listener, Peer, User};
@@ -83,7 +83,7 @@ pub(super) enum News {
 /// Admits clients.
 #[derive(Debug)]
 pub(super) struct SocketAdmission {
-    pub lanes: Lanes,
+    pub shards: ServerShards,
     /// Bytes of a connection's heap: the default, and the most that a client may request.
     pub heap_bytes: (u64, u64),
     /// `None`: no method reads one-shot scopes.
@@ -117,7 +117,7 @@ impl SocketAdmission {
             heap.memory().withhold()?;
             ring.withhold()?;
         }
-        let seat = self.lanes.deal();
+        let seat = self.shards.deal();
         let joined = self.shared.as_ref().map(|shared| shared.join().ok_or("too many have the shared heap"));
         let (event, member) = (WatchedEvent::new(seat.waker())?, joined.transpose()?);
         Ok(Shared { heap, view, ring, event, ledger, seat, member, given })
@@ -308,7 +308,7 @@ impl Entry {
             self.heap = Some(member.heap().clone());
             Told::WelcomeToAll { address: address.get() as u64, length, owner: member.owner().0 }
         });
-        admission.lanes.of(client).tell(News::Came(client, shared));
+        admission.shards.of(client).tell(News::Came(client, shared));
         self.say(&welcome);
         Ok(())
     }
@@ -500,6 +500,6 @@ impl Handshake for Entry {
     }
 
     fn depart(admission: &SocketAdmission, client: u64) {
-        admission.lanes.of(client).tell(News::Left(client));
+        admission.shards.of(client).tell(News::Left(client));
     }
 }

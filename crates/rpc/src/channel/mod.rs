@@ -30,7 +30,6 @@ mod admission;
 mod carrier;
 mod connection;
 pub mod ends;
-mod lanes;
 mod lending;
 mod messages;
 mod method;
@@ -38,6 +37,7 @@ mod named;
 mod one_shot;
 mod sandboxed;
 mod server;
+mod shards;
 mod shared_heap;
 #[cfg(test)]
 mod tests;

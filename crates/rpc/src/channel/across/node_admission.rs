@@ -6,7 +6,7 @@ use super::permissions::{acquire, allocate};
 use super::server::{Founded, ServerMailbox};
 use crate::channel::admission::{Carried, News, SERVER, find_place};
 use crate::channel::ends::RING_BYTES;
-use crate::channel::lanes::Lanes;
+use crate::channel::shards::ServerShards;
 use crate::channel::{Channel, now};
 use crate::heap::{HEAP_BYTES_MIN, HeapPlace, PAGE_BYTES};
 use portcullis::host::{Host, LentMemory};
@@ -180,10 +180,10 @@ pub(in crate::channel) struct NodeAdmission {
 
 impl NodeAdmission {
     /// Starts the thread.
-    pub fn start(node: ChannelAtNode, lanes: Lanes) -> std::io::Result<Self> {
+    pub fn start(node: ChannelAtNode, shards: ServerShards) -> std::io::Result<Self> {
         let ChannelAtNode { at, session, memory } = node;
         let keeper =
-            Keeper { at, session, memory, lanes, seen: HashSet::new(), given: Vec::new(), left: Vec::new() };
+            Keeper { at, session, memory, shards, seen: HashSet::new(), given: Vec::new(), left: Vec::new() };
         let (ends, receiver) = channel();
         let run = move || keeper.run(&receiver);
         let thread = std::thread::Builder::new().name("portcullis-door".to_owned()).spawn(run)?;
@@ -218,7 +218,7 @@ struct Keeper {
     at: AtNode,
     session: Session,
     memory: LentMemory,
-    lanes: Lanes,
+    shards: ServerShards,
     /// Hellos that were answered, by tenant.
     seen: HashSet<(usize, DirectoryName)>,
     given: Vec<Given>,
@@ -230,7 +230,7 @@ impl Keeper {
     fn run(mut self, ends: &Receiver<()>) -> Self {
         while matches!(ends.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout)) {
             let is_over = self.turn().is_err();
-            if is_over || self.lanes.iter().any(|lane| lane.is_stopped()) {
+            if is_over || self.shards.iter().any(|shard| shard.is_stopped()) {
                 break;
             }
         }
@@ -320,10 +320,10 @@ impl Keeper {
         let Founded { mailbox, arguments } = founded.ok_or("the node lends less than it was asked for")?;
         memory.write(0, &Terms::Welcome(places, now()).encode());
         self.session.revoke(permission)?;
-        let seat = self.lanes.deal();
+        let seat = self.shards.deal();
         let client = seat.client();
         let carried = Carried { arguments, view, ring, carrier: Box::new(mailbox), seat };
-        self.lanes.of(client).tell(News::CameFromAfar(client, Box::new(carried)));
+        self.shards.of(client).tell(News::CameFromAfar(client, Box::new(carried)));
         Ok((object, Some(client), lent))
     }
 
@@ -394,7 +394,7 @@ impl Keeper {
     fn end(&mut self, given: Given) {
         let _ = self.session.unpublish(given.name.as_str());
         if let Some(client) = given.client {
-            self.lanes.of(client).tell(News::Left(client));
+            self.shards.of(client).tell(News::Left(client));
         }
         self.left.push(given);
     }

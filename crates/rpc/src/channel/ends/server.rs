@@ -1,9 +1,9 @@
 //! A server's end: it takes requests, runs their methods, and replies.
 
 use super::copies::Copies;
-use super::lane_heap::{LaneHeap, heap_of};
 use super::lines::{Reader, Writer};
 use super::methods::Methods;
+use super::shard_heap::{ShardHeap, heap_of};
 use super::words::{ReplyLine, RequestLine, Status};
 use super::{Clock, DEPTH, REPLIES, REQUESTS};
 use crate::channel::Reply;
@@ -80,7 +80,7 @@ impl ServerEnd {
         &mut self,
         methods: &Methods,
         request: &Request,
-        shared: Option<&mut LaneHeap>,
+        shared: Option<&mut ShardHeap>,
         clock: Clock<'_>,
     ) -> ReplyLine {
         let Request { line: request, is_cancelled } = request;

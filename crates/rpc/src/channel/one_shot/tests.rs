@@ -2,9 +2,9 @@
 
 use super::super::admission::{SocketAdmission, find_place};
 use super::super::ends::Status;
-use super::super::lanes::Lanes;
 use super::super::lending::Lending;
 use super::super::messages::{Asked, TOLD_BYTES, Told};
+use super::super::shards::ServerShards;
 use super::super::tests::{Hostile, LONG};
 use super::super::{Connection, Copied, Server, ServerOptions, SocketAccess, Trusted, serve};
 use super::{OPEN_MAX, OneShot, OneShotError, OneShotLimits};
@@ -472,7 +472,7 @@ fn answer(listener: Listener, limits: OneShotLimits, told: impl FnOnce(u64) -> (
     };
     let hear = || rustix::net::recv(&socket, &mut [0; 64], rustix::net::RecvFlags::empty()).unwrap();
     let admission = SocketAdmission {
-        lanes: Lanes::new(1).unwrap(),
+        shards: ServerShards::new(1).unwrap(),
         heap_bytes: (1 << 20, 1 << 20),
         one_shots: Some(limits),
         next: 1.into(),
