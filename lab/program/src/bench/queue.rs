@@ -254,14 +254,14 @@ impl<'a> Work<'a> {
     fn run(&self, pipeline: &Pipeline) -> Result<(), BenchError> {
         let depth = self.client.options.depth as usize;
         let mut failed = None;
-        pipeline.run(depth, (0..depth).map(|_| self.lane()), |result: Result<(), BenchError>| {
+        pipeline.run(depth, (0..depth).map(|_| self.task()), |result: Result<(), BenchError>| {
             failed = failed.take().or(result.err());
         });
         failed.map_or(Ok(()), Err)
     }
 
     /// Pushes and pops in turn. A popped entry must be whole; any client may have pushed it.
-    async fn lane(&self) -> Result<(), BenchError> {
+    async fn task(&self) -> Result<(), BenchError> {
         let mut entry = vec![0x5A; self.client.bytes];
         while let Some(number) = self.next() {
             entry[..8].copy_from_slice(&number.to_le_bytes());
@@ -303,7 +303,7 @@ impl<'a> Work<'a> {
         act: impl AsyncFnOnce() -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
         let timed_one_in = if self.client.options.depth == 1 { 1 } else { TIMED_ONE_IN };
-        // Pushes have even numbers in a lane that is alone: both kinds are timed.
+        // Pushes have even numbers in a task that is alone: both kinds are timed.
         let before = (number % timed_one_in < 2).then(Instant::now);
         act().await?;
         if let Some(before) = before {

@@ -17,7 +17,7 @@ const WARM_UP: u64 = 200_000;
 pub const BATCH: usize = 32;
 
 /// A session with operations in flight.
-struct Lane {
+struct LoadedSession {
     session: Session,
     objects: Vec<Permission>,
     next: usize,
@@ -35,11 +35,12 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     let (_own, address) = named_or_own(options)?;
     let pingpong_rtt = pingpong::round_trip();
     processors::pin_client();
-    let mut lanes =
-        (0..options.queue_pairs).map(|_| Lane::new(&address, options)).collect::<Result<Vec<_>, _>>()?;
+    let mut sessions = (0..options.queue_pairs)
+        .map(|_| LoadedSession::new(&address, options))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut samples = Samples::new();
     let mut turn = |samples: &mut Samples| -> Result<u64, BenchError> {
-        lanes.iter_mut().map(|lane| lane.turn(options, samples)).sum()
+        sessions.iter_mut().map(|session| session.turn(options, samples)).sum()
     };
     let mut warm_up = Course::warm_up(options, WARM_UP);
     let mut done = 0;
@@ -62,7 +63,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-impl Lane {
+impl LoadedSession {
     fn new(address: &str, options: &Options) -> Result<Self, BenchError> {
         let room = options.size.next_power_of_two().max(64) * options.outstanding() as u64;
         let wanted = SessionOptions {

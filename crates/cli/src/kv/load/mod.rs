@@ -2,9 +2,9 @@
 
 mod dialect;
 mod folder;
+mod in_flight_limits;
 mod incoming;
 mod json_lines;
-mod lanes;
 mod progress;
 mod rejects;
 mod rows;
@@ -17,8 +17,8 @@ use crate::files::{self, Input};
 use crate::output::{complain, print_json, say};
 use crate::size;
 use clap::{Args, ValueEnum};
+use in_flight_limits::{InFlightLimits, Turn};
 use incoming::Incoming;
-use lanes::{Lanes, Turn};
 use portcullis::{Error, Lifetime};
 use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Condition, KEY_BYTES_MAX, Stored, Table, TableError, VALUE_BYTES_MAX};
@@ -234,12 +234,12 @@ fn store_all(
     progress: &Progress,
     loaded: &mut Loaded,
 ) {
-    let lanes = Lanes::new(BYTES_AT_ONCE);
+    let limits = InFlightLimits::new(BYTES_AT_ONCE);
     let loaded = RefCell::new(loaded);
     let store_next = async || {
         while let Some(record) = next(incoming, pipeline, progress, &loaded).await {
             // The place in the line is taken before the first await, so it is in the order of the file.
-            let turn = lanes.queue(&record.key, record.key.len() + record.value.len());
+            let turn = limits.queue(&record.key, record.key.len() + record.value.len());
             let stored = store(pipeline, table, &record, options.ttl, turn).await;
             incoming.done();
             let mut loaded = loaded.borrow_mut();

@@ -117,14 +117,14 @@ impl<'a> Work<'a> {
     fn run(&self, pipeline: &Pipeline) -> Result<(), BenchError> {
         let depth = self.turn.options.depth;
         let mut failed = None;
-        pipeline.run(depth, (0..depth).map(|_| self.lane()), |result: Result<(), BenchError>| {
+        pipeline.run(depth, (0..depth).map(|_| self.task()), |result: Result<(), BenchError>| {
             failed = failed.take().or(result.err());
         });
         failed.map_or(Ok(()), Err)
     }
 
     /// Runs one operation after another, until enough have begun.
-    async fn lane(&self) -> Result<(), BenchError> {
+    async fn task(&self) -> Result<(), BenchError> {
         let mut value = vec![0x5A; self.turn.contents.shape.value_bytes as usize];
         let timed_one_in = if self.turn.options.depth == 1 { 1 } else { TIMED_ONE_IN };
         while let Some(number) = self.next() {
