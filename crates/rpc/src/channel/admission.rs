@@ -15,7 +15,7 @@ use super::lending::{Lending, Lent};
 use super::make_ring;
 use super::messages::{ASKED_BYTES, Asked, Told};
 use super::named::{Given, HeapSource, Slot};
-use super::one_shot::{Ledger, OneShotLimits, OpenFile, Reserve};
+use super::one_shot::{OneShotLimits, OneShotTable, OpenFile, Reserve};
 use super::shards::{Seat, ServerShards};
 use super::shared_heap::{Member, SharedHeap};
 use crate::heap::{HEAP_ADDRESSES, HEAP_BYTES_MIN, Heap, HeapPlace, Owner, PAGE_BYTES};
@@ -50,7 +50,7 @@ pub(super) struct Shared {
     pub ring: Mapping,
     pub event: WatchedEvent,
     /// `None`: no method of the server reads one-shot scopes.
-    pub ledger: Option<Arc<Ledger>>,
+    pub one_shot_table: Option<Arc<OneShotTable>>,
     /// The connection's place on the thread that serves it.
     pub seat: Seat,
     /// The client's membership in the heap of all clients, if the channel has one.
@@ -111,7 +111,11 @@ impl SocketAdmission {
     }
 
     /// Creates a connection's heap and ring at places that were found for them.
-    pub fn share(&self, (place, view, ledger): Places, given: Option<Given>) -> Result<Shared, Reason> {
+    pub fn share(
+        &self,
+        (place, view, one_shot_table): Places,
+        given: Option<Given>,
+    ) -> Result<Shared, Reason> {
         let (heap, ring) = (Heap::create(place, SERVER)?, make_ring()?);
         if self.withholds {
             heap.memory().withhold()?;
@@ -120,12 +124,12 @@ impl SocketAdmission {
         let seat = self.shards.deal();
         let joined = self.shared.as_ref().map(|shared| shared.join().ok_or("too many have the shared heap"));
         let (event, member) = (WatchedEvent::new(seat.waker())?, joined.transpose()?);
-        Ok(Shared { heap, view, ring, event, ledger, seat, member, given })
+        Ok(Shared { heap, view, ring, event, one_shot_table, seat, member, given })
     }
 }
 
 /// The server's mappings at a connection's addresses: copies of the heap's pages, and behind them one-shot scopes.
-pub(super) type Places = (HeapPlace, PrivateView, Option<Arc<Ledger>>);
+pub(super) type Places = (HeapPlace, PrivateView, Option<Arc<OneShotTable>>);
 
 /// Finds addresses that nothing in this process uses. They are drawn at random, so that the addresses of independent
 /// servers are probably free in their clients too.
@@ -148,8 +152,8 @@ pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Resul
 pub(super) fn places_at(place: HeapPlace, one_shots: Option<OneShotLimits>) -> Result<Places, MappingError> {
     let view = PrivateView::at(place.address, place.length)?;
     let reserve = one_shots.map(|limits| Reserve::behind(place, limits.addresses())).transpose()?;
-    let ledger = reserve.zip(one_shots).map(|(reserve, limits)| Ledger::new(reserve, limits));
-    Ok((place, view, ledger.map(Arc::new)))
+    let one_shot_table = reserve.zip(one_shots).map(|(reserve, limits)| OneShotTable::new(reserve, limits));
+    Ok((place, view, one_shot_table.map(Arc::new)))
 }
 
 /// Reason for which the server closes the connection to a peer.
@@ -197,7 +201,7 @@ enum Step {
     },
     Connected {
         client: u64,
-        ledger: Option<Arc<Ledger>>,
+        one_shot_table: Option<Arc<OneShotTable>>,
     },
 }
 
@@ -298,11 +302,11 @@ impl Entry {
     }
 
     fn connect(&mut self, admission: &SocketAdmission, client: u64) -> Result<(), Reason> {
-        let step = Step::Connected { client, ledger: None };
+        let step = Step::Connected { client, one_shot_table: None };
         let Step::Offered { shared, .. } = std::mem::replace(&mut self.step, step) else {
             unreachable!("a client says that it has mapped what it was offered")
         };
-        self.step = Step::Connected { client, ledger: shared.ledger.clone() };
+        self.step = Step::Connected { client, one_shot_table: shared.one_shot_table.clone() };
         let welcome = shared.member.as_ref().map_or(Told::Welcome, |member| {
             let HeapPlace { address, length } = member.heap().place();
             self.heap = Some(member.heap().clone());
@@ -316,10 +320,10 @@ impl Entry {
     /// Handles a message about one-shot scopes from a client with a connection. A client whose request is refused gets
     /// the reason, and its calls go on.
     fn hear_of_scopes(&mut self, asked: Option<Asked>, admission: &SocketAdmission) -> Result<(), Breach> {
-        let Step::Connected { ledger: Some(ledger), .. } = &self.step else {
+        let Step::Connected { one_shot_table: Some(one_shot_table), .. } = &self.step else {
             return Err(Breach::AfterTheEnd);
         };
-        let ledger = Arc::clone(ledger);
+        let one_shot_table = Arc::clone(one_shot_table);
         let wants_answer = !matches!(asked, Some(Asked::Release { .. }));
         if wants_answer && (self.outgoing.is_some() || self.errands.contains(&true)) {
             return Err(Breach::Impatient);
@@ -327,7 +331,7 @@ impl Entry {
         match asked {
             Some(Asked::File { bytes }) => {
                 let number = admission.next.fetch_add(1, Ordering::Relaxed);
-                match ledger.open(number, bytes) {
+                match one_shot_table.open(number, bytes) {
                     Ok(OpenFile { file, address }) => {
                         self.say(&Told::File { number, address, length: file.length() });
                         self.file = Some(file);
@@ -336,12 +340,12 @@ impl Entry {
                 }
             }
             Some(Asked::Sealed { number }) => {
-                self.send_on(true, Box::new(move || ledger.take_in(number)));
+                self.send_on(true, Box::new(move || one_shot_table.take_in(number)));
             }
             Some(Asked::Release { number }) => {
                 // From here on the scope does not belong to the connection. Unmapping takes time in proportion to its
                 // length.
-                if let Some(released) = ledger.release(number) {
+                if let Some(released) = one_shot_table.release(number) {
                     let unmap = move || {
                         drop(released);
                         Ok(())

@@ -339,8 +339,8 @@ pub struct Server {
     pub(super) shards: ServerShards,
     threads: Vec<JoinHandle<()>>,
     pub(super) shared: Option<Arc<SharedHeap>>,
-    /// Admissions to nodes. After their threads and those of the shards have ended, they give back their resources on the
-    /// nodes.
+    /// Admissions to nodes. After their threads and those of the shards have ended, they give back their resources on
+    /// the nodes.
     #[cfg(feature = "across")]
     node_admissions: Vec<super::across::NodeAdmission>,
 }
@@ -507,9 +507,9 @@ enum Way {
 }
 
 impl Served {
-    fn new(Shared { heap, view, ring, event, ledger, seat, member, given }: Shared) -> Self {
+    fn new(Shared { heap, view, ring, event, one_shot_table, seat, member, given }: Shared) -> Self {
         debug_assert_eq!(heap.owner(), SERVER);
-        let end = ServerEnd::new(heap, view, ring.clone()).with_ledger(ledger);
+        let end = ServerEnd::new(heap, view, ring.clone()).with_one_shot_table(one_shot_table);
         let way = Way::Shared { ring, _event: event };
         Self { end, way, _seat: seat, _member: member, _given: given }
     }

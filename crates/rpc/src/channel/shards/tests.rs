@@ -113,7 +113,7 @@ fn broken(shards: &ServerShards) -> (u64, Shared) {
     let event = WatchedEvent::new(seat.waker()).unwrap();
     let ring = Mapping::private(4096).unwrap();
     assert!(ring.length() < make_ring().unwrap().length());
-    (seat.client(), Shared { heap, view, ring, event, ledger: None, seat, member: None, given: None })
+    (seat.client(), Shared { heap, view, ring, event, one_shot_table: None, seat, member: None, given: None })
 }
 
 #[test]
