@@ -68,8 +68,8 @@ pub struct Options {
     client: ClientOptions,
     /// Where clients of memcached come: tcp:HOST:PORT, or unix:PATH for a Unix socket; may be given several times. With port 0
     /// the kernel chooses one.
-    #[arg(long, value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211", value_parser = place)]
-    listen: Vec<Place>,
+    #[arg(long, value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211", value_parser = listen_address)]
+    listen: Vec<GatewayAddress>,
     /// The mode of the Unix sockets' files, in octal [default: 0600, or 0660 with --socket-group: any process that opens one acts
     /// for the tenant].
     #[arg(long, value_name = "MODE", value_parser = sockets::mode)]
@@ -111,17 +111,17 @@ pub struct Options {
 
 /// An address at which a gateway listens, as the option gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum GatewayAddress {
     Tcp(String),
     Unix(PathBuf),
 }
 
-fn place(text: &str) -> Result<Place, String> {
+fn listen_address(text: &str) -> Result<GatewayAddress, String> {
     if let Some(address) = text.strip_prefix("tcp:").filter(|address| address.contains(':')) {
-        return Ok(Place::Tcp(address.to_owned()));
+        return Ok(GatewayAddress::Tcp(address.to_owned()));
     }
     match text.strip_prefix("unix:") {
-        Some(path) if !path.is_empty() => Ok(Place::Unix(path.into())),
+        Some(path) if !path.is_empty() => Ok(GatewayAddress::Unix(path.into())),
         _ => Err(format!("{text:?} is neither tcp:HOST:PORT nor unix:PATH")),
     }
 }
@@ -295,9 +295,9 @@ impl Options {
             let mut found = address.to_socket_addrs().into_iter().flatten();
             found.any(|address| !is_this_machine(address.ip()))
         };
-        let mut addresses = self.listen.iter().filter_map(|place| match place {
-            Place::Tcp(address) => Some(address),
-            Place::Unix(_) => None,
+        let mut addresses = self.listen.iter().filter_map(|address| match address {
+            GatewayAddress::Tcp(address) => Some(address),
+            GatewayAddress::Unix(_) => None,
         });
         match addresses.find(is_open).filter(|_| !self.dangerous_open_to_network) {
             Some(open) => Err(MemcachedCommandError::Open(open.clone())),
@@ -309,18 +309,18 @@ impl Options {
         // A process that opens the socket acts as the tenant: by default only the gateway's own user may open it.
         let mode = self.socket_mode.unwrap_or(if self.socket_group.is_some() { 0o660 } else { 0o600 });
         let access = SocketAccess { mode, group: self.socket_group };
-        let listen = |place: &Place| match place {
-            Place::Tcp(address) => Listen::Tcp(address.clone()),
-            Place::Unix(path) => Listen::Unix { path: path.clone(), access },
+        let listen = |address: &GatewayAddress| match address {
+            GatewayAddress::Tcp(address) => Listen::Tcp(address.clone()),
+            GatewayAddress::Unix(path) => Listen::Unix { path: path.clone(), access },
         };
         self.listen.iter().map(listen).collect()
     }
 
     fn announce(&self, gateway: &Gateway) {
         let addresses = gateway.addresses().iter().map(|address| format!("tcp:{address}"));
-        let paths = self.listen.iter().filter_map(|place| match place {
-            Place::Tcp(_) => None,
-            Place::Unix(path) => Some(format!("unix:{}", path.display())),
+        let paths = self.listen.iter().filter_map(|address| match address {
+            GatewayAddress::Tcp(_) => None,
+            GatewayAddress::Unix(path) => Some(format!("unix:{}", path.display())),
         });
         let listening = addresses.chain(paths).collect();
         let said = Listening { listening, process: std::process::id(), table: self.table.to_string() };

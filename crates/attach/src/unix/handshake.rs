@@ -10,7 +10,7 @@
 use super::listener::Listener;
 use super::messages::{AttachReply, AttachRequest, REPLY_BYTES, REQUEST_BYTES};
 use super::peer::Peer;
-use super::policy::{AdmissionPolicy, Admitted, Place};
+use super::policy::{AdmissionPolicy, Admitted, PortOffer};
 use crate::Limits;
 use crate::handshake::{
     Accepted, Dismissal, Errand, Handshake, HasRoom, Holder, Outgoing, Reason, RefusedPeer,
@@ -75,14 +75,14 @@ pub struct UnixHandshake<A: AdmissionPolicy> {
     /// Time that the peer may take for each step.
     within: Duration,
     step: Step,
-    place: Option<A::Place>,
+    offer: Option<A::Offer>,
     errand: Option<Errand>,
     outgoing: Option<Message>,
 }
 
 struct Message {
     bytes: [u8; REPLY_BYTES],
-    /// Whether the place's descriptors are sent with the message.
+    /// Whether the offer's descriptors are sent with the message.
     is_offer: bool,
 }
 
@@ -102,21 +102,21 @@ impl<A: AdmissionPolicy> UnixHandshake<A> {
     }
 
     fn offer(&mut self, arena_bytes: u64, policy: &A, now: Instant) -> Result<(), Reason> {
-        let place = policy.offer(&self.peer, arena_bytes)?;
-        self.say(&AttachReply::Offer { size: place.size(), memory_bytes: place.memory_bytes() });
-        self.place = Some(place);
+        let offer = policy.offer(&self.peer, arena_bytes)?;
+        self.say(&AttachReply::Offer { size: offer.size(), memory_bytes: offer.memory_bytes() });
+        self.offer = Some(offer);
         self.step = Step::Mapped { until: now + self.within };
         Ok(())
     }
 
     fn prepare(&mut self) {
         self.step = Step::Preparing;
-        self.errand = self.place.as_ref().map(Place::preparation);
+        self.errand = self.offer.as_ref().map(PortOffer::preparation);
     }
 
     fn let_in(&mut self, policy: &A) -> Result<(), Reason> {
-        let place = self.place.as_mut().expect("a place was offered before it was prepared");
-        let Admitted { client, arena_key } = policy.admit(&self.peer, place)?;
+        let offer = self.offer.as_mut().expect("a port was offered before it was prepared");
+        let Admitted { client, arena_key } = policy.admit(&self.peer, offer)?;
         // From here on the client ends when the connection ends.
         self.step = Step::Attached(client);
         self.say(&AttachReply::Welcome { client, arena_key });
@@ -145,7 +145,7 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
         let peer = Peer::of(accepted.socket, accepted.listener).ok()?;
         let within = limits.attach_within;
         let step = Step::Hello { until: accepted.now + within };
-        Some(Self { peer, within, step, place: None, errand: None, outgoing: None })
+        Some(Self { peer, within, step, offer: None, errand: None, outgoing: None })
     }
 
     fn excuse(_: &Listener, socket: &OwnedFd, reason: &str) {
@@ -202,16 +202,16 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
 
     fn outgoing(&self) -> Outgoing<'_> {
         let Some(Message { bytes, is_offer }) = &self.outgoing else { return Outgoing::default() };
-        let offered = self.place.as_ref().filter(|_| *is_offer);
-        let descriptors = offered.map_or(Vec::new(), |place| place.descriptors().to_vec());
+        let offered = self.offer.as_ref().filter(|_| *is_offer);
+        let descriptors = offered.map_or(Vec::new(), |offer| offer.descriptors().to_vec());
         Outgoing { bytes, descriptors }
     }
 
     /// Notes that the message has been sent. A message is sent as a whole.
     fn sent(&mut self, _: usize) {
         let sent = self.outgoing.take();
-        if let (Some(Message { is_offer: true, .. }), Some(place)) = (sent, &mut self.place) {
-            place.was_offered();
+        if let (Some(Message { is_offer: true, .. }), Some(offer)) = (sent, &mut self.offer) {
+            offer.was_offered();
         }
     }
 
@@ -242,8 +242,8 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
     }
 
     fn give_up(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.give_up();
+        if let Some(offer) = &mut self.offer {
+            offer.give_up();
         }
     }
 }

@@ -15,7 +15,7 @@ pub const LARGE_ARENA_BYTES: u64 = 32 << 20;
 
 /// A node, and who comes to it.
 #[derive(Args, Clone, Debug)]
-pub struct Place {
+pub struct NodeOptions {
     /// The node, for example shm:/run/portcullis.sock, rdma:node1:7471 or name:bank/node1.
     #[arg(long, value_name = "ADDRESS")]
     node: String,
@@ -23,7 +23,7 @@ pub struct Place {
     client: ClientOptions,
 }
 
-impl Place {
+impl NodeOptions {
     /// A session with the node, and a pipeline on it.
     pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, KvCommandError> {
         let options = SessionOptions { arena_bytes, ..self.client.session()? };
@@ -35,7 +35,7 @@ impl Place {
 #[derive(Args, Clone, Debug)]
 pub struct Target {
     #[command(flatten)]
-    place: Place,
+    node: NodeOptions,
     /// The table's name: 1 to 48 bytes of text.
     #[arg(value_name = "TABLE")]
     pub table: DirectoryName,
@@ -44,7 +44,7 @@ pub struct Target {
 impl Target {
     /// A session with the node, and a pipeline on it.
     pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, KvCommandError> {
-        self.place.connect(arena_bytes)
+        self.node.connect(arena_bytes)
     }
 
     /// Opens the table, which must exist.

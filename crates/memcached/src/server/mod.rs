@@ -8,7 +8,6 @@ mod grants;
 mod job;
 mod keeper;
 mod listener;
-mod place;
 mod round;
 mod serving;
 mod settings;
@@ -17,6 +16,7 @@ mod stream;
 mod table;
 mod turns;
 mod wake;
+mod watched_connection;
 mod worker;
 
 use crate::GatewayError;

@@ -7,7 +7,7 @@ use crate::rig::{BLUE, RED, Rig, alone, descriptors, lenient, random, resident_b
 use portcullis::NodeConfig;
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis_attach::unix::{
-    AdmissionPolicy, Admitted, Listener, Peer, Place, SocketAccess, UnixHandshake,
+    AdmissionPolicy, Admitted, Listener, Peer, PortOffer, SocketAccess, UnixHandshake,
 };
 use portcullis_attach::{Acceptor, Errand, Limits, Reason};
 use portcullis_nic::EndpointSize;
@@ -232,9 +232,9 @@ const OWN: SocketAccess = SocketAccess { mode: 0o600, group: None };
 struct Closed;
 
 /// A port that is never offered.
-enum NoPlace {}
+enum NoOffer {}
 
-impl Place for NoPlace {
+impl PortOffer for NoOffer {
     fn size(&self) -> EndpointSize {
         match *self {}
     }
@@ -261,14 +261,14 @@ impl Place for NoPlace {
 }
 
 impl AdmissionPolicy for Closed {
-    type Place = NoPlace;
+    type Offer = NoOffer;
 
-    fn offer(&self, _: &Peer, _: u64) -> Result<NoPlace, Reason> {
+    fn offer(&self, _: &Peer, _: u64) -> Result<NoOffer, Reason> {
         Err("closed".into())
     }
 
-    fn admit(&self, _: &Peer, place: &mut NoPlace) -> Result<Admitted, Reason> {
-        match *place {}
+    fn admit(&self, _: &Peer, offer: &mut NoOffer) -> Result<Admitted, Reason> {
+        match *offer {}
     }
 
     fn depart(&self, _: u64) {}

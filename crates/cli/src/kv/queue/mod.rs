@@ -8,7 +8,7 @@ mod stat;
 
 use super::Outcome;
 use super::command_error::KvCommandError;
-use super::connection::{ARENA_BYTES, Place};
+use super::connection::{ARENA_BYTES, NodeOptions};
 use crate::output::{print_json, say};
 use clap::{Args, Subcommand};
 use portcullis::DirectoryName;
@@ -69,7 +69,7 @@ enum Command {
 #[derive(Args, Clone, Debug)]
 pub struct Target {
     #[command(flatten)]
-    place: Place,
+    node: NodeOptions,
     /// The queue's name: 1 to 48 bytes of text.
     #[arg(value_name = "QUEUE")]
     queue: DirectoryName,
@@ -78,7 +78,7 @@ pub struct Target {
 impl Target {
     /// A session with the node, and a pipeline on it.
     fn connect(&self) -> Result<Rc<Pipeline>, KvCommandError> {
-        self.place.connect(ARENA_BYTES)
+        self.node.connect(ARENA_BYTES)
     }
 
     /// Opens the queue, which must exist.
