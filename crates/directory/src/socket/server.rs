@@ -101,9 +101,9 @@ impl Server {
         limits: Limits,
     ) -> io::Result<Self> {
         let listener = Listener::bind(path, access)?;
-        let state = ServerState::new(directory.clone(), trust);
-        let (parked, is_stopped) = (state.parked.clone(), Arc::new(AtomicBool::new(false)));
-        let acceptor = Acceptor::start::<Conversation>(vec![listener], state, limits.within_descriptors(2))?;
+        let server = ServerState::new(directory.clone(), trust);
+        let (parked, is_stopped) = (server.parked.clone(), Arc::new(AtomicBool::new(false)));
+        let acceptor = Acceptor::start::<Conversation>(vec![listener], server, limits.within_descriptors(2))?;
         let acceptor = Arc::new(acceptor);
         let notify = {
             let (directory, acceptor, is_stopped) =

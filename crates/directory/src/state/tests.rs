@@ -36,7 +36,7 @@ fn quota() -> Quota {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum DirectoryAction {
     Pass { seconds: u8 },
     Open { tenant: u8, seconds: u8 },
     Keep { lease: u8 },
@@ -49,23 +49,23 @@ enum Step {
     Reclaim,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn actions() -> impl Strategy<Value = Vec<DirectoryAction>> {
     let lease = 0..8u8;
-    let step = prop_oneof![
-        2 => (0..4u8).prop_map(|seconds| Step::Pass { seconds }),
-        3 => (0..2u8, 1..6u8).prop_map(|(tenant, seconds)| Step::Open { tenant, seconds }),
-        2 => lease.clone().prop_map(|lease| Step::Keep { lease }),
-        1 => lease.clone().prop_map(|lease| Step::End { lease }),
+    let action = prop_oneof![
+        2 => (0..4u8).prop_map(|seconds| DirectoryAction::Pass { seconds }),
+        3 => (0..2u8, 1..6u8).prop_map(|(tenant, seconds)| DirectoryAction::Open { tenant, seconds }),
+        2 => lease.clone().prop_map(|lease| DirectoryAction::Keep { lease }),
+        1 => lease.clone().prop_map(|lease| DirectoryAction::End { lease }),
         3 => (lease.clone(), 0..5u8, 0..4u8)
-            .prop_map(|(lease, name, entry)| Step::Register { lease, name, entry }),
-        1 => (lease.clone(), 0..5u8).prop_map(|(lease, name)| Step::Withdraw { lease, name }),
+            .prop_map(|(lease, name, entry)| DirectoryAction::Register { lease, name, entry }),
+        1 => (lease.clone(), 0..5u8).prop_map(|(lease, name)| DirectoryAction::Withdraw { lease, name }),
         4 => (lease.clone(), 0..6u8, any::<bool>())
-            .prop_map(|(lease, pages, shared)| Step::Create { lease, pages, shared }),
-        3 => (lease.clone(), 0..16u8).prop_map(|(lease, heap)| Step::Hold { lease, heap }),
-        2 => (lease, 0..16u8).prop_map(|(lease, heap)| Step::Release { lease, heap }),
-        1 => Just(Step::Reclaim),
+            .prop_map(|(lease, pages, shared)| DirectoryAction::Create { lease, pages, shared }),
+        3 => (lease.clone(), 0..16u8).prop_map(|(lease, heap)| DirectoryAction::Hold { lease, heap }),
+        2 => (lease, 0..16u8).prop_map(|(lease, heap)| DirectoryAction::Release { lease, heap }),
+        1 => Just(DirectoryAction::Reclaim),
     ];
-    prop::collection::vec(step, 1..80)
+    prop::collection::vec(action, 1..80)
 }
 
 /// A lease in the model.
@@ -144,13 +144,13 @@ impl Model {
     }
 }
 
-/// Performs a step in both, and compares the results.
-fn step(model: &mut Model, state: &mut DirectoryState, step: Step) -> Result<(), TestCaseError> {
+/// Performs an action in both, and compares the results.
+fn step(model: &mut Model, state: &mut DirectoryState, action: DirectoryAction) -> Result<(), TestCaseError> {
     let leases = model.leases.len();
-    match step {
-        Step::Pass { seconds } => model.pass(seconds),
-        Step::Reclaim => reclaim(model, state)?,
-        Step::Open { tenant: number, seconds } => {
+    match action {
+        DirectoryAction::Pass { seconds } => model.pass(seconds),
+        DirectoryAction::Reclaim => reclaim(model, state)?,
+        DirectoryAction::Open { tenant: number, seconds } => {
             let (tenant, time) = (tenant(number), Duration::from_secs(seconds.into()));
             let has_room = model.usage(tenant, None).leases < quota().leases;
             let opened = state.open_lease(&tenant, time, model.now);
@@ -161,32 +161,36 @@ fn step(model: &mut Model, state: &mut DirectoryState, step: Step) -> Result<(),
             }
         }
         _ if leases == 0 => {}
-        Step::Keep { lease } => {
+        DirectoryAction::Keep { lease } => {
             let lease = usize::from(lease) % leases;
             let known = &mut model.leases[lease];
             prop_assert_eq!(state.keep_alive(&known.lease, model.now).is_ok(), !known.has_ended);
             known.ends = model.now + known.lease.time_to_live();
         }
-        Step::End { lease } => {
+        DirectoryAction::End { lease } => {
             let lease = usize::from(lease) % leases;
             state.end_lease(&model.leases[lease].lease, model.now);
             model.end(lease);
         }
-        Step::Register { lease, name, entry } => {
+        DirectoryAction::Register { lease, name, entry } => {
             register(model, state, usize::from(lease) % leases, &self::name(name), &self::entry(entry))?;
         }
-        Step::Withdraw { lease, name } => {
+        DirectoryAction::Withdraw { lease, name } => {
             let (lease, name) = (usize::from(lease) % leases, self::name(name));
             let is_there = model.names.iter().any(|(there, _, by)| *there == name && *by == lease);
             let told = state.withdraw(&model.leases[lease].lease, &name, model.now);
             prop_assert_eq!(told.is_ok(), is_there);
             model.names.retain(|(there, _, by)| *there != name || *by != lease);
         }
-        Step::Create { lease, pages, shared } => {
+        DirectoryAction::Create { lease, pages, shared } => {
             create(model, state, usize::from(lease) % leases, u64::from(pages) * PAGE, shared)?;
         }
-        Step::Hold { lease, heap } => hold(model, state, usize::from(lease) % leases, heap.into())?,
-        Step::Release { lease, heap } => release(model, state, usize::from(lease) % leases, heap.into())?,
+        DirectoryAction::Hold { lease, heap } => {
+            hold(model, state, usize::from(lease) % leases, heap.into())?
+        }
+        DirectoryAction::Release { lease, heap } => {
+            release(model, state, usize::from(lease) % leases, heap.into())?
+        }
     }
     Ok(())
 }
@@ -349,10 +353,10 @@ fn compare(model: &Model, state: &mut DirectoryState) -> Result<(), TestCaseErro
     Ok(())
 }
 
-fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn run(actions: Vec<DirectoryAction>) -> Result<(), TestCaseError> {
     let (mut model, mut state) = (Model::default(), DirectoryState::new(space()));
     state.set_quota(None, quota());
-    for next in steps {
+    for next in actions {
         step(&mut model, &mut state, next)?;
         compare(&model, &mut state)?;
     }
@@ -368,8 +372,8 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(Config { cases: 1_000, ..Config::default() })]
     #[test]
-    fn the_ledger_is_what_the_model_says(steps in steps()) {
-        run(steps)?;
+    fn the_state_is_what_the_model_says(actions in actions()) {
+        run(actions)?;
     }
 }
 
@@ -378,10 +382,10 @@ proptest! {
 fn said(fault: Fault) -> Option<String> {
     planted::plant(Some(fault));
     let mut runner = TestRunner::new(Config { cases: 2_000, failure_persistence: None, ..Config::default() });
-    let end = runner.run(&steps(), run);
+    let end = runner.run(&actions(), run);
     planted::plant(None);
     match end {
-        Err(TestError::Fail(why, steps)) => Some(format!("{why} after {steps:?}")),
+        Err(TestError::Fail(why, actions)) => Some(format!("{why} after {actions:?}")),
         _ => None,
     }
 }

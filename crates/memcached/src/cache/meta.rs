@@ -1,6 +1,6 @@
 //! Semantics of the meta commands.
 
-use super::arithmetic::{Counted, Step};
+use super::arithmetic::{Counted, NumberChange};
 use super::classic::{Outcome, Way};
 use super::item::Found;
 use super::{Cache, Change, Item, Now, Store, StoreError};
@@ -156,8 +156,9 @@ impl<S: Store> Cache<S> {
     pub(super) async fn meta_arithmetic(&self, ask: &MetaArithmetic, now: Now) -> Result<Reply, StoreError> {
         let &MetaArithmetic { ref key, ref common, value, direction, by, cas, touch, vivify, initial } = ask;
         self.shared.counters.metas.add();
-        let step = Step { direction, by, cas, touch, initial: vivify.map(|expiry| (initial, expiry)) };
-        let (number, item) = match self.count(key, step, now).await? {
+        let number_change =
+            NumberChange { direction, by, cas, touch, initial: vivify.map(|expiry| (initial, expiry)) };
+        let (number, item) = match self.count(key, number_change, now).await? {
             Counted::Number(number, item) => (number, item),
             Counted::Missing => return Ok(bare("NF", key, common)),
             Counted::Exists => return Ok(bare("EX", key, common)),

@@ -181,7 +181,7 @@ impl Coded for Breach {
 }
 
 #[derive(Debug)]
-enum Step {
+enum EntryState {
     Hello {
         until: Instant,
     },
@@ -209,7 +209,7 @@ enum Step {
 pub(super) struct Entry {
     peer: Peer,
     within: Duration,
-    step: Step,
+    state: EntryState,
     outgoing: Option<Vec<u8>>,
     has_descriptors: bool,
     /// The heap of all clients, whose file is sent with the outgoing message.
@@ -227,7 +227,7 @@ pub(super) struct Entry {
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry").field("peer", &self.peer).field("step", &self.step).finish_non_exhaustive()
+        f.debug_struct("Entry").field("peer", &self.peer).field("state", &self.state).finish_non_exhaustive()
     }
 }
 
@@ -247,7 +247,7 @@ impl Entry {
     ) -> Result<(), Reason> {
         let length = admission.length(heap_bytes)?;
         // Without a directory, the places of the last offer are given back first.
-        let before = std::mem::replace(&mut self.step, Step::Hello { until: now + self.within });
+        let before = std::mem::replace(&mut self.state, EntryState::Hello { until: now + self.within });
         let Some(source) = &admission.source else {
             drop(before);
             return self.offer(
@@ -260,18 +260,18 @@ impl Entry {
         if !source.may_connect(&self.peer) {
             return Err("this user is not on the access list of the channel".into());
         }
-        let _before = if let Step::Offered { shared, .. } = before { Some(shared) } else { None };
+        let _before = if let EntryState::Offered { shared, .. } = before { Some(shared) } else { None };
         let slot = Slot::default();
         self.send_on(true, source.errand(length, admission.one_shots, &slot));
-        self.step = Step::Placing { heap_bytes, left, slot, _before };
+        self.state = EntryState::Placing { heap_bytes, left, slot, _before };
         Ok(())
     }
 
     /// Continues after the directory was requested for a place.
     fn placed(&mut self, outcome: Result<(), Reason>, admission: &SocketAdmission) -> Result<(), Reason> {
         let now = Instant::now();
-        let before = std::mem::replace(&mut self.step, Step::Hello { until: now + self.within });
-        let Step::Placing { heap_bytes, left, slot, _before } = before else { return Ok(()) };
+        let before = std::mem::replace(&mut self.state, EntryState::Hello { until: now + self.within });
+        let EntryState::Placing { heap_bytes, left, slot, _before } = before else { return Ok(()) };
         outcome?;
         let placed = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (places, given) = placed.ok_or("the directory was not asked")?;
@@ -291,7 +291,7 @@ impl Entry {
         let HeapPlace { address, length } = shared.heap.place();
         let one_shot_bytes = admission.one_shots.map_or(0, OneShotLimits::addresses);
         self.say(&Told::Offer { address: address.get() as u64, length, owner: CLIENT.0, one_shot_bytes });
-        self.step = Step::Offered { until: now + self.within, heap_bytes, left, shared };
+        self.state = EntryState::Offered { until: now + self.within, heap_bytes, left, shared };
         Ok(())
     }
 
@@ -302,11 +302,11 @@ impl Entry {
     }
 
     fn connect(&mut self, admission: &SocketAdmission, client: u64) -> Result<(), Reason> {
-        let step = Step::Connected { client, one_shot_table: None };
-        let Step::Offered { shared, .. } = std::mem::replace(&mut self.step, step) else {
+        let state = EntryState::Connected { client, one_shot_table: None };
+        let EntryState::Offered { shared, .. } = std::mem::replace(&mut self.state, state) else {
             unreachable!("a client says that it has mapped what it was offered")
         };
-        self.step = Step::Connected { client, one_shot_table: shared.one_shot_table.clone() };
+        self.state = EntryState::Connected { client, one_shot_table: shared.one_shot_table.clone() };
         let welcome = shared.member.as_ref().map_or(Told::Welcome, |member| {
             let HeapPlace { address, length } = member.heap().place();
             self.heap = Some(member.heap().clone());
@@ -320,7 +320,7 @@ impl Entry {
     /// Handles a message about one-shot scopes from a client with a connection. A client whose request is refused gets
     /// the reason, and its calls go on.
     fn hear_of_scopes(&mut self, asked: Option<Asked>, admission: &SocketAdmission) -> Result<(), Breach> {
-        let Step::Connected { one_shot_table: Some(one_shot_table), .. } = &self.step else {
+        let EntryState::Connected { one_shot_table: Some(one_shot_table), .. } = &self.state else {
             return Err(Breach::AfterTheEnd);
         };
         let one_shot_table = Arc::clone(one_shot_table);
@@ -377,14 +377,14 @@ impl Handshake for Entry {
     fn begin(_: &Listener, accepted: Accepted<'_>, limits: &Limits) -> Option<Self> {
         let peer = Peer::of(accepted.socket, accepted.listener).ok()?;
         let within = limits.attach_within;
-        let step = Step::Hello { until: accepted.now + within };
+        let state = EntryState::Hello { until: accepted.now + within };
         let (outgoing, heap, file) = (None, None, None);
         let (errand, errands) = (None, VecDeque::new());
         let (has_descriptors, lent_files, lent) = (false, None, None);
         Some(Self {
             peer,
             within,
-            step,
+            state,
             outgoing,
             has_descriptors,
             heap,
@@ -420,24 +420,24 @@ impl Handshake for Entry {
         _: HasRoom<'_, Self>,
         now: Instant,
     ) -> Result<(), Breach> {
-        let heard = match (&self.step, Asked::parse(bytes)) {
-            (Step::Hello { .. }, Some(Asked::Hello { heap_bytes })) => {
+        let heard = match (&self.state, Asked::parse(bytes)) {
+            (EntryState::Hello { .. }, Some(Asked::Hello { heap_bytes })) => {
                 self.place(admission, heap_bytes, PLACES_MAX, now)
             }
-            (Step::Offered { shared, .. }, Some(Asked::Mapped)) => {
+            (EntryState::Offered { shared, .. }, Some(Asked::Mapped)) => {
                 let client = shared.seat.client();
                 self.connect(admission, client)
             }
-            (&Step::Offered { heap_bytes, left, .. }, Some(Asked::Taken)) if left > 0 => {
+            (&EntryState::Offered { heap_bytes, left, .. }, Some(Asked::Taken)) if left > 0 => {
                 self.place(admission, heap_bytes, left - 1, now)
             }
-            (Step::Offered { .. }, Some(Asked::Taken)) => {
+            (EntryState::Offered { .. }, Some(Asked::Taken)) => {
                 Err("all places that were tried are taken in the client's address space".into())
             }
-            (Step::Hello { .. } | Step::Placing { .. } | Step::Offered { .. }, _) => {
+            (EntryState::Hello { .. } | EntryState::Placing { .. } | EntryState::Offered { .. }, _) => {
                 Err("that was no connection of this version: use a client of the server's version".into())
             }
-            (Step::Connected { .. }, asked) => return self.hear_of_scopes(asked, admission),
+            (EntryState::Connected { .. }, asked) => return self.hear_of_scopes(asked, admission),
         };
         heard.map_err(|reason| self.refuse(&reason))
     }
@@ -455,7 +455,7 @@ impl Handshake for Entry {
         if self.errands.pop_front() == Some(false) {
             return Ok(());
         }
-        if matches!(self.step, Step::Placing { .. }) {
+        if matches!(self.state, EntryState::Placing { .. }) {
             return self.placed(outcome, admission).map_err(|reason| self.refuse(&reason));
         }
         self.say(&outcome.map_or_else(|reason| Told::Refused(reason.to_string()), |()| Told::Held));
@@ -464,8 +464,8 @@ impl Handshake for Entry {
 
     fn outgoing(&self) -> Outgoing<'_> {
         let Some(bytes) = &self.outgoing else { return Outgoing::default() };
-        let descriptors = match (&self.step, &self.lent_files) {
-            (Step::Offered { shared, .. }, Some([ring, heap])) if self.has_descriptors => {
+        let descriptors = match (&self.state, &self.lent_files) {
+            (EntryState::Offered { shared, .. }, Some([ring, heap])) if self.has_descriptors => {
                 let page = shared.event.page().file().expect("it is a file's memory");
                 vec![ring.as_fd(), heap.as_fd(), page, shared.event.as_fd()]
             }
@@ -482,19 +482,19 @@ impl Handshake for Entry {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match self.step {
-            Step::Hello { until } | Step::Offered { until, .. } => Some(until),
+        match self.state {
+            EntryState::Hello { until } | EntryState::Offered { until, .. } => Some(until),
             // The server waits for the directory, and not for the client.
-            Step::Placing { .. } | Step::Connected { .. } => None,
+            EntryState::Placing { .. } | EntryState::Connected { .. } => None,
         }
     }
 
     fn client(&self) -> Option<u64> {
-        if let Step::Connected { client, .. } = self.step { Some(client) } else { None }
+        if let EntryState::Connected { client, .. } = self.state { Some(client) } else { None }
     }
 
     fn is_attached(&self) -> bool {
-        matches!(self.step, Step::Connected { .. })
+        matches!(self.state, EntryState::Connected { .. })
     }
 
     fn dismiss(&mut self, why: Dismissal) {

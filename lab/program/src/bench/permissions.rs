@@ -23,19 +23,23 @@ const UNDER_WAY: usize = 48;
 const SHORT_LEASE: Lifetime = Lifetime::micros(100);
 
 /// A row of Table 4.
-struct Step {
+struct EvaluationStep {
     name: &'static str,
     without: &'static [&'static str],
     /// Whether permissions expire instead of being revoked.
     expire: bool,
 }
 
-const STEPS: [Step; 5] = [
-    Step { name: "Baseline", without: &["delayed-unbinding", "contiguity", "handover"], expire: false },
-    Step { name: "+ Delay", without: &["contiguity", "handover"], expire: false },
-    Step { name: "+ Cont", without: &["handover"], expire: false },
-    Step { name: "+ HO", without: &[], expire: false },
-    Step { name: "+ Expr", without: &[], expire: true },
+const STEPS: [EvaluationStep; 5] = [
+    EvaluationStep {
+        name: "Baseline",
+        without: &["delayed-unbinding", "contiguity", "handover"],
+        expire: false,
+    },
+    EvaluationStep { name: "+ Delay", without: &["contiguity", "handover"], expire: false },
+    EvaluationStep { name: "+ Cont", without: &["handover"], expire: false },
+    EvaluationStep { name: "+ HO", without: &[], expire: false },
+    EvaluationStep { name: "+ Expr", without: &[], expire: true },
 ];
 
 #[derive(Debug, Serialize)]
@@ -98,7 +102,7 @@ fn print_table(report: &Report) {
     ));
 }
 
-fn run_step(options: &Options, step: &Step) -> Result<(Row, u64), BenchError> {
+fn run_step(options: &Options, step: &EvaluationStep) -> Result<(Row, u64), BenchError> {
     let setup = Setup { without: step.without.to_vec(), ..options.setup() };
     let run = Run::on_own_node(options, &setup, (step.name, step.expire))?;
     Ok((run.row(step), run.ended))
@@ -154,7 +158,7 @@ impl Run {
         100.0 * per(lost, 2 * (self.after.grants - self.before.grants))
     }
 
-    fn row(&self, step: &Step) -> Row {
+    fn row(&self, step: &EvaluationStep) -> Row {
         let lives = self.after.grants - self.before.grants;
         Row {
             name: step.name,

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A step of an attack, or of the honest clients in its place.
-pub type Step = Box<dyn FnMut() -> Result<(), BenchError>>;
+pub type AttackStep = Box<dyn FnMut() -> Result<(), BenchError>>;
 
 /// The attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -74,7 +74,7 @@ impl Attack {
     }
 
     /// Prepares the attack at a tenant's socket.
-    pub fn begin(self, path: &Path) -> Result<Step, BenchError> {
+    pub fn begin(self, path: &Path) -> Result<AttackStep, BenchError> {
         match self {
             Self::Holes => Ok(attaching(path, SMALL_ARENA, true)),
             Self::Ports => Ok(attaching(path, LARGE_ARENA, false)),
@@ -91,7 +91,7 @@ impl Attack {
     }
 
     /// Prepares as many honest clients, which attach once and read now and then.
-    pub fn honest(self, path: &Path) -> Result<Step, BenchError> {
+    pub fn honest(self, path: &Path) -> Result<AttackStep, BenchError> {
         match self {
             // Connections are not clients. An honest client costs no more than its attach.
             Self::Silence | Self::Descriptors => honest_readers(path, ATTACHING, 64),
@@ -136,7 +136,7 @@ fn renew(holders: &mut [(Raider, Granted)], until: &mut Instant, size: u32) -> R
 }
 
 /// Clients that acquire and revoke permissions, each with one request at a time.
-fn honest_askers(path: &Path, count: usize) -> Result<Step, BenchError> {
+fn honest_askers(path: &Path, count: usize) -> Result<AttackStep, BenchError> {
     let mut askers: Vec<(Raider, bool)> =
         crowd(path, count, SMALL_ARENA)?.into_iter().map(|asker| (asker, false)).collect();
     Ok(Box::new(move || {
@@ -159,7 +159,7 @@ fn honest_askers(path: &Path, count: usize) -> Result<Step, BenchError> {
 }
 
 /// Clients that read their own memory, each with one read at a time.
-fn honest_readers(path: &Path, count: usize, size: u32) -> Result<Step, BenchError> {
+fn honest_readers(path: &Path, count: usize, size: u32) -> Result<AttackStep, BenchError> {
     let mut readers = holders(path, count, size)?;
     let mut until = Instant::now() + LEASE / 2;
     Ok(Box::new(move || {
@@ -174,7 +174,7 @@ fn honest_readers(path: &Path, count: usize, size: u32) -> Result<Step, BenchErr
     }))
 }
 
-fn transfers(path: &Path) -> Result<Step, BenchError> {
+fn transfers(path: &Path) -> Result<AttackStep, BenchError> {
     let mut readers = holders(path, RAIDERS, LARGE)?;
     let mut until = Instant::now() + LEASE / 2;
     Ok(Box::new(move || {
@@ -191,7 +191,7 @@ fn transfers(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-fn sleepers(path: &Path) -> Result<Step, BenchError> {
+fn sleepers(path: &Path) -> Result<AttackStep, BenchError> {
     let mut sleepers = crowd(path, SLEEPERS, SMALL_ARENA)?;
     for sleeper in &mut sleepers {
         let local = sleeper.span(8);
@@ -211,7 +211,7 @@ fn nonsense() -> RequestBody {
     RequestBody::Free { object: ObjectName::Address(RemoteAddress(1)), holders: Holders::Stay }
 }
 
-fn tiny(path: &Path) -> Result<Step, BenchError> {
+fn tiny(path: &Path) -> Result<AttackStep, BenchError> {
     let path = path.to_owned();
     let mut raider: Option<Raider> = None;
     let mut objects = 0;
@@ -236,7 +236,7 @@ fn tiny(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-fn messages(path: &Path) -> Result<Step, BenchError> {
+fn messages(path: &Path) -> Result<AttackStep, BenchError> {
     let mut raiders = holders(path, RAIDERS, 64)?;
     let mut round = 0u64;
     Ok(Box::new(move || {
@@ -261,7 +261,7 @@ fn messages(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-fn recoveries(path: &Path) -> Result<Step, BenchError> {
+fn recoveries(path: &Path) -> Result<AttackStep, BenchError> {
     let path = path.to_owned();
     let mut raiders = holders(&path, RAIDERS, 64)?;
     Ok(Box::new(move || {
@@ -277,7 +277,7 @@ fn recoveries(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-fn violations(path: &Path) -> Result<Step, BenchError> {
+fn violations(path: &Path) -> Result<AttackStep, BenchError> {
     let path = path.to_owned();
     let mut raiders = holders(&path, RAIDERS, 64)?;
     let mut guess = 0u32;
@@ -308,7 +308,7 @@ fn come_again(raiders: &mut [(Raider, Granted)], path: &Path) -> Result<(), Benc
     Ok(())
 }
 
-fn silence(path: &Path) -> Step {
+fn silence(path: &Path) -> AttackStep {
     let path = path.to_owned();
     let mut connections: Vec<RawConnection> = Vec::new();
     Box::new(move || {
@@ -322,7 +322,7 @@ fn silence(path: &Path) -> Step {
     })
 }
 
-fn descriptors(path: &Path) -> Result<Step, BenchError> {
+fn descriptors(path: &Path) -> Result<AttackStep, BenchError> {
     let path = path.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut connections: Vec<RawConnection> = Vec::new();
@@ -358,7 +358,7 @@ struct Visitor {
 }
 
 /// Clients that attach and leave all the time. If `holes`, they punch holes into their ports meanwhile.
-fn attaching(path: &Path, arena_bytes: u64, holes: bool) -> Step {
+fn attaching(path: &Path, arena_bytes: u64, holes: bool) -> AttackStep {
     let path: PathBuf = path.to_owned();
     let mut visitors: Vec<Visitor> = Vec::new();
     Box::new(move || {

@@ -13,7 +13,7 @@ use super::{BenchError, Options, pingpong};
 use crate::output::say;
 use crate::samples::{Samples, micros};
 pub use attacks::Attack;
-use attacks::Step;
+use attacks::AttackStep;
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use portcullis::Session;
@@ -112,7 +112,7 @@ impl Row {
 fn watch(
     options: &Options,
     what: &str,
-    others: impl FnOnce(&Path) -> Result<Step, BenchError>,
+    others: impl FnOnce(&Path) -> Result<AttackStep, BenchError>,
 ) -> Result<Seen, BenchError> {
     let mut node = NodeProcess::start(&Setup {
         tenants: &TENANTS,
