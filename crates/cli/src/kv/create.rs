@@ -1,6 +1,6 @@
 //! `portcullis kv create`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
 use super::keeping::say_made;
@@ -41,7 +41,7 @@ pub struct Options {
 }
 
 /// Makes a table.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { target, making, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;

@@ -1,6 +1,6 @@
 //! `portcullis kv del`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{argument, beginning};
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
@@ -33,7 +33,7 @@ pub struct Options {
 }
 
 /// Removes keys.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { target, json, .. } = options;
     let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -51,5 +51,5 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     if *json {
         print_json(&json!({"removed": removed, "absent": absent}));
     }
-    Ok(if absent == 0 { Outcome::AsAsked } else { Outcome::NotAll })
+    Ok(if absent == 0 { CommandOutcome::AsAsked } else { CommandOutcome::NotAll })
 }

@@ -1,6 +1,6 @@
 //! `portcullis kv drop`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
 use crate::output::{print_json, say};
@@ -27,7 +27,7 @@ pub struct Options {
 }
 
 /// Removes a table.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { target, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -41,5 +41,5 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     } else {
         say(format_args!("table {name} is gone"));
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

@@ -1,6 +1,6 @@
 //! `portcullis kv get`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{argument, beginning, pair, readable};
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, LARGE_ARENA_BYTES, Source};
@@ -47,7 +47,7 @@ pub struct Options {
 }
 
 /// Prints the values of keys.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { source, keys, output, json } = options;
     if output.is_some() && keys.len() > 1 {
         return Err(KvCommandError::Call("--output takes the value of one key: give one KEY".to_owned()));
@@ -56,13 +56,13 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     let target = &source.target;
     let pipeline = target.connect(if keys.len() > 1 { LARGE_ARENA_BYTES } else { ARENA_BYTES })?;
     let table = source.open(&pipeline)?;
-    let mut outcome = Outcome::AsAsked;
+    let mut outcome = CommandOutcome::AsAsked;
     for keys in keys.chunks(AT_ONCE) {
         let some: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let found = pipeline.block_on(table.get_many(&some)).map_err(KvCommandError::of(target.table))?;
         for (key, value) in keys.iter().zip(found) {
             if value.is_none() {
-                outcome = Outcome::NotAll;
+                outcome = CommandOutcome::NotAll;
             }
             let reader = match (value, output) {
                 (value, _) if *json => print_json(&line(key, value.as_deref())),

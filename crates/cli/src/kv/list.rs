@@ -1,6 +1,6 @@
 //! `portcullis kv list`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{argument, pair, readable};
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Source};
@@ -39,7 +39,7 @@ pub struct Options {
 }
 
 /// Prints keys.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { source, limit, json, .. } = options;
     let prefix = argument(&options.prefix);
     let target = &source.target;
@@ -62,5 +62,5 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
             break;
         }
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

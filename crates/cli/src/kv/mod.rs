@@ -93,7 +93,7 @@ enum Command {
 
 /// Result of a command that found its table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
+enum CommandOutcome {
     AsAsked,
     /// A key was missing, or something was left out. A message has reported it.
     NotAll,
@@ -118,8 +118,8 @@ pub fn run(options: &Options) -> ExitCode {
         Command::Queue(options) => queue::run(options),
     };
     match done {
-        Ok(Outcome::AsAsked) => ExitCode::SUCCESS,
-        Ok(Outcome::NotAll) => ExitCode::FAILURE,
+        Ok(CommandOutcome::AsAsked) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::NotAll) => ExitCode::FAILURE,
         Err(error) => {
             complain(format_args!("portcullis kv: {error}"));
             ExitCode::from(error.exit_code())

@@ -1,6 +1,6 @@
 //! `portcullis kv put`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{argument, beginning};
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
@@ -86,7 +86,7 @@ fn content(from: impl Read) -> std::io::Result<Vec<u8>> {
 }
 
 /// Stores one value.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { target, ttl, json, .. } = options;
     let (key, value) = (argument(&options.key), options.value()?);
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -115,5 +115,5 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
         }
         _ => say(format_args!("{key}: {text}")),
     }
-    Ok(if stored == Stored::Unchanged { Outcome::NotAll } else { Outcome::AsAsked })
+    Ok(if stored == Stored::Unchanged { CommandOutcome::NotAll } else { CommandOutcome::AsAsked })
 }

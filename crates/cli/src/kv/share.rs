@@ -1,6 +1,6 @@
 //! `portcullis kv share` and `portcullis kv unshare`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
 use crate::output::{print_json, say};
@@ -39,16 +39,16 @@ pub struct Options {
 }
 
 /// Lets another tenant read a table.
-pub fn share(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn share(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     change(options, true)
 }
 
 /// Ends another tenant's right to read a table.
-pub fn unshare(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn unshare(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     change(options, false)
 }
 
-fn change(options: &Options, shared: bool) -> Result<Outcome, KvCommandError> {
+fn change(options: &Options, shared: bool) -> Result<CommandOutcome, KvCommandError> {
     let Options { target, with: tenant, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -64,5 +64,5 @@ fn change(options: &Options, shared: bool) -> Result<Outcome, KvCommandError> {
     } else {
         say(format_args!("{tenant} cannot read table {name} any more"));
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

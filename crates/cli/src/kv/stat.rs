@@ -1,6 +1,6 @@
 //! `portcullis kv stat`: shows how full a table is, and how much of its node's memory it uses.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Source};
 use crate::output::{print_json, say};
@@ -47,7 +47,7 @@ struct Figures {
 }
 
 /// Prints the figures of a table.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { source, json } = options;
     let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     } else {
         say(figures.text());
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }
 
 impl Figures {

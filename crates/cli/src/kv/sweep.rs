@@ -1,6 +1,6 @@
 //! `portcullis kv sweep`: frees what dead clients have left, and removes keys whose time to live has ended.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
 use crate::output::{print_json, say};
@@ -36,7 +36,7 @@ pub struct Options {
 }
 
 /// Removes the keys whose time to live has ended, and frees what dead clients have left.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { target, json } = options;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Write)?;
@@ -70,5 +70,5 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
              finished and {extents} extents without blocks in use; finished {splits} splits"
         ));
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

@@ -1,6 +1,6 @@
 //! `portcullis kv watch`: shows the changes of a table, which it reads from time to time.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{argument, beginning, pair, readable};
 use super::command_error::KvCommandError;
 use super::connection::{LARGE_ARENA_BYTES, Source};
@@ -56,7 +56,7 @@ enum Change {
 }
 
 /// Prints the changes.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { source, every, json, .. } = options;
     let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
     let target = &source.target;
@@ -83,7 +83,7 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
         Ok(())
     });
     watched.map_err(KvCommandError::of(target.table))?;
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }
 
 /// Reads the given keys, or all keys. Passes new and changed ones to `each`, as long as the output has a reader.

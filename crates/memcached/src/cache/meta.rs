@@ -1,7 +1,7 @@
 //! Semantics of the meta commands.
 
 use super::arithmetic::{Counted, NumberChange};
-use super::classic::{Outcome, Way};
+use super::classic::{StoreOutcome, Way};
 use super::item::Found;
 use super::{Cache, Change, Item, Now, Store, StoreError};
 use crate::classes;
@@ -107,10 +107,10 @@ impl<S: Store> Cache<S> {
         };
         let outcome = self.store_value(&set.key, &mut set.data.bytes, way, now).await?;
         let (code, cas) = match outcome {
-            Outcome::Stored(cas) => ("HD", cas),
-            Outcome::NotStored => ("NS", 0),
-            Outcome::Exists => ("EX", 0),
-            Outcome::NotFound => ("NF", 0),
+            StoreOutcome::Stored(cas) => ("HD", cas),
+            StoreOutcome::NotStored => ("NS", 0),
+            StoreOutcome::Exists => ("EX", 0),
+            StoreOutcome::NotFound => ("NF", 0),
         };
         let mut reply = MetaReply::bare(code, &set.key, &set.common);
         reply.echoes.retain(|echo| {

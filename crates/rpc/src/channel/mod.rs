@@ -52,7 +52,7 @@ pub use named::{FindError, Found, Naming, find};
 pub use one_shot::{OneShot, OneShotError, OneShotScope, Sealed};
 pub use sandboxed::Sandboxed;
 pub use server::{Channel, ServeError, Server, ServerCounters, ServerOptions, serve};
-pub use typed::{Answered, Isolation, Outcome, Passed, Returned, Service, TypedCall};
+pub use typed::{Answered, Isolation, MethodResult, Passed, Returned, Service, TypedCall};
 
 pub use portcullis_attach::unix::SocketAccess;
 pub use portcullis_memory::explain_faults;

@@ -2,7 +2,7 @@
 
 mod folder;
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{beginning, pair};
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Source};
@@ -91,7 +91,7 @@ impl Sink {
 }
 
 /// Writes all keys and values.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { source, file, .. } = options;
     let format = format_of(options)?;
     let target = &source.target;
@@ -112,7 +112,7 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     }));
     looked.map_err(KvCommandError::of(target.table))?;
     files::orderly(failed.map_or_else(|| sink.finish(), Err)).map_err(|error| not_written(file, error))?;
-    Ok(if left_out == 0 { Outcome::AsAsked } else { Outcome::NotAll })
+    Ok(if left_out == 0 { CommandOutcome::AsAsked } else { CommandOutcome::NotAll })
 }
 
 fn format_of(options: &Options) -> Result<Format, KvCommandError> {

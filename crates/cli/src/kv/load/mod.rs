@@ -9,7 +9,7 @@ mod progress;
 mod rejects;
 mod rows;
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::command_error::KvCommandError;
 use super::connection::{LARGE_ARENA_BYTES, Target};
 use super::making::open_or_make;
@@ -205,7 +205,7 @@ struct Loaded {
 }
 
 /// Stores all keys of files.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let progress = Progress::new();
     let incoming = Incoming::open(options, &progress)?;
     let pipeline = options.target.connect(LARGE_ARENA_BYTES)?;
@@ -220,7 +220,7 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
         None => {
             closed.map_err(KvCommandError::of(options.target.table))?;
             let is_all = loaded.left_out.is_empty() && loaded.rejected == 0;
-            Ok(if is_all { Outcome::AsAsked } else { Outcome::NotAll })
+            Ok(if is_all { CommandOutcome::AsAsked } else { CommandOutcome::NotAll })
         }
     }
 }

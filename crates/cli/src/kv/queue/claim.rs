@@ -2,7 +2,7 @@
 //! succeeded.
 
 use super::super::bytes::beginning;
-use super::{KvCommandError, Outcome, Target, open};
+use super::{CommandOutcome, KvCommandError, Target, open};
 use crate::output::complain;
 use clap::Args;
 use portcullis::{DirectoryName, Lifetime};
@@ -64,18 +64,18 @@ pub struct Options {
 }
 
 /// Claims entries and runs the command for them.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { target, each, dead_letters, .. } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
     let dead_letters = dead_letters.map(|name| open(&pipeline, name)).transpose()?;
-    let mut outcome = Outcome::AsAsked;
+    let mut outcome = CommandOutcome::AsAsked;
     let mut done = 0u64;
     loop {
         let Some(claim) = options.claim(&pipeline, &queue, dead_letters.as_ref())? else { break };
         done += 1;
         if !options.work(&pipeline, &queue, claim)? {
-            outcome = Outcome::NotAll;
+            outcome = CommandOutcome::NotAll;
         }
         if !each {
             return Ok(outcome);
@@ -83,7 +83,7 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     }
     if done == 0 {
         complain(format_args!("portcullis kv: queue {} has no entry to claim", target.queue));
-        return Ok(Outcome::NotAll);
+        return Ok(CommandOutcome::NotAll);
     }
     Ok(outcome)
 }

@@ -1,7 +1,7 @@
 //! `portcullis kv queue create`.
 
 use super::super::keeping::{Wish, allowed, say_made, wish};
-use super::{KvCommandError, Outcome, Target, open};
+use super::{CommandOutcome, KvCommandError, Target, open};
 use clap::Args;
 use portcullis::{Error, Keep, Lifetime, Refusal};
 use portcullis_structures::Pipeline;
@@ -50,7 +50,7 @@ fn cell_bytes(text: &str) -> Result<u32, String> {
 }
 
 /// Makes a queue.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { target, json, .. } = options;
     let name = target.queue;
     let pipeline = target.connect()?;

@@ -6,7 +6,7 @@ mod pop;
 mod push;
 mod stat;
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, NodeOptions};
 use crate::output::{print_json, say};
@@ -111,7 +111,7 @@ impl Alone {
         &self,
         done: &'static str,
         act: impl AsyncFnOnce(Queue) -> Result<(), QueueError>,
-    ) -> Result<Outcome, KvCommandError> {
+    ) -> Result<CommandOutcome, KvCommandError> {
         let Self { target, json } = self;
         let pipeline = target.connect()?;
         let queue = target.open(&pipeline)?;
@@ -121,12 +121,12 @@ impl Alone {
         } else {
             say(format_args!("queue {} is {done}", target.queue));
         }
-        Ok(Outcome::AsAsked)
+        Ok(CommandOutcome::AsAsked)
     }
 }
 
 /// Runs the command.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     match &options.command {
         Command::Create(options) => create::run(options),
         Command::Push(options) => push::run(options),

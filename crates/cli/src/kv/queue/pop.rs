@@ -1,7 +1,7 @@
 //! `portcullis kv queue pop`.
 
 use super::super::bytes::{enter, readable};
-use super::{KvCommandError, Outcome, Target};
+use super::{CommandOutcome, KvCommandError, Target};
 use crate::output::{Reader, complain, print_json, tell};
 use clap::Args;
 use portcullis::Lifetime;
@@ -38,7 +38,7 @@ pub struct Options {
 }
 
 /// Takes entries and prints them.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { target, count, wait, json } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
         };
         let Some(entry) = entry else {
             complain(format_args!("portcullis kv: queue {} had {number} entries", target.queue));
-            return Ok(Outcome::NotAll);
+            return Ok(CommandOutcome::NotAll);
         };
         let reader = if *json {
             let mut object = Map::new();
@@ -62,5 +62,5 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
             break;
         }
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

@@ -1,7 +1,7 @@
 //! `portcullis kv queue push`.
 
 use super::super::bytes::argument;
-use super::{KvCommandError, Outcome, Target};
+use super::{CommandOutcome, KvCommandError, Target};
 use crate::output::{print_json, say};
 use clap::Args;
 use serde_json::json;
@@ -29,7 +29,7 @@ pub struct Options {
 }
 
 /// Adds entries.
-pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
+pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     let Options { target, entries, json } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
@@ -52,5 +52,5 @@ pub fn run(options: &Options) -> Result<Outcome, KvCommandError> {
     } else {
         say(format_args!("pushed {pushed} entries"));
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }
