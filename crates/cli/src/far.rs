@@ -56,7 +56,7 @@ const OWN_BYTES_MIN: u64 = 32 << 20;
 /// How much memory is where.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct FarOptions {
     /// The node that holds the memory, such as shm:/run/portcullis.sock or name:bank/node1. It serves chunks of 1 MiB
     /// [default: a node inside this process, to try it].
     #[arg(long, value_name = "ADDRESS")]
@@ -132,7 +132,7 @@ enum FarCommandError {
 }
 
 /// Runs a program.
-pub fn run(options: Options) -> ExitCode {
+pub fn run(options: FarOptions) -> ExitCode {
     match serve(&options) {
         Ok(Ended::Exited(code)) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
         Ok(Ended::Signalled(signal)) => end_by(signal),
@@ -147,9 +147,9 @@ pub fn run(options: Options) -> ExitCode {
     }
 }
 
-fn serve(options: &Options) -> Result<Ended, FarCommandError> {
+fn serve(options: &FarOptions) -> Result<Ended, FarCommandError> {
     let library = library(options.library.as_deref())?;
-    let Options { range, local, first, least, .. } = *options;
+    let FarOptions { range, local, first, least, .. } = *options;
     if first > local / 4 {
         return Err(FarCommandError::First);
     }
@@ -174,7 +174,7 @@ fn serve(options: &Options) -> Result<Ended, FarCommandError> {
 }
 
 /// A session with the node, and the node itself if it is in this process.
-fn session(options: &Options, sizes: Sizes) -> Result<(Session, Option<Host>), FarCommandError> {
+fn session(options: &FarOptions, sizes: Sizes) -> Result<(Session, Option<Host>), FarCommandError> {
     let session = options.client.session()?;
     let session = SessionOptions { arena_bytes: sizes.arena_bytes(), ..session };
     if let Some(address) = &options.node {
@@ -227,7 +227,7 @@ fn end_by(signal: i32) -> ExitCode {
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
 }
 
-fn tell(options: &Options, summary: &Summary) -> Result<(), FarCommandError> {
+fn tell(options: &FarOptions, summary: &Summary) -> Result<(), FarCommandError> {
     if let Some(path) = &options.report {
         let error = |source| FarCommandError::Report { path: path.clone(), source };
         let text = serde_json::to_string(summary).map_err(|refused| error(refused.into()))?;

@@ -60,7 +60,7 @@ const TRIED_EVERY: Duration = Duration::from_secs(1);
 /// Options of `portcullis memcached`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct MemcachedOptions {
     /// The node that keeps the items, for example shm:/run/portcullis.sock or name:bank/node1.
     #[arg(long, value_name = "ADDRESS")]
     node: String,
@@ -209,7 +209,7 @@ struct Listening {
 }
 
 /// Serves until a signal arrives.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &MemcachedOptions) -> ExitCode {
     match serve(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -255,7 +255,7 @@ fn is_away(error: &ConnectError) -> bool {
     )
 }
 
-fn serve(options: &Options) -> Result<(), MemcachedCommandError> {
+fn serve(options: &MemcachedOptions) -> Result<(), MemcachedCommandError> {
     options.check()?;
     let (node, session) = (options.node.clone(), options.client.session()?);
     let session = SessionOptions { arena_bytes: ARENA_BYTES, ..session };
@@ -270,7 +270,7 @@ fn serve(options: &Options) -> Result<(), MemcachedCommandError> {
     if !wait_for_node(&*connect, &requests)? {
         return Ok(());
     }
-    let gateway = Gateway::start(portcullis_memcached::Options {
+    let gateway = Gateway::start(portcullis_memcached::GatewayOptions {
         listen: options.listen(),
         threads: options.threads,
         connections_max: options.max_connections,
@@ -278,7 +278,7 @@ fn serve(options: &Options) -> Result<(), MemcachedCommandError> {
         request_bytes_max: options.request_bytes_max,
         idle_timeout: options.idle_timeout.map(|time| Duration::from_micros(time.0)),
         keep: options.keep,
-        ..portcullis_memcached::Options::new(options.table, connect)
+        ..portcullis_memcached::GatewayOptions::new(options.table, connect)
     })?;
     options.announce(&gateway);
     // The gateway has no counters to print and no files to open anew.
@@ -287,7 +287,7 @@ fn serve(options: &Options) -> Result<(), MemcachedCommandError> {
     Ok(())
 }
 
-impl Options {
+impl MemcachedOptions {
     /// Checks what depends on more than one option.
     fn check(&self) -> Result<(), MemcachedCommandError> {
         let is_open = |address: &&String| {
@@ -349,10 +349,10 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: MemcachedOptions,
     }
 
-    fn parsed(words: &[&str]) -> Options {
+    fn parsed(words: &[&str]) -> MemcachedOptions {
         let line = ["memcached", "--node", "shm:/a"].iter().chain(words);
         Line::try_parse_from(line).expect("a call").options
     }

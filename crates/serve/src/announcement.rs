@@ -1,6 +1,6 @@
 //! The output of a node when it listens: a line for people, or one JSON object for programs.
 
-use super::{ListenAddress, Options};
+use super::{ListenAddress, ServeOptions};
 use portcullis::host::Host;
 use portcullis::{Address, Mechanism};
 use portcullis_program::output::{print_json, say};
@@ -33,7 +33,7 @@ struct Socket {
     open_to: String,
 }
 
-impl Options {
+impl ServeOptions {
     /// Whether clients of this machine attach at sockets: the node provides their ports.
     fn has_sockets(&self) -> bool {
         self.listen.iter().any(|listen_address| listen_address.socket().is_some())
@@ -84,7 +84,7 @@ impl Options {
 }
 
 /// Prints the addresses of a node, the users who may open its sockets, and its protection.
-pub fn announce(options: &Options, host: &Host) {
+pub fn announce(options: &ServeOptions, host: &Host) {
     let unenforced = host.unenforced().iter().map(|guarantee| guarantee.name()).collect();
     let said = Listening {
         listening: options.addresses(host),

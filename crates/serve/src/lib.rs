@@ -105,7 +105,7 @@ pub const LOG_LEVEL: LevelFilter = LevelFilter::WARN;
 /// Options of `portcullis serve`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct ServeOptions {
     /// Read settings from this TOML file: its keys are the names of these options. `-` is standard input.
     #[arg(long, value_name = "FILE", value_parser = portcullis_program::files::input())]
     config: Option<Input>,
@@ -262,7 +262,7 @@ fn guarantee(text: &str) -> Result<Guarantee, String> {
     found.ok_or_else(|| format!("{text:?} is no guarantee: there are {}", names()))
 }
 
-impl Options {
+impl ServeOptions {
     fn config(&self) -> Result<HostConfig, IdentityError> {
         let with = |technique| !self.without.contains(&technique);
         let node = NodeConfig {
@@ -543,10 +543,10 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: ServeOptions,
     }
 
-    fn parsed(words: &[&str]) -> Options {
+    fn parsed(words: &[&str]) -> ServeOptions {
         let line = ["serve", "--listen", "shm:/a"].iter().chain(words);
         Line::try_parse_from(line).expect("a call").options
     }

@@ -2,7 +2,7 @@
 
 use super::listen::has_any_port;
 use super::refusal::NotServed;
-use super::{ListenAddress, Options};
+use super::{ListenAddress, ServeOptions};
 use clap::Args;
 use portcullis::Address;
 use portcullis::host::Host;
@@ -94,7 +94,7 @@ pub struct Registered {
     _server: Option<DirectoryServer>,
 }
 
-impl Options {
+impl ServeOptions {
     /// The last part of the node's name, which names the certificate's file.
     pub fn name_of_certificate(&self) -> Option<&str> {
         self.name.as_deref().map(|name| name.rsplit('/').next().unwrap_or(name))

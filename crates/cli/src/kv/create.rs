@@ -30,7 +30,7 @@ it is; 2 the call was wrong; 3 the node refuses or is gone.";
 /// Options of `portcullis kv create`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvCreateOptions {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
@@ -41,8 +41,8 @@ pub struct Options {
 }
 
 /// Makes a table.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { target, making, json } = options;
+pub fn run(options: &KvCreateOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvCreateOptions { target, making, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
     let made = match target.open(&pipeline, Access::Read) {

@@ -21,7 +21,7 @@ was wrong; 3 there is no such table, or the node refuses or is gone.";
 /// Options of `portcullis kv del`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvDelOptions {
     #[command(flatten)]
     target: Target,
     /// The keys.
@@ -33,8 +33,8 @@ pub struct Options {
 }
 
 /// Removes keys.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { target, json, .. } = options;
+pub fn run(options: &KvDelOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvDelOptions { target, json, .. } = options;
     let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Write)?;

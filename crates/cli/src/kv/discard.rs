@@ -18,7 +18,7 @@ use the table in that moment get errors.";
 /// Options of `portcullis kv drop`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvDropOptions {
     #[command(flatten)]
     target: Target,
     /// Print one JSON object instead of text.
@@ -27,8 +27,8 @@ pub struct Options {
 }
 
 /// Removes a table.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { target, json } = options;
+pub fn run(options: &KvDropOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvDropOptions { target, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
     let discarded = pipeline.block_on(async {

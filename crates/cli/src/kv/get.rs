@@ -32,7 +32,7 @@ is no such table, or the node refuses or is gone.";
 /// Options of `portcullis kv get`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvGetOptions {
     #[command(flatten)]
     source: Source,
     /// The keys.
@@ -47,8 +47,8 @@ pub struct Options {
 }
 
 /// Prints the values of keys.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { source, keys, output, json } = options;
+pub fn run(options: &KvGetOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvGetOptions { source, keys, output, json } = options;
     if output.is_some() && keys.len() > 1 {
         return Err(KvCommandError::Call("--output takes the value of one key: give one KEY".to_owned()));
     }

@@ -24,7 +24,7 @@ its memory.";
 /// Options of `portcullis kv list`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvListOptions {
     #[command(flatten)]
     source: Source,
     /// Only keys that begin with this.
@@ -39,8 +39,8 @@ pub struct Options {
 }
 
 /// Prints keys.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { source, limit, json, .. } = options;
+pub fn run(options: &KvListOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvListOptions { source, limit, json, .. } = options;
     let prefix = argument(&options.prefix);
     let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;

@@ -54,7 +54,7 @@ node refuses or is gone.";
 /// Options of `portcullis kv`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvOptions {
     #[command(subcommand)]
     command: Command,
 }
@@ -62,33 +62,33 @@ pub struct Options {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Make an empty table.
-    Create(create::Options),
+    Create(create::KvCreateOptions),
     /// Store a value under a key.
-    Put(put::Options),
+    Put(put::KvPutOptions),
     /// Print the values of keys.
-    Get(get::Options),
+    Get(get::KvGetOptions),
     /// Remove keys.
-    Del(del::Options),
+    Del(del::KvDelOptions),
     /// Print the keys.
-    List(list::Options),
+    List(list::KvListOptions),
     /// Store all keys of files.
-    Load(load::Options),
+    Load(load::KvLoadOptions),
     /// Write all keys and values to a file or folder.
-    Dump(dump::Options),
+    Dump(dump::KvDumpOptions),
     /// Show how full a table is, and what it takes.
-    Stat(stat::Options),
+    Stat(stat::KvStatOptions),
     /// Print what changes, until interrupted.
-    Watch(watch::Options),
+    Watch(watch::KvWatchOptions),
     /// Free what clients that have died have left, and keys whose time has come.
-    Sweep(sweep::Options),
+    Sweep(sweep::KvSweepOptions),
     /// Let another tenant read a table.
-    Share(share::Options),
+    Share(share::KvShareOptions),
     /// Let another tenant read a table no more.
-    Unshare(share::Options),
+    Unshare(share::KvShareOptions),
     /// Remove a table with all its keys.
-    Drop(discard::Options),
+    Drop(discard::KvDropOptions),
     /// Push entries to queues, pop them, or claim them for commands.
-    Queue(queue::Options),
+    Queue(queue::KvQueueOptions),
 }
 
 /// Result of a command that found its table.
@@ -100,7 +100,7 @@ enum CommandOutcome {
 }
 
 /// Runs the command.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &KvOptions) -> ExitCode {
     let done = match &options.command {
         Command::Create(options) => create::run(options),
         Command::Put(options) => put::run(options),

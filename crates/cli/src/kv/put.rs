@@ -33,7 +33,7 @@ nothing was changed; 2 the call was wrong; 3 the node refuses or is gone.";
 /// Options of `portcullis kv put`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvPutOptions {
     #[command(flatten)]
     target: Target,
     /// The key.
@@ -59,7 +59,7 @@ pub struct Options {
     json: bool,
 }
 
-impl Options {
+impl KvPutOptions {
     fn value(&self) -> Result<Vec<u8>, KvCommandError> {
         let file = match (&self.file, &self.value) {
             (None, Some(value)) if value != "-" => return Ok(argument(value)),
@@ -86,8 +86,8 @@ fn content(from: impl Read) -> std::io::Result<Vec<u8>> {
 }
 
 /// Stores one value.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { target, ttl, json, .. } = options;
+pub fn run(options: &KvPutOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvPutOptions { target, ttl, json, .. } = options;
     let (key, value) = (argument(&options.key), options.value()?);
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = open_or_make(target, &pipeline)?;

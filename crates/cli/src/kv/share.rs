@@ -27,7 +27,7 @@ When `unshare` returns, no access of the other tenant can succeed any more.";
 /// Options of both commands.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvShareOptions {
     #[command(flatten)]
     target: Target,
     /// The other tenant, for example uid:1001. It need not be attached.
@@ -39,17 +39,17 @@ pub struct Options {
 }
 
 /// Lets another tenant read a table.
-pub fn share(options: &Options) -> Result<CommandOutcome, KvCommandError> {
+pub fn share(options: &KvShareOptions) -> Result<CommandOutcome, KvCommandError> {
     change(options, true)
 }
 
 /// Ends another tenant's right to read a table.
-pub fn unshare(options: &Options) -> Result<CommandOutcome, KvCommandError> {
+pub fn unshare(options: &KvShareOptions) -> Result<CommandOutcome, KvCommandError> {
     change(options, false)
 }
 
-fn change(options: &Options, shared: bool) -> Result<CommandOutcome, KvCommandError> {
-    let Options { target, with: tenant, json } = options;
+fn change(options: &KvShareOptions, shared: bool) -> Result<CommandOutcome, KvCommandError> {
+    let KvShareOptions { target, with: tenant, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Read)?;

@@ -27,7 +27,7 @@ roughly if they do.";
 /// Options of `portcullis kv stat`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvStatOptions {
     #[command(flatten)]
     source: Source,
     /// Print one JSON object instead of a table.
@@ -47,8 +47,8 @@ struct Figures {
 }
 
 /// Prints the figures of a table.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { source, json } = options;
+pub fn run(options: &KvStatOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvStatOptions { source, json } = options;
     let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = source.open(&pipeline)?;

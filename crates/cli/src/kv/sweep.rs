@@ -27,7 +27,7 @@ All other clients go on meanwhile.";
 /// Options of `portcullis kv sweep`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvSweepOptions {
     #[command(flatten)]
     target: Target,
     /// Print one JSON object instead of text.
@@ -36,8 +36,8 @@ pub struct Options {
 }
 
 /// Removes the keys whose time to live has ended, and frees what dead clients have left.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { target, json } = options;
+pub fn run(options: &KvSweepOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvSweepOptions { target, json } = options;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Write)?;
     let swept = pipeline.block_on(async {

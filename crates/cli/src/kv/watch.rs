@@ -30,7 +30,7 @@ It goes on until it is interrupted, or nobody reads its output any more.";
 /// Options of `portcullis kv watch`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvWatchOptions {
     #[command(flatten)]
     source: Source,
     /// Look only at these keys.
@@ -56,8 +56,8 @@ enum Change {
 }
 
 /// Prints the changes.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { source, every, json, .. } = options;
+pub fn run(options: &KvWatchOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvWatchOptions { source, every, json, .. } = options;
     let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
     let target = &source.target;
     let pipeline = target.connect(LARGE_ARENA_BYTES)?;

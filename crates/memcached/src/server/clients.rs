@@ -9,7 +9,7 @@ use super::stream::Stream;
 use super::turns::Turns;
 use super::wake::Wake;
 use super::watched_connection::WatchedConnection;
-use super::{Common, Options};
+use super::{Common, GatewayOptions};
 use crate::cache::HEADER_BYTES;
 use crate::protocol::{Limits, Need};
 use rustix::event::{Timespec, epoll};
@@ -285,7 +285,7 @@ impl Clients {
             return;
         }
         self.looked = now;
-        let Options { idle_timeout, stalled_timeout, .. } = self.common.options;
+        let GatewayOptions { idle_timeout, stalled_timeout, .. } = self.common.options;
         let common = Arc::clone(&self.common);
         let counters = &common.shared.counters;
         for number in 0..self.connections.len() {

@@ -5,7 +5,7 @@ use super::latency::LIFETIME;
 use super::node_process::{Counted, NodeProcess, Setup};
 use super::pause::Pause;
 use super::report::{Setting, print_json};
-use super::{BenchError, Options, pingpong};
+use super::{BenchError, BenchOptions, pingpong};
 use crate::output::say;
 use crate::samples::{Samples, mops, per};
 use comfy_table::{Table, presets};
@@ -63,7 +63,7 @@ struct Report {
 }
 
 /// Measures all steps, each on a node of its own.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
     let mut steps = Vec::new();
     let mut iterations = 0;
@@ -102,7 +102,7 @@ fn print_table(report: &Report) {
     ));
 }
 
-fn run_step(options: &Options, step: &EvaluationStep) -> Result<(Row, u64), BenchError> {
+fn run_step(options: &BenchOptions, step: &EvaluationStep) -> Result<(Row, u64), BenchError> {
     let setup = Setup { without: step.without.to_vec(), ..options.setup() };
     let run = Run::on_own_node(options, &setup, (step.name, step.expire))?;
     Ok((run.row(step), run.ended))
@@ -121,7 +121,7 @@ pub struct Run {
 impl Run {
     /// Starts a node and measures it. Permissions expire if `expire`, else they are revoked.
     pub fn on_own_node(
-        options: &Options,
+        options: &BenchOptions,
         setup: &Setup,
         (name, expire): (&str, bool),
     ) -> Result<Self, BenchError> {

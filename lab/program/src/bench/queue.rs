@@ -46,7 +46,7 @@ const GRAIN: &str = "segment";
 /// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct BenchQueueOptions {
     /// Bytes of an entry.
     #[arg(long, value_delimiter = ',', default_value = "64", value_name = "SIZES", value_parser = entry_bytes)]
     entry_bytes: Vec<u32>,
@@ -115,8 +115,8 @@ struct Made {
 }
 
 /// Runs `queue`.
-pub fn run(options: &Options) -> Result<(), BenchError> {
-    let Options { clients, depth, comparison, .. } = options;
+pub fn run(options: &BenchQueueOptions) -> Result<(), BenchError> {
+    let BenchQueueOptions { clients, depth, comparison, .. } = options;
     comparison.check()?;
     let mut report = Report {
         benchmark: "queue",
@@ -158,7 +158,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-impl Options {
+impl BenchQueueOptions {
     fn session(&self, address: &str) -> Result<Session, BenchError> {
         let wanted = SessionOptions { arena_bytes: ARENA_BYTES, ..self.comparison.ends.session_options()? };
         Ok(connect_with(address, wanted)?)
@@ -202,7 +202,7 @@ impl Options {
 /// A client of one turn.
 #[derive(Clone, Copy)]
 struct Client<'a> {
-    options: &'a Options,
+    options: &'a BenchQueueOptions,
     address: &'a str,
     head: ObjectRef,
     bytes: usize,

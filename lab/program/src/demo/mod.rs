@@ -57,7 +57,7 @@ nothing.";
 /// Options of `portcullis-lab demo`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct DemoOptions {
     /// The folder whose files go through remote memory.
     #[arg(default_value = ".", value_parser = crate::files::path())]
     folder: PathBuf,
@@ -96,7 +96,7 @@ struct Report {
 }
 
 /// Runs the demo.
-pub fn run(options: Options) -> ExitCode {
+pub fn run(options: DemoOptions) -> ExitCode {
     if let Some(address) = &options.act_at {
         return actor::run(address, &options.device, &options.act_on);
     }
@@ -143,7 +143,7 @@ impl Show {
         Self { screen: Screen::new(json), patience, started: Instant::now(), findings, offences, report }
     }
 
-    fn play(&mut self, options: &Options, listing: Listing) -> Result<(), DemoError> {
+    fn play(&mut self, options: &DemoOptions, listing: Listing) -> Result<(), DemoError> {
         let scratch = tempfile::Builder::new().prefix("portcullis-demo-").tempdir()?;
         let log = scratch.path().join("audit.jsonl");
         let path = log.display().to_string();

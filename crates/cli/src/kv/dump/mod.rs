@@ -42,7 +42,7 @@ wrong; 3 there is no such table, or the node or the disk refuses.";
 /// Options of `portcullis kv dump`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvDumpOptions {
     #[command(flatten)]
     source: Source,
     /// The file or folder to write; `-` is standard output.
@@ -91,8 +91,8 @@ impl Sink {
 }
 
 /// Writes all keys and values.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { source, file, .. } = options;
+pub fn run(options: &KvDumpOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvDumpOptions { source, file, .. } = options;
     let format = format_of(options)?;
     let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -115,7 +115,7 @@ pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     Ok(if left_out == 0 { CommandOutcome::AsAsked } else { CommandOutcome::NotAll })
 }
 
-fn format_of(options: &Options) -> Result<Format, KvCommandError> {
+fn format_of(options: &KvDumpOptions) -> Result<Format, KvCommandError> {
     let by_name = options.file.path().map_or(Some(Format::Jsonl), Format::of);
     let format = options.format.or(by_name).ok_or_else(|| {
         KvCommandError::Call(

@@ -1,6 +1,6 @@
 //! The syntax of rows, and the columns or fields that are key, value and time to live.
 
-use super::{Format, Options};
+use super::{Format, KvLoadOptions};
 use crate::kv::command_error::KvCommandError;
 use portcullis::Lifetime;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    pub fn of(options: &Options) -> Self {
+    pub fn of(options: &KvLoadOptions) -> Self {
         Self {
             delimiter: options.delimiter,
             no_header: options.no_header,

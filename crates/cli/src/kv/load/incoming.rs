@@ -3,7 +3,7 @@
 use super::dialect::{Dialect, delimiter_of};
 use super::progress::Progress;
 use super::rejects::Rejects;
-use super::{Format, Item, KvCommandError, Options, Row, Rows, folder, json_lines::Lines};
+use super::{Format, Item, KvCommandError, KvLoadOptions, Row, Rows, folder, json_lines::Lines};
 use crate::files::Input;
 use indicatif::ProgressBar;
 use portcullis::Lifetime;
@@ -42,7 +42,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// Begins to read. A missing file is reported before anything is stored.
-    pub fn open(options: &Options, progress: &Progress) -> Result<Self, KvCommandError> {
+    pub fn open(options: &KvLoadOptions, progress: &Progress) -> Result<Self, KvCommandError> {
         let standard = options.files.iter().filter(|file| **file == Input::Standard).count();
         if standard > 1 {
             return Err(KvCommandError::Call("standard input, `-`, is named more than once".to_owned()));
@@ -190,7 +190,7 @@ fn items<'r>(
     }
 }
 
-fn format_of(options: &Options, file: &Input) -> Result<Format, KvCommandError> {
+fn format_of(options: &KvLoadOptions, file: &Input) -> Result<Format, KvCommandError> {
     let format = options.format.or_else(|| file.path().and_then(Format::of)).ok_or_else(|| {
         KvCommandError::Call(format!(
             "the name of {file} does not tell its format: say --format csv or jsonl"

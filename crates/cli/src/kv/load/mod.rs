@@ -87,7 +87,7 @@ stored; 3 the node refuses or is gone.";
 /// Options of `portcullis kv load`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvLoadOptions {
     #[command(flatten)]
     target: Target,
     /// The files, or folders.
@@ -205,7 +205,7 @@ struct Loaded {
 }
 
 /// Stores all keys of files.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
+pub fn run(options: &KvLoadOptions) -> Result<CommandOutcome, KvCommandError> {
     let progress = Progress::new();
     let incoming = Incoming::open(options, &progress)?;
     let pipeline = options.target.connect(LARGE_ARENA_BYTES)?;
@@ -229,7 +229,7 @@ pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
 fn store_all(
     pipeline: &Pipeline,
     table: &Table,
-    options: &Options,
+    options: &KvLoadOptions,
     incoming: &Incoming,
     progress: &Progress,
     loaded: &mut Loaded,
@@ -324,7 +324,7 @@ fn fit(key: &[u8], value: &[u8]) -> Result<(), String> {
     }
 }
 
-fn report(options: &Options, progress: &Progress, loaded: &Loaded) {
+fn report(options: &KvLoadOptions, progress: &Progress, loaded: &Loaded) {
     let Loaded { inserted, replaced, left_out, rejected, .. } = loaded;
     let keys = inserted + replaced;
     if options.json {

@@ -40,7 +40,7 @@ const EXTENSIONS_A_LEASE: u64 = 3;
 /// Options of `portcullis kv queue claim`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvQueueClaimOptions {
     #[command(flatten)]
     target: Target,
     /// How soon the entry comes again where this program dies.
@@ -64,8 +64,8 @@ pub struct Options {
 }
 
 /// Claims entries and runs the command for them.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { target, each, dead_letters, .. } = options;
+pub fn run(options: &KvQueueClaimOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvQueueClaimOptions { target, each, dead_letters, .. } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
     let dead_letters = dead_letters.map(|name| open(&pipeline, name)).transpose()?;
@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
     Ok(outcome)
 }
 
-impl Options {
+impl KvQueueClaimOptions {
     /// Claims an entry. `None`: no entry arrived in time, or the queue is ended and each entry was acknowledged.
     fn claim(
         &self,

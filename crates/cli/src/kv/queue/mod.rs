@@ -40,7 +40,7 @@ is gone.";
 /// Options of `portcullis kv queue`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvQueueOptions {
     #[command(subcommand)]
     command: Command,
 }
@@ -48,13 +48,13 @@ pub struct Options {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Make an empty queue.
-    Create(create::Options),
+    Create(create::KvQueueCreateOptions),
     /// Add entries at the end.
-    Push(push::Options),
+    Push(push::KvQueuePushOptions),
     /// Take the first entries and print them.
-    Pop(pop::Options),
+    Pop(pop::KvQueuePopOptions),
     /// Run a command for an entry that is claimed meanwhile.
-    Claim(claim::Options),
+    Claim(claim::KvQueueClaimOptions),
     /// Show how full a queue is, and what it takes.
     Stat(Alone),
     /// Refuse further pushes: consumers take the entries that are left.
@@ -126,7 +126,7 @@ impl Alone {
 }
 
 /// Runs the command.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
+pub fn run(options: &KvQueueOptions) -> Result<CommandOutcome, KvCommandError> {
     match &options.command {
         Command::Create(options) => create::run(options),
         Command::Push(options) => push::run(options),

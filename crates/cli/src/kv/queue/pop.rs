@@ -23,7 +23,7 @@ was wrong; 3 there is no such queue, or the node refuses or is gone.";
 /// Options of `portcullis kv queue pop`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvQueuePopOptions {
     #[command(flatten)]
     target: Target,
     /// Take so many entries.
@@ -38,8 +38,8 @@ pub struct Options {
 }
 
 /// Takes entries and prints them.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { target, count, wait, json } = options;
+pub fn run(options: &KvQueuePopOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvQueuePopOptions { target, count, wait, json } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
     for number in 0..*count {

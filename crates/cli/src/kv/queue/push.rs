@@ -17,7 +17,7 @@ Examples:
 /// Options of `portcullis kv queue push`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvQueuePushOptions {
     #[command(flatten)]
     target: Target,
     /// The entries [default: the lines of standard input].
@@ -29,8 +29,8 @@ pub struct Options {
 }
 
 /// Adds entries.
-pub fn run(options: &Options) -> Result<CommandOutcome, KvCommandError> {
-    let Options { target, entries, json } = options;
+pub fn run(options: &KvQueuePushOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvQueuePushOptions { target, entries, json } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
     let mut pushed = 0u64;

@@ -3,7 +3,7 @@
 use super::super::course::{Course, Length};
 use super::super::rivals::Measured;
 use super::super::{BenchError, processors};
-use super::Options;
+use super::BenchYcsbOptions;
 use super::loaded::{self, Contents, fill, is_value_of, key};
 use super::workload::{Choice, Drawn, Kind};
 use crate::samples::Samples;
@@ -23,7 +23,7 @@ const TIMED_ONE_IN: u64 = 16;
 /// The work of the clients in one turn.
 #[derive(Clone, Copy)]
 pub struct Turn<'a> {
-    pub options: &'a Options,
+    pub options: &'a BenchYcsbOptions,
     pub address: &'a str,
     pub contents: &'a Contents,
     /// Length for all clients together.
