@@ -5,7 +5,7 @@ use crate::at_end::AtEnd;
 use crate::fabric::{Fabric, NodeEngine};
 use crate::outlet::Outlet;
 use crate::{HostConfig, HostError, LocalAdmission, Run};
-use portcullis_attach::AcceptorPlace;
+use portcullis_attach::AcceptorList;
 use portcullis_memory::Mapping;
 use portcullis_nic::Guarantee;
 use portcullis_protocol::Mechanism;
@@ -58,7 +58,7 @@ pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct NodeOn<F: Fabric> {
     pub engine: NodeEngine<F>,
-    pub acceptors: AcceptorPlace,
+    pub acceptors: AcceptorList,
 }
 
 impl<F: Fabric> RunningNode for NodeOn<F> {

@@ -24,7 +24,7 @@ use choice::choose;
 use driver::DeviceDriver;
 use peer_probe::PeerProbe;
 use portcullis_attach::tls::{Ends, Listener, Terms, TlsHandshake};
-use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
+use portcullis_attach::{Acceptor, AcceptorList, Limits, Reason};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_ibverbs::{
     DeviceChoice, IbEndpoint, IbNic, NodeLife, WorkRequests, check_memlock, check_memlock_of_node,
@@ -106,7 +106,7 @@ pub(crate) fn start(
     let (mechanism, unenforced) = choose(rdma, run.config.mechanism)?;
     run.config.mechanism = mechanism;
     let terms = admission::terms(&run.config, config.port, &unenforced);
-    let acceptors = AcceptorPlace::default();
+    let acceptors = AcceptorList::default();
     let options = EngineOptions { processor: config.processor, zero: run.zero };
     #[cfg(feature = "udp")]
     let incarnation = run.incarnation;

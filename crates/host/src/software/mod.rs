@@ -19,11 +19,11 @@ use crate::{HostConfig, HostError, LocalAdmission, LocalClient, LocalError, Run,
 use admission::{OfferedPort, Offers, SocketPolicy};
 use driver::SoftwareDriver;
 use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
-use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
+use portcullis_attach::{Acceptor, AcceptorList, Limits, Reason};
 use portcullis_memory::{Alarm, Doorbell, Mapping, Waker, Watched, WatchedEvent};
 use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey, VerbsError};
 use portcullis_node::{Admission, ChunkEnds, ClientEnds};
-use portcullis_softnic::{PortEndpoint, PortId, PortPlace, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortResources, SoftNic};
 use ports::PortShare;
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ impl Fabric for Software {
         (memory, size, alarm): (Mapping, EndpointSize, Alarm),
     ) -> Result<Made<Self>, VerbsError> {
         let Admission { pd, chunks, cq, data_sends, .. } = admission;
-        let place = PortPlace { pd, chunks, cq, data_sends };
-        let (end, ends, reply) = nic.create_port(memory, size, place)?;
+        let resources = PortResources { pd, chunks, cq, data_sends };
+        let (end, ends, reply) = nic.create_port(memory, size, resources)?;
         nic.set_alarm(end, alarm);
         let queue_pairs = ClientEnds {
             control: ends.control,
@@ -80,7 +80,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     let no_engine = || machine("cannot start the engine".to_owned());
     let mut nic = SoftNic::new();
     let waker = Waker::new().map_err(|error| no_engine()(std::io::Error::other(error)))?;
-    let acceptors = AcceptorPlace::default();
+    let acceptors = AcceptorList::default();
     let (mechanism, zero) = (run.config.mechanism, run.zero);
     let offers = Arc::new(Offers::new(&run.config, config.port, waker.clone()));
     #[cfg(feature = "udp")]

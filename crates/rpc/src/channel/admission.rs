@@ -113,7 +113,7 @@ impl SocketAdmission {
     /// Creates a connection's heap and ring at places that were found for them.
     pub fn share(
         &self,
-        (place, view, one_shot_table): Places,
+        (place, view, one_shot_table): ServerMappings,
         given: Option<Given>,
     ) -> Result<Shared, Reason> {
         let (heap, ring) = (Heap::create(place, SERVER)?, make_ring()?);
@@ -129,19 +129,19 @@ impl SocketAdmission {
 }
 
 /// The server's mappings at a connection's addresses: copies of the heap's pages, and behind them one-shot scopes.
-pub(super) type Places = (HeapPlace, PrivateView, Option<Arc<OneShotTable>>);
+pub(super) type ServerMappings = (HeapPlace, PrivateView, Option<Arc<OneShotTable>>);
 
 /// Finds addresses that nothing in this process uses. They are drawn at random, so that the addresses of independent
 /// servers are probably free in their clients too.
-pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Result<Places, Reason> {
+pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Result<ServerMappings, Reason> {
     let all = length + one_shots.map_or(0, OneShotLimits::addresses);
     let places = (HEAP_ADDRESSES.end - HEAP_ADDRESSES.start).saturating_sub(all) / PLACE_STEP;
     let mut last = None;
     for _ in 0..PLACES_MAX {
         let draw = getrandom::u64()?.checked_rem(places).ok_or("no addresses are as large as that")?;
         let place = HeapPlace::new(HEAP_ADDRESSES.start + draw * PLACE_STEP, length)?;
-        match places_at(place, one_shots) {
-            Ok(places) => return Ok(places),
+        match mappings_at(place, one_shots) {
+            Ok(mappings) => return Ok(mappings),
             Err(error) => last = Some(error),
         }
     }
@@ -149,7 +149,10 @@ pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Resul
 }
 
 /// Maps the places at the given addresses, if nothing else in this process uses these addresses.
-pub(super) fn places_at(place: HeapPlace, one_shots: Option<OneShotLimits>) -> Result<Places, MappingError> {
+pub(super) fn mappings_at(
+    place: HeapPlace,
+    one_shots: Option<OneShotLimits>,
+) -> Result<ServerMappings, MappingError> {
     let view = PrivateView::at(place.address, place.length)?;
     let reserve = one_shots.map(|limits| Reserve::behind(place, limits.addresses())).transpose()?;
     let one_shot_table = reserve.zip(one_shots).map(|(reserve, limits)| OneShotTable::new(reserve, limits));
@@ -274,18 +277,18 @@ impl Entry {
         let EntryState::Placing { heap_bytes, left, slot, _before } = before else { return Ok(()) };
         outcome?;
         let placed = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (places, given) = placed.ok_or("the directory was not asked")?;
-        self.offer(admission, (places, Some(given)), (heap_bytes, left), now)
+        let (mappings, given) = placed.ok_or("the directory was not asked")?;
+        self.offer(admission, (mappings, Some(given)), (heap_bytes, left), now)
     }
 
     fn offer(
         &mut self,
         admission: &SocketAdmission,
-        (places, given): (Places, Option<Given>),
+        (mappings, given): (ServerMappings, Option<Given>),
         (heap_bytes, left): (u64, u32),
         now: Instant,
     ) -> Result<(), Reason> {
-        let shared = Box::new(admission.share(places, given)?);
+        let shared = Box::new(admission.share(mappings, given)?);
         let (lent, files) = admission.lending.lend(self.holder(), &shared.heap, &shared.ring)?;
         (self.lent, self.lent_files) = (Some(lent), Some(files));
         let HeapPlace { address, length } = shared.heap.place();

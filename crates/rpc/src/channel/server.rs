@@ -15,7 +15,7 @@ use crate::View;
 use crate::heap::HEAP_BYTES_MAX;
 use crate::plain::Plain;
 use portcullis_attach::unix::{Listener, SocketAccess};
-use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
+use portcullis_attach::{Acceptor, AcceptorList, Limits, Reason};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_memory::sandbox::{SandboxError, SandboxOptions, WithheldStack};
 use portcullis_memory::{Idle, Mapping, WakerError, WatchedEvent, pin};
@@ -238,7 +238,7 @@ impl Channel {
             withholds,
             source,
         };
-        let (acceptors, threads) = (AcceptorPlace::default(), Vec::new());
+        let (acceptors, threads) = (AcceptorList::default(), Vec::new());
         let mut server = Server {
             acceptors,
             shards,
@@ -335,7 +335,7 @@ pub struct ServerCounters {
 /// A running server. Dropping it ends its connections.
 #[derive(Debug)]
 pub struct Server {
-    acceptors: AcceptorPlace,
+    acceptors: AcceptorList,
     pub(super) shards: ServerShards,
     threads: Vec<JoinHandle<()>>,
     pub(super) shared: Option<Arc<SharedHeap>>,

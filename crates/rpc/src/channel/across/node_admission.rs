@@ -1,7 +1,7 @@
 //! Admission of clients of other machines: a thread of the server searches a node for their hellos, makes a mailbox for
 //! each, and frees the mailbox when its client has left.
 
-use super::mailbox::{HELLO_BYTES, Hello, NAME, Places, REPLIES_AT, TERMS_BYTES, Terms};
+use super::mailbox::{HELLO_BYTES, HeapHalves, Hello, NAME, REPLIES_AT, TERMS_BYTES, Terms};
 use super::permissions::{acquire, allocate};
 use super::server::{Founded, ServerMailbox};
 use crate::channel::admission::{Carried, News, SERVER, find_place};
@@ -312,13 +312,13 @@ impl Keeper {
 
     /// Makes a mailbox, and assigns it to one of the server's threads.
     fn make(&mut self, tenant: usize, heap_bytes: u64) -> Result<(ObjectRef, Option<u64>, Arc<()>), Reason> {
-        let (places, view) = self.find_places(tenant, heap_bytes)?;
-        let (permission, memory) = self.allocate(places.bytes())?;
+        let (halves, view) = self.find_places(tenant, heap_bytes)?;
+        let (permission, memory) = self.allocate(halves.bytes())?;
         let object = permission.object();
         let (ring, lent) = (Mapping::private(RING_BYTES)?, Arc::new(()));
-        let founded = ServerMailbox::found(&memory, places, (SERVER, ring.clone()), Arc::clone(&lent));
+        let founded = ServerMailbox::found(&memory, halves, (SERVER, ring.clone()), Arc::clone(&lent));
         let Founded { mailbox, arguments } = founded.ok_or("the node lends less than it was asked for")?;
-        memory.write(0, &Terms::Welcome(places, now()).encode());
+        memory.write(0, &Terms::Welcome(halves, now()).encode());
         self.session.revoke(permission)?;
         let seat = self.shards.deal();
         let client = seat.client();
@@ -331,7 +331,7 @@ impl Keeper {
         &self,
         tenant: usize,
         heap_bytes: u64,
-    ) -> Result<(Places, portcullis_memory::PrivateView), Reason> {
+    ) -> Result<(HeapHalves, portcullis_memory::PrivateView), Reason> {
         let AtNode { heap_bytes: usual, heap_bytes_max: most, connections_max, .. } = self.at;
         let has = self.given.iter().filter(|it| it.tenant == tenant && it.client.is_some()).count();
         if has >= connections_max {
@@ -346,7 +346,7 @@ impl Keeper {
             let (arguments, view, _) = find_place(half, None)?;
             // Results lie at these addresses only at the client.
             if let Ok(results) = HeapPlace::new(arguments.end(), half) {
-                return Ok((Places { arguments, results }, view));
+                return Ok((HeapHalves { arguments, results }, view));
             }
         }
         Err("no addresses are free".into())
