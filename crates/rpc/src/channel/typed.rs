@@ -86,7 +86,7 @@ forms! {
     Trusted of Scope by trusted;
 }
 
-/// Return type of a [`service`](crate::service)'s method: a `Result` of an [`MethodResult`] and of an error that
+/// Return type of a [`service`](crate::service)'s method: a `Result` of a [`MethodResult`] and of an error that
 /// converts into a [`Failure`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is nothing that a method returns",
