@@ -13,7 +13,7 @@ use portcullis_node::{
 use portcullis_protocol::{
     ClientId, Credential, Granted, Incarnation, Lifetime, MESSAGE_BYTES, Mechanism, Moment, Reply, ReplyBody,
 };
-use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortResources, SoftNic};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The most clients at a time.
@@ -108,8 +108,8 @@ impl Stage {
         let Ok(admission) = self.node.admit(&mut self.nic, tenant, self.now) else { return };
         let memory = Mapping::private(PortLayout::new(SIZE).bytes()).expect("memory");
         let Admission { pd, chunks, cq, data_sends, .. } = admission;
-        let place = PortPlace { pd, chunks, cq, data_sends };
-        let made = self.nic.create_port(memory.clone(), SIZE, place);
+        let resources = PortResources { pd, chunks, cq, data_sends };
+        let made = self.nic.create_port(memory.clone(), SIZE, resources);
         let (port, ends, key) = made.expect("a port");
         let ends = ClientEnds {
             control: ends.control,

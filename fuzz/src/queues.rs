@@ -8,7 +8,7 @@ use portcullis_nic::{
     RemoteAddress, Window, WindowBinding, WindowKind, WorkRequest,
 };
 use portcullis_protocol::Moment;
-use portcullis_softnic::core::{Core, CqPlace, QpPlace, ReceivePoster, Ring, SendPoster};
+use portcullis_softnic::core::{Core, CqRing, QpRings, ReceivePoster, Ring, SendPoster};
 
 /// Requests, and receives, that the client's queues hold.
 const DEPTH: u32 = 8;
@@ -53,8 +53,8 @@ struct Stage {
 /// A queue of the node's own.
 fn own_queue(core: &mut Core<Plain>) -> (u32, Ring<Plain>, Ring<Plain>) {
     let (cq, send, receive) = (Plain::new(64 + 32 * 1024), Plain::new(64 * 8), Plain::new(32 * 8));
-    let place = CqPlace { ring: Ring::new(cq, 64, 1024), cell: 0 };
-    (core.create_cq(place).expect("a queue"), Ring::new(send, 0, 8), Ring::new(receive, 0, 8))
+    let ring = CqRing { ring: Ring::new(cq, 64, 1024), cell: 0 };
+    (core.create_cq(ring).expect("a queue"), Ring::new(send, 0, 8), Ring::new(receive, 0, 8))
 }
 
 fn connect(core: &mut Core<Plain>, qp: QpId, peer: QpId, access: Access) {
@@ -81,7 +81,7 @@ fn expose(
     let region = core.register_region(pd, pool, 0..POOL_BYTES, RemoteAddress(POOL), local).expect("a region");
     let window = core.allocate_window(pd, WindowKind::One).expect("a window");
     let (cq, send, _) = own_queue(core);
-    let place = QpPlace {
+    let rings = QpRings {
         send: send.clone(),
         receive: None,
         send_cq: cq,
@@ -90,7 +90,7 @@ fn expose(
         polled: false,
         role: ChainRole::default(),
     };
-    let binder = core.create_qp(pd, place).expect("a queue pair");
+    let binder = core.create_qp(pd, rings).expect("a queue pair");
     connect(core, binder, binder, Access::empty());
     let rkey = window.rkey.advanced();
     let (address, length) = (RemoteAddress(POOL + span.start), span.end - span.start);
@@ -119,8 +119,8 @@ impl Stage {
             )
             .expect("a region");
         let ring = |offset, depth| Ring::new(client.clone(), offset, depth);
-        let cq = core.create_cq(CqPlace { ring: ring(COMPLETED, COMPLETIONS), cell: CELL }).expect("a queue");
-        let place = QpPlace {
+        let cq = core.create_cq(CqRing { ring: ring(COMPLETED, COMPLETIONS), cell: CELL }).expect("a queue");
+        let rings = QpRings {
             send: ring(SENDS, DEPTH),
             receive: Some(ring(RECEIVES, DEPTH)),
             send_cq: cq,
@@ -129,9 +129,9 @@ impl Stage {
             polled: true,
             role: ChainRole::default(),
         };
-        let client_qp = core.create_qp(client_pd, place).expect("a queue pair");
+        let client_qp = core.create_qp(client_pd, rings).expect("a queue pair");
         let (cq, send, receive) = own_queue(&mut core);
-        let place = QpPlace {
+        let rings = QpRings {
             send,
             receive: Some(receive.clone()),
             send_cq: cq,
@@ -140,7 +140,7 @@ impl Stage {
             polled: false,
             role: ChainRole::default(),
         };
-        let node_qp = core.create_qp(pd, place).expect("a queue pair");
+        let node_qp = core.create_qp(pd, rings).expect("a queue pair");
         let keys = [arena.lkey.0, region.lkey.0, other.lkey.0, window.rkey.0, foreign.rkey.0].map(u64::from);
         let (keys, regions) = (keys.to_vec(), [region, other]);
         let receives = ReceivePoster::new(receive);

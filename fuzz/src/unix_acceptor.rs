@@ -3,7 +3,8 @@
 
 use crate::input::Input;
 use portcullis_attach::unix::{
-    AdmissionPolicy, Admitted, AttachReply, AttachRequest, Listener, Peer, Place, SocketAccess, UnixHandshake,
+    AdmissionPolicy, Admitted, AttachReply, AttachRequest, Listener, Peer, PortOffer, SocketAccess,
+    UnixHandshake,
 };
 use portcullis_attach::{Acceptor, Errand, Limits, Reason};
 use portcullis_memory::{Mapping, Waker};
@@ -46,7 +47,7 @@ struct Hall {
     next: Arc<AtomicU64>,
 }
 
-/// A place that counts as offered until it is dropped.
+/// An offer that counts as made until it is dropped.
 struct Offered {
     memory: Mapping,
     page: Mapping,
@@ -61,7 +62,7 @@ impl Drop for Offered {
     }
 }
 
-impl Place for Offered {
+impl PortOffer for Offered {
     fn size(&self) -> EndpointSize {
         SIZE
     }
@@ -92,7 +93,7 @@ impl Place for Offered {
 }
 
 impl AdmissionPolicy for Hall {
-    type Place = Offered;
+    type Offer = Offered;
 
     fn offer(&self, _: &Peer, arena_bytes: u64) -> Result<Offered, Reason> {
         if arena_bytes > 1 << 20 {

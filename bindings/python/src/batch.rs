@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 /// One operation that is to be begun.
-enum Step {
+enum BatchedOperation {
     Read {
         permission: Py<Permission>,
         offset: u64,
@@ -42,7 +42,7 @@ enum Step {
     },
 }
 
-impl Step {
+impl BatchedOperation {
     /// Adds the step to the session's operations. Returns what it is to become, or the step and the error where the arena has no
     /// room for it.
     fn add(self, py: Python<'_>, core: &mut Core, tag: u64) -> Result<Wanted, (Box<Self>, Error)> {
@@ -112,13 +112,13 @@ impl Step {
 
 /// Why a step was not added.
 enum Refused {
-    NoRoom(Box<Step>, Error),
+    NoRoom(Box<BatchedOperation>, Error),
     Failed(Failure),
 }
 
 impl Refused {
     /// Why a step has no buffer.
-    fn of_buffer(step: Step, error: Error) -> Self {
+    fn of_buffer(step: BatchedOperation, error: Error) -> Self {
         match error {
             Error::ArenaFull { .. } => Self::NoRoom(Box::new(step), error),
             error => Self::Failed(error.into()),
@@ -148,7 +148,7 @@ impl<E: Into<Failure>> From<E> for Refused {
 #[pyclass(frozen, module = "portcullis_memory")]
 pub(crate) struct Batch {
     session: Py<Session>,
-    steps: Mutex<Vec<Step>>,
+    steps: Mutex<Vec<BatchedOperation>>,
 }
 
 impl Batch {
@@ -156,13 +156,13 @@ impl Batch {
         Self { session, steps: Mutex::new(Vec::new()) }
     }
 
-    fn push(&self, step: Step) -> usize {
+    fn push(&self, step: BatchedOperation) -> usize {
         let mut steps = self.steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         steps.push(step);
         steps.len() - 1
     }
 
-    fn take(&self) -> Vec<Step> {
+    fn take(&self) -> Vec<BatchedOperation> {
         std::mem::take(&mut *self.steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 }
@@ -182,7 +182,7 @@ impl Batch {
     ) -> PyResult<usize> {
         let target = CallerBuffer::target(buffer)?;
         let (length, wanted) = (target.len(), Wanted::Into(target));
-        Ok(self.push(Step::Read { permission, offset: offset.0, length, wanted }))
+        Ok(self.push(BatchedOperation::Read { permission, offset: offset.0, length, wanted }))
     }
 
     /// Adds a read whose result is a View.
@@ -192,7 +192,7 @@ impl Batch {
     )]
     fn read(&self, permission: Py<Permission>, length: Option<Size>, offset: Size) -> PyResult<usize> {
         let length = permission.get().length_from(offset.0, length)?;
-        Ok(self.push(Step::Read { permission, offset: offset.0, length, wanted: Wanted::View }))
+        Ok(self.push(BatchedOperation::Read { permission, offset: offset.0, length, wanted: Wanted::View }))
     }
 
     /// Adds a read whose result is bytes.
@@ -202,7 +202,7 @@ impl Batch {
     )]
     fn read_bytes(&self, permission: Py<Permission>, length: Option<Size>, offset: Size) -> PyResult<usize> {
         let length = permission.get().length_from(offset.0, length)?;
-        Ok(self.push(Step::Read { permission, offset: offset.0, length, wanted: Wanted::Bytes }))
+        Ok(self.push(BatchedOperation::Read { permission, offset: offset.0, length, wanted: Wanted::Bytes }))
     }
 
     /// Adds a write. The bytes are taken when the batch is begun.
@@ -212,17 +212,17 @@ impl Batch {
     )]
     fn write(&self, permission: Py<Permission>, data: &Bound<'_, PyAny>, offset: Size) -> PyResult<usize> {
         let data = CallerBuffer::source(data)?;
-        Ok(self.push(Step::Write { permission, offset: offset.0, data }))
+        Ok(self.push(BatchedOperation::Write { permission, offset: offset.0, data }))
     }
 
     /// Adds a compare-and-swap of the word at `offset`. The result is the word before.
     fn compare_and_swap(&self, permission: Py<Permission>, offset: Size, compare: Word, swap: Word) -> usize {
-        self.push(Step::Atomic(Access::compare_and_swap(permission, offset.0, compare.0, swap.0)))
+        self.push(BatchedOperation::Atomic(Access::compare_and_swap(permission, offset.0, compare.0, swap.0)))
     }
 
     /// Adds a fetch-and-add of the word at `offset`. The result is the word before.
     fn fetch_and_add(&self, permission: Py<Permission>, offset: Size, add: Word) -> usize {
-        self.push(Step::Atomic(Access::fetch_and_add(permission, offset.0, add.0)))
+        self.push(BatchedOperation::Atomic(Access::fetch_and_add(permission, offset.0, add.0)))
     }
 
     /// Adds what Session.allocate does. The result is a Permission.
@@ -242,7 +242,7 @@ impl Batch {
         keep: KeptFor,
         alignment: u64,
     ) -> usize {
-        self.push(Step::Grant(allocate_ask(&size, lifetime, &rights, shared, &keep, alignment).into()))
+        self.push(BatchedOperation::Grant(allocate_ask(&size, lifetime, &rights, shared, &keep, alignment).into()))
     }
 
     /// Adds what Session.acquire does. The result is a Permission.
@@ -262,7 +262,7 @@ impl Batch {
         wait: Seconds,
         part: Option<(Size, Size)>,
     ) -> usize {
-        self.push(Step::Grant(acquire_ask(*object, lifetime, &rights, shared, wait, part.as_ref()).into()))
+        self.push(BatchedOperation::Grant(acquire_ask(*object, lifetime, &rights, shared, wait, part.as_ref()).into()))
     }
 
     /// Adds the end of a permission; free: and of its object.
@@ -271,12 +271,12 @@ impl Batch {
         if !permission.get().session.is(&self.session) {
             return Err(raised(py, &Error::ForeignPermission.into()));
         }
-        Ok(self.push(Step::Revoke { permission, free }))
+        Ok(self.push(BatchedOperation::Revoke { permission, free }))
     }
 
     /// Adds an extension of a permission, to end so many seconds from when the batch is begun.
     fn extend(&self, permission: Py<Permission>, seconds: Seconds) -> usize {
-        self.push(Step::Extend { permission, time: seconds.0 })
+        self.push(BatchedOperation::Extend { permission, time: seconds.0 })
     }
 
     /// Begins what was added, waits for all of it, and returns the results in order: each is the operation's result, or an
@@ -340,7 +340,7 @@ impl<'a, 'py> Run<'a, 'py> {
     }
 
     /// Adds a step. Where the arena has no room for it, it waits for those before it.
-    fn begin(&mut self, mut step: Step) -> PyResult<()> {
+    fn begin(&mut self, mut step: BatchedOperation) -> PyResult<()> {
         let py = self.session.py();
         let tag = self.tags.start + self.wanted.len() as u64;
         let wanted = loop {
@@ -397,7 +397,12 @@ pub(crate) fn read_many(session: &Bound<'_, Session>, reads: &Bound<'_, PyAny>) 
         let permission = read.get_item(0)?.cast_into::<Permission>()?.unbind();
         let offset = read.get_item(1)?.extract::<Size>()?.0;
         let target = CallerBuffer::target(&read.get_item(2)?)?;
-        steps.push(Step::Read { permission, offset, length: target.len(), wanted: Wanted::Into(target) });
+        steps.push(BatchedOperation::Read {
+            permission,
+            offset,
+            length: target.len(),
+            wanted: Wanted::Into(target),
+        });
     }
     let mut run = Run::new(session, steps.len())?;
     for step in steps {

@@ -20,5 +20,5 @@ pub mod identity_file;
 pub mod tls;
 pub mod unix;
 
-pub use acceptor::{Acceptor, AcceptorPlace, Limits};
+pub use acceptor::{Acceptor, AcceptorList, Limits};
 pub use handshake::{Accepted, Dismissal, Errand, Handshake, HasRoom, Holder, Outgoing, Reason, RefusedPeer};

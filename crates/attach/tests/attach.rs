@@ -22,7 +22,7 @@ fn both_sides_learn_where_the_other_can_be_reached() {
     let mut attached = attached.expect("attached");
     assert_eq!(attached.made, "queue pairs");
     assert_eq!(attached.node, ends_of(attached.client));
-    let (peer, brought) = rig.ledger.peer(attached.client);
+    let (peer, brought) = rig.admissions.peer(attached.client);
     assert_eq!(brought, ends(40));
     assert_eq!((peer.tenant, peer.listener), (None, 0));
     assert_eq!(peer.address.ip(), Ipv4Addr::LOCALHOST);
@@ -38,7 +38,7 @@ fn the_certificate_says_whom_a_client_acts_for() {
         for host in ["localhost", "127.0.0.1"] {
             let address = format!("{host}:{}", rig.address.port());
             let attached = rig.attach_as(&security, &address).expect("attached");
-            assert_eq!(rig.ledger.peer(attached.client).0.tenant.as_deref(), Some(tenant));
+            assert_eq!(rig.admissions.peer(attached.client).0.tenant.as_deref(), Some(tenant));
         }
     }
     rig.assert_untouched();
@@ -49,9 +49,9 @@ fn each_end_notices_the_hang_up_of_the_other() {
     let papers = Papers::new();
     for mut rig in [Rig::plain(UNHURRIED), Rig::secured(&papers, UNHURRIED)] {
         let (mut stays, goes) = (rig.attach().expect("attached"), rig.attach().expect("attached"));
-        rig.ledger.wait_until_present(2);
+        rig.admissions.wait_until_present(2);
         drop(goes);
-        rig.ledger.wait_until_present(1);
+        rig.admissions.wait_until_present(1);
         assert!(stays.connection.node_alive());
         drop(rig.server.take());
         assert!(!node_alive_after_news(&mut stays.connection));
@@ -67,7 +67,7 @@ fn the_end_of_the_server_closes_all_connections_and_all_have_departed() {
     let mut silent = rig.call();
     let mut clients: Vec<_> = (0..20).map(|_| rig.attach().expect("attached")).collect();
     drop(rig.server.take());
-    rig.ledger.wait_until_empty();
+    rig.admissions.wait_until_empty();
     for client in &mut clients {
         assert!(!node_alive_after_news(&mut client.connection));
     }
@@ -94,10 +94,10 @@ fn an_evicted_client_is_hung_up_on_and_departs_once() {
 fn a_refusal_arrives_with_its_reason() {
     let papers = Papers::new();
     for rig in [Rig::plain(UNHURRIED), Rig::secured(&papers, UNHURRIED)] {
-        rig.ledger.refuse(Some("tenant orange is barred\u{1b}[2J"));
+        rig.admissions.refuse(Some("tenant orange is barred\u{1b}[2J"));
         let Err(AttachError::Refused(reason)) = rig.attach() else { panic!("not refused") };
         assert_eq!(reason, "tenant orange is barred [2J");
-        rig.ledger.refuse(None);
+        rig.admissions.refuse(None);
         rig.assert_untouched();
     }
 }
@@ -105,12 +105,12 @@ fn a_refusal_arrives_with_its_reason() {
 #[test]
 fn nobody_gets_terms_or_ends_of_the_node_that_make_no_sense() {
     let rig = Rig::plain(UNHURRIED);
-    rig.ledger.set_terms(Terms { send_depth: 3, ..TERMS });
+    rig.admissions.set_terms(Terms { send_depth: 3, ..TERMS });
     assert!(matches!(rig.attach(), Err(AttachError::Refused(_))));
-    rig.ledger.set_terms(TERMS);
-    rig.ledger.bring_unfit_ends(true);
+    rig.admissions.set_terms(TERMS);
+    rig.admissions.bring_unfit_ends(true);
     assert!(matches!(rig.attach(), Err(AttachError::Refused(_))));
-    rig.ledger.bring_unfit_ends(false);
+    rig.admissions.bring_unfit_ends(false);
     rig.assert_untouched();
 }
 
@@ -125,7 +125,7 @@ fn a_client_that_cannot_meet_the_terms_leaves_nothing() {
         Ok((portcullis_attach::tls::Ends { data: vec![], ..ends(1) }, ()))
     });
     assert!(matches!(unfit, Err(AttachError::Unable(_))));
-    assert_eq!(rig.ledger.admitted(), 0);
+    assert_eq!(rig.admissions.admitted(), 0);
     rig.assert_untouched();
 }
 
@@ -145,8 +145,8 @@ fn the_format_on_the_wire_is_the_one_written_down() {
     assert_eq!(wire::read(&mut stream), wire::terms());
     stream.write_all(&wire::frame(&wire::of_ends(&ends(5)))).expect("sent");
     assert_eq!(wire::read(&mut stream), wire::welcome(1, &ends(1003)));
-    assert_eq!(rig.ledger.peer(1).1, ends(5));
-    assert_eq!(rig.ledger.peer(1).1.control, end(5));
+    assert_eq!(rig.admissions.peer(1).1, ends(5));
+    assert_eq!(rig.admissions.peer(1).1.control, end(5));
     stream.set_nonblocking(true).expect("set");
     assert!(stream.read(&mut [0]).is_err(), "nothing is said after the welcome");
 }
@@ -177,13 +177,13 @@ fn a_node_is_served_by_all_its_listeners() {
     let listeners: Vec<_> =
         (0..3).map(|_| Listener::bind("localhost:0", NodeSecurity::Plain, false).expect("a port")).collect();
     let addresses: Vec<_> = listeners.iter().map(Listener::local_address).collect();
-    let (server, ledger) = rig::serve(listeners, UNHURRIED);
+    let (server, admissions) = rig::serve(listeners, UNHURRIED);
     for (position, address) in addresses.iter().enumerate() {
         let plain = ClientSecurity::Plain { anywhere: false };
         let attached =
             attach(&address.to_string(), &plain, PATIENCE, |_| Ok((ends(1), ()))).expect("attached");
-        assert_eq!(ledger.peer(attached.client).0.listener, position);
+        assert_eq!(admissions.peer(attached.client).0.listener, position);
     }
     drop(server);
-    ledger.wait_until_empty();
+    admissions.wait_until_empty();
 }

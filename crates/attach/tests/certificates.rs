@@ -29,7 +29,7 @@ fn answer_to(papers: &Papers, rig: &Rig, pair: Option<Pair>) -> Result<FromNode,
 fn assert_not_believed(papers: &Papers, rig: &Rig, what: &str, pair: Option<Pair>) {
     let answer = answer_to(papers, rig, pair);
     assert!(matches!(&answer, Err(error) if error.contains("alert")), "{what}: {answer:?}");
-    assert_eq!(rig.ledger.admitted(), 0, "{what}");
+    assert_eq!(rig.admissions.admitted(), 0, "{what}");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn names_that_no_tenant_may_have_are_refused_with_the_reason() {
             "{names:?}: {answer:?}"
         );
     }
-    assert_eq!(rig.ledger.admitted(), 0);
+    assert_eq!(rig.admissions.admitted(), 0);
     rig.assert_untouched();
 }
 
@@ -122,7 +122,7 @@ fn whoever_does_not_speak_tls_is_shown_out_at_once() {
         let said = last_words(&mut stream);
         assert!(said.is_empty() || said[0] == 0x15, "more than an alert: {said:?}");
     }
-    assert_eq!(rig.ledger.admitted(), 0);
+    assert_eq!(rig.admissions.admitted(), 0);
     rig.assert_untouched();
 }
 
@@ -144,7 +144,7 @@ fn garbage_after_the_handshake_ends_it() {
         }
         let _ = last_words(&mut stream.sock);
     }
-    assert_eq!(rig.ledger.admitted(), 0);
+    assert_eq!(rig.admissions.admitted(), 0);
     rig.assert_untouched();
 }
 
@@ -159,14 +159,14 @@ fn a_byte_after_the_welcome_ends_the_client_with_tls_too() {
         assert_eq!(wire::read(&mut stream), wire::terms());
         stream.write_all(&wire::frame(&wire::of_ends(&ends(1)))).expect("sent");
         assert!(matches!(wire::read(&mut stream), FromNode::Welcome { .. }));
-        rig.ledger.wait_until_present(1);
+        rig.admissions.wait_until_present(1);
         if polite {
             stream.write_all(b"hello?").expect("sent");
         } else {
             stream.sock.write_all(&[0]).expect("sent");
         }
         assert!(last_words(&mut stream.sock).is_empty());
-        rig.ledger.wait_until_empty();
+        rig.admissions.wait_until_empty();
     }
     rig.assert_untouched();
 }
@@ -188,7 +188,7 @@ fn whoever_says_goodbye_within_tls_is_gone_without_closing_its_socket() {
             stream.conn.write_tls(&mut stream.sock).expect("sent");
         }
         last_words(&mut stream.sock);
-        rig.ledger.wait_until_empty();
+        rig.admissions.wait_until_empty();
     }
     rig.assert_untouched();
 }
@@ -222,7 +222,7 @@ fn a_client_does_not_believe_a_node_of_another_authority() {
     assert!(
         matches!(&stranger, Err(AttachError::NotTheNode { reason, .. }) if reason.contains("another authority"))
     );
-    assert_eq!(rig.ledger.admitted(), 0);
+    assert_eq!(rig.admissions.admitted(), 0);
     rig.assert_untouched();
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 fn assert_shown_out(rig: &Rig, what: &str, stream: &mut TcpStream) {
     let said = last_words(stream);
     assert!(said.is_empty(), "{what} was answered with {said:?}");
-    assert_eq!(rig.ledger.admitted(), 0, "{what}");
+    assert_eq!(rig.admissions.admitted(), 0, "{what}");
 }
 
 fn offered(rig: &Rig) -> TcpStream {
@@ -105,7 +105,7 @@ fn ends_that_do_not_fit_the_terms_are_refused_with_the_reason() {
         let FromNode::Refused(reason) = wire::parse(&last_words(&mut stream)) else { panic!("{why}") };
         assert!(reason.contains(why), "{reason}");
     }
-    assert_eq!(rig.ledger.admitted(), 0);
+    assert_eq!(rig.admissions.admitted(), 0);
     rig.assert_untouched();
 }
 
@@ -132,11 +132,11 @@ fn a_byte_after_the_welcome_ends_the_client() {
     let rig = Rig::plain(UNHURRIED);
     for bytes in [&b"\0"[..], &wire::frame(&wire::hello()), &[0xff; 9000]] {
         let mut stream = attached(&rig);
-        rig.ledger.wait_until_present(1);
+        rig.admissions.wait_until_present(1);
         // The server may hang up before all bytes are sent.
         let _ = stream.write_all(bytes);
         assert!(last_words(&mut stream).is_empty());
-        rig.ledger.wait_until_empty();
+        rig.admissions.wait_until_empty();
     }
     rig.assert_untouched();
 }
@@ -164,7 +164,7 @@ fn whoever_falls_silent_halfway_is_told_so_and_dropped_when_its_time_is_up() {
     for stream in [&mut nothing, &mut half_a_length, &mut half_a_hello, &mut no_ends, &mut half_its_ends] {
         assert_eq!(wire::parse(&last_words(stream)), FromNode::TooLate);
     }
-    assert_eq!(rig.ledger.admitted(), 0);
+    assert_eq!(rig.admissions.admitted(), 0);
     rig.assert_untouched();
 }
 
@@ -195,7 +195,7 @@ fn a_byte_now_and_then_buys_no_time() {
 #[test]
 fn a_refused_peer_that_stays_is_dropped_when_its_time_is_up() {
     let rig = Rig::plain(HURRIED);
-    rig.ledger.refuse(Some("no"));
+    rig.admissions.refuse(Some("no"));
     let mut stream = offered(&rig);
     stream.write_all(&wire::frame(&wire::of_ends(&ends(1)))).expect("sent");
     assert_eq!(wire::read(&mut stream), FromNode::Refused("no".to_owned()));
@@ -205,14 +205,14 @@ fn a_refused_peer_that_stays_is_dropped_when_its_time_is_up() {
         let timeout = Some(Duration::from_millis(20));
         stream.set_read_timeout(timeout).expect("a timeout");
     }
-    rig.ledger.refuse(None);
+    rig.admissions.refuse(None);
     rig.assert_untouched();
 }
 
 #[test]
 fn an_endless_talker_is_cut_off() {
     let rig = Rig::plain(UNHURRIED);
-    rig.ledger.refuse(Some("no"));
+    rig.admissions.refuse(Some("no"));
     let mut stream = offered(&rig);
     stream.write_all(&wire::frame(&wire::of_ends(&ends(1)))).expect("sent");
     let mut said = 0;
@@ -220,7 +220,7 @@ fn an_endless_talker_is_cut_off() {
         said += 4096;
         assert!(said < 64 << 20, "nobody cuts it off");
     }
-    rig.ledger.refuse(None);
+    rig.admissions.refuse(None);
     rig.assert_untouched();
 }
 
@@ -239,7 +239,7 @@ fn a_peer_that_never_reads_keeps_nobody_waiting() {
 fn a_client_that_dies_between_its_ends_and_the_welcome_leaves_nothing() {
     let rig = Rig::plain(UNHURRIED);
     let (go_on, barrier) = channel();
-    rig.ledger.hold_next_admission(barrier);
+    rig.admissions.hold_next_admission(barrier);
     let mut stream = offered(&rig);
     stream.write_all(&wire::frame(&wire::of_ends(&ends(1)))).expect("sent");
     // A reset instead of a close: the node's next packets have no receiver.
@@ -247,7 +247,7 @@ fn a_client_that_dies_between_its_ends_and_the_welcome_leaves_nothing() {
     drop(stream);
     go_on.send(()).expect("it waits");
     rig.assert_untouched();
-    assert_eq!(rig.ledger.admitted(), 2, "it was let in, and departed");
+    assert_eq!(rig.admissions.admitted(), 2, "it was let in, and departed");
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn attached_clients_are_not_displaced_by_those_who_come() {
     let mut clients: Vec<_> = (0..20).map(|_| rig.attach().expect("attached")).collect();
     let silent: Vec<_> = (0..50).map(|_| rig.call()).collect();
     drop(rig.attach().expect("attached"));
-    rig.ledger.wait_until_present(20);
+    rig.admissions.wait_until_present(20);
     assert!(clients.iter_mut().all(|client| client.connection.node_alive()));
     drop((silent, clients));
     rig.assert_untouched();

@@ -6,7 +6,7 @@ mod rig;
 use portcullis_attach::tls::{AttachError as TlsError, ClientSecurity, attach as attach_by_tls};
 use portcullis_attach::unix::{
     AdmissionPolicy, Admitted, AttachError, AttachReply, AttachRequest, Listener, MessageSocket, Offer, Peer,
-    Place, SocketAccess, UnixHandshake, attach,
+    PortOffer, SocketAccess, UnixHandshake, attach,
 };
 use portcullis_attach::{Acceptor, Errand, Limits, Reason};
 use portcullis_errors::{Coded, ErrorCode};
@@ -38,7 +38,7 @@ const SIZE: EndpointSize = EndpointSize {
 struct Hall(File);
 struct Offered(File);
 
-impl Place for Offered {
+impl PortOffer for Offered {
     fn size(&self) -> EndpointSize {
         SIZE
     }
@@ -61,7 +61,7 @@ impl Place for Offered {
 }
 
 impl AdmissionPolicy for Hall {
-    type Place = Offered;
+    type Offer = Offered;
 
     fn offer(&self, _: &Peer, _: u64) -> Result<Offered, Reason> {
         Ok(Offered(self.0.try_clone()?))

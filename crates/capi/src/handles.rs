@@ -1,7 +1,7 @@
 //! Handles: the numbers that C programs use instead of values of Rust.
 //!
 //! A handle is a number and never an address. A handle that was closed, copied from somewhere or made up leads to an
-//! error and not to memory. A place that was closed gets another generation before it is used again.
+//! error and not to memory. A slot that was closed gets another generation before it is used again.
 
 use portcullis::{Kept, Permission};
 use portcullis_foreign::{ArenaBuffer, Attached, Door, Driven, Entered, LocalNode, Misuse};
@@ -173,24 +173,24 @@ objects! {
     Node(LocalNode), "the node";
 }
 
-/// A place for one open object. The number of a handle contains the number of the place, and the generation of the
-/// place for which the handle is.
-struct Place {
+/// A slot for one open object. The number of a handle contains the number of the slot, and the generation of the
+/// slot for which the handle is.
+struct HandleSlot {
     generation: AtomicU32,
     door: Door<(u32, Object)>,
 }
 
-/// Number of places that are made at a time.
+/// Number of slots that are made at a time.
 const CHUNK: usize = 64;
 const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
-/// Number of bits of a handle's number that hold the number of the place.
-const PLACE_BITS: u32 = 16;
-const CHUNKS: usize = 1 << (PLACE_BITS - CHUNK_BITS);
+/// Number of bits of a handle's number that hold the number of the slot.
+const SLOT_BITS: u32 = 16;
+const CHUNKS: usize = 1 << (SLOT_BITS - CHUNK_BITS);
 
-static PLACES: [OnceLock<Box<[Place]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
+static SLOTS: [OnceLock<Box<[HandleSlot]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
 static FREE: Mutex<Free> = Mutex::new(Free { begun: 0, closed: Vec::new() });
 
-/// The places in which no object is open.
+/// The slots in which no object is open.
 struct Free {
     /// Places with a number below this were used. The others were not.
     begun: u32,
@@ -219,17 +219,17 @@ impl<T: Open> std::ops::DerefMut for Inside<'_, T> {
     }
 }
 
-/// Puts an object into a free place. Returns the number of its handle.
+/// Puts an object into a free slot. Returns the number of its handle.
 ///
 /// # Errors
-/// All places are taken.
+/// All slots are taken.
 pub(crate) fn open<T: Open>(value: T) -> Result<u64, Misuse> {
     let mut object = value.wrap();
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let number = match free.closed.pop() {
             Some(number) => number,
-            None if free.begun < 1 << PLACE_BITS => {
+            None if free.begun < 1 << SLOT_BITS => {
                 free.begun += 1;
                 free.begun - 1
             }
@@ -238,34 +238,34 @@ pub(crate) fn open<T: Open>(value: T) -> Result<u64, Misuse> {
                 return Err(Misuse::Argument { argument: "this", wrong });
             }
         };
-        let place = place_made(number);
-        let generation = place.generation.load(Ordering::Relaxed);
-        match place.door.open((generation, object)) {
-            Ok(()) => return Ok(u64::from(generation) << PLACE_BITS | u64::from(number)),
-            // A call has panicked in this place, so the place is never used again.
+        let slot = slot_made(number);
+        let generation = slot.generation.load(Ordering::Relaxed);
+        match slot.door.open((generation, object)) {
+            Ok(()) => return Ok(u64::from(generation) << SLOT_BITS | u64::from(number)),
+            // A call has panicked in this slot, so the slot is never used again.
             Err((_, back)) => object = back,
         }
     }
 }
 
-fn place_made(number: u32) -> &'static Place {
+fn slot_made(number: u32) -> &'static HandleSlot {
     let number = number as usize;
-    let place = |_| Place { generation: AtomicU32::new(1), door: Door::closed("the handle") };
-    let chunk = PLACES[number >> CHUNK_BITS].get_or_init(|| (0..CHUNK).map(place).collect());
+    let slot = |_| HandleSlot { generation: AtomicU32::new(1), door: Door::closed("the handle") };
+    let chunk = SLOTS[number >> CHUNK_BITS].get_or_init(|| (0..CHUNK).map(slot).collect());
     &chunk[number % CHUNK]
 }
 
-/// Returns the place of a handle, the number of the place, and the generation that the handle contains. `None`: the
-/// handle was closed, or never was one. This is known without entering the place, so such a handle does not disturb the
+/// Returns the slot of a handle, the number of the slot, and the generation that the handle contains. `None`: the
+/// handle was closed, or never was one. This is known without entering the slot, so such a handle does not disturb the
 /// thread that is inside now.
 #[inline]
-fn place(handle: u64) -> Option<(&'static Place, u32, u32)> {
-    let number = handle & ((1 << PLACE_BITS) - 1);
-    let generation = u32::try_from(handle >> PLACE_BITS).ok()?;
+fn slot(handle: u64) -> Option<(&'static HandleSlot, u32, u32)> {
+    let number = handle & ((1 << SLOT_BITS) - 1);
+    let generation = u32::try_from(handle >> SLOT_BITS).ok()?;
     let number = u32::try_from(number).ok()?;
-    let chunk = PLACES[(number >> CHUNK_BITS) as usize].get()?;
-    let place = &chunk[number as usize % CHUNK];
-    (place.generation.load(Ordering::Relaxed) == generation).then_some((place, number, generation))
+    let chunk = SLOTS[(number >> CHUNK_BITS) as usize].get()?;
+    let slot = &chunk[number as usize % CHUNK];
+    (slot.generation.load(Ordering::Relaxed) == generation).then_some((slot, number, generation))
 }
 
 /// Enters the object for which a handle stands.
@@ -276,8 +276,8 @@ fn place(handle: u64) -> Option<(&'static Place, u32, u32)> {
 #[inline]
 pub(crate) fn enter<T: Open>(handle: u64) -> Result<Inside<'static, T>, Misuse> {
     let closed = Misuse::Closed { what: T::WHAT };
-    let (place, _, generation) = place(handle).ok_or(closed)?;
-    let entered = place.door.enter().map_err(|misuse| misuse.about(T::WHAT))?;
+    let (slot, _, generation) = slot(handle).ok_or(closed)?;
+    let entered = slot.door.enter().map_err(|misuse| misuse.about(T::WHAT))?;
     if entered.0 != generation || T::seen(&entered.1).is_none() {
         return Err(closed);
     }
@@ -290,13 +290,13 @@ pub(crate) fn enter<T: Open>(handle: u64) -> Result<Inside<'static, T>, Misuse> 
 /// As [`enter`].
 pub(crate) fn close<T: Open>(handle: u64) -> Result<T, Misuse> {
     let closed = Misuse::Closed { what: T::WHAT };
-    let (place, number, generation) = place(handle).ok_or(closed)?;
+    let (slot, number, generation) = slot(handle).ok_or(closed)?;
     let is_meant = |inside: &(u32, Object)| inside.0 == generation && T::seen(&inside.1).is_some();
-    let taken = place.door.close_if(is_meant).map_err(|misuse| misuse.about(T::WHAT))?;
+    let taken = slot.door.close_if(is_meant).map_err(|misuse| misuse.about(T::WHAT))?;
     let (_, object) = taken.ok_or(closed)?;
-    // If the generations started again from the first, an old handle would lead to a newer object. So a place that has
+    // If the generations started again from the first, an old handle would lead to a newer object. So a slot that has
     // used up its generations is not used again.
-    if place.generation.fetch_add(1, Ordering::Relaxed) < u32::MAX - 1 {
+    if slot.generation.fetch_add(1, Ordering::Relaxed) < u32::MAX - 1 {
         FREE.lock().unwrap_or_else(PoisonError::into_inner).closed.push(number);
     }
     T::unwrap(object).ok_or(closed)

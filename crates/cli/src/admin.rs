@@ -31,7 +31,7 @@ was wrong; 3 no node answers there, or it refuses.";
 /// Options of `portcullis admin`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct AdminCommandOptions {
     /// The node's socket for operators, as given to its --admin.
     #[arg(long, value_name = "PATH", value_parser = crate::files::path())]
     node: PathBuf,
@@ -69,7 +69,7 @@ enum Told {
 }
 
 /// Sends the request to the node and prints the reply.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &AdminCommandOptions) -> ExitCode {
     match ask(&Admin::at(&options.node), &options.command) {
         Ok(told) => {
             let nobody = matches!(told, Told::Unbarred { unbarred: false });

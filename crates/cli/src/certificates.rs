@@ -37,7 +37,7 @@ const MADE_AUTHORITY: &str = "Give every node and client a copy of ca.pem. Keep 
 /// Options of `portcullis certificates`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct CertificatesOptions {
     /// The directory of the authority's files. It is created together with the authority.
     #[arg(long, value_name = "DIR", value_parser = crate::files::path())]
     directory: PathBuf,
@@ -88,7 +88,7 @@ struct Said<'a> {
 }
 
 /// Makes the certificate that the command line requests.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &CertificatesOptions) -> ExitCode {
     let now = SystemTime::now();
     match make(options, now) {
         Ok(made) => {
@@ -109,7 +109,7 @@ pub fn run(options: &Options) -> ExitCode {
     }
 }
 
-fn make(options: &Options, now: SystemTime) -> Result<Made, CertificateError> {
+fn make(options: &CertificatesOptions, now: SystemTime) -> Result<Made, CertificateError> {
     let directory = &options.directory;
     match &options.what {
         What::Authority { days } => make_authority(directory, Validity { now, days: *days }),
@@ -118,7 +118,7 @@ fn make(options: &Options, now: SystemTime) -> Result<Made, CertificateError> {
     }
 }
 
-fn print(options: &Options, made: &Made, now: SystemTime) {
+fn print(options: &CertificatesOptions, made: &Made, now: SystemTime) {
     let (what, advice) = match &options.what {
         What::Authority { .. } => ("authority", MADE_AUTHORITY),
         What::Node { .. } => ("node", "The node needs both, and ca.pem."),
@@ -145,10 +145,10 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: CertificatesOptions,
     }
 
-    fn parsed(words: &str) -> Result<Options, clap::Error> {
+    fn parsed(words: &str) -> Result<CertificatesOptions, clap::Error> {
         Line::try_parse_from(words.split_whitespace()).map(|line| line.options)
     }
 

@@ -41,7 +41,7 @@ machine refused; 4 nothing was tried: no device, or none of it could be.";
 /// The device to examine, and how.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct DoctorOptions {
     /// The NIC to examine.
     #[arg(long, value_enum, default_value_t = NicKind::Ibverbs)]
     nic: NicKind,
@@ -53,7 +53,7 @@ pub struct Options {
 }
 
 /// Examines a device.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &DoctorOptions) -> ExitCode {
     if options.nic == NicKind::Udp {
         return udp::run(options.json);
     }

@@ -56,7 +56,7 @@ const OWN_BYTES_MIN: u64 = 32 << 20;
 /// How much memory is where.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct FarOptions {
     /// The node that holds the memory, such as shm:/run/portcullis.sock or name:bank/node1. It serves chunks of 1 MiB
     /// [default: a node inside this process, to try it].
     #[arg(long, value_name = "ADDRESS")]
@@ -108,7 +108,7 @@ fn range(text: &str) -> Result<u64, String> {
 
 /// A reason why a program was not run, or did not run to its end.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum FarCommandError {
     #[error(transparent)]
     Far(#[from] FarError),
     #[error(transparent)]
@@ -132,22 +132,26 @@ enum Trouble {
 }
 
 /// Runs a program.
-pub fn run(options: Options) -> ExitCode {
+pub fn run(options: FarOptions) -> ExitCode {
     match serve(&options) {
         Ok(Ended::Exited(code)) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
         Ok(Ended::Signalled(signal)) => end_by(signal),
-        Err(trouble) => {
-            complain(format_args!("portcullis far: {trouble}"));
-            ExitCode::from(if matches!(trouble, Trouble::NoLibrary { .. } | Trouble::First) { 2 } else { 3 })
+        Err(error) => {
+            complain(format_args!("portcullis far: {error}"));
+            ExitCode::from(if matches!(error, FarCommandError::NoLibrary { .. } | FarCommandError::First) {
+                2
+            } else {
+                3
+            })
         }
     }
 }
 
-fn serve(options: &Options) -> Result<Ended, Trouble> {
+fn serve(options: &FarOptions) -> Result<Ended, FarCommandError> {
     let library = library(options.library.as_deref())?;
-    let Options { range, local, first, least, .. } = *options;
+    let FarOptions { range, local, first, least, .. } = *options;
     if first > local / 4 {
-        return Err(Trouble::First);
+        return Err(FarCommandError::First);
     }
     let sizes = Sizes { range, local, first, least };
     let (session, _node) = session(options, sizes)?;
@@ -157,10 +161,10 @@ fn serve(options: &Options) -> Result<Ended, Trouble> {
     let mut command = Command::new(name);
     command.args(arguments);
     // Registered before the program starts, so that no signal is lost.
-    let signals =
-        Signals::new([SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT]).map_err(Trouble::Signals)?;
+    let signals = Signals::new([SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT])
+        .map_err(FarCommandError::Signals)?;
     let mut program = Program::start(command, &library, sizes)?;
-    pass_on(signals, program.process()).map_err(Trouble::Signals)?;
+    pass_on(signals, program.process()).map_err(FarCommandError::Signals)?;
     let ended = monitor.serve(&mut program);
     // However the program ended, the counts until then are valid.
     let told = tell(options, &monitor.summary());
@@ -170,7 +174,7 @@ fn serve(options: &Options) -> Result<Ended, Trouble> {
 }
 
 /// A session with the node, and the node itself if it is in this process.
-fn session(options: &Options, sizes: Sizes) -> Result<(Session, Option<Host>), Trouble> {
+fn session(options: &FarOptions, sizes: Sizes) -> Result<(Session, Option<Host>), FarCommandError> {
     let session = options.client.session()?;
     let session = SessionOptions { arena_bytes: sizes.arena_bytes(), ..session };
     if let Some(address) = &options.node {
@@ -188,7 +192,7 @@ fn session(options: &Options, sizes: Sizes) -> Result<(Session, Option<Host>), T
 }
 
 /// Path of the library: the given one, or the one beside this program.
-fn library(given: Option<&Path>) -> Result<PathBuf, Trouble> {
+fn library(given: Option<&Path>) -> Result<PathBuf, FarCommandError> {
     let place = match given {
         Some(path) => path.to_owned(),
         None => std::env::current_exe().unwrap_or_default().with_file_name(LIBRARY),
@@ -197,7 +201,7 @@ fn library(given: Option<&Path>) -> Result<PathBuf, Trouble> {
     let for_tests = place.with_file_name("deps").join(LIBRARY);
     let mut places = [place.clone(), for_tests].into_iter().filter(|path| path.is_file());
     let found = places.next().and_then(|path| path.canonicalize().ok());
-    found.ok_or_else(|| Trouble::NoLibrary { place: place.parent().unwrap_or(&place).to_owned() })
+    found.ok_or_else(|| FarCommandError::NoLibrary { place: place.parent().unwrap_or(&place).to_owned() })
 }
 
 /// Forwards this process's signals to the program. A terminal sends its own signals to both processes.
@@ -223,9 +227,9 @@ fn end_by(signal: i32) -> ExitCode {
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
 }
 
-fn tell(options: &Options, summary: &Summary) -> Result<(), Trouble> {
+fn tell(options: &FarOptions, summary: &Summary) -> Result<(), FarCommandError> {
     if let Some(path) = &options.report {
-        let error = |source| Trouble::Report { path: path.clone(), source };
+        let error = |source| FarCommandError::Report { path: path.clone(), source };
         let text = serde_json::to_string(summary).map_err(|refused| error(refused.into()))?;
         return crate::files::write_report(path, &(text + "\n")).map_err(error);
     }

@@ -43,19 +43,19 @@ wrong; 3 the machine refused; 4 there was nothing to try it on.";
 #[derive(Subcommand)]
 enum Command {
     /// Lend this machine's memory to clients.
-    Serve(Box<serve::Options>),
+    Serve(Box<serve::ServeOptions>),
     /// Show the clients of a running node and its bars, and lift bars.
-    Admin(admin::Options),
+    Admin(admin::AdminCommandOptions),
     /// Keep keys and values in a table in a node's memory.
-    Kv(Box<kv::Options>),
+    Kv(Box<kv::KvOptions>),
     /// Serve clients of memcached, with the items in a node's memory.
-    Memcached(Box<memcached::Options>),
+    Memcached(Box<memcached::MemcachedOptions>),
     /// Run a program with most of its memory on a node.
-    Far(Box<far::Options>),
+    Far(Box<far::FarOptions>),
     /// Examine what permissions need on this machine's device, and which protection it can carry.
-    Doctor(doctor::Options),
+    Doctor(doctor::DoctorOptions),
     /// Make the certificates with which nodes and clients of different machines identify themselves.
-    Certificates(certificates::Options),
+    Certificates(certificates::CertificatesOptions),
 }
 
 impl Command {

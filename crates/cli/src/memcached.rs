@@ -60,7 +60,7 @@ const TRIED_EVERY: Duration = Duration::from_secs(1);
 /// Options of `portcullis memcached`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct MemcachedOptions {
     /// The node that keeps the items, for example shm:/run/portcullis.sock or name:bank/node1.
     #[arg(long, value_name = "ADDRESS")]
     node: String,
@@ -68,8 +68,8 @@ pub struct Options {
     client: ClientOptions,
     /// Where clients of memcached come: tcp:HOST:PORT, or unix:PATH for a Unix socket; may be given several times. With port 0
     /// the kernel chooses one.
-    #[arg(long, value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211", value_parser = place)]
-    listen: Vec<Place>,
+    #[arg(long, value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211", value_parser = listen_address)]
+    listen: Vec<GatewayAddress>,
     /// The mode of the Unix sockets' files, in octal [default: 0600, or 0660 with --socket-group: any process that opens one acts
     /// for the tenant].
     #[arg(long, value_name = "MODE", value_parser = sockets::mode)]
@@ -111,17 +111,17 @@ pub struct Options {
 
 /// An address at which a gateway listens, as the option gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum GatewayAddress {
     Tcp(String),
     Unix(PathBuf),
 }
 
-fn place(text: &str) -> Result<Place, String> {
+fn listen_address(text: &str) -> Result<GatewayAddress, String> {
     if let Some(address) = text.strip_prefix("tcp:").filter(|address| address.contains(':')) {
-        return Ok(Place::Tcp(address.to_owned()));
+        return Ok(GatewayAddress::Tcp(address.to_owned()));
     }
     match text.strip_prefix("unix:") {
-        Some(path) if !path.is_empty() => Ok(Place::Unix(path.into())),
+        Some(path) if !path.is_empty() => Ok(GatewayAddress::Unix(path.into())),
         _ => Err(format!("{text:?} is neither tcp:HOST:PORT nor unix:PATH")),
     }
 }
@@ -172,7 +172,7 @@ fn memcached_size(text: &str) -> Option<u64> {
 
 /// A reason why the gateway does not serve.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum MemcachedCommandError {
     #[error(transparent)]
     Gateway(#[from] GatewayError),
     #[error(transparent)]
@@ -188,7 +188,7 @@ enum Trouble {
     Expiry(std::io::Error),
 }
 
-impl Trouble {
+impl MemcachedCommandError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Identity(_)
@@ -209,12 +209,12 @@ struct Listening {
 }
 
 /// Serves until a signal arrives.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &MemcachedOptions) -> ExitCode {
     match serve(options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(trouble) => {
-            complain(format_args!("portcullis memcached: {trouble}"));
-            ExitCode::from(trouble.exit_code())
+        Err(error) => {
+            complain(format_args!("portcullis memcached: {error}"));
+            ExitCode::from(error.exit_code())
         }
     }
 }
@@ -226,7 +226,7 @@ pub fn run(options: &Options) -> ExitCode {
 fn wait_for_node(
     connect: impl Fn() -> Result<Session, ConnectError>,
     requests: &Receiver<Request>,
-) -> Result<bool, Trouble> {
+) -> Result<bool, MemcachedCommandError> {
     let mut told = false;
     loop {
         let error = match connect() {
@@ -255,7 +255,7 @@ fn is_away(error: &ConnectError) -> bool {
     )
 }
 
-fn serve(options: &Options) -> Result<(), Trouble> {
+fn serve(options: &MemcachedOptions) -> Result<(), MemcachedCommandError> {
     options.check()?;
     let (node, session) = (options.node.clone(), options.client.session()?);
     let session = SessionOptions { arena_bytes: ARENA_BYTES, ..session };
@@ -263,14 +263,14 @@ fn serve(options: &Options) -> Result<(), Trouble> {
         ClientSecurity::Tls(identity) => Some(identity.validity()),
         ClientSecurity::Plain { .. } => None,
     };
-    expires.map_or(Ok(()), expiry::watch).map_err(Trouble::Expiry)?;
+    expires.map_or(Ok(()), expiry::watch).map_err(MemcachedCommandError::Expiry)?;
     let connect = Arc::new(move || connect_with(&node, session.clone()));
     // Signals are taken over before the sockets exist: a signal from now on stops the gateway.
-    let (_sender, requests) = signals::requests().map_err(Trouble::Signals)?;
+    let (_sender, requests) = signals::requests().map_err(MemcachedCommandError::Signals)?;
     if !wait_for_node(&*connect, &requests)? {
         return Ok(());
     }
-    let gateway = Gateway::start(portcullis_memcached::Options {
+    let gateway = Gateway::start(portcullis_memcached::GatewayOptions {
         listen: options.listen(),
         threads: options.threads,
         connections_max: options.max_connections,
@@ -278,7 +278,7 @@ fn serve(options: &Options) -> Result<(), Trouble> {
         request_bytes_max: options.request_bytes_max,
         idle_timeout: options.idle_timeout.map(|time| Duration::from_micros(time.0)),
         keep: options.keep,
-        ..portcullis_memcached::Options::new(options.table, connect)
+        ..portcullis_memcached::GatewayOptions::new(options.table, connect)
     })?;
     options.announce(&gateway);
     // The gateway has no counters to print and no files to open anew.
@@ -287,20 +287,20 @@ fn serve(options: &Options) -> Result<(), Trouble> {
     Ok(())
 }
 
-impl Options {
+impl MemcachedOptions {
     /// Checks what depends on more than one option.
-    fn check(&self) -> Result<(), Trouble> {
+    fn check(&self) -> Result<(), MemcachedCommandError> {
         let is_open = |address: &&String| {
             // The gateway cannot listen at a name that is not found either, and reports that then.
             let mut found = address.to_socket_addrs().into_iter().flatten();
             found.any(|address| !is_this_machine(address.ip()))
         };
-        let mut addresses = self.listen.iter().filter_map(|place| match place {
-            Place::Tcp(address) => Some(address),
-            Place::Unix(_) => None,
+        let mut addresses = self.listen.iter().filter_map(|address| match address {
+            GatewayAddress::Tcp(address) => Some(address),
+            GatewayAddress::Unix(_) => None,
         });
         match addresses.find(is_open).filter(|_| !self.dangerous_open_to_network) {
-            Some(open) => Err(Trouble::Open(open.clone())),
+            Some(open) => Err(MemcachedCommandError::Open(open.clone())),
             None => Ok(()),
         }
     }
@@ -309,18 +309,18 @@ impl Options {
         // A process that opens the socket acts as the tenant: by default only the gateway's own user may open it.
         let mode = self.socket_mode.unwrap_or(if self.socket_group.is_some() { 0o660 } else { 0o600 });
         let access = SocketAccess { mode, group: self.socket_group };
-        let listen = |place: &Place| match place {
-            Place::Tcp(address) => Listen::Tcp(address.clone()),
-            Place::Unix(path) => Listen::Unix { path: path.clone(), access },
+        let listen = |address: &GatewayAddress| match address {
+            GatewayAddress::Tcp(address) => Listen::Tcp(address.clone()),
+            GatewayAddress::Unix(path) => Listen::Unix { path: path.clone(), access },
         };
         self.listen.iter().map(listen).collect()
     }
 
     fn announce(&self, gateway: &Gateway) {
         let addresses = gateway.addresses().iter().map(|address| format!("tcp:{address}"));
-        let paths = self.listen.iter().filter_map(|place| match place {
-            Place::Tcp(_) => None,
-            Place::Unix(path) => Some(format!("unix:{}", path.display())),
+        let paths = self.listen.iter().filter_map(|address| match address {
+            GatewayAddress::Tcp(_) => None,
+            GatewayAddress::Unix(path) => Some(format!("unix:{}", path.display())),
         });
         let listening = addresses.chain(paths).collect();
         let said = Listening { listening, process: std::process::id(), table: self.table.to_string() };
@@ -349,10 +349,10 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: MemcachedOptions,
     }
 
-    fn parsed(words: &[&str]) -> Options {
+    fn parsed(words: &[&str]) -> MemcachedOptions {
         let line = ["memcached", "--node", "shm:/a"].iter().chain(words);
         Line::try_parse_from(line).expect("a call").options
     }
@@ -362,9 +362,9 @@ mod tests {
         assert!(parsed(&[]).check().is_ok());
         assert!(parsed(&["--listen", "tcp:[::1]:0"]).check().is_ok());
         let open = ["--listen", "tcp:127.0.0.1:0", "--listen", "tcp:0.0.0.0:0"];
-        let trouble = parsed(&open).check().expect_err("others reach it");
-        assert_eq!(trouble.exit_code(), 2);
-        assert!(trouble.to_string().contains("--dangerous-open-to-network"));
+        let error = parsed(&open).check().expect_err("others reach it");
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("--dangerous-open-to-network"));
         let asked = parsed(&["--listen", "tcp:0.0.0.0:0", "--dangerous-open-to-network"]);
         assert!(asked.check().is_ok());
     }

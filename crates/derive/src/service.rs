@@ -182,7 +182,7 @@ impl Method {
             if *has_word { (Some(quote! { word: u64, }), quote! { word }) } else { (None, quote! { 0 }) };
         let passed = has_word.then(|| quote! { word, });
         let outcome = quote_spanned! { output.span() =>
-            <#output as ::portcullis_rpc::channel::Returned>::Outcome
+            <#output as ::portcullis_rpc::channel::Returned>::MethodResult
         };
         let doc = format!(
             "Begins [`{name}`](Self::{name}) without waiting. The scope must not be freed before the call has ended. `within`: how long its answer is waited for."
@@ -192,7 +192,7 @@ impl Method {
         quote! {
             #(#attributes)*
             pub fn #name(&mut self, #root #word) -> ::core::result::Result<
-                <#outcome as ::portcullis_rpc::channel::Outcome>::Answer,
+                <#outcome as ::portcullis_rpc::channel::MethodResult>::Answer,
                 ::portcullis_rpc::channel::CallError,
             > {
                 self.#begin(#arguments #passed ::core::option::Option::None)?.wait(self.0.borrow_mut())

@@ -6,9 +6,9 @@ use crate::directory::{Directory, Watch};
 use crate::entry::{Entry, Found, Who};
 use crate::error::DirectoryError;
 use crate::lease::{Lease, LeaseId};
-use crate::ledger::Ledger;
 use crate::name::Name;
 use crate::quota::{Quota, Usage};
+use crate::state::DirectoryState;
 use portcullis_protocol::TenantName;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,15 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A directory that lives in this process, and ends with it: a [`Ledger`] with a clock, for many threads. Clones share
-/// the same directory.
+/// A directory that lives in this process, and ends with it: a [`DirectoryState`] with a clock, for many threads.
+/// Clones share the same directory.
 #[derive(Clone, Debug)]
 pub struct Embedded(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     beginning: Instant,
-    ledger: Mutex<Ledger>,
+    state: Mutex<DirectoryState>,
     /// Notified after each change, for watches.
     changed: Condvar,
     /// Number of changes so far.
@@ -38,18 +38,18 @@ impl Embedded {
         let beginning = clock::now();
         Self(Arc::new(Shared {
             beginning,
-            ledger: Mutex::new(Ledger::new(space)),
+            state: Mutex::new(DirectoryState::new(space)),
             changed: Condvar::new(),
             changes: AtomicU64::new(0),
         }))
     }
 
-    /// Changes the ledger, and wakes the watches.
-    fn change<T>(&self, change: impl FnOnce(&mut Ledger, Duration) -> T) -> T {
-        let mut ledger = self.0.lock();
-        let told = change(&mut ledger, self.0.now());
+    /// Changes the state, and wakes the watches.
+    fn change<T>(&self, change: impl FnOnce(&mut DirectoryState, Duration) -> T) -> T {
+        let mut state = self.0.lock();
+        let told = change(&mut state, self.0.now());
         self.0.changes.fetch_add(1, Ordering::Relaxed);
-        drop(ledger);
+        drop(state);
         self.0.changed.notify_all();
         told
     }
@@ -58,8 +58,8 @@ impl Embedded {
     /// the number of changes.
     pub(crate) fn wait_for_change(&self, seen: u64, at_most: Duration) -> u64 {
         let until = self.0.now().saturating_add(at_most);
-        let mut ledger = self.0.lock();
-        let ends = ledger.next_end().map_or(until, |ends| ends.min(until));
+        let mut state = self.0.lock();
+        let ends = state.next_end().map_or(until, |ends| ends.min(until));
         loop {
             let (changes, now) = (self.0.changes.load(Ordering::Relaxed), self.0.now());
             if changes != seen {
@@ -67,11 +67,11 @@ impl Embedded {
             }
             if now >= ends {
                 // Otherwise the next call would find the same end.
-                ledger.expire(now);
+                state.expire(now);
                 return changes;
             }
-            ledger = match self.0.changed.wait_timeout(ledger, ends.saturating_sub(now)) {
-                Ok((ledger, _)) => ledger,
+            state = match self.0.changed.wait_timeout(state, ends.saturating_sub(now)) {
+                Ok((state, _)) => state,
                 Err(poisoned) => poisoned.into_inner().0,
             };
         }
@@ -84,20 +84,20 @@ impl Embedded {
 
     /// Returns the entry that a tenant sees under a name.
     pub(crate) fn look(&self, tenant: &TenantName, name: &Name) -> Option<Found> {
-        self.see(|ledger, now| ledger.look_up(tenant, name, now))
+        self.see(|state, now| state.look_up(tenant, name, now))
     }
 
     /// Returns the holders of the heap at this address.
     pub(crate) fn holders(&self, address: u64) -> BTreeSet<LeaseId> {
-        self.see(|ledger, now| ledger.holders(address, now))
+        self.see(|state, now| state.holders(address, now))
     }
 
     /// Returns the addresses that the directory allocates.
     pub(crate) fn space(&self) -> Space {
-        self.see(|ledger, _| *ledger.space())
+        self.see(|state, _| *state.space())
     }
 
-    fn see<T>(&self, look: impl FnOnce(&mut Ledger, Duration) -> T) -> T {
+    fn see<T>(&self, look: impl FnOnce(&mut DirectoryState, Duration) -> T) -> T {
         look(&mut self.0.lock(), self.0.now())
     }
 
@@ -112,37 +112,37 @@ impl Shared {
         clock::now().saturating_duration_since(self.beginning)
     }
 
-    /// Locks the ledger. It changes in single steps, each of which is complete or has not begun, so a poisoned lock
+    /// Locks the state. It changes in single steps, each of which is complete or has not begun, so a poisoned lock
     /// does no harm.
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, DirectoryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Directory for Embedded {
     fn open_lease(&self, tenant: &TenantName, time_to_live: Duration) -> Result<Lease, DirectoryError> {
-        self.change(|ledger, now| ledger.open_lease(tenant, time_to_live, now))
+        self.change(|state, now| state.open_lease(tenant, time_to_live, now))
     }
 
     fn keep_alive(&self, lease: &Lease) -> Result<(), DirectoryError> {
-        self.see(|ledger, now| ledger.keep_alive(lease, now))
+        self.see(|state, now| state.keep_alive(lease, now))
     }
 
     fn end_lease(&self, lease: &Lease) -> Result<(), DirectoryError> {
-        self.change(|ledger, now| ledger.end_lease(lease, now));
+        self.change(|state, now| state.end_lease(lease, now));
         Ok(())
     }
 
     fn register(&self, lease: &Lease, name: &Name, entry: &Entry) -> Result<(), DirectoryError> {
-        self.change(|ledger, now| ledger.register(lease, name, entry, now))
+        self.change(|state, now| state.register(lease, name, entry, now))
     }
 
     fn withdraw(&self, lease: &Lease, name: &Name) -> Result<(), DirectoryError> {
-        self.change(|ledger, now| ledger.withdraw(lease, name, now))
+        self.change(|state, now| state.withdraw(lease, name, now))
     }
 
     fn look_up(&self, tenant: &TenantName, name: &Name) -> Result<Found, DirectoryError> {
-        let found = self.see(|ledger, now| ledger.look_up(tenant, name, now));
+        let found = self.see(|state, now| state.look_up(tenant, name, now));
         found.ok_or_else(|| DirectoryError::NoSuchName(name.clone()))
     }
 
@@ -152,23 +152,23 @@ impl Directory for Embedded {
         name: &Name,
     ) -> Result<Box<dyn Watch<Option<Found>>>, DirectoryError> {
         let (tenant, name) = (*tenant, name.clone());
-        Ok(Box::new(self.watch_by(Box::new(move |ledger, now| ledger.look_up(&tenant, &name, now)))))
+        Ok(Box::new(self.watch_by(Box::new(move |state, now| state.look_up(&tenant, &name, now)))))
     }
 
     fn create_heap(&self, lease: &Lease, bytes: u64, others: &Who) -> Result<HeapRange, DirectoryError> {
-        self.change(|ledger, now| ledger.create_heap(lease, bytes, others, now))
+        self.change(|state, now| state.create_heap(lease, bytes, others, now))
     }
 
     fn hold_heap(&self, lease: &Lease, address: u64) -> Result<HeapRange, DirectoryError> {
-        self.change(|ledger, now| ledger.hold_heap(lease, address, now))
+        self.change(|state, now| state.hold_heap(lease, address, now))
     }
 
     fn release_heap(&self, lease: &Lease, address: u64) -> Result<(), DirectoryError> {
-        self.change(|ledger, now| ledger.release_heap(lease, address, now))
+        self.change(|state, now| state.release_heap(lease, address, now))
     }
 
     fn heaps(&self, lease: &Lease) -> Result<Vec<HeapRange>, DirectoryError> {
-        self.see(|ledger, now| ledger.heaps(lease, now))
+        self.see(|state, now| state.heaps(lease, now))
     }
 
     fn watch_heap(
@@ -179,26 +179,26 @@ impl Directory for Embedded {
         if !self.heaps(lease)?.iter().any(|range| range.address == address) {
             return Err(DirectoryError::NoSuchHeap(address));
         }
-        Ok(Box::new(self.watch_by(Box::new(move |ledger, now| ledger.holders(address, now)))))
+        Ok(Box::new(self.watch_by(Box::new(move |state, now| state.holders(address, now)))))
     }
 
     fn reclaim(&self) -> Result<Vec<HeapRange>, DirectoryError> {
-        Ok(self.change(Ledger::reclaim))
+        Ok(self.change(DirectoryState::reclaim))
     }
 
     fn set_quota(&self, tenant: Option<&TenantName>, quota: Quota) -> Result<(), DirectoryError> {
-        self.see(|ledger, _| ledger.set_quota(tenant, quota));
+        self.see(|state, _| state.set_quota(tenant, quota));
         Ok(())
     }
 
     fn usage(&self, lease: &Lease) -> Result<Usage, DirectoryError> {
-        self.see(|ledger, now| ledger.usage(lease, now))
+        self.see(|state, now| state.usage(lease, now))
     }
 }
 
-type Look<T> = Box<dyn Fn(&mut Ledger, Duration) -> T + Send>;
+type Look<T> = Box<dyn Fn(&mut DirectoryState, Duration) -> T + Send>;
 
-/// A watch on a part of the ledger.
+/// A watch on a part of the directory's state.
 struct Looking<T> {
     shared: Arc<Shared>,
     look: Look<T>,
@@ -218,10 +218,10 @@ impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Looking<T> {
 
     fn next(&mut self, at_most: Duration) -> Result<Option<T>, DirectoryError> {
         let until = self.shared.now().saturating_add(at_most);
-        let mut ledger = self.shared.lock();
+        let mut state = self.shared.lock();
         loop {
             let now = self.shared.now();
-            let there = (self.look)(&mut ledger, now);
+            let there = (self.look)(&mut state, now);
             if there != self.seen {
                 self.seen = there.clone();
                 return Ok(Some(there));
@@ -230,10 +230,10 @@ impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Looking<T> {
                 return Ok(None);
             }
             // If a lease ends by itself, no thread sends a notification.
-            let wake = ledger.next_end().map_or(until, |ends| ends.min(until));
+            let wake = state.next_end().map_or(until, |ends| ends.min(until));
             let pause = wake.saturating_sub(now);
-            ledger = match self.shared.changed.wait_timeout(ledger, pause) {
-                Ok((ledger, _)) => ledger,
+            state = match self.shared.changed.wait_timeout(state, pause) {
+                Ok((state, _)) => state,
                 Err(poisoned) => poisoned.into_inner().0,
             };
         }

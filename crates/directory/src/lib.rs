@@ -4,7 +4,7 @@
 //! - [`Directory`]: the interface for users. [`Embedded`] is a directory within a process, [`Remote`] accesses that of
 //!   another process of the machine, which serves it ([`Server`]), and `etcd::Etcd` is a directory for a cluster. All
 //!   keep the same promises, and pass the same tests.
-//! - [`Ledger`]: the state of the embedded directory, without I/O and without a clock.
+//! - [`DirectoryState`]: the state of the embedded directory, without I/O and without a clock.
 //! - [`Name`], [`Entry`], [`Access`]: registered names and the access to them.
 //! - [`Lease`]: everything that a process has in the directory ends with its lease. [`Watch`]: notification of changes.
 //! - [`Place`]: the address of a directory, as text. [`Registration`]: keeps a serving process registered.
@@ -21,7 +21,6 @@ mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod lease;
-mod ledger;
 mod name;
 mod place;
 mod quota;
@@ -31,6 +30,7 @@ mod registration;
 mod scoped;
 mod sentry;
 mod socket;
+mod state;
 
 pub use addresses::{HeapRange, Space, SpaceError};
 pub use directory::{Directory, Watch};
@@ -38,7 +38,6 @@ pub use embedded::Embedded;
 pub use entry::{Access, Address, Entry, EntryError, Found, Target, Who};
 pub use error::DirectoryError;
 pub use lease::{LEASE_MAX, LEASE_MIN, Lease, LeaseId};
-pub use ledger::Ledger;
 pub use name::{Name, NameError};
 pub use place::{OpenOptions, Place};
 pub use quota::{Limited, Quota, QuotaError, Usage};
@@ -46,3 +45,4 @@ pub use registrar::{Change, Holding, Registrar};
 pub use registration::{Registration, StartError};
 pub use scoped::{NotHere, Scope, ScopedAddress};
 pub use socket::{Remote, Server, Trust};
+pub use state::DirectoryState;

@@ -241,7 +241,7 @@ fn is_found(
 mod tests {
     use super::*;
     use crate::entry::{Access, Address, Target, Who};
-    use crate::ledger::Ledger;
+    use crate::state::DirectoryState;
     use crate::{Embedded, Space};
 
     /// A directory in virtual time that can be away.
@@ -443,9 +443,9 @@ mod tests {
         assert_eq!(pause, 3 * SECOND);
         let (_, pause) = rig.registrar.turn_without(away(), rig.now);
         assert_eq!(pause, AGAIN);
-        // The ledger agrees that three turns fit into a lease.
-        let mut ledger = Ledger::new(Space::usual());
-        let lease = ledger.open_lease(&holding("x").tenant, 9 * SECOND, Duration::ZERO).expect("room");
-        assert!(ledger.keep_alive(&lease, 8 * SECOND).is_ok());
+        // The state agrees that three turns fit into a lease.
+        let mut state = DirectoryState::new(Space::usual());
+        let lease = state.open_lease(&holding("x").tenant, 9 * SECOND, Duration::ZERO).expect("room");
+        assert!(state.keep_alive(&lease, 8 * SECOND).is_ok());
     }
 }

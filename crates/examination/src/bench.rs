@@ -7,7 +7,7 @@
 use crate::Around;
 use crate::check::{Check, Stop};
 use crate::ensure;
-use crate::ledger::Ledger;
+use crate::nic_objects::NicObjects;
 use portcullis_nic::{
     Access, AtomicScope, Capabilities, CqId, LocalSpan, Memory, Misuse, Nic, Operation, PdId, QpAttributes,
     QpChange, QpId, Region, RegionId, RemoteAddress, RemoteSpan, Rkey, Window, WindowBinding, WindowId,
@@ -110,7 +110,7 @@ pub struct Bytes {
 /// The bench. Dropping it destroys its objects on the NIC, in an order that every device allows.
 pub struct Bench<N: Nic> {
     /// The NIC, and a record of the objects on it.
-    pub nic: Around<N, Ledger>,
+    pub nic: Around<N, NicObjects>,
     /// The capabilities that the device reports.
     pub capabilities: Capabilities,
     /// The domain of the owner's memory.
@@ -154,7 +154,7 @@ impl<N: Nic> Bench<N> {
     /// The device refuses one of the objects.
     pub fn new(nic: N) -> Result<Self, Stop> {
         let capabilities = nic.capabilities();
-        let mut nic = Around { nic, hook: Ledger::default() };
+        let mut nic = Around { nic, hook: NicObjects::default() };
         let owner_pd = nic.allocate_pd()?;
         let client_pd = nic.allocate_pd()?;
         let pool_memory = nic.allocate_memory(MEMORY_BYTES)?;
@@ -185,8 +185,8 @@ impl<N: Nic> Bench<N> {
 
     /// Destroys all objects on the NIC, and reports refusals.
     pub fn clear(mut self) -> Check {
-        let Around { nic, hook: ledger } = &mut self.nic;
-        ledger.clear(nic).map_err(|error| Stop::Broken(format!("the bench cannot be cleared: {error}")))
+        let Around { nic, hook: objects } = &mut self.nic;
+        objects.clear(nic).map_err(|error| Stop::Broken(format!("the bench cannot be cleared: {error}")))
     }
 
     /// Skips a check if the device does not survive it.

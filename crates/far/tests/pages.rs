@@ -19,7 +19,7 @@ const GARBAGE: u64 = u64::MAX;
 
 /// An action of a thread of the program.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum ThreadAction {
     /// Touch a page, and its neighbours after it.
     Touch {
         page: u64,
@@ -60,22 +60,22 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn action() -> impl Strategy<Value = ThreadAction> {
     // Mostly a part of the range, so that pages are used again.
     let page = prop_oneof![3 => 0..PAGES / 3, 1 => 0..PAGES];
     let count = prop_oneof![4 => 1..3u64, 2 => 1..200u64];
     let touch = (page.clone(), count.clone(), any::<bool>(), any::<bool>())
-        .prop_map(|(page, count, is_down, is_write)| Step::Touch { page, count, is_down, is_write });
+        .prop_map(|(page, count, is_down, is_write)| ThreadAction::Touch { page, count, is_down, is_write });
     prop_oneof![
         12 => touch,
-        2 => (page.clone(), count.clone()).prop_map(|(page, count)| Step::Clear { page, count }),
+        2 => (page.clone(), count.clone()).prop_map(|(page, count)| ThreadAction::Clear { page, count }),
         2 => (page.clone(), 1..400u64, any::<bool>())
-            .prop_map(|(page, count, is_slow)| Step::Drop { page, count, is_slow }),
-        1 => (page.clone(), 1..150u64).prop_map(|(page, count)| Step::Pin { page, count }),
-        1 => Just(Step::Unpin),
-        1 => any::<bool>().prop_map(|is_amid| Step::Fork { is_amid }),
-        3 => (page.clone(), 1..60u64).prop_map(|(page, count)| Step::ReadInChild { page, count }),
-        1 => (page, 1..60u64).prop_map(|(page, count)| Step::DropInChild { page, count }),
+            .prop_map(|(page, count, is_slow)| ThreadAction::Drop { page, count, is_slow }),
+        1 => (page.clone(), 1..150u64).prop_map(|(page, count)| ThreadAction::Pin { page, count }),
+        1 => Just(ThreadAction::Unpin),
+        1 => any::<bool>().prop_map(|is_amid| ThreadAction::Fork { is_amid }),
+        3 => (page.clone(), 1..60u64).prop_map(|(page, count)| ThreadAction::ReadInChild { page, count }),
+        1 => (page, 1..60u64).prop_map(|(page, count)| ThreadAction::DropInChild { page, count }),
     ]
 }
 
@@ -428,7 +428,7 @@ impl World {
     }
 }
 
-/// The pages of a step, in its order.
+/// The pages of an action, in its order.
 fn pages_of(page: u64, count: u64, is_down: bool) -> Vec<u64> {
     if is_down {
         (page.saturating_sub(count - 1)..=page).rev().collect()
@@ -437,12 +437,12 @@ fn pages_of(page: u64, count: u64, is_down: bool) -> Vec<u64> {
     }
 }
 
-fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
+fn run(limits: Limits, actions: &[ThreadAction], dice: u64) -> Result<(), TestCaseError> {
     let mut world = World { is_restless: true, ..World::new(limits, dice) };
     let mut next = 1;
-    for &step in steps {
-        match step {
-            Step::Touch { page, count, is_down, is_write } => {
+    for &action in actions {
+        match action {
+            ThreadAction::Touch { page, count, is_down, is_write } => {
                 for page in pages_of(page, count, is_down) {
                     let write = is_write.then_some(next);
                     let seen = world.access(page, write)?;
@@ -458,13 +458,13 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
                     }
                 }
             }
-            Step::Clear { page, count } => {
+            ThreadAction::Clear { page, count } => {
                 for page in pages_of(page, count, false) {
                     world.access(page, Some(0))?;
                     world.model.remove(&page);
                 }
             }
-            Step::Drop { page, count, is_slow } => {
+            ThreadAction::Drop { page, count, is_slow } => {
                 // The model does not define a child's bytes of pages that are dropped at the time of the fork.
                 world.is_fork_due = false;
                 let count = count.min(PAGES - page);
@@ -480,16 +480,16 @@ fn run(limits: Limits, steps: &[Step], dice: u64) -> Result<(), TestCaseError> {
                 world.finish_dropping();
                 world.model.retain(|&it, _| it < page || it >= page + count);
             }
-            Step::Pin { page, count } => world.pinned.extend(page..(page + count).min(PAGES)),
-            Step::Unpin => world.unpin()?,
-            Step::Fork { is_amid: true } => world.is_fork_due = true,
-            Step::Fork { is_amid: false } => world.fork(),
-            Step::ReadInChild { page, count } => {
+            ThreadAction::Pin { page, count } => world.pinned.extend(page..(page + count).min(PAGES)),
+            ThreadAction::Unpin => world.unpin()?,
+            ThreadAction::Fork { is_amid: true } => world.is_fork_due = true,
+            ThreadAction::Fork { is_amid: false } => world.fork(),
+            ThreadAction::ReadInChild { page, count } => {
                 for page in pages_of(page, count, false) {
                     world.read_in_child(page)?;
                 }
             }
-            Step::DropInChild { page, count } => {
+            ThreadAction::DropInChild { page, count } => {
                 let count = count.min(PAGES - page);
                 if let Some(child) = &mut world.child {
                     let span = Span { first: page, count: u32::try_from(count).unwrap() };
@@ -525,12 +525,12 @@ proptest! {
 
     #[test]
     fn a_program_reads_what_it_wrote_last(
-        steps in prop::collection::vec(step(), 1..60),
+        actions in prop::collection::vec(action(), 1..60),
         dice in any::<u64>(),
         more in (0..100u32, 0..100u32),
     ) {
         let limits = Limits { pages: PAGES, mapped: MAPPED_MIN + more.0, held: HELD_MIN + more.1 };
-        run(limits, &steps, dice)?;
+        run(limits, &actions, dice)?;
     }
 }
 

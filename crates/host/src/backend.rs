@@ -4,8 +4,8 @@ use crate::admin::{Order, OrderOutcome};
 use crate::at_end::AtEnd;
 use crate::fabric::{Fabric, NodeEngine};
 use crate::outlet::Outlet;
-use crate::{HostConfig, HostError, LocalDoor, Run};
-use portcullis_attach::AcceptorPlace;
+use crate::{HostConfig, HostError, LocalAdmission, Run};
+use portcullis_attach::AcceptorList;
 use portcullis_memory::Mapping;
 use portcullis_nic::Guarantee;
 use portcullis_protocol::Mechanism;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Started {
     pub node: Arc<dyn RunningNode>,
-    pub local_door: Arc<dyn LocalDoor>,
+    pub local_admission: Arc<dyn LocalAdmission>,
     pub mechanism: Mechanism,
     /// Guarantees that the device does not keep.
     pub unenforced: Vec<Guarantee>,
@@ -58,7 +58,7 @@ pub(crate) trait RunningNode: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct NodeOn<F: Fabric> {
     pub engine: NodeEngine<F>,
-    pub acceptors: AcceptorPlace,
+    pub acceptors: AcceptorList,
 }
 
 impl<F: Fabric> RunningNode for NodeOn<F> {

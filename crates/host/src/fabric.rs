@@ -2,8 +2,8 @@
 //! again.
 //!
 //! A new fabric is an implementation of [`Fabric`] with the [`Driver`] of its NIC, an `AdmissionPolicy` of the crate
-//! `attach` for clients in other processes, and a [`LocalDoor`](crate::LocalDoor) for clients in the node's own
-//! process. The rest is done by the [resident](crate::resident), in the same way for all fabrics.
+//! `attach` for clients in other processes, and a [`LocalAdmission`](crate::LocalAdmission) for clients in the node's
+//! own process. The rest is done by the [resident](crate::resident), in the same way for all fabrics.
 
 use crate::engine::{Driver, Engine};
 use crate::resident::NodeResident;

@@ -4,7 +4,7 @@
 
 pub use audit::AuditStatus;
 pub use endpoint::SessionEndpoint;
-pub use local::{LocalClient, LocalDoor, LocalError};
+pub use local::{LocalAdmission, LocalClient, LocalError};
 pub use machine_memory::{NotEnoughMemory, Scarce};
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use network::NetworkListen;
@@ -371,8 +371,8 @@ impl Host {
 
     /// The gate at which clients in this process attach.
     #[must_use]
-    pub fn local_door(&self) -> Arc<dyn LocalDoor> {
-        Arc::clone(&self.on.local_door)
+    pub fn local_admission(&self) -> Arc<dyn LocalAdmission> {
+        Arc::clone(&self.on.local_admission)
     }
 
     /// The operator's view of the node.

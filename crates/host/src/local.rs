@@ -48,7 +48,7 @@ impl Coded for LocalError {
 }
 
 /// The gate at which clients in the node's own process attach. It may outlive the host, and is of no use then.
-pub trait LocalDoor: fmt::Debug + Send + Sync {
+pub trait LocalAdmission: fmt::Debug + Send + Sync {
     /// Admits a client of the tenant called `tenant`, with an arena of `arena_bytes`.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::fabric::{Fabric, Made};
 use crate::outlet::Outlet;
 #[cfg(feature = "udp")]
 use crate::udp::UdpEnd;
-use portcullis_attach::{AcceptorPlace, RefusedPeer};
+use portcullis_attach::{AcceptorList, RefusedPeer};
 use portcullis_memory::{Mapping, Watched, ends};
 #[cfg(feature = "udp")]
 use portcullis_nic::Nic;
@@ -61,7 +61,7 @@ pub(crate) struct NodeResident<F: Fabric> {
     #[cfg(feature = "udp")]
     udp: Option<UdpEnd<<F::Nic as Nic>::Memory>>,
     records: Option<Outlet>,
-    acceptors: AcceptorPlace,
+    acceptors: AcceptorList,
     /// Values to drop at the end of the thread.
     at_end: Vec<AtEnd>,
     /// Whether the node takes no turns.
@@ -73,7 +73,7 @@ impl<F: Fabric> NodeResident<F> {
         nic: &mut F::Nic,
         run: Run,
         records: Option<Outlet>,
-        acceptors: AcceptorPlace,
+        acceptors: AcceptorList,
     ) -> Result<Self, StartError> {
         Ok(Self {
             node: Node::new(nic, run.config, run.incarnation, run.secret)?,

@@ -8,8 +8,8 @@
 mod completions;
 mod device;
 mod endpoint;
+mod in_flight_requests;
 mod known;
-mod ledger;
 mod memlock;
 mod nic;
 mod queue_pair;

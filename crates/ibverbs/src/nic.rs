@@ -2,8 +2,8 @@
 
 use crate::completions::CompletionQueue;
 use crate::device::{DeviceChoice, OpenError, Opened, open};
+use crate::in_flight_requests::InFlightRequests;
 use crate::known::known;
-use crate::ledger::Ledger;
 use crate::queue_pair::{Effect, Posted, QueuePair, Trip};
 use crate::regions::{Books, MemoryRegion, MemoryWindow};
 use crate::slots::Slots;
@@ -549,8 +549,8 @@ impl Nic for IbNic {
             state: QpState::Reset,
             epoch,
             first_packet: any_number(),
-            send: Ledger::new(send_depth),
-            receive: Ledger::new(receive_depth),
+            send: InFlightRequests::new(send_depth),
+            receive: InFlightRequests::new(receive_depth),
             tripwire,
             trip: Trip::No,
             broken_by_owner: false,

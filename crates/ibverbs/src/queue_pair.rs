@@ -1,6 +1,6 @@
 //! A queue pair, with the state that its NIC has to remember about it.
 
-use crate::ledger::Ledger;
+use crate::in_flight_requests::InFlightRequests;
 use crate::sys::Qp;
 use portcullis_nic::{CqId, PdId, QpState, RegionId, WindowId};
 
@@ -47,8 +47,8 @@ pub(crate) struct QueuePair {
     pub epoch: u16,
     /// The number of the queue pair's first packet in the next connection.
     pub first_packet: u32,
-    pub send: Ledger<Posted>,
-    pub receive: Ledger<u64>,
+    pub send: InFlightRequests<Posted>,
+    pub receive: InFlightRequests<u64>,
     /// Whether the queue pair has one receive of the NIC's own and none of its owner's. On some devices nothing else
     /// reports at once that such a queue pair broke.
     pub tripwire: bool,

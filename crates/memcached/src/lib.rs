@@ -19,4 +19,4 @@ pub mod protocol;
 mod server;
 
 pub use error::GatewayError;
-pub use server::{Connector, Gateway, Listen, Options};
+pub use server::{Connector, Gateway, GatewayOptions, Listen};

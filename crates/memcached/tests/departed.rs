@@ -1,7 +1,7 @@
 //! Clients that have left, or seem to have left.
 
 use crate::rig::{Client, LATE_AFTER, Node, counter, send_all, until};
-use portcullis_memcached::{Gateway, Listen, Options};
+use portcullis_memcached::{Gateway, GatewayOptions, Listen};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ fn long_get() -> Vec<u8> {
 fn a_long_get_does_not_outlive_its_client() {
     const CLIENTS: u64 = 12;
     let node = Node::new();
-    let options = Options { connections_max: CLIENTS + 1, ..node.options("orange") };
+    let options = GatewayOptions { connections_max: CLIENTS + 1, ..node.options("orange") };
     let gateway = Gateway::start(options).expect("a gateway");
     let mut honest = Client::new(&gateway);
     honest.ask("mn", "MN");
@@ -126,7 +126,7 @@ fn a_unix_socket_serves_is_its_users_own_and_goes_with_its_gateway() {
     let path = folder.path().join("gateway.sock");
     let access = portcullis::host::SocketAccess { mode: 0o640, group: None };
     let listen = || vec![Listen::Unix { path: path.clone(), access }];
-    let options = || Options { listen: listen(), ..node.options("orange") };
+    let options = || GatewayOptions { listen: listen(), ..node.options("orange") };
     // A socket file left by a gateway that was killed.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
     let gateway = Gateway::start(options()).expect("nobody listens there");

@@ -1,7 +1,7 @@
 //! The end of a gateway, and of its node.
 
 use crate::rig::{Client, LATE_AFTER, Node, counter, until};
-use portcullis_memcached::{Gateway, GatewayError, Listen, Options};
+use portcullis_memcached::{Gateway, GatewayError, GatewayOptions, Listen};
 use std::time::Instant;
 
 #[test]
@@ -74,7 +74,7 @@ fn a_gateway_without_a_node_or_a_place_to_listen_says_so() {
     let node = Node::new();
     let gateway = node.gateway();
     let listen = vec![Listen::Tcp(gateway.addresses()[0].to_string())];
-    let taken = Gateway::start(Options { listen, ..node.options("orange") });
+    let taken = Gateway::start(GatewayOptions { listen, ..node.options("orange") });
     assert!(matches!(taken, Err(GatewayError::Listen { .. })), "{taken:?}");
     let nowhere = Gateway::start(node.options("nobody"));
     assert!(matches!(nowhere, Err(GatewayError::Connect(_))), "{nowhere:?}");

@@ -1,7 +1,7 @@
 //! Hostile clients: they cause work and memory that cost the gateway more than the clients.
 
 use crate::rig::{Client, LATE_AFTER, Node, counter, send_all, until};
-use portcullis_memcached::{Gateway, Options};
+use portcullis_memcached::{Gateway, GatewayOptions};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ fn the_memory_of_all_long_lines_together_is_bounded_and_others_are_served() {
     const MAX: u64 = 8 << 20;
     const CLIENTS: usize = 24;
     let node = Node::new();
-    let options = Options { threads: 1, request_bytes_max: MAX, ..node.options("orange") };
+    let options = GatewayOptions { threads: 1, request_bytes_max: MAX, ..node.options("orange") };
     let gateway = Gateway::start(options).expect("a gateway");
     let line = [b"get".to_vec(), b" q".repeat(500_000), b"\r\n".to_vec()].concat();
     let mut honest = Client::new(&gateway);
@@ -44,7 +44,8 @@ fn who_announces_values_and_sends_none_is_shown_out_when_others_wait() {
     const CLIENTS: u64 = 8;
     let node = Node::new();
     let stalled_timeout = Duration::from_secs(1);
-    let options = Options { threads: 1, request_bytes_max: MAX, stalled_timeout, ..node.options("orange") };
+    let options =
+        GatewayOptions { threads: 1, request_bytes_max: MAX, stalled_timeout, ..node.options("orange") };
     let gateway = Gateway::start(options).expect("a gateway");
     let mut idle: Vec<_> = (0..CLIENTS).map(|_| Client::new(&gateway)).collect();
     for client in &mut idle {
@@ -70,7 +71,7 @@ fn an_honest_client_waits_for_a_few_rounds_of_fifty_floods_and_not_for_all_of_th
     const FLOODS: usize = 50;
     const ASKED: u64 = 100;
     let node = Node::new();
-    let options = Options { threads: 1, ..node.options("orange") };
+    let options = GatewayOptions { threads: 1, ..node.options("orange") };
     let gateway = Gateway::start(options).expect("a gateway");
     let mut honest = Client::new(&gateway);
     honest.set("n", b"1");

@@ -1,7 +1,7 @@
 //! Huge keys and values, slow clients, floods.
 
 use crate::rig::{Client, LATE_AFTER, Node, counter, until};
-use portcullis_memcached::{Gateway, Options};
+use portcullis_memcached::{Gateway, GatewayOptions};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -85,7 +85,7 @@ fn what_many_slow_clients_ask_for_and_do_not_take_is_bounded() {
     const ITEM: u64 = 1_000_000;
     const MAX: u64 = 8 << 20;
     let node = Node::new();
-    let options = Options { threads: 1, answer_bytes_max: MAX, ..node.options("orange") };
+    let options = GatewayOptions { threads: 1, answer_bytes_max: MAX, ..node.options("orange") };
     let gateway = Gateway::start(options).expect("a gateway");
     let mut honest = Client::new(&gateway);
     honest.set("large", &vec![b'x'; usize::try_from(ITEM).expect("it is small")]);
@@ -118,7 +118,7 @@ fn who_takes_nothing_while_too_much_waits_is_shown_out() {
     let node = Node::new();
     let stalled_timeout = Duration::from_millis(300);
     let options =
-        Options { threads: 1, answer_bytes_max: 1 << 20, stalled_timeout, ..node.options("orange") };
+        GatewayOptions { threads: 1, answer_bytes_max: 1 << 20, stalled_timeout, ..node.options("orange") };
     let gateway = Gateway::start(options).expect("a gateway");
     let mut honest = Client::new(&gateway);
     honest.set("large", &vec![b'x'; 1_000_000]);
@@ -138,7 +138,7 @@ fn who_takes_nothing_while_too_much_waits_is_shown_out() {
 fn of_many_clients_that_never_pause_each_is_heard() {
     const CLIENTS: usize = 400;
     let node = Node::new();
-    let options = Options { threads: 1, ..node.options("orange") };
+    let options = GatewayOptions { threads: 1, ..node.options("orange") };
     let gateway = Gateway::start(options).expect("a gateway");
     let mut first = Client::new(&gateway);
     first.set("a", b"1");
@@ -158,7 +158,7 @@ fn of_many_clients_that_never_pause_each_is_heard() {
 #[test]
 fn there_are_as_many_connections_as_are_allowed() {
     let node = Node::new();
-    let options = Options { connections_max: 3, ..node.options("orange") };
+    let options = GatewayOptions { connections_max: 3, ..node.options("orange") };
     let gateway = Gateway::start(options).expect("a gateway");
     let mut clients: Vec<_> = (0..3).map(|_| Client::new(&gateway)).collect();
     clients.iter_mut().for_each(|client| client.ask("mn", "MN"));
@@ -173,7 +173,7 @@ fn there_are_as_many_connections_as_are_allowed() {
 fn who_says_nothing_is_shown_out() {
     let node = Node::new();
     let idle_timeout = Some(Duration::from_millis(300));
-    let options = Options { idle_timeout, ..node.options("orange") };
+    let options = GatewayOptions { idle_timeout, ..node.options("orange") };
     let gateway = Gateway::start(options).expect("a gateway");
     let mut client = Client::new(&gateway);
     client.ask("mn", "MN");
@@ -184,7 +184,7 @@ fn who_says_nothing_is_shown_out() {
 #[test]
 fn a_flood_leaves_an_honest_client_its_turns() {
     let node = Node::new();
-    let options = Options { threads: 1, ..node.options("orange") };
+    let options = GatewayOptions { threads: 1, ..node.options("orange") };
     let gateway = Gateway::start(options).expect("a gateway");
     Client::new(&gateway).set("a", b"1");
     let flood = Client::new(&gateway);
@@ -221,7 +221,7 @@ fn large_values_of_many_clients_find_buffers_one_after_another() {
     const CLIENTS: usize = 16;
     const ROUNDS: usize = 4;
     let node = Node::new();
-    let gateway = Gateway::start(Options { threads: 1, ..node.options("orange") }).expect("a gateway");
+    let gateway = Gateway::start(GatewayOptions { threads: 1, ..node.options("orange") }).expect("a gateway");
     let (address, value) = (gateway.addresses()[0], vec![b'x'; 900_000]);
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {

@@ -2,7 +2,7 @@
 
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis::{DirectoryName, NodeConfig, Quota, SessionOptions, connect_with};
-use portcullis_memcached::{Gateway, Options};
+use portcullis_memcached::{Gateway, GatewayOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -49,15 +49,15 @@ impl Node {
     }
 
     /// The options of a gateway with a few threads, at any port.
-    pub fn options(&self, tenant: &str) -> Options {
+    pub fn options(&self, tenant: &str) -> GatewayOptions {
         let address = format!("shm:{}", self.folder.path().join(tenant).display());
         let connect = move || {
             let session = SessionOptions { arena_bytes: 8 << 20, ..SessionOptions::default() };
             connect_with(&address, session)
         };
         let table = DirectoryName::new("memcached").expect("a name");
-        let options = Options::new(table, Arc::new(connect));
-        Options {
+        let options = GatewayOptions::new(table, Arc::new(connect));
+        GatewayOptions {
             listen: vec![portcullis_memcached::Listen::Tcp("127.0.0.1:0".to_owned())],
             threads: 2,
             ..options

@@ -2,7 +2,7 @@
 
 use crate::rig::{Client, Node, counter, until};
 use portcullis::{DirectoryName, Keep, Lifetime, NodeConfig, SessionOptions};
-use portcullis_memcached::{Gateway, Options};
+use portcullis_memcached::{Gateway, GatewayOptions};
 use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Access, Table};
 use std::rc::Rc;
@@ -127,7 +127,7 @@ fn gateways_count_together() {
 fn tables_of_two_names_are_two_caches() {
     let node = Node::new();
     let table = DirectoryName::new("sessions").expect("a name");
-    let other = Gateway::start(Options { table, ..node.options("orange") }).expect("a gateway");
+    let other = Gateway::start(GatewayOptions { table, ..node.options("orange") }).expect("a gateway");
     let gateway = node.gateway();
     Client::new(&gateway).set("a", b"1");
     Client::new(&other).ask("get a", "END");
@@ -137,7 +137,7 @@ fn tables_of_two_names_are_two_caches() {
 fn a_kept_table_is_there_for_the_next_gateway_which_knows_its_keys() {
     let longest_keep = Lifetime::seconds(60);
     let node = Node::with(NodeConfig { pool_bytes: 96 << 20, longest_keep, ..NodeConfig::default() });
-    let options = Options { keep: Keep::For(longest_keep), ..node.options("orange") };
+    let options = GatewayOptions { keep: Keep::For(longest_keep), ..node.options("orange") };
     let first = Gateway::start(options.clone()).expect("a gateway");
     Client::new(&first).set("a", b"1");
     first.stop();

@@ -3,17 +3,17 @@
 use crate::initiator::SlotId;
 use std::time::Duration;
 
-/// Deadlines as a linked list in an array with a place for each slot. Deadlines nearly always arrive in order, so a new
-/// one is added at the end, and any can be removed in constant time.
+/// Deadlines as a linked list in an array with an entry for each slot. Deadlines nearly always arrive in order, so a
+/// new one is added at the end, and any can be removed in constant time.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
-    places: Vec<Option<Place>>,
+    entries: Vec<Option<DeadlineEntry>>,
     first: Option<SlotId>,
     last: Option<SlotId>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct DeadlineEntry {
     deadline: Duration,
     before: Option<SlotId>,
     after: Option<SlotId>,
@@ -22,12 +22,12 @@ struct Place {
 impl Deadlines {
     /// Creates an empty list with room for one deadline of each slot.
     pub fn new(slots: u32) -> Self {
-        Self { places: vec![None; slots as usize], first: None, last: None }
+        Self { entries: vec![None; slots as usize], first: None, last: None }
     }
 
     /// Returns the earliest deadline with its slot.
     pub fn first(&self) -> Option<(Duration, SlotId)> {
-        self.first.map(|slot| (self.place(slot).deadline, slot))
+        self.first.map(|slot| (self.entry(slot).deadline, slot))
     }
 
     /// Sets a slot's deadline, and replaces the one that it may have.
@@ -35,40 +35,40 @@ impl Deadlines {
         self.remove(slot);
         let (mut before, mut after) = (self.last, None);
         while let Some(other) = before
-            && self.place(other).deadline > deadline
+            && self.entry(other).deadline > deadline
         {
-            (before, after) = (self.place(other).before, Some(other));
+            (before, after) = (self.entry(other).before, Some(other));
         }
-        self.places[slot.0 as usize] = Some(Place { deadline, before, after });
+        self.entries[slot.0 as usize] = Some(DeadlineEntry { deadline, before, after });
         self.join(before, Some(slot));
         self.join(Some(slot), after);
     }
 
     /// Removes a slot's deadline, if it has one.
     pub fn remove(&mut self, slot: SlotId) {
-        if let Some(Place { before, after, .. }) = self.places[slot.0 as usize].take() {
+        if let Some(DeadlineEntry { before, after, .. }) = self.entries[slot.0 as usize].take() {
             self.join(before, after);
         }
     }
 
-    /// Links two places as neighbours. `None` is the end of the list.
+    /// Links two entries as neighbours. `None` is the end of the list.
     fn join(&mut self, before: Option<SlotId>, after: Option<SlotId>) {
         match before {
-            Some(slot) => self.place_mut(slot).after = after,
+            Some(slot) => self.entry_mut(slot).after = after,
             None => self.first = after,
         }
         match after {
-            Some(slot) => self.place_mut(slot).before = before,
+            Some(slot) => self.entry_mut(slot).before = before,
             None => self.last = before,
         }
     }
 
-    fn place(&self, slot: SlotId) -> &Place {
-        self.places[slot.0 as usize].as_ref().expect("what is in the list has a place")
+    fn entry(&self, slot: SlotId) -> &DeadlineEntry {
+        self.entries[slot.0 as usize].as_ref().expect("what is in the list has a place")
     }
 
-    fn place_mut(&mut self, slot: SlotId) -> &mut Place {
-        self.places[slot.0 as usize].as_mut().expect("what is in the list has a place")
+    fn entry_mut(&mut self, slot: SlotId) -> &mut DeadlineEntry {
+        self.entries[slot.0 as usize].as_mut().expect("what is in the list has a place")
     }
 }
 

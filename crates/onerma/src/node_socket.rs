@@ -23,7 +23,7 @@ const LARGE_BURST: usize = 32;
 /// Time that a port counts as flooded after a large burst of which most datagrams were sealed by no key.
 const FLOODED_FOR: Duration = Duration::from_secs(1);
 /// Maximum number of senders with a socket of their own. The system compares each datagram with their addresses.
-const LANES_MAX: usize = 64;
+const SENDER_SOCKETS_MAX: usize = 64;
 /// Silence of a sender after which another sender may have its place.
 const SILENT_FOR: Duration = Duration::from_secs(1);
 /// Silence of a sender after which its socket is closed.
@@ -38,8 +38,8 @@ const PORT: u64 = 0;
 pub struct NodeSocket {
     port: UdpSocket,
     watched: OwnedFd,
-    lanes: BTreeMap<u64, Lane>,
-    next_lane: u64,
+    senders: BTreeMap<u64, SenderSocket>,
+    next_sender: u64,
     flooded_until: Duration,
     turns_without_look: u32,
     /// Datagrams for which the port had no room. They are sent from the port at which their requests arrived.
@@ -48,7 +48,7 @@ pub struct NodeSocket {
 
 /// One sender's socket.
 #[derive(Debug)]
-struct Lane {
+struct SenderSocket {
     socket: UdpSocket,
     sender: SocketAddr,
     /// The local address to which the sender sends its datagrams.
@@ -78,8 +78,8 @@ impl NodeSocket {
         Ok(Self {
             port,
             watched,
-            lanes: BTreeMap::new(),
-            next_lane: PORT + 1,
+            senders: BTreeMap::new(),
+            next_sender: PORT + 1,
             flooded_until: Duration::ZERO,
             turns_without_look: 0,
             unsent: VecDeque::new(),
@@ -103,7 +103,7 @@ impl NodeSocket {
     /// Number of senders that have a socket of their own now.
     #[must_use]
     pub fn senders_apart(&self) -> usize {
-        self.lanes.len()
+        self.senders.len()
     }
 
     /// Passes some of the received datagrams to the responder, and sends its answers. Returns whether there was work to
@@ -114,7 +114,7 @@ impl NodeSocket {
         if self.is_behind() {
             return worked;
         }
-        let was_called = !self.lanes.is_empty() && self.serve_lanes(responder, now);
+        let was_called = !self.senders.is_empty() && self.serve_senders(responder, now);
         worked |= was_called;
         if was_called && now < self.flooded_until && self.turns_without_look + 1 < TURNS_PER_LOOK {
             self.turns_without_look += 1;
@@ -155,20 +155,20 @@ impl NodeSocket {
     }
 
     /// Reads a burst from each sender that has a socket of its own. Returns whether there was work to do.
-    fn serve_lanes<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
+    fn serve_senders<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
         self.find_ready();
         let mut worked = false;
-        for lane in self.lanes.values_mut().filter(|lane| lane.is_ready) {
-            let came = lane.socket.receive(|from, packet| {
+        for sender_socket in self.senders.values_mut().filter(|sender_socket| sender_socket.is_ready) {
+            let came = sender_socket.socket.receive(|from, packet| {
                 responder.handle_packet(from, packet, now);
             });
-            lane.is_ready = came.is_ok_and(|came| came > 0);
-            if lane.is_ready {
-                (lane.heard, worked) = (now, true);
-                self.port.answer_from(lane.own, lane.sender);
+            sender_socket.is_ready = came.is_ok_and(|came| came > 0);
+            if sender_socket.is_ready {
+                (sender_socket.heard, worked) = (now, true);
+                self.port.answer_from(sender_socket.own, sender_socket.sender);
             }
         }
-        self.lanes.retain(|_, lane| now.saturating_sub(lane.heard) < CLOSED_AFTER);
+        self.senders.retain(|_, sender_socket| now.saturating_sub(sender_socket.heard) < CLOSED_AFTER);
         if worked {
             self.answer(responder);
         }
@@ -176,12 +176,12 @@ impl NodeSocket {
     }
 
     fn find_ready(&mut self) {
-        let mut room = [const { MaybeUninit::uninit() }; LANES_MAX + 1];
+        let mut room = [const { MaybeUninit::uninit() }; SENDER_SOCKETS_MAX + 1];
         match epoll::wait(&self.watched, &mut room, Some(&Timespec::default())) {
             Ok((ready, _)) => {
                 for event in ready {
-                    if let Some(lane) = self.lanes.get_mut(&event.data.u64()) {
-                        lane.is_ready = true;
+                    if let Some(sender_socket) = self.senders.get_mut(&event.data.u64()) {
+                        sender_socket.is_ready = true;
                     }
                 }
             }
@@ -191,31 +191,31 @@ impl NodeSocket {
 
     /// Gives a sender a socket of its own, if there is a place for it.
     fn set_apart(&mut self, sender: SocketAddr, now: Duration) {
-        if self.lanes.values().any(|lane| lane.sender == sender) {
+        if self.senders.values().any(|sender_socket| sender_socket.sender == sender) {
             return;
         }
-        if self.lanes.len() == LANES_MAX {
-            let silent = self.lanes.iter().min_by_key(|(_, lane)| lane.heard);
+        if self.senders.len() == SENDER_SOCKETS_MAX {
+            let silent = self.senders.iter().min_by_key(|(_, sender_socket)| sender_socket.heard);
             match silent {
-                Some((&name, lane)) if now.saturating_sub(lane.heard) >= SILENT_FOR => {
-                    self.lanes.remove(&name)
+                Some((&name, sender_socket)) if now.saturating_sub(sender_socket.heard) >= SILENT_FOR => {
+                    self.senders.remove(&name)
                 }
                 // A sender that is not silent keeps its place: otherwise copies of its datagrams from other addresses
                 // could take it.
                 _ => return,
             };
         }
-        let name = self.next_lane;
-        let others = self.lanes.values().map(|lane| &lane.socket);
+        let name = self.next_sender;
+        let others = self.senders.values().map(|sender_socket| &sender_socket.socket);
         let opened = self.port.for_sender(sender, others).and_then(|socket| {
             epoll::add(&self.watched, &socket, epoll::EventData::new_u64(name), epoll::EventFlags::IN)?;
             let own = socket.local_address()?.ip();
-            Ok(Lane { socket, sender, own, is_ready: true, heard: now })
+            Ok(SenderSocket { socket, sender, own, is_ready: true, heard: now })
         });
         match opened {
-            Ok(lane) => {
-                self.next_lane += 1;
-                self.lanes.insert(name, lane);
+            Ok(sender_socket) => {
+                self.next_sender += 1;
+                self.senders.insert(name, sender_socket);
             }
             Err(error) => tracing::debug!(%error, %sender, "a sender gets no socket of its own"),
         }

@@ -7,12 +7,12 @@ use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::planted::{self, Fault};
 use std::collections::VecDeque;
 
-/// Identifier of a region: its place in the table, and the number of earlier uses of that place.
+/// Identifier of a region: its slot in the table, and the number of earlier uses of that slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RegionId {
-    /// The place's index.
+    /// The slot's index.
     pub index: u32,
-    /// Number of earlier uses of the place.
+    /// Number of earlier uses of the slot.
     pub generation: u32,
 }
 
@@ -71,11 +71,11 @@ impl Coded for NoRoom {
     }
 }
 
-/// Number of free places that rest before reuse, while the table can still grow.
+/// Number of free slots that rest before reuse, while the table can still grow.
 const RESTING: usize = 1024;
 
 #[derive(Debug)]
-struct Place {
+struct RegionSlot {
     generation: u32,
     region: Option<Region>,
     /// The key from which those of the region's holders are derived. If there is no region, it is that of the former
@@ -90,8 +90,8 @@ struct Place {
 pub struct RegionTable {
     incarnation: u64,
     size: u32,
-    places: Vec<Place>,
-    /// Free places, the latest last. The one that has been free for longest is used first, so that late operations are
+    slots: Vec<RegionSlot>,
+    /// Free slots, the latest last. The one that has been free for longest is used first, so that late operations are
     /// recognised as such for as long as possible.
     free: VecDeque<u32>,
     /// Number of keys given to regions so far.
@@ -103,40 +103,40 @@ impl RegionTable {
     /// had: because of it no key of an earlier run recurs.
     #[must_use]
     pub fn new(incarnation: u64, size: u32) -> Self {
-        Self { incarnation, size, places: Vec::new(), free: VecDeque::new(), versions: 0 }
+        Self { incarnation, size, slots: Vec::new(), free: VecDeque::new(), versions: 0 }
     }
 
     /// Adds a region.
     ///
     /// # Errors
-    /// The table is full. A place that has been used 2³² times is not used again.
+    /// The table is full. A slot that has been used 2³² times is not used again.
     pub fn insert(&mut self, region: Region) -> Result<RegionId, NoRoom> {
-        let index = self.take_place().ok_or(NoRoom(self.size))?;
+        let index = self.take_slot().ok_or(NoRoom(self.size))?;
         self.versions += 1;
-        let place = &mut self.places[index as usize];
-        let id = RegionId { index, generation: place.generation };
-        place.derivation = region.derivation_key(self.incarnation, id);
-        (place.region, place.version) = (Some(region), self.versions);
+        let slot = &mut self.slots[index as usize];
+        let id = RegionId { index, generation: slot.generation };
+        slot.derivation = region.derivation_key(self.incarnation, id);
+        (slot.region, slot.version) = (Some(region), self.versions);
         Ok(id)
     }
 
-    /// Takes a place for a region. Some places rest before they are used again, as long as the table can grow instead.
-    fn take_place(&mut self) -> Option<u32> {
-        let next = u32::try_from(self.places.len()).ok().filter(|&next| next < self.size);
+    /// Takes a slot for a region. Some slots rest before they are used again, as long as the table can grow instead.
+    fn take_slot(&mut self) -> Option<u32> {
+        let next = u32::try_from(self.slots.len()).ok().filter(|&next| next < self.size);
         let Some(next) = next.filter(|_| self.free.len() < RESTING) else { return self.free.pop_front() };
         let derivation = DerivationKey::blank();
-        self.places.push(Place { generation: 0, region: None, derivation, version: 0 });
+        self.slots.push(RegionSlot { generation: 0, region: None, derivation, version: 0 });
         Some(next)
     }
 
     /// Invalidates a region: from here on no key is valid for it. Returns whether the region existed.
     pub fn remove(&mut self, id: RegionId) -> bool {
-        let Some(place) = self.places.get_mut(id.index as usize) else { return false };
-        if place.generation != id.generation || place.region.take().is_none() {
+        let Some(slot) = self.slots.get_mut(id.index as usize) else { return false };
+        if slot.generation != id.generation || slot.region.take().is_none() {
             return false;
         }
-        if let Some(next) = place.generation.checked_add(1) {
-            place.generation = next;
+        if let Some(next) = slot.generation.checked_add(1) {
+            slot.generation = next;
             self.free.push_back(id.index);
         }
         true
@@ -145,12 +145,12 @@ impl RegionTable {
     /// Gives a region another key (1RMA §5.2), for its owner or for a client that may do so: from here on the keys that
     /// were derived from the old one are not valid. Returns whether the region exists.
     pub fn rekey(&mut self, id: RegionId, key: RegionKey) -> bool {
-        let Some(place) = self.places.get_mut(id.index as usize) else { return false };
-        match &mut place.region {
-            Some(region) if place.generation == id.generation => {
+        let Some(slot) = self.slots.get_mut(id.index as usize) else { return false };
+        match &mut slot.region {
+            Some(region) if slot.generation == id.generation => {
                 self.versions += 1;
-                (region.key, place.version) = (key, self.versions);
-                place.derivation = region.derivation_key(self.incarnation, id);
+                (region.key, slot.version) = (key, self.versions);
+                slot.derivation = region.derivation_key(self.incarnation, id);
                 true
             }
             _ => false,
@@ -160,26 +160,26 @@ impl RegionTable {
     /// Returns a region, if it exists.
     #[must_use]
     pub fn get(&self, id: RegionId) -> Option<&Region> {
-        let place = self.places.get(id.index as usize)?;
-        place.region.as_ref().filter(|_| place.generation == id.generation)
+        let slot = self.slots.get(id.index as usize)?;
+        slot.region.as_ref().filter(|_| slot.generation == id.generation)
     }
 
     /// Returns a number that changes with the region's key and ends with the region: a packet that was authenticated
     /// under another number is not valid any more.
     pub(crate) fn version(&self, id: RegionId) -> Option<u64> {
-        let place = self.places.get(id.index as usize)?;
-        (place.generation == id.generation && place.region.is_some()).then_some(place.version)
+        let slot = self.slots.get(id.index as usize)?;
+        (slot.generation == id.generation && slot.region.is_some()).then_some(slot.version)
     }
 
     /// Derives the key of a client. `None`: there is no such region.
     #[must_use]
     pub fn derive(&self, id: RegionId, initiator: HostAddress, client: u64) -> Option<DerivedKey> {
         self.get(id)?;
-        let derivation = &self.places[id.index as usize].derivation;
+        let derivation = &self.slots[id.index as usize].derivation;
         Some(derivation.derive(&HolderTerms { initiator, client }))
     }
 
-    /// Derives the key that a client had for a region that has ended. `None`: the region has not ended, or the place
+    /// Derives the key that a client had for a region that has ended. `None`: the region has not ended, or the slot
     /// has another region by now.
     pub(crate) fn derive_ended(
         &self,
@@ -187,9 +187,9 @@ impl RegionTable {
         initiator: HostAddress,
         client: u64,
     ) -> Option<DerivedKey> {
-        let place = self.places.get(id.index as usize)?;
-        let is_the_last = place.region.is_none() && place.generation.checked_sub(1) == Some(id.generation);
-        is_the_last.then(|| place.derivation.derive(&HolderTerms { initiator, client }))
+        let slot = self.slots.get(id.index as usize)?;
+        let is_the_last = slot.region.is_none() && slot.generation.checked_sub(1) == Some(id.generation);
+        is_the_last.then(|| slot.derivation.derive(&HolderTerms { initiator, client }))
     }
 }
 
@@ -279,7 +279,7 @@ mod tests {
     fn a_place_is_not_used_again_when_its_generations_are_over() {
         let mut table = RegionTable::new(1, 1);
         let first = table.insert(region()).expect("room");
-        table.places[0].generation = u32::MAX;
+        table.slots[0].generation = u32::MAX;
         assert!(table.remove(RegionId { generation: u32::MAX, ..first }));
         assert_eq!(table.insert(region()), Err(NoRoom(1)));
     }

@@ -16,7 +16,7 @@ pub use portcullis_host::{MemlockTooLow, NoLibrary, OpenError, RdmaConfig, Unenf
 
 use crate::session::Opener;
 use crate::{ConnectError, Session, SessionOptions};
-use portcullis_host::{LocalClient, LocalDoor, LocalError};
+use portcullis_host::{LocalAdmission, LocalClient, LocalError};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Host {
     /// # Errors
     /// The node refuses, or has ended.
     pub fn connect(&self, tenant: &str, options: SessionOptions) -> Result<Session, ConnectError> {
-        open(self.local_door(), tenant.to_owned(), options)
+        open(self.local_admission(), tenant.to_owned(), options)
     }
 }
 
@@ -58,10 +58,14 @@ impl DerefMut for Host {
     }
 }
 
-fn open(door: Arc<dyn LocalDoor>, tenant: String, options: SessionOptions) -> Result<Session, ConnectError> {
-    let LocalClient { end, number, unenforced, departure } = door.open(&tenant, options.arena_bytes)?;
+fn open(
+    admission: Arc<dyn LocalAdmission>,
+    tenant: String,
+    options: SessionOptions,
+) -> Result<Session, ConnectError> {
+    let LocalClient { end, number, unenforced, departure } = admission.open(&tenant, options.arena_bytes)?;
     let (client, within) = (options.client, options.within);
-    let opener: Opener = Box::new(move || open(Arc::clone(&door), tenant.clone(), options.clone()));
+    let opener: Opener = Box::new(move || open(Arc::clone(&admission), tenant.clone(), options.clone()));
     Ok(Session::new(end, number, client, opener, Some(departure))?.limited_to(within).without(unenforced))
 }
 

@@ -16,7 +16,7 @@ use portcullis_rpc::Boxed;
 use portcullis_rpc::channel::{CallError, Connection, Server, ServerOptions};
 use std::path::PathBuf;
 use workload::Workload;
-use ycsb::{Cache, Loaded, Trouble};
+use ycsb::{BoxError, Cache, Loaded};
 
 struct Rig {
     path: PathBuf,
@@ -67,7 +67,7 @@ fn what_was_not_used_for_longest_goes_first() {
     assert!((80..=100).contains(&kept.len()), "{}", kept.len());
 }
 
-fn number(error: &Trouble) -> Option<u32> {
+fn number(error: &BoxError) -> Option<u32> {
     match error.downcast_ref::<CallError>()? {
         CallError::Failed { number, .. } => Some(*number),
         _ => None,

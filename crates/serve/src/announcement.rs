@@ -1,6 +1,6 @@
 //! The output of a node when it listens: a line for people, or one JSON object for programs.
 
-use super::{Options, Place};
+use super::{ListenAddress, ServeOptions};
 use portcullis::host::Host;
 use portcullis::{Address, Mechanism};
 use portcullis_program::output::{print_json, say};
@@ -33,16 +33,16 @@ struct Socket {
     open_to: String,
 }
 
-impl Options {
+impl ServeOptions {
     /// Whether clients of this machine attach at sockets: the node provides their ports.
     fn has_sockets(&self) -> bool {
-        self.listen.iter().any(|place| place.socket().is_some())
+        self.listen.iter().any(|listen_address| listen_address.socket().is_some())
     }
 
     /// The mechanism that enforces permissions. For clients over UDP it is always region keys.
     fn protection_of(&self, host: &Host) -> String {
         let (region_key, other) = (Mechanism::RegionKey.name(), host.mechanism().name());
-        let over_udp = self.listen.iter().filter(|place| place.is_over_udp()).count();
+        let over_udp = self.listen.iter().filter(|listen_address| listen_address.is_over_udp()).count();
         match over_udp {
             0 => other.to_owned(),
             all if all == self.listen.len() => region_key.to_owned(),
@@ -50,30 +50,30 @@ impl Options {
         }
     }
 
-    /// The places in the order of the command line, each with its bound address if it is on a network.
-    pub fn bound(&self, host: &Host) -> Vec<(&Place, Option<SocketAddr>)> {
-        let over_udp = self.listen.iter().filter(|place| place.is_over_udp()).count();
+    /// The addresses in the order of the command line, each with its bound address if it is on a network.
+    pub fn bound(&self, host: &Host) -> Vec<(&ListenAddress, Option<SocketAddr>)> {
+        let over_udp = self.listen.iter().filter(|listen_address| listen_address.is_over_udp()).count();
         // The node lists the addresses over UDP last.
         let got = host.network_addresses();
         let (on_device, over_udp) = got.split_at(got.len() - over_udp);
         let (mut on_device, mut over_udp) = (on_device.iter().copied(), over_udp.iter().copied());
-        let mut got = |place: &Place| match place.address {
+        let mut got = |listen_address: &ListenAddress| match listen_address.address {
             Address::Shm(_) => None,
             Address::Udp(_) => over_udp.next(),
             #[allow(unreachable_patterns, reason = "a build without RDMA has no other addresses")]
             _ => on_device.next(),
         };
-        self.listen.iter().map(|place| (place, got(place))).collect()
+        self.listen.iter().map(|listen_address| (listen_address, got(listen_address))).collect()
     }
 
     /// The bound addresses, in the order of the command line.
     fn addresses(&self, host: &Host) -> Vec<String> {
-        self.bound(host).into_iter().map(|(place, got)| place.written(got)).collect()
+        self.bound(host).into_iter().map(|(listen_address, got)| listen_address.written(got)).collect()
     }
 
     /// The sockets, each with the users who may open it.
     fn audiences(&self) -> Vec<Socket> {
-        let listens = self.listen.iter().filter_map(Place::socket);
+        let listens = self.listen.iter().filter_map(ListenAddress::socket);
         let told = listens.map(|listen| {
             let access = self.sockets.sockets().access(&listen);
             let (path, mode) = (listen.path.display().to_string(), format!("{:04o}", access.mode));
@@ -84,7 +84,7 @@ impl Options {
 }
 
 /// Prints the addresses of a node, the users who may open its sockets, and its protection.
-pub fn announce(options: &Options, host: &Host) {
+pub fn announce(options: &ServeOptions, host: &Host) {
     let unenforced = host.unenforced().iter().map(|guarantee| guarantee.name()).collect();
     let said = Listening {
         listening: options.addresses(host),

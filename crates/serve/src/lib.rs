@@ -17,7 +17,7 @@ use announcement::announce;
 use audit::AuditOptions;
 use clap::{ArgMatches, Args};
 use limits::LimitOptions;
-use listen::Place;
+use listen::ListenAddress;
 use name::DirectoryOptions;
 #[cfg(feature = "rdma")]
 use portcullis::host::RdmaConfig;
@@ -105,7 +105,7 @@ pub const LOG_LEVEL: LevelFilter = LevelFilter::WARN;
 /// Options of `portcullis serve`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct ServeOptions {
     /// Read settings from this TOML file: its keys are the names of these options. `-` is standard input.
     #[arg(long, value_name = "FILE", value_parser = portcullis_program::files::input())]
     config: Option<Input>,
@@ -126,7 +126,7 @@ pub struct Options {
     /// encrypted, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME all its clients act for one tenant; may be given
     /// several times, and udp: beside shm: or rdma:.
     #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
-    listen: Vec<Place>,
+    listen: Vec<ListenAddress>,
     #[command(flatten)]
     sockets: SocketOptions,
     #[command(flatten)]
@@ -262,7 +262,7 @@ fn guarantee(text: &str) -> Result<Guarantee, String> {
     found.ok_or_else(|| format!("{text:?} is no guarantee: there are {}", names()))
 }
 
-impl Options {
+impl ServeOptions {
     fn config(&self) -> Result<HostConfig, IdentityError> {
         let with = |technique| !self.without.contains(&technique);
         let node = NodeConfig {
@@ -304,7 +304,7 @@ impl Options {
         };
         Ok(HostConfig {
             node: self.audit.applied_to(self.limits.node(node)),
-            listen: self.listen.iter().filter_map(Place::socket).collect(),
+            listen: self.listen.iter().filter_map(ListenAddress::socket).collect(),
             sockets: self.sockets.sockets(),
             overcommit: self.overcommit,
             #[cfg(feature = "rdma")]
@@ -320,11 +320,11 @@ impl Options {
     /// The RDMA configuration, if the node listens on RDMA.
     #[cfg(feature = "rdma")]
     fn rdma(&self) -> Result<Option<RdmaConfig>, IdentityError> {
-        let places = self.listen.iter().filter_map(|place| match &place.address {
-            Address::Rdma(address) => Some((address.clone(), place.tenant.clone())),
+        let addresses = self.listen.iter().filter_map(|listen_address| match &listen_address.address {
+            Address::Rdma(address) => Some((address.clone(), listen_address.tenant.clone())),
             Address::Shm(_) | Address::Udp(_) => None,
         });
-        let listen = self.network(places)?;
+        let listen = self.network(addresses)?;
         Ok((!listen.is_empty()).then(|| RdmaConfig {
             device: self.device.choice(),
             listen,
@@ -335,19 +335,19 @@ impl Options {
 
     /// The UDP configuration, if the node listens on UDP.
     fn udp(&self) -> Result<Option<UdpConfig>, IdentityError> {
-        let places = self.listen.iter().filter_map(|place| match &place.address {
-            Address::Udp(address) => Some((address.clone(), place.tenant.clone())),
+        let addresses = self.listen.iter().filter_map(|listen_address| match &listen_address.address {
+            Address::Udp(address) => Some((address.clone(), listen_address.tenant.clone())),
             _ => None,
         });
-        let listen = self.network(places)?;
+        let listen = self.network(addresses)?;
         let (regions_max, datagram_max) = (self.regions, self.datagram_max);
         Ok((!listen.is_empty()).then_some(UdpConfig { listen, regions_max, datagram_max }))
     }
 
-    /// Places at which clients attach over TCP.
+    /// Addresses at which clients attach over TCP.
     fn network(
         &self,
-        places: impl Iterator<Item = (String, Option<String>)>,
+        addresses: impl Iterator<Item = (String, Option<String>)>,
     ) -> Result<Vec<NetworkListen>, IdentityError> {
         let papers = self.certificates.as_deref().zip(self.name_of_certificate());
         let security = node_security(papers)?;
@@ -357,7 +357,7 @@ impl Options {
             plain_anywhere: self.dangerous_no_certificates,
             tenant,
         };
-        Ok(places.map(listen).collect())
+        Ok(addresses.map(listen).collect())
     }
 
     /// Checks what the library would not check, or would check too late.
@@ -393,7 +393,9 @@ impl Options {
     }
 
     fn check_places(&self) -> Result<(), NotServed> {
-        let is_any = |test: fn(&Address) -> bool| self.listen.iter().any(|place| test(&place.address));
+        let is_any = |test: fn(&Address) -> bool| {
+            self.listen.iter().any(|listen_address| test(&listen_address.address))
+        };
         if is_any(Address::is_over_rdma) && is_any(|it| matches!(it, Address::Shm(_))) {
             return Err(NotServed::Call(
                 "--listen: a node is on one NIC: at shm:PATH it is the software NIC, at rdma:HOST:PORT a device. Both \
@@ -541,10 +543,10 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: ServeOptions,
     }
 
-    fn parsed(words: &[&str]) -> Options {
+    fn parsed(words: &[&str]) -> ServeOptions {
         let line = ["serve", "--listen", "shm:/a"].iter().chain(words);
         Line::try_parse_from(line).expect("a call").options
     }

@@ -11,7 +11,7 @@ const KEPT: [(&str, &str); 2] =
 
 /// An address for clients, and the tenant that they act for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ListenAddress {
     /// The address.
     pub address: Address,
     /// The tenant, if one is given.
@@ -22,7 +22,7 @@ pub struct Place {
 ///
 /// # Errors
 /// An explanation for the person who typed it.
-pub fn parse(text: &str) -> Result<Place, String> {
+pub fn parse(text: &str) -> Result<ListenAddress, String> {
     let (address, tenant) = match text.split_once(TENANT) {
         Some((address, tenant)) => (address, Some(tenant)),
         None => (text, None),
@@ -41,11 +41,11 @@ pub fn parse(text: &str) -> Result<Place, String> {
             Err(format!("{name:?} is no name: write ?tenant=NAME once, without any of ? & = in the name"))
         }
         Some("") => Err("the tenant has no name: write ?tenant=NAME, or leave it out".to_owned()),
-        tenant => Ok(Place { address, tenant: tenant.map(str::to_owned) }),
+        tenant => Ok(ListenAddress { address, tenant: tenant.map(str::to_owned) }),
     }
 }
 
-impl Place {
+impl ListenAddress {
     /// The socket, if the address is one.
     pub fn socket(&self) -> Option<Listen> {
         match &self.address {
@@ -69,7 +69,7 @@ impl Place {
         has_any_port(&self.address)
     }
 
-    /// The place as text, with the port that was assigned, if any.
+    /// The address as text, with the port that was assigned, if any.
     pub fn written(&self, got: Option<std::net::SocketAddr>) -> String {
         let tenant = self.tenant.as_ref().map(|name| format!("{TENANT}{name}")).unwrap_or_default();
         let address = match got.filter(|_| self.is_any_port()) {
@@ -82,7 +82,7 @@ impl Place {
 
 /// Whether the kernel is to choose the port of an address.
 pub(super) fn has_any_port(address: &Address) -> bool {
-    address.network_place().is_some_and(|place| place.ends_with(":0"))
+    address.network_place().is_some_and(|socket| socket.ends_with(":0"))
 }
 
 #[cfg(test)]
@@ -94,13 +94,13 @@ mod tests {
         for text in
             ["shm:/run/a.sock", "shm:/run/a.sock?tenant=orange", "rdma:0.0.0.0:7471", "udp:0.0.0.0:7472"]
         {
-            assert_eq!(parse(text).expect("a place").written(None), text);
+            assert_eq!(parse(text).expect("an address").written(None), text);
         }
         let got = "127.0.0.1:4711".parse().ok();
-        let any = parse("rdma:127.0.0.1:0?tenant=orange").expect("a place");
+        let any = parse("rdma:127.0.0.1:0?tenant=orange").expect("an address");
         assert_eq!(any.written(got), "rdma:127.0.0.1:4711?tenant=orange");
-        assert_eq!(parse("rdma:node1:7471").expect("a place").written(got), "rdma:node1:7471");
-        assert_eq!(parse("shm:/a?tenant=orange").expect("a place").tenant.as_deref(), Some("orange"));
+        assert_eq!(parse("rdma:node1:7471").expect("an address").written(got), "rdma:node1:7471");
+        assert_eq!(parse("shm:/a?tenant=orange").expect("an address").tenant.as_deref(), Some("orange"));
     }
 
     #[test]

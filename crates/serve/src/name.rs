@@ -2,13 +2,13 @@
 
 use super::listen::has_any_port;
 use super::refusal::NotServed;
-use super::{Options, Place};
+use super::{ListenAddress, ServeOptions};
 use clap::Args;
 use portcullis::Address;
 use portcullis::host::Host;
 use portcullis::names::{
-    Change, Directory, DirectoryError, DirectoryServer, Embedded, Name, OpenOptions, Place as DirectoryPlace,
-    Registration, ScopedAddress, Trust, node_holding, open_options,
+    Change, Directory, DirectoryError, DirectoryServer, Embedded, Name, OpenOptions,
+    Place as DirectoryAddress, Registration, ScopedAddress, Trust, node_holding, open_options,
 };
 use portcullis_attach::unix::SocketAccess;
 use portcullis_program::output::complain;
@@ -49,7 +49,7 @@ pub struct DirectoryOptions {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum DirectoryChoice {
     /// A directory that another process serves.
-    At(DirectoryPlace),
+    At(DirectoryAddress),
     /// The node's own, served at this path or beside the node's socket.
     Embedded(Option<PathBuf>),
 }
@@ -94,7 +94,7 @@ pub struct Registered {
     _server: Option<DirectoryServer>,
 }
 
-impl Options {
+impl ServeOptions {
     /// The last part of the node's name, which names the certificate's file.
     pub fn name_of_certificate(&self) -> Option<&str> {
         self.name.as_deref().map(|name| name.rsplit('/').next().unwrap_or(name))
@@ -128,7 +128,7 @@ impl Options {
 
     /// Default path of the socket at which the node serves its own directory.
     fn beside_socket(&self) -> Result<PathBuf, NotServed> {
-        let mut sockets = self.listen.iter().filter_map(Place::socket);
+        let mut sockets = self.listen.iter().filter_map(ListenAddress::socket);
         let socket = sockets.next().map(|listen| listen.path.with_extension("directory"));
         socket.ok_or_else(|| {
             wrong("--directory embedded: say embedded:PATH, because there is no --listen shm:PATH beside it")
@@ -150,10 +150,11 @@ impl Options {
         for address in advertise {
             self.check_advertised(address)?;
         }
-        for place in &self.listen {
-            let is_advertised = advertise.iter().any(|address| is_same_kind(address, &place.address));
-            if !is_advertised && host_of(&place.address).is_some_and(is_wildcard) {
-                let address = &place.address;
+        for listen_address in &self.listen {
+            let is_advertised =
+                advertise.iter().any(|address| is_same_kind(address, &listen_address.address));
+            if !is_advertised && host_of(&listen_address.address).is_some_and(is_wildcard) {
+                let address = &listen_address.address;
                 return Err(wrong(format!(
                     "--listen {address}: others cannot be told to come to all addresses: say --advertise with the \
                      host that they see, as in --advertise {}",
@@ -173,7 +174,11 @@ impl Options {
         if is_wildcard(host) {
             return Err(wrong(format!("--advertise {address}: say the host that others see")));
         }
-        let of_kind = self.listen.iter().filter(|place| is_same_kind(address, &place.address)).count();
+        let of_kind = self
+            .listen
+            .iter()
+            .filter(|listen_address| is_same_kind(address, &listen_address.address))
+            .count();
         match of_kind {
             0 => Err(wrong(format!("--advertise {address}: no --listen is of that kind"))),
             1 => Ok(()),
@@ -188,19 +193,21 @@ impl Options {
     fn registered(&self, host: &Host) -> Result<Vec<ScopedAddress>, NotServed> {
         let advertise = &self.directory.advertise;
         let mut registered = Vec::new();
-        for (place, got) in self.bound(host) {
-            match &place.address {
+        for (listen_address, got) in self.bound(host) {
+            match &listen_address.address {
                 Address::Shm(path) => {
                     let socket = ScopedAddress::of_socket(path);
-                    registered.push(socket.map_err(|error| refused(place, error))?);
+                    registered.push(socket.map_err(|error| refused(listen_address, error))?);
                 }
                 address if advertise.iter().any(|other| is_same_kind(other, address)) => {}
-                address => registered.push(scoped(place, &with_port(address, got))?),
+                address => registered.push(scoped(listen_address, &with_port(address, got))?),
             }
         }
         for address in advertise {
             let mut got = self.bound(host).into_iter();
-            let got = got.find(|(place, _)| is_same_kind(address, &place.address)).and_then(|(_, got)| got);
+            let got = got
+                .find(|(listen_address, _)| is_same_kind(address, &listen_address.address))
+                .and_then(|(_, got)| got);
             registered.push(ScopedAddress::everywhere(&with_port(address, got)));
         }
         Ok(registered)
@@ -252,14 +259,14 @@ fn wrong(text: impl Into<String>) -> NotServed {
     NotServed::Call(text.into())
 }
 
-fn refused(place: &Place, error: impl Display) -> NotServed {
-    NotServed::Machine(format!("--listen {} cannot be registered: {error}", place.address))
+fn refused(listen_address: &ListenAddress, error: impl Display) -> NotServed {
+    NotServed::Machine(format!("--listen {} cannot be registered: {error}", listen_address.address))
 }
 
 /// Gives an address of loopback this machine's scope, because it leads to another node on each machine.
-fn scoped(place: &Place, address: &str) -> Result<ScopedAddress, NotServed> {
-    if host_of(&place.address).is_some_and(is_loopback) {
-        return ScopedAddress::on_this_machine(address).map_err(|error| refused(place, error));
+fn scoped(listen_address: &ListenAddress, address: &str) -> Result<ScopedAddress, NotServed> {
+    if host_of(&listen_address.address).is_some_and(is_loopback) {
+        return ScopedAddress::on_this_machine(address).map_err(|error| refused(listen_address, error));
     }
     Ok(ScopedAddress::everywhere(address))
 }
@@ -340,7 +347,7 @@ mod tests {
     fn a_directory_is_at_an_address_or_the_nodes_own() {
         assert_eq!("embedded".parse(), Ok(DirectoryChoice::Embedded(None)));
         assert_eq!("embedded:/a".parse(), Ok(DirectoryChoice::Embedded(Some("/a".into()))));
-        assert_eq!("unix:/a".parse(), Ok(DirectoryChoice::At(DirectoryPlace::Unix("/a".into()))));
+        assert_eq!("unix:/a".parse(), Ok(DirectoryChoice::At(DirectoryAddress::Unix("/a".into()))));
         for text in ["", "embedded:", "embed", "/a"] {
             let told = text.parse::<DirectoryChoice>().expect_err(text);
             assert!(told.contains("unix:PATH") && told.contains("embedded:PATH"), "{told}");

@@ -3,7 +3,7 @@
 //! There is only one list of settings: the options. The file's content is turned into command-line words and parsed
 //! like them.
 
-use super::{NotServed, Options};
+use super::{NotServed, ServeOptions};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use portcullis_program::files::{Input, line_at};
@@ -23,7 +23,7 @@ const ALIKE: f64 = 0.7;
 #[derive(Debug)]
 pub struct Settings {
     /// The options.
-    pub options: Options,
+    pub options: ServeOptions,
     file: Option<Input>,
     /// The settings of the file and of the command line, by the options' names.
     in_file: BTreeMap<String, Vec<OsString>>,
@@ -32,7 +32,7 @@ pub struct Settings {
 }
 
 fn command() -> Command {
-    Options::augment_args(Command::new("portcullis serve").no_binary_name(true).disable_help_flag(true))
+    ServeOptions::augment_args(Command::new("portcullis serve").no_binary_name(true).disable_help_flag(true))
 }
 
 /// All options that a file can set, by their names.
@@ -57,7 +57,7 @@ impl Settings {
         let merged = in_file.iter().filter(|(name, _)| !on_line.contains_key(*name)).chain(&on_line);
         let matches =
             command.clone().try_get_matches_from(words(&command, merged)).map_err(|error| wrong(&error))?;
-        let mut options = Options::from_arg_matches(&matches).map_err(|error| wrong(&error))?;
+        let mut options = ServeOptions::from_arg_matches(&matches).map_err(|error| wrong(&error))?;
         options.print_config = line.get_flag("print_config");
         if file == Some(Input::Standard) && options.stop_at_end_of_input {
             let why = "--config - reads standard input to its end, where --stop-at-end-of-input would stop the node";

@@ -237,20 +237,20 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum SlotAction {
         Insert,
         /// Index of the key, modulo their number, among the keys of all values ever inserted.
         Remove(usize),
         Lend(usize),
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = prop_oneof![
-            3 => Just(Step::Insert),
-            2 => any::<usize>().prop_map(Step::Remove),
-            1 => any::<usize>().prop_map(Step::Lend),
+    fn actions() -> impl Strategy<Value = Vec<SlotAction>> {
+        let action = prop_oneof![
+            3 => Just(SlotAction::Insert),
+            2 => any::<usize>().prop_map(SlotAction::Remove),
+            1 => any::<usize>().prop_map(SlotAction::Lend),
         ];
-        prop::collection::vec(step, 0..200)
+        prop::collection::vec(action, 0..200)
     }
 
     fn policies() -> impl Strategy<Value = Reuse> {
@@ -269,14 +269,14 @@ mod tests {
     proptest! {
         #[test]
         fn slots_hold_what_a_map_holds_and_numbers_come_again_in_the_order_promised(
-            steps in steps(), reuse in policies(), limit in 0u32..40,
+            actions in actions(), reuse in policies(), limit in 0u32..40,
         ) {
             let mut slots = Slots::<u64, usize>::new(reuse, limit);
             let (mut model, mut ever) = (BTreeMap::new(), Vec::new());
             let (mut fresh, mut freed) = (0, Vec::new());
-            for (value, step) in steps.into_iter().enumerate() {
-                match step {
-                    Step::Insert => {
+            for (value, action) in actions.into_iter().enumerate() {
+                match action {
+                    SlotAction::Insert => {
                         let number = expected_number(reuse, limit, fresh, &freed);
                         prop_assert_eq!(slots.next_key().map(Key::number), number);
                         let next = slots.next_key();
@@ -291,13 +291,13 @@ mod tests {
                         ever.push(key);
                         model.insert(key, value);
                     }
-                    Step::Remove(at) if !ever.is_empty() => {
+                    SlotAction::Remove(at) if !ever.is_empty() => {
                         let key = ever[at % ever.len()];
                         let removed = model.remove(&key);
                         prop_assert_eq!(slots.remove(key), removed);
                         freed.extend(removed.map(|_| key.number()));
                     }
-                    Step::Lend(at) if !ever.is_empty() => {
+                    SlotAction::Lend(at) if !ever.is_empty() => {
                         let key = ever[at % ever.len()];
                         let lent = slots.lend(key);
                         prop_assert_eq!(lent, model.get(&key).copied());
@@ -307,7 +307,7 @@ mod tests {
                             slots.give_back(key, value);
                         }
                     }
-                    Step::Remove(_) | Step::Lend(_) => {}
+                    SlotAction::Remove(_) | SlotAction::Lend(_) => {}
                 }
                 prop_assert_eq!((slots.len(), slots.reach()), (model.len(), fresh));
                 for key in &ever {

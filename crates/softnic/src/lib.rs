@@ -9,5 +9,5 @@ pub mod core;
 mod nic;
 mod port;
 
-pub use nic::{NicMemory, PortId, PortPlace, SoftNic};
+pub use nic::{NicMemory, PortId, PortResources, SoftNic};
 pub use port::{PortEndpoint, PortLayout, PortQueuePairs};

@@ -1,7 +1,7 @@
 //! The NIC as its owner uses it: [`SoftNic`], an implementation of [`Nic`].
 
 use crate::completions::Completions;
-use crate::core::{Bytes, CompletionPoller, Core, CqPlace, QpPlace, ReceivePoster, Ring, SendPoster};
+use crate::core::{Bytes, CompletionPoller, Core, CqRing, QpRings, ReceivePoster, Ring, SendPoster};
 use crate::port::{PortLayout, PortQueuePairs};
 use portcullis_memory::{Alarm, Mapping};
 use portcullis_nic::{
@@ -99,9 +99,9 @@ struct Port<M: NicMemory> {
     asking: Vec<QpId>,
 }
 
-/// The place of the node's ends of a port's queue pairs.
+/// Objects of the NIC that the node's ends of a port's queue pairs use.
 #[derive(Clone, Copy, Debug)]
-pub struct PortPlace {
+pub struct PortResources {
     /// The protection domain of the data queue pairs and of the control queue pair.
     pub pd: PdId,
     /// The protection domain of the queue pairs for accesses to chunks.
@@ -244,7 +244,7 @@ impl<M: NicMemory> SoftNic<M> {
         &mut self,
         memory: M,
         size: EndpointSize,
-        place: PortPlace,
+        resources: PortResources,
     ) -> Result<(PortId, PortQueuePairs, Lkey), VerbsError> {
         let id = PortId(self.next_port);
         let next = id.0.checked_add(1).ok_or(VerbsError::Exhausted { what: "ports", limit: u64::MAX })?;
@@ -261,7 +261,7 @@ impl<M: NicMemory> SoftNic<M> {
             asking: Vec::new(),
         };
         self.ports.insert(id, port);
-        let made = self.build_port(id, size, place);
+        let made = self.build_port(id, size, resources);
         if made.is_err() {
             self.destroy_port(id);
         }
@@ -280,7 +280,7 @@ impl<M: NicMemory> SoftNic<M> {
         &mut self,
         id: PortId,
         size: EndpointSize,
-        PortPlace { pd, chunks, cq, data_sends }: PortPlace,
+        PortResources { pd, chunks, cq, data_sends }: PortResources,
     ) -> Result<(PortQueuePairs, Lkey), VerbsError> {
         let layout = PortLayout::new(size);
         let no_port = VerbsError::NoSuch { what: "port" };
@@ -296,11 +296,9 @@ impl<M: NicMemory> SoftNic<M> {
             Access::LOCAL_WRITE,
         )?;
         let ring = |offset, depth| Ring::new(memory.clone(), offset, depth);
-        let place = CqPlace {
-            ring: ring(layout.completions(), layout.completion_depth()),
-            cell: crate::port::POLLED,
-        };
-        let completions = self.core.create_cq(place)?;
+        let cq_ring =
+            CqRing { ring: ring(layout.completions(), layout.completion_depth()), cell: crate::port::POLLED };
+        let completions = self.core.create_cq(cq_ring)?;
         if self.port_of_cq.len() <= completions as usize {
             self.port_of_cq.resize(completions as usize + 1, None);
         }
@@ -310,7 +308,7 @@ impl<M: NicMemory> SoftNic<M> {
         port.completions = Some(completions);
 
         let depth = size.control_depth;
-        let theirs = QpPlace {
+        let theirs = QpRings {
             send: ring(layout.control_send(), depth),
             receive: Some(ring(layout.control_receive(), depth)),
             send_cq: completions,
@@ -325,7 +323,7 @@ impl<M: NicMemory> SoftNic<M> {
         for number in 0..size.data_queue_pairs + size.chunk_queue_pairs {
             let of_chunks = number >= size.data_queue_pairs;
             let pd = if of_chunks { chunks.ok_or(NO_CHUNKS)? } else { pd };
-            let theirs = QpPlace {
+            let theirs = QpRings {
                 send: ring(layout.data_send(number), size.send_depth),
                 receive: None,
                 send_cq: completions,
@@ -368,7 +366,7 @@ impl<M: NicMemory> SoftNic<M> {
         for (place, label) in (0..size.asking_queue_pairs()).zip(crate::port::ASKING_LABELS) {
             let send = Ring::new(memory.clone(), layout.asking_send(place), ASKING_DEPTH);
             let receive = Ring::new(memory.clone(), layout.asking_receive(place), ASKING_DEPTH);
-            let theirs = QpPlace {
+            let theirs = QpRings {
                 send: send.clone(),
                 receive: Some(receive.clone()),
                 send_cq: completions,
@@ -411,12 +409,12 @@ impl<M: NicMemory> SoftNic<M> {
     fn connect_port(
         &mut self,
         id: PortId,
-        place: QpPlace<M>,
+        rings: QpRings<M>,
         client_pd: PdId,
         pd: PdId,
         attributes: QpAttributes,
     ) -> Result<QpId, VerbsError> {
-        let theirs = self.core.create_qp(client_pd, place)?;
+        let theirs = self.core.create_qp(client_pd, rings)?;
         let ours = match self.create_qp(pd, attributes) {
             Ok(ours) => ours,
             Err(error) => {
@@ -561,7 +559,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         let bytes = 64 + u64::from(depth) * crate::core::COMPLETION_BYTES;
         let memory = M::allocate(bytes)?;
         let ring = Ring::new(memory, 64, depth);
-        let cq = self.core.create_cq(CqPlace { ring: ring.clone(), cell: 0 })?;
+        let cq = self.core.create_cq(CqRing { ring: ring.clone(), cell: 0 })?;
         let completions = Completions::new(CompletionPoller::new(ring, 0));
         if self.completion_queues.len() <= cq as usize {
             self.completion_queues.resize_with(cq as usize + 1, || None);
@@ -624,7 +622,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         let send = Ring::new(memory.clone(), 0, attributes.send_depth);
         let receive =
             (attributes.receive_depth > 0).then(|| Ring::new(memory, send_bytes, attributes.receive_depth));
-        let place = QpPlace {
+        let rings = QpRings {
             send: send.clone(),
             receive: receive.clone(),
             send_cq: attributes.send_cq.0,
@@ -633,7 +631,7 @@ impl<M: NicMemory> Nic for SoftNic<M> {
             polled: false,
             role,
         };
-        let qp = self.core.create_qp(pd, place)?;
+        let qp = self.core.create_qp(pd, rings)?;
         self.own(qp, (send, receive), role, [attributes.send_cq, attributes.receive_cq]);
         Ok(qp)
     }

@@ -6,7 +6,7 @@ use portcullis_nic::{
     QpAttributes, QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, SendQueue, Status,
     VerbsEndpoint, WorkRequest, connect_qp,
 };
-use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortResources, SoftNic};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::sync::Arc;
 
@@ -41,9 +41,9 @@ impl Rig {
         Self { nic, pd, cq, lkey: region.expect("a region").lkey, ringer: Ringer::start().expect("a thread") }
     }
 
-    fn place(&self) -> PortPlace {
+    fn resources(&self) -> PortResources {
         let data_sends = SendQueue { cq: self.cq, depth: 1 };
-        PortPlace { pd: self.pd, chunks: None, cq: self.cq, data_sends }
+        PortResources { pd: self.pd, chunks: None, cq: self.cq, data_sends }
     }
 
     fn span(&self) -> LocalSpan {
@@ -113,7 +113,8 @@ fn attach(rig: &mut Rig, page: &Mapping) -> (PortId, PortEndpoint) {
 
 fn attach_with(rig: &mut Rig, page: &Mapping, size: EndpointSize, access: Access) -> (PortId, PortEndpoint) {
     let memory = Mapping::shareable("port", PortLayout::new(size).bytes()).expect("memory");
-    let (port, ends, lkey) = rig.nic.create_port(memory.clone(), size, rig.place()).expect("there is room");
+    let (port, ends, lkey) =
+        rig.nic.create_port(memory.clone(), size, rig.resources()).expect("there is room");
     for qp in ends.data {
         rig.nic.modify_qp(qp, QpChange::Access { access }).expect("it is ready");
     }

@@ -6,7 +6,7 @@ use portcullis_nic::{
     QpAttributes, QpChange, QpId, ReceiveRequest, Region, RemoteAddress, RemoteSpan, Rkey, SendQueue, Status,
     VerbsError, WindowBinding, WindowKind, WorkRequest, connect_qp,
 };
-use portcullis_softnic::{PortPlace, SoftNic};
+use portcullis_softnic::{PortResources, SoftNic};
 
 const DEEPEST: u32 = 1 << 20;
 
@@ -31,9 +31,9 @@ impl Rig {
         QpAttributes { send_cq: self.cq, receive_cq: self.cq, send_depth, receive_depth }
     }
 
-    fn place(&self) -> PortPlace {
+    fn resources(&self) -> PortResources {
         let data_sends = SendQueue { cq: self.cq, depth: 1 };
-        PortPlace { pd: self.pd, chunks: None, cq: self.cq, data_sends }
+        PortResources { pd: self.pd, chunks: None, cq: self.cq, data_sends }
     }
 
     fn pair(&mut self, depth: u32) -> [QpId; 2] {
@@ -157,7 +157,7 @@ fn a_nic_that_has_counted_its_ports_to_the_end_makes_no_more() {
     let bytes = portcullis_softnic::PortLayout::new(size).bytes();
     let make = |rig: &mut Rig| {
         let memory = Mapping::shareable("port", bytes).expect("a port's memory");
-        rig.nic.create_port(memory, size, rig.place()).map(drop)
+        rig.nic.create_port(memory, size, rig.resources()).map(drop)
     };
     assert_eq!(make(&mut rig), Ok(()));
     rig.nic.dangerous_count_ports_from(u64::MAX);

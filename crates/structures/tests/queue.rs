@@ -15,39 +15,39 @@ fn short() -> QueueOptions {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum QueueAction {
     Push(Vec<u8>),
     Pop,
     PopMany(usize),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn actions() -> impl Strategy<Value = Vec<QueueAction>> {
     let entry = proptest::collection::vec(any::<u8>(), 0..100);
-    let step = prop_oneof![
-        3 => entry.prop_map(Step::Push),
-        2 => Just(Step::Pop),
-        1 => (1usize..20).prop_map(Step::PopMany),
+    let action = prop_oneof![
+        3 => entry.prop_map(QueueAction::Push),
+        2 => Just(QueueAction::Pop),
+        1 => (1usize..20).prop_map(QueueAction::PopMany),
     ];
-    proptest::collection::vec(step, 1..300)
+    proptest::collection::vec(action, 1..300)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_does_what_a_plain_queue_does(steps in steps()) {
+    fn it_does_what_a_plain_queue_does(actions in actions()) {
         let node = node(Mechanism::MemoryWindow);
         let pipeline = pipeline(&node, "red");
         let queue = run(&pipeline, Queue::create(&pipeline, &short())).expect("a queue");
         let mut plain: VecDeque<Vec<u8>> = VecDeque::new();
-        for step in steps {
-            match step {
-                Step::Push(entry) => {
+        for action in actions {
+            match action {
+                QueueAction::Push(entry) => {
                     prop_assert_eq!(run(&pipeline, queue.push(&entry)), Ok(()));
                     plain.push_back(entry);
                 }
-                Step::Pop => prop_assert_eq!(run(&pipeline, queue.pop()), Ok(plain.pop_front())),
-                Step::PopMany(most) => {
+                QueueAction::Pop => prop_assert_eq!(run(&pipeline, queue.pop()), Ok(plain.pop_front())),
+                QueueAction::PopMany(most) => {
                     let popped = run(&pipeline, queue.pop_many(most)).expect("the node serves it");
                     prop_assert!(popped.len() <= most);
                     prop_assert_eq!(popped.is_empty(), plain.is_empty());

@@ -623,9 +623,9 @@ fn an_operation_that_is_dropped_midway_leaves_nothing_that_others_wait_for() {
     assert_eq!(one.run(one.table.length()), 300);
 }
 
-/// One step of a random program.
+/// One action of a random program.
 #[derive(Clone, Debug)]
-enum Step {
+enum TableAction {
     Store(u8, usize),
     Insert(u8, usize),
     Update(u8, usize),
@@ -634,48 +634,48 @@ enum Step {
     Get(u8),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn action() -> impl Strategy<Value = TableAction> {
     let (key, length) = (0u8..80, 0usize..300);
     prop_oneof![
-        (key.clone(), length.clone()).prop_map(|(key, length)| Step::Store(key, length)),
-        (key.clone(), length.clone()).prop_map(|(key, length)| Step::Insert(key, length)),
-        (key.clone(), length.clone()).prop_map(|(key, length)| Step::Update(key, length)),
-        (key.clone(), length).prop_map(|(key, length)| Step::Exchange(key, length)),
-        key.clone().prop_map(Step::Remove),
-        key.prop_map(Step::Get),
+        (key.clone(), length.clone()).prop_map(|(key, length)| TableAction::Store(key, length)),
+        (key.clone(), length.clone()).prop_map(|(key, length)| TableAction::Insert(key, length)),
+        (key.clone(), length.clone()).prop_map(|(key, length)| TableAction::Update(key, length)),
+        (key.clone(), length).prop_map(|(key, length)| TableAction::Exchange(key, length)),
+        key.clone().prop_map(TableAction::Remove),
+        key.prop_map(TableAction::Get),
     ]
 }
 
-/// Takes one step, with a table and with a map.
-fn take(user: &User, map: &mut Map, step: &Step, fill: u8) -> Result<(), TestCaseError> {
+/// Performs one action, with a table and with a map.
+fn take(user: &User, map: &mut Map, action: &TableAction, fill: u8) -> Result<(), TestCaseError> {
     let name = |key: u8| vec![key; usize::from(key % 5) + 1];
     let value = |length| vec![fill; length];
-    match *step {
-        Step::Store(key, length) => {
+    match *action {
+        TableAction::Store(key, length) => {
             user.run(user.table.upsert(&name(key), &value(length)));
             map.insert(name(key), value(length));
         }
-        Step::Insert(key, length) => {
+        TableAction::Insert(key, length) => {
             let inserted = user.run(user.table.insert(&name(key), &value(length)));
             prop_assert_eq!(inserted, !map.contains_key(&name(key)));
             map.entry(name(key)).or_insert(value(length));
         }
-        Step::Update(key, length) => {
+        TableAction::Update(key, length) => {
             let updated = user.run(user.table.update(&name(key), &value(length)));
             prop_assert_eq!(updated, map.contains_key(&name(key)));
             map.entry(name(key)).and_modify(|old| *old = value(length));
         }
-        Step::Exchange(key, length) => {
+        TableAction::Exchange(key, length) => {
             let expected = map.get(&name(key)).cloned().unwrap_or_default();
             let done = user.run(user.table.compare_and_set(&name(key), &expected, &value(length)));
             prop_assert_eq!(done, map.contains_key(&name(key)));
             map.entry(name(key)).and_modify(|old| *old = value(length));
         }
-        Step::Remove(key) => {
+        TableAction::Remove(key) => {
             let removed = user.run(user.table.remove(&name(key)));
             prop_assert_eq!(removed, map.remove(&name(key)).is_some());
         }
-        Step::Get(key) => prop_assert_eq!(user.get(&name(key)), map.get(&name(key)).cloned()),
+        TableAction::Get(key) => prop_assert_eq!(user.get(&name(key)), map.get(&name(key)).cloned()),
     }
     Ok(())
 }
@@ -683,13 +683,13 @@ fn take(user: &User, map: &mut Map, step: &Step, fill: u8) -> Result<(), TestCas
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     #[test]
-    fn a_table_is_a_map(steps in prop::collection::vec(step(), 1..400), block: bool) {
+    fn a_table_is_a_map(actions in prop::collection::vec(action(), 1..400), block: bool) {
         let node = node(Mechanism::MemoryWindow);
         let one = User::create(&node, TENANT, &small(if block { Grain::Block } else { Grain::Extent }));
         let two = User::open(&node, TENANT, one.table.head(), Access::Write);
         let mut map = Map::new();
-        for (fill, step) in (0u8..=255).cycle().zip(&steps) {
-            take(if fill % 2 == 0 { &one } else { &two }, &mut map, step, fill)?;
+        for (fill, action) in (0u8..=255).cycle().zip(&actions) {
+            take(if fill % 2 == 0 { &one } else { &two }, &mut map, action, fill)?;
         }
         prop_assert_eq!(one.all(), map);
     }

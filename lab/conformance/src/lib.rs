@@ -41,4 +41,4 @@ mod type_1;
 mod type_2;
 
 pub use list::{Promise, keep, promises, run};
-pub use report::{Outcome, Report};
+pub use report::{PromiseOutcome, Report};

@@ -1,7 +1,7 @@
 //! The one list of promises, with the code generated from it: [`promises`] and
 //! [`conformance_tests!`](crate::conformance_tests).
 
-use super::report::{Outcome, Report};
+use super::report::{PromiseOutcome, Report};
 use super::{
     atomics, binds, binds_for_others, chains, faults, ids, keys, local, messages, order, queues, range,
     regions, rights, states, teardown, type_1, type_2,
@@ -26,7 +26,7 @@ pub struct Promise<N: Nic> {
 
 impl<N: Nic> Promise<N> {
     /// Tests the promise on a NIC that has no objects yet.
-    pub fn check(&self, nic: N) -> Outcome {
+    pub fn check(&self, nic: N) -> PromiseOutcome {
         let known = nic.capabilities();
         let expected_to_break = self.guarantee.is_some_and(|guarantee| known.unenforced.contains(&guarantee))
             || known.deviations.contains(&self.name);
@@ -37,8 +37,8 @@ impl<N: Nic> Promise<N> {
             bench.clear()
         }));
         match said {
-            Ok(said) => Outcome::judge(said, expected_to_break),
-            Err(_) => Outcome::Broken("the device panicked".to_owned()),
+            Ok(said) => PromiseOutcome::judge(said, expected_to_break),
+            Err(_) => PromiseOutcome::Broken("the device panicked".to_owned()),
         }
     }
 }
@@ -56,7 +56,7 @@ pub fn run<N: Nic>(mut make: impl FnMut() -> N) -> Report {
     }
     deviations.retain(|name| promises.iter().all(|promise| promise.name != *name));
     let unknown =
-        Outcome::Broken("the device is known to break this, and there is no such promise".to_owned());
+        PromiseOutcome::Broken("the device is known to break this, and there is no such promise".to_owned());
     report.outcomes.extend(deviations.into_iter().map(|name| (name, unknown.clone())));
     report
 }
@@ -73,7 +73,7 @@ pub fn keep<N: Nic>(name: &str, make: impl FnOnce() -> N) {
     let device = nic.capabilities().name;
     let outcome = promise.check(nic);
     assert!(!outcome.is_failure(), "{name} on {device}: {outcome}");
-    if let Outcome::Skipped(_) | Outcome::ExpectedDeviation(_) = outcome {
+    if let PromiseOutcome::Skipped(_) | PromiseOutcome::ExpectedDeviation(_) = outcome {
         // If even standard error is closed, there is nowhere to report it.
         let _ = writeln!(std::io::stderr(), "{name} on {device}: {outcome}");
     }

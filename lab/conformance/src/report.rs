@@ -5,7 +5,7 @@ use std::fmt;
 
 /// The outcome of one promise.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum PromiseOutcome {
     /// The device keeps the promise.
     Kept,
     /// The device breaks the promise, and its capabilities do not declare that.
@@ -18,7 +18,7 @@ pub enum Outcome {
     UnexpectedlyKept,
 }
 
-impl Outcome {
+impl PromiseOutcome {
     /// Whether this outcome is a failure of the suite.
     #[must_use]
     pub fn is_failure(&self) -> bool {
@@ -37,7 +37,7 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for PromiseOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kept => f.write_str("kept"),
@@ -57,7 +57,7 @@ pub struct Report {
     /// The device, by its own name.
     pub device: String,
     /// Each promise's name and outcome, in the list's order.
-    pub outcomes: Vec<(&'static str, Outcome)>,
+    pub outcomes: Vec<(&'static str, PromiseOutcome)>,
 }
 
 impl Report {
@@ -86,10 +86,10 @@ impl Report {
     }
 
     fn ran(&self) -> usize {
-        self.outcomes.iter().filter(|(_, outcome)| !matches!(outcome, Outcome::Skipped(_))).count()
+        self.outcomes.iter().filter(|(_, outcome)| !matches!(outcome, PromiseOutcome::Skipped(_))).count()
     }
 
-    fn failures(&self) -> impl Iterator<Item = &(&'static str, Outcome)> {
+    fn failures(&self) -> impl Iterator<Item = &(&'static str, PromiseOutcome)> {
         self.outcomes.iter().filter(|(_, outcome)| outcome.is_failure())
     }
 }
@@ -114,7 +114,7 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
-    fn report(outcomes: &[Outcome]) -> Report {
+    fn report(outcomes: &[PromiseOutcome]) -> Report {
         Report {
             device: "paper".to_owned(),
             outcomes: outcomes.iter().map(|outcome| ("promise", outcome.clone())).collect(),
@@ -124,25 +124,25 @@ mod tests {
     #[test]
     #[should_panic(expected = "no promise ran")]
     fn a_device_on_which_everything_is_skipped_does_not_pass() {
-        report(&[Outcome::Skipped("no windows".to_owned())]).assert_kept();
+        report(&[PromiseOutcome::Skipped("no windows".to_owned())]).assert_kept();
     }
 
     #[test]
     #[should_panic(expected = "1 of 2 promises failed")]
     fn a_broken_promise_is_named() {
-        report(&[Outcome::Kept, Outcome::Broken("a byte moved".to_owned())]).assert_kept();
+        report(&[PromiseOutcome::Kept, PromiseOutcome::Broken("a byte moved".to_owned())]).assert_kept();
     }
 
     #[test]
     #[should_panic(expected = "UNEXPECTEDLY KEPT")]
     fn a_deviation_that_was_mended_is_an_error_until_the_list_is() {
-        report(&[Outcome::judge(Ok(()), true)]).assert_kept();
+        report(&[PromiseOutcome::judge(Ok(()), true)]).assert_kept();
     }
 
     #[test]
     fn a_known_deviation_and_a_skip_beside_it_pass() {
-        let deviation = Outcome::judge(Err(Stop::Broken("a byte moved".to_owned())), true);
-        let skip = Outcome::judge(Err(Stop::Skipped("no atomics")), true);
+        let deviation = PromiseOutcome::judge(Err(Stop::Broken("a byte moved".to_owned())), true);
+        let skip = PromiseOutcome::judge(Err(Stop::Skipped("no atomics")), true);
         let report = report(&[deviation, skip]);
         report.assert_kept();
         assert!(report.is_kept());

@@ -44,16 +44,16 @@ wrong; 3 the machine refused; 4 there was nothing to try it on.";
 #[derive(Subcommand)]
 enum Command {
     /// Show what protection does, with real files and processes.
-    Demo(demo::Options),
+    Demo(demo::DemoOptions),
     /// Measure latencies, rates and the cost of protection.
     #[cfg(feature = "bench")]
     Bench(Box<bench::Arguments>),
     /// Simulate a whole cluster in virtual time, with every fault, from seeds.
     #[cfg(feature = "sim")]
-    Sim(sim::Options),
+    Sim(sim::SimOptions),
     /// Run a node, as `portcullis serve` does: those of demo and benchmarks.
     #[command(hide = true)]
-    Serve(Box<portcullis_serve::Options>),
+    Serve(Box<portcullis_serve::ServeOptions>),
 }
 
 fn main() -> ExitCode {

@@ -46,7 +46,7 @@ const TRACE_LINES: usize = 200;
 /// The clusters to simulate.
 #[derive(Args, Clone)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct SimOptions {
     /// The seed, or the first of several.
     #[arg(long)]
     seed: Option<u64>,
@@ -142,7 +142,7 @@ enum Explored {
 }
 
 /// Runs `portcullis-lab sim`.
-pub fn run_command(options: &Options) -> ExitCode {
+pub fn run_command(options: &SimOptions) -> ExitCode {
     match options.model {
         Some(Model::Connectx5) => return model::connectx5(options.json),
         Some(Model::OneShot) => return model::one_shot(options.json),
@@ -182,7 +182,7 @@ fn check(plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-impl Options {
+impl SimOptions {
     fn faults(&self) -> Result<Option<Vec<FaultKind>>, String> {
         let Some(names) = &self.faults else { return Ok(None) };
         if names.len() == 1 && names[0] == "none" {
@@ -244,7 +244,7 @@ fn nanos(text: &str) -> Result<u64, String> {
     parsed.map_err(|_| format!("{text} µs are more ns than 64 bits hold"))
 }
 
-fn one(options: &Options, plan: &Plan) -> ExitCode {
+fn one(options: &SimOptions, plan: &Plan) -> ExitCode {
     let started = Instant::now();
     let report = run(&Plan { readable: options.trace, ..plan.clone() });
     if options.trace && !options.json {
@@ -302,7 +302,7 @@ fn read(command: &str) -> Result<Plan, String> {
     #[derive(clap::Parser)]
     struct Printed {
         #[command(flatten)]
-        options: Options,
+        options: SimOptions,
     }
     let words = command.split_whitespace().skip(1);
     let options =
@@ -311,7 +311,7 @@ fn read(command: &str) -> Result<Plan, String> {
     Ok(options.plan(options.seed.unwrap_or(0), faults.as_deref()))
 }
 
-fn many(options: &Options, plan_of: impl Fn(u64) -> Plan + Sync) -> ExitCode {
+fn many(options: &SimOptions, plan_of: impl Fn(u64) -> Plan + Sync) -> ExitCode {
     let first = options.seed.unwrap_or(0);
     let count = if options.hours.is_some() { u64::MAX - first } else { options.seeds.unwrap_or(SEEDS) };
     let bar = progress(options, count);
@@ -340,7 +340,7 @@ fn many(options: &Options, plan_of: impl Fn(u64) -> Plan + Sync) -> ExitCode {
     }
 }
 
-fn progress(options: &Options, count: u64) -> ProgressBar {
+fn progress(options: &SimOptions, count: u64) -> ProgressBar {
     if options.hours.is_some() {
         let bar = ProgressBar::new_spinner();
         let style = ProgressStyle::with_template("{spinner} {pos} seeds, {per_sec}, {elapsed}");

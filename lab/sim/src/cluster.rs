@@ -5,7 +5,7 @@ use crate::clock::{Clock, MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::SharedNic;
 use crate::events::{Alarm, Event, Events};
-use crate::faults::{self, Fault};
+use crate::faults::{self, InjectedFault};
 use crate::hosts::{ClientHost, NodeHost};
 use crate::lives::REBUILT_AFTER;
 use crate::memory::SimMemory;
@@ -78,7 +78,7 @@ pub(crate) struct Cluster {
     pub sessions: Vec<SessionRecord>,
     /// Sessions, by machine and queue pair number.
     pub by_queue_pair: HashMap<(usize, u32), EndOf>,
-    pub faults: Vec<(Nanos, Fault)>,
+    pub faults: Vec<(Nanos, InjectedFault)>,
     pub fault_counts: BTreeMap<FaultKind, u64>,
     pub winding_down: bool,
     /// Time at which a node last detached a client.

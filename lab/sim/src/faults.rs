@@ -8,7 +8,7 @@ use crate::over_udp::{Habits, Narrow};
 use crate::plan::{FaultKind, Plan};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum InjectedFault {
     /// A client stops. The node learns of that after `heard` ns. The client returns after `back`, if it returns.
     ClientStop {
         client: usize,
@@ -68,7 +68,7 @@ pub(crate) enum Fault {
     },
 }
 
-impl Fault {
+impl InjectedFault {
     /// Returns the kind of the fault.
     pub fn kind(&self) -> FaultKind {
         match self {
@@ -113,7 +113,7 @@ fn ahead(dice: &mut Dice) -> Nanos {
 
 /// Draws the faults of a run, in order. Each kind is drawn apart from the others and from the length of the run: a
 /// shorter run has the beginning of the list.
-pub(crate) fn draw(plan: &Plan) -> Vec<(Nanos, Fault)> {
+pub(crate) fn draw(plan: &Plan) -> Vec<(Nanos, InjectedFault)> {
     let mut list = Vec::new();
     for (number, kind) in (0u64..).zip(FaultKind::ALL) {
         let mut dice = Dice::new(plan.seed, 100 + number);
@@ -134,21 +134,25 @@ pub(crate) fn draw(plan: &Plan) -> Vec<(Nanos, Fault)> {
     list
 }
 
-fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> Fault {
+fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> InjectedFault {
     let client = dice.index(plan.clients);
     let node = dice.index(plan.nodes);
     match kind {
         FaultKind::ClientStop => {
             let heard = dice.magnitude(MICROSECOND..10 * MILLISECOND);
             let back = dice.per_mille(800).then(|| dice.magnitude(MICROSECOND..4 * MILLISECOND));
-            Fault::ClientStop { client, heard, back }
+            InjectedFault::ClientStop { client, heard, back }
         }
-        FaultKind::ClientPause => Fault::ClientPause { client, time: pause(dice) },
-        FaultKind::LateCompletions => Fault::LateCompletions { client, time: pause(dice) },
-        FaultKind::ClientClock => Fault::ClientClock { client, ahead: ahead(dice), drift: drift(dice) },
-        FaultKind::NodeStop => Fault::NodeStop { node, back: dice.magnitude(MICROSECOND..2 * MILLISECOND) },
-        FaultKind::NodePause => Fault::NodePause { node, time: pause(dice) },
-        FaultKind::NodeClock => Fault::NodeClock { node, ahead: ahead(dice), drift: drift(dice) },
+        FaultKind::ClientPause => InjectedFault::ClientPause { client, time: pause(dice) },
+        FaultKind::LateCompletions => InjectedFault::LateCompletions { client, time: pause(dice) },
+        FaultKind::ClientClock => {
+            InjectedFault::ClientClock { client, ahead: ahead(dice), drift: drift(dice) }
+        }
+        FaultKind::NodeStop => {
+            InjectedFault::NodeStop { node, back: dice.magnitude(MICROSECOND..2 * MILLISECOND) }
+        }
+        FaultKind::NodePause => InjectedFault::NodePause { node, time: pause(dice) },
+        FaultKind::NodeClock => InjectedFault::NodeClock { node, ahead: ahead(dice), drift: drift(dice) },
         FaultKind::Cut => {
             let machine = plan.nodes + client;
             let (from, to) = if dice.per_mille(500) { (machine, node) } else { (node, machine) };
@@ -161,19 +165,19 @@ fn draw_one(kind: FaultKind, plan: &Plan, dice: &mut Dice) -> Fault {
                 _ => Cut::Slow(slow),
             };
             let time = if trying { dice.of(PATIENCE) } else { pause(dice) };
-            Fault::Cut { from, to, time, cut }
+            InjectedFault::Cut { from, to, time, cut }
         }
-        FaultKind::Path => Fault::Path { client, time: pause(dice), habits: Habits::draw(dice) },
-        FaultKind::Mtu => Fault::Mtu { client, time: pause(dice), narrow: Narrow::draw(dice) },
+        FaultKind::Path => InjectedFault::Path { client, time: pause(dice), habits: Habits::draw(dice) },
+        FaultKind::Mtu => InjectedFault::Mtu { client, time: pause(dice), narrow: Narrow::draw(dice) },
         FaultKind::NodeFreeze => {
             let within = plan.within.map_or(MILLISECOND, |within| within.0 * MICROSECOND);
-            Fault::NodeFreeze { node, time: dice.of(FROZEN_MIN * within..FROZEN_MAX * within) }
+            InjectedFault::NodeFreeze { node, time: dice.of(FROZEN_MIN * within..FROZEN_MAX * within) }
         }
         FaultKind::Nic => {
             let mut rate = || if dice.per_mille(400) { dice.magnitude(1..300) } else { 0 };
             let faults =
                 NicFaults { bind: rate(), modify: rate(), register: rate(), window: rate(), poll: rate() };
-            Fault::Nic { node, time: pause(dice), faults }
+            InjectedFault::Nic { node, time: pause(dice), faults }
         }
     }
 }

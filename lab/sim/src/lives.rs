@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, EndOf, SessionRecord, completion_queues};
 use crate::dice::Dice;
 use crate::endpoint::{SharedNic, SimEndpoint, join};
 use crate::events::Event;
-use crate::faults::Fault;
+use crate::faults::InjectedFault;
 use crate::hostile::Hostile;
 use crate::hosts::{RunningNode, Stay, Work};
 use crate::network::{Cut, port_address};
@@ -386,33 +386,33 @@ impl Cluster {
         self.trace.note(self.now, &[8, index as u64], || format!("fault: {fault:?}"));
         let now = self.now;
         match fault {
-            Fault::ClientStop { client, heard, back } => self.stop_client(client, heard, back),
-            Fault::ClientPause { client, time } => {
+            InjectedFault::ClientStop { client, heard, back } => self.stop_client(client, heard, back),
+            InjectedFault::ClientPause { client, time } => {
                 self.clients[client].paused_until = now + time;
                 // Packets of the pause are seen late.
                 self.excuse(client, now + time + self.after_shock());
             }
-            Fault::LateCompletions { client, time } => {
+            InjectedFault::LateCompletions { client, time } => {
                 self.clients[client].late_until = now + time;
                 self.excuse(client, now + time + self.after_shock());
             }
-            Fault::ClientClock { client, ahead, drift } => {
+            InjectedFault::ClientClock { client, ahead, drift } => {
                 self.clients[client].clock_off = true;
                 self.clients[client].clock.jump(now, ahead);
                 self.clients[client].clock.drift(now, drift);
             }
-            Fault::NodeStop { node, back } => {
+            InjectedFault::NodeStop { node, back } => {
                 if self.nodes[node].running.is_some() {
                     self.stop_node(node, back);
                 }
             }
-            Fault::NodePause { node, time } => {
+            InjectedFault::NodePause { node, time } => {
                 self.nodes[node].paused_until = now + time;
                 let node_now = self.nodes[node].clock.read(now);
                 self.oracle.node_stood_still(node, Lifetime(2 * time / 1000), node_now);
             }
-            Fault::NodeFreeze { node, time } => self.freeze_node(node, time),
-            Fault::NodeClock { node, ahead, drift } => {
+            InjectedFault::NodeFreeze { node, time } => self.freeze_node(node, time),
+            InjectedFault::NodeClock { node, ahead, drift } => {
                 self.nodes[node].clock_off = true;
                 let node_now = self.nodes[node].clock.read(now);
                 self.oracle.node_stood_still(node, Lifetime(2 * ahead / 1000 + 2_000), node_now);
@@ -420,14 +420,14 @@ impl Cluster {
                 self.nodes[node].clock.drift(now, drift);
                 self.wake_node(node, now + 1);
             }
-            Fault::Cut { from, to, time, cut } => self.cut(from, to, time, cut),
-            Fault::Path { client, time, habits } => {
+            InjectedFault::Cut { from, to, time, cut } => self.cut(from, to, time, cut),
+            InjectedFault::Path { client, time, habits } => {
                 self.paths.attack(self.nodes.len() + client, now + time, habits);
             }
-            Fault::Mtu { client, time, narrow } => {
+            InjectedFault::Mtu { client, time, narrow } => {
                 self.paths.narrow(self.nodes.len() + client, now + time, narrow);
             }
-            Fault::Nic { node, time, faults } => self.spoil_nic(node, time, faults),
+            InjectedFault::Nic { node, time, faults } => self.spoil_nic(node, time, faults),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The store over gRPC (tonic) on a Unix socket. The messages are written out by hand: no compiler of protocol buffers is needed.
 
-use crate::course::{Course, Timed, Trouble};
+use crate::course::{BoxError, Course, Timed};
 use crate::kept::{Document, Kept};
 use crate::query::{Indexed, Query};
 use prost::{Message, Oneof};
@@ -223,12 +223,12 @@ impl Service<http::Request<tonic::body::Body>> for Store {
     }
 }
 
-fn runtime() -> Result<Runtime, Trouble> {
+fn runtime() -> Result<Runtime, BoxError> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
 /// Serves until the process ends.
-pub fn serve(path: &Path, be_ready: impl FnOnce()) -> Result<(), Trouble> {
+pub fn serve(path: &Path, be_ready: impl FnOnce()) -> Result<(), BoxError> {
     runtime()?.block_on(async {
         let incoming = UnixListenerStream::new(UnixListener::bind(path)?);
         be_ready();
@@ -243,14 +243,14 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn open(path: &Path) -> Result<Self, Trouble> {
+    pub fn open(path: &Path) -> Result<Self, BoxError> {
         let runtime = runtime()?;
         let channel = runtime.block_on(Endpoint::try_from(format!("unix:{}", path.display()))?.connect())?;
         let grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
         Ok(Self { runtime, grpc })
     }
 
-    fn ask<A, T>(&mut self, path: &'static str, asked: A) -> Result<T, Trouble>
+    fn ask<A, T>(&mut self, path: &'static str, asked: A) -> Result<T, BoxError>
     where
         A: Message + Send + Sync + 'static,
         T: Message + Default + Send + Sync + 'static,
@@ -265,18 +265,18 @@ impl Client {
     }
 
     /// A call with a word alone.
-    pub fn word(&mut self, word: u64) -> Result<u64, Trouble> {
+    pub fn word(&mut self, word: u64) -> Result<u64, BoxError> {
         Ok(self.ask::<Word, Word>(WORD, Word { word })?.word)
     }
 }
 
 impl Course for Client {
-    fn put(&mut self, key: u64, document: &Json) -> Result<(), Trouble> {
+    fn put(&mut self, key: u64, document: &Json) -> Result<(), BoxError> {
         self.ask::<Put, Word>(PUT, Put { key, document: document.into() })?;
         Ok(())
     }
 
-    fn find(&mut self, query: &Query) -> Result<Timed, Trouble> {
+    fn find(&mut self, query: &Query) -> Result<Timed, BoxError> {
         let before = Instant::now();
         let asked = match query {
             Query::Text(text) => Find { text: Some(text.clone()), from: 0, to: 0 },

@@ -1,6 +1,6 @@
 //! A call over iceoryx2's request-response, both ends polling.
 
-use crate::course::Trouble;
+use crate::course::BoxError;
 use iceoryx2::port::client::Client as Port;
 use iceoryx2::prelude::*;
 use iceoryx2::service::port_factory::request_response::PortFactory;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 type Calls = PortFactory<ipc::Service, u64, (), u64, ()>;
 
 /// Both ends name the service after the path of what would be a socket elsewhere: it is unique.
-fn service(path: &Path) -> Result<(Node<ipc::Service>, Calls), Trouble> {
+fn service(path: &Path) -> Result<(Node<ipc::Service>, Calls), BoxError> {
     set_log_level(LogLevel::Error);
     let node = NodeBuilder::new().create::<ipc::Service>().map_err(|error| format!("{error:?}"))?;
     let name = path.to_string_lossy().into_owned();
@@ -20,7 +20,7 @@ fn service(path: &Path) -> Result<(Node<ipc::Service>, Calls), Trouble> {
 }
 
 /// Serves until it is told to stop.
-pub fn serve(path: &Path, ready: impl FnOnce(), stop: &AtomicBool) -> Result<(), Trouble> {
+pub fn serve(path: &Path, ready: impl FnOnce(), stop: &AtomicBool) -> Result<(), BoxError> {
     let (_node, calls) = service(path)?;
     let server = calls.server_builder().create().map_err(|error| format!("{error:?}"))?;
     ready();
@@ -41,14 +41,14 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn open(path: &Path) -> Result<Self, Trouble> {
+    pub fn open(path: &Path) -> Result<Self, BoxError> {
         let (_node, _calls) = service(path)?;
         let port = _calls.client_builder().create().map_err(|error| format!("{error:?}"))?;
         Ok(Self { port, _calls, _node })
     }
 
     /// A call with a word alone.
-    pub fn word(&mut self, word: u64) -> Result<u64, Trouble> {
+    pub fn word(&mut self, word: u64) -> Result<u64, BoxError> {
         let pending = self.port.send_copy(word).map_err(|error| format!("{error:?}"))?;
         loop {
             match pending.receive().map_err(|error| format!("{error:?}"))? {

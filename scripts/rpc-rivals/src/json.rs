@@ -1,6 +1,6 @@
 //! The store over JSON on a Unix socket: each message is its length in four bytes, and then JSON.
 
-use crate::course::{Course, Timed, Trouble};
+use crate::course::{BoxError, Course, Timed};
 use crate::kept::{Document, Kept};
 use crate::query::{Indexed, Query};
 use serde::de::DeserializeOwned;
@@ -41,12 +41,12 @@ struct End {
 }
 
 impl End {
-    fn new(socket: UnixStream) -> Result<Self, Trouble> {
+    fn new(socket: UnixStream) -> Result<Self, BoxError> {
         let input = BufReader::with_capacity(1 << 18, socket.try_clone()?);
         Ok(Self { input, output: socket, heard: Vec::new(), said: Vec::new() })
     }
 
-    fn say(&mut self, message: &impl Serialize) -> Result<(), Trouble> {
+    fn say(&mut self, message: &impl Serialize) -> Result<(), BoxError> {
         self.said.clear();
         self.said.extend_from_slice(&[0; 4]);
         serde_json::to_writer(&mut self.said, message)?;
@@ -56,7 +56,7 @@ impl End {
     }
 
     /// `None`: the other end has closed.
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Trouble> {
+    fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, BoxError> {
         let mut length = [0; 4];
         if self.input.read_exact(&mut length).is_err() {
             return Ok(None);
@@ -68,7 +68,7 @@ impl End {
 }
 
 /// Serves one client.
-pub fn serve(path: &Path, ready: impl FnOnce()) -> Result<(), Trouble> {
+pub fn serve(path: &Path, ready: impl FnOnce()) -> Result<(), BoxError> {
     let listener = UnixListener::bind(path)?;
     ready();
     let mut end = End::new(listener.accept()?.0)?;
@@ -96,17 +96,17 @@ pub fn serve(path: &Path, ready: impl FnOnce()) -> Result<(), Trouble> {
 pub struct Client(End);
 
 impl Client {
-    pub fn open(path: &Path) -> Result<Self, Trouble> {
+    pub fn open(path: &Path) -> Result<Self, BoxError> {
         Ok(Self(End::new(UnixStream::connect(path)?)?))
     }
 
-    fn ask(&mut self, asked: &Asked<&Json>) -> Result<Told<Json>, Trouble> {
+    fn ask(&mut self, asked: &Asked<&Json>) -> Result<Told<Json>, BoxError> {
         self.0.say(asked)?;
         self.0.hear()?.ok_or_else(|| "the server has closed".into())
     }
 
     /// A call with a word alone.
-    pub fn word(&mut self, word: u64) -> Result<u64, Trouble> {
+    pub fn word(&mut self, word: u64) -> Result<u64, BoxError> {
         match self.ask(&Asked::Word(word))? {
             Told::Word(word) => Ok(word),
             Told::Found(_) => Err("another answer".into()),
@@ -115,14 +115,14 @@ impl Client {
 }
 
 impl Course for Client {
-    fn put(&mut self, key: u64, document: &Json) -> Result<(), Trouble> {
+    fn put(&mut self, key: u64, document: &Json) -> Result<(), BoxError> {
         match self.ask(&Asked::Put(key, document))? {
             Told::Word(_) => Ok(()),
             Told::Found(_) => Err("another answer".into()),
         }
     }
 
-    fn find(&mut self, query: &Query) -> Result<Timed, Trouble> {
+    fn find(&mut self, query: &Query) -> Result<Timed, BoxError> {
         let before = Instant::now();
         let told = match query {
             Query::Text(text) => self.ask(&Asked::Text(text.clone()))?,

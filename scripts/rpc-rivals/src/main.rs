@@ -37,7 +37,7 @@ mod ycsb;
 
 use clap::Parser;
 use comfy_table::{Table, presets};
-use course::{Course, Trouble};
+use course::{BoxError, Course};
 use indicatif::{ProgressBar, ProgressStyle};
 use nobench::Documents;
 use portcullis_memory::pin;
@@ -134,7 +134,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn compare(arguments: &Arguments) -> Result<(), Trouble> {
+fn compare(arguments: &Arguments) -> Result<(), BoxError> {
     pin(CLIENT);
     let style = ProgressStyle::with_template("{msg:>30} {wide_bar} {percent} %")?;
     let bar = ProgressBar::new(u64::from(arguments.rounds) * 9).with_style(style);
@@ -155,14 +155,14 @@ fn compare(arguments: &Arguments) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn round(arguments: &Arguments, bar: &ProgressBar) -> Result<Vec<Half>, Trouble> {
+fn round(arguments: &Arguments, bar: &ProgressBar) -> Result<Vec<Half>, BoxError> {
     let mut halves = Vec::new();
     let call = |who, kind, halves: &mut Vec<Half>| {
         bar.set_message(format!("call, {who}"));
         let each = call(kind, arguments.calls)?;
         halves.push(Half { what: What::Call, who, each });
         bar.inc(1);
-        Ok::<_, Trouble>(())
+        Ok::<_, BoxError>(())
     };
     call("portcullis", Kind::Calls, &mut halves)?;
     call("iceoryx2", Kind::Iceoryx2, &mut halves)?;
@@ -190,9 +190,9 @@ fn round(arguments: &Arguments, bar: &ProgressBar) -> Result<Vec<Half>, Trouble>
 }
 
 /// The time of one call, typically.
-fn call(kind: Kind, calls: u32) -> Result<f64, Trouble> {
+fn call(kind: Kind, calls: u32) -> Result<f64, BoxError> {
     let server = Process::start(kind)?;
-    let mut word: Box<dyn FnMut(u64) -> Result<u64, Trouble>> = match kind {
+    let mut word: Box<dyn FnMut(u64) -> Result<u64, BoxError>> = match kind {
         Kind::Calls | Kind::Cache | Kind::Documents => {
             let mut connection = Connection::open(&server.path)?;
             Box::new(move |word| Ok(connection.call_with_word(WORD, word)?.word()))
@@ -214,13 +214,13 @@ fn call(kind: Kind, calls: u32) -> Result<f64, Trouble> {
         let before = Instant::now();
         let answer = word(at)?;
         let took = before.elapsed().as_secs_f64() * 1e6;
-        if answer == at { Ok(took) } else { Err(Trouble::from(format!("{answer} came back for {at}"))) }
+        if answer == at { Ok(took) } else { Err(BoxError::from(format!("{answer} came back for {at}"))) }
     });
     let times = times.collect::<Result<Vec<f64>, _>>()?;
     Ok(spread(times)[0])
 }
 
-fn documents(who: &'static str, kind: Kind, arguments: &Arguments) -> Result<[Half; 5], Trouble> {
+fn documents(who: &'static str, kind: Kind, arguments: &Arguments) -> Result<[Half; 5], BoxError> {
     let server = Process::start(kind)?;
     match kind {
         Kind::Grpc => course(who, &mut grpc::Client::open(&server.path)?, arguments),
@@ -229,7 +229,7 @@ fn documents(who: &'static str, kind: Kind, arguments: &Arguments) -> Result<[Ha
     }
 }
 
-fn course(who: &'static str, store: &mut impl Course, arguments: &Arguments) -> Result<[Half; 5], Trouble> {
+fn course(who: &'static str, store: &mut impl Course, arguments: &Arguments) -> Result<[Half; 5], BoxError> {
     let documents = Documents::new(1, arguments.documents);
     let report = course::run(store, documents, arguments.searches, |_, _| ())?;
     let each = |seconds: f64, count: u64| seconds * 1e6 / count as f64;
@@ -248,7 +248,7 @@ fn cached(
     who: &'static str,
     cache: &mut impl ycsb::Cache,
     arguments: &Arguments,
-) -> Result<Vec<Half>, Trouble> {
+) -> Result<Vec<Half>, BoxError> {
     let mut loaded = Loaded::new(cache, arguments.keys, |_| ())?;
     let halves = WORKLOADS.map(|(what, workload)| {
         let report = loaded.run(cache, workload, arguments.operations, |_| ())?;

@@ -1,7 +1,7 @@
 //! memcached over a Unix socket, by its text protocol, with one thread.
 
 use crate::servers::SERVER;
-use crate::ycsb::{Cache, Trouble};
+use crate::ycsb::{BoxError, Cache};
 use portcullis_memory::pin;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ pub struct Memcached {
 
 impl Memcached {
     /// `None`: it is not installed.
-    pub fn start(client: usize) -> Result<Option<Self>, Trouble> {
+    pub fn start(client: usize) -> Result<Option<Self>, BoxError> {
         let folder = tempfile::tempdir()?;
         let path: PathBuf = folder.path().join("memcached.sock");
         let mut command = Command::new("memcached");
@@ -54,7 +54,7 @@ impl Memcached {
         Ok(Some(Self { child, input, output, said: Vec::new(), line: String::new(), _folder: folder }))
     }
 
-    fn hear(&mut self) -> Result<&str, Trouble> {
+    fn hear(&mut self) -> Result<&str, BoxError> {
         self.line.clear();
         self.input.read_line(&mut self.line)?;
         Ok(self.line.trim_end())
@@ -69,7 +69,7 @@ impl Drop for Memcached {
 }
 
 impl Cache for Memcached {
-    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Trouble> {
+    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, BoxError> {
         self.said.clear();
         self.said.extend_from_slice(b"get ");
         self.said.extend_from_slice(key);
@@ -90,7 +90,7 @@ impl Cache for Memcached {
         }
     }
 
-    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Trouble> {
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), BoxError> {
         self.said.clear();
         self.said.extend_from_slice(b"set ");
         self.said.extend_from_slice(key);
@@ -101,7 +101,7 @@ impl Cache for Memcached {
         if self.hear()? == "STORED" { Ok(()) } else { Err(format!("memcached said {}", self.line).into()) }
     }
 
-    fn delete(&mut self, key: &[u8]) -> Result<bool, Trouble> {
+    fn delete(&mut self, key: &[u8]) -> Result<bool, BoxError> {
         self.said.clear();
         self.said.extend_from_slice(b"delete ");
         self.said.extend_from_slice(key);

@@ -1,6 +1,6 @@
 //! The servers, each in a process of its own on the first processor. One runs at a time.
 
-use crate::course::Trouble;
+use crate::course::BoxError;
 use crate::{cache, grpc, iceoryx, json, store};
 use clap::ValueEnum;
 use portcullis_memory::pin;
@@ -45,7 +45,7 @@ fn until_input_ends() {
 }
 
 /// Serves until the standard input ends.
-pub fn run(kind: Kind, path: &Path) -> Result<(), Trouble> {
+pub fn run(kind: Kind, path: &Path) -> Result<(), BoxError> {
     pin(SERVER);
     match kind {
         Kind::Documents => {
@@ -101,7 +101,7 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn start(kind: Kind) -> Result<Self, Trouble> {
+    pub fn start(kind: Kind) -> Result<Self, BoxError> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("rival.sock");
         let mut command = Command::new(std::env::current_exe()?);

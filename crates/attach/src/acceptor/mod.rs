@@ -10,14 +10,14 @@
 //! The acceptor sends the reason to a peer whose connection it closes before the attach is complete, except in the
 //! middle of a TLS handshake, when no reason can be sent.
 
+mod connection_quota;
 pub(crate) mod crowd;
+mod list;
 mod peer_thread;
-mod place;
-mod places;
 mod refusals;
 mod service;
 
-pub use place::AcceptorPlace;
+pub use list::AcceptorList;
 
 use crate::handshake::Handshake;
 use peer_thread::Done;

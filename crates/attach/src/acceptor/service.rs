@@ -1,8 +1,8 @@
 //! The acceptor's thread: the handling of each event.
 
+use super::connection_quota::ConnectionQuota;
 use super::crowd::Crowd;
 use super::peer_thread::{Done, PeerThread, Task, hear};
-use super::places::Places;
 use super::refusals::Refusals;
 use super::{Inbox, Limits, locked};
 use crate::handshake::{Accepted, Dismissal, Handshake};
@@ -44,7 +44,7 @@ pub(super) struct Service<H: Handshake> {
     deadlines: BTreeSet<(Instant, u64)>,
     /// Connections by client.
     clients: HashMap<u64, u64>,
-    places: Places<H::Holder>,
+    quota: ConnectionQuota<H::Holder>,
     threads: HashMap<H::Holder, HolderThread<H>>,
     refusals: Refusals,
     /// Spare descriptor, closed for a moment when the process has no free descriptor.
@@ -100,7 +100,7 @@ impl<H: Handshake> Service<H> {
             crowd: Crowd::new(limits.unattached_max),
             deadlines: BTreeSet::new(),
             clients: HashMap::new(),
-            places: Places::new(limits.connections_max),
+            quota: ConnectionQuota::new(limits.connections_max),
             threads: HashMap::new(),
             refusals: Refusals::default(),
             spare: Some(eventfd(0, EventfdFlags::CLOEXEC)?),
@@ -215,7 +215,7 @@ impl<H: Handshake> Service<H> {
     fn take_in(&mut self, socket: OwnedFd, handshake: H, listener: usize) {
         let holder = handshake.holder();
         let has_room = if H::IS_CERTAIN_AT_ONCE {
-            self.places.has_room_for(&holder)
+            self.quota.has_room_for(&holder)
         } else {
             self.connections.len() < self.limits.connections_max
         };
@@ -244,7 +244,7 @@ impl<H: Handshake> Service<H> {
             is_refused: false,
         };
         if has_place {
-            self.places.take(&holder);
+            self.quota.take(&holder);
         }
         let (data, flags) = (EventData::new_u64(token), connection.events());
         if !has_room || epoll::add(&self.epoll, &connection.socket, data, flags).is_err() {
@@ -296,8 +296,8 @@ impl<H: Handshake> Service<H> {
             return self.close(token);
         }
         let now = Instant::now();
-        self.advance(token, |handshake, policy, places| {
-            handshake.hear(bytes, policy, &|holder| places.has_room_for(holder), now)
+        self.advance(token, |handshake, policy, quota| {
+            handshake.hear(bytes, policy, &|holder| quota.has_room_for(holder), now)
         });
         if H::IS_SLOW {
             self.watch(token);
@@ -308,18 +308,18 @@ impl<H: Handshake> Service<H> {
     fn advance(
         &mut self,
         token: u64,
-        step: impl FnOnce(&mut H, &H::Policy, &Places<H::Holder>) -> Result<(), H::Breach>,
+        step: impl FnOnce(&mut H, &H::Policy, &ConnectionQuota<H::Holder>) -> Result<(), H::Breach>,
     ) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let handshake = &mut connection.handshake;
         let (holder_was, client_was) = (handshake.holder(), handshake.client());
-        let outcome = step(handshake, &self.policy, &self.places);
+        let outcome = step(handshake, &self.policy, &self.quota);
         let holder = handshake.holder();
         if let (None, Some(client)) = (client_was, handshake.client()) {
             self.clients.insert(client, token);
             if !connection.has_place {
                 connection.has_place = true;
-                self.places.take(&holder);
+                self.quota.take(&holder);
             }
         }
         let is_proven = holder != holder_was;
@@ -453,14 +453,14 @@ impl<H: Handshake> Service<H> {
             self.closing.insert(token, Closing { holder: holder.clone(), has_place });
             self.give(&holder, Task::Close { token, socket, handshake });
         } else if has_place {
-            self.places.give_back(&holder);
+            self.quota.give_back(&holder);
         }
     }
 
     fn closed(&mut self, token: u64) {
         let Closing { holder, has_place } = self.closing.remove(&token).expect("it is closed once");
         if has_place {
-            self.places.give_back(&holder);
+            self.quota.give_back(&holder);
         }
         let thread =
             self.threads.get_mut(&holder).expect("a holder has a thread until its last connection is closed");

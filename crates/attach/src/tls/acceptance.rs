@@ -46,19 +46,19 @@ impl Holder for TcpHolder {
 pub struct TlsHandshake(ServerSide);
 
 /// The admission policy, with the acceptor's own limit checked before it.
-struct Door<'a> {
+struct LimitedPolicy<'a> {
     policy: &'a dyn AdmissionPolicy,
     has_room: HasRoom<'a, TlsHandshake>,
 }
 
-impl Door<'_> {
+impl LimitedPolicy<'_> {
     fn check_room(&self, peer: &Peer) -> Result<(), Reason> {
         let has_room = (self.has_room)(&TcpHolder::of(peer));
         if has_room { Ok(()) } else { Err("the node has no room for more of your clients".into()) }
     }
 }
 
-impl AdmissionPolicy for Door<'_> {
+impl AdmissionPolicy for LimitedPolicy<'_> {
     fn offer(&self, peer: &Peer) -> Result<Offer, Reason> {
         self.check_room(peer)?;
         self.policy.offer(peer)
@@ -147,7 +147,7 @@ impl Handshake for TlsHandshake {
         has_room: HasRoom<'_, Self>,
         _: Instant,
     ) -> Result<(), Breach> {
-        self.0.hear(bytes, &Door { policy: &**policy, has_room })
+        self.0.hear(bytes, &LimitedPolicy { policy: &**policy, has_room })
     }
 
     fn say(&mut self, message: &[u8]) -> Result<(), Breach> {

@@ -85,7 +85,7 @@ enum Ways {
 const UNSENT_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
-enum Step {
+enum TlsAttachState {
     /// The TLS handshake is in progress.
     Handshake,
     /// The peer must send its hello.
@@ -106,7 +106,7 @@ pub(crate) struct ServerSide {
     peer: Peer,
     channel: Channel,
     frames: Frames,
-    step: Step,
+    state: TlsAttachState,
     heard: usize,
     deadline: Instant,
     /// Reason for the refusal, until it is reported to the operator.
@@ -116,8 +116,8 @@ pub(crate) struct ServerSide {
 impl ServerSide {
     /// Creates the state of a peer that has until `deadline` to attach.
     pub fn new(peer: Peer, channel: Channel, deadline: Instant) -> Self {
-        let step = if channel.is_handshaking() { Step::Handshake } else { Step::Hello };
-        Self { peer, channel, frames: Frames::default(), step, heard: 0, deadline, refusal: None }
+        let state = if channel.is_handshaking() { TlsAttachState::Handshake } else { TlsAttachState::Hello };
+        Self { peer, channel, frames: Frames::default(), state, heard: 0, deadline, refusal: None }
     }
 
     pub fn peer(&self) -> &Peer {
@@ -126,14 +126,14 @@ impl ServerSide {
 
     /// The client that the peer has become, if it has.
     pub fn client(&self) -> Option<u64> {
-        match self.step {
-            Step::Welcomed { client, .. } | Step::Attached { client, .. } => Some(client),
+        match self.state {
+            TlsAttachState::Welcomed { client, .. } | TlsAttachState::Attached { client, .. } => Some(client),
             _ => None,
         }
     }
 
     pub fn is_attached(&self) -> bool {
-        matches!(self.step, Step::Attached { .. })
+        matches!(self.state, TlsAttachState::Attached { .. })
     }
 
     pub fn deadline(&self) -> Instant {
@@ -150,21 +150,23 @@ impl ServerSide {
     /// # Errors
     /// The peer must be hung up on at once.
     pub fn hear(&mut self, bytes: &[u8], policy: &impl AdmissionPolicy) -> Result<(), Breach> {
-        if let Step::Attached { client, ways: Ways::OneShots } = self.step {
+        if let TlsAttachState::Attached { client, ways: Ways::OneShots } = self.state {
             return self.hear_messages(client, bytes, policy);
         }
         self.heard = self.heard.saturating_add(bytes.len());
-        match self.step {
-            Step::Welcomed { .. } | Step::Attached { .. } => return Err(Breach::AfterTheEnd),
+        match self.state {
+            TlsAttachState::Welcomed { .. } | TlsAttachState::Attached { .. } => {
+                return Err(Breach::AfterTheEnd);
+            }
             _ if self.heard > HEARD_MAX => return Err(Breach::Volume),
-            Step::Leaving { .. } => return Ok(()),
+            TlsAttachState::Leaving { .. } => return Ok(()),
             _ => {}
         }
         let heard = match self.channel.take_in(bytes) {
             Ok(heard) => heard,
             Err(error) if is_about_papers(&error) => {
                 self.refusal = Some(error.to_string());
-                self.step = Step::Leaving { told: false };
+                self.state = TlsAttachState::Leaving { told: false };
                 return Ok(());
             }
             Err(error) => return Err(Breach::Tls(error)),
@@ -176,7 +178,7 @@ impl ServerSide {
             self.answer(&message, policy)?;
         }
         // A peer that sends its ends and hangs up at once is no client.
-        let is_leaving = matches!(self.step, Step::Leaving { .. });
+        let is_leaving = matches!(self.state, TlsAttachState::Leaving { .. });
         if heard.hung_up && !is_leaving { Err(Breach::HungUp) } else { Ok(()) }
     }
 
@@ -201,8 +203,9 @@ impl ServerSide {
     /// The client does not read its pending bytes: it must be hung up on.
     pub fn say(&mut self, message: &[u8]) -> Result<(), Breach> {
         if !matches!(
-            self.step,
-            Step::Welcomed { ways: Ways::OneShots, .. } | Step::Attached { ways: Ways::OneShots, .. }
+            self.state,
+            TlsAttachState::Welcomed { ways: Ways::OneShots, .. }
+                | TlsAttachState::Attached { ways: Ways::OneShots, .. }
         ) {
             return Ok(());
         }
@@ -213,7 +216,7 @@ impl ServerSide {
     /// Sends the reason to a peer that is not attached and whose connection ends. In the middle of a TLS handshake no
     /// reason can be sent.
     pub fn dismiss(&mut self, why: Dismissal) {
-        if !matches!(self.step, Step::Hello | Step::Ends(_)) {
+        if !matches!(self.state, TlsAttachState::Hello | TlsAttachState::Ends(_)) {
             return;
         }
         let last = match why {
@@ -222,7 +225,7 @@ impl ServerSide {
         };
         self.channel.say(&framed(&last.encode()));
         self.channel.say_goodbye();
-        self.step = Step::Leaving { told: false };
+        self.state = TlsAttachState::Leaving { told: false };
     }
 
     /// Returns the reason for the refusal if the peer was refused. Returns it only once.
@@ -238,21 +241,21 @@ impl ServerSide {
     /// Notes that `bytes` bytes have been sent.
     pub fn sent(&mut self, bytes: usize) {
         self.channel.sent(bytes);
-        if let Step::Welcomed { client, ways } = self.step
+        if let TlsAttachState::Welcomed { client, ways } = self.state
             && self.channel.outgoing().is_empty()
         {
             if ways == Ways::QueuePairs {
                 self.channel.fall_silent();
             }
             self.frames = Frames::default();
-            self.step = Step::Attached { client, ways };
+            self.state = TlsAttachState::Attached { client, ways };
         }
     }
 
     /// Whether to close this end's half of the connection now. `true` only once.
     pub fn take_half_close(&mut self) -> bool {
-        match &mut self.step {
-            Step::Leaving { told } if !*told && self.channel.outgoing().is_empty() => {
+        match &mut self.state {
+            TlsAttachState::Leaving { told } if !*told && self.channel.outgoing().is_empty() => {
                 *told = true;
                 true
             }
@@ -261,10 +264,10 @@ impl ServerSide {
     }
 
     fn finish_handshake(&mut self) {
-        if !matches!(self.step, Step::Handshake) || self.channel.is_handshaking() {
+        if !matches!(self.state, TlsAttachState::Handshake) || self.channel.is_handshaking() {
             return;
         }
-        self.step = Step::Hello;
+        self.state = TlsAttachState::Hello;
         match self.channel.peer_certificate().map(tenant_of) {
             Some(Ok(tenant)) => self.peer.tenant = Some(tenant),
             Some(Err(reason)) => self.refuse(&reason),
@@ -273,18 +276,18 @@ impl ServerSide {
     }
 
     fn answer(&mut self, message: &[u8], policy: &impl AdmissionPolicy) -> Result<(), Breach> {
-        let said = match self.step {
+        let said = match self.state {
             // The peer's certificate names no tenant.
-            Step::Leaving { .. } => return Ok(()),
+            TlsAttachState::Leaving { .. } => return Ok(()),
             _ => ClientSays::parse(message).ok_or(Breach::Message)?,
         };
-        let answer = match (&self.step, said) {
-            (Step::Hello, ClientSays::Hello { version: VERSION }) => self.offer(policy),
-            (Step::Hello, ClientSays::Hello { version }) => Err(format!(
+        let answer = match (&self.state, said) {
+            (TlsAttachState::Hello, ClientSays::Hello { version: VERSION }) => self.offer(policy),
+            (TlsAttachState::Hello, ClientSays::Hello { version }) => Err(format!(
                 "this node speaks version {VERSION} of the protocol, not {version}: use a client of the node's version"
             )
             .into()),
-            (&Step::Ends(terms), ClientSays::Ends(ends)) => self.let_in(&terms, ends, policy),
+            (&TlsAttachState::Ends(terms), ClientSays::Ends(ends)) => self.let_in(&terms, ends, policy),
             _ => return Err(Breach::Message),
         };
         match answer {
@@ -306,12 +309,12 @@ impl ServerSide {
         }
         match offer {
             Offer::QueuePairs(terms) => {
-                self.step = Step::Ends(terms);
+                self.state = TlsAttachState::Ends(terms);
                 Ok(NodeSays::Terms(terms))
             }
             Offer::OneShots(terms) => {
                 let client = policy.admit_without_queue_pairs(&self.peer)?;
-                self.step = Step::Welcomed { client, ways: Ways::OneShots };
+                self.state = TlsAttachState::Welcomed { client, ways: Ways::OneShots };
                 Ok(NodeSays::OneShots { client, terms })
             }
         }
@@ -331,7 +334,7 @@ impl ServerSide {
             return Err("the node's queue pairs do not fit its terms".into());
         }
         // From here on the client ends when the connection ends.
-        self.step = Step::Welcomed { client, ways: Ways::QueuePairs };
+        self.state = TlsAttachState::Welcomed { client, ways: Ways::QueuePairs };
         Ok(NodeSays::Welcome { client, ends })
     }
 
@@ -339,7 +342,7 @@ impl ServerSide {
         self.refusal = Some(reason.to_owned());
         self.channel.say(&framed(&NodeSays::Refused(reason.to_owned()).encode()));
         self.channel.say_goodbye();
-        self.step = Step::Leaving { told: false };
+        self.state = TlsAttachState::Leaving { told: false };
     }
 }
 

@@ -10,7 +10,7 @@
 use super::listener::Listener;
 use super::messages::{AttachReply, AttachRequest, REPLY_BYTES, REQUEST_BYTES};
 use super::peer::Peer;
-use super::policy::{AdmissionPolicy, Admitted, Place};
+use super::policy::{AdmissionPolicy, Admitted, PortOffer};
 use crate::Limits;
 use crate::handshake::{
     Accepted, Dismissal, Errand, Handshake, HasRoom, Holder, Outgoing, Reason, RefusedPeer,
@@ -58,7 +58,7 @@ impl Coded for Breach {
 }
 
 #[derive(Debug)]
-enum Step {
+enum UnixAttachState {
     /// No message has been received yet.
     Hello { until: Instant },
     /// The client has been offered a port, and must map it.
@@ -74,15 +74,15 @@ pub struct UnixHandshake<A: AdmissionPolicy> {
     peer: Peer,
     /// Time that the peer may take for each step.
     within: Duration,
-    step: Step,
-    place: Option<A::Place>,
+    state: UnixAttachState,
+    offer: Option<A::Offer>,
     errand: Option<Errand>,
     outgoing: Option<Message>,
 }
 
 struct Message {
     bytes: [u8; REPLY_BYTES],
-    /// Whether the place's descriptors are sent with the message.
+    /// Whether the offer's descriptors are sent with the message.
     is_offer: bool,
 }
 
@@ -90,7 +90,7 @@ impl<A: AdmissionPolicy> fmt::Debug for UnixHandshake<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UnixHandshake")
             .field("peer", &self.peer)
-            .field("step", &self.step)
+            .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
@@ -102,23 +102,23 @@ impl<A: AdmissionPolicy> UnixHandshake<A> {
     }
 
     fn offer(&mut self, arena_bytes: u64, policy: &A, now: Instant) -> Result<(), Reason> {
-        let place = policy.offer(&self.peer, arena_bytes)?;
-        self.say(&AttachReply::Offer { size: place.size(), memory_bytes: place.memory_bytes() });
-        self.place = Some(place);
-        self.step = Step::Mapped { until: now + self.within };
+        let offer = policy.offer(&self.peer, arena_bytes)?;
+        self.say(&AttachReply::Offer { size: offer.size(), memory_bytes: offer.memory_bytes() });
+        self.offer = Some(offer);
+        self.state = UnixAttachState::Mapped { until: now + self.within };
         Ok(())
     }
 
     fn prepare(&mut self) {
-        self.step = Step::Preparing;
-        self.errand = self.place.as_ref().map(Place::preparation);
+        self.state = UnixAttachState::Preparing;
+        self.errand = self.offer.as_ref().map(PortOffer::preparation);
     }
 
     fn let_in(&mut self, policy: &A) -> Result<(), Reason> {
-        let place = self.place.as_mut().expect("a place was offered before it was prepared");
-        let Admitted { client, arena_key } = policy.admit(&self.peer, place)?;
+        let offer = self.offer.as_mut().expect("a port was offered before it was prepared");
+        let Admitted { client, arena_key } = policy.admit(&self.peer, offer)?;
         // From here on the client ends when the connection ends.
-        self.step = Step::Attached(client);
+        self.state = UnixAttachState::Attached(client);
         self.say(&AttachReply::Welcome { client, arena_key });
         Ok(())
     }
@@ -144,8 +144,8 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
     fn begin(_: &Listener, accepted: Accepted<'_>, limits: &Limits) -> Option<Self> {
         let peer = Peer::of(accepted.socket, accepted.listener).ok()?;
         let within = limits.attach_within;
-        let step = Step::Hello { until: accepted.now + within };
-        Some(Self { peer, within, step, place: None, errand: None, outgoing: None })
+        let state = UnixAttachState::Hello { until: accepted.now + within };
+        Some(Self { peer, within, state, offer: None, errand: None, outgoing: None })
     }
 
     fn excuse(_: &Listener, socket: &OwnedFd, reason: &str) {
@@ -175,18 +175,20 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
     }
 
     fn hear(&mut self, bytes: &[u8], policy: &A, _: HasRoom<'_, Self>, now: Instant) -> Result<(), Breach> {
-        let heard = match (&self.step, AttachRequest::parse(bytes)) {
-            (Step::Hello { .. }, Some(AttachRequest::Hello { arena_bytes })) => {
+        let heard = match (&self.state, AttachRequest::parse(bytes)) {
+            (UnixAttachState::Hello { .. }, Some(AttachRequest::Hello { arena_bytes })) => {
                 self.offer(arena_bytes, policy, now)
             }
-            (Step::Mapped { .. }, Some(AttachRequest::Mapped)) => {
+            (UnixAttachState::Mapped { .. }, Some(AttachRequest::Mapped)) => {
                 self.prepare();
                 Ok(())
             }
-            (Step::Hello { .. } | Step::Mapped { .. }, _) => {
+            (UnixAttachState::Hello { .. } | UnixAttachState::Mapped { .. }, _) => {
                 Err("that was no attach of this version: use a client of the node's version".into())
             }
-            (Step::Preparing | Step::Attached(_), _) => return Err(Breach::AfterTheEnd),
+            (UnixAttachState::Preparing | UnixAttachState::Attached(_), _) => {
+                return Err(Breach::AfterTheEnd);
+            }
         };
         heard.map_err(|reason| self.refuse(&reason))
     }
@@ -202,32 +204,32 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
 
     fn outgoing(&self) -> Outgoing<'_> {
         let Some(Message { bytes, is_offer }) = &self.outgoing else { return Outgoing::default() };
-        let offered = self.place.as_ref().filter(|_| *is_offer);
-        let descriptors = offered.map_or(Vec::new(), |place| place.descriptors().to_vec());
+        let offered = self.offer.as_ref().filter(|_| *is_offer);
+        let descriptors = offered.map_or(Vec::new(), |offer| offer.descriptors().to_vec());
         Outgoing { bytes, descriptors }
     }
 
     /// Notes that the message has been sent. A message is sent as a whole.
     fn sent(&mut self, _: usize) {
         let sent = self.outgoing.take();
-        if let (Some(Message { is_offer: true, .. }), Some(place)) = (sent, &mut self.place) {
-            place.was_offered();
+        if let (Some(Message { is_offer: true, .. }), Some(offer)) = (sent, &mut self.offer) {
+            offer.was_offered();
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match self.step {
-            Step::Hello { until } | Step::Mapped { until } => Some(until),
-            Step::Preparing | Step::Attached(_) => None,
+        match self.state {
+            UnixAttachState::Hello { until } | UnixAttachState::Mapped { until } => Some(until),
+            UnixAttachState::Preparing | UnixAttachState::Attached(_) => None,
         }
     }
 
     fn client(&self) -> Option<u64> {
-        if let Step::Attached(client) = self.step { Some(client) } else { None }
+        if let UnixAttachState::Attached(client) = self.state { Some(client) } else { None }
     }
 
     fn is_attached(&self) -> bool {
-        matches!(self.step, Step::Attached(_))
+        matches!(self.state, UnixAttachState::Attached(_))
     }
 
     fn dismiss(&mut self, why: Dismissal) {
@@ -242,8 +244,8 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
     }
 
     fn give_up(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.give_up();
+        if let Some(offer) = &mut self.offer {
+            offer.give_up();
         }
     }
 }

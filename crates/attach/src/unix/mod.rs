@@ -24,4 +24,4 @@ pub use message_socket::{MessageError, MessageSocket};
 #[doc(hidden)]
 pub use messages::{AttachReply, AttachRequest};
 pub use peer::Peer;
-pub use policy::{AdmissionPolicy, Admitted, DESCRIPTORS_EACH, Place};
+pub use policy::{AdmissionPolicy, Admitted, DESCRIPTORS_EACH, PortOffer};

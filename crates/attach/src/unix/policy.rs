@@ -20,7 +20,7 @@ pub struct Admitted {
 
 /// The resources offered to a client, which it keeps if it is admitted. They are dropped on the thread of the client's
 /// user, when the connection is closed.
-pub trait Place: Send + 'static {
+pub trait PortOffer: Send + 'static {
     /// The size of the port.
     fn size(&self) -> EndpointSize;
 
@@ -44,19 +44,19 @@ pub trait Place: Send + 'static {
 /// Decides which clients get a port.
 pub trait AdmissionPolicy: Send + 'static {
     /// The resources that are offered.
-    type Place: Place;
+    type Offer: PortOffer;
 
     /// Returns the resources for a peer that requests `arena_bytes` of arena.
     ///
     /// # Errors
     /// The reason for which the peer is refused. It is sent to the peer.
-    fn offer(&self, peer: &Peer, arena_bytes: u64) -> Result<Self::Place, Reason>;
+    fn offer(&self, peer: &Peer, arena_bytes: u64) -> Result<Self::Offer, Reason>;
 
     /// Creates the port in the memory that was offered and that the client has mapped.
     ///
     /// # Errors
     /// The reason for which the peer is refused. It is sent to the peer. No state is left behind.
-    fn admit(&self, peer: &Peer, place: &mut Self::Place) -> Result<Admitted, Reason>;
+    fn admit(&self, peer: &Peer, offer: &mut Self::Offer) -> Result<Admitted, Reason>;
 
     /// Notes that the client has left, or broke the rules of the socket. Called exactly once for every client that was
     /// admitted.

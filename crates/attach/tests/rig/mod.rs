@@ -65,9 +65,9 @@ struct Book {
 
 /// The record of the admission policy, for the test.
 #[derive(Clone, Default)]
-pub struct Ledger(Arc<(Mutex<Book>, Condvar)>);
+pub struct AdmissionRecord(Arc<(Mutex<Book>, Condvar)>);
 
-impl Ledger {
+impl AdmissionRecord {
     fn with<T>(&self, change: impl FnOnce(&mut Book) -> T) -> T {
         let outcome = change(&mut self.0.0.lock().expect("whole"));
         self.0.1.notify_all();
@@ -121,7 +121,7 @@ impl Ledger {
     }
 }
 
-struct Recorder(Ledger);
+struct Recorder(AdmissionRecord);
 
 impl AdmissionPolicy for Recorder {
     fn offer(&self, _: &Peer) -> Result<Offer, Reason> {
@@ -158,7 +158,7 @@ impl AdmissionPolicy for Recorder {
 /// A server, and the record of its admission policy.
 pub struct Rig {
     pub server: Option<Acceptor>,
-    pub ledger: Ledger,
+    pub admissions: AdmissionRecord,
     pub address: SocketAddr,
     security: ClientSecurity,
 }
@@ -176,8 +176,8 @@ impl Rig {
     fn start(node: NodeSecurity, security: ClientSecurity, limits: Limits) -> Self {
         let listener = Listener::bind("127.0.0.1:0", node, false).expect("a port");
         let address = listener.local_address();
-        let (server, ledger) = serve(vec![listener], limits);
-        Self { server: Some(server), ledger, address, security }
+        let (server, admissions) = serve(vec![listener], limits);
+        Self { server: Some(server), admissions, address, security }
     }
 
     pub fn attach(&self) -> Result<Attached<()>, AttachError> {
@@ -204,20 +204,20 @@ impl Rig {
 
     /// Checks that nothing is left of an attack, and that the server serves an honest client.
     pub fn assert_untouched(&self) {
-        self.ledger.wait_until_empty();
+        self.admissions.wait_until_empty();
         let attached = self.attach().expect("an honest client is served");
-        self.ledger.wait_until_present(1);
+        self.admissions.wait_until_present(1);
         drop(attached);
-        self.ledger.wait_until_empty();
+        self.admissions.wait_until_empty();
     }
 }
 
 /// Starts a server. Returns it with its admission policy's record.
-pub fn serve(listeners: Vec<Listener>, limits: Limits) -> (Acceptor, Ledger) {
-    let ledger = Ledger::default();
-    let server = Acceptor::start::<TlsHandshake>(listeners, Box::new(Recorder(ledger.clone())), limits);
+pub fn serve(listeners: Vec<Listener>, limits: Limits) -> (Acceptor, AdmissionRecord) {
+    let admissions = AdmissionRecord::default();
+    let server = Acceptor::start::<TlsHandshake>(listeners, Box::new(Recorder(admissions.clone())), limits);
     let server = server.expect("a server");
-    (server, ledger)
+    (server, admissions)
 }
 
 /// Waits until the other side has hung up. Returns what it sent before.

@@ -1,6 +1,6 @@
 //! The node and the table that a command uses, and the connection to them.
 
-use super::trouble::Trouble;
+use super::command_error::KvCommandError;
 use crate::network::ClientOptions;
 use clap::Args;
 use portcullis::{DirectoryName, SessionOptions, TenantName, connect_with};
@@ -15,7 +15,7 @@ pub const LARGE_ARENA_BYTES: u64 = 32 << 20;
 
 /// A node, and who comes to it.
 #[derive(Args, Clone, Debug)]
-pub struct Place {
+pub struct NodeOptions {
     /// The node, for example shm:/run/portcullis.sock, rdma:node1:7471 or name:bank/node1.
     #[arg(long, value_name = "ADDRESS")]
     node: String,
@@ -23,9 +23,9 @@ pub struct Place {
     client: ClientOptions,
 }
 
-impl Place {
+impl NodeOptions {
     /// A session with the node, and a pipeline on it.
-    pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, Trouble> {
+    pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, KvCommandError> {
         let options = SessionOptions { arena_bytes, ..self.client.session()? };
         Ok(Rc::new(Pipeline::new(connect_with(&self.node, options)?)))
     }
@@ -35,7 +35,7 @@ impl Place {
 #[derive(Args, Clone, Debug)]
 pub struct Target {
     #[command(flatten)]
-    place: Place,
+    node: NodeOptions,
     /// The table's name: 1 to 48 bytes of text.
     #[arg(value_name = "TABLE")]
     pub table: DirectoryName,
@@ -43,14 +43,14 @@ pub struct Target {
 
 impl Target {
     /// A session with the node, and a pipeline on it.
-    pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, Trouble> {
-        self.place.connect(arena_bytes)
+    pub fn connect(&self, arena_bytes: u64) -> Result<Rc<Pipeline>, KvCommandError> {
+        self.node.connect(arena_bytes)
     }
 
     /// Opens the table, which must exist.
-    pub fn open(&self, pipeline: &Rc<Pipeline>, access: Access) -> Result<Table, Trouble> {
+    pub fn open(&self, pipeline: &Rc<Pipeline>, access: Access) -> Result<Table, KvCommandError> {
         let opened = pipeline.block_on(Table::open_named(pipeline, self.table, access));
-        opened.map_err(Trouble::of(self.table))
+        opened.map_err(KvCommandError::of(self.table))
     }
 }
 
@@ -66,9 +66,9 @@ pub struct Source {
 
 impl Source {
     /// Opens the table for reading.
-    pub fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Table, Trouble> {
+    pub fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Table, KvCommandError> {
         let Some(owner) = self.owner else { return self.target.open(pipeline, Access::Read) };
         let opened = pipeline.block_on(Table::open_shared(pipeline, owner, self.target.table));
-        opened.map_err(Trouble::of_shared(self.target.table, owner))
+        opened.map_err(KvCommandError::of_shared(self.target.table, owner))
     }
 }

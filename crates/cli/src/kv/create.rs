@@ -1,10 +1,10 @@
 //! `portcullis kv create`.
 
-use super::Outcome;
+use super::CommandOutcome;
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
 use super::keeping::say_made;
 use super::making::{Made, Making, make};
-use super::trouble::Trouble;
 use clap::Args;
 use portcullis_structures::table::Access;
 
@@ -30,7 +30,7 @@ it is; 2 the call was wrong; 3 the node refuses or is gone.";
 /// Options of `portcullis kv create`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvCreateOptions {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
@@ -41,16 +41,16 @@ pub struct Options {
 }
 
 /// Makes a table.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, making, json } = options;
+pub fn run(options: &KvCreateOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvCreateOptions { target, making, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
     let made = match target.open(&pipeline, Access::Read) {
         Ok(table) => Made::Theirs(table),
-        Err(Trouble::NoTable { .. }) => {
-            pipeline.block_on(make(&pipeline, name, making)).map_err(Trouble::of(name))?
+        Err(KvCommandError::NoTable { .. }) => {
+            pipeline.block_on(make(&pipeline, name, making)).map_err(KvCommandError::of(name))?
         }
-        Err(trouble) => return Err(trouble),
+        Err(error) => return Err(error),
     };
     let keep = match &made {
         Made::Ours(_, keep) => Some(*keep),

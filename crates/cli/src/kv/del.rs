@@ -1,9 +1,9 @@
 //! `portcullis kv del`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{argument, beginning};
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
-use super::trouble::Trouble;
 use crate::output::{complain, print_json};
 use clap::Args;
 use portcullis_structures::table::Access;
@@ -21,7 +21,7 @@ was wrong; 3 there is no such table, or the node refuses or is gone.";
 /// Options of `portcullis kv del`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvDelOptions {
     #[command(flatten)]
     target: Target,
     /// The keys.
@@ -33,23 +33,23 @@ pub struct Options {
 }
 
 /// Removes keys.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, json, .. } = options;
+pub fn run(options: &KvDelOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvDelOptions { target, json, .. } = options;
     let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Write)?;
     let (mut removed, mut absent) = (0, 0);
     for key in &keys {
-        if pipeline.block_on(table.remove(key)).map_err(Trouble::of(target.table))? {
+        if pipeline.block_on(table.remove(key)).map_err(KvCommandError::of(target.table))? {
             removed += 1;
         } else {
             absent += 1;
             complain(format_args!("portcullis kv: there is no key {}", beginning(key)));
         }
     }
-    pipeline.block_on(table.close()).map_err(Trouble::of(target.table))?;
+    pipeline.block_on(table.close()).map_err(KvCommandError::of(target.table))?;
     if *json {
         print_json(&json!({"removed": removed, "absent": absent}));
     }
-    Ok(if absent == 0 { Outcome::AsAsked } else { Outcome::NotAll })
+    Ok(if absent == 0 { CommandOutcome::AsAsked } else { CommandOutcome::NotAll })
 }

@@ -1,8 +1,8 @@
 //! `portcullis kv drop`.
 
-use super::Outcome;
+use super::CommandOutcome;
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
-use super::trouble::Trouble;
 use crate::output::{print_json, say};
 use clap::Args;
 use portcullis_structures::table::Table;
@@ -18,7 +18,7 @@ use the table in that moment get errors.";
 /// Options of `portcullis kv drop`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvDropOptions {
     #[command(flatten)]
     target: Target,
     /// Print one JSON object instead of text.
@@ -27,19 +27,19 @@ pub struct Options {
 }
 
 /// Removes a table.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, json } = options;
+pub fn run(options: &KvDropOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvDropOptions { target, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
     let discarded = pipeline.block_on(async {
         let entry = pipeline.lookup(None, name).await?;
         Table::discard(&pipeline, entry.object, Some(name)).await
     });
-    discarded.map_err(Trouble::of(name))?;
+    discarded.map_err(KvCommandError::of(name))?;
     if *json {
         print_json(&json!({"dropped": name.as_str()}));
     } else {
         say(format_args!("table {name} is gone"));
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

@@ -1,9 +1,9 @@
 //! `portcullis kv get`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{argument, beginning, pair, readable};
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, LARGE_ARENA_BYTES, Source};
-use super::trouble::Trouble;
 use crate::files::{self, Output};
 use crate::output::{Reader, complain, print_json, tell};
 use clap::Args;
@@ -32,7 +32,7 @@ is no such table, or the node refuses or is gone.";
 /// Options of `portcullis kv get`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvGetOptions {
     #[command(flatten)]
     source: Source,
     /// The keys.
@@ -47,22 +47,22 @@ pub struct Options {
 }
 
 /// Prints the values of keys.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { source, keys, output, json } = options;
+pub fn run(options: &KvGetOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvGetOptions { source, keys, output, json } = options;
     if output.is_some() && keys.len() > 1 {
-        return Err(Trouble::Call("--output takes the value of one key: give one KEY".to_owned()));
+        return Err(KvCommandError::Call("--output takes the value of one key: give one KEY".to_owned()));
     }
     let keys: Vec<Vec<u8>> = keys.iter().map(argument).collect();
     let target = &source.target;
     let pipeline = target.connect(if keys.len() > 1 { LARGE_ARENA_BYTES } else { ARENA_BYTES })?;
     let table = source.open(&pipeline)?;
-    let mut outcome = Outcome::AsAsked;
+    let mut outcome = CommandOutcome::AsAsked;
     for keys in keys.chunks(AT_ONCE) {
         let some: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        let found = pipeline.block_on(table.get_many(&some)).map_err(Trouble::of(target.table))?;
+        let found = pipeline.block_on(table.get_many(&some)).map_err(KvCommandError::of(target.table))?;
         for (key, value) in keys.iter().zip(found) {
             if value.is_none() {
-                outcome = Outcome::NotAll;
+                outcome = CommandOutcome::NotAll;
             }
             let reader = match (value, output) {
                 (value, _) if *json => print_json(&line(key, value.as_deref())),
@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
                 (Some(value), output) if options.keys.len() == 1 => {
                     let to = output.as_ref().unwrap_or(&Output::Standard);
                     let what = || format!("{to} cannot be written");
-                    to.write(&value).map_err(|error| Trouble::File { what: what(), error })?;
+                    to.write(&value).map_err(|error| KvCommandError::File { what: what(), error })?;
                     Reader::Listens
                 }
                 (Some(value), _) => tell(format_args!("{}\t{}", readable(key), readable(&value))),

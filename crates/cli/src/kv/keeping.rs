@@ -1,6 +1,6 @@
 //! The time for which a table or a queue is kept.
 
-use super::Outcome;
+use super::CommandOutcome;
 use crate::output::{complain, print_json, say};
 use portcullis::{Allocate, DirectoryName, Error, Keep, Refusal};
 use portcullis_structures::Pipeline;
@@ -49,7 +49,7 @@ pub fn say_made(
     name: DirectoryName,
     keep: Option<Keep>,
     (json, remove): (bool, &str),
-) -> Outcome {
+) -> CommandOutcome {
     match keep {
         _ if json => {
             print_json(&json!({kind: name.as_str(), "made": keep.is_some(), "keep": keep}));
@@ -59,7 +59,7 @@ pub fn say_made(
             "portcullis kv: there is a {kind} {name} already, and it stays as it is: `portcullis {remove}` removes it"
         )),
     }
-    if keep.is_some() { Outcome::AsAsked } else { Outcome::NotAll }
+    if keep.is_some() { CommandOutcome::AsAsked } else { CommandOutcome::NotAll }
 }
 
 /// Returns the time for which the node keeps a structure with this wish. The client tries it with an object of its own,

@@ -1,9 +1,9 @@
 //! `portcullis kv list`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{argument, pair, readable};
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Source};
-use super::trouble::Trouble;
 use crate::output::{Reader, print_json, tell};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ its memory.";
 /// Options of `portcullis kv list`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvListOptions {
     #[command(flatten)]
     source: Source,
     /// Only keys that begin with this.
@@ -39,8 +39,8 @@ pub struct Options {
 }
 
 /// Prints keys.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { source, limit, json, .. } = options;
+pub fn run(options: &KvListOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvListOptions { source, limit, json, .. } = options;
     let prefix = argument(&options.prefix);
     let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -55,12 +55,12 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         }
         if *limit == Some(0) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }));
-    looked.map_err(Trouble::of(target.table))?;
+    looked.map_err(KvCommandError::of(target.table))?;
     for key in keys {
         let told = if *json { print_json(&pair(&key, None)) } else { tell(readable(&key)) };
         if told == Reader::Gone {
             break;
         }
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

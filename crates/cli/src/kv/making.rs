@@ -1,8 +1,8 @@
 //! Making a table, also if two clients make it at once.
 
+use super::command_error::KvCommandError;
 use super::connection::Target;
 use super::keeping::{Kept, Wish, allowed, wish};
-use super::trouble::Trouble;
 use crate::output::complain;
 use clap::{Args, ValueEnum};
 use portcullis::{DirectoryName, Error, Keep, Lifetime, Refusal};
@@ -69,13 +69,13 @@ pub enum Made {
 }
 
 /// Opens the table for writing. If there is none, makes it and reports that.
-pub fn open_or_make(target: &Target, pipeline: &Rc<Pipeline>) -> Result<Table, Trouble> {
+pub fn open_or_make(target: &Target, pipeline: &Rc<Pipeline>) -> Result<Table, KvCommandError> {
     match target.open(pipeline, Access::Write) {
-        Err(Trouble::NoTable { .. }) => {}
+        Err(KvCommandError::NoTable { .. }) => {}
         opened => return opened,
     }
     let made = pipeline.block_on(make(pipeline, target.table, &Making::default()));
-    Ok(match made.map_err(Trouble::of(target.table))? {
+    Ok(match made.map_err(KvCommandError::of(target.table))? {
         Made::Ours(table, keep) => {
             complain(format_args!("portcullis kv: made table {}: {}", target.table, Kept(keep)));
             table
@@ -151,7 +151,7 @@ mod tests {
         let pipeline = client(&never);
         let refused = pipeline.block_on(make(&pipeline, name, &Making::default()));
         let Err(error) = refused else { panic!("this node keeps nothing") };
-        assert!(Trouble::of(name)(error).to_string().contains("--longest-keep"));
+        assert!(KvCommandError::of(name)(error).to_string().contains("--longest-keep"));
         let attached = Making { keep: Wish::Exactly(Keep::Attached), ..Making::default() };
         assert!(pipeline.block_on(make(&pipeline, name, &attached)).is_ok());
     }

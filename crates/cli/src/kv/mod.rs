@@ -4,6 +4,7 @@
 //! accesses the table with one-sided operations, and then leaves.
 
 mod bytes;
+mod command_error;
 mod connection;
 mod create;
 mod del;
@@ -19,7 +20,6 @@ mod queue;
 mod share;
 mod stat;
 mod sweep;
-mod trouble;
 mod watch;
 
 use crate::output::complain;
@@ -54,7 +54,7 @@ node refuses or is gone.";
 /// Options of `portcullis kv`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvOptions {
     #[command(subcommand)]
     command: Command,
 }
@@ -62,45 +62,45 @@ pub struct Options {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Make an empty table.
-    Create(create::Options),
+    Create(create::KvCreateOptions),
     /// Store a value under a key.
-    Put(put::Options),
+    Put(put::KvPutOptions),
     /// Print the values of keys.
-    Get(get::Options),
+    Get(get::KvGetOptions),
     /// Remove keys.
-    Del(del::Options),
+    Del(del::KvDelOptions),
     /// Print the keys.
-    List(list::Options),
+    List(list::KvListOptions),
     /// Store all keys of files.
-    Load(load::Options),
+    Load(load::KvLoadOptions),
     /// Write all keys and values to a file or folder.
-    Dump(dump::Options),
+    Dump(dump::KvDumpOptions),
     /// Show how full a table is, and what it takes.
-    Stat(stat::Options),
+    Stat(stat::KvStatOptions),
     /// Print what changes, until interrupted.
-    Watch(watch::Options),
+    Watch(watch::KvWatchOptions),
     /// Free what clients that have died have left, and keys whose time has come.
-    Sweep(sweep::Options),
+    Sweep(sweep::KvSweepOptions),
     /// Let another tenant read a table.
-    Share(share::Options),
+    Share(share::KvShareOptions),
     /// Let another tenant read a table no more.
-    Unshare(share::Options),
+    Unshare(share::KvShareOptions),
     /// Remove a table with all its keys.
-    Drop(discard::Options),
+    Drop(discard::KvDropOptions),
     /// Push entries to queues, pop them, or claim them for commands.
-    Queue(queue::Options),
+    Queue(queue::KvQueueOptions),
 }
 
 /// Result of a command that found its table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
+enum CommandOutcome {
     AsAsked,
     /// A key was missing, or something was left out. A message has reported it.
     NotAll,
 }
 
 /// Runs the command.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &KvOptions) -> ExitCode {
     let done = match &options.command {
         Command::Create(options) => create::run(options),
         Command::Put(options) => put::run(options),
@@ -118,11 +118,11 @@ pub fn run(options: &Options) -> ExitCode {
         Command::Queue(options) => queue::run(options),
     };
     match done {
-        Ok(Outcome::AsAsked) => ExitCode::SUCCESS,
-        Ok(Outcome::NotAll) => ExitCode::FAILURE,
-        Err(trouble) => {
-            complain(format_args!("portcullis kv: {trouble}"));
-            ExitCode::from(trouble.exit_code())
+        Ok(CommandOutcome::AsAsked) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::NotAll) => ExitCode::FAILURE,
+        Err(error) => {
+            complain(format_args!("portcullis kv: {error}"));
+            ExitCode::from(error.exit_code())
         }
     }
 }

@@ -1,10 +1,10 @@
 //! `portcullis kv put`.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{argument, beginning};
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
 use super::making::open_or_make;
-use super::trouble::Trouble;
 use crate::files::{self, Input};
 use crate::output::{complain, print_json, say};
 use clap::Args;
@@ -33,7 +33,7 @@ nothing was changed; 2 the call was wrong; 3 the node refuses or is gone.";
 /// Options of `portcullis kv put`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvPutOptions {
     #[command(flatten)]
     target: Target,
     /// The key.
@@ -59,14 +59,14 @@ pub struct Options {
     json: bool,
 }
 
-impl Options {
-    fn value(&self) -> Result<Vec<u8>, Trouble> {
+impl KvPutOptions {
+    fn value(&self) -> Result<Vec<u8>, KvCommandError> {
         let file = match (&self.file, &self.value) {
             (None, Some(value)) if value != "-" => return Ok(argument(value)),
             (file, _) => file.as_ref().unwrap_or(&Input::Standard),
         };
         let read = file.open().and_then(content);
-        read.map_err(|error| Trouble::File { what: format!("{file} cannot be read"), error })
+        read.map_err(|error| KvCommandError::File { what: format!("{file} cannot be read"), error })
     }
 
     fn condition(&self) -> Condition<'static> {
@@ -86,8 +86,8 @@ fn content(from: impl Read) -> std::io::Result<Vec<u8>> {
 }
 
 /// Stores one value.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, ttl, json, .. } = options;
+pub fn run(options: &KvPutOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvPutOptions { target, ttl, json, .. } = options;
     let (key, value) = (argument(&options.key), options.value()?);
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = open_or_make(target, &pipeline)?;
@@ -96,7 +96,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         table.close().await?;
         stored
     });
-    let stored = stored.map_err(Trouble::of(target.table))?;
+    let stored = stored.map_err(KvCommandError::of(target.table))?;
     let (word, text) = match stored {
         Stored::Inserted => ("inserted", "new"),
         Stored::Replaced => ("replaced", "replaced"),
@@ -115,5 +115,5 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         }
         _ => say(format_args!("{key}: {text}")),
     }
-    Ok(if stored == Stored::Unchanged { Outcome::NotAll } else { Outcome::AsAsked })
+    Ok(if stored == Stored::Unchanged { CommandOutcome::NotAll } else { CommandOutcome::AsAsked })
 }

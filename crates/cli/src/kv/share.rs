@@ -1,8 +1,8 @@
 //! `portcullis kv share` and `portcullis kv unshare`.
 
-use super::Outcome;
+use super::CommandOutcome;
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
-use super::trouble::Trouble;
 use crate::output::{print_json, say};
 use clap::Args;
 use portcullis::TenantName;
@@ -27,7 +27,7 @@ When `unshare` returns, no access of the other tenant can succeed any more.";
 /// Options of both commands.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvShareOptions {
     #[command(flatten)]
     target: Target,
     /// The other tenant, for example uid:1001. It need not be attached.
@@ -39,24 +39,24 @@ pub struct Options {
 }
 
 /// Lets another tenant read a table.
-pub fn share(options: &Options) -> Result<Outcome, Trouble> {
+pub fn share(options: &KvShareOptions) -> Result<CommandOutcome, KvCommandError> {
     change(options, true)
 }
 
 /// Ends another tenant's right to read a table.
-pub fn unshare(options: &Options) -> Result<Outcome, Trouble> {
+pub fn unshare(options: &KvShareOptions) -> Result<CommandOutcome, KvCommandError> {
     change(options, false)
 }
 
-fn change(options: &Options, shared: bool) -> Result<Outcome, Trouble> {
-    let Options { target, with: tenant, json } = options;
+fn change(options: &KvShareOptions, shared: bool) -> Result<CommandOutcome, KvCommandError> {
+    let KvShareOptions { target, with: tenant, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Read)?;
     let changed = pipeline.block_on(async {
         if shared { table.share(name, *tenant).await } else { table.unshare(name, *tenant).await }
     });
-    changed.map_err(Trouble::of(name))?;
+    changed.map_err(KvCommandError::of(name))?;
     if *json {
         print_json(&json!({"table": name.as_str(), "tenant": tenant.as_str(), "shared": shared}));
     } else if shared {
@@ -64,5 +64,5 @@ fn change(options: &Options, shared: bool) -> Result<Outcome, Trouble> {
     } else {
         say(format_args!("{tenant} cannot read table {name} any more"));
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

@@ -1,8 +1,8 @@
 //! `portcullis kv stat`: shows how full a table is, and how much of its node's memory it uses.
 
-use super::Outcome;
+use super::CommandOutcome;
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Source};
-use super::trouble::Trouble;
 use crate::output::{print_json, say};
 use clap::Args;
 use comfy_table::{Table as TextTable, presets};
@@ -27,7 +27,7 @@ roughly if they do.";
 /// Options of `portcullis kv stat`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvStatOptions {
     #[command(flatten)]
     source: Source,
     /// Print one JSON object instead of a table.
@@ -47,8 +47,8 @@ struct Figures {
 }
 
 /// Prints the figures of a table.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { source, json } = options;
+pub fn run(options: &KvStatOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvStatOptions { source, json } = options;
     let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = source.open(&pipeline)?;
@@ -61,14 +61,14 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         table.for_each(each).await?;
         table.statistics().await
     });
-    let found = found.map_err(Trouble::of(target.table))?;
+    let found = found.map_err(KvCommandError::of(target.table))?;
     let figures = Figures { found, grain: table.grain(), lease: table.lease(), keys_bytes, values_bytes };
     if *json {
         print_json(&figures.object());
     } else {
         say(figures.text());
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }
 
 impl Figures {

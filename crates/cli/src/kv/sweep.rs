@@ -1,8 +1,8 @@
 //! `portcullis kv sweep`: frees what dead clients have left, and removes keys whose time to live has ended.
 
-use super::Outcome;
+use super::CommandOutcome;
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
-use super::trouble::Trouble;
 use crate::output::{print_json, say};
 use clap::Args;
 use portcullis_structures::table::{Access, Swept, TableError};
@@ -27,7 +27,7 @@ All other clients go on meanwhile.";
 /// Options of `portcullis kv sweep`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvSweepOptions {
     #[command(flatten)]
     target: Target,
     /// Print one JSON object instead of text.
@@ -36,8 +36,8 @@ pub struct Options {
 }
 
 /// Removes the keys whose time to live has ended, and frees what dead clients have left.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, json } = options;
+pub fn run(options: &KvSweepOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvSweepOptions { target, json } = options;
     let pipeline = target.connect(ARENA_BYTES)?;
     let table = target.open(&pipeline, Access::Write)?;
     let swept = pipeline.block_on(async {
@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         table.close().await?;
         swept
     });
-    let (expired, swept) = swept.map_err(Trouble::of(target.table))?;
+    let (expired, swept) = swept.map_err(KvCommandError::of(target.table))?;
     let Swept { blocks, pending, subtables, unfinished, extents, splits } = swept;
     if *json {
         print_json(&json!({
@@ -70,5 +70,5 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
              finished and {extents} extents without blocks in use; finished {splits} splits"
         ));
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

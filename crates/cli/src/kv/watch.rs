@@ -1,9 +1,9 @@
 //! `portcullis kv watch`: shows the changes of a table, which it reads from time to time.
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{argument, beginning, pair, readable};
+use super::command_error::KvCommandError;
 use super::connection::{LARGE_ARENA_BYTES, Source};
-use super::trouble::Trouble;
 use crate::output::{Reader, complain, print_json, print_styled};
 use anstyle::{AnsiColor, Style};
 use clap::Args;
@@ -30,7 +30,7 @@ It goes on until it is interrupted, or nobody reads its output any more.";
 /// Options of `portcullis kv watch`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvWatchOptions {
     #[command(flatten)]
     source: Source,
     /// Look only at these keys.
@@ -56,8 +56,8 @@ enum Change {
 }
 
 /// Prints the changes.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { source, every, json, .. } = options;
+pub fn run(options: &KvWatchOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvWatchOptions { source, every, json, .. } = options;
     let keys: Vec<Vec<u8>> = options.keys.iter().map(argument).collect();
     let target = &source.target;
     let pipeline = target.connect(LARGE_ARENA_BYTES)?;
@@ -82,8 +82,8 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         }
         Ok(())
     });
-    watched.map_err(Trouble::of(target.table))?;
-    Ok(Outcome::AsAsked)
+    watched.map_err(KvCommandError::of(target.table))?;
+    Ok(CommandOutcome::AsAsked)
 }
 
 /// Reads the given keys, or all keys. Passes new and changed ones to `each`, as long as the output has a reader.

@@ -126,7 +126,7 @@ pub(super) struct Put {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub(super) enum Step {
+pub(super) enum RequestOp {
     #[serde(rename = "request_range")]
     Read(Read),
     #[serde(rename = "request_put")]
@@ -137,7 +137,7 @@ pub(super) enum Step {
     Within(Transaction),
 }
 
-impl Step {
+impl RequestOp {
     pub(super) const fn read(keys: Keys) -> Self {
         Self::Read(Read::all(keys))
     }
@@ -199,8 +199,8 @@ impl Compare {
 #[derive(Clone, Default, Debug, Serialize)]
 pub(super) struct Transaction {
     pub(super) compare: Vec<Compare>,
-    pub(super) success: Vec<Step>,
-    pub(super) failure: Vec<Step>,
+    pub(super) success: Vec<RequestOp>,
+    pub(super) failure: Vec<RequestOp>,
 }
 
 #[derive(Debug, Serialize)]
@@ -256,12 +256,12 @@ pub(super) struct ReadAnswer {
 pub(super) struct Answer {
     pub(super) header: Header,
     pub(super) succeeded: bool,
-    pub(super) responses: Vec<StepAnswer>,
+    pub(super) responses: Vec<ResponseOp>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct StepAnswer {
+pub(super) struct ResponseOp {
     pub(super) response_range: ReadAnswer,
     pub(super) response_txn: Box<Answer>,
 }

@@ -1,7 +1,7 @@
 //! The holdings of a tenant's leases. They are read as a whole and added up, and a decision based on them is written
 //! only if nothing was added since. So two processes with requests at the same time never exceed a quota together.
 
-use super::api::{Compare, KeyValue, Keys, Number, Step};
+use super::api::{Compare, KeyValue, Keys, Number, RequestOp};
 use super::keys::Layout;
 use super::{Etcd, records};
 use crate::addresses::HeapRange;
@@ -46,7 +46,7 @@ pub(super) fn read_with<const N: usize>(
     let mut keys = vec![Keys::below(&layout.claims(tenant))];
     keys.extend(quotas.map(|key| Keys::one(&key)));
     keys.extend(others);
-    let (revision, parts) = etcd.read_all(keys.into_iter().map(Step::read).collect(), until)?;
+    let (revision, parts) = etcd.read_all(keys.into_iter().map(RequestOp::read).collect(), until)?;
     let mut parts = parts.into_iter().map(|part| part.kvs);
     let mut next = || parts.next().unwrap_or_default();
     let claims = next();

@@ -99,18 +99,18 @@ impl Gateway {
             let told = match self.post(at, path, &body, share) {
                 Ok(answer) => read(at, answer),
                 Err(error) => {
-                    Err(Trouble { is_sent: may_be_sent(&error), why: Why::Away(error.to_string()) })
+                    Err(FailedRequest { is_sent: may_be_sent(&error), why: Why::Away(error.to_string()) })
                 }
             };
-            let trouble = match told {
+            let failed = match told {
                 Ok(answer) => {
                     self.first.store(number, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Err(trouble) => trouble,
+                Err(failed) => failed,
             };
-            may_have_happened |= trouble.is_sent && repeat == Repeat::No;
-            let failure = trouble.why.at(at, may_have_happened);
+            may_have_happened |= failed.is_sent && repeat == Repeat::No;
+            let failure = failed.why.at(at, may_have_happened);
             if may_have_happened || !matches!(failure, Failure::Other(DirectoryError::Away { .. })) {
                 return Err(failure);
             }
@@ -134,7 +134,7 @@ impl Gateway {
         let Ok(answer) = self.post(at, "watch", &body, at_most) else { return Ok(Heard::Nothing) };
         if !answer.status().is_success() {
             let told = read::<WatchAnswer>(at, answer);
-            return told.map(|_| Heard::Nothing).map_err(|trouble| trouble.why.at(at, false).of_no_lease());
+            return told.map(|_| Heard::Nothing).map_err(|failed| failed.why.at(at, false).of_no_lease());
         }
         let stream = answer.into_body().into_with_config().limit(ANSWER_BYTES_MAX).reader();
         for line in BufReader::new(stream).lines() {
@@ -179,7 +179,7 @@ impl Gateway {
 }
 
 /// A failed request at one endpoint.
-struct Trouble {
+struct FailedRequest {
     /// Whether etcd may have received the request.
     is_sent: bool,
     why: Why,
@@ -214,24 +214,24 @@ impl Why {
     }
 }
 
-fn read<A: DeserializeOwned>(at: &str, answer: Response<Body>) -> Result<A, Trouble> {
+fn read<A: DeserializeOwned>(at: &str, answer: Response<Body>) -> Result<A, FailedRequest> {
     let is_success = answer.status().is_success();
     let status = answer.status();
     let mut bytes = Vec::new();
     let stream = answer.into_body().into_with_config().limit(ANSWER_BYTES_MAX).reader();
     let read = BufReader::new(stream).read_to_end(&mut bytes);
-    let trouble = |why| Err(Trouble { is_sent: true, why });
+    let failed = |why| Err(FailedRequest { is_sent: true, why });
     if let Err(error) = read {
-        return trouble(Why::Away(error.to_string()));
+        return failed(Why::Away(error.to_string()));
     }
     if is_success {
         let answer = serde_json::from_slice(&bytes);
-        return answer.or_else(|error| trouble(Why::Nonsense(malformed(at, &error))));
+        return answer.or_else(|error| failed(Why::Nonsense(malformed(at, &error))));
     }
     match serde_json::from_slice(&bytes) {
-        Ok(complaint) => trouble(Why::of(complaint)),
+        Ok(complaint) => failed(Why::of(complaint)),
         // The answer is from something between this client and etcd.
-        Err(_) => trouble(Why::Away(format!("HTTP {status}"))),
+        Err(_) => failed(Why::Away(format!("HTTP {status}"))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Heaps: a key for each place in use, which ends with no lease, and a key for each holder, which ends with the
 //! holder's lease.
 
-use super::api::{Compare, KeyValue, Keys, Number, Read, ReadAnswer, Step, Transaction};
+use super::api::{Compare, KeyValue, Keys, Number, Read, ReadAnswer, RequestOp, Transaction};
 use super::gateway::{Failure, Repeat};
 use super::keys::Layout;
 use super::watch::Watching;
@@ -47,7 +47,7 @@ pub(super) fn create(
         let key = etcd.0.layout.heap(address);
         let mut compare = claims.hold(etcd).to_vec();
         compare.push(Compare::is_absent(Keys::one(&key)));
-        let put = Step::put(&key, records::heap_bytes(bytes, lease.tenant(), others), Number(0));
+        let put = RequestOp::put(&key, records::heap_bytes(bytes, lease.tenant(), others), Number(0));
         enter(etcd, lease, heap, compare, vec![put], until)
     })
 }
@@ -92,7 +92,7 @@ fn first_free(
 
 /// Returns the addresses of the first heaps in this range.
 fn keys(etcd: &Etcd, among: &Range<u64>, until: Instant) -> Result<Vec<u64>, DirectoryError> {
-    let read = Step::Read(Read::first_keys(etcd.0.layout.heaps(among), PAGE));
+    let read = RequestOp::Read(Read::first_keys(etcd.0.layout.heaps(among), PAGE));
     let (_, parts) = etcd.read_all(vec![read], until)?;
     parts.into_iter().flat_map(|part| part.kvs).map(|stored| address(&stored)).collect()
 }
@@ -142,13 +142,13 @@ fn enter(
     lease: &Lease,
     heap: HeapRange,
     mut compare: Vec<Compare>,
-    mut success: Vec<Step>,
+    mut success: Vec<RequestOp>,
     until: Instant,
 ) -> Result<Option<HeapRange>, DirectoryError> {
     let (layout, id) = (&etcd.0.layout, lease_number(lease.id()));
     compare.push(Compare::is_there(Keys::one(&layout.lease(lease))));
-    success.push(Step::put(&layout.holder(heap.address, lease.id()), "", id));
-    success.push(Step::put(&layout.claimed_heap(lease, heap.address), heap.bytes.to_string(), id));
+    success.push(RequestOp::put(&layout.holder(heap.address, lease.id()), "", id));
+    success.push(RequestOp::put(&layout.claimed_heap(lease, heap.address), heap.bytes.to_string(), id));
     let told = etcd.settle(&Transaction { compare, success, failure: vec![] }, Repeat::No, until);
     Ok(told.map_err(|failure| failure.of_lease(lease.id()))?.succeeded.then_some(heap))
 }
@@ -165,7 +165,7 @@ pub(super) fn held(etcd: &Etcd, lease: &Lease) -> Result<Vec<HeapRange>, Directo
         let keys = some.iter().flat_map(|heap| {
             [layout.heap(heap.address), layout.holder(heap.address, lease.id())].map(|key| Keys::one(&key))
         });
-        let reads = keys.map(|key| Step::Read(Read::keys_only(key))).collect();
+        let reads = keys.map(|key| RequestOp::Read(Read::keys_only(key))).collect();
         let (_, parts) = etcd.read_all(reads, etcd.until())?;
         let is_there = |parts: &[ReadAnswer]| parts.iter().all(|part| !part.kvs.is_empty());
         held.extend(
@@ -178,20 +178,20 @@ pub(super) fn held(etcd: &Etcd, lease: &Lease) -> Result<Vec<HeapRange>, Directo
 pub(super) fn release(etcd: &Etcd, lease: &Lease, address: u64) -> Result<(), DirectoryError> {
     let layout = &etcd.0.layout;
     let (holder, claimed) = (layout.holder(address, lease.id()), layout.claimed_heap(lease, address));
-    let leave = || vec![Step::delete(&holder), Step::delete(&claimed)];
+    let leave = || vec![RequestOp::delete(&holder), RequestOp::delete(&claimed)];
     let is_held = Compare::is_there(Keys::one(&claimed));
     let is_last = Keys::below_but(&layout.holders(address), &holder).map(Compare::is_absent);
     let one_of_several = Transaction {
         compare: vec![is_held.clone()],
         success: leave(),
-        failure: vec![Step::read(Keys::one(&layout.lease(lease)))],
+        failure: vec![RequestOp::read(Keys::one(&layout.lease(lease)))],
     };
     let mut success = leave();
-    success.push(Step::delete(&layout.heap(address)));
+    success.push(RequestOp::delete(&layout.heap(address)));
     let transaction = Transaction {
         compare: is_last.into_iter().chain([is_held]).collect(),
         success,
-        failure: vec![Step::Within(one_of_several)],
+        failure: vec![RequestOp::Within(one_of_several)],
     };
     let answer = etcd.settle(&transaction, Repeat::No, etcd.until());
     let mut answer = answer.map_err(|failure| failure.of_lease(lease.id()))?;
@@ -233,7 +233,7 @@ pub(super) fn reclaim(etcd: &Etcd, among: &Range<u64>) -> Result<Vec<HeapRange>,
         // The holders of these heaps, and the heaps, at one revision.
         let holders = Keys::from(&etcd.0.layout.holders(page.start), &etcd.0.layout.holders(page.end));
         let reads = [Read::all(etcd.0.layout.heaps(&page)), Read::keys_only(holders)];
-        let (_, parts) = etcd.read_all(reads.map(Step::Read).into(), until)?;
+        let (_, parts) = etcd.read_all(reads.map(RequestOp::Read).into(), until)?;
         let [heaps, holders] = [0, 1].map(|part| &parts[part].kvs);
         let held: BTreeSet<_> = holders.iter().filter_map(|stored| held_address(&stored.key.0)).collect();
         let heaps = heaps.iter().map(|stored| Ok((address(stored)?, stored)));
@@ -260,7 +260,7 @@ fn take_back(etcd: &Etcd, stored: &KeyValue) -> Result<Option<HeapRange>, Direct
             Compare::is_still(Keys::one(&key), stored.mod_revision),
             Compare::is_absent(Keys::below(&layout.holders(range.address))),
         ],
-        success: vec![Step::delete(&key)],
+        success: vec![RequestOp::delete(&key)],
         failure: vec![],
     };
     let told = etcd.settle(&transaction, Repeat::No, etcd.until()).map_err(Failure::of_no_lease)?;

@@ -1,6 +1,6 @@
 //! Leases of the directory are leases of etcd. A claim that ends with the lease names its tenant.
 
-use super::api::{Grant, LeaseAnswer, Number, OfLease, Part, Step, Transaction};
+use super::api::{Grant, LeaseAnswer, Number, OfLease, Part, RequestOp, Transaction};
 use super::gateway::{Failure, Repeat};
 use super::{Etcd, claims, lease_number};
 use crate::error::DirectoryError;
@@ -38,7 +38,7 @@ fn claim(etcd: &Etcd, lease: &Lease, until: Instant) -> Result<Option<()>, Direc
     claims.admit_lease()?;
     let transaction = Transaction {
         compare: claims.hold(etcd).into(),
-        success: vec![Step::put(&etcd.0.layout.lease(lease), "", lease_number(lease.id()))],
+        success: vec![RequestOp::put(&etcd.0.layout.lease(lease), "", lease_number(lease.id()))],
         failure: vec![],
     };
     let answer = etcd.settle(&transaction, Repeat::No, until);

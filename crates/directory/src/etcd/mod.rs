@@ -34,7 +34,7 @@ use crate::error::DirectoryError;
 use crate::lease::{Lease, LeaseId};
 use crate::name::Name;
 use crate::quota::{Quota, Usage};
-use api::{Answer, Compare, Keys, Number, Read, ReadAnswer, Step, Transaction};
+use api::{Answer, Compare, Keys, Number, Read, ReadAnswer, RequestOp, Transaction};
 use endpoint::Endpoints;
 use gateway::{Failure, Gateway, Repeat};
 use keys::Layout;
@@ -115,8 +115,8 @@ impl Etcd {
         let key = self.0.layout.space();
         let transaction = Transaction {
             compare: vec![Compare::is_absent(Keys::one(&key))],
-            success: vec![Step::put(&key, given.as_str(), Number(0))],
-            failure: vec![Step::read(Keys::one(&key))],
+            success: vec![RequestOp::put(&key, given.as_str(), Number(0))],
+            failure: vec![RequestOp::read(Keys::one(&key))],
         };
         let answer = self.settle(&transaction, Repeat::Yes, self.until());
         let answer = answer.map_err(Failure::of_no_lease)?;
@@ -144,7 +144,7 @@ impl Etcd {
     /// Reads several keys at one revision.
     fn read_all(
         &self,
-        reads: Vec<Step>,
+        reads: Vec<RequestOp>,
         until: Instant,
     ) -> Result<(Number, Vec<ReadAnswer>), DirectoryError> {
         let (expected, transaction) = (reads.len(), Transaction { success: reads, ..Transaction::default() });
@@ -247,7 +247,7 @@ impl Directory for Etcd {
     }
 
     fn set_quota(&self, tenant: Option<&TenantName>, quota: Quota) -> Result<(), DirectoryError> {
-        let put = Step::put(&self.0.layout.quota(tenant), records::quota_bytes(quota), Number(0));
+        let put = RequestOp::put(&self.0.layout.quota(tenant), records::quota_bytes(quota), Number(0));
         let transaction = Transaction { success: vec![put], ..Transaction::default() };
         self.settle(&transaction, Repeat::Yes, self.until()).map(|_| ()).map_err(Failure::of_no_lease)
     }

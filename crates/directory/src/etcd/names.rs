@@ -1,6 +1,6 @@
 //! Names: one key for each, which only one lease can put.
 
-use super::api::{Compare, KeyValue, Keys, Step, Transaction};
+use super::api::{Compare, KeyValue, Keys, RequestOp, Transaction};
 use super::gateway::Repeat;
 use super::watch::Watching;
 use super::{Etcd, claims, lease_number, records};
@@ -46,8 +46,8 @@ pub(super) fn register(
         }
     }
     let id = lease_number(lease.id());
-    let put = Step::put(&key, records::entry_bytes(entry, tenant), id);
-    let success = vec![put, Step::put(&layout.claimed_name(lease, name), "", id)];
+    let put = RequestOp::put(&key, records::entry_bytes(entry, tenant), id);
+    let success = vec![put, RequestOp::put(&layout.claimed_name(lease, name), "", id)];
     let told = etcd.settle(&Transaction { compare, success, failure: vec![] }, Repeat::No, until);
     Ok(told.map_err(|failure| failure.of_lease(lease.id()))?.succeeded.then_some(()))
 }
@@ -61,7 +61,7 @@ fn permission(
     until: Instant,
 ) -> Result<Compare, DirectoryError> {
     let keys: Vec<_> = name.above().map(|above| Keys::one(&etcd.0.layout.name(&above))).collect();
-    let reads = keys.iter().cloned().map(Step::read).collect();
+    let reads = keys.iter().cloned().map(RequestOp::read).collect();
     let (_, parts) = etcd.read_all(reads, until)?;
     for (keys, part) in keys.into_iter().zip(parts) {
         if let Some(stored) = part.kvs.first()
@@ -78,8 +78,8 @@ pub(super) fn withdraw(etcd: &Etcd, lease: &Lease, name: &Name) -> Result<(), Di
     let claimed = layout.claimed_name(lease, name);
     let transaction = Transaction {
         compare: vec![Compare::is_there(Keys::one(&claimed))],
-        success: vec![Step::delete(&layout.name(name)), Step::delete(&claimed)],
-        failure: vec![Step::read(Keys::one(&layout.lease(lease)))],
+        success: vec![RequestOp::delete(&layout.name(name)), RequestOp::delete(&claimed)],
+        failure: vec![RequestOp::read(Keys::one(&layout.lease(lease)))],
     };
     let answer = etcd.settle(&transaction, Repeat::No, etcd.until());
     let answer = answer.map_err(|failure| failure.of_lease(lease.id()))?;

@@ -29,13 +29,13 @@ pub struct Remote(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    door: Door,
+    server: ServerAddress,
     line: Mutex<Option<Line>>,
 }
 
 /// The server's address, and the parameters for it.
 #[derive(Clone, Debug)]
-struct Door {
+struct ServerAddress {
     path: PathBuf,
     patience: Duration,
     space: Space,
@@ -51,14 +51,14 @@ struct Line {
 
 /// Reason for which there is no answer.
 #[derive(Debug)]
-enum Trouble {
+enum RequestError {
     /// The connection may still be good: an answer may come late.
     Silent,
     /// The connection has ended, or received data is not valid.
     Broken(DirectoryError),
 }
 
-impl Door {
+impl ServerAddress {
     fn away(&self, why: impl fmt::Display, may_have_happened: bool) -> DirectoryError {
         DirectoryError::Away { at: self.at(), why: why.to_string(), may_have_happened }
     }
@@ -79,9 +79,9 @@ impl Door {
         let socket = MessageSocket::connect(&self.path, until).map_err(|error| self.away(error, false))?;
         let mut line = Line { socket, number: 0 };
         let hello = Asked::Hello { version: VERSION };
-        let told = line.ask(self, hello, until).map_err(|trouble| match trouble {
-            Trouble::Silent => self.away("it did not answer in time", false),
-            Trouble::Broken(error) => error,
+        let told = line.ask(self, hello, until).map_err(|error| match error {
+            RequestError::Silent => self.away("it did not answer in time", false),
+            RequestError::Broken(error) => error,
         })?;
         match told {
             Told::Welcome { version: VERSION, space } if space == sent_space(&self.space) => Ok(line),
@@ -96,43 +96,43 @@ impl Door {
 }
 
 impl Line {
-    fn say(&mut self, door: &Door, asked: Asked) -> Result<u32, Trouble> {
+    fn say(&mut self, server: &ServerAddress, asked: Asked) -> Result<u32, RequestError> {
         self.number = self.number.wrapping_add(1);
         let question = Question { number: self.number, asked };
         let said = self.socket.say(&encode(&question));
         said.map_err(|error| match error {
-            MessageError::Silent => Trouble::Silent,
-            error => Trouble::Broken(door.away(error, true)),
+            MessageError::Silent => RequestError::Silent,
+            error => RequestError::Broken(server.away(error, true)),
         })?;
         Ok(self.number)
     }
 
     /// Receives the answer to a request. Late answers to earlier requests are ignored.
-    fn hear(&self, door: &Door, number: u32, until: Instant) -> Result<Told, Trouble> {
+    fn hear(&self, server: &ServerAddress, number: u32, until: Instant) -> Result<Told, RequestError> {
         loop {
             let heard = self.socket.hear_until(MESSAGE_BYTES_MAX, until);
             let (bytes, _) = heard.map_err(|error| match error {
-                MessageError::Silent => Trouble::Silent,
-                error => Trouble::Broken(door.away(error, true)),
+                MessageError::Silent => RequestError::Silent,
+                error => RequestError::Broken(server.away(error, true)),
             })?;
             if bytes.is_empty() {
-                return Err(Trouble::Broken(door.away("it has hung up", true)));
+                return Err(RequestError::Broken(server.away("it has hung up", true)));
             }
             match decode::<Reply>(&bytes) {
                 Some(Reply { number: of, told }) if of == number => return Ok(told),
                 // The server has no room for more connections.
                 Some(Reply { number: 0, told: Told::No(error) }) => {
-                    return Err(Trouble::Broken(error.read(&door.at())));
+                    return Err(RequestError::Broken(error.read(&server.at())));
                 }
                 Some(Reply { number: of, .. }) if number.wrapping_sub(of) < u32::MAX / 2 => {}
-                _ => return Err(Trouble::Broken(door.nonsense())),
+                _ => return Err(RequestError::Broken(server.nonsense())),
             }
         }
     }
 
-    fn ask(&mut self, door: &Door, asked: Asked, until: Instant) -> Result<Told, Trouble> {
-        let number = self.say(door, asked)?;
-        self.hear(door, number, until)
+    fn ask(&mut self, server: &ServerAddress, asked: Asked, until: Instant) -> Result<Told, RequestError> {
+        let number = self.say(server, asked)?;
+        self.hear(server, number, until)
     }
 }
 
@@ -143,32 +143,32 @@ impl Remote {
     /// # Errors
     /// No process serves a directory there, it does not admit this process, or it allocates other addresses.
     pub fn connect(path: &Path, patience: Duration, space: Space) -> Result<Self, DirectoryError> {
-        let door = Door { path: path.to_owned(), patience, space };
-        let line = door.dial(clock::now() + patience)?;
-        Ok(Self(Arc::new(Shared { door, line: Mutex::new(Some(line)) })))
+        let server = ServerAddress { path: path.to_owned(), patience, space };
+        let line = server.dial(clock::now() + patience)?;
+        Ok(Self(Arc::new(Shared { server, line: Mutex::new(Some(line)) })))
     }
 
     fn ask(&self, asked: Asked) -> Result<Told, DirectoryError> {
         let mut told = self.ask_all(asked)?;
-        told.pop().ok_or_else(|| self.0.door.nonsense())
+        told.pop().ok_or_else(|| self.0.server.nonsense())
     }
 
     /// Sends a request, and then requests the parts that did not fit into the answer.
     fn ask_all(&self, asked: Asked) -> Result<Vec<Told>, DirectoryError> {
-        let Shared { door, line } = &*self.0;
-        let until = clock::now() + door.patience;
+        let Shared { server, line } = &*self.0;
+        let until = clock::now() + server.patience;
         let changes =
             !matches!(asked, Asked::LookUp { .. } | Asked::Heaps(_) | Asked::Usage(_) | Asked::KeepAlive(_));
         let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
         let there = match &mut *line {
             Some(there) => there,
-            none => none.insert(door.dial(until)?),
+            none => none.insert(server.dial(until)?),
         };
-        let told = ask_all_of(there, door, asked, until);
+        let told = ask_all_of(there, server, asked, until);
         match told {
             Ok(told) => Ok(told),
-            Err(Trouble::Silent) => Err(door.away("it did not answer in time", changes)),
-            Err(Trouble::Broken(error)) => {
+            Err(RequestError::Silent) => Err(server.away("it did not answer in time", changes)),
+            Err(RequestError::Broken(error)) => {
                 *line = None;
                 Err(match error {
                     DirectoryError::Away { at, why, .. } => {
@@ -207,39 +207,49 @@ impl Remote {
 
     /// Returns the error for an answer other than the expected one.
     fn no(&self, told: Told) -> DirectoryError {
-        no(&self.0.door, told)
+        no(&self.0.server, told)
     }
 
     fn watch_by<T>(&self, begin: Asked, see: See<T>) -> Result<Watching<T>, DirectoryError> {
-        let mut watching = Watching { door: self.0.door.clone(), begin, see, line: None, seen: None };
-        let until = clock::now() + self.0.door.patience;
+        let mut watching = Watching { server: self.0.server.clone(), begin, see, line: None, seen: None };
+        let until = clock::now() + self.0.server.patience;
         watching.seen = Some(watching.begin(until)?);
         Ok(watching)
     }
 }
 
-fn no(door: &Door, told: Told) -> DirectoryError {
+fn no(server: &ServerAddress, told: Told) -> DirectoryError {
     match told {
-        Told::No(error) => error.read(&door.at()),
-        _ => door.nonsense(),
+        Told::No(error) => error.read(&server.at()),
+        _ => server.nonsense(),
     }
 }
 
 /// Limit beyond the number of parts of every list.
 const PARTS_MAX: usize = 100_000;
 
-fn ask_all_of(line: &mut Line, door: &Door, asked: Asked, until: Instant) -> Result<Vec<Told>, Trouble> {
-    let mut all = vec![line.ask(door, asked, until)?];
-    more(line, door, &mut all, until)?;
+fn ask_all_of(
+    line: &mut Line,
+    server: &ServerAddress,
+    asked: Asked,
+    until: Instant,
+) -> Result<Vec<Told>, RequestError> {
+    let mut all = vec![line.ask(server, asked, until)?];
+    more(line, server, &mut all, until)?;
     Ok(all)
 }
 
-fn more(line: &mut Line, door: &Door, all: &mut Vec<Told>, until: Instant) -> Result<(), Trouble> {
+fn more(
+    line: &mut Line,
+    server: &ServerAddress,
+    all: &mut Vec<Told>,
+    until: Instant,
+) -> Result<(), RequestError> {
     while let Some(Told::Heaps { is_more: true, .. } | Told::Holders { is_more: true, .. }) = all.last() {
         if all.len() >= PARTS_MAX {
-            return Err(Trouble::Broken(door.nonsense()));
+            return Err(RequestError::Broken(server.nonsense()));
         }
-        all.push(line.ask(door, Asked::More, until)?);
+        all.push(line.ask(server, Asked::More, until)?);
     }
     Ok(())
 }
@@ -331,24 +341,24 @@ impl Directory for Remote {
 }
 
 /// Function that turns the parts of an answer into the value that a watch shows.
-type See<T> = fn(&Door, Vec<Told>) -> Result<T, DirectoryError>;
+type See<T> = fn(&ServerAddress, Vec<Told>) -> Result<T, DirectoryError>;
 
-fn see_name(door: &Door, mut told: Vec<Told>) -> Result<Option<Found>, DirectoryError> {
+fn see_name(server: &ServerAddress, mut told: Vec<Told>) -> Result<Option<Found>, DirectoryError> {
     match told.pop() {
         Some(Told::Seen(found)) => {
             found.map(|found| found.read().map_err(DirectoryError::Nonsense)).transpose()
         }
-        Some(other) => Err(no(door, other)),
-        None => Err(door.nonsense()),
+        Some(other) => Err(no(server, other)),
+        None => Err(server.nonsense()),
     }
 }
 
-fn see_heap(door: &Door, told: Vec<Told>) -> Result<BTreeSet<LeaseId>, DirectoryError> {
+fn see_heap(server: &ServerAddress, told: Vec<Told>) -> Result<BTreeSet<LeaseId>, DirectoryError> {
     let mut holders = BTreeSet::new();
     for part in told {
         match part {
             Told::Holders { leases, .. } => holders.extend(leases.into_iter().map(LeaseId)),
-            other => return Err(no(door, other)),
+            other => return Err(no(server, other)),
         }
     }
     Ok(holders)
@@ -356,7 +366,7 @@ fn see_heap(door: &Door, told: Vec<Told>) -> Result<BTreeSet<LeaseId>, Directory
 
 /// A watch, over a connection of its own.
 struct Watching<T> {
-    door: Door,
+    server: ServerAddress,
     begin: Asked,
     see: See<T>,
     /// The connection, with the number of the pending request, if any.
@@ -374,19 +384,19 @@ impl<T: fmt::Debug> fmt::Debug for Watching<T> {
 impl<T> Watching<T> {
     /// Begins the watch, or begins it anew after the connection has broken. Returns the present value.
     fn begin(&mut self, until: Instant) -> Result<T, DirectoryError> {
-        let mut line = self.door.dial(until)?;
-        let told = ask_all_of(&mut line, &self.door, self.begin.clone(), until);
-        let told = told.map_err(|trouble| self.error(trouble))?;
-        let sight = (self.see)(&self.door, told)?;
+        let mut line = self.server.dial(until)?;
+        let told = ask_all_of(&mut line, &self.server, self.begin.clone(), until);
+        let told = told.map_err(|error| self.error(error))?;
+        let sight = (self.see)(&self.server, told)?;
         self.line = Some((line, None));
         Ok(sight)
     }
 
-    fn error(&self, trouble: Trouble) -> DirectoryError {
-        match trouble {
-            Trouble::Silent => self.door.away("it did not answer in time", false),
-            Trouble::Broken(DirectoryError::Away { why, .. }) => self.door.away(why, false),
-            Trouble::Broken(error) => error,
+    fn error(&self, error: RequestError) -> DirectoryError {
+        match error {
+            RequestError::Silent => self.server.away("it did not answer in time", false),
+            RequestError::Broken(DirectoryError::Away { why, .. }) => self.server.away(why, false),
+            RequestError::Broken(error) => error,
         }
     }
 
@@ -395,31 +405,31 @@ impl<T> Watching<T> {
         let Some((line, waiting)) = &mut self.line else { return self.begin(self.patient()).map(Some) };
         let heard = match *waiting {
             Some(number) => Ok(number),
-            None => line.say(&self.door, Asked::Wait),
+            None => line.say(&self.server, Asked::Wait),
         };
         let heard = heard.and_then(|number| {
             *waiting = Some(number);
-            line.hear(&self.door, number, until)
+            line.hear(&self.server, number, until)
         });
         let told = match heard {
             Ok(told) => told,
-            Err(Trouble::Silent) => return Ok(None),
-            Err(trouble) => {
+            Err(RequestError::Silent) => return Ok(None),
+            Err(error) => {
                 self.line = None;
-                return Err(self.error(trouble));
+                return Err(self.error(error));
             }
         };
         *waiting = None;
         let mut all = vec![told];
-        if let Err(trouble) = more(line, &self.door, &mut all, clock::now() + self.door.patience) {
+        if let Err(error) = more(line, &self.server, &mut all, clock::now() + self.server.patience) {
             self.line = None;
-            return Err(self.error(trouble));
+            return Err(self.error(error));
         }
-        (self.see)(&self.door, all).map(Some)
+        (self.see)(&self.server, all).map(Some)
     }
 
     fn patient(&self) -> Instant {
-        clock::now() + self.door.patience
+        clock::now() + self.server.patience
     }
 }
 

@@ -7,7 +7,7 @@ use super::messages::{
     Asked, MESSAGE_BYTES_MAX, PART_MAX, Question, Reply, SentError, SentFound, SentRange, Told, VERSION,
     decode, encode, quota, sent_range, sent_space, sent_usage,
 };
-use super::server::{Door, LEASES_MAX, Parked, Speaker};
+use super::server::{LEASES_MAX, Parked, ServerState, Speaker};
 use super::watching::{Subject, Watched};
 use crate::addresses::HeapRange;
 use crate::directory::Directory;
@@ -39,7 +39,7 @@ pub(super) enum Breach {
 }
 
 #[derive(Debug)]
-enum Step {
+enum ConversationState {
     Hello { until: Instant },
     Client { client: u64, speaker: Speaker },
 }
@@ -65,7 +65,7 @@ struct Watch {
 #[derive(Debug)]
 pub(super) struct Conversation {
     peer: Peer,
-    step: Step,
+    state: ConversationState,
     outgoing: Option<Vec<u8>>,
     rest: Option<Rest>,
     watch: Option<Watch>,
@@ -88,24 +88,24 @@ impl Conversation {
         Err(breach)
     }
 
-    fn greet(&mut self, question: &Question, door: &Door) -> Result<(), Breach> {
+    fn greet(&mut self, question: &Question, server: &ServerState) -> Result<(), Breach> {
         if question.asked != (Asked::Hello { version: VERSION }) {
             return self.shown_out(question.number, Breach::NoHello);
         }
-        let Some((client, speaker)) = door.let_in(&self.peer) else {
+        let Some((client, speaker)) = server.let_in(&self.peer) else {
             return self.shown_out(question.number, Breach::Nobody);
         };
-        self.step = Step::Client { client, speaker };
-        let space = sent_space(&door.directory.space());
+        self.state = ConversationState::Client { client, speaker };
+        let space = sent_space(&server.directory.space());
         self.say(question.number, Told::Welcome { version: VERSION, space });
         Ok(())
     }
 
-    fn watch(&mut self, number: u32, subject: Subject, door: &Door) {
+    fn watch(&mut self, number: u32, subject: Subject, server: &ServerState) {
         let mut watched = Watched::new(subject);
-        let (told, rest) = watched.look(&door.directory).expect("nothing was seen before");
+        let (told, rest) = watched.look(&server.directory).expect("nothing was seen before");
         self.rest = (!rest.is_empty()).then_some(Rest::Holders(rest));
-        let (directory, parked) = (door.directory.clone(), door.parked.clone());
+        let (directory, parked) = (server.directory.clone(), server.parked.clone());
         self.watch = Some(Watch { watched, directory, parked, waiting: None });
         self.say(number, told);
     }
@@ -125,7 +125,7 @@ impl Conversation {
 
     /// Sends the present value to a client that waits for one, if it has changed.
     fn look(&mut self) {
-        let Step::Client { client, .. } = self.step else { return };
+        let ConversationState::Client { client, .. } = self.state else { return };
         let Some(watch) = &mut self.watch else { return };
         let Some(number) = watch.waiting else { return };
         let Some((told, rest)) = watch.watched.look(&watch.directory) else { return };
@@ -168,11 +168,11 @@ impl Conversation {
         question: Question,
         client: u64,
         speaker: Speaker,
-        door: &Door,
+        server: &ServerState,
     ) -> Result<(), Breach> {
         let Question { number, asked } = question;
         let is_watch = self.watch.is_some();
-        let asker = Asker { client, speaker, door };
+        let asker = Asker { client, speaker, server };
         let told = match asked {
             Asked::More => match self.more() {
                 Some(told) => Ok(told),
@@ -183,7 +183,7 @@ impl Conversation {
             Asked::Hello { .. } => return self.shown_out(number, Breach::NoHello),
             Asked::Watch { tenant, name } => match asker.may_speak_for(&tenant).and(asker.name(&name)) {
                 Ok(name) => {
-                    self.watch(number, Subject::Name(tenant, name), door);
+                    self.watch(number, Subject::Name(tenant, name), server);
                     return Ok(());
                 }
                 Err(error) => Err(error),
@@ -191,7 +191,7 @@ impl Conversation {
             Asked::WatchHeap { lease, address } => {
                 match asker.may_watch(self.user(), LeaseId(lease), address) {
                     Ok(()) => {
-                        self.watch(number, Subject::Heap(address), door);
+                        self.watch(number, Subject::Heap(address), server);
                         return Ok(());
                     }
                     Err(error) => Err(error),
@@ -211,7 +211,7 @@ impl Conversation {
 struct Asker<'a> {
     client: u64,
     speaker: Speaker,
-    door: &'a Door,
+    server: &'a ServerState,
 }
 
 impl Asker<'_> {
@@ -234,7 +234,7 @@ impl Asker<'_> {
     fn lease(self, id: u64) -> Result<Lease, DirectoryError> {
         let id = LeaseId(id);
         // A connection may not use the lease of another one.
-        self.door.lease(self.client, id).ok_or(DirectoryError::LeaseEnded(id))
+        self.server.lease(self.client, id).ok_or(DirectoryError::LeaseEnded(id))
     }
 
     fn name(self, text: &str) -> Result<Name, DirectoryError> {
@@ -242,38 +242,38 @@ impl Asker<'_> {
     }
 
     fn may_watch(self, user: User, lease: LeaseId, address: u64) -> Result<(), DirectoryError> {
-        let lease = self.door.lease_of(user, lease).ok_or(DirectoryError::LeaseEnded(lease))?;
-        let heaps = self.door.directory.heaps(&lease)?;
+        let lease = self.server.lease_of(user, lease).ok_or(DirectoryError::LeaseEnded(lease))?;
+        let heaps = self.server.directory.heaps(&lease)?;
         let holds = heaps.iter().any(|range| range.address == address);
         if holds { Ok(()) } else { Err(DirectoryError::NoSuchHeap(address)) }
     }
 
     fn heaps(self, lease: LeaseId) -> Result<Vec<HeapRange>, DirectoryError> {
-        self.door.directory.heaps(&self.lease(lease.0)?)
+        self.server.directory.heaps(&self.lease(lease.0)?)
     }
 
     fn reclaim(self) -> Result<Vec<HeapRange>, DirectoryError> {
         self.may_keep()?;
-        self.door.directory.reclaim()
+        self.server.directory.reclaim()
     }
 
     fn open_lease(self, tenant: &TenantName, time_to_live: Duration) -> Result<Told, DirectoryError> {
         self.may_speak_for(tenant)?;
-        if !self.door.has_room(self.client) {
+        if !self.server.has_room(self.client) {
             let most = LEASES_MAX as u64;
             let (tenant, limited) = (*tenant, Limited::Leases);
             return Err(QuotaError { tenant, limited, most, used: most, asked: 1 }.into());
         }
-        let lease = self.door.directory.open_lease(tenant, time_to_live)?;
+        let lease = self.server.directory.open_lease(tenant, time_to_live)?;
         let milliseconds =
             u64::try_from(lease.time_to_live().as_millis()).expect("leases are of a day at most");
         let id = lease.id().0;
-        self.door.gives(self.client, lease);
+        self.server.gives(self.client, lease);
         Ok(Told::Lease { id, milliseconds })
     }
 
     fn ask(self, asked: Asked) -> Result<Told, DirectoryError> {
-        let directory = &self.door.directory;
+        let directory = &self.server.directory;
         match asked {
             Asked::OpenLease { tenant, milliseconds } => {
                 return self.open_lease(&tenant, Duration::from_millis(milliseconds));
@@ -282,7 +282,7 @@ impl Asker<'_> {
             Asked::EndLease(lease) => {
                 if let Ok(lease) = self.lease(lease) {
                     directory.end_lease(&lease)?;
-                    self.door.takes(self.client, lease.id());
+                    self.server.takes(self.client, lease.id());
                 }
             }
             Asked::Register { lease, name, entry } => {
@@ -324,7 +324,7 @@ fn refused(why: &str) -> DirectoryError {
 
 impl Handshake for Conversation {
     type Listener = Listener;
-    type Policy = Door;
+    type Policy = ServerState;
     type Holder = User;
     type Breach = Breach;
 
@@ -335,8 +335,8 @@ impl Handshake for Conversation {
 
     fn begin(_: &Listener, accepted: Accepted<'_>, limits: &Limits) -> Option<Self> {
         let peer = Peer::of(accepted.socket, accepted.listener).ok()?;
-        let step = Step::Hello { until: accepted.now + limits.attach_within };
-        Some(Self { peer, step, outgoing: None, rest: None, watch: None })
+        let state = ConversationState::Hello { until: accepted.now + limits.attach_within };
+        Some(Self { peer, state, outgoing: None, rest: None, watch: None })
     }
 
     fn excuse(_: &Listener, socket: &OwnedFd, reason: &str) {
@@ -360,7 +360,13 @@ impl Handshake for Conversation {
         self.user()
     }
 
-    fn hear(&mut self, bytes: &[u8], door: &Door, _: HasRoom<'_, Self>, _: Instant) -> Result<(), Breach> {
+    fn hear(
+        &mut self,
+        bytes: &[u8],
+        server: &ServerState,
+        _: HasRoom<'_, Self>,
+        _: Instant,
+    ) -> Result<(), Breach> {
         if self.outgoing.is_some() {
             return Err(Breach::Impatient);
         }
@@ -368,9 +374,9 @@ impl Handshake for Conversation {
         let Some(question) = fits.then(|| decode::<Question>(bytes)).flatten() else {
             return self.shown_out(0, Breach::NoMessage);
         };
-        match self.step {
-            Step::Hello { .. } => self.greet(&question, door),
-            Step::Client { client, speaker } => self.answer(question, client, speaker, door),
+        match self.state {
+            ConversationState::Hello { .. } => self.greet(&question, server),
+            ConversationState::Client { client, speaker } => self.answer(question, client, speaker, server),
         }
     }
 
@@ -393,21 +399,21 @@ impl Handshake for Conversation {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match self.step {
-            Step::Hello { until } => Some(until),
-            Step::Client { .. } => None,
+        match self.state {
+            ConversationState::Hello { until } => Some(until),
+            ConversationState::Client { .. } => None,
         }
     }
 
     fn client(&self) -> Option<u64> {
-        match self.step {
-            Step::Client { client, .. } => Some(client),
-            Step::Hello { .. } => None,
+        match self.state {
+            ConversationState::Client { client, .. } => Some(client),
+            ConversationState::Hello { .. } => None,
         }
     }
 
     fn is_attached(&self) -> bool {
-        matches!(self.step, Step::Client { .. })
+        matches!(self.state, ConversationState::Client { .. })
     }
 
     fn dismiss(&mut self, why: Dismissal) {
@@ -416,7 +422,7 @@ impl Handshake for Conversation {
         self.outgoing = Some(encode(&Reply { number: 0, told }));
     }
 
-    fn depart(door: &Door, client: u64) {
-        door.depart(client);
+    fn depart(server: &ServerState, client: u64) {
+        server.depart(client);
     }
 }

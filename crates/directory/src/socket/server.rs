@@ -53,7 +53,7 @@ pub struct Server {
 
 /// State that all connections share.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct ServerState {
     pub directory: Embedded,
     trust: Trust,
     next: AtomicU64,
@@ -101,9 +101,9 @@ impl Server {
         limits: Limits,
     ) -> io::Result<Self> {
         let listener = Listener::bind(path, access)?;
-        let door = Door::new(directory.clone(), trust);
-        let (parked, is_stopped) = (door.parked.clone(), Arc::new(AtomicBool::new(false)));
-        let acceptor = Acceptor::start::<Conversation>(vec![listener], door, limits.within_descriptors(2))?;
+        let server = ServerState::new(directory.clone(), trust);
+        let (parked, is_stopped) = (server.parked.clone(), Arc::new(AtomicBool::new(false)));
+        let acceptor = Acceptor::start::<Conversation>(vec![listener], server, limits.within_descriptors(2))?;
         let acceptor = Arc::new(acceptor);
         let notify = {
             let (directory, acceptor, is_stopped) =
@@ -154,7 +154,7 @@ impl Parked {
     }
 }
 
-impl Door {
+impl ServerState {
     fn new(directory: Embedded, trust: Trust) -> Self {
         let (next, leases) = (AtomicU64::new(1), Mutex::default());
         Self { directory, trust, next, leases, parked: Parked::default() }

@@ -5,7 +5,7 @@ use super::{Monitor, PAGE_BYTES};
 use crate::FarError;
 use crate::pages::{Access, Effect, SnapshotId, Span};
 use portcullis_memory::userfault::{
-    Event, Fault, Handover, MARKS_BYTES, Stop, Userfault, UserfaultError, number_of,
+    Event, Handover, MARKS_BYTES, PageFault, Stop, Userfault, UserfaultError, number_of,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -166,7 +166,7 @@ impl Monitor {
     /// Serves the faults that were kept.
     pub(super) fn serve_faults(&mut self) -> bool {
         let is_busy = !self.faults.is_empty();
-        while let Some((process, Fault { address, is_write, is_protected })) = self.faults.pop_front() {
+        while let Some((process, PageFault { address, is_write, is_protected })) = self.faults.pop_front() {
             let Some(page) = self.layout_of(process).and_then(|layout| layout.page_at(address)) else {
                 self.fill_foreign(process, address);
                 continue;

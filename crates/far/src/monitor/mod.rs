@@ -15,7 +15,7 @@ use layout::Layout;
 use node::Node;
 use portcullis::Session;
 use portcullis_memory::userfault::{
-    Fault, Handed, Handover, HandoverError, MARKS_BYTES, PAGE, Powers, Request, Terms, Userfault,
+    Handed, Handover, HandoverError, MARKS_BYTES, PAGE, PageFault, Powers, Request, Terms, Userfault,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -116,7 +116,7 @@ pub struct Monitor {
     powers: Powers,
     started: Instant,
     /// Faults that are not served yet.
-    faults: VecDeque<(Option<SnapshotId>, Fault)>,
+    faults: VecDeque<(Option<SnapshotId>, PageFault)>,
     /// Requests that arrived while the monitor waited for an answer.
     requests: VecDeque<Request>,
     children: BTreeMap<SnapshotId, Child>,

@@ -18,14 +18,14 @@ struct Chunk {
     snapshots: u32,
 }
 
-/// All chunks.
+/// All chunks, by their identifiers.
 #[derive(Debug, Default)]
-pub(super) struct Chunks {
+pub(super) struct ChunkTable {
     chunks: HashMap<ChunkId, Chunk>,
     last: u64,
 }
 
-impl Chunks {
+impl ChunkTable {
     fn add(&mut self, segment: u64) -> ChunkId {
         self.last += 1;
         let id = ChunkId(std::num::NonZeroU64::new(self.last).expect("a count from one on"));

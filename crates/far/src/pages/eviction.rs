@@ -2,7 +2,7 @@
 
 use super::runs::{Origin, State};
 use super::staying::Stay;
-use super::table::{Place, SEGMENT_PAGES};
+use super::table::{PageState, SEGMENT_PAGES};
 use super::{Effect, Group, Pages, RunId, Span};
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Pages {
             return false;
         }
         let Some((page, group)) = self.oldest() else { return false };
-        let is_dirty = self.table.page(page).place == Place::Mapped { is_dirty: true };
+        let is_dirty = self.table.page(page).state == PageState::Mapped { is_dirty: true };
         let most = OUT_MAX.min(self.window_max());
         let span = self.alike(page, group, is_dirty, most);
         let Some(span) =
@@ -57,7 +57,7 @@ impl Pages {
         };
         let run = self.add_run(span, State::TakingOut, Origin::TakenOut { is_dirty });
         for page in span.pages() {
-            self.table.page_mut(page).place = Place::Held(run);
+            self.table.page_mut(page).state = PageState::Held(run);
         }
         self.mapped -= span.count;
         self.effects.push_back(Effect::TakeOut(run, span));
@@ -81,7 +81,7 @@ impl Pages {
         while let Some(&group) = self.ages.front() {
             let is_of = |page: &u64| {
                 let page = self.table.page(*page);
-                page.stamp == group.stamp && matches!(page.place, Place::Mapped { .. })
+                page.stamp == group.stamp && matches!(page.state, PageState::Mapped { .. })
             };
             let Some(page) = group.span.pages().find(is_of) else {
                 self.ages.pop_front();
@@ -104,7 +104,7 @@ impl Pages {
         let is_alike = |at: u64| {
             let it = self.table.page(at);
             at / SEGMENT_PAGES == segment
-                && it.place == Place::Mapped { is_dirty }
+                && it.state == PageState::Mapped { is_dirty }
                 && it.lives == 0
                 && (it.stay == Stay::No || it.stamp == group.stamp)
                 && it.stamp.wrapping_sub(group.stamp) <= younger_max
@@ -138,7 +138,7 @@ impl Pages {
                 self.table.page_mut(page).stay = Stay::No;
                 self.counters.evicted += u64::from(has(taken.moved));
                 if is_zero {
-                    self.table.page_mut(page).place = Place::Absent;
+                    self.table.page_mut(page).state = PageState::Absent;
                     self.set_stored(page, None);
                     gone += 1;
                 }
@@ -149,7 +149,7 @@ impl Pages {
             // A run that is written has no bytes of the pages that stay, so these are dirty whatever bytes the node had
             // of them before.
             let is_dirty = is_dirty || has(taken.unprotected);
-            self.table.page_mut(page).place = Place::Mapped { is_dirty };
+            self.table.page_mut(page).state = PageState::Mapped { is_dirty };
             match (has(dropped), taken.is_changing) {
                 (true, _) => Span::join(&mut dropped_here, page),
                 (false, false) => Span::join(&mut refused, page),
@@ -177,8 +177,8 @@ impl Pages {
                 self.ahead.was_dropped();
             }
             for page in it.span.pages() {
-                if self.table.page(page).place == Place::Held(run) {
-                    self.table.page_mut(page).place = Place::Absent;
+                if self.table.page(page).state == PageState::Held(run) {
+                    self.table.page_mut(page).state = PageState::Absent;
                 }
             }
             self.discard(run);

@@ -5,7 +5,7 @@
 
 use super::runs::{Origin, State};
 use super::staying::Stay;
-use super::table::{Edge, Place, SEGMENT_PAGES};
+use super::table::{Edge, PageState, SEGMENT_PAGES};
 use super::{Access, Effect, Pages, RunId, Span, Waiting};
 
 /// Length from which on a window causes the next one to be read ahead.
@@ -67,7 +67,7 @@ impl Pages {
         assert!(page < self.table.len(), "page {page} lies outside the range");
         self.counters.faults += 1;
         let waiting = Waiting { page, access };
-        let is_mapped = matches!(self.table.page(page).place, Place::Mapped { .. });
+        let is_mapped = matches!(self.table.page(page).state, PageState::Mapped { .. });
         // No fault overtakes those that wait for room: the room is made for the first one of them.
         if (!is_mapped && !self.stalled.is_empty()) || !self.serve(waiting) {
             self.stall(waiting);
@@ -91,18 +91,18 @@ impl Pages {
     /// Maps a page, or starts the operation that leads to it. Returns `false` if there is no room yet.
     fn serve(&mut self, waiting: Waiting) -> bool {
         let page = self.table.page(waiting.page);
-        match page.place {
-            Place::Mapped { .. } if waiting.access == Access::Protected => self.allow(waiting.page),
+        match page.state {
+            PageState::Mapped { .. } if waiting.access == Access::Protected => self.allow(waiting.page),
             // The page was mapped meanwhile, or the program has dropped it.
-            Place::Mapped { .. } => self.effects.push_back(Effect::Refill(waiting.page)),
-            Place::Held(run) => match self.runs.get(run).state {
+            PageState::Mapped { .. } => self.effects.push_back(Effect::Refill(waiting.page)),
+            PageState::Held(run) => match self.runs.get(run).state {
                 State::Clean | State::Dirty => return self.map_from(run, waiting),
                 State::Loading | State::TakingOut | State::Saving => {
                     self.runs.get_mut(run).waiting.push(waiting);
                 }
             },
-            Place::Absent if page.stored_in.is_some() => return self.load(waiting),
-            Place::Absent => return self.zero(waiting),
+            PageState::Absent if page.stored_in.is_some() => return self.load(waiting),
+            PageState::Absent => return self.zero(waiting),
         }
         true
     }
@@ -136,7 +136,7 @@ impl Pages {
     fn mapping_window(&self, page: u64) -> Window {
         self.window(page, |at| {
             let page = self.table.page(at);
-            if matches!(page.place, Place::Mapped { .. }) { page.edge } else { Edge::No }
+            if matches!(page.state, PageState::Mapped { .. }) { page.edge } else { Edge::No }
         })
     }
 
@@ -170,9 +170,9 @@ impl Pages {
 
     /// Lifts the protection of a page that is written for the first time, and of the next ones if writes move along.
     fn allow(&mut self, page: u64) {
-        let is_clean = |pages: &Self, at| pages.table.page(at).place == Place::Mapped { is_dirty: false };
+        let is_clean = |pages: &Self, at| pages.table.page(at).state == PageState::Mapped { is_dirty: false };
         let window = self.window(page, |at| match self.table.page(at) {
-            page if page.place == (Place::Mapped { is_dirty: true }) => page.write_edge,
+            page if page.state == (PageState::Mapped { is_dirty: true }) => page.write_edge,
             _ => Edge::No,
         });
         let span = self.reach(page, window, window.length, |at| is_clean(self, at));
@@ -182,7 +182,7 @@ impl Pages {
         }
         for page in span.pages() {
             let page = self.table.page_mut(page);
-            page.place = Place::Mapped { is_dirty: true };
+            page.state = PageState::Mapped { is_dirty: true };
             page.write_edge = Edge::No;
             page.writes_expected = WRITES_EXPECTED;
         }
@@ -200,13 +200,13 @@ impl Pages {
         }
         let is_zeros = |at| {
             let page = self.table.page(at);
-            page.place == Place::Absent && page.stored_in.is_none()
+            page.state == PageState::Absent && page.stored_in.is_none()
         };
         let span = self.reach(waiting.page, window, room, is_zeros);
         for page in span.pages() {
             // A page that stays zero is noticed when it is taken out.
             let page = self.table.page_mut(page);
-            page.place = Place::Mapped { is_dirty: true };
+            page.state = PageState::Mapped { is_dirty: true };
             page.stay = Stay::No;
         }
         self.count_mapped(span.count);
@@ -238,7 +238,7 @@ impl Pages {
         let chunk = self.table.page(page).stored_in?;
         let is_stored = |pages: &Self, at| {
             let page = pages.table.page(at);
-            page.place == Place::Absent && page.stored_in == Some(chunk)
+            page.state == PageState::Absent && page.stored_in == Some(chunk)
         };
         let span = self.reach(page, window, length, |at| is_stored(self, at));
         let block = span.count.next_power_of_two();
@@ -255,7 +255,7 @@ impl Pages {
         for page in span.pages() {
             let page = self.table.page_mut(page);
             assert!(!page.is_saving, "a page that is being written is not read");
-            page.place = Place::Held(run);
+            page.state = PageState::Held(run);
         }
         self.effects.push_back(Effect::Load(run, span, chunk));
         Some((run, span))
@@ -268,7 +268,7 @@ impl Pages {
         let page = self.table.page(next);
         let is_due = window.length >= AHEAD_FROM && self.stalled.is_empty() && self.ahead.is_worthwhile();
         if is_due
-            && page.place == Place::Absent
+            && page.state == PageState::Absent
             && page.stored_in.is_some()
             && let Some((_, span)) = self.begin_load(next, window, window.length, Origin::Prefetched)
         {
@@ -284,7 +284,7 @@ impl Pages {
         if room == 0 {
             return false;
         }
-        let is_here = |at| self.table.page(at).place == Place::Held(run);
+        let is_here = |at| self.table.page(at).state == PageState::Held(run);
         let span = self.reach(waiting.page, window, room, is_here);
         let is_dirty = state == State::Dirty;
         let are_writable = is_dirty || (waiting.access.is_write() && window.length >= WRITABLE_FROM);
@@ -328,7 +328,7 @@ impl Pages {
         for page in span.pages() {
             let is_written = waiting.access.is_write() && page == waiting.page;
             let it = self.table.page_mut(page);
-            it.place = Place::Mapped { is_dirty: is_writable(page) };
+            it.state = PageState::Mapped { is_dirty: is_writable(page) };
             it.stay = Stay::No;
             it.writes_expected =
                 if is_written { WRITES_EXPECTED } else { it.writes_expected.saturating_sub(1) };

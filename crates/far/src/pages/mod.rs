@@ -28,7 +28,7 @@ pub use runs::RunId;
 pub use snapshots::{ChildEffect, SnapshotId};
 pub use table::SEGMENT_PAGES;
 
-use chunks::Chunks;
+use chunks::ChunkTable;
 use faults::Ahead;
 use runs::Runs;
 use snapshots::Snapshot;
@@ -238,7 +238,7 @@ pub struct Pages {
     stamp: u32,
     mapped: u32,
     ahead: Ahead,
-    chunks: Chunks,
+    chunks: ChunkTable,
     snapshots: BTreeMap<SnapshotId, Snapshot>,
     next_snapshot: u64,
     /// The latest time that the caller has passed.
@@ -274,7 +274,7 @@ impl Pages {
             stamp: 0,
             mapped: 0,
             ahead: Ahead::new(),
-            chunks: Chunks::default(),
+            chunks: ChunkTable::default(),
             snapshots: BTreeMap::new(),
             next_snapshot: 0,
             now: Duration::ZERO,

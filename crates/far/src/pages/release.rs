@@ -2,7 +2,7 @@
 
 use super::runs::State;
 use super::staying::Stay;
-use super::table::{Place, SEGMENT_PAGES};
+use super::table::{PageState, SEGMENT_PAGES};
 use super::{Pages, Span};
 
 impl Pages {
@@ -32,7 +32,7 @@ impl Pages {
             if pages.release_page(page) {
                 pages.mapped -= 1;
                 let it = pages.table.page_mut(page);
-                it.place = Place::Absent;
+                it.state = PageState::Absent;
                 it.stay = Stay::No;
             }
         });
@@ -54,17 +54,17 @@ impl Pages {
     /// Forgets the stored bytes and the run of a page. Returns whether the page is mapped.
     fn release_page(&mut self, page: u64) -> bool {
         self.set_stored(page, None);
-        match self.table.page(page).place {
-            Place::Absent => false,
-            Place::Mapped { .. } => true,
+        match self.table.page(page).state {
+            PageState::Absent => false,
+            PageState::Mapped { .. } => true,
             // It is unknown whether the page is still mapped until the program answers.
-            Place::Held(run) if self.runs.get(run).state == State::TakingOut => {
+            PageState::Held(run) if self.runs.get(run).state == State::TakingOut => {
                 let it = self.runs.get_mut(run);
                 it.dropped |= 1 << (page - it.span.first);
                 false
             }
-            Place::Held(run) => {
-                self.table.page_mut(page).place = Place::Absent;
+            PageState::Held(run) => {
+                self.table.page_mut(page).state = PageState::Absent;
                 // A thread that touches a page while it is dropped sees zeros, or the former bytes.
                 let it = self.runs.get_mut(run);
                 let (here, others) = it.waiting.iter().partition(|waiting| waiting.page == page);

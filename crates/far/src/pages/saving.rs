@@ -1,7 +1,7 @@
 //! Writes of dirty runs to the node, into the segments' chunks.
 
 use super::runs::State;
-use super::table::{Place, SEGMENT_PAGES};
+use super::table::{PageState, SEGMENT_PAGES};
 use super::{Effect, Pages, RunId, Span};
 
 /// Divisor of the runs' pages: one part of this many may be dirty before runs are written, oldest first. A page that is
@@ -57,7 +57,7 @@ impl Pages {
         for page in span.pages() {
             self.table.page_mut(page).is_saving = false;
             // Pages that were released meanwhile are zeros.
-            if self.table.page(page).place == Place::Held(run) {
+            if self.table.page(page).state == PageState::Held(run) {
                 self.set_stored(page, chunk);
             }
         }

@@ -5,7 +5,7 @@
 //! are never taken out.
 
 use super::runs::{Origin, State};
-use super::table::{Place, SEGMENT_PAGES};
+use super::table::{PageState, SEGMENT_PAGES};
 use super::{Access, ChunkId, Effect, Pages, RunId, Span};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -147,10 +147,10 @@ impl Pages {
             let from = segment * SEGMENT_PAGES;
             for page in from..(from + SEGMENT_PAGES).min(self.table.len()) {
                 let it = self.table.page(page);
-                let run = match it.place {
-                    Place::Mapped { .. } => continue,
-                    Place::Absent => None,
-                    Place::Held(run) => Some((run, self.runs.get(run).state)),
+                let run = match it.state {
+                    PageState::Mapped { .. } => continue,
+                    PageState::Absent => None,
+                    PageState::Held(run) => Some((run, self.runs.get(run).state)),
                 };
                 match (run, it.stored_in) {
                     (Some((run, State::Dirty)), _) => {

@@ -2,7 +2,7 @@
 //! or the program has called `madvise` to drop them, and the kernel may not have done so yet. They are tried again,
 //! after longer and longer times.
 
-use super::table::{Place, SEGMENT_PAGES};
+use super::table::{PageState, SEGMENT_PAGES};
 use super::{Effect, Group, Pages, Span};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -80,7 +80,7 @@ impl Pages {
         for page in span.pages() {
             let page = self.table.page_mut(page);
             page.stay = Stay::Doubtful;
-            page.place = Place::Mapped { is_dirty: true };
+            page.state = PageState::Mapped { is_dirty: true };
         }
         let stamp = self.stamp_anew(span);
         self.doubtful.push_back(Group { span, stamp });
@@ -100,7 +100,7 @@ impl Pages {
         let mut again: Vec<Span> = Vec::new();
         for page in span.pages() {
             let it = self.table.page(page);
-            if it.stay != Stay::Doubtful || !matches!(it.place, Place::Mapped { .. }) {
+            if it.stay != Stay::Doubtful || !matches!(it.state, PageState::Mapped { .. }) {
                 continue;
             }
             if is_there(page) {
@@ -109,7 +109,7 @@ impl Pages {
                 self.mapped -= 1;
                 let it = self.table.page_mut(page);
                 it.stay = Stay::No;
-                it.place = Place::Absent;
+                it.state = PageState::Absent;
                 self.superfluous.push(page / SEGMENT_PAGES);
             }
         }
@@ -121,10 +121,10 @@ impl Pages {
 
     /// Records that a page that was believed to be mapped was missing, and is zeros now.
     pub fn refilled(&mut self, page: u64) {
-        if matches!(self.table.page(page).place, Place::Mapped { .. }) {
+        if matches!(self.table.page(page).state, PageState::Mapped { .. }) {
             let it = self.table.page_mut(page);
             it.stay = Stay::No;
-            it.place = Place::Mapped { is_dirty: true };
+            it.state = PageState::Mapped { is_dirty: true };
             self.touch(Span::one(page));
         }
     }

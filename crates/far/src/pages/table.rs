@@ -7,9 +7,9 @@ use super::{ChunkId, RunId};
 pub const SEGMENT_PAGES: u64 = IN_SEGMENT as u64;
 const IN_SEGMENT: usize = 256;
 
-/// Place of a page's bytes.
+/// State of a page, which tells where its bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum PageState {
     /// The page is not local. Its bytes are zeros, unless they are stored.
     Absent,
     /// The program uses the page. If it is dirty, the program may write to it. Otherwise it is protected, and equals
@@ -33,7 +33,7 @@ pub(super) enum Edge {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
-    pub(super) place: Place,
+    pub(super) state: PageState,
     /// The chunk that stores bytes of the page. A page that is dirty, or in a dirty run, has newer ones.
     pub(super) stored_in: Option<ChunkId>,
     /// A write of the page to the chunk is in progress. No other write is begun meanwhile, so none overtakes another.
@@ -54,7 +54,7 @@ pub(super) struct Page {
 }
 
 const UNTOUCHED: Page = Page {
-    place: Place::Absent,
+    state: PageState::Absent,
     stored_in: None,
     is_saving: false,
     edge: Edge::No,
@@ -134,7 +134,7 @@ impl Table {
         let is_bare = place.as_ref().is_some_and(|it| {
             it.runs == 0
                 && it.chunks.is_empty()
-                && it.pages.iter().all(|page| page.place == Place::Absent && !page.is_saving)
+                && it.pages.iter().all(|page| page.state == PageState::Absent && !page.is_saving)
         });
         if is_bare {
             *place = None;

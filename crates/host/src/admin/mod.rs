@@ -48,7 +48,7 @@ impl Coded for AdminError {
 }
 
 #[derive(Clone)]
-enum Place {
+enum AdminTarget {
     Inside { node: Arc<dyn RunningNode>, audit: Option<AuditWatch> },
     Socket(PathBuf),
 }
@@ -56,28 +56,28 @@ enum Place {
 /// The operator's view of a node.
 #[derive(Clone)]
 pub struct Admin {
-    place: Place,
+    target: AdminTarget,
 }
 
 impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = match &self.place {
-            Place::Inside { .. } => "a node of this process".to_owned(),
-            Place::Socket(path) => path.display().to_string(),
+        let target = match &self.target {
+            AdminTarget::Inside { .. } => "a node of this process".to_owned(),
+            AdminTarget::Socket(path) => path.display().to_string(),
         };
-        f.debug_tuple("Admin").field(&place).finish()
+        f.debug_tuple("Admin").field(&target).finish()
     }
 }
 
 impl Admin {
     pub(super) fn inside(node: Arc<dyn RunningNode>, audit: Option<AuditWatch>) -> Self {
-        Self { place: Place::Inside { node, audit } }
+        Self { target: AdminTarget::Inside { node, audit } }
     }
 
     /// Returns a view of the node whose operator socket is at `path`. Nothing is connected yet.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Socket(path.into()) }
+        Self { target: AdminTarget::Socket(path.into()) }
     }
 
     /// Returns the tenants, by name, and the clients, by number, that are barred or paused now.
@@ -126,12 +126,12 @@ impl Admin {
     }
 
     fn order(&self, order: Order) -> Result<Told, AdminError> {
-        match &self.place {
-            Place::Inside { node, audit } => {
+        match &self.target {
+            AdminTarget::Inside { node, audit } => {
                 let answer = node.carry_out(order).ok_or(AdminError::Ended)?;
                 Ok(answer.told(audit.as_ref().map(AuditWatch::status)))
             }
-            Place::Socket(path) => Ok(socket::ask(path, &order)?),
+            AdminTarget::Socket(path) => Ok(socket::ask(path, &order)?),
         }
     }
 }

@@ -16,14 +16,15 @@ use crate::resident::{Departure, NodeResident};
 #[cfg(feature = "udp")]
 use crate::udp::UdpListeners;
 use crate::{
-    HostConfig, HostError, LocalClient, LocalDoor, LocalError, NetworkListen, Run, SessionEndpoint, machine,
+    HostConfig, HostError, LocalAdmission, LocalClient, LocalError, NetworkListen, Run, SessionEndpoint,
+    machine,
 };
 use admission::{Entry, TcpPolicy};
 use choice::choose;
 use driver::DeviceDriver;
 use peer_probe::PeerProbe;
 use portcullis_attach::tls::{Ends, Listener, Terms, TlsHandshake};
-use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
+use portcullis_attach::{Acceptor, AcceptorList, Limits, Reason};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_ibverbs::{
     DeviceChoice, IbEndpoint, IbNic, NodeLife, WorkRequests, check_memlock, check_memlock_of_node,
@@ -105,7 +106,7 @@ pub(crate) fn start(
     let (mechanism, unenforced) = choose(rdma, run.config.mechanism)?;
     run.config.mechanism = mechanism;
     let terms = admission::terms(&run.config, config.port, &unenforced);
-    let acceptors = AcceptorPlace::default();
+    let acceptors = AcceptorList::default();
     let options = EngineOptions { processor: config.processor, zero: run.zero };
     #[cfg(feature = "udp")]
     let incarnation = run.incarnation;
@@ -132,7 +133,7 @@ pub(crate) fn start(
     }
     Ok(Started {
         node: Arc::new(NodeOn { engine, acceptors }),
-        local_door: Arc::new(LocalQueuePairs { entry, device: rdma.device.clone() }),
+        local_admission: Arc::new(LocalQueuePairs { entry, device: rdma.device.clone() }),
         mechanism,
         unenforced,
         tenants_max,
@@ -192,7 +193,7 @@ struct LocalQueuePairs {
     device: DeviceChoice,
 }
 
-impl LocalDoor for LocalQueuePairs {
+impl LocalAdmission for LocalQueuePairs {
     fn open(&self, tenant: &str, arena_bytes: u64) -> Result<LocalClient, LocalError> {
         let Entry { engine, terms, .. } = &*self.entry;
         let (ends, mut endpoint) = client_end(terms, arena_bytes, &self.device).map_err(refused)?;

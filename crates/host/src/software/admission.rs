@@ -4,7 +4,7 @@ use super::ports::{PortMemory, PortShare};
 use super::{Software, WatchedEvent};
 use crate::PortLimits;
 use crate::fabric::NodeEngine;
-use portcullis_attach::unix::{AdmissionPolicy, Admitted, Peer, Place};
+use portcullis_attach::unix::{AdmissionPolicy, Admitted, Peer, PortOffer};
 use portcullis_attach::{Errand, Reason, RefusedPeer};
 use portcullis_memory::{Alarm, Mapping, MappingError, Ringer, Waker};
 use portcullis_nic::EndpointSize;
@@ -117,7 +117,7 @@ impl Offers {
     }
 }
 
-impl Place for OfferedPort {
+impl PortOffer for OfferedPort {
     fn size(&self) -> EndpointSize {
         self.size
     }
@@ -181,15 +181,15 @@ impl SocketPolicy {
 }
 
 impl AdmissionPolicy for SocketPolicy {
-    type Place = OfferedPort;
+    type Offer = OfferedPort;
 
     fn offer(&self, peer: &Peer, arena_bytes: u64) -> Result<OfferedPort, Reason> {
         Ok(self.offers.offer(&self.tenant_of(peer)?, arena_bytes)?)
     }
 
-    fn admit(&self, peer: &Peer, place: &mut OfferedPort) -> Result<Admitted, Reason> {
-        let alarm = place.alarm.take().expect("a client is admitted once");
-        let request = (place.memory.clone(), place.size, alarm);
+    fn admit(&self, peer: &Peer, offer: &mut OfferedPort) -> Result<Admitted, Reason> {
+        let alarm = offer.alarm.take().expect("a client is admitted once");
+        let request = (offer.memory.clone(), offer.size, alarm);
         let (client, key) = self.engine.admit(&self.tenant_of(peer)?, peer.process, request)?;
         Ok(Admitted { client: client.0, arena_key: key.0 })
     }

@@ -15,15 +15,15 @@ use crate::outlet::Outlet;
 use crate::resident::{Departure, NodeResident};
 #[cfg(feature = "udp")]
 use crate::udp::UdpListeners;
-use crate::{HostConfig, HostError, LocalClient, LocalDoor, LocalError, Run, SessionEndpoint, machine};
+use crate::{HostConfig, HostError, LocalAdmission, LocalClient, LocalError, Run, SessionEndpoint, machine};
 use admission::{OfferedPort, Offers, SocketPolicy};
 use driver::SoftwareDriver;
 use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
-use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
+use portcullis_attach::{Acceptor, AcceptorList, Limits, Reason};
 use portcullis_memory::{Alarm, Doorbell, Mapping, Waker, Watched, WatchedEvent};
 use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey, VerbsError};
 use portcullis_node::{Admission, ChunkEnds, ClientEnds};
-use portcullis_softnic::{PortEndpoint, PortId, PortPlace, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortResources, SoftNic};
 use ports::PortShare;
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ impl Fabric for Software {
         (memory, size, alarm): (Mapping, EndpointSize, Alarm),
     ) -> Result<Made<Self>, VerbsError> {
         let Admission { pd, chunks, cq, data_sends, .. } = admission;
-        let place = PortPlace { pd, chunks, cq, data_sends };
-        let (end, ends, reply) = nic.create_port(memory, size, place)?;
+        let resources = PortResources { pd, chunks, cq, data_sends };
+        let (end, ends, reply) = nic.create_port(memory, size, resources)?;
         nic.set_alarm(end, alarm);
         let queue_pairs = ClientEnds {
             control: ends.control,
@@ -80,7 +80,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     let no_engine = || machine("cannot start the engine".to_owned());
     let mut nic = SoftNic::new();
     let waker = Waker::new().map_err(|error| no_engine()(std::io::Error::other(error)))?;
-    let acceptors = AcceptorPlace::default();
+    let acceptors = AcceptorList::default();
     let (mechanism, zero) = (run.config.mechanism, run.zero);
     let offers = Arc::new(Offers::new(&run.config, config.port, waker.clone()));
     #[cfg(feature = "udp")]
@@ -110,7 +110,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     let addresses = Vec::new();
     Ok(Started {
         node: Arc::new(NodeOn { engine: engine.clone(), acceptors }),
-        local_door: Arc::new(LocalPorts { engine, offers }),
+        local_admission: Arc::new(LocalPorts { engine, offers }),
         mechanism,
         unenforced: Vec::new(),
         tenants_max: None,
@@ -125,7 +125,7 @@ struct LocalPorts {
     offers: Arc<Offers>,
 }
 
-impl LocalDoor for LocalPorts {
+impl LocalAdmission for LocalPorts {
     fn open(&self, tenant: &str, arena_bytes: u64) -> Result<LocalClient, LocalError> {
         let mut port = self.offers.offer(tenant, arena_bytes).map_err(refused)?;
         port.memory.make_resident().map_err(refused)?;

@@ -7,7 +7,7 @@ use crate::{HostConfig, HostError, machine};
 use portcullis_attach::tls::{
     AdmissionPolicy, ListenError, Listener, Offer, OneShotTerms, Peer, TlsHandshake,
 };
-use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason, RefusedPeer};
+use portcullis_attach::{Acceptor, AcceptorList, Limits, Reason, RefusedPeer};
 use portcullis_nic::Nic;
 use portcullis_onerma::{HostAddress, NodeSocket};
 use portcullis_protocol::{ClientId, Incarnation, MESSAGE_BYTES};
@@ -104,7 +104,7 @@ impl UdpListeners {
     pub fn start<F: Fabric>(
         self,
         engine: NodeEngine<F>,
-        acceptors: &AcceptorPlace,
+        acceptors: &AcceptorList,
     ) -> Result<Vec<SocketAddr>, HostError> {
         let Self { config, listeners, terms, .. } = self;
         let addresses = listeners.iter().map(Listener::local_address).collect();

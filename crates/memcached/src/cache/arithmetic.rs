@@ -6,7 +6,7 @@ use crate::protocol::{Arithmetic, Direction, Expiry, Key, Reply};
 
 /// Change of a number.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct NumberChange {
     pub direction: Direction,
     pub by: u64,
     /// The unique number that the item must have.
@@ -29,8 +29,8 @@ pub(super) enum Counted {
 impl<S: Store> Cache<S> {
     pub(super) async fn arithmetic(&self, ask: &Arithmetic, now: Now) -> Result<Reply, StoreError> {
         let &Arithmetic { ref key, direction, by, .. } = ask;
-        let step = Step { direction, by, cas: None, touch: None, initial: None };
-        Ok(match self.count(key, step, now).await? {
+        let number_change = NumberChange { direction, by, cas: None, touch: None, initial: None };
+        Ok(match self.count(key, number_change, now).await? {
             Counted::Number(number, _) => Reply::Number(number),
             Counted::NoNumber => Reply::Text("CLIENT_ERROR cannot increment or decrement non-numeric value"),
             Counted::Missing | Counted::Exists => Reply::Text("NOT_FOUND"),
@@ -38,15 +38,20 @@ impl<S: Store> Cache<S> {
     }
 
     /// Changes a number.
-    pub(super) async fn count(&self, key: &Key, step: Step, now: Now) -> Result<Counted, StoreError> {
+    pub(super) async fn count(
+        &self,
+        key: &Key,
+        number_change: NumberChange,
+        now: Now,
+    ) -> Result<Counted, StoreError> {
         let counted = self
             .change(key, now, |found| match found {
-                None => self.first_number(step, now),
-                Some(found) => self.next_number(&found, step, now),
+                None => self.first_number(number_change, now),
+                Some(found) => self.next_number(&found, number_change, now),
             })
             .await?;
         let counters = &self.shared.counters;
-        match (step.direction, &counted) {
+        match (number_change.direction, &counted) {
             (Direction::Up, Counted::Number(..)) => counters.incr_hits.add(),
             (Direction::Up, Counted::Missing) => counters.incr_misses.add(),
             (Direction::Down, Counted::Number(..)) => counters.decr_hits.add(),
@@ -56,24 +61,24 @@ impl<S: Store> Cache<S> {
         Ok(counted)
     }
 
-    fn first_number(&self, step: Step, now: Now) -> Change<Counted> {
-        let Some((number, expiry)) = step.initial else { return Change::Keep(Counted::Missing) };
-        let expires = step.touch.unwrap_or(expiry).at(now.seconds());
+    fn first_number(&self, number_change: NumberChange, now: Now) -> Change<Counted> {
+        let Some((number, expiry)) = number_change.initial else { return Change::Keep(Counted::Missing) };
+        let expires = number_change.touch.unwrap_or(expiry).at(now.seconds());
         let item = self.new_item(0, expires, now);
         Change::Put(item.with(number.to_string().as_bytes()), expires, Counted::Number(number, item))
     }
 
-    fn next_number(&self, found: &Found, step: Step, now: Now) -> Change<Counted> {
-        if step.cas.is_some_and(|cas| cas != found.item.cas) {
+    fn next_number(&self, found: &Found, number_change: NumberChange, now: Now) -> Change<Counted> {
+        if number_change.cas.is_some_and(|cas| cas != found.item.cas) {
             return Change::Keep(Counted::Exists);
         }
         let Some(number) = number_of(found.value()) else { return Change::Keep(Counted::NoNumber) };
-        let number = match step.direction {
-            Direction::Up => number.wrapping_add(step.by),
-            Direction::Down => number.saturating_sub(step.by),
+        let number = match number_change.direction {
+            Direction::Up => number.wrapping_add(number_change.by),
+            Direction::Down => number.saturating_sub(number_change.by),
         };
         let mut item = self.changed(found.item, now);
-        if let Some(expiry) = step.touch {
+        if let Some(expiry) = number_change.touch {
             item.expires = expiry.at(now.seconds());
         }
         // A number that has become shorter keeps its length, as in memcached. A number that has become longer is a new

@@ -7,7 +7,7 @@ use portcullis_structures::table::{Condition, Stored};
 
 /// Result of storing a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
+pub(super) enum StoreOutcome {
     /// The value was stored. The item has this unique number now.
     Stored(u64),
     NotStored,
@@ -138,10 +138,10 @@ impl<S: Store> Cache<S> {
         let expires = store.expiry.at(now.seconds());
         let way = Way { mode: store.mode, flags: store.flags, expires, cas, invalidate: false };
         let text = match self.store_value(&store.key, &mut store.data.bytes, way, now).await? {
-            Outcome::Stored(_) => "STORED",
-            Outcome::NotStored => "NOT_STORED",
-            Outcome::Exists => "EXISTS",
-            Outcome::NotFound => "NOT_FOUND",
+            StoreOutcome::Stored(_) => "STORED",
+            StoreOutcome::NotStored => "NOT_STORED",
+            StoreOutcome::Exists => "EXISTS",
+            StoreOutcome::NotFound => "NOT_FOUND",
         };
         Ok(Reply::Text(text))
     }
@@ -153,7 +153,7 @@ impl<S: Store> Cache<S> {
         bytes: &mut [u8],
         way: Way,
         now: Now,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<StoreOutcome, StoreError> {
         self.shared.counters.sets.add();
         let condition = match way.mode {
             Mode::Set if way.cas.is_none() => Condition::Always,
@@ -164,7 +164,7 @@ impl<S: Store> Cache<S> {
         item.write_to(bytes);
         let stored = self.put(key, bytes, condition, way.expires, now).await;
         match stored {
-            Ok(Stored::Inserted | Stored::Replaced) => Ok(Outcome::Stored(item.cas)),
+            Ok(Stored::Inserted | Stored::Replaced) => Ok(StoreOutcome::Stored(item.cas)),
             // An item that was flushed, or is expired by this gateway's clock, may still be in the table.
             Ok(Stored::Unchanged) => self.store_depending(key, bytes, way, now).await,
             Err(error) => {
@@ -185,26 +185,26 @@ impl<S: Store> Cache<S> {
         bytes: &[u8],
         way: Way,
         now: Now,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<StoreOutcome, StoreError> {
         let value = &bytes[HEADER_BYTES..];
         let outcome = self
             .change(key, now, |found| {
                 let item = self.new_item(way.flags, way.expires, now);
                 let store = |item: Item, value: &[u8]| {
-                    Change::Put(item.with(value), item.expires, Outcome::Stored(item.cas))
+                    Change::Put(item.with(value), item.expires, StoreOutcome::Stored(item.cas))
                 };
                 let Some(found) = found else {
                     return match way.mode {
                         Mode::Add => store(item, value),
                         Mode::Set if way.cas.is_none() => store(item, value),
-                        Mode::Cas(_) | Mode::Set => Change::Keep(Outcome::NotFound),
-                        Mode::Replace if way.cas.is_some() => Change::Keep(Outcome::NotFound),
-                        Mode::Replace | Mode::Append | Mode::Prepend => Change::Keep(Outcome::NotStored),
+                        Mode::Cas(_) | Mode::Set => Change::Keep(StoreOutcome::NotFound),
+                        Mode::Replace if way.cas.is_some() => Change::Keep(StoreOutcome::NotFound),
+                        Mode::Replace | Mode::Append | Mode::Prepend => Change::Keep(StoreOutcome::NotStored),
                     };
                 };
                 let fits = way.cas.is_none_or(|cas| cas == found.item.cas);
                 match way.mode {
-                    Mode::Add => Change::Keep(Outcome::NotStored),
+                    Mode::Add => Change::Keep(StoreOutcome::NotStored),
                     Mode::Append | Mode::Prepend if fits => {
                         let parts = match way.mode {
                             Mode::Append => [found.value(), value],
@@ -223,7 +223,7 @@ impl<S: Store> Cache<S> {
                         let (expires, told) = (found.item.expires, found.item.told);
                         store(Item { expires, told, stale: true, ..item }, value)
                     }
-                    _ => Change::Keep(Outcome::Exists),
+                    _ => Change::Keep(StoreOutcome::Exists),
                 }
             })
             .await?;
@@ -232,18 +232,18 @@ impl<S: Store> Cache<S> {
         Ok(outcome)
     }
 
-    fn count_cas(&self, way: Way, outcome: Outcome, size: u64) {
+    fn count_cas(&self, way: Way, outcome: StoreOutcome, size: u64) {
         if way.cas.is_none() || matches!(way.mode, Mode::Append | Mode::Prepend | Mode::Add) {
             return;
         }
         let (counters, class) = (&self.shared.counters, self.shared.classes.of(size));
         match outcome {
-            Outcome::Stored(_) => {
+            StoreOutcome::Stored(_) => {
                 counters.cas_hits.add();
                 class.cas_hits.add();
             }
-            Outcome::NotFound => counters.cas_misses.add(),
-            Outcome::Exists | Outcome::NotStored => {
+            StoreOutcome::NotFound => counters.cas_misses.add(),
+            StoreOutcome::Exists | StoreOutcome::NotStored => {
                 counters.cas_badval.add();
                 class.cas_badval.add();
             }

@@ -1,7 +1,7 @@
 //! Semantics of the meta commands.
 
-use super::arithmetic::{Counted, Step};
-use super::classic::{Outcome, Way};
+use super::arithmetic::{Counted, NumberChange};
+use super::classic::{StoreOutcome, Way};
 use super::item::Found;
 use super::{Cache, Change, Item, Now, Store, StoreError};
 use crate::classes;
@@ -107,10 +107,10 @@ impl<S: Store> Cache<S> {
         };
         let outcome = self.store_value(&set.key, &mut set.data.bytes, way, now).await?;
         let (code, cas) = match outcome {
-            Outcome::Stored(cas) => ("HD", cas),
-            Outcome::NotStored => ("NS", 0),
-            Outcome::Exists => ("EX", 0),
-            Outcome::NotFound => ("NF", 0),
+            StoreOutcome::Stored(cas) => ("HD", cas),
+            StoreOutcome::NotStored => ("NS", 0),
+            StoreOutcome::Exists => ("EX", 0),
+            StoreOutcome::NotFound => ("NF", 0),
         };
         let mut reply = MetaReply::bare(code, &set.key, &set.common);
         reply.echoes.retain(|echo| {
@@ -156,8 +156,9 @@ impl<S: Store> Cache<S> {
     pub(super) async fn meta_arithmetic(&self, ask: &MetaArithmetic, now: Now) -> Result<Reply, StoreError> {
         let &MetaArithmetic { ref key, ref common, value, direction, by, cas, touch, vivify, initial } = ask;
         self.shared.counters.metas.add();
-        let step = Step { direction, by, cas, touch, initial: vivify.map(|expiry| (initial, expiry)) };
-        let (number, item) = match self.count(key, step, now).await? {
+        let number_change =
+            NumberChange { direction, by, cas, touch, initial: vivify.map(|expiry| (initial, expiry)) };
+        let (number, item) = match self.count(key, number_change, now).await? {
             Counted::Number(number, item) => (number, item),
             Counted::Missing => return Ok(bare("NF", key, common)),
             Counted::Exists => return Ok(bare("EX", key, common)),

@@ -4,7 +4,7 @@ use super::Common;
 use super::listener::Listener;
 use super::stream::Stream;
 use super::wake::Wake;
-use super::worker::Door;
+use super::worker::WorkerHandle;
 use crate::GatewayError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -37,7 +37,7 @@ impl Acceptor {
     }
 
     /// Accepts connections until the gateway stops.
-    pub fn run(&self, workers: &[Door]) {
+    pub fn run(&self, workers: &[WorkerHandle]) {
         let mut turn = 0;
         while !self.common.is_stopping() {
             let mut polled: Vec<_> =
@@ -52,7 +52,7 @@ impl Acceptor {
         }
     }
 
-    fn accept_from(&self, listener: &Listener, workers: &[Door], turn: &mut usize) {
+    fn accept_from(&self, listener: &Listener, workers: &[WorkerHandle], turn: &mut usize) {
         loop {
             let stream = match listener.accept() {
                 Ok(stream) => stream,

@@ -2,14 +2,14 @@
 
 use super::connection::Waits;
 use super::grants::{Grant, Grants};
-use super::place::Place;
 use super::round::{Round, Taken};
 use super::settings::Settings;
 use super::sizes::Sizes;
 use super::stream::Stream;
 use super::turns::Turns;
 use super::wake::Wake;
-use super::{Common, Options};
+use super::watched_connection::WatchedConnection;
+use super::{Common, GatewayOptions};
 use crate::cache::HEADER_BYTES;
 use crate::protocol::{Limits, Need};
 use rustix::event::{Timespec, epoll};
@@ -50,7 +50,7 @@ pub struct Clients {
     epoll: OwnedFd,
     wake: Arc<Wake>,
     streams: Receiver<Stream>,
-    places: Vec<Option<Place>>,
+    connections: Vec<Option<WatchedConnection>>,
     free: Vec<usize>,
     /// Connections with input: bytes, or commands that had to wait.
     turns: Turns,
@@ -72,7 +72,7 @@ impl Clients {
             epoll,
             wake,
             streams,
-            places: Vec::new(),
+            connections: Vec::new(),
             free: Vec::new(),
             turns: Turns::new(),
             grants,
@@ -106,14 +106,14 @@ impl Clients {
 
     /// Handles an event that the operating system reports of a connection.
     fn notice(&mut self, number: usize, flags: epoll::EventFlags) {
-        let Some(Some(place)) = self.places.get_mut(number) else { return };
-        place.notice(&self.epoll, flags);
+        let Some(Some(watched)) = self.connections.get_mut(number) else { return };
+        watched.notice(&self.epoll, flags);
         // An event that was reported must not be reported again.
-        let is_watched = place.watch(&self.epoll, number).is_ok();
-        if place.in_round {
+        let is_watched = watched.watch(&self.epoll, number).is_ok();
+        if watched.in_round {
             return;
         }
-        if place.is_over() || !is_watched {
+        if watched.is_over() || !is_watched {
             self.end(number);
         } else {
             self.hear_next(number);
@@ -122,11 +122,11 @@ impl Clients {
 
     /// Queues a connection for its turn. Connections with commands in the current round are skipped until it completes.
     fn hear_next(&mut self, number: usize) {
-        if let Some(Some(place)) = self.places.get(number)
-            && !place.in_round
-            && !place.waits_for_grant
+        if let Some(Some(watched)) = self.connections.get(number)
+            && !watched.in_round
+            && !watched.waits_for_grant
         {
-            self.turns.enter(place.peer(), number);
+            self.turns.enter(watched.peer(), number);
         }
     }
 
@@ -154,12 +154,12 @@ impl Clients {
                 headroom: HEADER_BYTES,
             };
             let number = self.free.pop().unwrap_or_else(|| {
-                self.places.push(None);
-                self.places.len() - 1
+                self.connections.push(None);
+                self.connections.len() - 1
             });
-            let mut place = Place::new(stream, limits, now);
-            if place.watch(&self.epoll, number).is_ok() {
-                self.places[number] = Some(place);
+            let mut watched = WatchedConnection::new(stream, limits, now);
+            if watched.watch(&self.epoll, number).is_ok() {
+                self.connections[number] = Some(watched);
             } else {
                 self.free.push(number);
                 self.common.shared.counters.connections.subtract();
@@ -173,13 +173,13 @@ impl Clients {
         if !self.has_memory(number, now) {
             return 0;
         }
-        let Some(Some(place)) = self.places.get_mut(number) else { return 0 };
+        let Some(Some(watched)) = self.connections.get_mut(number) else { return 0 };
         let counters = &self.common.shared.counters;
-        if place.connection.waits() == Waits::ToWrite && !place.write(&self.common, now) {
+        if watched.connection.waits() == Waits::ToWrite && !watched.write(&self.common, now) {
             self.end(number);
             return 1;
         }
-        let Place { connection, in_round, .. } = place;
+        let WatchedConnection { connection, in_round, .. } = watched;
         let Ok(bytes) = connection.read(&mut self.scratch, now) else {
             self.end(number);
             return 1;
@@ -200,16 +200,16 @@ impl Clients {
     /// Whether a connection has the memory that its command needs. Otherwise the connection waits for memory, and is
     /// not read.
     fn has_memory(&mut self, number: usize, now: Instant) -> bool {
-        let Some(Some(place)) = self.places.get_mut(number) else { return false };
+        let Some(Some(watched)) = self.connections.get_mut(number) else { return false };
         let counter = &self.common.shared.counters.request_bytes;
-        let before = place.grant.as_ref().map_or(0, Grant::bytes);
-        let has = self.grants.ask(number, &mut place.grant, place.connection.need(), now);
-        counter.add_many(place.grant.as_ref().map_or(0, Grant::bytes).wrapping_sub(before));
-        place.waits_for_grant = !has;
+        let before = watched.grant.as_ref().map_or(0, Grant::bytes);
+        let has = self.grants.ask(number, &mut watched.grant, watched.connection.need(), now);
+        counter.add_many(watched.grant.as_ref().map_or(0, Grant::bytes).wrapping_sub(before));
+        watched.waits_for_grant = !has;
         if has {
             return true;
         }
-        if place.watch(&self.epoll, number).is_err() {
+        if watched.watch(&self.epoll, number).is_err() {
             self.end(number);
         }
         // The connection's memory for a former command may be enough for another connection.
@@ -221,7 +221,9 @@ impl Clients {
     pub fn answer(&mut self, round: &mut Round) {
         let connections = round.connections().to_vec();
         round.end(|number, reply, has_failed| {
-            let Some(Place { connection, .. }) = self.places[number].as_mut() else { return };
+            let Some(WatchedConnection { connection, .. }) = self.connections[number].as_mut() else {
+                return;
+            };
             connection.answer(reply);
             if has_failed {
                 connection.drop_rest_of_get();
@@ -235,18 +237,21 @@ impl Clients {
 
     /// Sends a connection's answers, and determines what it waits for.
     fn settle(&mut self, number: usize, now: Instant) {
-        let Some(place) = self.places[number].as_mut() else { return };
-        place.in_round = false;
-        if !place.write(&self.common, now) || place.is_over() || place.watch(&self.epoll, number).is_err() {
+        let Some(watched) = self.connections[number].as_mut() else { return };
+        watched.in_round = false;
+        if !watched.write(&self.common, now)
+            || watched.is_over()
+            || watched.watch(&self.epoll, number).is_err()
+        {
             self.end(number);
             return;
         }
-        if place.connection.need() == Need::Little
-            && let Some(grant) = place.grant.take()
+        if watched.connection.need() == Need::Little
+            && let Some(grant) = watched.grant.take()
         {
             self.take_back(grant);
         }
-        if self.places[number].as_ref().is_some_and(Place::goes_on) {
+        if self.connections[number].as_ref().is_some_and(WatchedConnection::goes_on) {
             self.hear_next(number);
         }
     }
@@ -261,8 +266,8 @@ impl Clients {
     fn wake_waiting(&mut self) {
         let next: Vec<usize> = self.grants.next().collect();
         for number in next {
-            if let Some(Some(place)) = self.places.get_mut(number) {
-                place.waits_for_grant = false;
+            if let Some(Some(watched)) = self.connections.get_mut(number) {
+                watched.waits_for_grant = false;
             }
             self.hear_next(number);
         }
@@ -280,14 +285,14 @@ impl Clients {
             return;
         }
         self.looked = now;
-        let Options { idle_timeout, stalled_timeout, .. } = self.common.options;
+        let GatewayOptions { idle_timeout, stalled_timeout, .. } = self.common.options;
         let common = Arc::clone(&self.common);
         let counters = &common.shared.counters;
-        for number in 0..self.places.len() {
+        for number in 0..self.connections.len() {
             let is_much = self.is_much();
-            let Some(place) = &self.places[number] else { continue };
-            let connection = &place.connection;
-            if place.in_round || self.turns.has(place.peer(), number) {
+            let Some(watched) = &self.connections[number] else { continue };
+            let connection = &watched.connection;
+            if watched.in_round || self.turns.has(watched.peer(), number) {
                 continue;
             }
             let silent = idle_timeout.is_some_and(|time| now.duration_since(connection.heard) >= time);
@@ -297,9 +302,9 @@ impl Clients {
             let is_late = |grant: &Grant| {
                 self.grants.is_wanted(grant) && grant.is_late(connection.taken(), stalled_timeout, now)
             };
-            if silent && waits_for_client && !place.waits_for_grant {
+            if silent && waits_for_client && !watched.waits_for_grant {
                 counters.idle_kicks.add();
-            } else if is_much && stalled || waits_for_client && place.grant.as_ref().is_some_and(is_late) {
+            } else if is_much && stalled || waits_for_client && watched.grant.as_ref().is_some_and(is_late) {
                 counters.stalled_kicks.add();
             } else {
                 continue;
@@ -309,14 +314,14 @@ impl Clients {
     }
 
     fn end(&mut self, number: usize) {
-        let Some(mut place) = self.places[number].take() else { return };
+        let Some(mut watched) = self.connections[number].take() else { return };
         // Its descriptor is closed, so the operating system no longer watches it.
         self.common.shared.counters.connections.subtract();
-        place.leave(&self.common);
-        self.turns.remove(place.peer(), number);
+        watched.leave(&self.common);
+        self.turns.remove(watched.peer(), number);
         self.grants.remove(number);
         self.free.push(number);
-        match place.grant.take() {
+        match watched.grant.take() {
             Some(grant) => self.take_back(grant),
             None => self.wake_waiting(),
         }

@@ -3,7 +3,7 @@
 
 use super::table::{TableStore, options, takes};
 use super::wake::Wake;
-use super::{Common, Options, settings};
+use super::{Common, GatewayOptions, settings};
 use crate::GatewayError;
 use crate::cache::{Cache, FLUSH_KEY};
 use portcullis::Lifetime;
@@ -176,7 +176,7 @@ impl Keeper {
 /// Opens a session of its own, with a handle on the gateway's table.
 pub fn open(common: &Common) -> Result<Cache<TableStore>, GatewayError> {
     let pipeline = Rc::new(Pipeline::new((common.options.connect)()?));
-    let Options { table, keep, item_bytes_max, .. } = common.options;
+    let GatewayOptions { table, keep, item_bytes_max, .. } = common.options;
     let shared = Arc::clone(&common.shared);
     let store = TableStore::open_or_make(pipeline, (table, &options(keep)), item_bytes_max, shared)?;
     Ok(Cache::new(store, Arc::clone(&common.shared)))

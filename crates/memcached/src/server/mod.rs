@@ -8,7 +8,6 @@ mod grants;
 mod job;
 mod keeper;
 mod listener;
-mod place;
 mod round;
 mod serving;
 mod settings;
@@ -17,6 +16,7 @@ mod stream;
 mod table;
 mod turns;
 mod wake;
+mod watched_connection;
 mod worker;
 
 use crate::GatewayError;
@@ -45,7 +45,7 @@ pub type Connector = Arc<dyn Fn() -> Result<Session, ConnectError> + Send + Sync
 
 /// Options of a gateway.
 #[derive(Clone)]
-pub struct Options {
+pub struct GatewayOptions {
     /// Addresses at which the gateway listens.
     pub listen: Vec<Listen>,
     /// Number of threads that serve.
@@ -74,10 +74,10 @@ pub struct Options {
     pub connect: Connector,
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for GatewayOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { listen, threads, table, .. } = self;
-        f.debug_struct("Options")
+        f.debug_struct("GatewayOptions")
             .field("listen", listen)
             .field("threads", threads)
             .field("table", table)
@@ -85,7 +85,7 @@ impl fmt::Debug for Options {
     }
 }
 
-impl Options {
+impl GatewayOptions {
     /// Creates options with memcached's usual limits. `connect` connects to the node.
     #[must_use]
     pub fn new(table: DirectoryName, connect: Connector) -> Self {
@@ -108,7 +108,7 @@ impl Options {
 /// State that all threads of a gateway share.
 #[derive(Debug)]
 struct Common {
-    options: Options,
+    options: GatewayOptions,
     shared: Arc<Shared>,
     stopping: AtomicBool,
 }
@@ -133,7 +133,7 @@ impl Gateway {
     ///
     /// # Errors
     /// There is no node, the node refuses the table, or the gateway cannot listen at an address.
-    pub fn start(options: Options) -> Result<Self, GatewayError> {
+    pub fn start(options: GatewayOptions) -> Result<Self, GatewayError> {
         let mut random = [0; 8];
         // Gateways with the same number still differ in the times at which they store items.
         let _ = getrandom::fill(&mut random);
@@ -175,13 +175,13 @@ impl Gateway {
         starts.recv().map_err(|_| lost())?
     }
 
-    fn start_worker(&mut self, number: usize) -> Result<worker::Door, GatewayError> {
+    fn start_worker(&mut self, number: usize) -> Result<worker::WorkerHandle, GatewayError> {
         let common = Arc::clone(&self.common);
         let (started, starts) = channel::<Started>();
         self.spawn(format!("worker-{number}"), move || Worker::start(common, &started))?;
-        let door = starts.recv().map_err(|_| lost())??;
-        self.wakes.push(door.wake());
-        Ok(door)
+        let worker_handle = starts.recv().map_err(|_| lost())??;
+        self.wakes.push(worker_handle.wake());
+        Ok(worker_handle)
     }
 
     fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), GatewayError> {

@@ -18,16 +18,16 @@ use std::time::{Duration, Instant};
 const TRIED_EVERY: Duration = Duration::from_secs(1);
 
 /// Message of a worker when it has begun, or cannot begin.
-pub type Started = Result<Door, GatewayError>;
+pub type Started = Result<WorkerHandle, GatewayError>;
 
 /// Handle for passing connections to a worker.
 #[derive(Debug)]
-pub struct Door {
+pub struct WorkerHandle {
     wake: Arc<Wake>,
     streams: Sender<Stream>,
 }
 
-impl Door {
+impl WorkerHandle {
     pub fn wake(&self) -> Arc<Wake> {
         Arc::clone(&self.wake)
     }
@@ -55,19 +55,19 @@ impl Worker {
             Err(error) => {
                 let _ = started.send(Err(error));
             }
-            Ok((mut worker, cache, door)) => {
-                let _ = started.send(Ok(door));
+            Ok((mut worker, cache, worker_handle)) => {
+                let _ = started.send(Ok(worker_handle));
                 worker.run(cache);
             }
         }
     }
 
-    fn prepare(common: Arc<Common>) -> Result<(Self, Cache<TableStore>, Door), GatewayError> {
+    fn prepare(common: Arc<Common>) -> Result<(Self, Cache<TableStore>, WorkerHandle), GatewayError> {
         let cache = open(&common)?;
         let wake = Arc::new(Wake::new()?);
         let (sender, streams) = channel();
         let clients = Clients::new(Arc::clone(&common), Arc::clone(&wake), streams)?;
-        Ok((Self { common, clients }, cache, Door { wake, streams: sender }))
+        Ok((Self { common, clients }, cache, WorkerHandle { wake, streams: sender }))
     }
 
     fn run(&mut self, first: Cache<TableStore>) {

@@ -18,7 +18,7 @@ const FLAG_PROTECTED: u64 = 2;
 
 /// A touch of a page by a thread, which sleeps until the page is filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fault {
+pub struct PageFault {
     /// The page's first address, in the process that owns the memory.
     pub address: u64,
     /// The thread wants to write.
@@ -32,7 +32,7 @@ pub struct Fault {
 #[derive(Debug)]
 pub enum Event {
     /// A thread has touched a page.
-    Fault(Fault),
+    Fault(PageFault),
     /// `madvise` was called to drop pages. It drops them after this event is taken.
     Removed(Range<u64>),
     /// A part of the range is not mapped any more.
@@ -53,7 +53,7 @@ pub(super) fn parse(message: &[u8]) -> Option<Event> {
     let word = |at: usize| message.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
     let (first, second, third) = (word(8)?, word(16)?, word(24)?);
     match *message.first()? {
-        PAGEFAULT => Some(Event::Fault(Fault {
+        PAGEFAULT => Some(Event::Fault(PageFault {
             address: second & !(PAGE as u64 - 1),
             is_write: first & (FLAG_WRITE | FLAG_PROTECTED) != 0,
             is_protected: first & FLAG_PROTECTED != 0,

@@ -15,7 +15,7 @@ mod powers;
 #[cfg(test)]
 mod tests;
 
-pub use events::{Event, Fault};
+pub use events::{Event, PageFault};
 pub use handover::{
     Command, Handed, Handover, HandoverError, MARKS_BYTES, Request, Taken, Terms, answer, deny, hand_over,
     join, mark_of, next_command, number_of,
@@ -35,7 +35,7 @@ const MESSAGES_MAX: usize = 32;
 /// Zeros to fill pages with. The kernel's shared page of zeros would save a copy, but it cannot be moved on every kernel.
 static ZEROS: [u8; 64 * PAGE] = [0; 64 * PAGE];
 
-/// Access rights of a page that is filled: it can be written at once, or the first write is a [`Fault`].
+/// Access rights of a page that is filled: it can be written at once, or the first write is a [`PageFault`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
     /// Writes do not fault.
@@ -298,7 +298,8 @@ impl Userfault {
         Ok((usize::try_from(done).unwrap_or(usize::MAX), None))
     }
 
-    /// Protects existing pages. When this returns, no write to them is in progress, and the next one is a [`Fault`].
+    /// Protects existing pages. When this returns, no write to them is in progress, and the next one is a
+    /// [`PageFault`].
     ///
     /// # Errors
     /// The process has ended, or the range is not on page boundaries.

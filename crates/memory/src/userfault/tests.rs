@@ -76,7 +76,7 @@ fn next_event(userfault: &Userfault) -> Event {
     events.remove(0)
 }
 
-fn next_fault(userfault: &Userfault) -> Fault {
+fn next_fault(userfault: &Userfault) -> PageFault {
     match next_event(userfault) {
         Event::Fault(fault) => fault,
         other => panic!("{other:?} is no fault"),
@@ -102,10 +102,10 @@ fn a_touched_page_is_filled_and_its_first_write_is_seen() {
         });
         let fault = next_fault(&userfault);
         let at = memory.address(1);
-        assert_eq!(fault, Fault { address: at, is_write: false, is_protected: false });
+        assert_eq!(fault, PageFault { address: at, is_write: false, is_protected: false });
         assert_eq!(userfault.fill(at, &[7; PAGE], Fill::Protected).unwrap(), WHOLE);
         let fault = next_fault(&userfault);
-        assert_eq!(fault, Fault { address: at, is_write: true, is_protected: true });
+        assert_eq!(fault, PageFault { address: at, is_write: true, is_protected: true });
         assert_eq!(userfault.allow(at, PAGE as u64).unwrap(), None);
         assert_eq!(toucher.join().unwrap(), (u64::from_ne_bytes([7; 8]), 9));
     });
@@ -188,7 +188,7 @@ fn the_kernel_s_own_accesses_wait_for_pages_too() {
             rustix::io::read(&reader, &mut *into)
         });
         let fault = next_fault(&userfault);
-        assert_eq!(fault, Fault { address: memory.address(0), is_write: true, is_protected: false });
+        assert_eq!(fault, PageFault { address: memory.address(0), is_write: true, is_protected: false });
         assert_eq!(userfault.fill_zeros(fault.address, PAGE).unwrap(), WHOLE);
         assert_eq!(read.join().unwrap(), Ok(11));
     });

@@ -25,9 +25,9 @@ pub(crate) trait Gate<N: Nic> {
     fn access(&self, client: ClientId) -> Access;
 }
 
-/// A step of a rebuild.
+/// State of a rebuild, named after its next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum RebuildState {
     Reset,
     Init,
     ReadyToReceive,
@@ -44,7 +44,7 @@ struct Rebuild {
     qp: QpId,
     /// The client's number for the queue pair.
     number: u32,
-    next: Step,
+    state: RebuildState,
 }
 
 /// A rebuild that is over.
@@ -71,7 +71,7 @@ impl Rebuilds {
     }
 
     pub fn ask(&mut self, client: ClientId, sequence: u32, qp: QpId, number: u32) {
-        self.waiting.push_back(Rebuild { client, sequence, qp, number, next: Step::Reset });
+        self.waiting.push_back(Rebuild { client, sequence, qp, number, state: RebuildState::Reset });
     }
 
     pub fn has(&self, qp: QpId) -> bool {
@@ -121,28 +121,28 @@ impl Rebuild {
         gate: &mut impl Gate<N>,
     ) -> Result<bool, VerbsError> {
         let qp = self.qp;
-        self.next = match self.next {
-            Step::Reset if gate.quiesce(qp) => {
+        self.state = match self.state {
+            RebuildState::Reset if gate.quiesce(qp) => {
                 nic.modify_qp(qp, QpChange::Reset)?;
-                Step::Init
+                RebuildState::Init
             }
-            Step::Reset => Step::Reset,
-            Step::Init => {
+            RebuildState::Reset => RebuildState::Reset,
+            RebuildState::Init => {
                 // No rights yet: the client's permissions may change before the last step.
                 nic.modify_qp(qp, QpChange::Init { access: Access::empty() })?;
-                Step::ReadyToReceive
+                RebuildState::ReadyToReceive
             }
-            Step::ReadyToReceive => {
+            RebuildState::ReadyToReceive => {
                 let peer = next_peer(ends.peer(self.number));
                 nic.modify_qp(qp, QpChange::ReadyToReceive { peer })?;
-                Step::ReadyToSend
+                RebuildState::ReadyToSend
             }
-            Step::ReadyToSend => {
+            RebuildState::ReadyToSend => {
                 nic.modify_qp(qp, QpChange::ReadyToSend { rnr_retries: RNR_RETRIES })?;
                 gate.resume(qp);
                 return self.let_in(nic, ends, gate);
             }
-            Step::Restore => return self.let_in(nic, ends, gate),
+            RebuildState::Restore => return self.let_in(nic, ends, gate),
         };
         Ok(false)
     }
@@ -154,7 +154,7 @@ impl Rebuild {
         ends: &ClientEnds,
         gate: &mut impl Gate<N>,
     ) -> Result<bool, VerbsError> {
-        self.next = Step::Restore;
+        self.state = RebuildState::Restore;
         if !gate.restore(nic, self.qp) {
             return Ok(false);
         }

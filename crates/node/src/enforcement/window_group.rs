@@ -293,12 +293,12 @@ fn stays_bound(place: usize) -> bool {
 fn put_binding(
     tenant: &mut Tenant<WindowGroup>,
     batch: &mut Batch<GroupIndex>,
-    (unit, window, lane): (GroupIndex, WindowIndex, QpId),
+    (unit, window, qp): (GroupIndex, WindowIndex, QpId),
     (address, length): (RemoteAddress, u64),
     access: Access,
 ) -> Rkey {
     let (id, rkey) = tenant.windows.advance(window);
     let binding = WindowBinding { window: id, rkey, region: tenant.region, address, length, access };
-    tenant.binder.put_for(batch, (unit, window), lane, Operation::BindWindow(binding));
+    tenant.binder.put_for(batch, (unit, window), qp, Operation::BindWindow(binding));
     rkey
 }

@@ -18,7 +18,7 @@ use portcullis_protocol::{
     QueuePairRequest, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights, Rkey, Sharing,
     TenantName, received_message,
 };
-use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortPlace, SoftNic};
+use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortResources, SoftNic};
 use std::collections::{HashMap, VecDeque};
 
 /// The time at which every rig starts, in µs. It is not zero.
@@ -165,8 +165,8 @@ impl Rig {
         let size = EndpointSize { chunk_queue_pairs, ..SIZE };
         let memory = Mapping::shareable("port", PortLayout::new(size).bytes()).expect("a port's memory");
         let Admission { pd, chunks, cq, data_sends, .. } = admission;
-        let place = PortPlace { pd, chunks, cq, data_sends };
-        let (port, ends, lkey) = self.nic.nic.create_port(memory.clone(), size, place).expect("a port");
+        let resources = PortResources { pd, chunks, cq, data_sends };
+        let (port, ends, lkey) = self.nic.nic.create_port(memory.clone(), size, resources).expect("a port");
         let ends = ClientEnds {
             control: ends.control,
             data: ends.data,

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-type Trouble = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// The size of the pool in blocks: freed blocks that readers still hold must fit beside the listed ones.
 const POOL_BLOCKS: u64 = BLOCKS + 64;
@@ -106,7 +106,7 @@ pub fn connect_until(folder: &Path, over: impl Fn() -> bool) -> Option<Session> 
 }
 
 /// Runs the node until its standard input ends.
-pub fn serve(folder: &Path) -> Result<(), Trouble> {
+pub fn serve(folder: &Path) -> Result<(), BoxError> {
     let node = NodeConfig { pool_bytes: POOL_BLOCKS * BLOCK_SPACE, ..NodeConfig::default() };
     let listen = vec![Listen { path: socket(folder), tenant: None }];
     let host = Host::start(HostConfig { node, listen, ..HostConfig::default() })?;
@@ -123,7 +123,7 @@ struct Player {
 }
 
 impl Player {
-    fn start(role: &[&str], folder: &Path) -> Result<Self, Trouble> {
+    fn start(role: &[&str], folder: &Path) -> Result<Self, BoxError> {
         let mut process = Command::new(std::env::current_exe()?)
             .arg(role[0])
             .arg(folder)
@@ -170,7 +170,7 @@ impl Drop for Player {
 }
 
 #[derive(Serialize)]
-struct Outcome {
+struct SceneResults {
     seconds: f64,
     #[serde(flatten)]
     report: Report,
@@ -182,14 +182,14 @@ struct Outcome {
 /// results.
 pub fn play(seconds: u64, consumers: u32, json: bool) -> ExitCode {
     match scene(Duration::from_secs(seconds), consumers) {
-        Ok(outcome) => {
-            let wrong = outcome.report.wrong;
+        Ok(results) => {
+            let wrong = results.report.wrong;
             if json {
-                println!("{}", serde_json::to_string(&outcome).unwrap_or_default());
+                println!("{}", serde_json::to_string(&results).unwrap_or_default());
             } else {
-                print(&outcome);
+                print(&results);
             }
-            if wrong == 0 && outcome.report.read > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if wrong == 0 && results.report.read > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("block_store: {error}");
@@ -198,7 +198,7 @@ pub fn play(seconds: u64, consumers: u32, json: bool) -> ExitCode {
     }
 }
 
-fn scene(time: Duration, consumers: u32) -> Result<Outcome, Trouble> {
+fn scene(time: Duration, consumers: u32) -> Result<SceneResults, BoxError> {
     let folder = tempfile::tempdir()?;
     let folder = folder.path();
     let memcpy_gb_per_s = memcpy();
@@ -223,7 +223,7 @@ fn scene(time: Duration, consumers: u32) -> Result<Outcome, Trouble> {
     }
     node.end();
     let read_gb_per_s = report.read as f64 * f64::from(BLOCK_BYTES) / seconds / 1e9;
-    Ok(Outcome { seconds, report, read_gb_per_s, memcpy_gb_per_s })
+    Ok(SceneResults { seconds, report, read_gb_per_s, memcpy_gb_per_s })
 }
 
 /// The copy rate of this machine with one thread, in GB/s, over as many bytes as the blocks of the example have.
@@ -242,8 +242,8 @@ fn memcpy() -> f64 {
     copied as f64 / began.elapsed().as_secs_f64() / 1e9
 }
 
-fn print(outcome: &Outcome) {
-    let Outcome { seconds, report, read_gb_per_s, memcpy_gb_per_s } = outcome;
+fn print(results: &SceneResults) {
+    let SceneResults { seconds, report, read_gb_per_s, memcpy_gb_per_s } = results;
     println!(
         "{} blocks of {BLOCK_BYTES} bytes written into {BLOCKS} places in {seconds:.1} s",
         report.written

@@ -1,8 +1,8 @@
 //! Clients that die at each step of their work.
 
+use crate::attach_connection::{AttachConnection, hello};
 use crate::attacker::{DATA, key};
 use crate::child::{self, Child};
-use crate::door::{Door, hello};
 use crate::rig::{BLUE, RED, Rig, descriptors, lenient, random, wait_for};
 use portcullis::{
     Acquire, Allocate, ChunkLimits, ChunkOptions, Lifetime, NodeConfig, NotAllAllocated, Rights, Rkey,
@@ -23,13 +23,13 @@ fn whoever_dies_on_its_way_in_leaves_nothing() {
     let rig = Rig::new();
     let before = descriptors();
     for _ in 0..DEATHS {
-        drop(Door::knock(&rig.socket(RED)));
-        Door::knock(&rig.socket(RED)).say(&hello(4096));
-        let door = Door::knock(&rig.socket(RED));
-        door.say(&hello(4096));
-        drop(door.hear());
-        drop(door);
-        drop(Door::attach(&rig.socket(RED)));
+        drop(AttachConnection::connect(&rig.socket(RED)));
+        AttachConnection::connect(&rig.socket(RED)).say(&hello(4096));
+        let connection = AttachConnection::connect(&rig.socket(RED));
+        connection.say(&hello(4096));
+        drop(connection.hear());
+        drop(connection);
+        drop(AttachConnection::attach(&rig.socket(RED)));
     }
     wait_for("descriptors to come back", || descriptors() <= before);
     rig.clear();

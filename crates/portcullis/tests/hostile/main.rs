@@ -4,12 +4,12 @@
 //! Three things must hold each time: the honest clients meet no error and make progress, the attacker leaves nothing
 //! behind, and the node serves the next client. Random tests print their seed; `PORTCULLIS_SEED` sets it.
 
+mod attach_connection;
 mod attacker;
 mod besieged;
 mod canary;
 mod child;
 mod death;
-mod door;
 mod honest;
 mod keys;
 mod memory;

@@ -1,7 +1,7 @@
 //! Attacks on shared memory: the port's file, the engine's page, the event and the alarm.
 
+use crate::attach_connection::{AttachConnection, hello, mapped};
 use crate::attacker::{Attacker, key};
-use crate::door::{Door, hello, mapped};
 use crate::rig::{BLUE, RED, Rig, lenient, resident_bytes, wait_for};
 use nix::libc;
 use portcullis::Sharing;
@@ -26,7 +26,7 @@ const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KE
 #[test]
 fn the_ports_file_keeps_its_size() {
     let rig = Rig::new();
-    let (door, [file, ..], memory) = Door::attach(&rig.socket(RED));
+    let (connection, [file, ..], memory) = AttachConnection::attach(&rig.socket(RED));
     let seals = rustix::fs::fcntl_get_seals(&file).expect("a sealed file");
     assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW), "{seals:?}");
     let length = u64::try_from(rustix::fs::fstat(&file).expect("a file").st_size).expect("a size");
@@ -38,14 +38,14 @@ fn the_ports_file_keeps_its_size() {
         .expect_err("no such operation here");
     rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).expect_err("no more seals either");
     rig.others_go_on(20);
-    drop((door, memory));
+    drop((connection, memory));
     rig.clear();
 }
 
 #[test]
 fn the_engines_page_is_read_only_for_clients() {
     let rig = Rig::new();
-    let (_door, [_file, page, event, _alarm], _memory) = Door::attach(&rig.socket(RED));
+    let (_connection, [_file, page, event, _alarm], _memory) = AttachConnection::attach(&rig.socket(RED));
     let seals = rustix::fs::fcntl_get_seals(&page).expect("a sealed file");
     let needed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
     assert!(seals.contains(needed), "{seals:?}");
@@ -81,14 +81,14 @@ fn the_engines_page_is_read_only_for_clients() {
     // A write to a full event fails, and still wakes the engine.
     let _ = rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes());
     rig.others_go_on(20);
-    drop(_door);
+    drop(_connection);
     rig.clear();
 }
 
 #[test]
 fn an_alarm_takes_nothing_from_a_client_and_never_makes_the_node_wait() {
     let rig = Rig::new();
-    let (door, [_file, _page, event, alarm], memory) = Door::attach(&rig.socket(RED));
+    let (connection, [_file, _page, event, alarm], memory) = AttachConnection::attach(&rig.socket(RED));
     rustix::fs::fcntl_setfl(&alarm, OFlags::empty()).expect("the client's own flags");
     assert_eq!(send(&alarm, &[0; 64], SendFlags::NOSIGNAL | SendFlags::DONTWAIT), Err(Errno::PIPE));
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -103,7 +103,7 @@ fn an_alarm_takes_nothing_from_a_client_and_never_makes_the_node_wait() {
     drop(alarm);
     memory.half_word(0).store(2, Ordering::Relaxed);
     rig.others_go_on(20);
-    drop((door, memory));
+    drop((connection, memory));
     rig.clear();
 }
 
@@ -220,35 +220,35 @@ fn the_engine_meets_no_page_fault_on_a_port() {
 fn ports_take_no_more_memory_than_the_node_has_for_them() {
     let rig = Rig::with_ports(PortLimits { ports_bytes_max: 24 << 20, ..PortLimits::default() });
     let path = rig.socket(RED);
-    let knock = |bytes| {
-        let door = Door::knock(&path);
-        door.say(&hello(bytes));
-        (door.hear(), door)
+    let connect = |bytes| {
+        let connection = AttachConnection::connect(&path);
+        connection.say(&hello(bytes));
+        (connection.hear(), connection)
     };
     let before = resident_bytes();
     // Offers take half of the room and no more, also when the clients never map them.
-    let crowd: Vec<_> = (0..40).map(|_| knock(1 << 20)).collect();
+    let crowd: Vec<_> = (0..40).map(|_| connect(1 << 20)).collect();
     let offered = crowd.iter().filter(|(heard, _)| !heard.is_refusal()).count();
     assert!((8..12).contains(&offered), "{offered} ports of more than a mebibyte in half of 24 MiB");
     let (refused, _) = crowd.iter().find(|(heard, _)| heard.is_refusal()).expect("most of them");
     assert!(String::from_utf8_lossy(&refused.bytes).contains("ports"));
     drop(Attacker::attach(&rig.socket(BLUE)));
-    for (_, door) in crowd.iter().filter(|(heard, _)| !heard.is_refusal()) {
+    for (_, connection) in crowd.iter().filter(|(heard, _)| !heard.is_refusal()) {
         // If the connection ended before this message, the offer has ended as well.
-        door.say(&mapped());
+        connection.say(&mapped());
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes more");
     drop(crowd);
-    wait_for("room again", || !knock(2 << 20).0.is_refusal());
+    wait_for("room again", || !connect(2 << 20).0.is_refusal());
     rig.clear();
 }
 
 #[test]
 fn a_client_holds_descriptors_of_its_own_port_only() {
     let rig = Rig::new();
-    let (_red, red, _) = Door::attach(&rig.socket(RED));
-    let (_blue, blue, _) = Door::attach(&rig.socket(BLUE));
+    let (_red, red, _) = AttachConnection::attach(&rig.socket(RED));
+    let (_blue, blue, _) = AttachConnection::attach(&rig.socket(BLUE));
     let inode = |fd: &rustix::fd::OwnedFd| rustix::fs::fstat(fd).expect("a file").st_ino;
     assert_ne!(inode(&red[0]), inode(&blue[0]), "each port has a file of its own");
     drop((_red, _blue));

@@ -1,13 +1,13 @@
 //! Attacks on the attach socket.
 
+use crate::attach_connection::{AttachConnection, hello, mapped};
 use crate::attacker::Attacker;
 use crate::child::{self, Child};
-use crate::door::{Door, hello, mapped};
 use crate::rig::{BLUE, RED, Rig, alone, descriptors, lenient, random, resident_bytes, wait_for};
 use portcullis::NodeConfig;
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis_attach::unix::{
-    AdmissionPolicy, Admitted, Listener, Peer, Place, SocketAccess, UnixHandshake,
+    AdmissionPolicy, Admitted, Listener, Peer, PortOffer, SocketAccess, UnixHandshake,
 };
 use portcullis_attach::{Acceptor, Errand, Limits, Reason};
 use portcullis_nic::EndpointSize;
@@ -24,12 +24,13 @@ use std::time::{Duration, Instant};
 fn whoever_says_nothing_is_told_so_and_hung_up_on_and_holds_nobody_up() {
     let rig = Rig::new();
     let before = descriptors();
-    let silent: Vec<Door> = (0..300).map(|_| Door::knock(&rig.socket(RED))).collect();
+    let silent: Vec<AttachConnection> =
+        (0..300).map(|_| AttachConnection::connect(&rig.socket(RED))).collect();
     drop(Attacker::attach(&rig.socket(BLUE)));
     rig.others_go_on(20);
-    for door in &silent {
-        assert!(door.hear().is_too_late(), "a silent peer is told so");
-        assert!(door.hear().is_end(), "a silent connection is closed");
+    for connection in &silent {
+        assert!(connection.hear().is_too_late(), "a silent peer is told so");
+        assert!(connection.hear().is_end(), "a silent connection is closed");
     }
     drop(silent);
     wait_for("descriptors to come back", || descriptors() <= before);
@@ -54,16 +55,16 @@ fn what_is_no_hello_is_refused() {
     }));
     hellos.extend([u64::MAX, u64::MAX - 4095, 1 << 63, (64 << 20) + 1].map(|arena| hello(arena).to_vec()));
     for bytes in hellos {
-        let door = Door::knock(&rig.socket(RED));
-        assert!(door.say(&bytes));
-        let heard = door.hear();
+        let connection = AttachConnection::connect(&rig.socket(RED));
+        assert!(connection.say(&bytes));
+        let heard = connection.hear();
         assert!(heard.is_refusal() && heard.descriptors.is_empty(), "a port for {} bytes", bytes.len());
-        assert!(door.hear().is_end());
+        assert!(connection.hear().is_end());
     }
     // An empty message ends the connection.
-    let door = Door::knock(&rig.socket(RED));
-    door.say(&[]);
-    assert!(door.hear().is_end());
+    let connection = AttachConnection::connect(&rig.socket(RED));
+    connection.say(&[]);
+    assert!(connection.hear().is_end());
     rig.clear();
 }
 
@@ -71,9 +72,9 @@ fn what_is_no_hello_is_refused() {
 fn a_word_after_the_welcome_is_the_last() {
     let rig = Rig::new();
     for again in [&hello(4096)[..], &[0; 1], &[0xff; 300]] {
-        let (door, port, memory) = Door::attach(&rig.socket(RED));
-        assert!(door.say(again));
-        assert!(door.hear().is_end(), "it is shown out");
+        let (connection, port, memory) = AttachConnection::attach(&rig.socket(RED));
+        assert!(connection.say(again));
+        assert!(connection.hear().is_end(), "it is shown out");
         drop((port, memory));
     }
     // The attacker sends all messages at once, and some twice, before the node has answered. It gets at most one port
@@ -81,17 +82,17 @@ fn a_word_after_the_welcome_is_the_last() {
     let words = [hello(4096), mapped()];
     for second in words {
         for third in words {
-            let door = Door::knock(&rig.socket(RED));
+            let connection = AttachConnection::connect(&rig.socket(RED));
             for word in [hello(4096), second, third, hello(4096)] {
-                door.say(&word);
+                connection.say(&word);
             }
-            while !door.hear().is_end() {}
+            while !connection.hear().is_end() {}
         }
     }
     // The node refuses the second message of the conversation without the first.
-    let door = Door::knock(&rig.socket(RED));
-    door.say(&mapped());
-    assert!(door.hear().is_refusal());
+    let connection = AttachConnection::connect(&rig.socket(RED));
+    connection.say(&mapped());
+    assert!(connection.hear().is_refusal());
     rig.clear();
 }
 
@@ -102,13 +103,13 @@ fn descriptors_passed_with_words_do_not_stay_with_the_node() {
     let _server = closed_server(folder.path(), 64, Descriptors::Taken);
     let before = descriptors();
     for round in 0..50 {
-        let door = Door::knock(&folder.path().join(RED));
+        let connection = AttachConnection::connect(&folder.path().join(RED));
         let gift = std::fs::File::open("/dev/null").expect("a file");
         let gifts: Vec<_> = (0..=round).map(|_| gift.as_fd()).collect();
-        assert!(door.say_with(&hello(4096), &gifts));
+        assert!(connection.say_with(&hello(4096), &gifts));
         // More descriptors arrive with a message that is too late.
-        door.say_with(&[0], &gifts);
-        let heard = door.hear();
+        connection.say_with(&[0], &gifts);
+        let heard = connection.hear();
         // If the node hangs up before it has read all messages, the kernel reports a reset.
         assert!(heard.is_refusal() || heard.is_end());
     }
@@ -118,14 +119,17 @@ fn descriptors_passed_with_words_do_not_stay_with_the_node() {
 #[test]
 fn the_kernel_refuses_descriptors_where_it_can() {
     let rig = Rig::new();
-    let door = Door::knock(&rig.socket(RED));
+    let connection = AttachConnection::connect(&rig.socket(RED));
     let gift = std::fs::File::open("/dev/null").expect("a file");
-    if door.say_with(&hello(4096), &[gift.as_fd()]) {
+    if connection.say_with(&hello(4096), &[gift.as_fd()]) {
         println!("SKIPPED that the kernel refuses descriptors: this one has no SO_PASSRIGHTS (Linux 6.16)");
     } else {
-        assert!(door.say(&hello(4096)) && door.hear().offer().is_some(), "without them it is a hello");
+        assert!(
+            connection.say(&hello(4096)) && connection.hear().offer().is_some(),
+            "without them it is a hello"
+        );
     }
-    drop(door);
+    drop(connection);
     rig.clear();
 }
 
@@ -148,15 +152,15 @@ fn a_descriptor_whose_close_waits_holds_up_nobody_at_another_socket() {
     let mut unread = Vec::new();
     for _ in 0..3 {
         let (gift, listener) = lingering();
-        let door = Door::knock(&folder.path().join(RED));
+        let connection = AttachConnection::connect(&folder.path().join(RED));
         // The descriptor is passed without a hello.
-        assert!(door.say_with(&[0], &[gift.as_fd()]));
-        unread.push((door, listener));
+        assert!(connection.say_with(&[0], &[gift.as_fd()]));
+        unread.push((connection, listener));
         drop(gift);
         for _ in 0..20 {
-            let door = Door::knock(&folder.path().join(BLUE));
-            door.say(&hello(4096));
-            assert!(door.hear().is_refusal(), "it got as far as the desk");
+            let connection = AttachConnection::connect(&folder.path().join(BLUE));
+            connection.say(&hello(4096));
+            assert!(connection.hear().is_refusal(), "it got as far as the desk");
         }
     }
     let started = Instant::now();
@@ -173,11 +177,11 @@ fn two_thousand_clients_come_and_go_and_nothing_is_left() {
     let cycle = |count: u32| {
         for round in 0..count {
             match round % 4 {
-                0 => drop(Door::knock(&rig.socket(RED))),
+                0 => drop(AttachConnection::connect(&rig.socket(RED))),
                 1 => {
-                    Door::knock(&rig.socket(RED)).say(&hello(4096));
+                    AttachConnection::connect(&rig.socket(RED)).say(&hello(4096));
                 }
-                2 => drop(Door::attach(&rig.socket(RED))),
+                2 => drop(AttachConnection::attach(&rig.socket(RED))),
                 _ => {
                     let mut attacker = rig.attacker();
                     attacker.allocate(4096, portcullis::Sharing::Exclusive);
@@ -204,9 +208,10 @@ fn a_storm_of_connections_keeps_nobody_out_for_long() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                let doors: Vec<_> = (0..64).filter_map(|_| Door::try_knock(&rig.socket(RED))).collect();
-                for door in doors.iter().step_by(3) {
-                    door.say(&[1; 64]);
+                let connections: Vec<_> =
+                    (0..64).filter_map(|_| AttachConnection::try_connect(&rig.socket(RED))).collect();
+                for connection in connections.iter().step_by(3) {
+                    connection.say(&[1; 64]);
                 }
                 knocked.fetch_add(1, Ordering::Relaxed);
             }
@@ -227,9 +232,9 @@ const OWN: SocketAccess = SocketAccess { mode: 0o600, group: None };
 struct Closed;
 
 /// A port that is never offered.
-enum NoPlace {}
+enum NoOffer {}
 
-impl Place for NoPlace {
+impl PortOffer for NoOffer {
     fn size(&self) -> EndpointSize {
         match *self {}
     }
@@ -256,14 +261,14 @@ impl Place for NoPlace {
 }
 
 impl AdmissionPolicy for Closed {
-    type Place = NoPlace;
+    type Offer = NoOffer;
 
-    fn offer(&self, _: &Peer, _: u64) -> Result<NoPlace, Reason> {
+    fn offer(&self, _: &Peer, _: u64) -> Result<NoOffer, Reason> {
         Err("closed".into())
     }
 
-    fn admit(&self, _: &Peer, place: &mut NoPlace) -> Result<Admitted, Reason> {
-        match *place {}
+    fn admit(&self, _: &Peer, offer: &mut NoOffer) -> Result<Admitted, Reason> {
+        match *offer {}
     }
 
     fn depart(&self, _: u64) {}
@@ -291,13 +296,19 @@ fn connections_beyond_the_limit_are_told_so_and_the_other_listener_has_room() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let _server = closed_server(folder.path(), 64, Descriptors::RefusedWherePossible);
-    let doors: Vec<Door> = (0..200).map(|_| Door::knock(&folder.path().join(RED))).collect();
-    let told = doors.iter().map(Door::hear).filter(super::door::Heard::is_refusal).count();
+    let connections: Vec<AttachConnection> =
+        (0..200).map(|_| AttachConnection::connect(&folder.path().join(RED))).collect();
+    let told = connections
+        .iter()
+        .map(AttachConnection::hear)
+        .filter(super::attach_connection::Heard::is_refusal)
+        .count();
     assert!(told >= 200 - 64, "{told} were told that there is no room");
-    let crowd: Vec<Door> = (0..200).map(|_| Door::knock(&folder.path().join(RED))).collect();
-    let door = Door::knock(&folder.path().join(BLUE));
-    door.say(&hello(4096));
-    let reason = String::from_utf8_lossy(&door.hear().bytes).into_owned();
+    let crowd: Vec<AttachConnection> =
+        (0..200).map(|_| AttachConnection::connect(&folder.path().join(RED))).collect();
+    let connection = AttachConnection::connect(&folder.path().join(BLUE));
+    connection.say(&hello(4096));
+    let reason = String::from_utf8_lossy(&connection.hear().bytes).into_owned();
     assert!(reason.contains("closed"), "it got as far as the desk: {reason}");
     drop(crowd);
 }
@@ -336,19 +347,23 @@ fn a_node_without_descriptors_says_so_and_recovers() {
     for most in 64..68 {
         let (_node, folder) = node_with(folder.path(), most, 32);
         let path = folder.join(RED);
-        let mut doors = Vec::new();
+        let mut connections = Vec::new();
         let mut refused = 0;
         while refused < 5 {
-            let door = Door::knock(&path);
-            door.say(&hello(4096));
-            refused += u32::from(door.hear().offer().is_none());
-            doors.push(door);
+            let connection = AttachConnection::connect(&path);
+            connection.say(&hello(4096));
+            refused += u32::from(connection.hear().offer().is_none());
+            connections.push(connection);
         }
-        assert!(doors.len() < most, "{} connections to a node with {most} descriptors", doors.len());
-        drop(doors);
+        assert!(
+            connections.len() < most,
+            "{} connections to a node with {most} descriptors",
+            connections.len()
+        );
+        drop(connections);
         wait_for("a port again", || {
-            let door = Door::knock(&path);
-            door.say(&hello(4096)) && door.hear().offer().is_some()
+            let connection = AttachConnection::connect(&path);
+            connection.say(&hello(4096)) && connection.hear().offer().is_some()
         });
     }
 }
@@ -359,16 +374,17 @@ fn silence_at_one_socket_leaves_descriptors_to_clients_of_another() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_node, folder) = node_with(folder.path(), 256, 0);
     let gift = std::fs::File::open("/dev/null").expect("a file");
-    if Door::knock(&folder.join(RED)).say_with(&[0], &[gift.as_fd()]) {
+    if AttachConnection::connect(&folder.join(RED)).say_with(&[0], &[gift.as_fd()]) {
         println!(
             "SKIPPED: before Linux 6.16 who is turned away holds a descriptor until a thread has closed it"
         );
         return;
     }
     for _ in 0..4 {
-        let silent: Vec<Door> = (0..500).map(|_| Door::knock(&folder.join(RED))).collect();
+        let silent: Vec<AttachConnection> =
+            (0..500).map(|_| AttachConnection::connect(&folder.join(RED))).collect();
         let honest: Vec<Attacker> = (0..10).map(|_| Attacker::attach(&folder.join(BLUE))).collect();
-        let refused = silent.iter().filter(|door| door.has_heard()).count();
+        let refused = silent.iter().filter(|connection| connection.has_heard()).count();
         assert!(refused > 0, "some were told that there is no room");
         drop((honest, silent));
     }

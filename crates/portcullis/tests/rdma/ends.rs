@@ -2,7 +2,7 @@
 
 use crate::attacker::{Attacker, DATA, key, make};
 use crate::canary::Canary;
-use crate::door::Door;
+use crate::control_connection::ControlConnection;
 use crate::rig::{BLUE, PATIENCE, Rig, wait_for};
 use portcullis::{RemoteAddress, Rkey, Session};
 use portcullis_attach::tls::{Ends, Terms};
@@ -109,7 +109,7 @@ fn ends_that_make_no_sense_are_refused_and_leave_nothing() {
         ("data queue pairs", with(&|ends| ends.data.push(QpAddress { number: 77, ..ends.control }))),
     ];
     for (why, ends) in refused {
-        let said = Door::knock(&rig.address()).bring(&ends).expect_err(why);
+        let said = ControlConnection::connect(&rig.address()).bring(&ends).expect_err(why);
         assert!(said.contains(why), "{said}");
     }
     rig.others_go_on(5);
@@ -133,13 +133,13 @@ fn ends_that_make_no_sense_are_refused_and_leave_nothing() {
             ends.data.iter_mut().for_each(|end| end.port = port);
         });
         let before = Instant::now();
-        let said = Door::knock(&rig.address()).bring(&ends);
+        let said = ControlConnection::connect(&rig.address()).bring(&ends);
         assert!(before.elapsed() < PATIENCE, "{port:?}: {said:?} after {:?}", before.elapsed());
         rig.others_go_on(5);
     }
     // The same queue pair number under two addresses counts as two queue pairs.
     let both = with(&|ends| ends.data[1] = QpAddress { port: [7; 16], ..ends.data[0] });
-    let _ = Door::knock(&rig.address()).bring(&both);
+    let _ = ControlConnection::connect(&rig.address()).bring(&both);
     rig.others_go_on(5);
     drop(endpoint);
     rig.clear();

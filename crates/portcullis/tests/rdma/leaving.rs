@@ -1,7 +1,7 @@
 //! Clients that leave at each step of their work.
 
 use crate::attacker::{ATTACH_WITHIN, DATA, PLAIN, key, make};
-use crate::door::{Door, hello, say_ends};
+use crate::control_connection::{ControlConnection, hello, say_ends};
 use crate::rig::{Rig, wait_for};
 use portcullis::{Lifetime, Rights, Rkey, Sharing};
 use portcullis_attach::tls::{AttachError, attach};
@@ -18,22 +18,22 @@ fn whoever_leaves_on_its_way_in_leaves_nothing() {
     let address = rig.address();
     let (ends, endpoint) = make(&rig.attacker().terms);
     for _ in 0..DEPARTURES {
-        drop(Door::knock(&address));
-        Door::knock(&address).say(&hello());
-        let mut door = Door::knock(&address);
-        door.say(&hello());
-        door.hear().expect("terms");
-        drop(door);
+        drop(ControlConnection::connect(&address));
+        ControlConnection::connect(&address).say(&hello());
+        let mut connection = ControlConnection::connect(&address);
+        connection.say(&hello());
+        connection.hear().expect("terms");
+        drop(connection);
         let refuses = attach::<()>(&address, &PLAIN, ATTACH_WITHIN, |_| Err("changed its mind".into()));
         assert!(matches!(refuses, Err(AttachError::Unable(_))));
         // The client leaves before the node can answer.
-        let mut door = Door::knock(&address);
-        door.say(&hello());
-        door.hear().expect("terms");
-        door.say(&say_ends(&ends));
-        drop(door);
+        let mut connection = ControlConnection::connect(&address);
+        connection.say(&hello());
+        connection.hear().expect("terms");
+        connection.say(&say_ends(&ends));
+        drop(connection);
         // The client leaves before it has connected its own queue pairs.
-        assert_eq!(Door::knock(&address).bring(&ends), Ok(()));
+        assert_eq!(ControlConnection::connect(&address).bring(&ends), Ok(()));
         rig.others_go_on(2);
         drop(rig.attacker());
     }

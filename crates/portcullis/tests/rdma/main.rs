@@ -14,9 +14,9 @@ mod audit;
 mod besieged;
 #[path = "../hostile/canary.rs"]
 mod canary;
+mod control_connection;
 mod death;
 mod device;
-mod door;
 mod ends;
 #[path = "../hostile/honest.rs"]
 mod honest;

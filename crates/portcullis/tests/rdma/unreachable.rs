@@ -1,6 +1,6 @@
 //! Clients that name an address without a machine, on a network on which the kernel must resolve addresses.
 
-use crate::door::Door;
+use crate::control_connection::ControlConnection;
 use crate::rig::{alone, lenient, node_on};
 use portcullis::{Allocate, DeviceChoice, SessionOptions};
 use portcullis_attach::tls::Ends;
@@ -57,7 +57,7 @@ fn nobody_waits_for_a_client_that_names_an_address_where_nobody_answers() {
     };
     let ends = Ends { control: end(100), data: vec![end(101), end(102), end(103)] };
     let address = host.network_addresses()[0].to_string();
-    let attack = std::thread::spawn(move || Door::knock(&address).bring(&ends));
+    let attack = std::thread::spawn(move || ControlConnection::connect(&address).bring(&ends));
     let mut longest = Duration::ZERO;
     while !attack.is_finished() {
         let asked = Instant::now();

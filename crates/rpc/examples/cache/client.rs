@@ -1,7 +1,7 @@
 //! The client of the cache.
 
 use crate::cache::{DELETE, Entry, GET, SET};
-use crate::ycsb::{Cache, Trouble};
+use crate::ycsb::{BoxError, Cache};
 use portcullis_rpc::channel::{Answer, Connection};
 use portcullis_rpc::{Scope, Vector};
 use std::path::Path;
@@ -21,13 +21,13 @@ impl Client {
     ///
     /// # Errors
     /// There is no server at the path, or it refuses the client.
-    pub fn open(path: &Path) -> Result<Self, Trouble> {
+    pub fn open(path: &Path) -> Result<Self, BoxError> {
         let connection = Connection::open(path)?;
         let scope = connection.scope(SCOPE_BYTES)?;
         Ok(Self { connection, scope })
     }
 
-    fn call(&mut self, method: u32, key: &[u8], value: &[u8]) -> Result<Answer, Trouble> {
+    fn call(&mut self, method: u32, key: &[u8], value: &[u8]) -> Result<Answer, BoxError> {
         self.scope.reset();
         let entry = Entry::plant(&self.scope, key, value)?;
         Ok(self.connection.call(method, &self.scope, entry)?)
@@ -35,7 +35,7 @@ impl Client {
 }
 
 impl Cache for Client {
-    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Trouble> {
+    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, BoxError> {
         let answer = self.call(GET, key, &[])?;
         if answer.word() == 0 {
             return Ok(None);
@@ -45,12 +45,12 @@ impl Cache for Client {
         Ok(Some(value))
     }
 
-    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Trouble> {
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), BoxError> {
         self.call(SET, key, value)?;
         Ok(())
     }
 
-    fn delete(&mut self, key: &[u8]) -> Result<bool, Trouble> {
+    fn delete(&mut self, key: &[u8]) -> Result<bool, BoxError> {
         Ok(self.call(DELETE, key, &[])?.word() != 0)
     }
 }

@@ -20,7 +20,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use workload::Workload;
-use ycsb::{Loaded, Report, Trouble};
+use ycsb::{BoxError, Loaded, Report};
 
 /// The limit of the cache's bytes. Beyond it, the least recently used values are removed.
 const CACHE_BYTES: u64 = 4 << 30;
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn be_server(path: &Path) -> Result<(), Trouble> {
+fn be_server(path: &Path) -> Result<(), BoxError> {
     let _server = cache::start(path, CACHE_BYTES, ServerOptions::default())?;
     println!("serving");
     std::io::stdout().flush()?;
@@ -77,7 +77,7 @@ struct ServerProcess {
 }
 
 impl ServerProcess {
-    fn start() -> Result<Self, Trouble> {
+    fn start() -> Result<Self, BoxError> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("cache.sock");
         let mut command = Command::new(std::env::current_exe()?);
@@ -98,7 +98,7 @@ impl Drop for ServerProcess {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<(), Trouble> {
+fn run(arguments: &Arguments) -> Result<(), BoxError> {
     let server = ServerProcess::start()?;
     let mut client = Client::open(&server.path)?;
     let steps = u64::from(arguments.keys) + arguments.operations * arguments.workload.len() as u64;

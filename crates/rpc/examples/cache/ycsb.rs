@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// An error of the cache or of the workload.
-pub type Trouble = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Bytes of a value: ten fields of a hundred, as YCSB's records have.
 const VALUE_BYTES: usize = 1000;
@@ -19,19 +19,19 @@ pub trait Cache {
     ///
     /// # Errors
     /// The cache did not answer.
-    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Trouble>;
+    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, BoxError>;
 
     /// Sets the value of a key.
     ///
     /// # Errors
     /// The cache did not set it.
-    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Trouble>;
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), BoxError>;
 
     /// Deletes a key. Returns whether it was there.
     ///
     /// # Errors
     /// The cache did not delete it.
-    fn delete(&mut self, key: &[u8]) -> Result<bool, Trouble>;
+    fn delete(&mut self, key: &[u8]) -> Result<bool, BoxError>;
 }
 
 /// Times of a workload.
@@ -70,7 +70,7 @@ impl Loaded {
     ///
     /// # Errors
     /// The cache did not set a value.
-    pub fn new(cache: &mut impl Cache, keys: u32, mut done: impl FnMut(u64)) -> Result<Self, Trouble> {
+    pub fn new(cache: &mut impl Cache, keys: u32, mut done: impl FnMut(u64)) -> Result<Self, BoxError> {
         let mut loaded = Self { versions: Vec::new() };
         for number in 0..keys as usize {
             cache.set(key(number).as_bytes(), &value(number, 0))?;
@@ -90,7 +90,7 @@ impl Loaded {
         workload: Workload,
         operations: u64,
         mut done: impl FnMut(u64),
-    ) -> Result<Report, Trouble> {
+    ) -> Result<Report, BoxError> {
         let keys = u32::try_from(self.versions.len())?;
         let drawn = draw(workload, keys, operations, SEED);
         let mut times = Vec::with_capacity(usize::try_from(operations)?);
@@ -105,7 +105,7 @@ impl Loaded {
     }
 
     /// Performs one operation. Returns its duration, without the time to generate values and to check them.
-    fn one(&mut self, cache: &mut impl Cache, Drawn { kind, choice }: Drawn) -> Result<Duration, Trouble> {
+    fn one(&mut self, cache: &mut impl Cache, Drawn { kind, choice }: Drawn) -> Result<Duration, BoxError> {
         let number = match choice {
             _ if kind == Kind::Insert => self.versions.len(),
             Choice::Loaded(number) => number as usize,
@@ -141,7 +141,7 @@ impl Loaded {
     ///
     /// # Errors
     /// A key was missing before, or still exists.
-    pub fn delete(self, cache: &mut impl Cache) -> Result<(), Trouble> {
+    pub fn delete(self, cache: &mut impl Cache) -> Result<(), BoxError> {
         for number in 0..self.versions.len().min(100) {
             let key = key(number);
             let (was_there, is_there) = (cache.delete(key.as_bytes())?, cache.get(key.as_bytes())?.is_some());

@@ -1,7 +1,7 @@
 //! The client: builds documents where the server reads them, and reads the documents that were found where the server
 //! put them.
 
-use crate::course::{Course, Timed, Trouble};
+use crate::course::{BoxError, Course, Timed};
 use crate::query::Query;
 use crate::store::{FIND, Found, GET, NO_DOCUMENT, PUT, REMOVE, Sought};
 use crate::value::{Broken, Value};
@@ -143,12 +143,12 @@ impl Client {
 }
 
 impl Course for Client {
-    fn put(&mut self, key: u64, document: &Json) -> Result<(), Trouble> {
+    fn put(&mut self, key: u64, document: &Json) -> Result<(), BoxError> {
         Self::put(self, key, document)?;
         Ok(())
     }
 
-    fn find(&mut self, query: &Query) -> Result<Timed, Trouble> {
+    fn find(&mut self, query: &Query) -> Result<Timed, BoxError> {
         let before = Instant::now();
         let timed = Self::find(self, query, |found| {
             let mut sum = 0_i64;

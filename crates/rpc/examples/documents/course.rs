@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use std::time::{Duration, Instant};
 
 /// An error of the store or of the workload.
-pub type Trouble = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A connection to a store.
 pub trait Course {
@@ -16,13 +16,13 @@ pub trait Course {
     ///
     /// # Errors
     /// The store did not store it.
-    fn put(&mut self, key: u64, document: &Json) -> Result<(), Trouble>;
+    fn put(&mut self, key: u64, document: &Json) -> Result<(), BoxError>;
 
     /// Searches for documents.
     ///
     /// # Errors
     /// The store did not perform the search.
-    fn find(&mut self, query: &Query) -> Result<Timed, Trouble>;
+    fn find(&mut self, query: &Query) -> Result<Timed, BoxError>;
 }
 
 /// Result of a search.
@@ -84,7 +84,7 @@ pub fn run(
     documents: Documents,
     searches: u64,
     mut progress: impl FnMut(&'static str, u64),
-) -> Result<Report, Trouble> {
+) -> Result<Report, BoxError> {
     let puts = build(store, documents, |more| progress("documents", more))?;
     let (text, range, found) = search(store, documents, searches, |more| progress("searches", more))?;
     Ok(Report {
@@ -100,7 +100,11 @@ pub fn run(
 }
 
 /// Stores all documents under their numbers.
-fn build(store: &mut impl Course, documents: Documents, mut done: impl FnMut(u64)) -> Result<Times, Trouble> {
+fn build(
+    store: &mut impl Course,
+    documents: Documents,
+    mut done: impl FnMut(u64),
+) -> Result<Times, BoxError> {
     let mut times = Times::default();
     for number in 0..documents.count() {
         let document = documents.document(number);
@@ -119,7 +123,7 @@ fn search(
     documents: Documents,
     searches: u64,
     mut done: impl FnMut(u64),
-) -> Result<(Times, Times, u64), Trouble> {
+) -> Result<(Times, Times, u64), BoxError> {
     let expected = documents.expected();
     let (mut texts, mut ranges, mut found) = (Times::default(), Times::default(), 0);
     for number in 0..searches {

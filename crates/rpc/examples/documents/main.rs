@@ -17,7 +17,7 @@ mod value;
 
 use clap::Parser;
 use client::Client;
-use course::{Report, Trouble};
+use course::{BoxError, Report};
 use indicatif::{ProgressBar, ProgressStyle};
 use nobench::Documents;
 use portcullis_rpc::channel::ServerOptions;
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn be_server(path: &Path) -> Result<(), Trouble> {
+fn be_server(path: &Path) -> Result<(), BoxError> {
     let _server = store::start(path, ServerOptions::default())?;
     println!("serving");
     std::io::stdout().flush()?;
@@ -78,7 +78,7 @@ struct ServerProcess {
 }
 
 impl ServerProcess {
-    fn start() -> Result<Self, Trouble> {
+    fn start() -> Result<Self, BoxError> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("documents.sock");
         let mut command = Command::new(std::env::current_exe()?);
@@ -99,7 +99,7 @@ impl Drop for ServerProcess {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<(), Trouble> {
+fn run(arguments: &Arguments) -> Result<(), BoxError> {
     let server = ServerProcess::start()?;
     let mut client = Client::open(&server.path)?;
     let documents = Documents::new(arguments.seed, arguments.documents);
@@ -119,7 +119,7 @@ fn run(arguments: &Arguments) -> Result<(), Trouble> {
 }
 
 /// Tests the other operations of a store: documents are read, replaced and removed by their keys.
-fn by_key(client: &mut Client, documents: Documents) -> Result<(), Trouble> {
+fn by_key(client: &mut Client, documents: Documents) -> Result<(), BoxError> {
     let (key, other) = (0, json!({ "title": "On shared memory", "pages": [1, 2.5, null, { "true": true }] }));
     let read = client.get(key)?;
     let replaced = client.put(key, &other)?;

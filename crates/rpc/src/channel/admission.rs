@@ -11,12 +11,12 @@
 //! `Placing`: a thread that may wait requests the addresses from the directory.
 
 use super::carrier::ServerCarrier;
-use super::lanes::{Lanes, Seat};
 use super::lending::{Lending, Lent};
 use super::make_ring;
 use super::messages::{ASKED_BYTES, Asked, Told};
 use super::named::{Given, HeapSource, Slot};
-use super::one_shot::{Ledger, OneShotLimits, OpenFile, Reserve};
+use super::one_shot::{OneShotLimits, OneShotTable, OpenFile, Reserve};
+use super::shards::{Seat, ServerShards};
 use super::shared_heap::{Member, SharedHeap};
 use crate::heap::{HEAP_ADDRESSES, HEAP_BYTES_MIN, Heap, HeapPlace, Owner, PAGE_BYTES};
 use portcullis_attach::unix::{Listener, Peer, User};
@@ -50,7 +50,7 @@ pub(super) struct Shared {
     pub ring: Mapping,
     pub event: WatchedEvent,
     /// `None`: no method of the server reads one-shot scopes.
-    pub ledger: Option<Arc<Ledger>>,
+    pub one_shot_table: Option<Arc<OneShotTable>>,
     /// The connection's place on the thread that serves it.
     pub seat: Seat,
     /// The client's membership in the heap of all clients, if the channel has one.
@@ -82,8 +82,8 @@ pub(super) enum News {
 
 /// Admits clients.
 #[derive(Debug)]
-pub(super) struct Door {
-    pub lanes: Lanes,
+pub(super) struct SocketAdmission {
+    pub shards: ServerShards,
     /// Bytes of a connection's heap: the default, and the most that a client may request.
     pub heap_bytes: (u64, u64),
     /// `None`: no method reads one-shot scopes.
@@ -99,7 +99,7 @@ pub(super) struct Door {
     pub source: Option<Arc<HeapSource>>,
 }
 
-impl Door {
+impl SocketAdmission {
     /// Bytes of the heap for a client that has requested `heap_bytes`. Zero: the default.
     fn length(&self, heap_bytes: u64) -> Result<u64, Reason> {
         let (usual, most) = self.heap_bytes;
@@ -111,33 +111,37 @@ impl Door {
     }
 
     /// Creates a connection's heap and ring at places that were found for them.
-    pub fn share(&self, (place, view, ledger): Places, given: Option<Given>) -> Result<Shared, Reason> {
+    pub fn share(
+        &self,
+        (place, view, one_shot_table): ServerMappings,
+        given: Option<Given>,
+    ) -> Result<Shared, Reason> {
         let (heap, ring) = (Heap::create(place, SERVER)?, make_ring()?);
         if self.withholds {
             heap.memory().withhold()?;
             ring.withhold()?;
         }
-        let seat = self.lanes.deal();
+        let seat = self.shards.deal();
         let joined = self.shared.as_ref().map(|shared| shared.join().ok_or("too many have the shared heap"));
         let (event, member) = (WatchedEvent::new(seat.waker())?, joined.transpose()?);
-        Ok(Shared { heap, view, ring, event, ledger, seat, member, given })
+        Ok(Shared { heap, view, ring, event, one_shot_table, seat, member, given })
     }
 }
 
 /// The server's mappings at a connection's addresses: copies of the heap's pages, and behind them one-shot scopes.
-pub(super) type Places = (HeapPlace, PrivateView, Option<Arc<Ledger>>);
+pub(super) type ServerMappings = (HeapPlace, PrivateView, Option<Arc<OneShotTable>>);
 
 /// Finds addresses that nothing in this process uses. They are drawn at random, so that the addresses of independent
 /// servers are probably free in their clients too.
-pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Result<Places, Reason> {
+pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Result<ServerMappings, Reason> {
     let all = length + one_shots.map_or(0, OneShotLimits::addresses);
     let places = (HEAP_ADDRESSES.end - HEAP_ADDRESSES.start).saturating_sub(all) / PLACE_STEP;
     let mut last = None;
     for _ in 0..PLACES_MAX {
         let draw = getrandom::u64()?.checked_rem(places).ok_or("no addresses are as large as that")?;
         let place = HeapPlace::new(HEAP_ADDRESSES.start + draw * PLACE_STEP, length)?;
-        match places_at(place, one_shots) {
-            Ok(places) => return Ok(places),
+        match mappings_at(place, one_shots) {
+            Ok(mappings) => return Ok(mappings),
             Err(error) => last = Some(error),
         }
     }
@@ -145,11 +149,14 @@ pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Resul
 }
 
 /// Maps the places at the given addresses, if nothing else in this process uses these addresses.
-pub(super) fn places_at(place: HeapPlace, one_shots: Option<OneShotLimits>) -> Result<Places, MappingError> {
+pub(super) fn mappings_at(
+    place: HeapPlace,
+    one_shots: Option<OneShotLimits>,
+) -> Result<ServerMappings, MappingError> {
     let view = PrivateView::at(place.address, place.length)?;
     let reserve = one_shots.map(|limits| Reserve::behind(place, limits.addresses())).transpose()?;
-    let ledger = reserve.zip(one_shots).map(|(reserve, limits)| Ledger::new(reserve, limits));
-    Ok((place, view, ledger.map(Arc::new)))
+    let one_shot_table = reserve.zip(one_shots).map(|(reserve, limits)| OneShotTable::new(reserve, limits));
+    Ok((place, view, one_shot_table.map(Arc::new)))
 }
 
 /// Reason for which the server closes the connection to a peer.
@@ -177,7 +184,7 @@ impl Coded for Breach {
 }
 
 #[derive(Debug)]
-enum Step {
+enum EntryState {
     Hello {
         until: Instant,
     },
@@ -197,7 +204,7 @@ enum Step {
     },
     Connected {
         client: u64,
-        ledger: Option<Arc<Ledger>>,
+        one_shot_table: Option<Arc<OneShotTable>>,
     },
 }
 
@@ -205,7 +212,7 @@ enum Step {
 pub(super) struct Entry {
     peer: Peer,
     within: Duration,
-    step: Step,
+    state: EntryState,
     outgoing: Option<Vec<u8>>,
     has_descriptors: bool,
     /// The heap of all clients, whose file is sent with the outgoing message.
@@ -223,7 +230,7 @@ pub(super) struct Entry {
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry").field("peer", &self.peer).field("step", &self.step).finish_non_exhaustive()
+        f.debug_struct("Entry").field("peer", &self.peer).field("state", &self.state).finish_non_exhaustive()
     }
 }
 
@@ -234,49 +241,60 @@ impl Entry {
     }
 
     /// Finds a place for a heap, and offers the heap.
-    fn place(&mut self, door: &Door, heap_bytes: u64, left: u32, now: Instant) -> Result<(), Reason> {
-        let length = door.length(heap_bytes)?;
+    fn place(
+        &mut self,
+        admission: &SocketAdmission,
+        heap_bytes: u64,
+        left: u32,
+        now: Instant,
+    ) -> Result<(), Reason> {
+        let length = admission.length(heap_bytes)?;
         // Without a directory, the places of the last offer are given back first.
-        let before = std::mem::replace(&mut self.step, Step::Hello { until: now + self.within });
-        let Some(source) = &door.source else {
+        let before = std::mem::replace(&mut self.state, EntryState::Hello { until: now + self.within });
+        let Some(source) = &admission.source else {
             drop(before);
-            return self.offer(door, (find_place(length, door.one_shots)?, None), (heap_bytes, left), now);
+            return self.offer(
+                admission,
+                (find_place(length, admission.one_shots)?, None),
+                (heap_bytes, left),
+                now,
+            );
         };
         if !source.may_connect(&self.peer) {
             return Err("this user is not on the access list of the channel".into());
         }
-        let _before = if let Step::Offered { shared, .. } = before { Some(shared) } else { None };
+        let _before = if let EntryState::Offered { shared, .. } = before { Some(shared) } else { None };
         let slot = Slot::default();
-        self.send_on(true, source.errand(length, door.one_shots, &slot));
-        self.step = Step::Placing { heap_bytes, left, slot, _before };
+        self.send_on(true, source.errand(length, admission.one_shots, &slot));
+        self.state = EntryState::Placing { heap_bytes, left, slot, _before };
         Ok(())
     }
 
     /// Continues after the directory was requested for a place.
-    fn placed(&mut self, outcome: Result<(), Reason>, door: &Door) -> Result<(), Reason> {
+    fn placed(&mut self, outcome: Result<(), Reason>, admission: &SocketAdmission) -> Result<(), Reason> {
         let now = Instant::now();
-        let before = std::mem::replace(&mut self.step, Step::Hello { until: now + self.within });
-        let Step::Placing { heap_bytes, left, slot, _before } = before else { return Ok(()) };
+        let before = std::mem::replace(&mut self.state, EntryState::Hello { until: now + self.within });
+        let EntryState::Placing { heap_bytes, left, slot, _before } = before else { return Ok(()) };
         outcome?;
         let placed = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (places, given) = placed.ok_or("the directory was not asked")?;
-        self.offer(door, (places, Some(given)), (heap_bytes, left), now)
+        let (mappings, given) = placed.ok_or("the directory was not asked")?;
+        self.offer(admission, (mappings, Some(given)), (heap_bytes, left), now)
     }
 
     fn offer(
         &mut self,
-        door: &Door,
-        (places, given): (Places, Option<Given>),
+        admission: &SocketAdmission,
+        (mappings, given): (ServerMappings, Option<Given>),
         (heap_bytes, left): (u64, u32),
         now: Instant,
     ) -> Result<(), Reason> {
-        let shared = Box::new(door.share(places, given)?);
-        let (lent, files) = door.lending.lend(self.holder(), &shared.heap, &shared.ring)?;
+        let shared = Box::new(admission.share(mappings, given)?);
+        let (lent, files) = admission.lending.lend(self.holder(), &shared.heap, &shared.ring)?;
         (self.lent, self.lent_files) = (Some(lent), Some(files));
         let HeapPlace { address, length } = shared.heap.place();
-        let one_shot_bytes = door.one_shots.map_or(0, OneShotLimits::addresses);
+        let one_shot_bytes = admission.one_shots.map_or(0, OneShotLimits::addresses);
         self.say(&Told::Offer { address: address.get() as u64, length, owner: CLIENT.0, one_shot_bytes });
-        self.step = Step::Offered { until: now + self.within, heap_bytes, left, shared };
+        self.state = EntryState::Offered { until: now + self.within, heap_bytes, left, shared };
         Ok(())
     }
 
@@ -286,37 +304,37 @@ impl Entry {
         Breach::Refused(reason)
     }
 
-    fn connect(&mut self, door: &Door, client: u64) -> Result<(), Reason> {
-        let step = Step::Connected { client, ledger: None };
-        let Step::Offered { shared, .. } = std::mem::replace(&mut self.step, step) else {
+    fn connect(&mut self, admission: &SocketAdmission, client: u64) -> Result<(), Reason> {
+        let state = EntryState::Connected { client, one_shot_table: None };
+        let EntryState::Offered { shared, .. } = std::mem::replace(&mut self.state, state) else {
             unreachable!("a client says that it has mapped what it was offered")
         };
-        self.step = Step::Connected { client, ledger: shared.ledger.clone() };
+        self.state = EntryState::Connected { client, one_shot_table: shared.one_shot_table.clone() };
         let welcome = shared.member.as_ref().map_or(Told::Welcome, |member| {
             let HeapPlace { address, length } = member.heap().place();
             self.heap = Some(member.heap().clone());
             Told::WelcomeToAll { address: address.get() as u64, length, owner: member.owner().0 }
         });
-        door.lanes.of(client).tell(News::Came(client, shared));
+        admission.shards.of(client).tell(News::Came(client, shared));
         self.say(&welcome);
         Ok(())
     }
 
     /// Handles a message about one-shot scopes from a client with a connection. A client whose request is refused gets
     /// the reason, and its calls go on.
-    fn hear_of_scopes(&mut self, asked: Option<Asked>, door: &Door) -> Result<(), Breach> {
-        let Step::Connected { ledger: Some(ledger), .. } = &self.step else {
+    fn hear_of_scopes(&mut self, asked: Option<Asked>, admission: &SocketAdmission) -> Result<(), Breach> {
+        let EntryState::Connected { one_shot_table: Some(one_shot_table), .. } = &self.state else {
             return Err(Breach::AfterTheEnd);
         };
-        let ledger = Arc::clone(ledger);
+        let one_shot_table = Arc::clone(one_shot_table);
         let wants_answer = !matches!(asked, Some(Asked::Release { .. }));
         if wants_answer && (self.outgoing.is_some() || self.errands.contains(&true)) {
             return Err(Breach::Impatient);
         }
         match asked {
             Some(Asked::File { bytes }) => {
-                let number = door.next.fetch_add(1, Ordering::Relaxed);
-                match ledger.open(number, bytes) {
+                let number = admission.next.fetch_add(1, Ordering::Relaxed);
+                match one_shot_table.open(number, bytes) {
                     Ok(OpenFile { file, address }) => {
                         self.say(&Told::File { number, address, length: file.length() });
                         self.file = Some(file);
@@ -325,12 +343,12 @@ impl Entry {
                 }
             }
             Some(Asked::Sealed { number }) => {
-                self.send_on(true, Box::new(move || ledger.take_in(number)));
+                self.send_on(true, Box::new(move || one_shot_table.take_in(number)));
             }
             Some(Asked::Release { number }) => {
                 // From here on the scope does not belong to the connection. Unmapping takes time in proportion to its
                 // length.
-                if let Some(released) = ledger.release(number) {
+                if let Some(released) = one_shot_table.release(number) {
                     let unmap = move || {
                         drop(released);
                         Ok(())
@@ -351,7 +369,7 @@ impl Entry {
 
 impl Handshake for Entry {
     type Listener = Listener;
-    type Policy = Door;
+    type Policy = SocketAdmission;
     type Holder = User;
     type Breach = Breach;
 
@@ -362,14 +380,14 @@ impl Handshake for Entry {
     fn begin(_: &Listener, accepted: Accepted<'_>, limits: &Limits) -> Option<Self> {
         let peer = Peer::of(accepted.socket, accepted.listener).ok()?;
         let within = limits.attach_within;
-        let step = Step::Hello { until: accepted.now + within };
+        let state = EntryState::Hello { until: accepted.now + within };
         let (outgoing, heap, file) = (None, None, None);
         let (errand, errands) = (None, VecDeque::new());
         let (has_descriptors, lent_files, lent) = (false, None, None);
         Some(Self {
             peer,
             within,
-            step,
+            state,
             outgoing,
             has_descriptors,
             heap,
@@ -398,25 +416,31 @@ impl Handshake for Entry {
         User { listener: self.peer.listener, user: self.peer.user }
     }
 
-    fn hear(&mut self, bytes: &[u8], door: &Door, _: HasRoom<'_, Self>, now: Instant) -> Result<(), Breach> {
-        let heard = match (&self.step, Asked::parse(bytes)) {
-            (Step::Hello { .. }, Some(Asked::Hello { heap_bytes })) => {
-                self.place(door, heap_bytes, PLACES_MAX, now)
+    fn hear(
+        &mut self,
+        bytes: &[u8],
+        admission: &SocketAdmission,
+        _: HasRoom<'_, Self>,
+        now: Instant,
+    ) -> Result<(), Breach> {
+        let heard = match (&self.state, Asked::parse(bytes)) {
+            (EntryState::Hello { .. }, Some(Asked::Hello { heap_bytes })) => {
+                self.place(admission, heap_bytes, PLACES_MAX, now)
             }
-            (Step::Offered { shared, .. }, Some(Asked::Mapped)) => {
+            (EntryState::Offered { shared, .. }, Some(Asked::Mapped)) => {
                 let client = shared.seat.client();
-                self.connect(door, client)
+                self.connect(admission, client)
             }
-            (&Step::Offered { heap_bytes, left, .. }, Some(Asked::Taken)) if left > 0 => {
-                self.place(door, heap_bytes, left - 1, now)
+            (&EntryState::Offered { heap_bytes, left, .. }, Some(Asked::Taken)) if left > 0 => {
+                self.place(admission, heap_bytes, left - 1, now)
             }
-            (Step::Offered { .. }, Some(Asked::Taken)) => {
+            (EntryState::Offered { .. }, Some(Asked::Taken)) => {
                 Err("all places that were tried are taken in the client's address space".into())
             }
-            (Step::Hello { .. } | Step::Placing { .. } | Step::Offered { .. }, _) => {
+            (EntryState::Hello { .. } | EntryState::Placing { .. } | EntryState::Offered { .. }, _) => {
                 Err("that was no connection of this version: use a client of the server's version".into())
             }
-            (Step::Connected { .. }, asked) => return self.hear_of_scopes(asked, door),
+            (EntryState::Connected { .. }, asked) => return self.hear_of_scopes(asked, admission),
         };
         heard.map_err(|reason| self.refuse(&reason))
     }
@@ -425,13 +449,17 @@ impl Handshake for Entry {
         self.errand.take()
     }
 
-    fn errand_done(&mut self, outcome: Result<(), Reason>, door: &Door) -> Result<(), Breach> {
+    fn errand_done(
+        &mut self,
+        outcome: Result<(), Reason>,
+        admission: &SocketAdmission,
+    ) -> Result<(), Breach> {
         // The holder's thread runs errands one after another, so the first of them has ended.
         if self.errands.pop_front() == Some(false) {
             return Ok(());
         }
-        if matches!(self.step, Step::Placing { .. }) {
-            return self.placed(outcome, door).map_err(|reason| self.refuse(&reason));
+        if matches!(self.state, EntryState::Placing { .. }) {
+            return self.placed(outcome, admission).map_err(|reason| self.refuse(&reason));
         }
         self.say(&outcome.map_or_else(|reason| Told::Refused(reason.to_string()), |()| Told::Held));
         Ok(())
@@ -439,8 +467,8 @@ impl Handshake for Entry {
 
     fn outgoing(&self) -> Outgoing<'_> {
         let Some(bytes) = &self.outgoing else { return Outgoing::default() };
-        let descriptors = match (&self.step, &self.lent_files) {
-            (Step::Offered { shared, .. }, Some([ring, heap])) if self.has_descriptors => {
+        let descriptors = match (&self.state, &self.lent_files) {
+            (EntryState::Offered { shared, .. }, Some([ring, heap])) if self.has_descriptors => {
                 let page = shared.event.page().file().expect("it is a file's memory");
                 vec![ring.as_fd(), heap.as_fd(), page, shared.event.as_fd()]
             }
@@ -457,19 +485,19 @@ impl Handshake for Entry {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match self.step {
-            Step::Hello { until } | Step::Offered { until, .. } => Some(until),
+        match self.state {
+            EntryState::Hello { until } | EntryState::Offered { until, .. } => Some(until),
             // The server waits for the directory, and not for the client.
-            Step::Placing { .. } | Step::Connected { .. } => None,
+            EntryState::Placing { .. } | EntryState::Connected { .. } => None,
         }
     }
 
     fn client(&self) -> Option<u64> {
-        if let Step::Connected { client, .. } = self.step { Some(client) } else { None }
+        if let EntryState::Connected { client, .. } = self.state { Some(client) } else { None }
     }
 
     fn is_attached(&self) -> bool {
-        matches!(self.step, Step::Connected { .. })
+        matches!(self.state, EntryState::Connected { .. })
     }
 
     fn dismiss(&mut self, why: Dismissal) {
@@ -478,7 +506,7 @@ impl Handshake for Entry {
         self.say(&Told::Refused(why.to_string()));
     }
 
-    fn depart(door: &Door, client: u64) {
-        door.lanes.of(client).tell(News::Left(client));
+    fn depart(admission: &SocketAdmission, client: u64) {
+        admission.shards.of(client).tell(News::Left(client));
     }
 }

@@ -30,7 +30,6 @@ mod admission;
 mod carrier;
 mod connection;
 pub mod ends;
-mod lanes;
 mod lending;
 mod messages;
 mod method;
@@ -38,6 +37,7 @@ mod named;
 mod one_shot;
 mod sandboxed;
 mod server;
+mod shards;
 mod shared_heap;
 #[cfg(test)]
 mod tests;
@@ -52,7 +52,7 @@ pub use named::{FindError, Found, Naming, find};
 pub use one_shot::{OneShot, OneShotError, OneShotScope, Sealed};
 pub use sandboxed::Sandboxed;
 pub use server::{Channel, ServeError, Server, ServerCounters, ServerOptions, serve};
-pub use typed::{Answered, Isolation, Outcome, Passed, Returned, Service, TypedCall};
+pub use typed::{Answered, Isolation, MethodResult, Passed, Returned, Service, TypedCall};
 
 pub use portcullis_attach::unix::SocketAccess;
 pub use portcullis_memory::explain_faults;

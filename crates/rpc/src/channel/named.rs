@@ -5,7 +5,7 @@
 //! heap. A client looks the name up and becomes a holder of its heap. The last holder of a heap gives its addresses
 //! back. A process that dies holds no heaps any more when its lease has ended.
 
-use super::admission::{PLACES_MAX, Places, places_at};
+use super::admission::{PLACES_MAX, ServerMappings, mappings_at};
 use super::one_shot::OneShotLimits;
 use super::{Channel, Connection, ConnectionError, ConnectionOptions, ServeError};
 use crate::heap::HeapPlace;
@@ -126,7 +126,7 @@ impl Drop for Given {
 }
 
 /// Place for the result of an errand.
-pub(super) type Slot = Arc<Mutex<Option<(Places, Given)>>>;
+pub(super) type Slot = Arc<Mutex<Option<(ServerMappings, Given)>>>;
 
 impl HeapSource {
     /// Registers a channel whose socket is at this path.
@@ -163,7 +163,11 @@ impl HeapSource {
     }
 
     /// Requests addresses from the directory, until it assigns some that nothing else in this process uses.
-    pub fn place(&self, length: u64, one_shots: Option<OneShotLimits>) -> Result<(Places, Given), Reason> {
+    pub fn place(
+        &self,
+        length: u64,
+        one_shots: Option<OneShotLimits>,
+    ) -> Result<(ServerMappings, Given), Reason> {
         let lease = self.registration.with(Registration::lease).flatten();
         let lease = lease.ok_or("the server's lease with its directory has ended")?;
         let all = length + one_shots.map_or(0, OneShotLimits::addresses);
@@ -173,8 +177,8 @@ impl HeapSource {
             let range = self.directory.create_heap(&lease, all, &self.look_up)?;
             self.registration.with(|it| it.keep_heap(range.address));
             let given = Given { address: range.address, released: self.released.clone() };
-            match places_at(HeapPlace::new(range.address, length)?, one_shots) {
-                Ok(places) => return Ok((places, given)),
+            match mappings_at(HeapPlace::new(range.address, length)?, one_shots) {
+                Ok(mappings) => return Ok((mappings, given)),
                 Err(error) => last = Some(error),
             }
             in_vain.push(given);

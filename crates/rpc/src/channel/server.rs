@@ -1,21 +1,21 @@
 //! A server: threads that each serve their own connections.
 
-use super::admission::{Carried, DESCRIPTORS_EACH, Door, Entry, News, SERVER, Shared};
+use super::admission::{Carried, DESCRIPTORS_EACH, Entry, News, SERVER, Shared, SocketAdmission};
 use super::carrier::ServerCarrier;
-use super::ends::{LaneHeap, Methods, ServerEnd, Status};
-use super::lanes::{Lane, Lanes, Seat, State};
+use super::ends::{Methods, ServerEnd, ShardHeap, Status};
 use super::lending::Lending;
 use super::method::{Copied, Failure, Method, Reply, Trusted};
 use super::named::{DirectoryError, Given, HeapSource, Naming};
 use super::one_shot::{OPEN_MAX, OneShot, OneShotLimits};
 use super::sandboxed::Sandboxes;
+use super::shards::{Seat, ServerShard, ServerShards, State};
 use super::shared_heap::{Member, SharedHeap};
 use super::{CLIENT_SLEEPS, now};
 use crate::View;
 use crate::heap::HEAP_BYTES_MAX;
 use crate::plain::Plain;
 use portcullis_attach::unix::{Listener, SocketAccess};
-use portcullis_attach::{Acceptor, AcceptorPlace, Limits, Reason};
+use portcullis_attach::{Acceptor, AcceptorList, Limits, Reason};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_memory::sandbox::{SandboxError, SandboxOptions, WithheldStack};
 use portcullis_memory::{Idle, Mapping, WakerError, WatchedEvent, pin};
@@ -95,7 +95,7 @@ pub struct Channel {
     pub(super) naming: Option<Naming>,
     /// The nodes over which clients of other machines connect.
     #[cfg(feature = "across")]
-    pub(super) nodes: Vec<super::across::NodeDoor>,
+    pub(super) nodes: Vec<super::across::ChannelAtNode>,
 }
 
 /// Returns a channel at a path: its methods are added one by one, and then it is started.
@@ -210,7 +210,7 @@ impl Channel {
         let listener = Listener::bind(&path, options.access)
             .map_err(|source| ServeError::Socket { path: path.clone(), source })?;
         let source = naming.map(|naming| HeapSource::start(naming, &path)).transpose()?;
-        let lanes = Lanes::new(options.threads)?;
+        let shards = ServerShards::new(options.threads)?;
         let heap_bytes = (options.heap_bytes.min(heap_bytes_max), heap_bytes_max);
         let (shared, mut view) = shared_bytes
             .map(|bytes| SharedHeap::create(bytes, source.as_deref()))
@@ -220,7 +220,7 @@ impl Channel {
         let each = DESCRIPTORS_EACH + one_shots.map_or(0, |_| u64::from(OPEN_MAX));
         let mut limits = Limits::UNIX.within_descriptors(each);
         // The waker that a thread sleeps on takes no more descriptors than a connection.
-        limits.connections_max = limits.connections_max.saturating_sub(lanes.len() - 1);
+        limits.connections_max = limits.connections_max.saturating_sub(shards.len() - 1);
         // The loans of open connections, and as many of ended ones.
         let loans_max = 2 * limits.connections_max as u64;
         let lending = Lending::start(options.user_bytes, loans_max).map_err(ServeError::Machine)?;
@@ -228,8 +228,8 @@ impl Channel {
         if let Some(shared) = shared.as_ref().filter(|_| withholds) {
             shared.heap.memory().withhold().map_err(|error| ServeError::Heap(error.into()))?;
         }
-        let door = Door {
-            lanes: lanes.clone(),
+        let admission = SocketAdmission {
+            shards: shards.clone(),
             heap_bytes,
             one_shots,
             next: AtomicU64::new(1),
@@ -238,34 +238,36 @@ impl Channel {
             withholds,
             source,
         };
-        let (acceptors, threads) = (AcceptorPlace::default(), Vec::new());
+        let (acceptors, threads) = (AcceptorList::default(), Vec::new());
         let mut server = Server {
             acceptors,
-            lanes,
+            shards,
             threads,
             shared,
             #[cfg(feature = "across")]
-            doors: Vec::new(),
+            node_admissions: Vec::new(),
         };
         let methods = Arc::new(methods);
         let mut processors = processors.iter().cycle().copied();
-        for lane in server.lanes.iter() {
-            let (methods, lane) = (Arc::clone(&methods), Arc::clone(lane));
-            let shared = server.shared.as_ref().map(|it| LaneHeap::new(&it.heap, view.take())).transpose();
+        for shard in server.shards.iter() {
+            let (methods, shard) = (Arc::clone(&methods), Arc::clone(shard));
+            let shared = server.shared.as_ref().map(|it| ShardHeap::new(&it.heap, view.take())).transpose();
             let shared = shared.map_err(|error| ServeError::Heap(error.into()))?;
             let connections = HashMap::new();
-            let service = Service { methods, lane, connections, shared, withholds, quiet_since: None };
+            let service = Service { methods, shard, connections, shared, withholds, quiet_since: None };
             let thread = server.spawn(service, processors.next()).map_err(ServeError::Machine)?;
             server.threads.push(thread);
         }
-        let started = Acceptor::start::<Entry>(vec![listener], door, limits).map_err(ServeError::Machine)?;
+        let started =
+            Acceptor::start::<Entry>(vec![listener], admission, limits).map_err(ServeError::Machine)?;
         server.acceptors.put(started);
         #[cfg(feature = "across")]
         for node in nodes {
-            let door = super::across::Door::start(node, server.lanes.clone()).map_err(ServeError::Machine)?;
-            server.doors.push(door);
+            let admission = super::across::NodeAdmission::start(node, server.shards.clone())
+                .map_err(ServeError::Machine)?;
+            server.node_admissions.push(admission);
         }
-        if server.lanes.iter().any(|lane| lane.is_stopped()) {
+        if server.shards.iter().any(|shard| shard.is_stopped()) {
             // A thread has panicked before the acceptor existed, so it could not end the acceptor.
             server.acceptors.clear();
         }
@@ -333,22 +335,22 @@ pub struct ServerCounters {
 /// A running server. Dropping it ends its connections.
 #[derive(Debug)]
 pub struct Server {
-    acceptors: AcceptorPlace,
-    pub(super) lanes: Lanes,
+    acceptors: AcceptorList,
+    pub(super) shards: ServerShards,
     threads: Vec<JoinHandle<()>>,
     pub(super) shared: Option<Arc<SharedHeap>>,
-    /// Doors to nodes. After their threads and those of the lanes have ended, they give back their resources on the
-    /// nodes.
+    /// Admissions to nodes. After their threads and those of the shards have ended, they give back their resources on
+    /// the nodes.
     #[cfg(feature = "across")]
-    doors: Vec<super::across::Door>,
+    node_admissions: Vec<super::across::NodeAdmission>,
 }
 
 impl Server {
     /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> ServerCounters {
-        self.lanes.iter().fold(ServerCounters::default(), |sum, lane| {
-            let State { connections, calls, failed } = &lane.state;
+        self.shards.iter().fold(ServerCounters::default(), |sum, shard| {
+            let State { connections, calls, failed } = &shard.state;
             let [connections, calls, failed] =
                 [connections, calls, failed].map(|it| it.load(Ordering::Relaxed));
             ServerCounters {
@@ -360,14 +362,14 @@ impl Server {
     }
 
     fn spawn(&self, service: Service, processor: Option<usize>) -> std::io::Result<JoinHandle<()>> {
-        let (acceptors, lanes) = (self.acceptors.clone(), self.lanes.clone());
+        let (acceptors, shards) = (self.acceptors.clone(), self.shards.clone());
         let run = move || {
             processor.into_iter().for_each(pin);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| service.run())) {
                 // Panics of methods are caught earlier, so this one is a mistake of the server itself. The whole server
                 // ends, so that all its clients detect that, those of the other threads too: a server of which one
                 // thread has ended looks healthy from outside.
-                lanes.stop();
+                shards.stop();
                 acceptors.clear();
                 resume_unwind(panic);
             }
@@ -381,8 +383,8 @@ impl Drop for Server {
         // The clients' connections are closed first, so that each client detects the end.
         self.acceptors.clear();
         #[cfg(feature = "across")]
-        self.doors.iter_mut().for_each(super::across::Door::close);
-        self.lanes.stop();
+        self.node_admissions.iter_mut().for_each(super::across::NodeAdmission::close);
+        self.shards.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -393,9 +395,9 @@ impl Drop for Server {
 #[derive(Debug)]
 struct Service {
     methods: Arc<Methods>,
-    lane: Arc<Lane>,
+    shard: Arc<ServerShard>,
     connections: HashMap<u64, Served>,
-    shared: Option<LaneHeap>,
+    shared: Option<ShardHeap>,
     /// Whether the thread's stack is withheld from trapped code.
     withholds: bool,
     /// Time since which the thread has been idle.
@@ -409,7 +411,7 @@ impl Service {
         let _withheld =
             withheld.expect("a machine that has given a key to a sandbox's pages gives it to a stack's");
         let (mut idle, began) = (Idle::default(), Instant::now());
-        while !self.lane.is_stopped() {
+        while !self.shard.is_stopped() {
             if self.turn() {
                 idle.reset();
                 self.quiet_since = None;
@@ -434,10 +436,10 @@ impl Service {
     }
 
     fn sleep(&mut self, most: Duration) {
-        let Lane { waker, .. } = &*self.lane;
+        let ServerShard { waker, .. } = &*self.shard;
         waker.announce();
         let is_called = self.connections.values().any(Served::has_request);
-        if !is_called && !self.lane.has_news() && !self.lane.is_stopped() {
+        if !is_called && !self.shard.has_news() && !self.shard.is_stopped() {
             waker.sleep(most);
         }
         waker.awake();
@@ -446,14 +448,14 @@ impl Service {
     fn turn(&mut self) -> bool {
         let mut worked = self.hear_news();
         for connection in self.connections.values_mut() {
-            let served = connection.serve(&self.methods, &self.lane.state, &mut self.shared);
+            let served = connection.serve(&self.methods, &self.shard.state, &mut self.shared);
             worked |= served > 0;
         }
         worked
     }
 
     fn hear_news(&mut self) -> bool {
-        let news = self.lane.take_news();
+        let news = self.shard.take_news();
         if news.is_empty() {
             return false;
         }
@@ -470,7 +472,7 @@ impl Service {
                 }
             }
         }
-        self.lane.state.connections.store(self.connections.len() as u64, Ordering::Relaxed);
+        self.shard.state.connections.store(self.connections.len() as u64, Ordering::Relaxed);
         true
     }
 }
@@ -478,7 +480,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         // However the thread has ended, it has no connections any more.
-        self.lane.state.connections.store(0, Ordering::Relaxed);
+        self.shard.state.connections.store(0, Ordering::Relaxed);
     }
 }
 
@@ -505,9 +507,9 @@ enum Way {
 }
 
 impl Served {
-    fn new(Shared { heap, view, ring, event, ledger, seat, member, given }: Shared) -> Self {
+    fn new(Shared { heap, view, ring, event, one_shot_table, seat, member, given }: Shared) -> Self {
         debug_assert_eq!(heap.owner(), SERVER);
-        let end = ServerEnd::new(heap, view, ring.clone()).with_ledger(ledger);
+        let end = ServerEnd::new(heap, view, ring.clone()).with_one_shot_table(one_shot_table);
         let way = Way::Shared { ring, _event: event };
         Self { end, way, _seat: seat, _member: member, _given: given }
     }
@@ -529,7 +531,7 @@ impl Served {
     }
 
     /// Serves some calls. Returns how many.
-    fn serve(&mut self, methods: &Methods, state: &State, shared: &mut Option<LaneHeap>) -> u32 {
+    fn serve(&mut self, methods: &Methods, state: &State, shared: &mut Option<ShardHeap>) -> u32 {
         let mut served = 0;
         while served < CALLS_PER_TURN {
             if let Way::Carried(carrier) = &mut self.way {

@@ -1,6 +1,6 @@
 //! Clients and servers that break the rules, beside an honest pair.
 
-use super::admission::{Door, News};
+use super::admission::{News, SocketAdmission};
 use super::ends::{REPLIES, REQUESTS, Reader, ReplyLine, RequestLine, Status, Writer};
 use super::messages::{Asked, TOLD_BYTES, Told};
 use super::*;
@@ -307,11 +307,11 @@ fn replies_of_any_bytes_are_errors_or_values() {
     let path = folder.path().join("hostile.sock");
     let access = SocketAccess { mode: 0o600, group: None };
     let listener = portcullis_attach::unix::Listener::bind(&path, access).unwrap();
-    let lanes = lanes::Lanes::new(1).unwrap();
+    let shards = shards::ServerShards::new(1).unwrap();
     let heap_bytes = (1 << 20, 1 << 20);
     let lending = lending::Lending::start(u64::MAX, u64::MAX).unwrap();
-    let door = Door {
-        lanes: lanes.clone(),
+    let admission = SocketAdmission {
+        shards: shards.clone(),
         heap_bytes,
         one_shots: None,
         next: 1.into(),
@@ -322,12 +322,12 @@ fn replies_of_any_bytes_are_errors_or_values() {
     };
     let _acceptor = portcullis_attach::Acceptor::start::<admission::Entry>(
         vec![listener],
-        door,
+        admission,
         portcullis_attach::Limits::UNIX,
     )
     .unwrap();
     let mut connection = Connection::open(&path).unwrap();
-    let Some(News::Came(_, shared)) = lanes[0].take_news().pop() else { panic!("no client came") };
+    let Some(News::Came(_, shared)) = shards[0].take_news().pop() else { panic!("no client came") };
     let mut replies = Writer::new(shared.ring.clone(), REPLIES, DEPTH);
     let place = shared.heap.place();
     for round in 1..=3000_u64 {

@@ -86,15 +86,15 @@ forms! {
     Trusted of Scope by trusted;
 }
 
-/// Return type of a [`service`](crate::service)'s method: a `Result` of an [`Outcome`] and of an error that converts
-/// into a [`Failure`].
+/// Return type of a [`service`](crate::service)'s method: a `Result` of a [`MethodResult`] and of an error that
+/// converts into a [`Failure`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is nothing that a method returns",
     label = "`Result<R, Failure>`, where `R` is `()`, `u64` or `Boxed<T>`"
 )]
 pub trait Returned {
     /// The result of a method that succeeds.
-    type Outcome: Outcome;
+    type MethodResult: MethodResult;
 
     /// Writes the result into the reply.
     ///
@@ -103,11 +103,11 @@ pub trait Returned {
     fn tell(self, reply: &mut Reply<'_>) -> Result<(), Failure>;
 }
 
-impl<O: Outcome, E: Into<Failure>> Returned for Result<O, E> {
-    type Outcome = O;
+impl<O: MethodResult, E: Into<Failure>> Returned for Result<O, E> {
+    type MethodResult = O;
 
     fn tell(self, reply: &mut Reply<'_>) -> Result<(), Failure> {
-        self.map(|outcome| outcome.tell(reply)).map_err(Into::into)
+        self.map(|result| result.tell(reply)).map_err(Into::into)
     }
 }
 
@@ -116,7 +116,7 @@ impl<O: Outcome, E: Into<Failure>> Returned for Result<O, E> {
     message = "a method does not bring `{Self}`",
     label = "a method brings `()`, `u64`, or `Boxed<T>` into the scope of its reply"
 )]
-pub trait Outcome {
+pub trait MethodResult {
     /// The client's type of the result.
     type Answer;
 
@@ -127,7 +127,7 @@ pub trait Outcome {
     fn hear(answer: Answer) -> Self::Answer;
 }
 
-impl Outcome for () {
+impl MethodResult for () {
     type Answer = ();
 
     fn tell(self, _: &mut Reply<'_>) {}
@@ -135,7 +135,7 @@ impl Outcome for () {
     fn hear(_: Answer) {}
 }
 
-impl Outcome for u64 {
+impl MethodResult for u64 {
     type Answer = Self;
 
     fn tell(self, reply: &mut Reply<'_>) {
@@ -147,7 +147,7 @@ impl Outcome for u64 {
     }
 }
 
-impl<R: Plain> Outcome for Boxed<R> {
+impl<R: Plain> MethodResult for Boxed<R> {
     type Answer = Answered<R>;
 
     fn tell(self, reply: &mut Reply<'_>) {
@@ -202,7 +202,7 @@ pub struct TypedCall<O> {
     of: PhantomData<fn() -> O>,
 }
 
-impl<O: Outcome> TypedCall<O> {
+impl<O: MethodResult> TypedCall<O> {
     /// Wraps the call `id`, whose method is known to return an `O`.
     #[must_use]
     pub fn new(id: CallId) -> Self {

@@ -19,7 +19,7 @@ const MESSAGES_AHEAD: u64 = 3;
 const MESSAGE_BYTES_FETCHED: u64 = 128;
 
 /// The result of one step of a request.
-enum Step {
+enum StepResult {
     Done,
     /// The request continues at the next visit.
     Again,
@@ -113,26 +113,26 @@ impl<M: Bytes> Core<M> {
             }
             let before = *work;
             match self.step(id, pair, &mut current, work, now) {
-                Step::Done => {
+                StepResult::Done => {
                     *work = work.saturating_sub(REQUEST_WORK);
                     pair.send.advance();
                     self.succeed(pair, &current, pair.send.taken());
                 }
-                Step::Again => {
+                StepResult::Again => {
                     let moved = *work < before;
                     pair.current = Some(current);
                     return if moved { Visit::Again } else { blocked };
                 }
-                Step::Waiting => {
+                StepResult::Waiting => {
                     pair.current = Some(current);
                     return if blocked == Visit::Again { Visit::Done } else { Visit::Idle };
                 }
-                Step::Local(status) => {
+                StepResult::Local(status) => {
                     pair.send.advance();
                     self.fail(id, pair, &current, status, pair.send.taken());
                     return Visit::Again;
                 }
-                Step::Refused(status) => {
+                StepResult::Refused(status) => {
                     pair.send.advance();
                     self.fail(id, pair, &current, status, pair.send.taken());
                     if let (Some(responder), Some((verb, _))) = (self.responder(id, pair), current.transfer())
@@ -171,39 +171,39 @@ impl<M: Bytes> Core<M> {
         current: &mut Current,
         work: &mut u32,
         now: Moment,
-    ) -> Step {
+    ) -> StepResult {
         let Some((verb, local)) = current.transfer() else {
             return self.step_here(id, pair, current);
         };
         let here = match self.requester_end(pair.pd, verb, local) {
             Ok(here) => here,
-            Err(status) => return Step::Local(status),
+            Err(status) => return StepResult::Local(status),
         };
         let Some(responder) = self.responder(id, pair) else {
-            return Step::Local(Status::RetryExceededError);
+            return StepResult::Local(Status::RetryExceededError);
         };
         let mut copying = Copying { here, done: &mut current.done, work };
         match self.execute(&responder, verb, &mut copying) {
-            Ok(Progress::Done) => Step::Done,
+            Ok(Progress::Done) => StepResult::Done,
             Ok(Progress::NotReady) if current.is_given_up(pair.rnr_retries, now) => {
-                Step::Local(Status::RnrRetryExceededError)
+                StepResult::Local(Status::RnrRetryExceededError)
             }
-            Ok(Progress::Partly | Progress::NotReady) => Step::Again,
-            Err(status) => Step::Refused(status),
+            Ok(Progress::Partly | Progress::NotReady) => StepResult::Again,
+            Err(status) => StepResult::Refused(status),
         }
     }
 
     /// Executes a request that concerns only the requester's end.
-    fn step_here(&mut self, id: QpId, pair: &mut QueuePair<M>, current: &Current) -> Step {
+    fn step_here(&mut self, id: QpId, pair: &mut QueuePair<M>, current: &Current) -> StepResult {
         let operation = current.operation();
         if let Some(Operation::Chain(verb)) = operation {
             return match self.execute_chain_verb(id, pair, verb) {
-                Ok(Progress::NotReady) => Step::Waiting,
-                Ok(_) => Step::Done,
-                Err(status) => Step::Local(status),
+                Ok(Progress::NotReady) => StepResult::Waiting,
+                Ok(_) => StepResult::Done,
+                Err(status) => StepResult::Local(status),
             };
         }
-        self.execute_here(id, pair.pd, operation).map_or_else(Step::Local, |()| Step::Done)
+        self.execute_here(id, pair.pd, operation).map_or_else(StepResult::Local, |()| StepResult::Done)
     }
 
     /// Returns the responder of a request, if its peer serves.

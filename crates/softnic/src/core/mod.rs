@@ -25,7 +25,7 @@ pub use inspect::QueueProgress;
 pub use keys::KEYS_MAX;
 pub(crate) use layout::queue_entry;
 pub use layout::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
-pub use objects::{Core, CqPlace, ObjectCounts, QpPlace};
+pub use objects::{Core, CqRing, ObjectCounts, QpRings};
 pub use portcullis_memory::Bytes;
 pub use rings::{
     CompletionPoller, CompletionPoster, ReceivePoster, ReceiveTaker, Ring, SendPoster, SendTaker,

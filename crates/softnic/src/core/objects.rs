@@ -121,9 +121,9 @@ impl Counter {
     }
 }
 
-/// The places of a queue pair's rings, and its completion queues.
+/// The rings of a queue pair, and its completion queues.
 #[derive(Debug)]
-pub struct QpPlace<M> {
+pub struct QpRings<M> {
     /// The ring of its send queue.
     pub send: Ring<M>,
     /// The ring of its receive queue, if it has one.
@@ -140,9 +140,9 @@ pub struct QpPlace<M> {
     pub role: ChainRole,
 }
 
-/// The place of a completion queue's ring.
+/// The ring of a completion queue, and the counter of the polling end.
 #[derive(Debug)]
-pub struct CqPlace<M> {
+pub struct CqRing<M> {
     /// The ring.
     pub ring: Ring<M>,
     /// The offset in that memory at which the polling end writes the number of completions that it has polled.
@@ -293,8 +293,8 @@ impl<M: Bytes> Core<M> {
     ///
     /// # Errors
     /// There are no more completion queues.
-    pub fn create_cq(&mut self, place: CqPlace<M>) -> Result<u32, VerbsError> {
-        self.add_cq(CqKind::Entries(CompletionPoster::new(place.ring, place.cell)))
+    pub fn create_cq(&mut self, ring: CqRing<M>) -> Result<u32, VerbsError> {
+        self.add_cq(CqKind::Entries(CompletionPoster::new(ring.ring, ring.cell)))
     }
 
     /// Creates a counting completion queue: see [`portcullis_nic::Nic::create_counting_cq`].
@@ -361,14 +361,14 @@ impl<M: Bytes> Core<M> {
     ///
     /// # Errors
     /// The domain or a completion queue is unknown, or there are no more queue pairs.
-    pub fn create_qp(&mut self, pd: PdId, place: QpPlace<M>) -> Result<QpId, VerbsError> {
+    pub fn create_qp(&mut self, pd: PdId, rings: QpRings<M>) -> Result<QpId, VerbsError> {
         self.domain(pd)?;
-        for cq in [place.send_cq, place.receive_cq] {
+        for cq in [rings.send_cq, rings.receive_cq] {
             self.cqs.get(cq).ok_or(VerbsError::NoSuch { what: "completion queue" })?;
         }
         let id = self.qps.next_key().map(QpId);
         let id = id.ok_or_else(|| exhausted("queue pairs", QUEUE_PAIRS_MAX))?;
-        for cq in [place.send_cq, place.receive_cq] {
+        for cq in [rings.send_cq, rings.receive_cq] {
             if let Some(queue) = self.cqs.get_mut(cq) {
                 queue.users += 1;
             }
@@ -383,26 +383,26 @@ impl<M: Bytes> Core<M> {
             connection: None,
             connections,
             rnr_retries: 0,
-            send_cq: place.send_cq,
-            receive_cq: place.receive_cq,
-            send: if place.role.managed_send {
-                SendTaker::managed(place.send)
+            send_cq: rings.send_cq,
+            receive_cq: rings.receive_cq,
+            send: if rings.role.managed_send {
+                SendTaker::managed(rings.send)
             } else {
-                SendTaker::new(place.send)
+                SendTaker::new(rings.send)
             },
-            receive: place.receive.map(if place.role.managed_receive {
+            receive: rings.receive.map(if rings.role.managed_receive {
                 ReceiveTaker::managed
             } else {
                 ReceiveTaker::new
             }),
-            role: place.role,
+            role: rings.role,
             current: None,
-            label: place.label.unwrap_or(id),
+            label: rings.label.unwrap_or(id),
             scheduled: false,
-            polled: place.polled.then_some(Polling::Watched),
+            polled: rings.polled.then_some(Polling::Watched),
             blocked: 0,
         }));
-        if place.polled {
+        if rings.polled {
             self.schedule.add_polled(id);
         }
         Ok(id)

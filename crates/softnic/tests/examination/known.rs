@@ -2,7 +2,7 @@
 //! do not survive are skipped.
 
 use super::spoilt::{Spoiler, Spoilt};
-use portcullis_conformance::{Outcome, Report, run};
+use portcullis_conformance::{PromiseOutcome, Report, run};
 
 /// The promises that a device breaks if its FETCH_AND_ADD adds twice.
 const ADDS_TWICE: [&str; 12] = [
@@ -34,7 +34,7 @@ fn a_promise_that_a_device_is_known_to_break_has_to_fail_and_the_others_not() {
     assert_eq!(broken, ADDS_TWICE);
     let report = admitting(&broken);
     assert!(report.is_kept(), "{report}");
-    let deviates = |outcome: &Outcome| matches!(outcome, Outcome::ExpectedDeviation(_));
+    let deviates = |outcome: &PromiseOutcome| matches!(outcome, PromiseOutcome::ExpectedDeviation(_));
     assert_eq!(report.outcomes.iter().filter(|(_, outcome)| deviates(outcome)).count(), ADDS_TWICE.len());
 }
 
@@ -56,7 +56,7 @@ fn a_deviation_from_no_promise_is_an_error() {
 fn what_a_device_does_not_survive_is_skipped_aloud() {
     let report = run(|| Spoilt::nic(Spoiler::DiesOfMisuse));
     assert!(report.is_kept(), "{report}");
-    let skipped = report.outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Skipped(_)));
+    let skipped = report.outcomes.iter().filter(|(_, outcome)| matches!(outcome, PromiseOutcome::Skipped(_)));
     let skipped: Vec<_> = skipped.map(|(name, _)| *name).collect();
     assert_eq!(
         skipped,

@@ -2,10 +2,11 @@
 //! it is the right block and whole.
 //!
 //! A value that is too long for one block lies in several: the block that the key's slot names has the key, the names
-//! of the pieces and the end of the value; each piece has the name of that block. A name consists of the place and the
-//! version in a slot. So a reader that has found the first block finds the pieces of this value or none.
+//! of the pieces and the end of the value; each piece has the name of that block. A name consists of the block's
+//! identifier and the version in a slot. So a reader that has found the first block finds the pieces of this value or
+//! none.
 
-use super::words::{Place, Slot, Version};
+use super::words::{BlockId, Slot, Version};
 use portcullis::Moment;
 use portcullis_protocol::planted::{self, Fault};
 use twox_hash::XxHash3_64;
@@ -21,7 +22,7 @@ const CHECKSUM_BYTES: usize = 8;
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Header {
-    /// Checksum of all bytes that follow, and of the block's place.
+    /// Checksum of all bytes that follow, and of the block's identifier.
     checksum: U64,
     /// Time at which the key expires, on the node's clock, in µs. Zero: never. In a piece: the name of its first block.
     expires_or_first: U64,
@@ -96,17 +97,17 @@ fn header(version: Version, value: &[u8]) -> Header {
     }
 }
 
-fn sealed(header: Header, parts: [&[u8]; 3], place: Place) -> Vec<u8> {
+fn sealed(header: Header, parts: [&[u8]; 3], block_id: BlockId) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>());
     bytes.extend_from_slice(header.as_bytes());
     parts.iter().for_each(|part| bytes.extend_from_slice(part));
-    let checksum = checksum(&bytes[CHECKSUM_BYTES..], place);
+    let checksum = checksum(&bytes[CHECKSUM_BYTES..], block_id);
     bytes[..CHECKSUM_BYTES].copy_from_slice(&checksum.to_le_bytes());
     bytes
 }
 
 /// Encodes the block that a slot names.
-pub(super) fn encode(content: &Content<'_>, version: Version, place: Place) -> Vec<u8> {
+pub(super) fn encode(content: &Content<'_>, version: Version, block_id: BlockId) -> Vec<u8> {
     let Content { key, value, expires, pieces, renewals } = *content;
     let header = Header {
         expires_or_first: U64::new(expires.map_or(0, |at| at.0.max(1))),
@@ -115,17 +116,17 @@ pub(super) fn encode(content: &Content<'_>, version: Version, place: Place) -> V
         list_words: U32::new(u32::try_from(pieces.len() / WORD_BYTES).expect("the length was checked")),
         ..header(version, value)
     };
-    sealed(header, [key, pieces, value], place)
+    sealed(header, [key, pieces, value], block_id)
 }
 
 /// Encodes a piece of the value whose first block has this name.
-pub(super) fn encode_piece(value: &[u8], first: Slot, version: Version, place: Place) -> Vec<u8> {
+pub(super) fn encode_piece(value: &[u8], first: Slot, version: Version, block_id: BlockId) -> Vec<u8> {
     let header = Header { expires_or_first: U64::new(first.0), kind: PIECE, ..header(version, value) };
-    sealed(header, [&[], &[], value], place)
+    sealed(header, [&[], &[], value], block_id)
 }
 
 /// Checks that a block of this version and kind is whole. Returns its header, and the bytes after that.
-fn whole(bytes: &[u8], version: Version, place: Place, kind: u8) -> Option<(Header, &[u8])> {
+fn whole(bytes: &[u8], version: Version, block_id: BlockId, kind: u8) -> Option<(Header, &[u8])> {
     let (header, rest) = Header::read_from_prefix(bytes).ok()?;
     let compared = header.version.get() == version.number() || planted::is(Fault::VersionNotCompared);
     if !compared || header.kind != kind {
@@ -135,13 +136,13 @@ fn whole(bytes: &[u8], version: Version, place: Place, kind: u8) -> Option<(Head
     let length = usize::from(header.key_bytes.get()).checked_add(header.value_bytes.get() as usize)?;
     let length = length.checked_add(list)?;
     let used = bytes.get(CHECKSUM_BYTES..HEADER_BYTES.checked_add(length)?)?;
-    (header.checksum.get() == checksum(used, place)).then(|| (header, &rest[..length]))
+    (header.checksum.get() == checksum(used, block_id)).then(|| (header, &rest[..length]))
 }
 
 /// Decodes a block that was read under a slot with this version. `None`: the block was used again meanwhile, or is
 /// being written.
-pub(super) fn decode(bytes: &[u8], version: Version, place: Place) -> Option<Content<'_>> {
-    let (header, rest) = whole(bytes, version, place, FIRST)?;
+pub(super) fn decode(bytes: &[u8], version: Version, block_id: BlockId) -> Option<Content<'_>> {
+    let (header, rest) = whole(bytes, version, block_id, FIRST)?;
     let (key, rest) = rest.split_at(usize::from(header.key_bytes.get()));
     let (pieces, value) = rest.split_at(header.list_words.get() as usize * WORD_BYTES);
     let expires = header.expires_or_first.get();
@@ -151,7 +152,7 @@ pub(super) fn decode(bytes: &[u8], version: Version, place: Place) -> Option<Con
 
 /// Decodes a piece that was read under this name. `None`: the block was used again meanwhile.
 pub(super) fn decode_piece(bytes: &[u8], name: Slot, first: Slot) -> Option<&[u8]> {
-    let (header, rest) = whole(bytes, name.version(), name.place(), PIECE)?;
+    let (header, rest) = whole(bytes, name.version(), name.block_id(), PIECE)?;
     (header.expires_or_first.get() == first.0).then_some(rest)
 }
 
@@ -170,10 +171,10 @@ pub(super) fn key_bytes(bytes: &[u8], version: Version) -> Option<usize> {
     (header.version.get() == version.number()).then(|| usize::from(header.key_bytes.get()))
 }
 
-/// Computes a block's checksum. The checksum includes the place, so that a block that was read from another place is
-/// invalid.
-fn checksum(bytes: &[u8], place: Place) -> u64 {
-    XxHash3_64::oneshot_with_seed(u64::from(place.extent) << 32 | u64::from(place.block), bytes)
+/// Computes a block's checksum. The checksum includes the block's identifier, so that a block that was read from
+/// another place is invalid.
+fn checksum(bytes: &[u8], block_id: BlockId) -> u64 {
+    XxHash3_64::oneshot_with_seed(u64::from(block_id.extent) << 32 | u64::from(block_id.block), bytes)
 }
 
 #[cfg(test)]
@@ -182,10 +183,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PLACE: Place = Place { extent: 3, block: 9 };
+    const BLOCK_ID: BlockId = BlockId { extent: 3, block: 9 };
 
     fn name(version: u32) -> Slot {
-        Slot::new(0, Claim(version.into()).taken().version(), PLACE)
+        Slot::new(0, Claim(version.into()).taken().version(), BLOCK_ID)
     }
 
     proptest! {
@@ -203,31 +204,31 @@ mod tests {
             let list = list_of_pieces(length, &pieces);
             let content = Content { key: &key, value: &value, expires, pieces: &list, renewals: 3 };
             prop_assert_eq!((content.length(), content.piece_names().collect::<Vec<_>>()), (length, pieces));
-            let mut bytes = encode(&content, version, PLACE);
+            let mut bytes = encode(&content, version, BLOCK_ID);
             let at = changed.index(bytes.len());
             bytes.extend(std::iter::repeat_n(0xAA, behind));
-            prop_assert_eq!(decode(&bytes, version, PLACE), Some(content));
-            prop_assert_eq!(decode(&bytes, name(1).version(), PLACE), None);
-            prop_assert_eq!(decode(&bytes, version, Place { block: 8, ..PLACE }), None);
+            prop_assert_eq!(decode(&bytes, version, BLOCK_ID), Some(content));
+            prop_assert_eq!(decode(&bytes, name(1).version(), BLOCK_ID), None);
+            prop_assert_eq!(decode(&bytes, version, BlockId { block: 8, ..BLOCK_ID }), None);
             prop_assert_eq!(decode_piece(&bytes, name(0), name(0)), None, "a slot names no piece");
             bytes[at] ^= 1 << bit;
-            prop_assert_eq!(decode(&bytes, version, PLACE), None);
+            prop_assert_eq!(decode(&bytes, version, BLOCK_ID), None);
         }
 
         #[test]
         fn a_piece_belongs_to_one_first_block(value in prop::collection::vec(any::<u8>(), 0..200)) {
             let first = name(7);
-            let bytes = encode_piece(&value, first, name(0).version(), PLACE);
+            let bytes = encode_piece(&value, first, name(0).version(), BLOCK_ID);
             prop_assert_eq!(decode_piece(&bytes, name(0), first), Some(&value[..]));
             prop_assert_eq!(decode_piece(&bytes, name(0), name(8)), None);
             prop_assert_eq!(decode_piece(&bytes, name(1), first), None);
-            prop_assert_eq!(decode(&bytes, name(0).version(), PLACE), None);
+            prop_assert_eq!(decode(&bytes, name(0).version(), BLOCK_ID), None);
             prop_assert_eq!(first_of_piece(&bytes[..HEADER_BYTES], name(0).version()), Some(first));
         }
 
         #[test]
         fn garbage_is_no_block(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            prop_assert_eq!(decode(&bytes, name(0).version(), PLACE), None);
+            prop_assert_eq!(decode(&bytes, name(0).version(), BLOCK_ID), None);
             prop_assert_eq!(decode_piece(&bytes, name(0), name(0)), None);
         }
     }

@@ -6,7 +6,7 @@
 
 use super::permissions::{Part, is_conflict, is_gone, is_no_room, needs_room};
 use super::sizes::{ExtentShape, SizeClass};
-use super::words::{Claim, Place, Slot, Version};
+use super::words::{BlockId, Claim, Slot, Version};
 use super::{BlockMemory, Grain, Table, TableError};
 use crate::held::AtEnd;
 use crate::pipeline::word_of;
@@ -32,7 +32,7 @@ const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 /// A block that this client has claimed and no other client can have.
 #[derive(Debug)]
 pub(super) struct Claimed {
-    pub place: Place,
+    pub block_id: BlockId,
     pub version: Version,
     pub permission: Rc<BarePermission>,
     /// Offset of the block in the permission.
@@ -51,7 +51,7 @@ impl Claimed {
     }
 
     pub fn slot(&self, fingerprint: u8) -> Slot {
-        Slot::new(fingerprint, self.version, self.place)
+        Slot::new(fingerprint, self.version, self.block_id)
     }
 }
 
@@ -70,10 +70,10 @@ struct Class {
     /// Blocks that are claimed and not used yet.
     ready: VecDeque<Claimed>,
     /// Blocks that were free when this client last read or wrote their claims.
-    free: VecDeque<(Place, Claim)>,
+    free: VecDeque<(BlockId, Claim)>,
     /// Free blocks that readers still held when this client claimed them, and the times until which they may be held:
     /// the earliest first.
-    resting: VecDeque<(Moment, Place, Claim)>,
+    resting: VecDeque<(Moment, BlockId, Claim)>,
     /// The class's extents, in the order in which their claims are looked at next.
     extents: VecDeque<u32>,
     /// Number of extents that were looked at since one had free blocks.
@@ -92,20 +92,20 @@ impl Class {
 
     /// Forgets which blocks of an extent were free.
     fn forget_free(&mut self, extent: u32) {
-        self.free.retain(|(place, _)| place.extent != extent);
+        self.free.retain(|(block_id, _)| block_id.extent != extent);
     }
 
     /// Forgets an extent that is gone.
     fn forget_extent(&mut self, extent: u32) {
         self.forget_free(extent);
-        self.resting.retain(|(_, place, _)| place.extent != extent);
+        self.resting.retain(|(_, block_id, _)| block_id.extent != extent);
         self.extents.retain(|&other| other != extent);
     }
 
     /// Makes the blocks claimable again whose readers must have ended.
     fn end_rests(&mut self, now: Moment) {
-        while let Some((_, place, claim)) = self.resting.pop_front_if(|(until, ..)| *until <= now) {
-            self.free.push_back((place, claim));
+        while let Some((_, block_id, claim)) = self.resting.pop_front_if(|(until, ..)| *until <= now) {
+            self.free.push_back((block_id, claim));
         }
     }
 
@@ -155,7 +155,7 @@ impl Blocks {
     /// Takes the blocks of an extent that are not used yet, and those of all extents that were claimed too long ago to
     /// be used.
     pub fn take_idle(&mut self, extent: Option<u32>, now: Moment) -> Vec<Claimed> {
-        let idle = |claimed: &Claimed| claimed.until <= now || Some(claimed.place.extent) == extent;
+        let idle = |claimed: &Claimed| claimed.until <= now || Some(claimed.block_id.extent) == extent;
         let mut taken = Vec::new();
         for class in self.classes.values_mut() {
             let (of_use, rest): (Vec<_>, Vec<_>) = class.ready.drain(..).partition(|it| !idle(it));
@@ -177,11 +177,11 @@ impl Blocks {
     }
 
     /// Notes that a block is free again.
-    pub fn note_free(&mut self, class: SizeClass, place: Place, claim: Claim) {
-        self.freed_in.insert(place.extent);
+    pub fn note_free(&mut self, class: SizeClass, block_id: BlockId, claim: Claim) {
+        self.freed_in.insert(block_id.extent);
         let known = self.class(class);
         if known.free.len() < FREE_KNOWN_MAX {
-            known.free.push_back((place, claim));
+            known.free.push_back((block_id, claim));
         } else {
             // The block is found again when its extent's claims are read.
             known.looked_at = 0;
@@ -254,7 +254,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut pause = 1;
         loop {
             let wanted = self.some_free(class).await?;
-            let extents: BTreeSet<u32> = wanted.iter().map(|(place, _)| place.extent).collect();
+            let extents: BTreeSet<u32> = wanted.iter().map(|(block_id, _)| block_id.extent).collect();
             let Tried { claimed, is_full, outdated } = match self.try_claims(wanted).await {
                 Ok(tried) => tried,
                 Err(error) if is_gone(&error) => {
@@ -286,7 +286,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Returns a few blocks that may be free, and at least one.
-    async fn some_free(&self, class: SizeClass) -> Result<Vec<(Place, Claim)>, TableError> {
+    async fn some_free(&self, class: SizeClass) -> Result<Vec<(BlockId, Claim)>, TableError> {
         loop {
             let unread = {
                 let mut state = self.state.borrow_mut();
@@ -353,14 +353,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let is_going = !claims.is_empty() && claims.iter().all(|claim| claim.is_retired());
         let claims = (0..).zip(claims);
-        let resting: BTreeSet<Place> = {
+        let resting: BTreeSet<BlockId> = {
             let mut state = self.state.borrow_mut();
-            state.blocks.class(class).resting.iter().map(|(_, place, _)| *place).collect()
+            state.blocks.class(class).resting.iter().map(|(_, block_id, _)| *block_id).collect()
         };
         let mut free: Vec<_> = claims
             .filter(|(_, claim)| claim.is_free())
-            .map(|(block, claim)| (Place { extent, block }, claim))
-            .filter(|(place, _)| !resting.contains(place))
+            .map(|(block, claim)| (BlockId { extent, block }, claim))
+            .filter(|(block_id, _)| !resting.contains(block_id))
             .collect();
         if is_going {
             self.forget_extent(extent);
@@ -390,14 +390,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Claims the wanted blocks that are still free, and acquires a permission to write each.
-    async fn try_claims(&self, wanted: Vec<(Place, Claim)>) -> Result<Tried, TableError> {
+    async fn try_claims(&self, wanted: Vec<(BlockId, Claim)>) -> Result<Tried, TableError> {
         let mut swaps = Vec::new();
-        for (place, free) in wanted {
-            let permission = self.permission(Part::Claims(place.extent)).await?;
+        for (block_id, free) in wanted {
+            let permission = self.permission(Part::Claims(block_id.extent)).await?;
             let taken = free.taken();
-            let at = u64::from(place.block) * 8;
+            let at = u64::from(block_id.block) * 8;
             swaps.push((
-                place,
+                block_id,
                 free,
                 taken,
                 self.pipeline.compare_and_swap(&permission, at, free.0, taken.0),
@@ -409,10 +409,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         // All swaps are awaited, also after one that fails. A swap that was posted and that no task awaits would still
         // be executed before the next attempt. Each attempt would add some more, until no request is executed before
         // its permission has ended.
-        for (place, free, claim, swap) in swaps {
+        for (block_id, free, claim, swap) in swaps {
             match swap.await {
-                Ok(before) if before == free.0 => taken.push((place, claim.version())),
-                Ok(_) => outdated = Some(place.extent),
+                Ok(before) if before == free.0 => taken.push((block_id, claim.version())),
+                Ok(_) => outdated = Some(block_id.extent),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
@@ -420,30 +420,31 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Err(error.into());
         }
         let mut grants = Vec::new();
-        for (place, version) in taken {
-            let (object, shape) = self.extent(place.extent).await?;
-            let ask = self.ask_to_write(object, &shape, place);
-            grants.push((place, version, self.pipeline.acquire(ask)));
+        for (block_id, version) in taken {
+            let (object, shape) = self.extent(block_id.extent).await?;
+            let ask = self.ask_to_write(object, &shape, block_id);
+            grants.push((block_id, version, self.pipeline.acquire(ask)));
         }
         let mut claimed = Vec::new();
         let mut is_full = false;
-        for (place, version, grant) in grants {
+        for (block_id, version, grant) in grants {
             let permission = match grant.await {
                 Ok(permission) => Rc::new(permission),
                 Err(error) if is_conflict(&error) => {
-                    self.let_rest(place, version).await?;
+                    self.let_rest(block_id, version).await?;
                     continue;
                 }
                 Err(error) if needs_room(&error.into()) => {
                     is_full = true;
-                    self.let_go(place.extent);
-                    self.free_block(place, version).await?;
+                    self.let_go(block_id.extent);
+                    self.free_block(block_id, version).await?;
                     continue;
                 }
                 Err(error) => return Err(error.into()),
             };
             let until = self.claimed_until(now);
-            let block = Claimed { place, version, permission, at: 0, until, renewals: 0, pieces: Vec::new() };
+            let block =
+                Claimed { block_id, version, permission, at: 0, until, renewals: 0, pieces: Vec::new() };
             // The completion or the grant arrived late: a sweep may have freed the claim, and another client may have
             // written the block since. A grant that arrived in time ends before a sweep frees the claim.
             if self.pipeline.now() >= until {
@@ -461,8 +462,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         now.after(Lifetime(lease - lease / 8))
     }
 
-    pub(super) fn ask_to_write(&self, object: ObjectRef, shape: &ExtentShape, place: Place) -> Acquire {
-        let part = (shape.block_at(place.block), u64::from(shape.block_bytes));
+    pub(super) fn ask_to_write(&self, object: ObjectRef, shape: &ExtentShape, block_id: BlockId) -> Acquire {
+        let part = (shape.block_at(block_id.block), u64::from(shape.block_bytes));
         let ask = self.ask(object, part, Rights::WRITE).lifetime(self.options.lease);
         match self.options.grain {
             // Readers that still hold the block are late: no client waits for them here.
@@ -473,10 +474,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Frees a block that was claimed and is in no slot, and its pieces.
     pub(super) async fn give_back(&self, mut claimed: Claimed) -> Result<(), TableError> {
-        let (place, claim) = (claimed.place, claimed.claim());
+        let (block_id, claim) = (claimed.block_id, claimed.claim());
         let pieces = std::mem::take(&mut claimed.pieces);
         self.end_writing(claimed);
-        self.free_claimed(place, claim).await?;
+        self.free_claimed(block_id, claim).await?;
         self.free_pieces(&pieces).await
     }
 
@@ -490,32 +491,32 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Frees a block whose claim was never renewed.
-    async fn free_block(&self, place: Place, version: Version) -> Result<(), TableError> {
-        self.free_claimed(place, Claim::of(version)).await
+    async fn free_block(&self, block_id: BlockId, version: Version) -> Result<(), TableError> {
+        self.free_claimed(block_id, Claim::of(version)).await
     }
 
     /// Frees a block whose slot this client has just changed. Does not wait for the result.
-    pub(super) async fn free_claimed(&self, place: Place, claim: Claim) -> Result<(), TableError> {
+    pub(super) async fn free_claimed(&self, block_id: BlockId, claim: Claim) -> Result<(), TableError> {
         if self.options.blocks == BlockMemory::Chunks {
-            return self.free_in_chunk(place, claim.version()).await;
+            return self.free_in_chunk(block_id, claim.version()).await;
         }
-        let class = self.end_claim(place, claim).await?;
-        self.state.borrow_mut().blocks.note_free(class, place, claim.freed());
+        let class = self.end_claim(block_id, claim).await?;
+        self.state.borrow_mut().blocks.note_free(class, block_id, claim.freed());
         Ok(())
     }
 
     /// Frees a block that no client uses, and waits for that: after a sweep it must be free. Returns false if another
     /// client was quicker.
-    pub(super) async fn free_orphan(&self, place: Place, claim: Claim) -> Result<bool, TableError> {
+    pub(super) async fn free_orphan(&self, block_id: BlockId, claim: Claim) -> Result<bool, TableError> {
         if self.options.blocks == BlockMemory::Chunks {
-            return self.free_in_chunk(place, claim.version()).await.map(|()| true);
+            return self.free_in_chunk(block_id, claim.version()).await.map(|()| true);
         }
         let swap = async {
-            let class = self.extent(place.extent).await?.1.class;
-            let at = u64::from(place.block) * 8;
-            let before = self.swap_in(Part::Claims(place.extent), at, claim.0, claim.freed().0).await?;
+            let class = self.extent(block_id.extent).await?.1.class;
+            let at = u64::from(block_id.block) * 8;
+            let before = self.swap_in(Part::Claims(block_id.extent), at, claim.0, claim.freed().0).await?;
             if before == claim.0 {
-                self.state.borrow_mut().blocks.note_free(class, place, claim.freed());
+                self.state.borrow_mut().blocks.note_free(class, block_id, claim.freed());
             }
             Ok(before == claim.0)
         };
@@ -527,19 +528,19 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Frees a block that late readers hold, and leaves it alone for as long as they can hold it.
-    async fn let_rest(&self, place: Place, version: Version) -> Result<(), TableError> {
+    async fn let_rest(&self, block_id: BlockId, version: Version) -> Result<(), TableError> {
         let claim = Claim::of(version);
-        let class = self.end_claim(place, claim).await?;
+        let class = self.end_claim(block_id, claim).await?;
         let until = self.pipeline.now().after(self.options.hold());
-        self.state.borrow_mut().blocks.class(class).resting.push_back((until, place, claim.freed()));
+        self.state.borrow_mut().blocks.class(class).resting.push_back((until, block_id, claim.freed()));
         Ok(())
     }
 
     /// Ends the claim of a block. Returns the block's class. Does not wait for the result.
-    async fn end_claim(&self, place: Place, claim: Claim) -> Result<SizeClass, TableError> {
-        let permission = self.permission(Part::Claims(place.extent)).await?;
-        let class = self.extent(place.extent).await?.1.class;
-        let at = u64::from(place.block) * 8;
+    async fn end_claim(&self, block_id: BlockId, claim: Claim) -> Result<SizeClass, TableError> {
+        let permission = self.permission(Part::Claims(block_id.extent)).await?;
+        let class = self.extent(block_id.extent).await?.1.class;
+        let at = u64::from(block_id.block) * 8;
         drop(self.pipeline.compare_and_swap(&permission, at, claim.0, claim.freed().0));
         Ok(class)
     }

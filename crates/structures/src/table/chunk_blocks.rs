@@ -1,7 +1,7 @@
 //! Blocks in chunks of the session that made the table (OneSidedMW, «disaggregated KVS»).
 //!
 //! A chunk's keys work on its holder's queue pairs only. So no other client can read such a block, and no other client
-//! can open the table. The handle alone knows which places are taken, and remote memory has no record of that: blocks
+//! can open the table. The handle alone knows which blocks are taken, and remote memory has no record of that: blocks
 //! are claimed and freed without a message, and without an access. A slot names a block by a number of this handle, and
 //! by its version. A block that a slot names and this handle does not have counts as stale, and is not read. When the
 //! session ends, the node frees its chunks, and the values are lost with them: no other handle ever reads the blocks
@@ -9,7 +9,7 @@
 
 use super::blocks::Claimed;
 use super::permissions::Readable;
-use super::words::{Claim, Place, Version};
+use super::words::{BlockId, Claim, Version};
 use super::{Table, TableError};
 use crate::held::AtEnd;
 use crate::pipeline::all;
@@ -72,7 +72,7 @@ impl ChunkBlocks {
     }
 
     /// Takes a block. `None`: another chunk is needed.
-    fn take(&mut self, bytes: u64) -> Result<Option<(Place, Version)>, TableError> {
+    fn take(&mut self, bytes: u64) -> Result<Option<(BlockId, Version)>, TableError> {
         let Some(object) = self.objects.place(bytes)? else { return Ok(None) };
         let bytes = u32::try_from(bytes).expect("a chunk is far shorter");
         let Ok(number) = self.taken.try_insert(Taken { object, bytes }) else {
@@ -84,28 +84,29 @@ impl ChunkBlocks {
         }
         let claim = &mut self.claims[number as usize];
         *claim = claim.taken();
-        Ok(Some((Place::of_number(number), claim.version())))
+        Ok(Some((BlockId::of_number(number), claim.version())))
     }
 
     /// Returns the block that a slot names. `None`: it was freed, or never belonged to this handle.
-    fn taken(&self, place: Place, version: Version) -> Option<Taken> {
-        let claim = *self.claims.get(place.number() as usize)?;
+    fn taken(&self, block_id: BlockId, version: Version) -> Option<Taken> {
+        let claim = *self.claims.get(block_id.number() as usize)?;
         let is_it = claim == Claim::of(version);
-        self.taken.get(place.number()).copied().filter(|_| is_it)
+        self.taken.get(block_id.number()).copied().filter(|_| is_it)
     }
 
-    /// Returns the place of the block of a slot. `None`: the block was freed, or never belonged to this handle.
-    pub fn readable(&self, place: Place, version: Version) -> Option<Readable> {
-        let Taken { object, bytes } = self.taken(place, version)?;
+    /// Returns the permission and the range for reading a slot's block. `None`: the block was freed, or never belonged
+    /// to this handle.
+    pub fn readable(&self, block_id: BlockId, version: Version) -> Option<Readable> {
+        let Taken { object, bytes } = self.taken(block_id, version)?;
         let located = self.objects.locate(object).expect("what is taken lives");
         Some(Readable { permission: Rc::clone(located.chunk), offset: located.offset, length: bytes })
     }
 
     /// Frees a block, if it still has this version.
-    fn free(&mut self, place: Place, version: Version) {
-        let Some(Taken { object, .. }) = self.taken(place, version) else { return };
-        self.taken.remove(place.number());
-        let claim = &mut self.claims[place.number() as usize];
+    fn free(&mut self, block_id: BlockId, version: Version) {
+        let Some(Taken { object, .. }) = self.taken(block_id, version) else { return };
+        self.taken.remove(block_id.number());
+        let claim = &mut self.claims[block_id.number() as usize];
         *claim = claim.freed();
         self.objects.free(object).expect("what was taken lives until now");
         self.leaving.extend(std::iter::from_fn(|| self.objects.take_surplus()));
@@ -126,8 +127,8 @@ impl ChunkBlocks {
     }
 
     /// Returns all blocks that are taken, with their claims.
-    pub fn claims(&self) -> impl Iterator<Item = (Place, Claim)> + '_ {
-        self.taken.iter().map(|(number, _)| (Place::of_number(number), self.claims[number as usize]))
+    pub fn claims(&self) -> impl Iterator<Item = (BlockId, Claim)> + '_ {
+        self.taken.iter().map(|(number, _)| (BlockId::of_number(number), self.claims[number as usize]))
     }
 
     /// Returns the use of the chunks.
@@ -162,12 +163,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Claims a block in a chunk.
     pub(super) async fn claim_in_chunk(&self, bytes: u64) -> Result<Claimed, TableError> {
         loop {
-            if let Some((place, version)) = self.in_chunks(|blocks| blocks.take(bytes))? {
-                let readable = self.in_chunks(|blocks| blocks.readable(place, version));
+            if let Some((block_id, version)) = self.in_chunks(|blocks| blocks.take(bytes))? {
+                let readable = self.in_chunks(|blocks| blocks.readable(block_id, version));
                 let Readable { permission, offset, .. } = readable.expect("it was taken just now");
                 let until = self.claimed_until(self.pipeline.now());
                 return Ok(Claimed {
-                    place,
+                    block_id,
                     version,
                     permission,
                     at: offset,
@@ -204,8 +205,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Frees a block in a chunk.
-    pub(super) async fn free_in_chunk(&self, place: Place, version: Version) -> Result<(), TableError> {
-        self.in_chunks(|blocks| blocks.free(place, version));
+    pub(super) async fn free_in_chunk(&self, block_id: BlockId, version: Version) -> Result<(), TableError> {
+        self.in_chunks(|blocks| blocks.free(block_id, version));
         self.give_chunks_back().await
     }
 

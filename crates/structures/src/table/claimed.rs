@@ -1,7 +1,7 @@
 //! The claimed blocks of a table, and those among them to which a key leads, as one look at the table finds them.
 
 use super::sizes::PIECE_BLOCKS;
-use super::words::{Claim, Place, Slot};
+use super::words::{BlockId, Claim, Slot};
 use super::{Table, TableError, block};
 use crate::pipeline::join;
 use portcullis::{Clock, VerbsEndpoint};
@@ -15,23 +15,24 @@ const LOOKED_UP_AT_ONCE: usize = 16;
 #[derive(Default)]
 pub(super) struct Claimed {
     /// The claim of each block, and whether a key leads to the block.
-    blocks: BTreeMap<Place, (Claim, bool)>,
+    blocks: BTreeMap<BlockId, (Claim, bool)>,
 }
 
 impl Claimed {
-    pub fn add(&mut self, claims: impl IntoIterator<Item = (Place, Claim)>) {
-        self.blocks.extend(claims.into_iter().map(|(place, claim)| (place, (claim, false))));
+    pub fn add(&mut self, claims: impl IntoIterator<Item = (BlockId, Claim)>) {
+        self.blocks.extend(claims.into_iter().map(|(block_id, claim)| (block_id, (claim, false))));
     }
 
     /// Adds the claimed blocks of an extent.
     pub fn add_extent(&mut self, extent: u32, claims: &[Claim]) {
-        let places = (0..).map(|block| Place { extent, block });
-        self.add(places.zip(claims.iter().copied()).filter(|(_, claim)| claim.is_claimed()));
+        let block_ids = (0..).map(|block| BlockId { extent, block });
+        self.add(block_ids.zip(claims.iter().copied()).filter(|(_, claim)| claim.is_claimed()));
     }
 
     /// Notes that a key leads to this block. Returns whether the block is claimed under the same version.
     pub fn link(&mut self, name: Slot) -> bool {
-        let found = self.blocks.get_mut(&name.place()).filter(|(claim, _)| claim.version() == name.version());
+        let found =
+            self.blocks.get_mut(&name.block_id()).filter(|(claim, _)| claim.version() == name.version());
         found.map(|(_, is_linked)| *is_linked = true).is_some()
     }
 
@@ -42,15 +43,15 @@ impl Claimed {
 
     /// Returns the claim of the block with this name, if it is claimed.
     pub fn claim_of(&self, name: Slot) -> Option<(Claim, bool)> {
-        self.blocks.get(&name.place()).copied().filter(|(claim, _)| claim.version() == name.version())
+        self.blocks.get(&name.block_id()).copied().filter(|(claim, _)| claim.version() == name.version())
     }
 
     /// Returns the blocks to which no key leads.
-    pub fn unlinked(&self) -> impl Iterator<Item = (Place, Claim)> + '_ {
+    pub fn unlinked(&self) -> impl Iterator<Item = (BlockId, Claim)> + '_ {
         self.blocks
             .iter()
             .filter(|(_, (_, is_linked))| !is_linked)
-            .map(|(place, (claim, _))| (*place, *claim))
+            .map(|(block_id, (claim, _))| (*block_id, *claim))
     }
 }
 
@@ -58,14 +59,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Finds the pieces of values among the blocks that no slot names. Returns the name of each, and the name of its
     /// first block.
     pub(super) async fn pieces_among(&self, claimed: &Claimed) -> Result<Vec<(Slot, Slot)>, TableError> {
-        let unlinked: Vec<_> = claimed.unlinked().filter(|(place, _)| self.may_be_piece(*place)).collect();
+        let unlinked: Vec<_> =
+            claimed.unlinked().filter(|(block_id, _)| self.may_be_piece(*block_id)).collect();
         let mut pieces = Vec::new();
         if planted::is(Fault::PiecesNotSpared) {
             return Ok(pieces);
         }
         for some in unlinked.chunks(LOOKED_UP_AT_ONCE) {
             self.pipeline.note_step();
-            let names = some.iter().map(|(place, claim)| Slot::new(0, claim.version(), *place));
+            let names = some.iter().map(|(block_id, claim)| Slot::new(0, claim.version(), *block_id));
             for (name, first) in names.clone().zip(join(names.map(|name| self.first_of(name))).await) {
                 pieces.extend(first?.map(|first| (name, first)));
             }
@@ -75,9 +77,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Whether a block has the size of a piece. Other blocks are not read: if each block has a permission of its own, a
     /// client that writes a block waits for its readers.
-    fn may_be_piece(&self, place: Place) -> bool {
+    fn may_be_piece(&self, block_id: BlockId) -> bool {
         let state = self.state.borrow();
-        let known = state.extents.get(place.extent as usize).copied().flatten();
+        let known = state.extents.get(block_id.extent as usize).copied().flatten();
         known.is_none_or(|(_, shape)| PIECE_BLOCKS.contains(&u64::from(shape.block_bytes)))
     }
 
@@ -93,7 +95,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match asked.await {
                 Err(error) => self.mend(error).await?,
                 done => {
-                    self.let_go_of_block(name.place());
+                    self.let_go_of_block(name.block_id());
                     return done;
                 }
             }

@@ -22,9 +22,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let operation = async {
             let ready = self.state.borrow_mut().blocks.take_ready();
             let freed = ready.into_iter().map(|claimed| {
-                let (place, claim) = (claimed.place, claimed.claim());
+                let (block_id, claim) = (claimed.block_id, claimed.claim());
                 self.pipeline.end(claimed.permission);
-                self.swap_in(Part::Claims(place.extent), u64::from(place.block) * 8, claim.0, claim.freed().0)
+                self.swap_in(
+                    Part::Claims(block_id.extent),
+                    u64::from(block_id.block) * 8,
+                    claim.0,
+                    claim.freed().0,
+                )
             });
             for freed in join(freed).await {
                 freed?;

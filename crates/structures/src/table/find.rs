@@ -269,7 +269,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Compares a slot's block that was read with a key.
     #[inline]
     pub(super) fn name(&self, block: Buffer<E::Memory>, slot: Slot, key: &[u8]) -> Named {
-        self.pipeline.look(block, |bytes| match block::decode(bytes, slot.version(), slot.place()) {
+        self.pipeline.look(block, |bytes| match block::decode(bytes, slot.version(), slot.block_id()) {
             None => Named::Stale,
             Some(content) if content.key == key || planted::is(Fault::FingerprintTrusted) => {
                 Named::Same { value: Value::of(&content), expires: content.expires }
@@ -303,7 +303,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if let Retry::Stale(_, slot) = retry
             && attempts.count.is_multiple_of(LOOKED_ANEW_EVERY)
         {
-            self.look_anew_at_extent(slot.place().extent).await?;
+            self.look_anew_at_extent(slot.block_id().extent).await?;
         }
         if attempts.count > ATTEMPTS_AT_ONCE {
             let longest = PAUSE_MAX.0.min(self.options.lease.0 / 16);

@@ -29,7 +29,7 @@
 //!   only if no client has claimed the block. Once all are retired, no block of it can be claimed any more, and no slot
 //!   names one.
 //! - Blocks can lie in chunks of the session that makes the table instead ([`BlockMemory::Chunks`]). Then the handle
-//!   itself knows which places are taken, and no other client can open the table.
+//!   itself knows which blocks are taken, and no other client can open the table.
 //! - A block belongs to its claim from its claim until a lease later, and can get into a slot until another lease
 //!   later. A block that is claimed for longer, and in no slot, is an orphan: [`Table::sweep`] frees it.
 

@@ -6,7 +6,7 @@
 
 use super::shape::{SHARED_AT, SPLIT_BYTES};
 use super::sizes::ExtentShape;
-use super::words::{Place, Slot};
+use super::words::{BlockId, Slot};
 use super::{Access, BlockMemory, Grain, Table, TableError};
 use crate::held::{AtEnd, Held};
 use crate::pipeline::word_of;
@@ -30,7 +30,7 @@ pub(super) enum Part {
     /// The claims of an extent.
     Claims(u32),
     /// One block, for reading.
-    Block(Place),
+    Block(BlockId),
 }
 
 impl Part {
@@ -39,7 +39,7 @@ impl Part {
         match self {
             Self::Head | Self::Subtable(_) => None,
             Self::Extent(extent) | Self::Claims(extent) => Some(extent),
-            Self::Block(place) => Some(place.extent),
+            Self::Block(block_id) => Some(block_id.extent),
         }
     }
 }
@@ -54,13 +54,18 @@ pub(super) struct Readable {
 impl Readable {
     /// Finds a block under a permission. `None`: the extent has no such block.
     #[inline]
-    fn new(permission: Rc<BarePermission>, part: Part, place: Place, shape: &ExtentShape) -> Option<Self> {
+    fn new(
+        permission: Rc<BarePermission>,
+        part: Part,
+        block_id: BlockId,
+        shape: &ExtentShape,
+    ) -> Option<Self> {
         let offset = match part {
             Part::Block(_) => 0,
-            _ => shape.block_at(place.block) - shape.claims_bytes(),
+            _ => shape.block_at(block_id.block) - shape.claims_bytes(),
         };
         let length = shape.block_bytes;
-        (place.block < shape.blocks).then_some(Self { permission, offset, length })
+        (block_id.block < shape.blocks).then_some(Self { permission, offset, length })
     }
 }
 
@@ -71,7 +76,7 @@ pub(super) struct Permissions {
     subtables: Vec<Held>,
     extents: Vec<Held>,
     claims: Vec<Held>,
-    blocks: HashMap<Place, Held>,
+    blocks: HashMap<BlockId, Held>,
 }
 
 /// Largest number of permissions over single blocks that a handle keeps.
@@ -93,7 +98,7 @@ impl Permissions {
             Part::Subtable(number) => entry(&mut self.subtables, number),
             Part::Extent(number) => entry(&mut self.extents, number),
             Part::Claims(number) => entry(&mut self.claims, number),
-            Part::Block(place) => self.blocks.entry(place).or_default(),
+            Part::Block(block_id) => self.blocks.entry(block_id).or_default(),
         }
     }
 
@@ -115,7 +120,7 @@ impl Permissions {
         }
         self.blocks.retain(|_, held| held.acquiring || now < held.useless_at);
         let idle = self.blocks.iter().filter(|(_, held)| held.is_idle());
-        let mut ends: Vec<_> = idle.map(|(place, held)| (held.useless_at, *place)).collect();
+        let mut ends: Vec<_> = idle.map(|(block_id, held)| (held.useless_at, *block_id)).collect();
         let half = ends.len() / 2;
         if self.blocks.len() < BLOCKS_HELD_MAX / 2 || half == 0 {
             return Vec::new();
@@ -123,16 +128,16 @@ impl Permissions {
         // The order is the same in each run of a test.
         ends.sort_unstable();
         ends.truncate(half);
-        ends.iter().filter_map(|(_, place)| self.blocks.remove(place)?.permission).collect()
+        ends.iter().filter_map(|(_, block_id)| self.blocks.remove(block_id)?.permission).collect()
     }
 
     /// Takes the permissions over an extent's single blocks that no operation uses, or over all such blocks if the extent
     /// has none.
-    fn take_idle_blocks(&mut self, extent: u32) -> Vec<(Place, Rc<BarePermission>)> {
-        let of_extent = |place: &Place| place.extent == extent;
-        let any = self.blocks.iter().any(|(place, held)| of_extent(place) && held.is_idle());
-        let idle = self.blocks.extract_if(|place, held| (of_extent(place) || !any) && held.is_idle());
-        idle.filter_map(|(place, held)| Some((place, held.permission?))).collect()
+    fn take_idle_blocks(&mut self, extent: u32) -> Vec<(BlockId, Rc<BarePermission>)> {
+        let of_extent = |block_id: &BlockId| block_id.extent == extent;
+        let any = self.blocks.iter().any(|(block_id, held)| of_extent(block_id) && held.is_idle());
+        let idle = self.blocks.extract_if(|block_id, held| (of_extent(block_id) || !any) && held.is_idle());
+        idle.filter_map(|(block_id, held)| Some((block_id, held.permission?))).collect()
     }
 
     /// Takes the permissions over an extent that is gone, and over its parts. Permissions that operations still use end
@@ -145,19 +150,19 @@ impl Permissions {
         if self.blocks.is_empty() {
             return held;
         }
-        let blocks = self.blocks.iter_mut().filter(|(place, _)| place.extent == extent);
+        let blocks = self.blocks.iter_mut().filter(|(block_id, _)| block_id.extent == extent);
         let mut blocks: Vec<_> =
-            blocks.filter_map(|(place, held)| Some((*place, held.permission.take()?))).collect();
+            blocks.filter_map(|(block_id, held)| Some((*block_id, held.permission.take()?))).collect();
         // The order is the same in each run of a test.
-        blocks.sort_unstable_by_key(|(place, _)| *place);
+        blocks.sort_unstable_by_key(|(block_id, _)| *block_id);
         held.extend(blocks.into_iter().map(|(_, permission)| permission));
         held
     }
 
     /// Takes the permission over a block, if no operation uses it.
-    fn take_idle_block(&mut self, place: Place) -> Option<Rc<BarePermission>> {
-        self.blocks.get(&place).filter(|held| held.is_idle())?;
-        self.blocks.remove(&place)?.permission
+    fn take_idle_block(&mut self, block_id: BlockId) -> Option<Rc<BarePermission>> {
+        self.blocks.get(&block_id).filter(|held| held.is_idle())?;
+        self.blocks.remove(&block_id)?.permission
     }
 
     /// Forgets all permissions: the node has ended one of them before its time.
@@ -285,8 +290,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Ends the permission to read a block, if no operation uses it: the next client that gets the block waits for its
     /// readers.
-    pub(super) fn let_go_of_block(&self, place: Place) {
-        let idle = self.state.borrow_mut().permissions.take_idle_block(place);
+    pub(super) fn let_go_of_block(&self, block_id: BlockId) {
+        let idle = self.state.borrow_mut().permissions.take_idle_block(block_id);
         idle.into_iter().for_each(|permission| self.pipeline.end(permission));
     }
 
@@ -295,7 +300,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) fn let_go(&self, extent: u32) {
         let mut idle = self.state.borrow_mut().permissions.take_idle_blocks(extent);
         // The order is the same in each run of a test.
-        idle.sort_unstable_by_key(|(place, _)| *place);
+        idle.sort_unstable_by_key(|(block_id, _)| *block_id);
         idle.into_iter().for_each(|(_, permission)| self.pipeline.end(permission));
     }
 
@@ -339,11 +344,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<Acquire, TableError> {
         Ok(match part {
             Part::Claims(_) => self.ask(object, (0, shape.claims_bytes()), self.access.rights_on_words()),
-            Part::Block(place) if place.block >= shape.blocks => {
+            Part::Block(block_id) if block_id.block >= shape.blocks => {
                 return Err(Error::Refused(Refusal::Gone).into());
             }
-            Part::Block(place) => {
-                self.ask(object, (shape.block_at(place.block), shape.block_bytes.into()), Rights::READ)
+            Part::Block(block_id) => {
+                self.ask(object, (shape.block_at(block_id.block), shape.block_bytes.into()), Rights::READ)
             }
             Part::Extent(_) | Part::Head | Part::Subtable(_) => {
                 self.ask(object, (shape.claims_bytes(), 0), Rights::READ)
@@ -373,19 +378,19 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if self.options.blocks == BlockMemory::Chunks {
             return Ok(self.readable(slot));
         }
-        let place = slot.place();
-        let part = self.part_of_block(place);
+        let block_id = slot.block_id();
+        let part = self.part_of_block(block_id);
         loop {
             let permission = match self.permission(part).await {
                 Err(error) if is_gone(&error) => return Ok(None),
                 permission => permission?,
             };
-            let (object, shape) = match self.extent(place.extent).await {
+            let (object, shape) = match self.extent(block_id.extent).await {
                 Err(error) if is_gone(&error) => return Ok(None),
                 extent => extent?,
             };
             if permission.object() == object {
-                return Ok(Readable::new(permission, part, place, &shape));
+                return Ok(Readable::new(permission, part, block_id, &shape));
             }
             // Meanwhile another extent has got the number.
             self.state.borrow_mut().permissions.held(part).permission = None;
@@ -396,25 +401,25 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     #[inline]
     pub(super) fn readable(&self, slot: Slot) -> Option<Readable> {
         let state = &mut *self.state.borrow_mut();
-        let place = slot.place();
+        let block_id = slot.block_id();
         if self.options.blocks == BlockMemory::Chunks {
-            return state.chunk_blocks.as_ref()?.readable(place, slot.version());
+            return state.chunk_blocks.as_ref()?.readable(block_id, slot.version());
         }
-        let (object, shape) = state.extents.get(place.extent as usize)?.as_ref()?;
-        let part = self.part_of_block(place);
+        let (object, shape) = state.extents.get(block_id.extent as usize)?.as_ref()?;
+        let part = self.part_of_block(block_id);
         let permission = state.permissions.fresh(part, self.pipeline.now())?;
         if permission.object() != *object {
             return None;
         }
-        Readable::new(permission, part, place, shape)
+        Readable::new(permission, part, block_id, shape)
     }
 
     /// Returns the part whose permission covers a block.
     #[inline]
-    fn part_of_block(&self, place: Place) -> Part {
+    fn part_of_block(&self, block_id: BlockId) -> Part {
         match self.options.grain {
-            Grain::Block => Part::Block(place),
-            Grain::Extent => Part::Extent(place.extent),
+            Grain::Block => Part::Block(block_id),
+            Grain::Extent => Part::Extent(block_id.extent),
         }
     }
 

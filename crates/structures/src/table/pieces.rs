@@ -141,14 +141,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let pieces = block::list_of_pieces(content.value.len(), &first.pieces);
         let content = block::Content { value: rest, pieces: &pieces, renewals: first.renewals, ..*content };
-        let bytes = block::encode(&content, first.version, first.place);
+        let bytes = block::encode(&content, first.version, first.block_id);
         Ok(self.pipeline.write(&first.permission, first.at, &bytes).await?)
     }
 
     async fn write_piece(&self, bytes: &[u8], first: Slot) -> Result<Slot, TableError> {
         let claimed = self.claim(block::bytes_of(0, 0, bytes.len())).await?;
         let name = claimed.slot(0);
-        let block = block::encode_piece(bytes, first, claimed.version, claimed.place);
+        let block = block::encode_piece(bytes, first, claimed.version, claimed.block_id);
         match self.pipeline.write(&claimed.permission, claimed.at, &block).await {
             Ok(()) => {
                 self.end_writing(claimed);
@@ -173,8 +173,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if self.options.blocks == BlockMemory::Objects {
             let (old, renewals) = (first.claim(), first.renewals.wrapping_add(1));
             let new = Claim::renewed(first.version, renewals);
-            let at = u64::from(first.place.block) * 8;
-            let before = self.swap_in(Part::Claims(first.place.extent), at, old.0, new.0).await?;
+            let at = u64::from(first.block_id.block) * 8;
+            let before = self.swap_in(Part::Claims(first.block_id.extent), at, old.0, new.0).await?;
             if before != old.0 {
                 return Err(Error::Expired.into());
             }
@@ -187,8 +187,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Acquires a permission to write a first block whose claim was renewed: the one that came with the claim ends too
     /// soon.
     async fn write_again(&self, first: &mut Claimed) -> Result<(), TableError> {
-        let (object, shape) = self.extent(first.place.extent).await?;
-        let ask = self.ask_to_write(object, &shape, first.place);
+        let (object, shape) = self.extent(first.block_id.extent).await?;
+        let ask = self.ask_to_write(object, &shape, first.block_id);
         // If a block may have only one holder, the holder is this client, until its permission ends.
         let ask = Acquire { wait: Lifetime(self.options.lease.0 * 2), ..ask };
         let permission = Rc::new(self.pipeline.acquire(ask).await?);
@@ -200,8 +200,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn free_pieces(&self, pieces: &[Slot]) -> Result<(), TableError> {
         for piece in pieces {
             self.pipeline.note_step();
-            self.let_go_of_block(piece.place());
-            self.free_claimed(piece.place(), Claim::of(piece.version())).await?;
+            self.let_go_of_block(piece.block_id());
+            self.free_claimed(piece.block_id(), Claim::of(piece.version())).await?;
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 match piece? {
                     Some(piece) => bytes.extend_from_slice(&piece),
                     None => {
-                        self.look_anew_at_extent(name.place().extent).await?;
+                        self.look_anew_at_extent(name.block_id().extent).await?;
                         return Ok(None);
                     }
                 }

@@ -19,7 +19,7 @@ use super::extents::{ExtentRecord, record_of, vacant_record};
 use super::permissions::{Part, is_gone};
 use super::shape::CHANGES_AT;
 use super::sizes::SizeClass;
-use super::words::{Claim, Place, Version};
+use super::words::{BlockId, Claim, Version};
 use super::{Table, TableError};
 use crate::pipeline::{join, word_of};
 use portcullis::{Clock, Lifetime, Moment, ObjectRef, Rights, VerbsEndpoint};
@@ -89,8 +89,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let retired = self.retire_blocks(number, &claims).await?;
         let all_are = retired.len() == claims.len() || planted::is(Fault::ClaimedNotCompared);
         if !all_are || !self.take_record(number, &record, until).await? {
-            for (place, claim) in retired {
-                self.restore(place, claim).await?;
+            for (block_id, claim) in retired {
+                self.restore(block_id, claim).await?;
             }
             return Ok(false);
         }
@@ -101,14 +101,19 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Retires the blocks of an extent whose claims are still as they were read. Returns those blocks.
-    async fn retire_blocks(&self, extent: u32, claims: &[Claim]) -> Result<Vec<(Place, Claim)>, TableError> {
-        let blocks: Vec<_> = (0..).map(|block| Place { extent, block }).zip(claims.iter().copied()).collect();
+    async fn retire_blocks(
+        &self,
+        extent: u32,
+        claims: &[Claim],
+    ) -> Result<Vec<(BlockId, Claim)>, TableError> {
+        let blocks: Vec<_> =
+            (0..).map(|block| BlockId { extent, block }).zip(claims.iter().copied()).collect();
         let mut retired = Vec::new();
         for some in blocks.chunks(RETIRED_AT_ONCE) {
-            let swaps = some.iter().map(|&(place, claim)| async move {
-                let at = u64::from(place.block) * 8;
+            let swaps = some.iter().map(|&(block_id, claim)| async move {
+                let at = u64::from(block_id.block) * 8;
                 let before = self.swap_in(Part::Claims(extent), at, claim.0, claim.retired().0).await?;
-                Ok::<_, TableError>((before == claim.0).then_some((place, claim.retired())))
+                Ok::<_, TableError>((before == claim.0).then_some((block_id, claim.retired())))
             });
             for swapped in join(swaps).await {
                 retired.extend(swapped?);
@@ -118,9 +123,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Makes a retired block claimable again.
-    pub(super) async fn restore(&self, place: Place, retired: Claim) -> Result<bool, TableError> {
-        let (at, restored) = (u64::from(place.block) * 8, retired.restored());
-        match self.swap_in(Part::Claims(place.extent), at, retired.0, restored.0).await {
+    pub(super) async fn restore(&self, block_id: BlockId, retired: Claim) -> Result<bool, TableError> {
+        let (at, restored) = (u64::from(block_id.block) * 8, retired.restored());
+        match self.swap_in(Part::Claims(block_id.extent), at, retired.0, restored.0).await {
             Err(error) if is_gone(&error) => Ok(false),
             swapped => Ok(swapped? == retired.0),
         }

@@ -165,7 +165,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             for (at, slot) in bucket.slots().filter(|(_, slot)| !slot.is_empty() && !slot.is_pending()) {
                 self.pipeline.note_step();
                 for (header, slot, bytes) in self.read_current(&bucket, at, slot).await? {
-                    let content = block::decode(&bytes, slot.version(), slot.place());
+                    let content = block::decode(&bytes, slot.version(), slot.block_id());
                     // A split leaves keys behind for a moment after it has moved them.
                     let here = |key| header.covers(self.hash_of(key).suffix);
                     let Some(content) = content.filter(|content| here(content.key)) else { continue };
@@ -278,7 +278,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 }
             }
             let whole = |(_, slot, bytes): &(_, Slot, Vec<u8>)| {
-                block::decode(bytes, slot.version(), slot.place()).is_some()
+                block::decode(bytes, slot.version(), slot.block_id()).is_some()
             };
             if read.len() == now.len() && read.iter().all(whole) {
                 return Ok(read);

@@ -124,7 +124,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 Err(error) => self.mend(error).await?,
             }
         };
-        let content = block::decode(&bytes, slot.version(), slot.place());
+        let content = block::decode(&bytes, slot.version(), slot.block_id());
         Ok(content.is_some_and(|it| header.covers(self.hash_of(it.key).suffix)))
     }
 

@@ -260,9 +260,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Frees the blocks of a slot that was replaced. The replacement has happened, whatever the result of this is: a
     /// sweep frees the rest.
     async fn free_old_blocks(&self, old: &Found) {
-        let (place, claim) = (old.slot.place(), Claim::renewed(old.slot.version(), old.value.renewals));
-        self.let_go_of_block(place);
-        let _ = self.free_claimed(place, claim).await;
+        let (block_id, claim) = (old.slot.block_id(), Claim::renewed(old.slot.version(), old.value.renewals));
+        self.let_go_of_block(block_id);
+        let _ = self.free_claimed(block_id, claim).await;
         let _ = self.free_pieces(&old.value.pieces).await;
     }
 

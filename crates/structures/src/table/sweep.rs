@@ -14,7 +14,7 @@ use super::extents::{ExtentRecord, RecordState};
 use super::find::SlotAt;
 use super::permissions::Part;
 use super::split::Progress;
-use super::words::{Claim, Place, Slot};
+use super::words::{BlockId, Claim, Slot};
 use super::{Table, TableError};
 use crate::pipeline::join;
 use crate::record::{RECORD_BYTES, Record};
@@ -52,9 +52,9 @@ pub struct Swept {
 struct Look {
     claimed: Claimed,
     /// Pieces of values that no slot leads to, and their first blocks.
-    pieces: BTreeMap<Place, Slot>,
+    pieces: BTreeMap<BlockId, Slot>,
     /// Retired blocks of extents that are kept.
-    retired: BTreeMap<Place, Claim>,
+    retired: BTreeMap<BlockId, Claim>,
     pending: BTreeMap<SlotAt, Slot>,
     unlinked: BTreeMap<u32, ObjectRef>,
     /// Subtables whose records do not mark them as kept, by the place of the record.
@@ -95,7 +95,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         for some in orphans(&first, &second).chunks(FREED_AT_ONCE) {
             self.pipeline.note_step();
-            for freed in join(some.iter().map(|&(place, claim)| self.free_orphan(place, claim))).await {
+            for freed in join(some.iter().map(|&(block_id, claim)| self.free_orphan(block_id, claim))).await {
                 swept.blocks += u64::from(freed?);
             }
         }
@@ -113,11 +113,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Completes the changes of extents that dead clients have begun, and gives the unused extents back.
     async fn sweep_extents(&self, first: &Look, second: &Look, swept: &mut Swept) -> Result<(), TableError> {
-        for (place, claim) in both(&first.retired, &second.retired) {
+        for (block_id, claim) in both(&first.retired, &second.retired) {
             self.pipeline.note_step();
             // The client that retired the block has died before it took the record, or has the record now.
-            if self.extent_record(place.extent).await?.state == RecordState::Kept {
-                self.restore(place, claim).await?;
+            if self.extent_record(block_id.extent).await?.state == RecordState::Kept {
+                self.restore(block_id, claim).await?;
             }
         }
         for (number, record) in both(&first.changing, &second.changing) {
@@ -173,7 +173,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             if look.claimed.is_linked(first) {
                 look.claimed.link(piece);
             } else {
-                look.pieces.insert(piece.place(), first);
+                look.pieces.insert(piece.block_id(), first);
             }
         }
         Ok(look)
@@ -195,8 +195,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             if claims.iter().all(|claim| claim.is_free()) || planted::is(Fault::ClaimedNotCompared) {
                 look.unused.insert(number);
             }
-            let places = (0..).map(|block| Place { extent: number, block });
-            look.retired.extend(places.zip(claims).filter(|(_, claim)| claim.is_retired()));
+            let block_ids = (0..).map(|block| BlockId { extent: number, block });
+            look.retired.extend(block_ids.zip(claims).filter(|(_, claim)| claim.is_retired()));
         }
         Ok(())
     }
@@ -268,17 +268,17 @@ impl Look {
 
 /// Returns the blocks to which no key leads at both looks, and whose claims have not changed. Pieces are orphans with
 /// their first blocks.
-fn orphans(first: &Look, second: &Look) -> Vec<(Place, Claim)> {
-    let before: BTreeMap<Place, Claim> = first.claimed.unlinked().collect();
-    let now: BTreeMap<Place, Claim> = second.claimed.unlinked().collect();
+fn orphans(first: &Look, second: &Look) -> Vec<(BlockId, Claim)> {
+    let before: BTreeMap<BlockId, Claim> = first.claimed.unlinked().collect();
+    let now: BTreeMap<BlockId, Claim> = second.claimed.unlinked().collect();
     let mut orphans: BTreeMap<_, _> = both(&before, &now).into_iter().collect();
-    let is_alone = |place: &Place| {
-        let Some(of) = second.pieces.get(place) else { return true };
-        second.claimed.claim_of(*of).is_none_or(|(claim, _)| orphans.get(&of.place()) == Some(&claim))
+    let is_alone = |block_id: &BlockId| {
+        let Some(of) = second.pieces.get(block_id) else { return true };
+        second.claimed.claim_of(*of).is_none_or(|(claim, _)| orphans.get(&of.block_id()) == Some(&claim))
     };
-    let spared: Vec<_> = orphans.keys().filter(|place| !is_alone(place)).copied().collect();
-    spared.iter().for_each(|place| {
-        orphans.remove(place);
+    let spared: Vec<_> = orphans.keys().filter(|block_id| !is_alone(block_id)).copied().collect();
+    spared.iter().for_each(|block_id| {
+        orphans.remove(block_id);
     });
     orphans.into_iter().collect()
 }

@@ -2,7 +2,7 @@
 
 use super::permissions::{Part, is_gone};
 use super::store::Wanted;
-use super::words::{Claim, Place, Slot};
+use super::words::{BlockId, Claim, Slot};
 use super::{BlockMemory, Table, TableError, block};
 use crate::pipeline::join;
 use portcullis::{Clock, Effect, VerbsEndpoint};
@@ -45,7 +45,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let hash = self.hash_of(key);
         let Some(found) = self.find(key, hash).await? else { return Ok(Vacated::Missing) };
         // Most memory of a long value is in its pieces.
-        let extent = found.value.pieces.first().unwrap_or(&found.slot).place().extent;
+        let extent = found.value.pieces.first().unwrap_or(&found.slot).block_id().extent;
         let idle = self.state.borrow_mut().blocks.take_idle(Some(extent), self.pipeline.now());
         for claimed in idle {
             self.give_back(claimed).await?;
@@ -81,8 +81,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// which no key leads.
     async fn keys_in(&self, extent: u32) -> Result<Option<Vec<(Vec<u8>, Slot)>>, TableError> {
         let claims = self.claims(extent).await?;
-        let claimed: Vec<(Place, Claim)> = (0..)
-            .map(|block| Place { extent, block })
+        let claimed: Vec<(BlockId, Claim)> = (0..)
+            .map(|block| BlockId { extent, block })
             .zip(claims)
             .filter(|(_, claim)| !claim.is_free())
             .collect();
@@ -92,7 +92,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut keys: Vec<(Vec<u8>, Slot)> = Vec::with_capacity(claimed.len());
         for some in claimed.chunks(AT_ONCE) {
             self.pipeline.note_step();
-            let names = some.iter().map(|(place, claim)| Slot::new(0, claim.version(), *place));
+            let names = some.iter().map(|(block_id, claim)| Slot::new(0, claim.version(), *block_id));
             for found in join(names.map(|name| self.key_with(name))).await {
                 let Some(found) = found? else { return Ok(None) };
                 keys.push(found);
@@ -131,7 +131,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 Ok(None) => return Ok(Ok(None)),
                 Ok(Some(block)) => {
                     return Ok(self.pipeline.look(block, |bytes| {
-                        match block::decode(bytes, name.version(), name.place()) {
+                        match block::decode(bytes, name.version(), name.block_id()) {
                             Some(content) => Ok(Some(content.key.to_vec())),
                             None => match block::first_of_piece(bytes, name.version()) {
                                 Some(first) if first != name => Err(first),

@@ -48,20 +48,20 @@ impl Version {
     }
 }
 
-/// The place of a block.
+/// The number of a block's extent, and of the block in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct Place {
+pub(super) struct BlockId {
     pub extent: u32,
     pub block: u32,
 }
 
-impl Place {
-    /// Returns the place with a number, for blocks that are numbered by one handle and lie in no extent.
+impl BlockId {
+    /// Returns the identifier with a number, for blocks that are numbered by one handle and lie in no extent.
     pub fn of_number(number: u32) -> Self {
         Self { extent: number >> EXTENT_SHIFT, block: number & (BLOCKS_MAX - 1) }
     }
 
-    /// Returns the number of a place.
+    /// Returns the number of an identifier.
     pub fn number(self) -> u32 {
         self.extent << EXTENT_SHIFT | self.block
     }
@@ -74,10 +74,10 @@ pub(super) struct Slot(pub u64);
 impl Slot {
     pub const EMPTY: Self = Self(0);
 
-    pub fn new(fingerprint: u8, version: Version, place: Place) -> Self {
-        debug_assert!(place.extent < EXTENTS_MAX && place.block < BLOCKS_MAX && version.0 != 0);
+    pub fn new(fingerprint: u8, version: Version, block_id: BlockId) -> Self {
+        debug_assert!(block_id.extent < EXTENTS_MAX && block_id.block < BLOCKS_MAX && version.0 != 0);
         let high = u64::from(fingerprint) << FINGERPRINT_SHIFT | u64::from(version.0) << VERSION_SHIFT;
-        Self(high | u64::from(place.extent) << EXTENT_SHIFT | u64::from(place.block))
+        Self(high | u64::from(block_id.extent) << EXTENT_SHIFT | u64::from(block_id.block))
     }
 
     /// Whether the slot has no key. It may be frozen.
@@ -122,9 +122,9 @@ impl Slot {
         Version((self.0 >> VERSION_SHIFT & u64::from(VERSION_MASK)) as u32)
     }
 
-    pub fn place(self) -> Place {
+    pub fn block_id(self) -> BlockId {
         let low = low_half(self.0);
-        Place { extent: low >> EXTENT_SHIFT, block: low & ((1 << BLOCK_BITS) - 1) }
+        BlockId { extent: low >> EXTENT_SHIFT, block: low & ((1 << BLOCK_BITS) - 1) }
     }
 }
 
@@ -270,11 +270,11 @@ mod tests {
         fn a_slot_gives_back_what_it_was_made_of(
             fingerprint: u8, version in 1u32..=VERSION_MASK, extent in 0..EXTENTS_MAX, block in 0..BLOCKS_MAX,
         ) {
-            let (version, place) = (Version(version), Place { extent, block });
-            let slot = Slot::new(fingerprint, version, place);
+            let (version, block_id) = (Version(version), BlockId { extent, block });
+            let slot = Slot::new(fingerprint, version, block_id);
             for marked in [slot, slot.pending(), slot.frozen()] {
                 prop_assert_eq!(marked.fingerprint(), fingerprint);
-                prop_assert_eq!((marked.version(), marked.place()), (version, place));
+                prop_assert_eq!((marked.version(), marked.block_id()), (version, block_id));
                 prop_assert_eq!(marked.settled(), slot);
                 prop_assert!(!marked.is_empty());
             }
@@ -283,9 +283,9 @@ mod tests {
 
         #[test]
         fn each_number_is_a_place_of_its_own(number: u32) {
-            let place = Place::of_number(number);
-            prop_assert!(place.extent < EXTENTS_MAX && place.block < BLOCKS_MAX);
-            prop_assert_eq!(place.number(), number);
+            let block_id = BlockId::of_number(number);
+            prop_assert!(block_id.extent < EXTENTS_MAX && block_id.block < BLOCKS_MAX);
+            prop_assert_eq!(block_id.number(), number);
         }
 
         #[test]

@@ -7,7 +7,7 @@ use super::node_process::Setup;
 use super::permissions::Run;
 use super::report::{Setting, print_json};
 use super::turns::{Round, Spread, in_turns};
-use super::{BenchError, Options, pingpong};
+use super::{BenchError, BenchOptions, pingpong};
 use crate::output::say;
 use comfy_table::{Table, presets};
 use serde::Serialize;
@@ -47,7 +47,7 @@ struct Report {
 }
 
 /// Runs all rounds, each run on a node of its own.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
     let runs = in_turns(&mut LOGS.each_ref(), ROUNDS, |log, round| run_with(options, log, round))?;
     let iterations = runs.iter().flatten().map(|run| run.ended).min().unwrap_or_default();
@@ -61,7 +61,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn run_with(options: &Options, log: &Log, round: Round) -> Result<Run, BenchError> {
+fn run_with(options: &BenchOptions, log: &Log, round: Round) -> Result<Run, BenchError> {
     let setup = Setup { audit: log.events, ..options.setup() };
     Run::on_own_node(options, &setup, (&format!("{round}: {}", log.name), false))
 }

@@ -46,7 +46,7 @@ const POLLS_PER_NOISE: u32 = 2;
 /// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct BenchChunksOptions {
     /// Bytes of a chunk, and of an object.
     #[arg(long, default_value = "4KiB", value_name = "SIZE", value_parser = chunk_bytes)]
     chunk_bytes: u64,
@@ -250,7 +250,7 @@ impl Bench {
 }
 
 /// Measures all rows.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchChunksOptions) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
     let host = start(options)?;
     processors::pin_client();
@@ -300,7 +300,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
 }
 
 /// Starts a node in this process, with its thread on the other processor.
-fn start(options: &Options) -> Result<Host, BenchError> {
+fn start(options: &BenchChunksOptions) -> Result<Host, BenchError> {
     let count = 2 * BURST as u64;
     let chunks = ChunkLimits { chunks: count, chunk_bytes: options.chunk_bytes, client_max: count };
     // An object takes more bytes than a chunk: it has a header and a size class.
@@ -377,7 +377,7 @@ impl Figures {
         Spread::of_ratios(rounds).median
     }
 
-    fn report(&self, options: &Options, pingpong_rtt: f64, node_turns: u64) -> Report {
+    fn report(&self, options: &BenchChunksOptions, pingpong_rtt: f64, node_turns: u64) -> Report {
         let mut rows = Vec::new();
         for is_busy in [false, true] {
             for (at, what) in ["allocate", "free"].into_iter().enumerate() {

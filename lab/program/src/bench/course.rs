@@ -1,6 +1,6 @@
 //! The length of a benchmark, and its progress bar on a terminal.
 
-use super::Options;
+use super::BenchOptions;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ pub struct Course {
 
 impl Course {
     /// Starts the measurement with the length that the options give.
-    pub fn new(options: &Options, what: impl Into<String>) -> Self {
+    pub fn new(options: &BenchOptions, what: impl Into<String>) -> Self {
         Self::of(Length::new(options.iterations, options.duration), what)
     }
 
@@ -82,7 +82,7 @@ impl Course {
     }
 
     /// The warm-up before the measurement. It has at most as many operations as the measurement.
-    pub fn warm_up(options: &Options, most: u64) -> Self {
+    pub fn warm_up(options: &BenchOptions, most: u64) -> Self {
         Self::warm_up_for(Length::new(options.iterations, options.duration), most)
     }
 
@@ -133,7 +133,7 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: BenchOptions,
     }
 
     fn course(words: &[&str]) -> Course {

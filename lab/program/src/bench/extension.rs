@@ -4,7 +4,7 @@ use super::course::Course;
 use super::latency::LIFETIME;
 use super::node_process::{NodeProcess, Setup};
 use super::report::{Setting, print_json};
-use super::{BenchError, Options, pingpong};
+use super::{BenchError, BenchOptions, pingpong};
 use crate::output::say;
 use crate::samples::{Samples, mops};
 use comfy_table::{Table, presets};
@@ -50,7 +50,7 @@ struct Report {
 }
 
 /// Measures the three ways, each on a node of its own.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
     let mut rows: Vec<Row> = Vec::new();
     let mut iterations = 0;
@@ -81,7 +81,12 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn run_way(options: &Options, name: &'static str, way: Way, iterations: &mut u64) -> Result<Row, BenchError> {
+fn run_way(
+    options: &BenchOptions,
+    name: &'static str,
+    way: Way,
+    iterations: &mut u64,
+) -> Result<Row, BenchError> {
     // With such a short lease some extensions arrive too late. These violations must cost nothing.
     let violations_free = Some(u32::MAX);
     let setup = Setup { violations_free, ..options.setup() };

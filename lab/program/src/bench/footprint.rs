@@ -4,7 +4,7 @@
 use super::latency::hold_objects;
 use super::node_process::NodeProcess;
 use super::report::print_json;
-use super::{BenchError, Options, processors};
+use super::{BenchError, BenchOptions, processors};
 use crate::output::say;
 use crate::samples::Samples;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -41,7 +41,7 @@ struct Report {
 }
 
 /// Runs `footprint`.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     let node = NodeProcess::start(&options.setup())?;
     processors::pin_client();
     let mut attaches = Samples::new();

@@ -34,7 +34,7 @@ const OBJECTS: usize = 16;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("protection", |arg| arg.default_value("memory-window,window-group")))]
-pub struct Options {
+pub struct BenchGroupsOptions {
     /// Spare queue pairs of a client, beside the one in use: one table for each number.
     #[arg(long, value_delimiter = ',', default_value = "0,1,3,7", value_name = "NUMBERS",
           value_parser = clap::value_parser!(u32).range(0..=7))]
@@ -90,8 +90,8 @@ struct Client {
 }
 
 /// Runs `groups`.
-pub fn run(options: &Options) -> Result<(), BenchError> {
-    let Options { spares, comparison } = options;
+pub fn run(options: &BenchGroupsOptions) -> Result<(), BenchError> {
+    let BenchGroupsOptions { spares, comparison } = options;
     comparison.check()?;
     processors::pin_client();
     let mut report = Report {
@@ -129,7 +129,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-impl Options {
+impl BenchGroupsOptions {
     fn client(&self, address: &str) -> Result<Client, BenchError> {
         let mut session = connect_with(address, self.comparison.ends.session_options()?)?;
         let lives = Lives::over_new_objects(&mut session, BYTES.into())?;

@@ -3,7 +3,7 @@
 use super::course::Course;
 use super::node_process::named_or_own;
 use super::report::Report;
-use super::{BenchError, Name, Options, pingpong, processors};
+use super::{BenchError, BenchOptions, Name, pingpong, processors};
 use crate::samples::Samples;
 use portcullis::{Allocate, AtDrop, Buffer, Error, Lifetime, Permission, Session};
 use std::time::Instant;
@@ -18,7 +18,7 @@ const BYTES: u64 = 64 << 20;
 pub const LIFETIME: Lifetime = Lifetime::seconds(10);
 
 /// Runs `read_lat`, `write_lat` or `atomic_lat`.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     let (_own, address) = named_or_own(options)?;
     let pingpong_rtt = pingpong::round_trip();
     processors::pin_client();

@@ -82,27 +82,27 @@ pub struct Arguments {
     #[arg(value_enum, required = true)]
     name: Option<Name>,
     #[command(flatten)]
-    options: Options,
+    options: BenchOptions,
 }
 
 /// Benchmarks of structures, which have options of their own.
 #[derive(Subcommand)]
 enum Structure {
     /// The hash table under the workloads of YCSB, with several protection mechanisms in turns (Patronus, Figure 9).
-    Ycsb(Box<ycsb::Options>),
+    Ycsb(Box<ycsb::BenchYcsbOptions>),
     /// Pushes and pops of a queue, with several protection mechanisms in turns (Patronus §7.3.2).
-    Queue(Box<queue::Options>),
+    Queue(Box<queue::BenchQueueOptions>),
     /// Permissions and accesses with a window for each queue pair of a client, beside one for all of them (OneSidedMW).
-    Groups(groups::Options),
+    Groups(groups::BenchGroupsOptions),
     /// Memory allocated and freed by chains on the NIC, and by messages to the node's CPU (OneSidedMW).
-    Chunks(chunks::Options),
+    Chunks(chunks::BenchChunksOptions),
     /// Calls through shared memory between two processes (RPCool, Table 1).
-    Call(call::Options),
+    Call(call::BenchCallOptions),
 }
 
 /// The measurement, and how it is done.
 #[derive(Args, Clone)]
-pub struct Options {
+pub struct BenchOptions {
     /// Beside a structure's name these options say nothing, so theirs is not one of them.
     #[arg(skip = Name::ReadLat)]
     name: Name,
@@ -213,7 +213,7 @@ enum BenchError {
     NoCounters,
 }
 
-impl Options {
+impl BenchOptions {
     fn connect(&self, address: &str) -> Result<Session, BenchError> {
         Ok(connect_with(address, self.session_options()?)?)
     }
@@ -304,7 +304,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         (Some(Structure::Call(options)), _) => call::run(options),
         (None, name) => {
             let name = name.expect("the name is required where there is no structure");
-            Options { name, ..arguments.options.clone() }.run()
+            BenchOptions { name, ..arguments.options.clone() }.run()
         }
     };
     let Err(error) = done else { return ExitCode::SUCCESS };

@@ -1,6 +1,6 @@
 //! A node process for the duration of a benchmark.
 
-use super::{BenchError, Options, processors};
+use super::{BenchError, BenchOptions, processors};
 use crate::network::{DeviceOptions, NicKind};
 use portcullis::Mechanism;
 use rustix::process::{Pid, Signal, kill_process};
@@ -71,7 +71,7 @@ pub struct Setup {
 }
 
 /// The node that the options name, or a new one that lives as long as the returned value; and the node's address.
-pub fn named_or_own(options: &Options) -> Result<(Option<NodeProcess>, String), BenchError> {
+pub fn named_or_own(options: &BenchOptions) -> Result<(Option<NodeProcess>, String), BenchError> {
     if let Some(address) = &options.node {
         return Ok((None, address.clone()));
     }

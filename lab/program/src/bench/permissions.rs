@@ -5,7 +5,7 @@ use super::latency::LIFETIME;
 use super::node_process::{Counted, NodeProcess, Setup};
 use super::pause::Pause;
 use super::report::{Setting, print_json};
-use super::{BenchError, Options, pingpong};
+use super::{BenchError, BenchOptions, pingpong};
 use crate::output::say;
 use crate::samples::{Samples, mops, per};
 use comfy_table::{Table, presets};
@@ -23,19 +23,23 @@ const UNDER_WAY: usize = 48;
 const SHORT_LEASE: Lifetime = Lifetime::micros(100);
 
 /// A row of Table 4.
-struct Step {
+struct EvaluationStep {
     name: &'static str,
     without: &'static [&'static str],
     /// Whether permissions expire instead of being revoked.
     expire: bool,
 }
 
-const STEPS: [Step; 5] = [
-    Step { name: "Baseline", without: &["delayed-unbinding", "contiguity", "handover"], expire: false },
-    Step { name: "+ Delay", without: &["contiguity", "handover"], expire: false },
-    Step { name: "+ Cont", without: &["handover"], expire: false },
-    Step { name: "+ HO", without: &[], expire: false },
-    Step { name: "+ Expr", without: &[], expire: true },
+const STEPS: [EvaluationStep; 5] = [
+    EvaluationStep {
+        name: "Baseline",
+        without: &["delayed-unbinding", "contiguity", "handover"],
+        expire: false,
+    },
+    EvaluationStep { name: "+ Delay", without: &["contiguity", "handover"], expire: false },
+    EvaluationStep { name: "+ Cont", without: &["handover"], expire: false },
+    EvaluationStep { name: "+ HO", without: &[], expire: false },
+    EvaluationStep { name: "+ Expr", without: &[], expire: true },
 ];
 
 #[derive(Debug, Serialize)]
@@ -59,7 +63,7 @@ struct Report {
 }
 
 /// Measures all steps, each on a node of its own.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
     let mut steps = Vec::new();
     let mut iterations = 0;
@@ -98,7 +102,7 @@ fn print_table(report: &Report) {
     ));
 }
 
-fn run_step(options: &Options, step: &Step) -> Result<(Row, u64), BenchError> {
+fn run_step(options: &BenchOptions, step: &EvaluationStep) -> Result<(Row, u64), BenchError> {
     let setup = Setup { without: step.without.to_vec(), ..options.setup() };
     let run = Run::on_own_node(options, &setup, (step.name, step.expire))?;
     Ok((run.row(step), run.ended))
@@ -117,7 +121,7 @@ pub struct Run {
 impl Run {
     /// Starts a node and measures it. Permissions expire if `expire`, else they are revoked.
     pub fn on_own_node(
-        options: &Options,
+        options: &BenchOptions,
         setup: &Setup,
         (name, expire): (&str, bool),
     ) -> Result<Self, BenchError> {
@@ -154,7 +158,7 @@ impl Run {
         100.0 * per(lost, 2 * (self.after.grants - self.before.grants))
     }
 
-    fn row(&self, step: &Step) -> Row {
+    fn row(&self, step: &EvaluationStep) -> Row {
         let lives = self.after.grants - self.before.grants;
         Row {
             name: step.name,

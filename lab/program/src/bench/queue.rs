@@ -46,7 +46,7 @@ const GRAIN: &str = "segment";
 /// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct BenchQueueOptions {
     /// Bytes of an entry.
     #[arg(long, value_delimiter = ',', default_value = "64", value_name = "SIZES", value_parser = entry_bytes)]
     entry_bytes: Vec<u32>,
@@ -115,8 +115,8 @@ struct Made {
 }
 
 /// Runs `queue`.
-pub fn run(options: &Options) -> Result<(), BenchError> {
-    let Options { clients, depth, comparison, .. } = options;
+pub fn run(options: &BenchQueueOptions) -> Result<(), BenchError> {
+    let BenchQueueOptions { clients, depth, comparison, .. } = options;
     comparison.check()?;
     let mut report = Report {
         benchmark: "queue",
@@ -158,7 +158,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-impl Options {
+impl BenchQueueOptions {
     fn session(&self, address: &str) -> Result<Session, BenchError> {
         let wanted = SessionOptions { arena_bytes: ARENA_BYTES, ..self.comparison.ends.session_options()? };
         Ok(connect_with(address, wanted)?)
@@ -202,7 +202,7 @@ impl Options {
 /// A client of one turn.
 #[derive(Clone, Copy)]
 struct Client<'a> {
-    options: &'a Options,
+    options: &'a BenchQueueOptions,
     address: &'a str,
     head: ObjectRef,
     bytes: usize,
@@ -254,14 +254,14 @@ impl<'a> Work<'a> {
     fn run(&self, pipeline: &Pipeline) -> Result<(), BenchError> {
         let depth = self.client.options.depth as usize;
         let mut failed = None;
-        pipeline.run(depth, (0..depth).map(|_| self.lane()), |result: Result<(), BenchError>| {
+        pipeline.run(depth, (0..depth).map(|_| self.task()), |result: Result<(), BenchError>| {
             failed = failed.take().or(result.err());
         });
         failed.map_or(Ok(()), Err)
     }
 
     /// Pushes and pops in turn. A popped entry must be whole; any client may have pushed it.
-    async fn lane(&self) -> Result<(), BenchError> {
+    async fn task(&self) -> Result<(), BenchError> {
         let mut entry = vec![0x5A; self.client.bytes];
         while let Some(number) = self.next() {
             entry[..8].copy_from_slice(&number.to_le_bytes());
@@ -303,7 +303,7 @@ impl<'a> Work<'a> {
         act: impl AsyncFnOnce() -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
         let timed_one_in = if self.client.options.depth == 1 { 1 } else { TIMED_ONE_IN };
-        // Pushes have even numbers in a lane that is alone: both kinds are timed.
+        // Pushes have even numbers in a task that is alone: both kinds are timed.
         let before = (number % timed_one_in < 2).then(Instant::now);
         act().await?;
         if let Some(before) = before {

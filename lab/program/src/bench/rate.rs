@@ -4,7 +4,7 @@ use super::course::Course;
 use super::latency::{hold_objects, objects_of, renewed};
 use super::node_process::named_or_own;
 use super::report::Report;
-use super::{BenchError, Look, Name, Options, pingpong, processors};
+use super::{BenchError, BenchOptions, Look, Name, pingpong, processors};
 use crate::samples::Samples;
 use portcullis::{
     Access, ArenaMemory, Buffer, ClientConfig, Operation, Outcome, Permission, Session, SessionOptions,
@@ -17,7 +17,7 @@ const WARM_UP: u64 = 200_000;
 pub const BATCH: usize = 32;
 
 /// A session with operations in flight.
-struct Lane {
+struct LoadedSession {
     session: Session,
     objects: Vec<Permission>,
     next: usize,
@@ -31,15 +31,16 @@ struct Lane {
 }
 
 /// Runs `read_rate` or `write_rate`.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     let (_own, address) = named_or_own(options)?;
     let pingpong_rtt = pingpong::round_trip();
     processors::pin_client();
-    let mut lanes =
-        (0..options.queue_pairs).map(|_| Lane::new(&address, options)).collect::<Result<Vec<_>, _>>()?;
+    let mut sessions = (0..options.queue_pairs)
+        .map(|_| LoadedSession::new(&address, options))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut samples = Samples::new();
     let mut turn = |samples: &mut Samples| -> Result<u64, BenchError> {
-        lanes.iter_mut().map(|lane| lane.turn(options, samples)).sum()
+        sessions.iter_mut().map(|session| session.turn(options, samples)).sum()
     };
     let mut warm_up = Course::warm_up(options, WARM_UP);
     let mut done = 0;
@@ -62,8 +63,8 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-impl Lane {
-    fn new(address: &str, options: &Options) -> Result<Self, BenchError> {
+impl LoadedSession {
+    fn new(address: &str, options: &BenchOptions) -> Result<Self, BenchError> {
         let room = options.size.next_power_of_two().max(64) * options.outstanding() as u64;
         let wanted = SessionOptions {
             arena_bytes: (4 << 20) + 2 * room,
@@ -88,7 +89,7 @@ impl Lane {
     }
 
     /// Takes the operations that have ended and posts as many again. Returns how many have ended.
-    fn turn(&mut self, options: &Options, samples: &mut Samples) -> Result<u64, BenchError> {
+    fn turn(&mut self, options: &BenchOptions, samples: &mut Samples) -> Result<u64, BenchError> {
         self.session.poll();
         self.session.client().drain(&mut self.finished);
         let ended = self.finished.len();
@@ -112,7 +113,7 @@ impl Lane {
         Ok(ended as u64)
     }
 
-    fn post(&mut self, options: &Options, count: usize) -> Result<(), BenchError> {
+    fn post(&mut self, options: &BenchOptions, count: usize) -> Result<(), BenchError> {
         let now = self.session.now();
         self.next = (self.next + count) % self.objects.len();
         // One renewal per turn is enough: permissions live for seconds.

@@ -1,6 +1,6 @@
 //! The output of benchmarks: perftest's table, or one JSON object.
 
-use super::{Name, Options, pingpong};
+use super::{BenchOptions, Name, pingpong};
 use crate::network::NicKind;
 use crate::output::{complain, say};
 use crate::samples::Summary;
@@ -27,7 +27,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    pub fn new(options: &Options, iterations: u64, pingpong_rtt: f64) -> Self {
+    pub fn new(options: &BenchOptions, iterations: u64, pingpong_rtt: f64) -> Self {
         let is_udp = options.nic() == NicKind::Udp;
         let size = if options.name == Name::AtomicLat { 8 } else { options.size };
         Self {
@@ -63,7 +63,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(options: &Options, iterations: u64, pingpong_rtt: f64) -> Self {
+    pub fn new(options: &BenchOptions, iterations: u64, pingpong_rtt: f64) -> Self {
         Self {
             setting: Setting::new(options, iterations, pingpong_rtt),
             times: None,

@@ -6,7 +6,7 @@ use super::latency::LIFETIME;
 use super::node_process::{NodeProcess, Setup};
 use super::pause::Pause;
 use super::report::{Setting, print_json};
-use super::{BenchError, Options, pingpong};
+use super::{BenchError, BenchOptions, pingpong};
 use crate::output::say;
 use crate::samples::Samples;
 use comfy_table::{Table, presets};
@@ -62,7 +62,7 @@ struct Report {
 }
 
 /// Measures both cases on one node.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     let setup = Setup { violations_free: Some(u32::MAX), ..options.setup() };
     let node = NodeProcess::start(&setup)?;
     let pingpong_rtt = pingpong::round_trip();
@@ -125,7 +125,7 @@ fn print_table(report: &Report) {
     ));
 }
 
-fn session(options: &Options, address: &str, use_spares: bool) -> Result<Session, BenchError> {
+fn session(options: &BenchOptions, address: &str, use_spares: bool) -> Result<Session, BenchError> {
     let client = ClientConfig { use_spares, ..ClientConfig::default() };
     Ok(portcullis::connect_with(address, SessionOptions { client, ..options.session_options()? })?)
 }

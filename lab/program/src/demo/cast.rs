@@ -26,7 +26,7 @@ const ORANGE_AND_BLUE: [&str; 2] = ["orange", "blue"];
 
 /// A reason why a part of the demo was not completed.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum DemoError {
     /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
@@ -86,19 +86,19 @@ impl Patience {
         &self,
         at_most: Duration,
         who: &str,
-        mut ask: impl FnMut(Duration) -> Result<Option<T>, Trouble>,
-    ) -> Result<T, Trouble> {
+        mut ask: impl FnMut(Duration) -> Result<Option<T>, DemoError>,
+    ) -> Result<T, DemoError> {
         let until = self.until.min(Instant::now() + at_most);
         loop {
             if self.is_over() {
-                return Err(Trouble::Interrupted);
+                return Err(DemoError::Interrupted);
             }
             let left = until.saturating_duration_since(Instant::now());
             if let Some(answer) = ask(left.min(LOOK_EVERY))? {
                 return Ok(answer);
             }
             if left.is_zero() {
-                return Err(Trouble::Slow { who: who.to_owned() });
+                return Err(DemoError::Slow { who: who.to_owned() });
             }
         }
     }
@@ -115,7 +115,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(who: String, arguments: &[String], patience: &Patience) -> Result<Self, Trouble> {
+    fn start(who: String, arguments: &[String], patience: &Patience) -> Result<Self, DemoError> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
@@ -133,19 +133,19 @@ impl Process {
         Ok(process)
     }
 
-    fn line(&self, at_most: Duration) -> Result<String, Trouble> {
+    fn line(&self, at_most: Duration) -> Result<String, DemoError> {
         self.patience.wait(at_most, &self.who, |slice| match self.lines.recv_timeout(slice) {
             Ok(line) => Ok(Some(line)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(Trouble::Gone { who: self.who.clone() }),
+            Err(RecvTimeoutError::Disconnected) => Err(DemoError::Gone { who: self.who.clone() }),
         })
     }
 
-    fn signal(&self, signal: Signal) -> Result<(), Trouble> {
+    fn signal(&self, signal: Signal) -> Result<(), DemoError> {
         Ok(kill_process(Pid::from_child(&self.child), signal).map_err(std::io::Error::from)?)
     }
 
-    fn exit(&mut self, at_most: Duration) -> Result<ExitStatus, Trouble> {
+    fn exit(&mut self, at_most: Duration) -> Result<ExitStatus, DemoError> {
         let Self { child, patience, who, .. } = self;
         patience.wait(at_most, who, |slice| {
             let status = child.try_wait()?;
@@ -213,7 +213,7 @@ pub struct Node {
 
 impl Node {
     /// Starts `portcullis serve` and waits until it listens.
-    pub fn start(ground: &Ground<'_>, name: &str, options: &[&str]) -> Result<Self, Trouble> {
+    pub fn start(ground: &Ground<'_>, name: &str, options: &[&str]) -> Result<Self, DemoError> {
         let folder = ground.folder.join(name);
         std::fs::create_dir(&folder)?;
         let mut arguments =
@@ -230,7 +230,7 @@ impl Node {
         }
         let process = Process::start(format!("the {name} node"), &arguments, ground.patience)?;
         let line = process.line(ANSWER_WITHIN)?;
-        let strange = |_| Trouble::Strange { who: process.who.clone(), answer: line.clone() };
+        let strange = |_| DemoError::Strange { who: process.who.clone(), answer: line.clone() };
         let Listening { listening, protection } = serde_json::from_str(&line).map_err(strange)?;
         let addresses =
             listening.iter().filter_map(|place| Some(place.split_once('?')?.0.to_owned())).collect();
@@ -249,7 +249,7 @@ impl Node {
     }
 
     /// Starts a client process of a tenant.
-    pub fn client(&self, tenant: &'static str, role: &str) -> Result<ClientProcess, Trouble> {
+    pub fn client(&self, tenant: &'static str, role: &str) -> Result<ClientProcess, DemoError> {
         let place = ORANGE_AND_BLUE.iter().position(|&it| it == tenant);
         let address = place.and_then(|place| self.addresses.get(place)).cloned().unwrap_or_default();
         let mut arguments = vec!["demo".to_owned(), "--act-at".to_owned(), address];
@@ -271,12 +271,12 @@ impl Node {
     }
 
     /// The number of the node's objects, once it is as expected, or after a while.
-    pub fn objects(&self, expected: u64) -> Result<u64, Trouble> {
+    pub fn objects(&self, expected: u64) -> Result<u64, DemoError> {
         let until = Instant::now() + GONE_WITHIN;
         loop {
             self.process.signal(Signal::USR1)?;
             let line = self.process.line(ANSWER_WITHIN)?;
-            let strange = |_| Trouble::Strange { who: self.process.who.clone(), answer: line.clone() };
+            let strange = |_| DemoError::Strange { who: self.process.who.clone(), answer: line.clone() };
             let Counted { counters } = serde_json::from_str(&line).map_err(strange)?;
             if counters.objects == expected || Instant::now() > until {
                 return Ok(counters.objects);
@@ -285,7 +285,7 @@ impl Node {
     }
 
     /// Stops the node. Returns whether it ended with exit code 0 and removed its sockets.
-    pub fn stop(mut self) -> Result<bool, Trouble> {
+    pub fn stop(mut self) -> Result<bool, DemoError> {
         self.process.signal(Signal::TERM)?;
         let status = self.process.exit(STOP_WITHIN)?;
         let sockets_gone = ORANGE_AND_BLUE.iter().all(|tenant| !socket_of(&self.folder, tenant).exists());
@@ -317,8 +317,8 @@ impl ClientProcess {
     }
 
     /// Sends an order to the client.
-    pub fn order(&mut self, order: &Order) -> Result<(), Trouble> {
-        let gone = || Trouble::Gone { who: self.process.who.clone() };
+    pub fn order(&mut self, order: &Order) -> Result<(), DemoError> {
+        let gone = || DemoError::Gone { who: self.process.who.clone() };
         let mut line = serde_json::to_vec(order).map_err(std::io::Error::from)?;
         line.push(b'\n');
         let input = self.process.input.as_mut().ok_or_else(gone)?;
@@ -326,55 +326,55 @@ impl ClientProcess {
     }
 
     /// The client's next answer.
-    pub fn answer(&mut self) -> Result<OrderReply, Trouble> {
+    pub fn answer(&mut self) -> Result<OrderReply, DemoError> {
         self.hear(&self.process.line(ANSWER_WITHIN)?)
     }
 
     /// The client's next answer, if it arrives within `at_most`.
-    pub fn answer_within(&mut self, at_most: Duration) -> Result<Option<OrderReply>, Trouble> {
+    pub fn answer_within(&mut self, at_most: Duration) -> Result<Option<OrderReply>, DemoError> {
         match self.process.line(at_most) {
             Ok(line) => self.hear(&line).map(Some),
-            Err(Trouble::Slow { .. }) => Ok(None),
-            Err(trouble) => Err(trouble),
+            Err(DemoError::Slow { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
-    fn hear(&self, line: &str) -> Result<OrderReply, Trouble> {
-        let strange = |_| Trouble::Strange { who: self.process.who.clone(), answer: line.to_owned() };
+    fn hear(&self, line: &str) -> Result<OrderReply, DemoError> {
+        let strange = |_| DemoError::Strange { who: self.process.who.clone(), answer: line.to_owned() };
         match serde_json::from_str(line).map_err(strange)? {
-            OrderReply::Failed { why } => Err(Trouble::Failed { who: self.process.who.clone(), why }),
+            OrderReply::Failed { why } => Err(DemoError::Failed { who: self.process.who.clone(), why }),
             answer => Ok(answer),
         }
     }
 
     /// Sends an order to the client and waits for the answer.
-    pub fn ask(&mut self, order: &Order) -> Result<OrderReply, Trouble> {
+    pub fn ask(&mut self, order: &Order) -> Result<OrderReply, DemoError> {
         self.order(order)?;
         self.answer()
     }
 
     /// The error for an unexpected answer.
-    pub fn strange(&self, answer: &OrderReply) -> Trouble {
+    pub fn strange(&self, answer: &OrderReply) -> DemoError {
         match answer {
             OrderReply::Refused { why } => {
-                Trouble::Failed { who: self.process.who.clone(), why: why.clone() }
+                DemoError::Failed { who: self.process.who.clone(), why: why.clone() }
             }
-            other => Trouble::Strange { who: self.process.who.clone(), answer: format!("{other:?}") },
+            other => DemoError::Strange { who: self.process.who.clone(), answer: format!("{other:?}") },
         }
     }
 
     /// Kills the client with SIGKILL.
-    pub fn kill(&self) -> Result<(), Trouble> {
+    pub fn kill(&self) -> Result<(), DemoError> {
         self.process.signal(Signal::KILL)
     }
 
     /// Freezes the client with SIGSTOP.
-    pub fn freeze(&self) -> Result<(), Trouble> {
+    pub fn freeze(&self) -> Result<(), DemoError> {
         self.process.signal(Signal::STOP)
     }
 
     /// Lets a frozen client continue.
-    pub fn thaw(&self) -> Result<(), Trouble> {
+    pub fn thaw(&self) -> Result<(), DemoError> {
         self.process.signal(Signal::CONT)
     }
 }

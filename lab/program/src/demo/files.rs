@@ -1,6 +1,6 @@
 //! Part 1: every file of a folder is written to remote memory and read back by other processes.
 
-use super::cast::{ClientProcess, Node, Trouble};
+use super::cast::{ClientProcess, DemoError, Node};
 use super::figures::Files;
 use super::listing::Listing;
 use super::orders::{Order, OrderReply, Stored, Wanted};
@@ -20,7 +20,12 @@ const SILENT_MOST: Duration = Duration::from_secs(15);
 const STRANGERS_MOST: usize = 8;
 
 /// Shows part 1 with the files of a listing.
-pub fn show(node: &Node, screen: &mut Screen, folder: &Path, mut listing: Listing) -> Result<Files, Trouble> {
+pub fn show(
+    node: &Node,
+    screen: &mut Screen,
+    folder: &Path,
+    mut listing: Listing,
+) -> Result<Files, DemoError> {
     let mut writers = troupe(node, "writer")?;
     let (stored, write_us) = store(&mut writers, screen, &mut listing)?;
     // The writers stay: a tenant's objects are freed with its last client.
@@ -51,7 +56,7 @@ pub fn show(node: &Node, screen: &mut Screen, folder: &Path, mut listing: Listin
     })
 }
 
-fn troupe(node: &Node, role: &str) -> Result<Vec<ClientProcess>, Trouble> {
+fn troupe(node: &Node, role: &str) -> Result<Vec<ClientProcess>, DemoError> {
     TENANTS.into_iter().map(|tenant| node.client(tenant, role)).collect()
 }
 
@@ -60,7 +65,7 @@ fn store(
     writers: &mut [ClientProcess],
     screen: &mut Screen,
     listing: &mut Listing,
-) -> Result<(Vec<Vec<Stored>>, u64), Trouble> {
+) -> Result<(Vec<Vec<Stored>>, u64), DemoError> {
     let mut shares: Vec<Vec<Wanted>> = vec![Vec::new(); writers.len()];
     for (number, file) in listing.files.iter().enumerate() {
         let wanted = Wanted { number, path: file.path.clone(), bytes: file.bytes };
@@ -94,7 +99,7 @@ fn fetch(
     screen: &mut Screen,
     stored: &[Vec<Stored>],
     files: usize,
-) -> Result<(Vec<Option<String>>, u64), Trouble> {
+) -> Result<(Vec<Option<String>>, u64), DemoError> {
     for (reader, share) in readers.iter_mut().zip(stored) {
         reader.order(&Order::Fetch(share.clone()))?;
     }
@@ -119,7 +124,7 @@ fn fetch(
 fn gather(
     processes: &mut [ClientProcess],
     mut take: impl FnMut(usize, OrderReply) -> Option<OrderReply>,
-) -> Result<u64, Trouble> {
+) -> Result<u64, DemoError> {
     let mut busy = vec![true; processes.len()];
     let mut longest = 0;
     let mut heard = Instant::now();
@@ -138,7 +143,7 @@ fn gather(
             }
         }
         if heard.elapsed() > SILENT_MOST {
-            return Err(Trouble::Slow { who: "every client process".to_owned() });
+            return Err(DemoError::Slow { who: "every client process".to_owned() });
         }
     }
     Ok(longest)
@@ -148,7 +153,7 @@ fn gather(
 fn ask_as_strangers(
     readers: &mut [ClientProcess],
     stored: &[Vec<Stored>],
-) -> Result<(usize, usize), Trouble> {
+) -> Result<(usize, usize), DemoError> {
     let (mut asked, mut refused) = (0, 0);
     for (number, reader) in readers.iter_mut().enumerate().take(OF_EACH) {
         // The next share belongs to the other tenant.

@@ -1,6 +1,6 @@
 //! Part 4: exclusive holders that are killed or frozen while others wait.
 
-use super::cast::{ClientProcess, Node, Trouble};
+use super::cast::{ClientProcess, DemoError, Node};
 use super::figures::{LostHolder, LostHolders};
 use super::offences::{Offence, done, granted};
 use super::orders::{Order, OrderReply, Raw};
@@ -17,7 +17,7 @@ const MINE: &str = "mine now";
 const LATE: &str = "too late";
 
 /// Shows part 4.
-pub fn show(node: &Node, offences: &mut Vec<Offence>) -> Result<LostHolders, Trouble> {
+pub fn show(node: &Node, offences: &mut Vec<Offence>) -> Result<LostHolders, DemoError> {
     let killed = lose(node, KILLED_LEASE, ClientProcess::kill)?;
     let mut frozen = lose(node, FROZEN_LEASE, ClientProcess::freeze)?;
     done(&mut frozen.next, &Order::Write { block: frozen.block, text: MINE.to_owned() })?;
@@ -51,8 +51,8 @@ struct Lost {
 fn lose(
     node: &Node,
     lease: Duration,
-    strike: impl FnOnce(&ClientProcess) -> Result<(), Trouble>,
-) -> Result<Lost, Trouble> {
+    strike: impl FnOnce(&ClientProcess) -> Result<(), DemoError>,
+) -> Result<Lost, DemoError> {
     let mut holder = node.client("orange", "holder")?;
     let mut next = node.client("orange", "next holder")?;
     let lease_us = micros(lease);

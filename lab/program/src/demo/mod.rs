@@ -20,7 +20,7 @@ mod table;
 
 use crate::network::{DeviceOptions, NicKind};
 use crate::output::complain;
-use cast::{Ground, Node, Patience, Trouble};
+use cast::{DemoError, Ground, Node, Patience};
 use clap::Args;
 use figures::{Figures, Finding};
 use listing::Listing;
@@ -57,7 +57,7 @@ nothing.";
 /// Options of `portcullis-lab demo`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct DemoOptions {
     /// The folder whose files go through remote memory.
     #[arg(default_value = ".", value_parser = crate::files::path())]
     folder: PathBuf,
@@ -96,7 +96,7 @@ struct Report {
 }
 
 /// Runs the demo.
-pub fn run(options: Options) -> ExitCode {
+pub fn run(options: DemoOptions) -> ExitCode {
     if let Some(address) = &options.act_at {
         return actor::run(address, &options.device, &options.act_on);
     }
@@ -116,12 +116,12 @@ pub fn run(options: Options) -> ExitCode {
         let _ = signal_hook::flag::register(signal, Arc::clone(&stopped));
     }
     let mut show = Show::new(options.json, Patience::new(ALL_WITHIN, stopped));
-    if let Err(trouble) = show.play(&options, listing) {
-        if show.findings.is_empty() && !matches!(trouble, Trouble::Interrupted) {
-            complain(format_args!("portcullis-lab demo: nothing could be shown: {trouble}"));
+    if let Err(error) = show.play(&options, listing) {
+        if show.findings.is_empty() && !matches!(error, DemoError::Interrupted) {
+            complain(format_args!("portcullis-lab demo: nothing could be shown: {error}"));
             return ExitCode::from(3);
         }
-        show.report.problems.push(trouble.to_string());
+        show.report.problems.push(error.to_string());
     }
     show.close()
 }
@@ -143,7 +143,7 @@ impl Show {
         Self { screen: Screen::new(json), patience, started: Instant::now(), findings, offences, report }
     }
 
-    fn play(&mut self, options: &Options, listing: Listing) -> Result<(), Trouble> {
+    fn play(&mut self, options: &DemoOptions, listing: Listing) -> Result<(), DemoError> {
         let scratch = tempfile::Builder::new().prefix("portcullis-demo-").tempdir()?;
         let log = scratch.path().join("audit.jsonl");
         let path = log.display().to_string();
@@ -189,7 +189,7 @@ impl Show {
         Ok(())
     }
 
-    fn play_files(&mut self, node: &Node, folder: &Path, listing: Listing) -> Result<(), Trouble> {
+    fn play_files(&mut self, node: &Node, folder: &Path, listing: Listing) -> Result<(), DemoError> {
         self.screen.part("1. Files through remote memory");
         if listing.files.is_empty() {
             self.screen.line("  this folder has no files to show");
@@ -213,7 +213,7 @@ impl Show {
 
     /// Shows the results of a part, and keeps those that do not hold. Only an interruption by the user ends the demo
     /// here.
-    fn settle<T: Figures>(&mut self, played: Result<T, Trouble>) -> Result<Option<T>, Trouble> {
+    fn settle<T: Figures>(&mut self, played: Result<T, DemoError>) -> Result<Option<T>, DemoError> {
         match played {
             Ok(figures) => {
                 for finding in figures.findings() {
@@ -225,11 +225,11 @@ impl Show {
                 }
                 Ok(Some(figures))
             }
-            Err(Trouble::Interrupted) => Err(Trouble::Interrupted),
-            Err(trouble) => {
-                let finding = Finding::new(false, "this part did not come to its end", trouble.to_string());
+            Err(DemoError::Interrupted) => Err(DemoError::Interrupted),
+            Err(error) => {
+                let finding = Finding::new(false, "this part did not come to its end", error.to_string());
                 self.screen.finding(&finding);
-                self.report.problems.push(trouble.to_string());
+                self.report.problems.push(error.to_string());
                 self.findings.push(finding);
                 Ok(None)
             }
@@ -255,7 +255,7 @@ impl Show {
 }
 
 /// Runs part 6.
-fn measure(node: &Node) -> Result<figures::Latency, Trouble> {
+fn measure(node: &Node) -> Result<figures::Latency, DemoError> {
     let mut reader = node.client("orange", "reader")?;
     match reader.ask(&Order::Measure { bytes: 64, reads: READS })? {
         OrderReply::Latency(latency) => Ok(latency),
@@ -269,7 +269,7 @@ fn stop_and_examine(
     careless: Node,
     log: &Path,
     offences: &[Offence],
-) -> Result<figures::Audit, Trouble> {
+) -> Result<figures::Audit, DemoError> {
     let stopped_cleanly = protecting.stop()? & careless.stop()?;
     Ok(audit::examine(log, offences, stopped_cleanly)?)
 }

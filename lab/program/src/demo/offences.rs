@@ -1,6 +1,6 @@
 //! Parts 2, 3 and 5: clients whose accesses are too late or out of range, once or repeatedly.
 
-use super::cast::{ClientProcess, Node, Trouble};
+use super::cast::{ClientProcess, DemoError, Node};
 use super::figures::{Guilt, LateRead, LateReader, OutOfRange, Traffic};
 use super::orders::{Order, OrderReply, Raw};
 use std::thread::sleep;
@@ -43,7 +43,7 @@ impl Offence {
 }
 
 /// The block and its place, from the answer to a holder.
-pub fn granted(client: &ClientProcess, answer: &OrderReply) -> Result<(usize, Raw), Trouble> {
+pub fn granted(client: &ClientProcess, answer: &OrderReply) -> Result<(usize, Raw), DemoError> {
     match answer {
         OrderReply::Granted { block, at, .. } => Ok((*block, *at)),
         other => Err(client.strange(other)),
@@ -51,14 +51,14 @@ pub fn granted(client: &ClientProcess, answer: &OrderReply) -> Result<(usize, Ra
 }
 
 /// Sends an order to which the only expected answer is [`OrderReply::Done`].
-pub fn done(client: &mut ClientProcess, order: &Order) -> Result<(), Trouble> {
+pub fn done(client: &mut ClientProcess, order: &Order) -> Result<(), DemoError> {
     match client.ask(order)? {
         OrderReply::Done => Ok(()),
         other => Err(client.strange(&other)),
     }
 }
 
-fn allocate(client: &mut ClientProcess) -> Result<(usize, Raw), Trouble> {
+fn allocate(client: &mut ClientProcess) -> Result<(usize, Raw), DemoError> {
     let answer =
         client.ask(&Order::Allocate { bytes: BLOCK_BYTES, lifetime_us: LIFETIME_US, keep: false })?;
     granted(client, &answer)
@@ -69,7 +69,7 @@ pub fn show_late_reader(
     protecting: &Node,
     careless: &Node,
     offences: &mut Vec<Offence>,
-) -> Result<LateReader, Trouble> {
+) -> Result<LateReader, DemoError> {
     let (protected, offence) = read_late(protecting)?;
     offences.push(offence);
     let (unprotected, _) = read_late(careless)?;
@@ -77,7 +77,7 @@ pub fn show_late_reader(
 }
 
 /// Lets orange's permission end, blue get the memory and write to it, and orange read with its old address and key.
-fn read_late(node: &Node) -> Result<(LateRead, Offence), Trouble> {
+fn read_late(node: &Node) -> Result<(LateRead, Offence), DemoError> {
     let mut orange = node.client("orange", "late reader")?;
     let mut blue = node.client("blue", "next owner")?;
     let (block, at) = allocate(&mut orange)?;
@@ -109,7 +109,7 @@ fn read_late(node: &Node) -> Result<(LateRead, Offence), Trouble> {
 }
 
 /// Shows part 3.
-pub fn show_out_of_range(node: &Node, offences: &mut Vec<Offence>) -> Result<OutOfRange, Trouble> {
+pub fn show_out_of_range(node: &Node, offences: &mut Vec<Offence>) -> Result<OutOfRange, DemoError> {
     let mut guilty = node.client("orange", "guilty client")?;
     let mut neighbour = node.client("blue", "neighbour")?;
     let (_, own) = allocate(&mut guilty)?;
@@ -138,14 +138,14 @@ pub fn show_out_of_range(node: &Node, offences: &mut Vec<Offence>) -> Result<Out
     Ok(OutOfRange { past_the_end: ROUNDS, far_outside: ROUNDS, refused, before, during })
 }
 
-fn begin_traffic(neighbour: &mut ClientProcess) -> Result<(), Trouble> {
+fn begin_traffic(neighbour: &mut ClientProcess) -> Result<(), DemoError> {
     match neighbour.ask(&Order::Traffic)? {
         OrderReply::Started => Ok(()),
         other => Err(neighbour.strange(&other)),
     }
 }
 
-fn end_traffic(neighbour: &mut ClientProcess) -> Result<Traffic, Trouble> {
+fn end_traffic(neighbour: &mut ClientProcess) -> Result<Traffic, DemoError> {
     match neighbour.ask(&Order::Halt)? {
         OrderReply::Traffic(traffic) => Ok(traffic),
         other => Err(neighbour.strange(&other)),
@@ -153,7 +153,7 @@ fn end_traffic(neighbour: &mut ClientProcess) -> Result<Traffic, Trouble> {
 }
 
 /// Shows part 5.
-pub fn show_guilt(node: &Node, offences: &mut Vec<Offence>) -> Result<Guilt, Trouble> {
+pub fn show_guilt(node: &Node, offences: &mut Vec<Offence>) -> Result<Guilt, DemoError> {
     let mut guilty = node.client("blue", "guilty client")?;
     match guilty.ask(&Order::Offend { rounds: OFFENCES })? {
         OrderReply::Guilt(guilt) => {

@@ -1,6 +1,6 @@
 //! Part 7: three processes load one table, and one of them is killed in the middle of a split.
 
-use super::cast::{ClientProcess, Ground, Node, Trouble};
+use super::cast::{ClientProcess, DemoError, Ground, Node};
 use super::figures::SharedTable;
 use super::orders::{Load, Order, OrderReply};
 use crate::network::NicKind;
@@ -16,7 +16,7 @@ const LEASE_ON_DEVICE: Duration = Duration::from_secs(1);
 const LOADED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Shows part 7 on a separate node, so that all objects left there at the end are the table's.
-pub fn show(ground: &Ground<'_>) -> Result<SharedTable, Trouble> {
+pub fn show(ground: &Ground<'_>) -> Result<SharedTable, DemoError> {
     let node = Node::start(ground, "table", &["--memory", "256MiB"])?;
     let mut examiner = node.client("orange", "examiner")?;
     let lease = match ground.nic {
@@ -51,7 +51,7 @@ pub fn show(ground: &Ground<'_>) -> Result<SharedTable, Trouble> {
 }
 
 /// Starts a loader that continues until it is ordered to finish.
-fn begin(node: &Node, table: ObjectRef, loader: usize) -> Result<ClientProcess, Trouble> {
+fn begin(node: &Node, table: ObjectRef, loader: usize) -> Result<ClientProcess, DemoError> {
     let mut process = node.client("orange", "loader")?;
     match process.ask(&Order::Load { table, loader })? {
         OrderReply::Started => Ok(process),
@@ -60,13 +60,13 @@ fn begin(node: &Node, table: ObjectRef, loader: usize) -> Result<ClientProcess, 
 }
 
 /// Returns the answer of a loader, which must store a few hundred keys first.
-fn patient_answer(loader: &mut ClientProcess) -> Result<OrderReply, Trouble> {
+fn patient_answer(loader: &mut ClientProcess) -> Result<OrderReply, DemoError> {
     let answer = loader.answer_within(LOADED_WITHIN)?;
-    answer.ok_or_else(|| Trouble::Slow { who: format!("a loader of tenant {}", loader.tenant()) })
+    answer.ok_or_else(|| DemoError::Slow { who: format!("a loader of tenant {}", loader.tenant()) })
 }
 
 /// Orders loaders to finish. Returns the keys that they have loaded, and the time of their longest operation, in ms.
-fn end(loaders: &mut [ClientProcess]) -> Result<(Vec<Load>, f64), Trouble> {
+fn end(loaders: &mut [ClientProcess]) -> Result<(Vec<Load>, f64), DemoError> {
     for loader in loaders.iter_mut() {
         loader.order(&Order::Halt)?;
     }

@@ -9,7 +9,7 @@ use portcullis_protocol::Lifetime;
 use portcullis_structures::queue::{Claim, QueueError};
 
 /// The most operations that a program has in flight.
-const LANES: usize = 3;
+const TASKS_MAX: usize = 3;
 /// Leases of claims, in µs.
 const LEASES: std::ops::Range<u64> = 1_000..6_000;
 /// Number of leases, of claims and of the queue, that the founder waits at the end for entries that others have
@@ -24,7 +24,7 @@ impl ClaimUser {
         work_on_queue(
             &self.0,
             session,
-            (LANES, true),
+            (TASKS_MAX, true),
             async |pipeline, queue| self.work(pipeline, queue).await,
             async |queue| self.look(queue).await,
         );

@@ -15,7 +15,7 @@ use std::rc::Rc;
 pub(super) type SimQueue = portcullis_structures::queue::Queue<SimEndpoint, FiberClock>;
 
 /// The most operations that a program has in flight.
-const LANES: usize = 4;
+const TASKS_MAX: usize = 4;
 /// The most entries that a pop of several entries takes.
 const POPPED_MAX: usize = 5;
 /// Bytes of a cell. Some entries take several.
@@ -26,12 +26,12 @@ const CLOSES_PER_MILLE: u64 = 2;
 /// User of the queue, running on the program's fiber.
 pub(super) struct QueueUser(pub User);
 
-/// Runs a program on a queue, of claims or not: opens or creates the queue, works in several lanes, and checks the
+/// Runs a program on a queue, of claims or not: opens or creates the queue, works in several tasks, and checks the
 /// queue at the end.
 pub(super) fn work_on_queue(
     user: &User,
     session: SimSession,
-    (lanes_max, claims): (usize, bool),
+    (tasks_max, claims): (usize, bool),
     work: impl AsyncFn(&SimPipeline, &SimQueue),
     look: impl AsyncFn(&SimQueue) -> Result<(), QueueError>,
 ) {
@@ -44,10 +44,10 @@ pub(super) fn work_on_queue(
     };
     let opened = user.open(&pipeline, make, |head| pipeline.block_on(SimQueue::open(&pipeline, head)));
     let Some(queue) = opened else { return };
-    let lanes = user.dice.borrow_mut().index(lanes_max) + 1;
+    let tasks = user.dice.borrow_mut().index(tasks_max) + 1;
     let under_way: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> =
-        (0..lanes).map(|_| Box::pin(work(&pipeline, &queue)) as _).collect();
-    pipeline.run(lanes, under_way, |()| ());
+        (0..tasks).map(|_| Box::pin(work(&pipeline, &queue)) as _).collect();
+    pipeline.run(tasks, under_way, |()| ());
     drop(at_work);
     if user.is_founder {
         user.look_at_the_end(&pipeline, async || look(&queue).await);
@@ -82,7 +82,7 @@ impl QueueUser {
         work_on_queue(
             &self.0,
             session,
-            (LANES, false),
+            (TASKS_MAX, false),
             async |pipeline, queue| self.work(pipeline, queue).await,
             async |queue| self.look(queue).await,
         );

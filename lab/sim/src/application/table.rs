@@ -21,7 +21,7 @@ const KEYS: u64 = 90;
 /// Number of equal steps by which the lengths of values grow beyond their first eight bytes.
 const STEPS: usize = 3;
 /// The most operations that a program has in flight.
-const LANES: usize = 4;
+const TASKS_MAX: usize = 4;
 
 /// User of the table, running on the program's fiber.
 pub(super) struct TableUser {
@@ -39,9 +39,9 @@ impl TableUser {
         let pipeline = Rc::new(Pipeline::new(session));
         let at_work = self.user.commons.go_to_work();
         let Some(table) = self.open(&pipeline) else { return };
-        let lanes = self.user.dice.borrow_mut().index(LANES) + 1;
+        let tasks = self.user.dice.borrow_mut().index(TASKS_MAX) + 1;
         let mut under_way: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
-        under_way.extend((0..lanes).map(|_| Box::pin(self.work(&pipeline, &table)) as _));
+        under_way.extend((0..tasks).map(|_| Box::pin(self.work(&pipeline, &table)) as _));
         if self.user.is_founder {
             under_way.push(Box::pin(self.sweep(&pipeline, &table)));
         }

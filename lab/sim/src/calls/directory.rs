@@ -1,12 +1,12 @@
-//! The real ledger of the directory, beside a model that predicts its answers.
+//! The directory's real state, beside a model that predicts its answers.
 
 use super::judge::Judge;
 use crate::clock::Nanos;
 use crate::dice::Dice;
 use crate::oracle::Promise;
 use portcullis_directory::{
-    Access, Address, DirectoryError, Entry, HeapRange, Lease, LeaseId, Ledger, Name, Quota, Space, Target,
-    Who,
+    Access, Address, DirectoryError, DirectoryState, Entry, HeapRange, Lease, LeaseId, Name, Quota, Space,
+    Target, Who,
 };
 use portcullis_protocol::TenantName;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ struct Heap {
 /// The directory, with its model.
 #[derive(Debug)]
 pub(super) struct Directory {
-    ledger: Ledger,
+    state: DirectoryState,
     quota: Quota,
     leases: BTreeMap<LeaseId, Holder>,
     heaps: BTreeMap<u64, Heap>,
@@ -50,10 +50,10 @@ fn time(now: Nanos) -> Duration {
 
 impl Directory {
     pub fn new(space: Space, quota: Quota) -> Self {
-        let mut ledger = Ledger::new(space);
-        ledger.set_quota(None, quota);
+        let mut state = DirectoryState::new(space);
+        state.set_quota(None, quota);
         let (leases, heaps, names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { ledger, quota, leases, heaps, names, given: 0, tried: 0, refused: 0 }
+        Self { state, quota, leases, heaps, names, given: 0, tried: 0, refused: 0 }
     }
 
     /// Removes from the model the leases whose time is over.
@@ -95,7 +95,7 @@ impl Directory {
         own + bytes <= self.quota.process_bytes && tenant + bytes <= self.quota.tenant_bytes
     }
 
-    /// Compares the ledger's result for a lease that is used with the result that the model predicts.
+    /// Compares the state's result for a lease that is used with the result that the model predicts.
     fn compare<T>(
         &self,
         said: Result<T, DirectoryError>,
@@ -139,7 +139,7 @@ impl Directory {
         judge: &mut Judge,
     ) -> Option<Lease> {
         self.expire(now);
-        let lease = match self.ledger.open_lease(tenant, time(time_to_live), time(now)) {
+        let lease = match self.state.open_lease(tenant, time(time_to_live), time(now)) {
             Ok(lease) => lease,
             Err(error) => {
                 judge.fail(Promise::Quota, format!("no lease for {tenant}: {error}"));
@@ -155,7 +155,7 @@ impl Directory {
     /// Keeps a lease alive. Returns whether it lives on.
     pub fn keep_alive(&mut self, lease: &Lease, now: Nanos, judge: &mut Judge) -> bool {
         self.expire(now);
-        let said = self.ledger.keep_alive(lease, time(now));
+        let said = self.state.keep_alive(lease, time(now));
         let is_kept = self.compare(said, lease, 0, judge).is_some();
         if let Some(holder) = self.leases.get_mut(&lease.id()) {
             holder.ends = now + holder.time_to_live;
@@ -165,7 +165,7 @@ impl Directory {
 
     pub fn end(&mut self, lease: &Lease, now: Nanos) {
         self.expire(now);
-        self.ledger.end_lease(lease, time(now));
+        self.state.end_lease(lease, time(now));
         self.forget(lease.id());
     }
 
@@ -174,7 +174,7 @@ impl Directory {
         self.expire(now);
         let Ok(address) = Address::new(at) else { return false };
         let entry = Entry { target: Target::Channel { address }, access: Access::public() };
-        let said = self.ledger.register(lease, name, &entry, time(now));
+        let said = self.state.register(lease, name, &entry, time(now));
         let is_free = self.names.get(name).is_none_or(|&(of, _)| of == lease.id());
         let is_taken = matches!(said, Err(DirectoryError::NameTaken(_)));
         if self.is_live(lease) {
@@ -199,7 +199,7 @@ impl Directory {
         judge: &mut Judge,
     ) -> Option<String> {
         self.expire(now);
-        let found = self.ledger.look_up(tenant, name, time(now)).and_then(|found| match found.target {
+        let found = self.state.look_up(tenant, name, time(now)).and_then(|found| match found.target {
             Target::Channel { address } => Some(address.as_str().to_owned()),
             _ => None,
         });
@@ -219,7 +219,7 @@ impl Directory {
         judge: &mut Judge,
     ) -> Option<HeapRange> {
         self.expire(now);
-        let said = self.ledger.create_heap(lease, bytes, others, time(now));
+        let said = self.state.create_heap(lease, bytes, others, time(now));
         let range = self.compare(said, lease, bytes, judge)?;
         let end = range.address + range.bytes;
         let overlaps =
@@ -242,7 +242,7 @@ impl Directory {
 
     pub fn hold(&mut self, lease: &Lease, address: u64, now: Nanos, judge: &mut Judge) -> bool {
         self.expire(now);
-        let said = self.ledger.hold_heap(lease, address, time(now));
+        let said = self.state.hold_heap(lease, address, time(now));
         let known = self.heaps.get(&address);
         let may_hold =
             known.is_some_and(|heap| heap.tenant == *lease.tenant() || heap.others.includes(lease.tenant()));
@@ -269,7 +269,7 @@ impl Directory {
 
     pub fn release(&mut self, lease: &Lease, address: u64, now: Nanos, judge: &mut Judge) {
         self.expire(now);
-        let said = self.ledger.release_heap(lease, address, time(now));
+        let said = self.state.release_heap(lease, address, time(now));
         self.compare(said, lease, 0, judge);
         let Some(heap) = self.heaps.get_mut(&address) else { return };
         let was_held = heap.holders.remove(&lease.id());
@@ -287,7 +287,7 @@ impl Directory {
     /// Whether a lease holds a heap. This stands for the failure notice of the heap's other holders.
     pub fn is_held(&mut self, address: u64, by: LeaseId, now: Nanos, judge: &mut Judge) -> bool {
         self.expire(now);
-        let said = self.ledger.holders(address, time(now));
+        let said = self.state.holders(address, time(now));
         let known = self.heaps.get(&address).map(|heap| heap.holders.clone()).unwrap_or_default();
         judge.check(Promise::Lease, said == known, || {
             format!("{said:?} are said to hold the heap at {address:#x}, which {known:?} hold")
@@ -298,7 +298,7 @@ impl Directory {
     /// Takes back heaps without a holder.
     pub fn reclaim(&mut self, now: Nanos, judge: &mut Judge) {
         self.expire(now);
-        for range in self.ledger.reclaim(time(now)) {
+        for range in self.state.reclaim(time(now)) {
             let address = range.address;
             let holders = self.heaps.get(&address).map(|heap| heap.holders.clone()).unwrap_or_default();
             judge.check(Promise::Reclaim, holders.is_empty(), || {
@@ -314,7 +314,7 @@ impl Directory {
             .collect();
         for address in orphans {
             // The directory may have taken it back when addresses ran out.
-            let holders = self.ledger.holders(address, time(now));
+            let holders = self.state.holders(address, time(now));
             judge.check(Promise::Reclaim, holders.is_empty(), || {
                 format!("the heap at {address:#x} is not taken back: {holders:?} are said to hold it")
             });
@@ -325,7 +325,7 @@ impl Directory {
     /// Checks the state after all leases have ended.
     pub fn conclude(&mut self, now: Nanos, judge: &mut Judge) {
         self.reclaim(now, judge);
-        let next = self.ledger.next_end();
+        let next = self.state.next_end();
         judge.check(Promise::Rest, next.is_none() && self.leases.is_empty(), || {
             format!("a lease ends at {next:?}, when all have ended")
         });

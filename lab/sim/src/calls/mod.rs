@@ -1,7 +1,7 @@
 //! Calls through shared memory, in virtual time.
 //!
 //! Servers and clients are processes with leases in a directory. *Real* are both ends of every connection
-//! (`rpc::channel::ends`), the heaps with their allocators, the rings, and the directory's ledger. *Simulated* are
+//! (`rpc::channel::ends`), the heaps with their allocators, the rings, and the directory's state. *Simulated* are
 //! the processes: when each takes a step, how long it stands still, and at which step of an allocator or of a call it
 //! dies. The messages between processes are simulated too, such as the notice that a socket is closed. Some clients
 //! and servers write arbitrary data into rings and heaps.

@@ -12,7 +12,7 @@ use portcullis_directory::{HeapRange, Lease, Who};
 use portcullis_memory::{Mapping, PrivateView};
 use portcullis_protocol::TenantName;
 use portcullis_rpc::channel::ends::{
-    DEPTH, LaneHeap, Methods, REPLIES, RING_BYTES, ReplyLine, Request, ServerEnd, Writer,
+    DEPTH, Methods, REPLIES, RING_BYTES, ReplyLine, Request, ServerEnd, ShardHeap, Writer,
 };
 use portcullis_rpc::heap::{Heap, HeapPlace, Owner, Steps};
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub(super) struct Served {
 #[derive(Debug)]
 struct Shared {
     heap: Heap,
-    lane: LaneHeap,
+    shard_heap: ShardHeap,
     range: HeapRange,
     /// Number of free bytes in the heap when it was new.
     all: u64,
@@ -185,8 +185,8 @@ impl World {
             self.directory.create(lease, self.terms.heap_bytes, &others, self.now, &mut self.judge)?;
         let (heap, view) = make_heap(range)?;
         let heap = heap.dying(steps.clone());
-        let lane = LaneHeap::new(&heap, Some(view)).ok()?;
-        Some(Shared { all: heap.free_bytes(), heap, lane, range, owners: SERVER.0 })
+        let shard_heap = ShardHeap::new(&heap, Some(view)).ok()?;
+        Some(Shared { all: heap.free_bytes(), heap, shard_heap, range, owners: SERVER.0 })
     }
 
     fn hear_at_server(&mut self, server: usize, life: &mut ServerLife, message: Message, dice: &mut Dice) {
@@ -331,8 +331,8 @@ impl World {
         }
         let reply = {
             let scene = Arc::clone(&self.scene);
-            let lane = shared.as_mut().map(|it| &mut it.lane);
-            served.end.answer(methods, request, lane, &clock(&scene))
+            let shard_heap = shared.as_mut().map(|it| &mut it.shard_heap);
+            served.end.answer(methods, request, shard_heap, &clock(&scene))
         };
         for ran in self.scene.take_ran() {
             let is_sound = ran.is_steady || ran.method == TRUSTED;

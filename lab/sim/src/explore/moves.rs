@@ -25,18 +25,18 @@ pub(super) enum Move {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum MoveScope {
     Node,
     Client(usize),
     Everywhere,
 }
 
 impl Move {
-    fn place(self) -> Place {
+    fn scope(self) -> MoveScope {
         match self {
-            Self::ToNode { .. } | Self::NodeTurn | Self::NodeNic | Self::LetGo { .. } => Place::Node,
-            Self::ToClient { client, .. } | Self::Act { client } => Place::Client(client),
-            Self::Clock => Place::Everywhere,
+            Self::ToNode { .. } | Self::NodeTurn | Self::NodeNic | Self::LetGo { .. } => MoveScope::Node,
+            Self::ToClient { client, .. } | Self::Act { client } => MoveScope::Client(client),
+            Self::Clock => MoveScope::Everywhere,
         }
     }
 
@@ -53,8 +53,8 @@ impl Move {
     ///
     /// A move at a client touches that client's NIC, library and script, its own entries in the checkers, the tails of
     /// its queues to the node and the heads of those from it. A move at the node touches the node, its NIC, and the
-    /// other ends of the queues. So moves at different places do not conflict. Nor do two arrivals at the node, if one
-    /// is a message, which fills a receive, and the other an access, which touches the pool.
+    /// other ends of the queues. So moves with different scopes do not conflict. Nor do two arrivals at the node, if
+    /// one is a message, which fills a receive, and the other an access, which touches the pool.
     ///
     /// The checkers read the time and the order of what they see. Of two equivalent orders, the search must try the one
     /// in which the checkers demand more. So [`super::world::World::moves`] lists accesses before messages, and both
@@ -67,14 +67,14 @@ impl Move {
             (Self::ToNode { queue_pair: one, .. }, Self::ToNode { queue_pair: other, .. }) => {
                 (one == 0) != (other == 0)
             }
-            _ => self.place() != other.place(),
+            _ => self.scope() != other.scope(),
         }
     }
 
     /// Whether two moves lead to the same state in either order, for clients that are threads of one process and
     /// share leases.
     pub fn commutes_in_one_process(self, other: Self) -> bool {
-        let of_client = |it: Self| matches!(it.place(), Place::Client(_));
+        let of_client = |it: Self| matches!(it.scope(), MoveScope::Client(_));
         self.commutes(other) && !(of_client(self) && of_client(other))
     }
 }

@@ -71,9 +71,9 @@ pub(crate) struct Allocations {
     pub untold: u64,
 }
 
-/// The chunks of one life of a node.
+/// Model of the chunks of one life of a node.
 #[derive(Debug)]
-pub(super) struct Chunks {
+pub(super) struct ChunkModel {
     limits: ChunkLimits,
     /// The chunks themselves.
     memory: SimMemory,
@@ -88,7 +88,7 @@ pub(super) struct Chunks {
 
 type Wrong = (Promise, String);
 
-impl Chunks {
+impl ChunkModel {
     pub fn new(limits: ChunkLimits, memory: SimMemory, first_queue_pair: u32) -> Self {
         let chunk = Chunk { bytes: vec![0; index(limits.chunk_bytes)], ..Chunk::default() };
         let chunks = vec![chunk; index(limits.chunks)];
@@ -294,7 +294,7 @@ impl Chunks {
 }
 
 /// Checks at rest.
-impl Chunks {
+impl ChunkModel {
     /// Describes a chunk that a client still holds, or that is not zero.
     fn first_left(&self) -> Option<String> {
         let is_held = |chunk: &Chunk| chunk.held.is_some_and(|held| !held.may_be_over);
@@ -314,7 +314,7 @@ struct Access {
     length: u64,
 }
 
-impl Chunks {
+impl ChunkModel {
     /// Returns the chunk in which an access lies, and the offset of the access in it.
     fn place_of(&self, access: &Access) -> Option<(usize, usize)> {
         let at = access.from.checked_sub(self.geometry?.base.0)?;
@@ -391,11 +391,11 @@ impl Oracle {
         first_queue_pair: u32,
     ) {
         if let Some(model) = &mut self.nodes[node] {
-            model.chunks = Some(Chunks::new(limits, memory, first_queue_pair));
+            model.chunks = Some(ChunkModel::new(limits, memory, first_queue_pair));
         }
     }
 
-    fn chunks_for(&mut self, session: SessionId) -> Option<&mut Chunks> {
+    fn chunks_for(&mut self, session: SessionId) -> Option<&mut ChunkModel> {
         self.nodes[self.sessions[session].node].as_mut()?.chunks.as_mut()
     }
 
@@ -518,7 +518,7 @@ impl Oracle {
 
     /// Checks that the chunks of all nodes are free, and zero. All clients are gone.
     pub(super) fn chunks_at_rest(&mut self, now: Nanos) {
-        let left = |chunks: &Chunks| chunks.first_left();
+        let left = |chunks: &ChunkModel| chunks.first_left();
         let mut of_nodes = self.nodes.iter().map(|model| model.as_ref()?.chunks.as_ref().and_then(left));
         if let Some((node, what)) = (0usize..).zip(&mut of_nodes).find_map(|(node, left)| Some((node, left?)))
         {

@@ -3,12 +3,12 @@
 
 mod chunks;
 mod frees;
-mod ledger;
 mod memory_model;
 mod network;
 mod node_model;
 mod objects;
 mod one_shots;
+mod operations;
 mod permission;
 mod promise;
 mod requests;
@@ -18,17 +18,17 @@ mod standing;
 mod tests;
 
 pub(crate) use chunks::{Allocations, WorkerOf};
-pub(crate) use ledger::Kind;
 pub(crate) use network::Arrival;
 pub(crate) use one_shots::{ONE_SHOT, key_of};
+pub(crate) use operations::Kind;
 pub(crate) use permission::QueuePairOf;
 pub use promise::{Failure, Promise};
 
 use crate::clock::Nanos;
 use crate::memory::{SimMemory, Touch};
-use ledger::Ledger;
 use node_model::NodeModel;
 use one_shots::OneShots;
+use operations::OperationChecker;
 use permission::{Known, Wanted};
 use portcullis_client::Error;
 use portcullis_protocol::{Lifetime, Moment, PermissionId};
@@ -93,7 +93,7 @@ pub(crate) struct Tally {
 pub(crate) struct Oracle {
     nodes: Vec<Option<NodeModel>>,
     sessions: Vec<Session>,
-    ledger: Ledger,
+    operations: OperationChecker,
     one_shots: OneShots,
     suspects: Vec<Suspect>,
     failures: Vec<Failure>,
@@ -190,7 +190,7 @@ impl Oracle {
 
     /// Records that the client's side of a session is over and reports nothing any more.
     pub fn client_ended(&mut self, session: SessionId) {
-        self.ledger.forget(session);
+        self.operations.forget(session);
     }
 
     /// Records that the node stands still for this time on its clock, which shows `now`.
@@ -287,13 +287,13 @@ impl Oracle {
         kind: Kind,
         intended: Option<WireRequest>,
     ) {
-        let failure = self.ledger.begun(now, operation, kind, intended);
+        let failure = self.operations.begun(now, operation, kind, intended);
         self.note(failure);
     }
 
     /// Records how an operation ended, as a client library reports it.
     pub fn ended(&mut self, now: Nanos, session: SessionId, id: u64, result: Result<&[u8], Error>) {
-        let failure = self.ledger.ended(now, session, id, result);
+        let failure = self.operations.ended(now, session, id, result);
         self.note(failure);
     }
 
@@ -332,7 +332,7 @@ impl Oracle {
     /// Checks that nothing is left at the end of a run.
     pub fn at_rest(&mut self, now: Nanos) {
         self.chunks_at_rest(now);
-        if let Some((session, id)) = self.ledger.unended() {
+        if let Some((session, id)) = self.operations.unended() {
             self.fail(Promise::Truth, now, format!("operation {id:#x} of session {session} never ended"));
         }
         let unanswered: usize = self.nodes.iter().flatten().map(|model| model.requests.len()).sum();

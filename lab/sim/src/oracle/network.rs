@@ -151,7 +151,7 @@ impl Oracle {
         self.note_word(arrival, node, wanted);
         let begun = self.as_begun(node, arrival.request);
         let may_repeat = self.may_repeat(arrival, wanted.key);
-        let failure = self.ledger.executed(now, (session, arrival.id), &begun, (brought, may_repeat));
+        let failure = self.operations.executed(now, (session, arrival.id), &begun, (brought, may_repeat));
         self.note(failure);
     }
 

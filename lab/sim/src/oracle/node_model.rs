@@ -1,6 +1,6 @@
 //! The checkers' model of a node: its memory, its permissions, and its unanswered requests.
 
-use super::chunks::Chunks;
+use super::chunks::ChunkModel;
 use super::frees::Frees;
 use super::memory_model::MemoryModel;
 use super::objects::Objects;
@@ -43,7 +43,7 @@ pub(super) struct NodeModel {
     pub shares: Shares,
     pub frees: Frees,
     /// The chunks that the NIC hands out, if it does.
-    pub chunks: Option<Chunks>,
+    pub chunks: Option<ChunkModel>,
     /// How long windows of ended permissions may stay bound.
     linger: Lifetime,
     permissions: Vec<Known>,

@@ -61,7 +61,7 @@ fn hash(bytes: &[u8]) -> u64 {
 impl Oracle {
     /// Records that a session's accesses use no queue pairs.
     pub fn goes_over_udp(&mut self, session: SessionId) {
-        self.ledger.has_no_order(session);
+        self.operations.has_no_order(session);
     }
 
     /// Records that a node has started or stopped. Earlier packets have no meaning any more.

@@ -5,7 +5,7 @@
 //! that leads elsewhere.
 
 use super::Written;
-use crate::kv::trouble::Trouble;
+use crate::kv::command_error::KvCommandError;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -22,12 +22,12 @@ pub struct Folder {
 
 impl Folder {
     /// Creates the folder, or uses an existing one that is empty.
-    pub fn new(root: &Path) -> Result<Self, Trouble> {
+    pub fn new(root: &Path) -> Result<Self, KvCommandError> {
         let at = root.display();
-        let wrong = |error| Trouble::File { what: format!("{at} cannot be written"), error };
+        let wrong = |error| KvCommandError::File { what: format!("{at} cannot be written"), error };
         DirBuilder::new().recursive(true).create(root).map_err(wrong)?;
         if std::fs::read_dir(root).map_err(wrong)?.next().is_some() {
-            return Err(Trouble::Call(format!("{at} is not empty: name a new or an empty folder")));
+            return Err(KvCommandError::Call(format!("{at} is not empty: name a new or an empty folder")));
         }
         Ok(Self { root: root.to_owned() })
     }
@@ -123,6 +123,6 @@ mod tests {
         assert!(matches!(folder.write(b"a/c", b"x"), Ok(Written::LeftOut(_))));
         let left = std::fs::read_dir(around.path()).expect("a folder").count();
         assert_eq!(left, 1, "nothing is beside the folder");
-        assert!(matches!(Folder::new(&root), Err(Trouble::Call(_))), "it is not empty any more");
+        assert!(matches!(Folder::new(&root), Err(KvCommandError::Call(_))), "it is not empty any more");
     }
 }

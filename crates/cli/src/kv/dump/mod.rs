@@ -2,11 +2,11 @@
 
 mod folder;
 
-use super::Outcome;
+use super::CommandOutcome;
 use super::bytes::{beginning, pair};
+use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Source};
 use super::load::{Format, delimiter_of};
-use super::trouble::Trouble;
 use crate::files::{self, Destination, Output};
 use crate::output::{complain, escape};
 use clap::Args;
@@ -42,7 +42,7 @@ wrong; 3 there is no such table, or the node or the disk refuses.";
 /// Options of `portcullis kv dump`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvDumpOptions {
     #[command(flatten)]
     source: Source,
     /// The file or folder to write; `-` is standard output.
@@ -91,8 +91,8 @@ impl Sink {
 }
 
 /// Writes all keys and values.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { source, file, .. } = options;
+pub fn run(options: &KvDumpOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvDumpOptions { source, file, .. } = options;
     let format = format_of(options)?;
     let target = &source.target;
     let pipeline = target.connect(ARENA_BYTES)?;
@@ -110,27 +110,31 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
         }
         if failed.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }));
-    looked.map_err(Trouble::of(target.table))?;
+    looked.map_err(KvCommandError::of(target.table))?;
     files::orderly(failed.map_or_else(|| sink.finish(), Err)).map_err(|error| not_written(file, error))?;
-    Ok(if left_out == 0 { Outcome::AsAsked } else { Outcome::NotAll })
+    Ok(if left_out == 0 { CommandOutcome::AsAsked } else { CommandOutcome::NotAll })
 }
 
-fn format_of(options: &Options) -> Result<Format, Trouble> {
+fn format_of(options: &KvDumpOptions) -> Result<Format, KvCommandError> {
     let by_name = options.file.path().map_or(Some(Format::Jsonl), Format::of);
     let format = options.format.or(by_name).ok_or_else(|| {
-        Trouble::Call("the name does not tell the format: say --format csv, jsonl or folder".to_owned())
+        KvCommandError::Call(
+            "the name does not tell the format: say --format csv, jsonl or folder".to_owned(),
+        )
     })?;
     if format == Format::Folder && options.file == Output::Standard {
-        return Err(Trouble::Call("--format folder needs the folder: name a new or empty one".to_owned()));
+        return Err(KvCommandError::Call(
+            "--format folder needs the folder: name a new or empty one".to_owned(),
+        ));
     }
     Ok(format)
 }
 
-fn not_written(file: &Output, error: io::Error) -> Trouble {
-    Trouble::File { what: format!("{file} cannot be written"), error }
+fn not_written(file: &Output, error: io::Error) -> KvCommandError {
+    KvCommandError::File { what: format!("{file} cannot be written"), error }
 }
 
-fn sink(file: &Output, format: Format) -> Result<Sink, Trouble> {
+fn sink(file: &Output, format: Format) -> Result<Sink, KvCommandError> {
     if let (Format::Folder, Some(path)) = (format, file.path()) {
         return Folder::new(path).map(Sink::Folder);
     }

@@ -1,7 +1,7 @@
 //! The syntax of rows, and the columns or fields that are key, value and time to live.
 
-use super::{Format, Options};
-use crate::kv::trouble::Trouble;
+use super::{Format, KvLoadOptions};
+use crate::kv::command_error::KvCommandError;
 use portcullis::Lifetime;
 use std::path::Path;
 
@@ -34,7 +34,7 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    pub fn of(options: &Options) -> Self {
+    pub fn of(options: &KvLoadOptions) -> Self {
         Self {
             delimiter: options.delimiter,
             no_header: options.no_header,
@@ -46,7 +46,7 @@ impl Dialect {
     }
 
     /// Reports an option that makes no sense with files of this format.
-    pub fn check(&self, format: Format) -> Result<(), Trouble> {
+    pub fn check(&self, format: Format) -> Result<(), KvCommandError> {
         let given = [
             ("--delimiter", self.delimiter.is_some() && format != Format::Csv),
             ("--no-header", self.no_header && format != Format::Csv),
@@ -54,7 +54,7 @@ impl Dialect {
         ];
         match given.iter().find(|(_, is_wrong)| *is_wrong) {
             Some((option, _)) => {
-                Err(Trouble::Call(format!("{option} means nothing for {}", format.in_words())))
+                Err(KvCommandError::Call(format!("{option} means nothing for {}", format.in_words())))
             }
             None => Ok(()),
         }

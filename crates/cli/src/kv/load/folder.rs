@@ -1,7 +1,7 @@
 //! The files of a folder. A file's path in the folder is its key.
 
 use super::{Item, Record, too_long};
-use crate::kv::trouble::Trouble;
+use crate::kv::command_error::KvCommandError;
 use indicatif::ProgressBar;
 use portcullis_structures::table::VALUE_BYTES_MAX;
 use rustix::fs::{Mode, OFlags};
@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 pub fn items(
     folder: &Path,
     bar: ProgressBar,
-) -> Result<impl Iterator<Item = Result<Item, Trouble>> + use<>, Trouble> {
+) -> Result<impl Iterator<Item = Result<Item, KvCommandError>> + use<>, KvCommandError> {
     let unreadable =
-        |error: io::Error| Trouble::Call(format!("{} cannot be read: {error}", folder.display()));
+        |error: io::Error| KvCommandError::Call(format!("{} cannot be read: {error}", folder.display()));
     let mut open = vec![std::fs::read_dir(folder).map_err(unreadable)?];
     let root = folder.to_owned();
     Ok(std::iter::from_fn(move || {

@@ -3,7 +3,7 @@
 use super::dialect::{Dialect, delimiter_of};
 use super::progress::Progress;
 use super::rejects::Rejects;
-use super::{Format, Item, Options, Row, Rows, Trouble, folder, json_lines::Lines};
+use super::{Format, Item, KvCommandError, KvLoadOptions, Row, Rows, folder, json_lines::Lines};
 use crate::files::Input;
 use indicatif::ProgressBar;
 use portcullis::Lifetime;
@@ -22,8 +22,8 @@ const BETWEEN_LOOKS: Lifetime = Lifetime::millis(1);
 /// The content of a file, until the first mistake in it.
 enum Content {
     /// The files of a folder.
-    Files(Box<dyn Iterator<Item = Result<Item, Trouble>>>),
-    Rows(Box<dyn Iterator<Item = Result<Row, Trouble>>>),
+    Files(Box<dyn Iterator<Item = Result<Item, KvCommandError>>>),
+    Rows(Box<dyn Iterator<Item = Result<Row, KvCommandError>>>),
 }
 
 /// A file that is open.
@@ -35,17 +35,17 @@ struct Opened {
 
 /// The items of all files, one after another.
 pub struct Incoming {
-    items: Receiver<Result<Item, Trouble>>,
+    items: Receiver<Result<Item, KvCommandError>>,
     /// Records that were taken and are not stored yet.
     under_way: Cell<usize>,
 }
 
 impl Incoming {
     /// Begins to read. A missing file is reported before anything is stored.
-    pub fn open(options: &Options, progress: &Progress) -> Result<Self, Trouble> {
+    pub fn open(options: &KvLoadOptions, progress: &Progress) -> Result<Self, KvCommandError> {
         let standard = options.files.iter().filter(|file| **file == Input::Standard).count();
         if standard > 1 {
-            return Err(Trouble::Call("standard input, `-`, is named more than once".to_owned()));
+            return Err(KvCommandError::Call("standard input, `-`, is named more than once".to_owned()));
         }
         let files =
             options.files.iter().map(|file| format_of(options, file).map(|format| (file.clone(), format)));
@@ -58,13 +58,14 @@ impl Incoming {
         // The thread is never joined: after an error elsewhere it may wait for a pipe that delivers nothing more.
         let thread = std::thread::Builder::new().name("load".to_owned());
         let begun = thread.spawn(move || reader.read(&opened, &send));
-        begun.map_err(|error| Trouble::File { what: "a thread to read the files".to_owned(), error })?;
+        begun
+            .map_err(|error| KvCommandError::File { what: "a thread to read the files".to_owned(), error })?;
         wait_until_opened.recv().expect("the thread answers before it ends")?;
         Ok(Self { items, under_way: Cell::new(0) })
     }
 
     /// The next item. `None` at the end of the last file.
-    pub async fn next(&self, pipeline: &Pipeline) -> Option<Result<Item, Trouble>> {
+    pub async fn next(&self, pipeline: &Pipeline) -> Option<Result<Item, KvCommandError>> {
         loop {
             match self.items.try_recv() {
                 Ok(item) => return Some(item),
@@ -103,10 +104,14 @@ struct Reader {
 
 impl Reader {
     /// Opens all files, reports whether that succeeded, and sends their content until the receiver is dropped.
-    fn read(&self, opened: &SyncSender<Result<(), Trouble>>, send: &SyncSender<Result<Item, Trouble>>) {
+    fn read(
+        &self,
+        opened: &SyncSender<Result<(), KvCommandError>>,
+        send: &SyncSender<Result<Item, KvCommandError>>,
+    ) {
         let (files, mut rejects) = match self.open() {
             Ok(open) => open,
-            Err(trouble) => return drop(opened.send(Err(trouble))),
+            Err(error) => return drop(opened.send(Err(error))),
         };
         if opened.send(Ok(())).is_err() {
             return;
@@ -117,7 +122,7 @@ impl Reader {
     }
 
     /// Opens all files and the file of rejected rows.
-    fn open(&self) -> Result<(Vec<Opened>, Option<Rejects>), Trouble> {
+    fn open(&self) -> Result<(Vec<Opened>, Option<Rejects>), KvCommandError> {
         let files = self.files.iter().map(|(file, format)| self.content(file, *format));
         let files = files.collect::<Result<Vec<_>, _>>()?;
         let rejects = self.reject.as_ref().map(|path| self.rejects(path, &files)).transpose()?;
@@ -125,23 +130,23 @@ impl Reader {
     }
 
     /// Creates the file of rejected rows. All rows must be of one kind, so that the file can be loaded as a whole.
-    fn rejects(&self, path: &Path, files: &[Opened]) -> Result<Rejects, Trouble> {
+    fn rejects(&self, path: &Path, files: &[Opened]) -> Result<Rejects, KvCommandError> {
         let mut kinds =
             self.files.iter().map(|(_, format)| format).zip(files.iter().map(|file| &file.preamble));
         let (format, preamble) = kinds.next().expect("a call names a file");
         if *format == Format::Folder {
             let why = "--reject takes rows, and a folder has none: what is left out stays where it is";
-            return Err(Trouble::Call(why.to_owned()));
+            return Err(KvCommandError::Call(why.to_owned()));
         }
         if !kinds.all(|other| other == (format, preamble)) {
             let why = "--reject takes rows of one kind: load files of other formats or headers one by one";
-            return Err(Trouble::Call(why.to_owned()));
+            return Err(KvCommandError::Call(why.to_owned()));
         }
         let inputs: Vec<_> = self.files.iter().map(|(file, _)| file.clone()).collect();
         Rejects::create(path, &inputs, preamble.clone())
     }
 
-    fn content(&self, file: &Input, format: Format) -> Result<Opened, Trouble> {
+    fn content(&self, file: &Input, format: Format) -> Result<Opened, KvCommandError> {
         let without = |content| Opened { content, preamble: Vec::new() };
         if let (Format::Folder, Some(path)) = (format, file.path()) {
             return Ok(without(Content::Files(Box::new(folder::items(path, self.bar.clone())?))));
@@ -156,8 +161,8 @@ impl Reader {
     }
 
     /// The bytes of a file.
-    fn input(&self, file: &Input) -> Result<Box<dyn Read>, Trouble> {
-        let unreadable = |error| Trouble::Call(format!("{file} cannot be read: {error}"));
+    fn input(&self, file: &Input) -> Result<Box<dyn Read>, KvCommandError> {
+        let unreadable = |error| KvCommandError::Call(format!("{file} cannot be read: {error}"));
         let Some(path) = file.path() else { return file.open().map_err(unreadable) };
         let opened = File::open(path).map_err(unreadable)?;
         let bytes = opened.metadata().map_or(0, |metadata| metadata.len());
@@ -171,7 +176,7 @@ impl Reader {
 fn items<'r>(
     content: Content,
     mut rejects: Option<&'r mut Rejects>,
-) -> Box<dyn Iterator<Item = Result<Item, Trouble>> + 'r> {
+) -> Box<dyn Iterator<Item = Result<Item, KvCommandError>> + 'r> {
     match content {
         Content::Files(files) => files,
         Content::Rows(rows) => Box::new(rows.map(move |row| match (row?, rejects.as_deref_mut()) {
@@ -180,18 +185,20 @@ fn items<'r>(
                 rejects.write(&row)?;
                 Ok(Item::Rejected(format!("{place}: {why}")))
             }
-            (Row::Wrong { place, why, .. }, None) => Err(Trouble::Input { place, why }),
+            (Row::Wrong { place, why, .. }, None) => Err(KvCommandError::Input { place, why }),
         })),
     }
 }
 
-fn format_of(options: &Options, file: &Input) -> Result<Format, Trouble> {
+fn format_of(options: &KvLoadOptions, file: &Input) -> Result<Format, KvCommandError> {
     let format = options.format.or_else(|| file.path().and_then(Format::of)).ok_or_else(|| {
-        Trouble::Call(format!("the name of {file} does not tell its format: say --format csv or jsonl"))
+        KvCommandError::Call(format!(
+            "the name of {file} does not tell its format: say --format csv or jsonl"
+        ))
     })?;
     match (format == Format::Folder, file.path().is_some_and(Path::is_dir)) {
-        (true, false) => Err(Trouble::Call(format!("{file} is no folder: leave --format folder out"))),
-        (false, true) => Err(Trouble::Call(format!("{file} is a folder: leave --format out"))),
+        (true, false) => Err(KvCommandError::Call(format!("{file} is no folder: leave --format folder out"))),
+        (false, true) => Err(KvCommandError::Call(format!("{file} is a folder: leave --format out"))),
         _ => Ok(format),
     }
 }

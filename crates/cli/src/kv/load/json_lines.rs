@@ -4,7 +4,7 @@ use super::dialect::{Dialect, time_to_live};
 use super::{Content, Record, Row, fit};
 use crate::files::text;
 use crate::kv::bytes::{BASE64_SUFFIX, from_base64};
-use crate::kv::trouble::Trouble;
+use crate::kv::command_error::KvCommandError;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -26,23 +26,25 @@ pub struct Lines {
 
 impl Lines {
     /// Opens a file. If no field is named for the value, the value is the whole line.
-    pub fn open(input: Box<dyn Read>, name: String, dialect: &Dialect) -> Result<Self, Trouble> {
+    pub fn open(input: Box<dyn Read>, name: String, dialect: &Dialect) -> Result<Self, KvCommandError> {
         let input = text(input).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData => Trouble::Input { place: name.clone(), why: error.to_string() },
-            _ => Trouble::File { what: format!("{name} cannot be read"), error },
+            io::ErrorKind::InvalidData => {
+                KvCommandError::Input { place: name.clone(), why: error.to_string() }
+            }
+            _ => KvCommandError::File { what: format!("{name} cannot be read"), error },
         })?;
         Ok(Self { input: Box::new(input), name, dialect: dialect.clone(), number: 0 })
     }
 
     /// The next line with its line break, which the last line may lack. `None` at the end.
-    fn line(&mut self) -> Result<Option<Vec<u8>>, Trouble> {
+    fn line(&mut self) -> Result<Option<Vec<u8>>, KvCommandError> {
         let mut line = Vec::new();
         self.number += 1;
         let row_max = self.dialect.row_max;
         let read = self.input.by_ref().take(row_max + 1).read_until(b'\n', &mut line);
-        read.map_err(|error| Trouble::File { what: self.place(), error })?;
+        read.map_err(|error| KvCommandError::File { what: self.place(), error })?;
         if line.len() as u64 > row_max && !line.ends_with(b"\n") {
-            return Err(Trouble::Input { place: self.place(), why: self.dialect.too_long() });
+            return Err(KvCommandError::Input { place: self.place(), why: self.dialect.too_long() });
         }
         Ok((!line.is_empty()).then_some(line))
     }
@@ -60,14 +62,14 @@ impl Lines {
 }
 
 impl Iterator for Lines {
-    type Item = Result<Row, Trouble>;
+    type Item = Result<Row, KvCommandError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             return match self.line().transpose()? {
                 Ok(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
                 Ok(line) => Some(Ok(self.row(line))),
-                Err(trouble) => Some(Err(trouble)),
+                Err(error) => Some(Err(error)),
             };
         }
     }

@@ -2,23 +2,23 @@
 
 mod dialect;
 mod folder;
+mod in_flight_limits;
 mod incoming;
 mod json_lines;
-mod lanes;
 mod progress;
 mod rejects;
 mod rows;
 
-use super::Outcome;
+use super::CommandOutcome;
+use super::command_error::KvCommandError;
 use super::connection::{LARGE_ARENA_BYTES, Target};
 use super::making::open_or_make;
-use super::trouble::Trouble;
 use crate::files::{self, Input};
 use crate::output::{complain, print_json, say};
 use crate::size;
 use clap::{Args, ValueEnum};
+use in_flight_limits::{InFlightLimits, Turn};
 use incoming::Incoming;
-use lanes::{Lanes, Turn};
 use portcullis::{Error, Lifetime};
 use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Condition, KEY_BYTES_MAX, Stored, Table, TableError, VALUE_BYTES_MAX};
@@ -87,7 +87,7 @@ stored; 3 the node refuses or is gone.";
 /// Options of `portcullis kv load`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvLoadOptions {
     #[command(flatten)]
     target: Target,
     /// The files, or folders.
@@ -201,11 +201,11 @@ struct Loaded {
     left_out: Vec<String>,
     rejected: u64,
     /// The error that ended the load early.
-    failed: Option<Trouble>,
+    failed: Option<KvCommandError>,
 }
 
 /// Stores all keys of files.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &KvLoadOptions) -> Result<CommandOutcome, KvCommandError> {
     let progress = Progress::new();
     let incoming = Incoming::open(options, &progress)?;
     let pipeline = options.target.connect(LARGE_ARENA_BYTES)?;
@@ -216,11 +216,11 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     progress.end();
     report(options, &progress, &loaded);
     match loaded.failed {
-        Some(trouble) => Err(trouble),
+        Some(error) => Err(error),
         None => {
-            closed.map_err(Trouble::of(options.target.table))?;
+            closed.map_err(KvCommandError::of(options.target.table))?;
             let is_all = loaded.left_out.is_empty() && loaded.rejected == 0;
-            Ok(if is_all { Outcome::AsAsked } else { Outcome::NotAll })
+            Ok(if is_all { CommandOutcome::AsAsked } else { CommandOutcome::NotAll })
         }
     }
 }
@@ -229,17 +229,17 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
 fn store_all(
     pipeline: &Pipeline,
     table: &Table,
-    options: &Options,
+    options: &KvLoadOptions,
     incoming: &Incoming,
     progress: &Progress,
     loaded: &mut Loaded,
 ) {
-    let lanes = Lanes::new(BYTES_AT_ONCE);
+    let limits = InFlightLimits::new(BYTES_AT_ONCE);
     let loaded = RefCell::new(loaded);
     let store_next = async || {
         while let Some(record) = next(incoming, pipeline, progress, &loaded).await {
             // The place in the line is taken before the first await, so it is in the order of the file.
-            let turn = lanes.queue(&record.key, record.key.len() + record.value.len());
+            let turn = limits.queue(&record.key, record.key.len() + record.value.len());
             let stored = store(pipeline, table, &record, options.ttl, turn).await;
             incoming.done();
             let mut loaded = loaded.borrow_mut();
@@ -250,7 +250,7 @@ fn store_all(
                     progress.stored(record.key.len() + record.value.len());
                 }
                 Err(error) if loaded.failed.is_none() => {
-                    loaded.failed = Some(Trouble::of(options.target.table)(error));
+                    loaded.failed = Some(KvCommandError::of(options.target.table)(error));
                 }
                 Err(_) => {}
             }
@@ -286,7 +286,7 @@ async fn next(
                 }
                 loaded.left_out.push(what);
             }
-            Err(trouble) => loaded.failed = Some(trouble),
+            Err(error) => loaded.failed = Some(error),
         }
     }
     None
@@ -324,7 +324,7 @@ fn fit(key: &[u8], value: &[u8]) -> Result<(), String> {
     }
 }
 
-fn report(options: &Options, progress: &Progress, loaded: &Loaded) {
+fn report(options: &KvLoadOptions, progress: &Progress, loaded: &Loaded) {
     let Loaded { inserted, replaced, left_out, rejected, .. } = loaded;
     let keys = inserted + replaced;
     if options.json {
@@ -352,7 +352,7 @@ fn too_long(bytes: u64) -> String {
 
 #[cfg(test)]
 fn read_all(
-    rows: impl Iterator<Item = Result<Row, Trouble>>,
+    rows: impl Iterator<Item = Result<Row, KvCommandError>>,
 ) -> Result<Vec<(String, String, Option<Lifetime>)>, String> {
     let text = |bytes| String::from_utf8(bytes).expect("text");
     let read = rows.map(|row| match row {

@@ -1,7 +1,7 @@
 //! The file of `--reject`: rows that cannot be stored, unchanged, so that they can be corrected and loaded again.
 
 use crate::files::Input;
-use crate::kv::trouble::Trouble;
+use crate::kv::command_error::KvCommandError;
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -18,10 +18,10 @@ pub struct Rejects {
 
 impl Rejects {
     /// Creates the file, or empties it. `preamble` is what all inputs have before their rows.
-    pub fn create(path: &Path, inputs: &[Input], preamble: Vec<u8>) -> Result<Self, Trouble> {
+    pub fn create(path: &Path, inputs: &[Input], preamble: Vec<u8>) -> Result<Self, KvCommandError> {
         if inputs.iter().any(|input| is_same(path, input)) {
             let why = format!("--reject {} is a file that is loaded: name another", path.display());
-            return Err(Trouble::Call(why));
+            return Err(KvCommandError::Call(why));
         }
         match File::create(path) {
             Ok(file) => Ok(Self { file, path: path.to_owned(), preamble }),
@@ -30,7 +30,7 @@ impl Rejects {
     }
 
     /// Writes a row. The row is in the file when this returns, however the load ends afterwards.
-    pub fn write(&mut self, row: &[u8]) -> Result<(), Trouble> {
+    pub fn write(&mut self, row: &[u8]) -> Result<(), KvCommandError> {
         let preamble = std::mem::take(&mut self.preamble);
         let line_break: &[u8] = if row.ends_with(b"\n") { b"" } else { b"\n" };
         let written = self.file.write_all(&[&preamble, row, line_break].concat());
@@ -38,8 +38,8 @@ impl Rejects {
     }
 }
 
-fn not_written(path: &Path, error: io::Error) -> Trouble {
-    Trouble::File { what: format!("--reject {} cannot be written", path.display()), error }
+fn not_written(path: &Path, error: io::Error) -> KvCommandError {
+    KvCommandError::File { what: format!("--reject {} cannot be written", path.display()), error }
 }
 
 /// Whether the file at this path is also read.
@@ -77,7 +77,7 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).expect("a link");
         for path in [&file, &link] {
             let refused = Rejects::create(path, &[Input::File(file.clone())], Vec::new());
-            assert!(matches!(refused, Err(Trouble::Call(why)) if why.contains("--reject")));
+            assert!(matches!(refused, Err(KvCommandError::Call(why)) if why.contains("--reject")));
         }
         assert_eq!(std::fs::read_to_string(&file).expect("a file"), "key,value\n");
     }

@@ -6,7 +6,7 @@
 use super::dialect::{Dialect, time_to_live};
 use super::{Content, Record, Row, fit};
 use crate::files::text;
-use crate::kv::trouble::Trouble;
+use crate::kv::command_error::KvCommandError;
 use csv::{ByteRecord, ReaderBuilder, WriterBuilder};
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, Chain, Read};
@@ -53,7 +53,12 @@ struct Columns {
 
 impl Rows {
     /// Reads the bytes before the rows. `by_name` is the delimiter that the file's name suggests.
-    pub fn open(input: Box<dyn Read>, name: String, by_name: u8, dialect: &Dialect) -> Result<Self, Trouble> {
+    pub fn open(
+        input: Box<dyn Read>,
+        name: String,
+        by_name: u8,
+        dialect: &Dialect,
+    ) -> Result<Self, KvCommandError> {
         let mut input = text(input).map_err(|error| unreadable(&name, error))?;
         let stated = stated_delimiter(&mut input).map_err(|error| unreadable(&name, error))?;
         let delimiter = match (stated, dialect.delimiter) {
@@ -61,7 +66,7 @@ impl Rows {
                 let (stated, given) = (char::from(stated), char::from(given));
                 let why =
                     format!("{name} begins with sep={stated}, and --delimiter is {given:?}: leave it out");
-                return Err(Trouble::Call(why));
+                return Err(KvCommandError::Call(why));
             }
             (stated, given) => stated.or(given).unwrap_or(by_name),
         };
@@ -96,10 +101,10 @@ impl Rows {
     }
 
     /// Finds the columns by the header.
-    fn named(&mut self) -> Result<Columns, Trouble> {
+    fn named(&mut self) -> Result<Columns, KvCommandError> {
         let Some((header, line)) = self.next_record()? else {
             let why = "it has no row: the first one has the names of the columns".to_owned();
-            return Err(Trouble::Input { place: self.name.clone(), why });
+            return Err(KvCommandError::Input { place: self.name.clone(), why });
         };
         let Dialect { key, value, ttl, .. } = &self.dialect;
         let column =
@@ -116,13 +121,13 @@ impl Rows {
     }
 
     /// Finds the columns by their numbers.
-    fn numbered(&self) -> Result<Columns, Trouble> {
+    fn numbered(&self) -> Result<Columns, KvCommandError> {
         let number = |given: &Option<String>, option| {
             let wrong =
                 |given| format!("--no-header: {option} is the number of a column, from 1, and not {given:?}");
             let number = given.as_ref().map(|given| match given.parse::<usize>() {
                 Ok(number @ 1..) => Ok(number - 1),
-                _ => Err(Trouble::Call(wrong(given))),
+                _ => Err(KvCommandError::Call(wrong(given))),
             });
             number.transpose()
         };
@@ -135,7 +140,7 @@ impl Rows {
     }
 
     /// The next row unchanged, and its line. `None` at the end.
-    fn next_record(&mut self) -> Result<Option<(ByteRecord, u64)>, Trouble> {
+    fn next_record(&mut self) -> Result<Option<(ByteRecord, u64)>, KvCommandError> {
         let mut record = ByteRecord::new();
         let row_max = self.dialect.row_max;
         self.left.set(row_max + 2 * BUFFER_BYTES as u64);
@@ -150,7 +155,7 @@ impl Rows {
         if beyond > 1 && record.as_slice() == END.trim_ascii() && record.len() == 1 {
             return Ok(None);
         }
-        let wrong = |why| Err(Trouble::Input { place: self.place(line), why });
+        let wrong = |why| Err(KvCommandError::Input { place: self.place(line), why });
         if record.as_slice().len() as u64 > row_max {
             return wrong(self.dialect.too_long());
         }
@@ -172,14 +177,14 @@ impl Rows {
         end.line().saturating_sub(inside + u64::from(last == Some(b'\n') && !is_last))
     }
 
-    fn not_read(&self, error: csv::Error) -> Trouble {
+    fn not_read(&self, error: csv::Error) -> KvCommandError {
         let place = self.place(self.next_line);
         match error.into_kind() {
             csv::ErrorKind::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                Trouble::Input { place, why: self.dialect.too_long() }
+                KvCommandError::Input { place, why: self.dialect.too_long() }
             }
-            csv::ErrorKind::Io(error) => Trouble::File { what: place, error },
-            other => Trouble::Input { place, why: format!("{other:?}") },
+            csv::ErrorKind::Io(error) => KvCommandError::File { what: place, error },
+            other => KvCommandError::Input { place, why: format!("{other:?}") },
         }
     }
 
@@ -226,7 +231,7 @@ impl Rows {
 }
 
 impl Iterator for Rows {
-    type Item = Result<Row, Trouble>;
+    type Item = Result<Row, KvCommandError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let record = self.next_record().transpose()?;
@@ -252,12 +257,12 @@ fn column(
     wanted: &str,
     option: &str,
     delimiter: u8,
-) -> Result<usize, Trouble> {
+) -> Result<usize, KvCommandError> {
     let mut found =
         (0..).zip(header).filter(|(_, name)| *name == wanted.as_bytes()).map(|(number, _)| number);
     match (found.next(), found.next()) {
         (Some(column), None) => Ok(column),
-        (Some(one), Some(other)) => Err(Trouble::Call(format!(
+        (Some(one), Some(other)) => Err(KvCommandError::Call(format!(
             "{place}: columns {} and {} are both called {wanted:?}: give them different names, or leave the \
              first line out and take columns by number with --no-header",
             one + 1,
@@ -276,17 +281,19 @@ fn column(
                 ),
                 None => String::new(),
             };
-            Err(Trouble::Call(format!(
+            Err(KvCommandError::Call(format!(
                 "{place}: there is no column {wanted:?}, but {there}: choose one with {option}{separated}"
             )))
         }
     }
 }
 
-fn unreadable(name: &str, error: io::Error) -> Trouble {
+fn unreadable(name: &str, error: io::Error) -> KvCommandError {
     match error.kind() {
-        io::ErrorKind::InvalidData => Trouble::Input { place: name.to_owned(), why: error.to_string() },
-        _ => Trouble::File { what: format!("{name} cannot be read"), error },
+        io::ErrorKind::InvalidData => {
+            KvCommandError::Input { place: name.to_owned(), why: error.to_string() }
+        }
+        _ => KvCommandError::File { what: format!("{name} cannot be read"), error },
     }
 }
 
@@ -362,7 +369,7 @@ mod tests {
         Dialect { delimiter: None, no_header: false, key: None, value: None, ttl: None, row_max: 1 << 20 }
     }
 
-    fn open(text: &[u8], dialect: &Dialect) -> Result<Rows, Trouble> {
+    fn open(text: &[u8], dialect: &Dialect) -> Result<Rows, KvCommandError> {
         Rows::open(Box::new(io::Cursor::new(text.to_vec())), "a.csv".to_owned(), b',', dialect)
     }
 

@@ -2,7 +2,7 @@
 //! succeeded.
 
 use super::super::bytes::beginning;
-use super::{Outcome, Target, Trouble, open};
+use super::{CommandOutcome, KvCommandError, Target, open};
 use crate::output::complain;
 use clap::Args;
 use portcullis::{DirectoryName, Lifetime};
@@ -40,7 +40,7 @@ const EXTENSIONS_A_LEASE: u64 = 3;
 /// Options of `portcullis kv queue claim`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvQueueClaimOptions {
     #[command(flatten)]
     target: Target,
     /// How soon the entry comes again where this program dies.
@@ -64,18 +64,18 @@ pub struct Options {
 }
 
 /// Claims entries and runs the command for them.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, each, dead_letters, .. } = options;
+pub fn run(options: &KvQueueClaimOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvQueueClaimOptions { target, each, dead_letters, .. } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
     let dead_letters = dead_letters.map(|name| open(&pipeline, name)).transpose()?;
-    let mut outcome = Outcome::AsAsked;
+    let mut outcome = CommandOutcome::AsAsked;
     let mut done = 0u64;
     loop {
         let Some(claim) = options.claim(&pipeline, &queue, dead_letters.as_ref())? else { break };
         done += 1;
         if !options.work(&pipeline, &queue, claim)? {
-            outcome = Outcome::NotAll;
+            outcome = CommandOutcome::NotAll;
         }
         if !each {
             return Ok(outcome);
@@ -83,19 +83,19 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     }
     if done == 0 {
         complain(format_args!("portcullis kv: queue {} has no entry to claim", target.queue));
-        return Ok(Outcome::NotAll);
+        return Ok(CommandOutcome::NotAll);
     }
     Ok(outcome)
 }
 
-impl Options {
+impl KvQueueClaimOptions {
     /// Claims an entry. `None`: no entry arrived in time, or the queue is ended and each entry was acknowledged.
     fn claim(
         &self,
         pipeline: &Pipeline,
         queue: &Queue,
         dead_letters: Option<&Queue>,
-    ) -> Result<Option<Claim>, Trouble> {
+    ) -> Result<Option<Claim>, KvCommandError> {
         let claimed = match (self.deliveries_max, dead_letters) {
             (Some(most), Some(dead)) => {
                 pipeline.block_on(queue.claim_or_bury_within(self.lease, self.wait, (most, dead)))
@@ -104,17 +104,17 @@ impl Options {
         };
         match claimed {
             Err(QueueError::Closed) => Ok(None),
-            claimed => claimed.map_err(self.target.trouble()),
+            claimed => claimed.map_err(self.target.command_error()),
         }
     }
 
     /// Runs the command for an entry. Returns whether the entry is done.
-    fn work(&self, pipeline: &Pipeline, queue: &Queue, mut claim: Claim) -> Result<bool, Trouble> {
+    fn work(&self, pipeline: &Pipeline, queue: &Queue, mut claim: Claim) -> Result<bool, KvCommandError> {
         let status = match self.start(&claim) {
             Ok(child) => self.wait_for(pipeline, queue, child, &mut claim)?,
-            Err(trouble) => {
+            Err(error) => {
                 self.settle(pipeline.block_on(queue.give_back(claim.id)), &claim)?;
-                return Err(trouble);
+                return Err(error);
             }
         };
         if status.success() {
@@ -128,11 +128,12 @@ impl Options {
         Ok(false)
     }
 
-    fn start(&self, claim: &Claim) -> Result<Child, Trouble> {
+    fn start(&self, claim: &Claim) -> Result<Child, KvCommandError> {
         let program = &self.command[0];
         let mut command = std::process::Command::new(program);
         command.args(&self.command[1..]).env("PORTCULLIS_DELIVERIES", claim.id.deliveries().to_string());
-        let failed = |error| Trouble::File { what: format!("{} cannot be run", program.display()), error };
+        let failed =
+            |error| KvCommandError::File { what: format!("{} cannot be run", program.display()), error };
         let mut child = command.stdin(Stdio::piped()).spawn().map_err(failed)?;
         let mut input = child.stdin.take().expect("it is piped");
         let entry = claim.entry.clone();
@@ -148,7 +149,7 @@ impl Options {
         queue: &Queue,
         mut child: Child,
         claim: &mut Claim,
-    ) -> Result<ExitStatus, Trouble> {
+    ) -> Result<ExitStatus, KvCommandError> {
         let (ended, ends) = sync_channel(1);
         std::thread::spawn(move || ended.send(child.wait()));
         let mut is_held = true;
@@ -156,7 +157,7 @@ impl Options {
             match ends.recv_timeout(Lifetime(self.lease.0 / EXTENSIONS_A_LEASE).into()) {
                 Ok(status) => {
                     let what = || "the command cannot be waited for".to_owned();
-                    return status.map_err(|error| Trouble::File { what: what(), error });
+                    return status.map_err(|error| KvCommandError::File { what: what(), error });
                 }
                 Err(RecvTimeoutError::Timeout) if is_held => {
                     match pipeline.block_on(queue.extend_claim(claim.id, self.lease)) {
@@ -171,7 +172,7 @@ impl Options {
     }
 
     /// Returns whether the claim was still valid.
-    fn settle(&self, done: Result<(), QueueError>, claim: &Claim) -> Result<bool, Trouble> {
+    fn settle(&self, done: Result<(), QueueError>, claim: &Claim) -> Result<bool, KvCommandError> {
         match done {
             Ok(()) => Ok(true),
             Err(QueueError::ClaimEnded) => {
@@ -181,7 +182,7 @@ impl Options {
                 ));
                 Ok(false)
             }
-            Err(error) => Err(self.target.trouble()(error)),
+            Err(error) => Err(self.target.command_error()(error)),
         }
     }
 }

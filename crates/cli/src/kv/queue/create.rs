@@ -1,7 +1,7 @@
 //! `portcullis kv queue create`.
 
 use super::super::keeping::{Wish, allowed, say_made, wish};
-use super::{Outcome, Target, Trouble, open};
+use super::{CommandOutcome, KvCommandError, Target, open};
 use clap::Args;
 use portcullis::{Error, Keep, Lifetime, Refusal};
 use portcullis_structures::Pipeline;
@@ -22,7 +22,7 @@ it is; 2 the call was wrong; 3 the node refuses or is gone.";
 /// Options of `portcullis kv queue create`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvQueueCreateOptions {
     #[command(flatten)]
     target: Target,
     /// Entries are claimed and acknowledged, and come again where their consumer dies.
@@ -50,23 +50,23 @@ fn cell_bytes(text: &str) -> Result<u32, String> {
 }
 
 /// Makes a queue.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, json, .. } = options;
+pub fn run(options: &KvQueueCreateOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvQueueCreateOptions { target, json, .. } = options;
     let name = target.queue;
     let pipeline = target.connect()?;
     let keep = match open(&pipeline, name) {
         Ok(_) => None,
-        Err(Trouble::NoQueue { .. }) => {
-            pipeline.block_on(make(&pipeline, options)).map_err(target.trouble())?
+        Err(KvCommandError::NoQueue { .. }) => {
+            pipeline.block_on(make(&pipeline, options)).map_err(target.command_error())?
         }
-        Err(trouble) => return Err(trouble),
+        Err(error) => return Err(error),
     };
     Ok(say_made("queue", name, keep, (*json, "kv queue drop")))
 }
 
 /// Makes the queue. `None`: another client was quicker, and nothing of this client's remains.
-async fn make(pipeline: &Rc<Pipeline>, options: &Options) -> Result<Option<Keep>, QueueError> {
-    let Options { target, claims, cell_bytes, lease, keep, .. } = options;
+async fn make(pipeline: &Rc<Pipeline>, options: &KvQueueCreateOptions) -> Result<Option<Keep>, QueueError> {
+    let KvQueueCreateOptions { target, claims, cell_bytes, lease, keep, .. } = options;
     let keep = allowed(pipeline, *keep).await?;
     let wanted = QueueOptions {
         cell_bytes: *cell_bytes,

@@ -6,9 +6,9 @@ mod pop;
 mod push;
 mod stat;
 
-use super::Outcome;
-use super::connection::{ARENA_BYTES, Place};
-use super::trouble::Trouble;
+use super::CommandOutcome;
+use super::command_error::KvCommandError;
+use super::connection::{ARENA_BYTES, NodeOptions};
 use crate::output::{print_json, say};
 use clap::{Args, Subcommand};
 use portcullis::DirectoryName;
@@ -40,7 +40,7 @@ is gone.";
 /// Options of `portcullis kv queue`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvQueueOptions {
     #[command(subcommand)]
     command: Command,
 }
@@ -48,13 +48,13 @@ pub struct Options {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Make an empty queue.
-    Create(create::Options),
+    Create(create::KvQueueCreateOptions),
     /// Add entries at the end.
-    Push(push::Options),
+    Push(push::KvQueuePushOptions),
     /// Take the first entries and print them.
-    Pop(pop::Options),
+    Pop(pop::KvQueuePopOptions),
     /// Run a command for an entry that is claimed meanwhile.
-    Claim(claim::Options),
+    Claim(claim::KvQueueClaimOptions),
     /// Show how full a queue is, and what it takes.
     Stat(Alone),
     /// Refuse further pushes: consumers take the entries that are left.
@@ -69,7 +69,7 @@ enum Command {
 #[derive(Args, Clone, Debug)]
 pub struct Target {
     #[command(flatten)]
-    place: Place,
+    node: NodeOptions,
     /// The queue's name: 1 to 48 bytes of text.
     #[arg(value_name = "QUEUE")]
     queue: DirectoryName,
@@ -77,22 +77,22 @@ pub struct Target {
 
 impl Target {
     /// A session with the node, and a pipeline on it.
-    fn connect(&self) -> Result<Rc<Pipeline>, Trouble> {
-        self.place.connect(ARENA_BYTES)
+    fn connect(&self) -> Result<Rc<Pipeline>, KvCommandError> {
+        self.node.connect(ARENA_BYTES)
     }
 
     /// Opens the queue, which must exist.
-    fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Queue, Trouble> {
+    fn open(&self, pipeline: &Rc<Pipeline>) -> Result<Queue, KvCommandError> {
         open(pipeline, self.queue)
     }
 
-    fn trouble(&self) -> impl Fn(QueueError) -> Trouble + Copy + use<> {
-        Trouble::of_queue(self.queue)
+    fn command_error(&self) -> impl Fn(QueueError) -> KvCommandError + Copy + use<> {
+        KvCommandError::of_queue(self.queue)
     }
 }
 
-fn open(pipeline: &Rc<Pipeline>, name: DirectoryName) -> Result<Queue, Trouble> {
-    pipeline.block_on(Queue::open_named(pipeline, name)).map_err(Trouble::of_queue(name))
+fn open(pipeline: &Rc<Pipeline>, name: DirectoryName) -> Result<Queue, KvCommandError> {
+    pipeline.block_on(Queue::open_named(pipeline, name)).map_err(KvCommandError::of_queue(name))
 }
 
 /// A command that says nothing but which queue.
@@ -111,22 +111,22 @@ impl Alone {
         &self,
         done: &'static str,
         act: impl AsyncFnOnce(Queue) -> Result<(), QueueError>,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<CommandOutcome, KvCommandError> {
         let Self { target, json } = self;
         let pipeline = target.connect()?;
         let queue = target.open(&pipeline)?;
-        pipeline.block_on(act(queue)).map_err(target.trouble())?;
+        pipeline.block_on(act(queue)).map_err(target.command_error())?;
         if *json {
             print_json(&json!({ done: target.queue.as_str() }));
         } else {
             say(format_args!("queue {} is {done}", target.queue));
         }
-        Ok(Outcome::AsAsked)
+        Ok(CommandOutcome::AsAsked)
     }
 }
 
 /// Runs the command.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
+pub fn run(options: &KvQueueOptions) -> Result<CommandOutcome, KvCommandError> {
     match &options.command {
         Command::Create(options) => create::run(options),
         Command::Push(options) => push::run(options),

@@ -1,7 +1,7 @@
 //! `portcullis kv queue pop`.
 
 use super::super::bytes::{enter, readable};
-use super::{Outcome, Target, Trouble};
+use super::{CommandOutcome, KvCommandError, Target};
 use crate::output::{Reader, complain, print_json, tell};
 use clap::Args;
 use portcullis::Lifetime;
@@ -23,7 +23,7 @@ was wrong; 3 there is no such queue, or the node refuses or is gone.";
 /// Options of `portcullis kv queue pop`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvQueuePopOptions {
     #[command(flatten)]
     target: Target,
     /// Take so many entries.
@@ -38,18 +38,18 @@ pub struct Options {
 }
 
 /// Takes entries and prints them.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, count, wait, json } = options;
+pub fn run(options: &KvQueuePopOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvQueuePopOptions { target, count, wait, json } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
     for number in 0..*count {
         let entry = match pipeline.block_on(queue.pop_within(*wait)) {
             Err(QueueError::Closed) => None,
-            popped => popped.map_err(target.trouble())?,
+            popped => popped.map_err(target.command_error())?,
         };
         let Some(entry) = entry else {
             complain(format_args!("portcullis kv: queue {} had {number} entries", target.queue));
-            return Ok(Outcome::NotAll);
+            return Ok(CommandOutcome::NotAll);
         };
         let reader = if *json {
             let mut object = Map::new();
@@ -62,5 +62,5 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
             break;
         }
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

@@ -1,7 +1,7 @@
 //! `portcullis kv queue push`.
 
 use super::super::bytes::argument;
-use super::{Outcome, Target, Trouble};
+use super::{CommandOutcome, KvCommandError, Target};
 use crate::output::{print_json, say};
 use clap::Args;
 use serde_json::json;
@@ -17,7 +17,7 @@ Examples:
 /// Options of `portcullis kv queue push`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct KvQueuePushOptions {
     #[command(flatten)]
     target: Target,
     /// The entries [default: the lines of standard input].
@@ -29,20 +29,20 @@ pub struct Options {
 }
 
 /// Adds entries.
-pub fn run(options: &Options) -> Result<Outcome, Trouble> {
-    let Options { target, entries, json } = options;
+pub fn run(options: &KvQueuePushOptions) -> Result<CommandOutcome, KvCommandError> {
+    let KvQueuePushOptions { target, entries, json } = options;
     let pipeline = target.connect()?;
     let queue = target.open(&pipeline)?;
     let mut pushed = 0u64;
-    let mut push = |entry: &[u8]| -> Result<(), Trouble> {
-        pipeline.block_on(queue.push(entry)).map_err(target.trouble())?;
+    let mut push = |entry: &[u8]| -> Result<(), KvCommandError> {
+        pipeline.block_on(queue.push(entry)).map_err(target.command_error())?;
         pushed += 1;
         Ok(())
     };
     if entries.is_empty() {
         for line in std::io::stdin().lock().split(b'\n') {
             let what = || "standard input cannot be read".to_owned();
-            push(&line.map_err(|error| Trouble::File { what: what(), error })?)?;
+            push(&line.map_err(|error| KvCommandError::File { what: what(), error })?)?;
         }
     } else {
         entries.iter().try_for_each(|entry| push(&argument(entry)))?;
@@ -52,5 +52,5 @@ pub fn run(options: &Options) -> Result<Outcome, Trouble> {
     } else {
         say(format_args!("pushed {pushed} entries"));
     }
-    Ok(Outcome::AsAsked)
+    Ok(CommandOutcome::AsAsked)
 }

@@ -3,9 +3,9 @@
 //! Binds that were posted together are confirmed together. There are two ways. If one queue pair may bind all that a
 //! mechanism binds, the binder uses a queue pair of the node's own ([`OwnQueue`]): no client uses it, so no client can
 //! break it. Otherwise each window is bound on the node's end of the queue pair that may use it ([`Phases`],
-//! [`Lanes`]).
+//! [`DataQueuePairs`]).
 
-use super::lanes::{LaneRequest, Lanes};
+use super::data_queue_pairs::{DataQueuePairs, WindowRequest};
 use super::own_queue::OwnQueue;
 use super::phases::Phases;
 use super::windows::WindowIndex;
@@ -58,7 +58,7 @@ pub(in crate::enforcement) struct Release<Unit> {
 #[derive(Debug)]
 enum Way<Unit> {
     Own(OwnQueue),
-    Lanes(Phases<Unit>),
+    DataQueuePairs(Phases<Unit>),
 }
 
 /// A tenant's batches under way.
@@ -69,7 +69,7 @@ pub(in crate::enforcement) struct Binder<Unit> {
     /// Number of batches, from the oldest on, that are confirmed.
     confirmed: usize,
     /// Windows that have to be deallocated because they cannot be invalidated.
-    closing: Vec<LaneRequest<Unit>>,
+    closing: Vec<WindowRequest<Unit>>,
     /// Confirmed batches, now empty, kept to reuse their memory.
     spare: Vec<Batch<Unit>>,
 }
@@ -81,8 +81,8 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
     }
 
     /// Creates a binder that uses the queue pairs of clients.
-    pub fn on_lanes() -> Self {
-        Self::of(Way::Lanes(Phases::default()))
+    pub fn on_data_queue_pairs() -> Self {
+        Self::of(Way::DataQueuePairs(Phases::default()))
     }
 
     fn of(way: Way<Unit>) -> Self {
@@ -94,7 +94,7 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
     pub fn own_queue_pair(&self) -> Option<QpId> {
         match &self.way {
             Way::Own(queue) => Some(queue.qp),
-            Way::Lanes(_) => None,
+            Way::DataQueuePairs(_) => None,
         }
     }
 
@@ -106,26 +106,26 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
     /// Adds a bind or unbind that any queue pair may execute.
     pub fn put(&mut self, batch: &mut Batch<Unit>, operation: Operation) {
         batch.requests += 1;
-        let Way::Own(queue) = &mut self.way else { unreachable!("lanes bind for themselves alone") };
+        let Way::Own(queue) = &mut self.way else { unreachable!("only a queue of its own binds for others") };
         queue.put(operation);
     }
 
-    /// Adds a bind or an invalidation of a window of a unit, for the queue pair `lane`.
+    /// Adds a bind or an invalidation of a window of a unit, for the queue pair `qp`.
     pub fn put_for(
         &mut self,
         batch: &mut Batch<Unit>,
         (unit, window): (Unit, WindowIndex),
-        lane: QpId,
+        qp: QpId,
         operation: Operation,
     ) {
         let verb = match operation {
-            Operation::BindWindow(binding) => ChainVerb::BindWindow { binding, queue_pair: lane },
-            Operation::LocalInvalidate { rkey } => ChainVerb::LocalInvalidate { rkey, queue_pair: lane },
+            Operation::BindWindow(binding) => ChainVerb::BindWindow { binding, queue_pair: qp },
+            Operation::LocalInvalidate { rkey } => ChainVerb::LocalInvalidate { rkey, queue_pair: qp },
             other => unreachable!("{other:?} is no bind and no invalidation"),
         };
         match &mut self.way {
             Way::Own(queue) => queue.put(Operation::Chain(verb)),
-            Way::Lanes(phases) => phases.put(LaneRequest { lane, unit, window, operation }),
+            Way::DataQueuePairs(phases) => phases.put(WindowRequest { qp, unit, window, operation }),
         }
         batch.requests += 1;
     }
@@ -134,7 +134,7 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
     pub fn close_batch(&mut self, batch: Batch<Unit>) {
         match &mut self.way {
             Way::Own(queue) => queue.close_batch(),
-            Way::Lanes(phases) => phases.close_batch(),
+            Way::DataQueuePairs(phases) => phases.close_batch(),
         }
         self.batches.push_back(batch);
     }
@@ -146,12 +146,13 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
     }
 
     /// Posts the requests that can be posted now. Returns whether the NIC takes requests at all.
-    pub fn post(&mut self, nic: &mut impl Nic, lanes: Option<&mut Lanes<Unit>>) -> bool {
+    pub fn post(&mut self, nic: &mut impl Nic, data_queue_pairs: Option<&mut DataQueuePairs<Unit>>) -> bool {
         match &mut self.way {
             Way::Own(queue) => queue.post(nic),
-            Way::Lanes(phases) => {
-                let lanes = lanes.expect("who binds on lanes has some");
-                self.confirmed += phases.post(nic, lanes, &mut self.closing);
+            Way::DataQueuePairs(phases) => {
+                let data_queue_pairs =
+                    data_queue_pairs.expect("only an enforcement with data queue pairs binds on them");
+                self.confirmed += phases.post(nic, data_queue_pairs, &mut self.closing);
                 true
             }
         }
@@ -165,14 +166,14 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
     }
 
     /// Handles the end of a request of a batch on a client's queue pair.
-    pub fn complete_on_lane(&mut self) {
-        if let Way::Lanes(phases) = &mut self.way {
+    pub fn complete_on_data_queue_pair(&mut self) {
+        if let Way::DataQueuePairs(phases) = &mut self.way {
             phases.complete();
         }
     }
 
     /// Takes the windows that have to be deallocated before a batch counts as confirmed.
-    pub fn take_closing(&mut self) -> Vec<LaneRequest<Unit>> {
+    pub fn take_closing(&mut self) -> Vec<WindowRequest<Unit>> {
         std::mem::take(&mut self.closing)
     }
 
@@ -186,7 +187,7 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
     pub fn fail(&mut self, nic: &mut impl Nic) -> VecDeque<Batch<Unit>> {
         match &mut self.way {
             Way::Own(queue) => queue.begin_anew(nic),
-            Way::Lanes(phases) => phases.clear(),
+            Way::DataQueuePairs(phases) => phases.clear(),
         }
         std::mem::take(&mut self.batches)
     }

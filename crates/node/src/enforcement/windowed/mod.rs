@@ -5,7 +5,7 @@
 //! exposes.
 
 mod binder;
-mod lanes;
+mod data_queue_pairs;
 mod own_queue;
 mod phases;
 mod windows;
@@ -16,7 +16,7 @@ pub(super) use windows::{GoneWindows, WindowIndex, Windows};
 use super::{Domain, Ended, Enforcer, Leftovers, Outcome, Shrunk, Surroundings, destroy_all};
 use crate::books::{Exposure, PermissionSlot, Residue};
 use crate::config::NodeConfig;
-use lanes::{Completed, Lanes};
+use data_queue_pairs::{Completed, DataQueuePairs};
 use own_queue::OwnQueue;
 use portcullis_nic::{
     Access, Completion, CqId, Nic, QpId, RegionId, SendQueue, Status, VerbsError, WindowKind,
@@ -139,7 +139,7 @@ pub(super) struct Windowed<S: Scheme> {
     config: NodeConfig,
     cq: CqId,
     /// The queue pairs on which windows are bound if no queue pair may bind for others.
-    lanes: Option<Lanes<S::Unit>>,
+    data_queue_pairs: Option<DataQueuePairs<S::Unit>>,
     tenants: Vec<Option<Box<Tenant<S>>>>,
     /// Tenants, by their queue pairs for binds.
     binders: BTreeMap<QpId, TenantId>,
@@ -165,12 +165,12 @@ impl<S: Scheme> Windowed<S> {
     ) -> Result<Self, VerbsError> {
         let depth = COMPLETIONS_MAX.min(depth_max);
         let cq = nic.create_cq(depth)?;
-        let on_lanes = S::KIND == WindowKind::Two && !config.chains;
+        let on_data_queue_pairs = S::KIND == WindowKind::Two && !config.chains;
         Ok(Self {
             scheme,
             config: config.clone(),
             cq,
-            lanes: on_lanes.then(|| Lanes::new(cq, depth)),
+            data_queue_pairs: on_data_queue_pairs.then(|| DataQueuePairs::new(cq, depth)),
             tenants: Vec::new(),
             binders: BTreeMap::new(),
             gone: GoneWindows::default(),
@@ -185,13 +185,13 @@ impl<S: Scheme> Windowed<S> {
     fn fail_batches(&mut self, nic: &mut impl Nic, id: TenantId, outcomes: &mut Vec<Outcome>) {
         let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
         let batches = tenant.binder.fail(nic);
-        if let Some(lanes) = &mut self.lanes {
-            lanes.abandon(id);
+        if let Some(data_queue_pairs) = &mut self.data_queue_pairs {
+            data_queue_pairs.abandon(id);
         }
         for &unit in batches.iter().flat_map(|batch| &batch.touched) {
             self.scheme.retire(nic, tenant, unit, &mut self.gone);
-            if let Some(lanes) = &mut self.lanes {
-                lanes.forget(id, unit);
+            if let Some(data_queue_pairs) = &mut self.data_queue_pairs {
+                data_queue_pairs.forget(id, unit);
             }
         }
         self.destroy_left(nic);
@@ -212,7 +212,7 @@ impl<S: Scheme> Windowed<S> {
         outcomes: &mut Vec<Outcome>,
     ) -> bool {
         let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
-        let taken = tenant.binder.post(nic, self.lanes.as_mut());
+        let taken = tenant.binder.post(nic, self.data_queue_pairs.as_mut());
         for closing in tenant.binder.take_closing() {
             self.scheme.retire_window(nic, tenant, closing.unit, closing.window, &mut self.gone);
         }
@@ -241,8 +241,8 @@ impl<S: Scheme> Windowed<S> {
 
     /// Destroys data queue pairs of clients that have left.
     fn destroy(&mut self, nic: &mut impl Nic, queue_pairs: &[QpId]) {
-        if let Some(lanes) = &mut self.lanes {
-            queue_pairs.iter().for_each(|&qp| lanes.remove(qp));
+        if let Some(data_queue_pairs) = &mut self.data_queue_pairs {
+            queue_pairs.iter().for_each(|&qp| data_queue_pairs.remove(qp));
         }
         destroy_all(nic, queue_pairs);
     }
@@ -258,7 +258,7 @@ impl<S: Scheme> Windowed<S> {
             }
             return Some((id, is_refused));
         }
-        let completed = self.lanes.as_mut()?.complete(completion)?;
+        let completed = self.data_queue_pairs.as_mut()?.complete(completion)?;
         let (Completed::Done(id) | Completed::Closes(id, ..) | Completed::Failed(id) | Completed::Aside(id)) =
             completed;
         let tenant = self.tenants[of(id)].as_mut().expect("a tenant's queue pairs are forgotten with it");
@@ -266,14 +266,14 @@ impl<S: Scheme> Windowed<S> {
             self.scheme.retire_window(nic, tenant, unit, window, &mut self.gone);
         }
         if let Completed::Done(_) | Completed::Closes(..) = completed {
-            tenant.binder.complete_on_lane();
+            tenant.binder.complete_on_data_queue_pair();
         }
         Some((id, matches!(completed, Completed::Failed(_))))
     }
 
     /// Continues for all tenants whose requests had to wait for room in the completion queue.
     fn make_up_for_shortage(&mut self, nic: &mut impl Nic, now: Moment, outcomes: &mut Vec<Outcome>) {
-        if self.lanes.as_mut().is_some_and(Lanes::take_shortage) {
+        if self.data_queue_pairs.as_mut().is_some_and(DataQueuePairs::take_shortage) {
             for id in (0..).map(TenantId).take(self.tenants.len()) {
                 if self.tenants[id.0 as usize].is_some() {
                     self.proceed(nic, id, now, outcomes);
@@ -293,8 +293,8 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
     }
 
     fn enter_tenant(&mut self, nic: &mut N, id: TenantId, domain: &Domain) -> Result<(), VerbsError> {
-        let binder = if self.lanes.is_some() {
-            Binder::on_lanes()
+        let binder = if self.data_queue_pairs.is_some() {
+            Binder::on_data_queue_pairs()
         } else {
             let queue = OwnQueue::new(nic, domain.pd, self.cq, S::KIND == WindowKind::Two)?;
             self.binders.insert(queue.qp, id);
@@ -332,12 +332,12 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
     }
 
     fn data_sends(&self) -> Option<SendQueue> {
-        self.lanes.as_ref().map(Lanes::sends)
+        self.data_queue_pairs.as_ref().map(DataQueuePairs::sends)
     }
 
     fn enter_client(&mut self, tenant: TenantId, data: &[QpId]) {
-        if let Some(lanes) = &mut self.lanes {
-            lanes.insert(tenant, data);
+        if let Some(data_queue_pairs) = &mut self.data_queue_pairs {
+            data_queue_pairs.insert(tenant, data);
         }
     }
 
@@ -347,17 +347,17 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
     }
 
     fn quiesce(&mut self, qp: QpId) -> bool {
-        self.lanes.as_mut().is_none_or(|lanes| lanes.quiesce(qp))
+        self.data_queue_pairs.as_mut().is_none_or(|data_queue_pairs| data_queue_pairs.quiesce(qp))
     }
 
     fn resume(&mut self, qp: QpId) {
-        if let Some(lanes) = &mut self.lanes {
-            lanes.resume(qp);
+        if let Some(data_queue_pairs) = &mut self.data_queue_pairs {
+            data_queue_pairs.resume(qp);
         }
     }
 
     fn restore(&mut self, nic: &mut N, qp: QpId) -> bool {
-        self.lanes.as_mut().is_none_or(|lanes| lanes.restore(nic, qp))
+        self.data_queue_pairs.as_mut().is_none_or(|data_queue_pairs| data_queue_pairs.restore(nic, qp))
     }
 
     fn carry_out(

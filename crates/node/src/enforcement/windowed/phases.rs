@@ -4,7 +4,7 @@
 //! phases: first its invalidations and then its binds. A phase begins when all requests of the previous phase are
 //! finished, in whichever batch. Otherwise a window could be bound over bytes that another client can still reach.
 
-use super::lanes::{LaneRequest, Lanes, Posting};
+use super::data_queue_pairs::{DataQueuePairs, Posting, WindowRequest};
 use portcullis_nic::{Nic, Operation, QpId};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Debug)]
 struct Phase<Unit> {
     binds: bool,
-    waiting: BTreeMap<QpId, VecDeque<LaneRequest<Unit>>>,
+    waiting: BTreeMap<QpId, VecDeque<WindowRequest<Unit>>>,
     under_way: usize,
     /// Whether it is the last phase of its batch.
     ends_batch: bool,
@@ -30,7 +30,7 @@ impl<Unit> Default for Phases<Unit> {
 
 impl<Unit: Copy + PartialEq> Phases<Unit> {
     /// Adds a request to the open batch.
-    pub fn put(&mut self, request: LaneRequest<Unit>) {
+    pub fn put(&mut self, request: WindowRequest<Unit>) {
         let binds = matches!(request.operation, Operation::BindWindow(_));
         let is_open = |phase: &Phase<Unit>| !phase.ends_batch && phase.binds == binds;
         if !self.0.back().is_some_and(is_open) {
@@ -38,7 +38,7 @@ impl<Unit: Copy + PartialEq> Phases<Unit> {
             self.0.push_back(Phase { binds, waiting, under_way: 0, ends_batch: false });
         }
         let phase = self.0.back_mut().expect("there is one");
-        phase.waiting.entry(request.lane).or_default().push_back(request);
+        phase.waiting.entry(request.qp).or_default().push_back(request);
     }
 
     /// Closes the open batch.
@@ -57,14 +57,14 @@ impl<Unit: Copy + PartialEq> Phases<Unit> {
     pub fn post(
         &mut self,
         nic: &mut impl Nic,
-        lanes: &mut Lanes<Unit>,
-        closing: &mut Vec<LaneRequest<Unit>>,
+        data_queue_pairs: &mut DataQueuePairs<Unit>,
+        closing: &mut Vec<WindowRequest<Unit>>,
     ) -> usize {
         let mut done = 0;
         while let Some(phase) = self.0.front_mut() {
             phase.waiting.retain(|_, waiting| {
                 while let Some(&request) = waiting.front() {
-                    match lanes.post(nic, request) {
+                    match data_queue_pairs.post(nic, request) {
                         Posting::Posted => phase.under_way += 1,
                         Posting::Later => break,
                         Posting::Skipped => {}

@@ -1,7 +1,7 @@
 //! A client's side of a mailbox: it sends requests from the ring of its end, and copies replies into that ring.
 
 use super::incoming::Incoming;
-use super::mailbox::{CANCELS_AT, CLOCK_AT, Places, REQUEST_BYTES};
+use super::mailbox::{CANCELS_AT, CLOCK_AT, HeapHalves, REQUEST_BYTES};
 use super::outgoing::Outgoing;
 use super::permissions::Permissions;
 use super::sealed::{RETURNED_MAX, SealedRequest, Turn};
@@ -34,7 +34,7 @@ pub(super) struct Local {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mailbox {
     pub object: ObjectRef,
-    pub places: Places,
+    pub halves: HeapHalves,
     pub clock: ServerClock,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Mailbox {
 #[derive(Debug)]
 pub(super) struct ClientMailbox {
     session: Session,
-    places: Places,
+    halves: HeapHalves,
     permissions: Permissions,
     local: Local,
     replies: Writer,
@@ -59,21 +59,21 @@ impl ClientMailbox {
     /// The node refuses.
     pub fn open(
         mut session: Session,
-        Mailbox { object, places, mut clock }: Mailbox,
+        Mailbox { object, halves, mut clock }: Mailbox,
         local: Local,
     ) -> Result<Self, Error> {
-        let permissions = Permissions::acquire(&mut session, object, places)?;
+        let permissions = Permissions::acquire(&mut session, object, halves)?;
         let mut said = [0; 8];
         session.read(&permissions.reading, CLOCK_AT, &mut said)?;
         clock.hear(now(), u64::from_ne_bytes(said));
         Ok(Self {
             session,
-            places,
+            halves,
             permissions,
             replies: Writer::new(local.ring.clone(), REPLIES, DEPTH),
             turn: Turn::FIRST,
             outgoing: Outgoing::default(),
-            incoming: Incoming::new(places, local.results_max, clock, Instant::now()),
+            incoming: Incoming::new(halves, local.results_max, clock, Instant::now()),
             local,
             is_gone: false,
         })
@@ -120,7 +120,7 @@ impl ClientMailbox {
             if line.deadline == 0 { 0 } else { self.incoming.clock().of(line.deadline, now()).max(1) };
         let line = RequestLine { deadline, ..line };
         // A scope that is not in the heap is not sent: the server does not find it there either.
-        let offset = self.places.arguments.offset(scope.address, scope.length).filter(|_| scope.length > 0);
+        let offset = self.halves.arguments.offset(scope.address, scope.length).filter(|_| scope.length > 0);
         offset.into_iter().for_each(|offset| self.outgoing.add_arguments(offset, scope.length));
         let mut returned = [0; RETURNED_MAX];
         self.local.returned.take(&mut returned);

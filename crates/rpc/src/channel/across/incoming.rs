@@ -1,6 +1,6 @@
 //! A client's reads from its mailbox: the lines of replies, and then the results that they name.
 
-use super::mailbox::{Places, REPLIES_AT, REPLY_BYTES, RESULTS_AT};
+use super::mailbox::{HeapHalves, REPLIES_AT, REPLY_BYTES, RESULTS_AT};
 use super::permissions::Permissions;
 use super::sealed::{REPLY_WORDS, Turn, open_reply};
 use super::server_clock::ServerClock;
@@ -49,7 +49,7 @@ impl Ended {
 /// Reads replies, one after another, and fetches their results.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    places: Places,
+    halves: HeapHalves,
     results_max: u64,
     /// The turn of the next reply that has not been read.
     turn: Turn,
@@ -66,10 +66,10 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub fn new(places: Places, results_max: u64, clock: ServerClock, now: Instant) -> Self {
+    pub fn new(halves: HeapHalves, results_max: u64, clock: ServerClock, now: Instant) -> Self {
         let (turn, arrived, awaited) = (Turn::FIRST, VecDeque::new(), 0);
         Self {
-            places,
+            halves,
             results_max,
             turn,
             look: None,
@@ -172,7 +172,7 @@ impl Incoming {
     /// reads it gets an error.
     fn pieces(&self, scope: ScopeRef) -> VecDeque<(u64, u32)> {
         let ScopeRef { address, length } = scope;
-        let offset = self.places.results.offset(address, length).filter(|_| length <= self.results_max);
+        let offset = self.halves.results.offset(address, length).filter(|_| length <= self.results_max);
         let Some(offset) = offset else { return VecDeque::new() };
         let piece = |done| (offset + done, u32::try_from(length - done).unwrap_or(u32::MAX).min(PIECE_BYTES));
         (0..length).step_by(PIECE_BYTES as usize).map(piece).collect()

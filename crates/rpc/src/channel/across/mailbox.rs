@@ -40,14 +40,14 @@ const _: () =
 
 /// The addresses of a connection's heap, which determine the size of its mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Places {
+pub(super) struct HeapHalves {
     /// The half that the client allocates.
     pub arguments: HeapPlace,
     /// The half that the server allocates.
     pub results: HeapPlace,
 }
 
-impl Places {
+impl HeapHalves {
     /// The part of the mailbox that the client reads: its offset, and its bytes.
     pub fn read_part(self) -> (u64, u64) {
         (0, RESULTS_AT + self.results.length)
@@ -70,7 +70,7 @@ impl Places {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Terms {
     /// The mailbox is this object. The number is the time of the server's clock when the hello was received.
-    Welcome(Places, u64),
+    Welcome(HeapHalves, u64),
     Refused(String),
 }
 
@@ -94,7 +94,7 @@ impl Terms {
         let mut layout = TermsLayout::new_zeroed();
         layout.magic = MAGIC;
         match self {
-            Self::Welcome(Places { arguments, results }, now) => {
+            Self::Welcome(HeapHalves { arguments, results }, now) => {
                 layout.now = *now;
                 layout.arguments = [arguments.start(), arguments.length];
                 layout.results = [results.start(), results.length];
@@ -123,9 +123,9 @@ impl Terms {
             return Some(Ok(Self::Refused(String::from_utf8_lossy(reason).into_owned())));
         }
         let place = |[address, length]: [u64; 2]| HeapPlace::new(address, length);
-        let places = place(layout.arguments)
-            .and_then(|arguments| Ok(Places { arguments, results: place(layout.results)? }));
-        Some(places.map(|places| Self::Welcome(places, layout.now)))
+        let halves = place(layout.arguments)
+            .and_then(|arguments| Ok(HeapHalves { arguments, results: place(layout.results)? }));
+        Some(halves.map(|halves| Self::Welcome(halves, layout.now)))
     }
 }
 
@@ -161,10 +161,10 @@ mod tests {
     #[test]
     fn terms_and_hellos_read_back() {
         let place = |at: u64| HeapPlace::new(HEAP_ADDRESSES.start + at, HEAP_BYTES_MIN).expect("a place");
-        let places = Places { arguments: place(0), results: place(HEAP_BYTES_MIN) };
+        let halves = HeapHalves { arguments: place(0), results: place(HEAP_BYTES_MIN) };
         let long = "ü".repeat(REASON_MAX);
         for terms in
-            [Terms::Welcome(places, 5), Terms::Refused("full".to_owned()), Terms::Refused(String::new())]
+            [Terms::Welcome(halves, 5), Terms::Refused("full".to_owned()), Terms::Refused(String::new())]
         {
             assert_eq!(Terms::parse(&terms.encode()).expect("its version").expect("places"), terms);
         }
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn the_parts_lie_one_behind_the_other() {
         let place = |at: u64| HeapPlace::new(HEAP_ADDRESSES.start + at, HEAP_BYTES_MIN).expect("a place");
-        let places = Places { arguments: place(0), results: place(HEAP_BYTES_MIN) };
-        let ((read, first), (written, second)) = (places.read_part(), places.written_part());
-        assert_eq!((read, read + first, written + second), (0, written, places.bytes()));
+        let halves = HeapHalves { arguments: place(0), results: place(HEAP_BYTES_MIN) };
+        let ((read, first), (written, second)) = (halves.read_part(), halves.written_part());
+        assert_eq!((read, read + first, written + second), (0, written, halves.bytes()));
         assert!(written.is_multiple_of(PAGE_BYTES));
     }
 

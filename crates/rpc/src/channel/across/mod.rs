@@ -35,14 +35,14 @@
 //! One-shot scopes are for clients of the same machine. A scope from another machine is copied in any case when it is
 //! received, and no second process could have the pages.
 
+mod channel_address;
 mod client;
-mod door;
 mod incoming;
 mod mailbox;
+mod node_admission;
 mod open;
 mod outgoing;
 mod permissions;
-mod place;
 mod presence;
 mod sealed;
 mod server;
@@ -51,7 +51,7 @@ mod server_clock;
 #[cfg(test)]
 mod tests;
 
-pub use door::{AtNode, NodeError};
-pub(super) use door::{Door, NodeDoor};
-pub(super) use place::is_at_node;
-pub use place::{ChannelAddress, NoChannelAddress};
+pub(super) use channel_address::is_at_node;
+pub use channel_address::{ChannelAddress, NoChannelAddress};
+pub use node_admission::{AtNode, NodeError};
+pub(super) use node_admission::{ChannelAtNode, NodeAdmission};

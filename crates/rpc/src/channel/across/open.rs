@@ -1,9 +1,9 @@
 //! How a client makes a connection over a node.
 
+use super::channel_address::ChannelAddress;
 use super::client::{ClientMailbox, Local, Mailbox};
 use super::mailbox::{HELLO_BYTES, Hello, NAME, TERMS_BYTES, TERMS_READ, Terms};
 use super::permissions::{acquire, allocate};
-use super::place::ChannelAddress;
 use super::presence::Presence;
 use super::server_clock::ServerClock;
 use crate::channel::admission::CLIENT;
@@ -41,14 +41,14 @@ impl Connection {
         let mut session = connect_with(&node, session.clone())?;
         for _ in 0..HELLOS_MAX {
             let mailbox = ask(&mut session, address, options, until)?;
-            let places = mailbox.places;
+            let halves = mailbox.halves;
             // Copies of methods' results lie there when they are read.
-            let Ok(view) = PrivateView::at(places.results.address, places.results.length) else {
+            let Ok(view) = PrivateView::at(halves.results.address, halves.results.length) else {
                 continue;
             };
             let (ring, returned) = (Mapping::private(RING_BYTES)?, Returned::default());
-            let arguments = Heap::create(places.arguments, CLIENT)?;
-            let results = Heap::create(places.results, CLIENT)?;
+            let arguments = Heap::create(halves.arguments, CLIENT)?;
+            let results = Heap::create(halves.results, CLIENT)?;
             let end = ClientEnd::new(arguments.clone(), view, ring.clone())
                 .with_results(results.clone(), returned.clone());
             let local = Local { arguments, results, results_max: options.results_max, ring, returned };
@@ -97,10 +97,10 @@ pub(super) fn ask(
     // The hello has been answered, and may have ended by itself meanwhile.
     let _ = session.revoke_and_free(hello);
     match Terms::parse(&terms) {
-        Some(Ok(Terms::Welcome(places, said))) => {
+        Some(Ok(Terms::Welcome(halves, said))) => {
             let mut clock = ServerClock::default();
             clock.hear(now(), said);
-            Ok(Mailbox { object, places, clock })
+            Ok(Mailbox { object, halves, clock })
         }
         Some(Ok(Terms::Refused(reason))) => Err(ConnectionError::Refused(reason)),
         Some(Err(error)) => Err(error.into()),

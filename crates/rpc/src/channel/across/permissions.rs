@@ -1,7 +1,7 @@
 //! A client's permissions over its mailbox: one to write its part, and one to read the server's. They are renewed
 //! before they expire.
 
-use super::mailbox::Places;
+use super::mailbox::HeapHalves;
 use portcullis::{
     Acquire, Allocate, AtDrop, Error, Lifetime, Moment, ObjectRef, Permission, Refusal, Rights, Session,
 };
@@ -32,25 +32,25 @@ pub(super) fn allocate(session: &mut Session, ask: Allocate) -> Result<Permissio
 #[derive(Debug)]
 pub(super) struct Permissions {
     mailbox: ObjectRef,
-    places: Places,
+    halves: HeapHalves,
     pub reading: Permission,
     /// `None` only while the next one is acquired, and after acquiring it has failed.
     writing: Option<Permission>,
 }
 
 impl Permissions {
-    pub fn acquire(session: &mut Session, mailbox: ObjectRef, places: Places) -> Result<Self, Error> {
-        let reading = Self::acquire_reading(session, mailbox, places)?;
-        let writing = Self::acquire_writing(session, mailbox, places)?;
-        Ok(Self { mailbox, places, reading, writing: Some(writing) })
+    pub fn acquire(session: &mut Session, mailbox: ObjectRef, halves: HeapHalves) -> Result<Self, Error> {
+        let reading = Self::acquire_reading(session, mailbox, halves)?;
+        let writing = Self::acquire_writing(session, mailbox, halves)?;
+        Ok(Self { mailbox, halves, reading, writing: Some(writing) })
     }
 
     fn acquire_reading(
         session: &mut Session,
         mailbox: ObjectRef,
-        places: Places,
+        halves: HeapHalves,
     ) -> Result<Permission, Error> {
-        let (offset, length) = places.read_part();
+        let (offset, length) = halves.read_part();
         let ask = Acquire::object(mailbox).part(offset, length).read_only().shared().lifetime(LIFETIME);
         // Reads that are under way when the permission is renewed continue with the old one.
         Ok(acquire(session, ask)?.at_drop(AtDrop::Expire))
@@ -61,9 +61,9 @@ impl Permissions {
     fn acquire_writing(
         session: &mut Session,
         mailbox: ObjectRef,
-        places: Places,
+        halves: HeapHalves,
     ) -> Result<Permission, Error> {
-        let (offset, length) = places.written_part();
+        let (offset, length) = halves.written_part();
         let ask = Acquire::object(mailbox).part(offset, length).rights(Rights::WRITE);
         acquire(session, ask.lifetime(LIFETIME))
     }
@@ -89,14 +89,14 @@ impl Permissions {
             Ok(()) | Err(Error::Expired | Error::Revoked | Error::Refused(_)) => {}
             Err(error) => return Err(error),
         }
-        self.writing = Some(Self::acquire_writing(session, self.mailbox, self.places)?);
+        self.writing = Some(Self::acquire_writing(session, self.mailbox, self.halves)?);
         Ok(())
     }
 
     /// Renews the permission to read, if it is due.
     pub fn renew_reading(&mut self, session: &mut Session) -> Result<(), Error> {
         if is_due(&self.reading, session.now()) {
-            self.reading = Self::acquire_reading(session, self.mailbox, self.places)?;
+            self.reading = Self::acquire_reading(session, self.mailbox, self.halves)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A server's side of a mailbox: it copies requests into the ring of its end, and writes replies to the mailbox.
 
 use super::mailbox::{
-    ARGUMENTS_AT, CANCELS_AT, CLOCK_AT, Places, REPLIES_AT, REPLY_BYTES, REQUEST_BYTES, RESULTS_AT,
+    ARGUMENTS_AT, CANCELS_AT, CLOCK_AT, HeapHalves, REPLIES_AT, REPLY_BYTES, REQUEST_BYTES, RESULTS_AT,
 };
 use super::sealed::{SealedRequest, Turn, seal_reply};
 use crate::channel::carrier::ServerCarrier;
@@ -41,16 +41,16 @@ impl ServerMailbox {
     /// short.
     pub fn found(
         memory: &Mapping,
-        places: Places,
+        halves: HeapHalves,
         (owner, ring): (Owner, Mapping),
         lent: Arc<()>,
     ) -> Option<Founded> {
         let part = |(offset, length)| memory.part(offset, length);
-        let (ours, theirs) = (part(places.read_part())?, part(places.written_part())?);
-        let results = ours.part(RESULTS_AT, places.results.length)?;
-        let arguments = theirs.part(ARGUMENTS_AT, places.arguments.length)?;
-        let results = Heap::create_in(results, places.results, owner);
-        let arguments = Heap::create_in(arguments, places.arguments, owner);
+        let (ours, theirs) = (part(halves.read_part())?, part(halves.written_part())?);
+        let results = ours.part(RESULTS_AT, halves.results.length)?;
+        let arguments = theirs.part(ARGUMENTS_AT, halves.arguments.length)?;
+        let results = Heap::create_in(results, halves.results, owner);
+        let arguments = Heap::create_in(arguments, halves.arguments, owner);
         let requests = Writer::new(ring.clone(), REQUESTS, DEPTH);
         let (asked, answered) = (Turn::FIRST, Turn::FIRST);
         let mailbox = Self { theirs, ours, ring, requests, asked, answered, results, _lent: lent };

@@ -2,7 +2,7 @@
 
 use super::client::Mailbox;
 use super::mailbox::{
-    ARGUMENTS_AT, CANCELS_AT, HELLO_BYTES, Hello, Places, REPLIES_AT, REPLY_BYTES, REQUEST_BYTES, Terms,
+    ARGUMENTS_AT, CANCELS_AT, HELLO_BYTES, HeapHalves, Hello, REPLIES_AT, REPLY_BYTES, REQUEST_BYTES, Terms,
 };
 use super::open::ask;
 use super::sealed::{REPLY_WORDS, RETURNED_MAX, SealedRequest, Turn, open_reply, seal_reply};
@@ -125,7 +125,7 @@ fn check(honest: &mut Connection) {
 /// A client that is restricted by nothing but its permissions.
 struct Hostile {
     session: Session,
-    places: Places,
+    halves: HeapHalves,
     turn: Turn,
     answered: Turn,
     reading: Permission,
@@ -138,17 +138,17 @@ impl Hostile {
     fn attach(address: &ChannelAddress) -> Self {
         let mut session = connect(&address.node.to_string()).expect("a session");
         let mailbox = ask(&mut session, address, options(), Instant::now() + LONG).expect("a mailbox");
-        let Mailbox { object, places, .. } = mailbox;
-        let (read, length) = places.read_part();
+        let Mailbox { object, halves, .. } = mailbox;
+        let (read, length) = halves.read_part();
         let ask = Acquire::object(object).lifetime(HOUR);
         let reading = session.acquire(ask.part(read, length).read_only().shared()).expect("it may");
-        let (written, _) = places.written_part();
+        let (written, _) = halves.written_part();
         let lines = ask.part(written, ARGUMENTS_AT).rights(Rights::WRITE);
         let lines = session.acquire(lines).expect("it may");
-        let arguments = ask.part(written + ARGUMENTS_AT, places.arguments.length).rights(Rights::WRITE);
+        let arguments = ask.part(written + ARGUMENTS_AT, halves.arguments.length).rights(Rights::WRITE);
         let arguments = Some(session.acquire(arguments).expect("it may"));
         let (turn, answered) = (Turn::FIRST, Turn::FIRST);
-        Self { session, places, turn, answered, reading, lines, arguments }
+        Self { session, halves, turn, answered, reading, lines, arguments }
     }
 
     fn write_arguments(&mut self, offset: u64, bytes: &[u8]) {
@@ -224,7 +224,7 @@ fn a_write_after_the_permissions_end_is_refused_by_the_nic_and_no_method_sees_it
     });
     for address in rig.addresses(RED) {
         let mut hostile = Hostile::attach(&address);
-        let (place, offset) = (hostile.places.arguments.start(), 0x5000);
+        let (place, offset) = (hostile.halves.arguments.start(), 0x5000);
         // The client gives the permission up, and keeps its credential.
         let arguments = hostile.arguments.take().expect("it has them");
         let stale = Stale::of(&arguments);
@@ -267,7 +267,7 @@ fn lines_with_anything_in_them_harm_their_client_alone() {
     for address in rig.addresses(RED) {
         let mut hostile = Hostile::attach(&address);
         for round in 0..300 {
-            let Places { arguments, results } = hostile.places;
+            let HeapHalves { arguments, results } = hostile.halves;
             let any = |random: &mut Pcg64| match random.random_range(0..7) {
                 0 => random.random(),
                 1 => arguments.start() + random.random_range(0..arguments.length + 64),
@@ -343,9 +343,9 @@ fn answer(host: &Host, terms: &[u8], bytes: u64) -> FalseServer {
     FalseServer { session, memory }
 }
 
-fn places() -> Places {
+fn halves() -> HeapHalves {
     let place = |at| HeapPlace::new(0x2345_0000_0000 + at, HEAP_BYTES_MIN).expect("a place");
-    Places { arguments: place(0), results: place(HEAP_BYTES_MIN) }
+    HeapHalves { arguments: place(0), results: place(HEAP_BYTES_MIN) }
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn terms_that_are_none_are_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let host = node(folder.path());
     let [address, _] = addresses(&host, folder.path(), RED);
-    let good = Terms::Welcome(places(), 0).encode();
+    let good = Terms::Welcome(halves(), 0).encode();
     let mut wild = good;
     wild[24..32].copy_from_slice(&5_u64.to_ne_bytes());
     let mut foreign = good;
@@ -376,12 +376,12 @@ fn replies_with_anything_in_them_are_errors_of_their_calls() {
     let [address, _] = addresses(&host, folder.path(), RED);
     let (mut connection, server) = std::thread::scope(|scope| {
         let client = scope.spawn(|| open(&address).expect("a connection"));
-        let server = answer(&host, &Terms::Welcome(places(), 0).encode(), places().bytes());
+        let server = answer(&host, &Terms::Welcome(halves(), 0).encode(), halves().bytes());
         (client.join().expect("no panic"), server)
     });
-    let Places { results, .. } = places();
+    let HeapHalves { results, .. } = halves();
     let (mut asked, mut turn) = (Turn::FIRST, Turn::FIRST);
-    let (written, _) = places().written_part();
+    let (written, _) = halves().written_part();
     let mut serve = |connection: &mut Connection, status: u32, scope: ScopeRef, root: u64| {
         let call = connection.begin(1, ScopeRef::default(), Boxed::<u64>::NULL, 0, Some(LONG)).expect("room");
         let since = Instant::now();

@@ -43,19 +43,19 @@
 mod client;
 mod copies;
 mod guard;
-mod lane_heap;
 mod lines;
 mod methods;
 mod outcome;
 mod server;
+mod shard_heap;
 mod words;
 
 pub use client::{Call, CallId, ClientEnd};
-pub use lane_heap::LaneHeap;
 pub use lines::{LINE_BYTES, Reader, Writer, last_word};
 pub use methods::Methods;
 pub use outcome::{Answer, CallError, Returned};
 pub use server::{Request, ServerEnd};
+pub use shard_heap::ShardHeap;
 pub use words::{ReplyLine, RequestLine, Status};
 
 pub(super) use copies::Copies;

@@ -1,14 +1,14 @@
 //! A server's end: it takes requests, runs their methods, and replies.
 
 use super::copies::Copies;
-use super::lane_heap::{LaneHeap, heap_of};
 use super::lines::{Reader, Writer};
 use super::methods::Methods;
+use super::shard_heap::{ShardHeap, heap_of};
 use super::words::{ReplyLine, RequestLine, Status};
 use super::{Clock, DEPTH, REPLIES, REQUESTS};
 use crate::channel::Reply;
 use crate::channel::method::Method;
-use crate::channel::one_shot::Ledger;
+use crate::channel::one_shot::OneShotTable;
 use crate::heap::Heap;
 use crate::{ScopeRef, View};
 use portcullis_memory::{Mapping, PrivateView};
@@ -26,7 +26,7 @@ pub struct ServerEnd {
     requests: Reader,
     replies: Writer,
     /// `None`: no method reads one-shot scopes.
-    ledger: Option<Arc<Ledger>>,
+    one_shot_table: Option<Arc<OneShotTable>>,
 }
 
 /// A request that was taken from the ring.
@@ -45,7 +45,7 @@ impl ServerEnd {
     pub fn new(heap: Heap, arguments: PrivateView, ring: Mapping) -> Self {
         let requests = Reader::new(ring.clone(), REQUESTS, DEPTH);
         let replies = Writer::new(ring, REPLIES, DEPTH);
-        Self { heap, results: None, copies: Copies::new(arguments), requests, replies, ledger: None }
+        Self { heap, results: None, copies: Copies::new(arguments), requests, replies, one_shot_table: None }
     }
 
     /// Uses another heap for results than for arguments.
@@ -54,8 +54,8 @@ impl ServerEnd {
         Self { results: Some(heap), ..self }
     }
 
-    pub(in crate::channel) fn with_ledger(self, ledger: Option<Arc<Ledger>>) -> Self {
-        Self { ledger, ..self }
+    pub(in crate::channel) fn with_one_shot_table(self, one_shot_table: Option<Arc<OneShotTable>>) -> Self {
+        Self { one_shot_table, ..self }
     }
 
     /// Whether the ring has a request that has not been taken yet.
@@ -80,7 +80,7 @@ impl ServerEnd {
         &mut self,
         methods: &Methods,
         request: &Request,
-        shared: Option<&mut LaneHeap>,
+        shared: Option<&mut ShardHeap>,
         clock: Clock<'_>,
     ) -> ReplyLine {
         let Request { line: request, is_cancelled } = request;
@@ -103,7 +103,8 @@ impl ServerEnd {
         let Some(method) = methods.get(request.method) else {
             return short(request, Status::NoSuchMethod);
         };
-        let is_sealed = self.ledger.as_ref().is_some_and(|ledger| ledger.has(request.scope));
+        let is_sealed =
+            self.one_shot_table.as_ref().is_some_and(|one_shot_table| one_shot_table.has(request.scope));
         if is_sealed && !matches!(method, Method::OneShot(_)) {
             return short(request, Status::NoSealedWanted);
         }
@@ -123,9 +124,9 @@ impl ServerEnd {
                 code(view, request.root, request.word, &mut reply).map(|()| Status::Done)
             }
             Method::OneShot(code) => {
-                let Some(ledger) = &self.ledger else { return Ok(Status::NotSealed) };
-                let looked =
-                    ledger.look(request.scope, |view| code(view, request.root, request.word, &mut reply));
+                let Some(one_shot_table) = &self.one_shot_table else { return Ok(Status::NotSealed) };
+                let looked = one_shot_table
+                    .look(request.scope, |view| code(view, request.root, request.word, &mut reply));
                 looked.map_or_else(Ok, |outcome| outcome.map(|()| Status::Done))
             }
             Method::Trusted(code) => {

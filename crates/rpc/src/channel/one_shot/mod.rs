@@ -21,13 +21,13 @@
 //! waits for it. The server does its checks on a thread of the client's user, before any call. A call costs a lookup in
 //! a table.
 
-mod ledger;
 mod scopes;
+mod table;
 #[cfg(test)]
 mod tests;
 
-pub(super) use ledger::{Ledger, OPEN_MAX, OneShotLimits, OpenFile};
 pub use scopes::{OneShotError, OneShotScope, Sealed};
+pub(super) use table::{OPEN_MAX, OneShotLimits, OneShotTable, OpenFile};
 
 use crate::heap::HeapPlace;
 use crate::plain::Plain;

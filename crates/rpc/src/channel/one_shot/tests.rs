@@ -1,10 +1,10 @@
 //! Senders that lie about their seals, beside an honest sender whose bytes are all compared.
 
-use super::super::admission::{Door, find_place};
+use super::super::admission::{SocketAdmission, find_place};
 use super::super::ends::Status;
-use super::super::lanes::Lanes;
 use super::super::lending::Lending;
 use super::super::messages::{Asked, TOLD_BYTES, Told};
+use super::super::shards::ServerShards;
 use super::super::tests::{Hostile, LONG};
 use super::super::{Connection, Copied, Server, ServerOptions, SocketAccess, Trusted, serve};
 use super::{OPEN_MAX, OneShot, OneShotError, OneShotLimits};
@@ -471,8 +471,8 @@ fn answer(listener: Listener, limits: OneShotLimits, told: impl FnOnce(u64) -> (
         }
     };
     let hear = || rustix::net::recv(&socket, &mut [0; 64], rustix::net::RecvFlags::empty()).unwrap();
-    let door = Door {
-        lanes: Lanes::new(1).unwrap(),
+    let admission = SocketAdmission {
+        shards: ServerShards::new(1).unwrap(),
         heap_bytes: (1 << 20, 1 << 20),
         one_shots: Some(limits),
         next: 1.into(),
@@ -483,7 +483,7 @@ fn answer(listener: Listener, limits: OneShotLimits, told: impl FnOnce(u64) -> (
     };
     hear();
     let places = find_place(1 << 20, Some(limits)).unwrap();
-    let shared = door.share(places, None).unwrap();
+    let shared = admission.share(places, None).unwrap();
     let place = shared.heap.place();
     let (address, length) = (place.start(), place.length);
     let offer = Told::Offer { address, length, owner: 2, one_shot_bytes: limits.addresses() };

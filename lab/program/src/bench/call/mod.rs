@@ -35,7 +35,7 @@ const ROUNDS: usize = 5;
 /// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct BenchCallOptions {
     /// Calls to measure in all rounds of a row together.
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
@@ -76,7 +76,7 @@ struct Report {
 }
 
 /// Runs the benchmark, or serves as its server.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchCallOptions) -> Result<(), BenchError> {
     match &options.serve {
         Some(path) => be_server(path),
         None => measure(options),
@@ -87,7 +87,7 @@ fn failed(error: impl std::fmt::Display) -> BenchError {
     BenchError::Call(error.to_string())
 }
 
-fn measure(options: &Options) -> Result<(), BenchError> {
+fn measure(options: &BenchCallOptions) -> Result<(), BenchError> {
     let length = Length::new(options.iterations, options.duration).part(ROUNDS);
     let server = ServerProcess::start()?;
     let mut connection = Connection::open(&server.path).map_err(failed)?;

@@ -3,8 +3,8 @@
 //! Steps run on the honest client's own thread, between its operations. The node executes the work that they post while
 //! the honest client waits. So an attack takes the node's time, and not the honest client's processor.
 
-use super::door::Door;
 use super::raider::{LEASE, Raider, allocation, elsewhere, key};
+use super::raw_connection::RawConnection;
 use crate::bench::BenchError;
 use clap::ValueEnum;
 use portcullis::{Lifetime, RemoteAddress, Rights, Rkey, Sharing};
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A step of an attack, or of the honest clients in its place.
-pub type Step = Box<dyn FnMut() -> Result<(), BenchError>>;
+pub type AttackStep = Box<dyn FnMut() -> Result<(), BenchError>>;
 
 /// The attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,7 +56,7 @@ const RAIDERS: usize = 16;
 const SLEEPERS: usize = 1_000;
 const SILENT: usize = 2_000;
 /// Connections that are attaching at once.
-const DOORS: usize = 8;
+const ATTACHING: usize = 8;
 /// Tiny objects that are left behind at a time.
 const TINY: u32 = 60_000;
 const LARGE: u32 = 1 << 20;
@@ -68,7 +68,7 @@ impl Attack {
     pub fn clients(self) -> usize {
         match self {
             Self::Sleepers => SLEEPERS,
-            Self::Holes | Self::Descriptors | Self::Ports | Self::Storm => DOORS,
+            Self::Holes | Self::Descriptors | Self::Ports | Self::Storm => ATTACHING,
             Self::Silence => SILENT,
             Self::Tiny => 1,
             Self::Messages | Self::Recoveries | Self::Violations | Self::Transfers => RAIDERS,
@@ -76,7 +76,7 @@ impl Attack {
     }
 
     /// Prepares the attack at a tenant's socket.
-    pub fn begin(self, path: &Path) -> Result<Step, BenchError> {
+    pub fn begin(self, path: &Path) -> Result<AttackStep, BenchError> {
         match self {
             Self::Holes => Ok(attaching(path, SMALL_ARENA, true)),
             Self::Ports => Ok(attaching(path, LARGE_ARENA, false)),
@@ -93,10 +93,10 @@ impl Attack {
     }
 
     /// Prepares as many honest clients, which attach once and read now and then.
-    pub fn honest(self, path: &Path) -> Result<Step, BenchError> {
+    pub fn honest(self, path: &Path) -> Result<AttackStep, BenchError> {
         match self {
             // Connections are not clients. An honest client costs no more than its attach.
-            Self::Silence | Self::Descriptors => honest_readers(path, DOORS, 64),
+            Self::Silence | Self::Descriptors => honest_readers(path, ATTACHING, 64),
             // Honest clients do large reads as well, but one at a time.
             Self::Transfers => honest_readers(path, RAIDERS, LARGE),
             Self::Sleepers => {
@@ -138,7 +138,7 @@ fn renew(holders: &mut [(Raider, Granted)], until: &mut Instant, size: u32) -> R
 }
 
 /// Clients that acquire and revoke permissions, each with one request at a time.
-fn honest_askers(path: &Path, count: usize) -> Result<Step, BenchError> {
+fn honest_askers(path: &Path, count: usize) -> Result<AttackStep, BenchError> {
     let mut askers: Vec<(Raider, bool)> =
         crowd(path, count, SMALL_ARENA)?.into_iter().map(|asker| (asker, false)).collect();
     Ok(Box::new(move || {
@@ -161,7 +161,7 @@ fn honest_askers(path: &Path, count: usize) -> Result<Step, BenchError> {
 }
 
 /// Clients that read their own memory, each with one read at a time.
-fn honest_readers(path: &Path, count: usize, size: u32) -> Result<Step, BenchError> {
+fn honest_readers(path: &Path, count: usize, size: u32) -> Result<AttackStep, BenchError> {
     let mut readers = holders(path, count, size)?;
     let mut until = Instant::now() + LEASE / 2;
     Ok(Box::new(move || {
@@ -176,7 +176,7 @@ fn honest_readers(path: &Path, count: usize, size: u32) -> Result<Step, BenchErr
     }))
 }
 
-fn transfers(path: &Path) -> Result<Step, BenchError> {
+fn transfers(path: &Path) -> Result<AttackStep, BenchError> {
     let mut readers = holders(path, RAIDERS, LARGE)?;
     let mut until = Instant::now() + LEASE / 2;
     Ok(Box::new(move || {
@@ -193,7 +193,7 @@ fn transfers(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-fn sleepers(path: &Path) -> Result<Step, BenchError> {
+fn sleepers(path: &Path) -> Result<AttackStep, BenchError> {
     let mut sleepers = crowd(path, SLEEPERS, SMALL_ARENA)?;
     for sleeper in &mut sleepers {
         let local = sleeper.span(8);
@@ -216,7 +216,7 @@ fn nonsense() -> RequestBody {
     })
 }
 
-fn tiny(path: &Path) -> Result<Step, BenchError> {
+fn tiny(path: &Path) -> Result<AttackStep, BenchError> {
     let path = path.to_owned();
     let mut raider: Option<Raider> = None;
     let mut objects = 0;
@@ -253,7 +253,7 @@ fn tiny(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-fn messages(path: &Path) -> Result<Step, BenchError> {
+fn messages(path: &Path) -> Result<AttackStep, BenchError> {
     let mut raiders = holders(path, RAIDERS, 64)?;
     let mut round = 0u64;
     Ok(Box::new(move || {
@@ -285,7 +285,7 @@ fn messages(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-fn recoveries(path: &Path) -> Result<Step, BenchError> {
+fn recoveries(path: &Path) -> Result<AttackStep, BenchError> {
     let path = path.to_owned();
     let mut raiders = holders(&path, RAIDERS, 64)?;
     Ok(Box::new(move || {
@@ -301,7 +301,7 @@ fn recoveries(path: &Path) -> Result<Step, BenchError> {
     }))
 }
 
-fn violations(path: &Path) -> Result<Step, BenchError> {
+fn violations(path: &Path) -> Result<AttackStep, BenchError> {
     let path = path.to_owned();
     let mut raiders = holders(&path, RAIDERS, 64)?;
     let mut guess = 0u32;
@@ -332,31 +332,31 @@ fn come_again(raiders: &mut [(Raider, Granted)], path: &Path) -> Result<(), Benc
     Ok(())
 }
 
-fn silence(path: &Path) -> Step {
+fn silence(path: &Path) -> AttackStep {
     let path = path.to_owned();
-    let mut doors: Vec<Door> = Vec::new();
+    let mut connections: Vec<RawConnection> = Vec::new();
     Box::new(move || {
-        doors.retain(|door| door.hear().is_ok());
+        connections.retain(|connection| connection.hear().is_ok());
         for _ in 0..64 {
-            if doors.len() < SILENT {
-                doors.extend(Door::knock(&path));
+            if connections.len() < SILENT {
+                connections.extend(RawConnection::connect(&path));
             }
         }
         Ok(())
     })
 }
 
-fn descriptors(path: &Path) -> Result<Step, BenchError> {
+fn descriptors(path: &Path) -> Result<AttackStep, BenchError> {
     let path = path.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let mut doors: Vec<Door> = Vec::new();
+    let mut connections: Vec<RawConnection> = Vec::new();
     Ok(Box::new(move || {
-        if doors.len() >= DOORS {
-            doors.clear();
+        if connections.len() >= ATTACHING {
+            connections.clear();
         }
-        if let Some(door) = Door::knock(&path) {
-            door.pass(lingering(&listener)?.as_fd());
-            doors.push(door);
+        if let Some(connection) = RawConnection::connect(&path) {
+            connection.pass(lingering(&listener)?.as_fd());
+            connections.push(connection);
         }
         Ok(())
     }))
@@ -376,21 +376,21 @@ fn lingering(listener: &TcpListener) -> Result<OwnedFd, BenchError> {
 
 /// A connection that is attaching.
 struct Visitor {
-    door: Door,
+    connection: RawConnection,
     file: Option<OwnedFd>,
     steps: u32,
 }
 
 /// Clients that attach and leave all the time. If `holes`, they punch holes into their ports meanwhile.
-fn attaching(path: &Path, arena_bytes: u64, holes: bool) -> Step {
+fn attaching(path: &Path, arena_bytes: u64, holes: bool) -> AttackStep {
     let path: PathBuf = path.to_owned();
     let mut visitors: Vec<Visitor> = Vec::new();
     Box::new(move || {
-        while visitors.len() < DOORS
-            && let Some(door) = Door::knock(&path)
+        while visitors.len() < ATTACHING
+            && let Some(connection) = RawConnection::connect(&path)
         {
-            door.say(AttachRequest::Hello { arena_bytes });
-            visitors.push(Visitor { door, file: None, steps: 0 });
+            connection.say(AttachRequest::Hello { arena_bytes });
+            visitors.push(Visitor { connection, file: None, steps: 0 });
         }
         visitors.retain_mut(|visitor| go_on(visitor, holes));
         Ok(())
@@ -400,11 +400,11 @@ fn attaching(path: &Path, arena_bytes: u64, holes: bool) -> Step {
 /// Continues the attach. Returns whether the visitor stays.
 fn go_on(visitor: &mut Visitor, holes: bool) -> bool {
     visitor.steps += 1;
-    let Ok(heard) = visitor.door.hear() else { return false };
+    let Ok(heard) = visitor.connection.hear() else { return false };
     let mut heard = heard.into_iter();
     if let (None, Some(file)) = (&visitor.file, heard.next()) {
         visitor.file = Some(file);
-        visitor.door.say(AttachRequest::Mapped);
+        visitor.connection.say(AttachRequest::Mapped);
     }
     if holes && let Some(file) = &visitor.file {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -2,18 +2,18 @@
 //! and beside as many honest clients.
 
 mod attacks;
-mod door;
 mod raider;
+mod raw_connection;
 
 use super::course::Course;
 use super::latency::{hold_objects, renewed};
 use super::node_process::{NodeProcess, Setup, TurnsCounted};
 use super::report::{Setting, print_json};
-use super::{BenchError, Options, pingpong};
+use super::{BenchError, BenchOptions, pingpong};
 use crate::output::say;
 use crate::samples::{Samples, micros};
 pub use attacks::Attack;
-use attacks::Step;
+use attacks::AttackStep;
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use portcullis::Session;
@@ -68,7 +68,7 @@ struct Report {
 }
 
 /// Runs the attacks, each on a node of its own.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     let pingpong_rtt = pingpong::round_trip();
     let chosen = if options.attack.is_empty() { Attack::value_variants() } else { &options.attack[..] };
     let (mut rows, mut iterations) = (Vec::new(), u64::MAX);
@@ -110,9 +110,9 @@ impl Row {
 
 /// Lets other clients work at the attackers' socket, and reads beside them.
 fn watch(
-    options: &Options,
+    options: &BenchOptions,
     what: &str,
-    others: impl FnOnce(&Path) -> Result<Step, BenchError>,
+    others: impl FnOnce(&Path) -> Result<AttackStep, BenchError>,
 ) -> Result<Seen, BenchError> {
     let mut node = NodeProcess::start(&Setup {
         tenants: &TENANTS,

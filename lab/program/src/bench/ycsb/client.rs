@@ -3,7 +3,7 @@
 use super::super::course::{Course, Length};
 use super::super::rivals::Measured;
 use super::super::{BenchError, processors};
-use super::Options;
+use super::BenchYcsbOptions;
 use super::loaded::{self, Contents, fill, is_value_of, key};
 use super::workload::{Choice, Drawn, Kind};
 use crate::samples::Samples;
@@ -23,7 +23,7 @@ const TIMED_ONE_IN: u64 = 16;
 /// The work of the clients in one turn.
 #[derive(Clone, Copy)]
 pub struct Turn<'a> {
-    pub options: &'a Options,
+    pub options: &'a BenchYcsbOptions,
     pub address: &'a str,
     pub contents: &'a Contents,
     /// Length for all clients together.
@@ -117,14 +117,14 @@ impl<'a> Work<'a> {
     fn run(&self, pipeline: &Pipeline) -> Result<(), BenchError> {
         let depth = self.turn.options.depth;
         let mut failed = None;
-        pipeline.run(depth, (0..depth).map(|_| self.lane()), |result: Result<(), BenchError>| {
+        pipeline.run(depth, (0..depth).map(|_| self.task()), |result: Result<(), BenchError>| {
             failed = failed.take().or(result.err());
         });
         failed.map_or(Ok(()), Err)
     }
 
     /// Runs one operation after another, until enough have begun.
-    async fn lane(&self) -> Result<(), BenchError> {
+    async fn task(&self) -> Result<(), BenchError> {
         let mut value = vec![0x5A; self.turn.contents.shape.value_bytes as usize];
         let timed_one_in = if self.turn.options.depth == 1 { 1 } else { TIMED_ONE_IN };
         while let Some(number) = self.next() {

@@ -1,7 +1,7 @@
 //! A table with its keys, on a node that has room for it.
 
 use super::super::{BenchError, processors};
-use super::Options;
+use super::BenchYcsbOptions;
 use indicatif::{ProgressBar, ProgressStyle};
 use portcullis::{ObjectRef, Session, SessionOptions, connect_with};
 use portcullis_structures::Pipeline;
@@ -92,7 +92,7 @@ pub fn blocks_text(blocks: BlockMemory) -> &'static str {
 }
 
 /// Connects with room for many operations.
-pub fn session(options: &Options, address: &str) -> Result<Session, BenchError> {
+pub fn session(options: &BenchYcsbOptions, address: &str) -> Result<Session, BenchError> {
     let wanted = SessionOptions { arena_bytes: ARENA_BYTES, ..options.comparison.ends.session_options()? };
     Ok(connect_with(address, wanted)?)
 }
@@ -104,7 +104,7 @@ pub fn open(session: Session, head: ObjectRef) -> Result<(Rc<Pipeline>, Table), 
     Ok((pipeline, table))
 }
 
-impl Options {
+impl BenchYcsbOptions {
     /// Bytes that a node lends: twice what the keys take, for keys that are added, blocks that are replaced, and
     /// buckets.
     pub fn node_memory(&self, shape: Shape) -> u64 {
@@ -138,7 +138,12 @@ impl Options {
 
 impl Loaded {
     /// Makes a table with the keys from zero on.
-    pub fn new(options: &Options, address: &str, shape: Shape, name: &str) -> Result<Self, BenchError> {
+    pub fn new(
+        options: &BenchYcsbOptions,
+        address: &str,
+        shape: Shape,
+        name: &str,
+    ) -> Result<Self, BenchError> {
         processors::pin_client();
         let pipeline = Rc::new(Pipeline::new(session(options, address)?));
         let table = pipeline.block_on(Table::create(&pipeline, &options.table_options(shape)))?;

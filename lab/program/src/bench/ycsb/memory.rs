@@ -2,7 +2,7 @@
 
 use super::super::BenchError;
 use super::super::rivals::Rival;
-use super::Options;
+use super::BenchYcsbOptions;
 use super::loaded::{self, Loaded, blocks_text, grain_text, key};
 use crate::samples::per;
 use comfy_table::{Table, presets};
@@ -53,7 +53,7 @@ const DEPTH: usize = 64;
 
 impl Memory {
     /// Measures the memory of a table, then removes most of its keys and measures again.
-    pub fn of(options: &Options, rival: &Rival<Loaded>) -> Result<Self, BenchError> {
+    pub fn of(options: &BenchYcsbOptions, rival: &Rival<Loaded>) -> Result<Self, BenchError> {
         let loaded = &rival.state;
         let opened = match loaded.own_table() {
             Some(_) => None,

@@ -51,7 +51,7 @@ Each key has 8 bytes. Every value that is read is checked.";
 /// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct BenchYcsbOptions {
     /// Mixes of operations; all of the same keys, and each measured by itself.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "c", ignore_case = true)]
     workload: Vec<Workload>,
@@ -156,7 +156,7 @@ struct Report {
 }
 
 /// Runs `ycsb`.
-pub fn run(options: &Options) -> Result<(), BenchError> {
+pub fn run(options: &BenchYcsbOptions) -> Result<(), BenchError> {
     options.comparison.check()?;
     if options.blocks.contains(&BlocksName::Chunks) && options.clients != 1 {
         return Err(BenchError::Options(
@@ -190,7 +190,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
 
 /// Measures everything on tables with values of one length and reads of one grain.
 fn measure_shape(
-    options: &Options,
+    options: &BenchYcsbOptions,
     (value_bytes, grain): (u32, Grain),
     workloads: &[(Workload, Vec<Vec<Drawn>>)],
     report: &mut Report,
@@ -229,14 +229,14 @@ fn measure_shape(
 }
 
 /// Loads a table for each mechanism.
-fn load(options: &Options, shape: Shape) -> Result<Vec<Rival<Loaded>>, BenchError> {
+fn load(options: &BenchYcsbOptions, shape: Shape) -> Result<Vec<Rival<Loaded>>, BenchError> {
     let what = shape.text();
     let load =
         |address: &str, mechanism| Loaded::new(options, address, shape, &format!("{what}, {mechanism}"));
     options.comparison.rivals_with(options.node_memory(shape), &options.node_chunks(shape), load)
 }
 
-impl Options {
+impl BenchYcsbOptions {
     /// Draws the operations of each client.
     fn draw(&self, workload: Workload) -> Vec<Vec<Drawn>> {
         let each = self.comparison.turn().share(self.clients as usize).operations_below(u64::MAX);
@@ -244,7 +244,7 @@ impl Options {
     }
 }
 
-fn print_tables(options: &Options, report: &Report) {
+fn print_tables(options: &BenchYcsbOptions, report: &Report) {
     let Report { keys, rounds, pingpong_rtt, .. } = report;
     say(format_args!(
         "YCSB: {keys} keys, {} clients with {} operations under way each, medians of {rounds} rounds; pingpong RTT \

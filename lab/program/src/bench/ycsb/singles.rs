@@ -6,7 +6,7 @@ use super::super::latency::{hold_objects, read_once, renewed};
 use super::super::rivals::{Figures, Measured, Rival};
 use super::super::turns::{Round, Spread, in_turns};
 use super::super::{BenchError, processors};
-use super::Options;
+use super::BenchYcsbOptions;
 use super::loaded::{self, Loaded, is_value_of, key};
 use super::workload::{Choice, Workload, draw};
 use crate::samples::Samples;
@@ -42,7 +42,7 @@ pub struct Single {
 }
 
 /// Measures all three operations for each mechanism.
-pub fn run(options: &Options, rivals: &mut [Rival<Loaded>]) -> Result<Vec<Single>, BenchError> {
+pub fn run(options: &BenchYcsbOptions, rivals: &mut [Rival<Loaded>]) -> Result<Vec<Single>, BenchError> {
     let turns = in_turns(rivals, options.comparison.rounds, |rival, round| measure(options, rival, round))?;
     let of = |what: usize| -> Vec<Vec<&Measured>> {
         turns.iter().map(|own| own.iter().map(|turn| &turn[what]).collect()).collect()
@@ -67,7 +67,11 @@ pub fn run(options: &Options, rivals: &mut [Rival<Loaded>]) -> Result<Vec<Single
     Ok(rows)
 }
 
-fn measure(options: &Options, rival: &Rival<Loaded>, round: Round) -> Result<[Measured; 3], BenchError> {
+fn measure(
+    options: &BenchYcsbOptions,
+    rival: &Rival<Loaded>,
+    round: Round,
+) -> Result<[Measured; 3], BenchError> {
     processors::pin_client();
     let name = format!("{round}: one at a time, {}", rival.mechanism);
     let length = options.comparison.turn().part(WHAT.len());

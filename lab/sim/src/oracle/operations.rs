@@ -1,4 +1,4 @@
-//! The ledger of operations: their beginnings, executions and ends. Each operation ends once, with the truth.
+//! The checks of operations: their beginnings, executions and ends. Each operation ends once, with the truth.
 
 use super::{Failure, Promise, SessionId};
 use crate::clock::Nanos;
@@ -31,7 +31,7 @@ struct Entry {
 
 /// All operations of all sessions that are under way or must not happen any more.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct OperationChecker {
     entries: HashMap<(SessionId, u64), Entry>,
     begun: u64,
     /// For each session, the place of the last executed operation that is no read.
@@ -46,7 +46,7 @@ fn wrong(at_ns: Nanos, what: String) -> Option<Failure> {
     Some(Failure { promise: Promise::Truth, at_ns, what })
 }
 
-impl Ledger {
+impl OperationChecker {
     /// Records the beginning of an operation. `intended` is the request that must arrive at the node, if the caller
     /// knows it.
     pub fn begun(
@@ -199,10 +199,10 @@ mod tests {
 
     /// Whether a write may not arrive after such an end.
     fn is_wrong_after(told: Error) -> bool {
-        let mut ledger = Ledger::default();
-        assert_eq!(ledger.begun(0, (SESSION, 1), Kind::Write, None), None);
-        assert_eq!(ledger.ended(1, SESSION, 1, Err(told)), None);
-        ledger.executed(2, (SESSION, 1), &request(), (Vec::new(), false)).is_some()
+        let mut operations = OperationChecker::default();
+        assert_eq!(operations.begun(0, (SESSION, 1), Kind::Write, None), None);
+        assert_eq!(operations.ended(1, SESSION, 1, Err(told)), None);
+        operations.executed(2, (SESSION, 1), &request(), (Vec::new(), false)).is_some()
     }
 
     #[test]
@@ -217,19 +217,19 @@ mod tests {
 
     #[test]
     fn what_happened_before_it_was_interrupted_is_right() {
-        let mut ledger = Ledger::default();
-        assert_eq!(ledger.begun(0, (SESSION, 1), Kind::Write, None), None);
-        assert_eq!(ledger.executed(1, (SESSION, 1), &request(), (Vec::new(), false)), None);
-        assert_eq!(ledger.ended(2, SESSION, 1, Err(Error::Interrupted)), None);
+        let mut operations = OperationChecker::default();
+        assert_eq!(operations.begun(0, (SESSION, 1), Kind::Write, None), None);
+        assert_eq!(operations.executed(1, (SESSION, 1), &request(), (Vec::new(), false)), None);
+        assert_eq!(operations.ended(2, SESSION, 1, Err(Error::Interrupted)), None);
     }
 
     #[test]
     fn writes_are_executed_in_the_order_in_which_they_were_begun() {
-        let mut ledger = Ledger::default();
+        let mut operations = OperationChecker::default();
         for id in [1, 2] {
-            assert_eq!(ledger.begun(0, (SESSION, id), Kind::Write, None), None);
+            assert_eq!(operations.begun(0, (SESSION, id), Kind::Write, None), None);
         }
-        assert_eq!(ledger.executed(1, (SESSION, 2), &request(), (Vec::new(), false)), None);
-        assert!(ledger.executed(2, (SESSION, 1), &request(), (Vec::new(), false)).is_some());
+        assert_eq!(operations.executed(1, (SESSION, 2), &request(), (Vec::new(), false)), None);
+        assert!(operations.executed(2, (SESSION, 1), &request(), (Vec::new(), false)).is_some());
     }
 }

@@ -1,6 +1,6 @@
-//! The heaps of a ledger: their addresses and their holders.
+//! The heaps of a directory's state: their addresses and their holders.
 
-use super::{HeapRange, Ledger, live};
+use super::{DirectoryState, HeapRange, live};
 use crate::addresses::Class;
 use crate::entry::Who;
 use crate::error::DirectoryError;
@@ -21,11 +21,11 @@ pub(super) struct Heap {
     pub(super) holders: BTreeSet<LeaseId>,
 }
 
-/// Maximum number of orphans that wait for [`Ledger::reclaim`]. If there are more, no caller calls it, so creating a heap
-/// calls it.
+/// Maximum number of orphans that wait for [`DirectoryState::reclaim`]. If there are more, no caller calls it, so
+/// creating a heap calls it.
 const ORPHANS_MAX: usize = 4_096;
 
-impl Ledger {
+impl DirectoryState {
     /// Allocates addresses to a new heap.
     ///
     /// # Errors

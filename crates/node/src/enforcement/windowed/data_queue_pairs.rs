@@ -16,15 +16,15 @@ const DEPTH: u32 = 16;
 
 /// A bind or an invalidation, for the queue pair that may use the window.
 #[derive(Clone, Copy, Debug)]
-pub struct LaneRequest<Unit> {
-    pub lane: QpId,
+pub struct WindowRequest<Unit> {
+    pub qp: QpId,
     /// The unit to which the window belongs.
     pub unit: Unit,
     pub window: WindowIndex,
     pub operation: Operation,
 }
 
-impl<Unit> LaneRequest<Unit> {
+impl<Unit> WindowRequest<Unit> {
     fn is_bind(&self) -> bool {
         matches!(self.operation, Operation::BindWindow(_))
     }
@@ -43,7 +43,7 @@ enum Purpose {
 
 /// One of the queue pairs.
 #[derive(Debug)]
-struct Lane<Unit> {
+struct DataQueuePair<Unit> {
     tenant: TenantId,
     /// Whether it is broken, or about to be rebuilt.
     is_down: bool,
@@ -51,7 +51,7 @@ struct Lane<Unit> {
     under_way: usize,
     /// Number of those requests that were postponed before.
     restoring: usize,
-    postponed: Vec<LaneRequest<Unit>>,
+    postponed: Vec<WindowRequest<Unit>>,
 }
 
 /// Outcome of a binder's attempt to post a request.
@@ -82,23 +82,23 @@ pub enum Completed<Unit> {
 
 /// The node's ends of all clients' data queue pairs, on which windows are bound.
 #[derive(Debug)]
-pub struct Lanes<Unit> {
+pub struct DataQueuePairs<Unit> {
     cq: CqId,
     /// Number of entries of the completion queue that no request needs.
     room: usize,
     /// Whether a request had to wait for such an entry.
     was_short: bool,
-    lanes: HashMap<QpId, Lane<Unit>>,
-    posted: HashMap<u64, (LaneRequest<Unit>, Purpose)>,
+    queue_pairs: HashMap<QpId, DataQueuePair<Unit>>,
+    posted: HashMap<u64, (WindowRequest<Unit>, Purpose)>,
     /// The id of the next request. No id is used again.
     next: u64,
 }
 
-impl<Unit: Copy + PartialEq> Lanes<Unit> {
+impl<Unit: Copy + PartialEq> DataQueuePairs<Unit> {
     /// Creates a table without queue pairs. They complete on `cq`, which has room for `room` completions.
     pub fn new(cq: CqId, room: u32) -> Self {
-        let (lanes, posted) = (HashMap::new(), HashMap::new());
-        Self { cq, room: room as usize, was_short: false, lanes, posted, next: 1 }
+        let (queue_pairs, posted) = (HashMap::new(), HashMap::new());
+        Self { cq, room: room as usize, was_short: false, queue_pairs, posted, next: 1 }
     }
 
     /// Returns the send queue of each queue pair.
@@ -110,50 +110,56 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
     pub fn insert(&mut self, tenant: TenantId, queue_pairs: &[QpId]) {
         for &qp in queue_pairs {
             let (under_way, restoring, postponed) = (0, 0, Vec::new());
-            self.lanes.insert(qp, Lane { tenant, is_down: false, under_way, restoring, postponed });
+            self.queue_pairs
+                .insert(qp, DataQueuePair { tenant, is_down: false, under_way, restoring, postponed });
         }
     }
 
     /// Forgets a queue pair that is about to be destroyed.
     pub fn remove(&mut self, qp: QpId) {
-        let Some(lane) = self.lanes.remove(&qp) else { return };
-        if lane.under_way > 0 {
-            self.posted.retain(|_, (request, _)| request.lane != qp);
-            self.room += lane.under_way;
+        let Some(queue_pair) = self.queue_pairs.remove(&qp) else { return };
+        if queue_pair.under_way > 0 {
+            self.posted.retain(|_, (request, _)| request.qp != qp);
+            self.room += queue_pair.under_way;
         }
     }
 
     /// Posts a request of a batch, or returns why not.
-    pub fn post(&mut self, nic: &mut impl Nic, request: LaneRequest<Unit>) -> Posting {
-        let lane = self.lanes.get_mut(&request.lane).expect("a queue pair stays while its client has groups");
-        if !request.is_bind() && lane.drop_postponed(request.window) {
+    pub fn post(&mut self, nic: &mut impl Nic, request: WindowRequest<Unit>) -> Posting {
+        let queue_pair =
+            self.queue_pairs.get_mut(&request.qp).expect("a queue pair stays while its client has groups");
+        if !request.is_bind() && queue_pair.drop_postponed(request.window) {
             return Posting::Skipped;
         }
-        if !lane.is_down && self.put(nic, request, Purpose::Batch) {
+        if !queue_pair.is_down && self.put(nic, request, Purpose::Batch) {
             return Posting::Posted;
         }
-        let lane = self.lanes.get_mut(&request.lane).expect("it was there");
+        let queue_pair = self.queue_pairs.get_mut(&request.qp).expect("it was there");
         // Until all posted requests are flushed, it is unknown which windows are bound.
-        if lane.is_down && lane.under_way == 0 { lane.skip(request) } else { Posting::Later }
+        if queue_pair.is_down && queue_pair.under_way == 0 {
+            queue_pair.skip(request)
+        } else {
+            Posting::Later
+        }
     }
 
     /// Posts a request, if there is room and the queue pair takes it. Returns whether it did.
-    fn put(&mut self, nic: &mut impl Nic, request: LaneRequest<Unit>, purpose: Purpose) -> bool {
+    fn put(&mut self, nic: &mut impl Nic, request: WindowRequest<Unit>, purpose: Purpose) -> bool {
         if self.room == 0 {
             self.was_short = true;
             return false;
         }
-        let lane = self.lanes.get_mut(&request.lane).expect("who posts has looked");
+        let queue_pair = self.queue_pairs.get_mut(&request.qp).expect("who posts has looked");
         let (id, operation) = (self.next, request.operation);
-        match nic.post_send(request.lane, &[WorkRequest { id, signalled: true, operation }]) {
+        match nic.post_send(request.qp, &[WorkRequest { id, signalled: true, operation }]) {
             Ok(0) => return false,
             Ok(_) => {}
             Err(_) => {
-                lane.is_down = true;
+                queue_pair.is_down = true;
                 return false;
             }
         }
-        lane.under_way += 1;
+        queue_pair.under_way += 1;
         self.room -= 1;
         self.next += 1;
         self.posted.insert(id, (request, purpose));
@@ -164,15 +170,15 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
     pub fn complete(&mut self, completion: &Completion) -> Option<Completed<Unit>> {
         let (request, purpose) = self.posted.remove(&completion.request)?;
         self.room += 1;
-        let lane = self.lanes.get_mut(&request.lane).expect("its requests are forgotten with it");
-        lane.under_way -= 1;
-        lane.restoring -= usize::from(purpose == Purpose::Restoration);
-        let tenant = lane.tenant;
-        lane.is_down |= completion.status != Status::Success;
+        let queue_pair = self.queue_pairs.get_mut(&request.qp).expect("its requests are forgotten with it");
+        queue_pair.under_way -= 1;
+        queue_pair.restoring -= usize::from(purpose == Purpose::Restoration);
+        let tenant = queue_pair.tenant;
+        queue_pair.is_down |= completion.status != Status::Success;
         let flushed = match (completion.status, purpose) {
             (_, Purpose::Nothing) => return Some(Completed::Aside(tenant)),
             (Status::Success, _) => Posting::Skipped,
-            (Status::FlushError, _) | (_, Purpose::Restoration) => lane.skip(request),
+            (Status::FlushError, _) | (_, Purpose::Restoration) => queue_pair.skip(request),
             (_, Purpose::Batch) => return Some(Completed::Failed(tenant)),
         };
         Some(match (flushed, purpose) {
@@ -190,7 +196,7 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
     /// Abandons the requests under way for a tenant, all of whose batches have failed.
     pub fn abandon(&mut self, tenant: TenantId) {
         for (request, purpose) in self.posted.values_mut().filter(|(_, purpose)| *purpose == Purpose::Batch) {
-            if self.lanes[&request.lane].tenant == tenant {
+            if self.queue_pairs[&request.qp].tenant == tenant {
                 *purpose = Purpose::Nothing;
             }
         }
@@ -199,13 +205,14 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
     /// Forgets the requests for a tenant's unit whose windows were deallocated. Nothing is bound to the unit any more,
     /// even if a queue pair is rebuilt.
     pub fn forget(&mut self, tenant: TenantId, unit: Unit) {
-        for lane in self.lanes.values_mut().filter(|lane| lane.tenant == tenant) {
-            lane.postponed.retain(|request| request.unit != unit);
+        for queue_pair in self.queue_pairs.values_mut().filter(|queue_pair| queue_pair.tenant == tenant) {
+            queue_pair.postponed.retain(|request| request.unit != unit);
         }
         for (request, purpose) in self.posted.values_mut().filter(|(request, _)| request.unit == unit) {
-            let lane = self.lanes.get_mut(&request.lane).expect("its requests are forgotten with it");
-            if lane.tenant == tenant && *purpose == Purpose::Restoration {
-                lane.restoring -= 1;
+            let queue_pair =
+                self.queue_pairs.get_mut(&request.qp).expect("its requests are forgotten with it");
+            if queue_pair.tenant == tenant && *purpose == Purpose::Restoration {
+                queue_pair.restoring -= 1;
                 *purpose = Purpose::Nothing;
             }
         }
@@ -214,39 +221,39 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
     /// Prepares the rebuild of a queue pair. Returns whether all requests that were posted on it have completed: RESET
     /// would discard them.
     pub fn quiesce(&mut self, qp: QpId) -> bool {
-        self.lanes.get_mut(&qp).is_none_or(|lane| {
-            lane.is_down = true;
-            lane.under_way == 0
+        self.queue_pairs.get_mut(&qp).is_none_or(|queue_pair| {
+            queue_pair.is_down = true;
+            queue_pair.under_way == 0
         })
     }
 
     /// Notes that a queue pair takes requests again.
     pub fn resume(&mut self, qp: QpId) {
-        if let Some(lane) = self.lanes.get_mut(&qp) {
-            lane.is_down = false;
+        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
+            queue_pair.is_down = false;
         }
     }
 
     /// Posts the binds that were postponed for a queue pair that takes requests again. Returns whether there is no more
     /// to wait for: all of them are done, or the queue pair has broken once more.
     pub fn restore(&mut self, nic: &mut impl Nic, qp: QpId) -> bool {
-        let Some(lane) = self.lanes.get_mut(&qp) else { return true };
-        let is_restored = lane.restoring == 0 && lane.postponed.is_empty();
-        if lane.is_down || is_restored || planted::is(Fault::PostponedBindForgotten) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(&qp) else { return true };
+        let is_restored = queue_pair.restoring == 0 && queue_pair.postponed.is_empty();
+        if queue_pair.is_down || is_restored || planted::is(Fault::PostponedBindForgotten) {
             return true;
         }
-        let mut postponed = std::mem::take(&mut lane.postponed);
+        let mut postponed = std::mem::take(&mut queue_pair.postponed);
         let posted = postponed.iter().take_while(|&&bind| self.put(nic, bind, Purpose::Restoration)).count();
-        let lane = self.lanes.get_mut(&qp).expect("it was there");
-        lane.restoring += posted;
-        lane.postponed = postponed.split_off(posted);
+        let queue_pair = self.queue_pairs.get_mut(&qp).expect("it was there");
+        queue_pair.restoring += posted;
+        queue_pair.postponed = postponed.split_off(posted);
         false
     }
 }
 
-impl<Unit: Copy + PartialEq> Lane<Unit> {
+impl<Unit: Copy + PartialEq> DataQueuePair<Unit> {
     /// Handles a request that is not executed, because the queue pair is down.
-    fn skip(&mut self, request: LaneRequest<Unit>) -> Posting {
+    fn skip(&mut self, request: WindowRequest<Unit>) -> Posting {
         if request.is_bind() {
             self.postponed.push(request);
             return Posting::Skipped;

@@ -1,5 +1,6 @@
-//! Tests of the ledger against a model that is as simple as possible: lists that are searched from front to back, and
-//! sums that are computed anew each time. Also tests that the comparison finds each planted fault of the ledger.
+//! Tests of the directory's state against a model that is as simple as possible: lists that are searched from front to
+//! back, and sums that are computed anew each time. Also tests that the comparison finds each planted fault of the
+//! state.
 
 use super::*;
 use crate::entry::{Access, Address, Target, Who};
@@ -35,7 +36,7 @@ fn quota() -> Quota {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum DirectoryAction {
     Pass { seconds: u8 },
     Open { tenant: u8, seconds: u8 },
     Keep { lease: u8 },
@@ -48,23 +49,23 @@ enum Step {
     Reclaim,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn actions() -> impl Strategy<Value = Vec<DirectoryAction>> {
     let lease = 0..8u8;
-    let step = prop_oneof![
-        2 => (0..4u8).prop_map(|seconds| Step::Pass { seconds }),
-        3 => (0..2u8, 1..6u8).prop_map(|(tenant, seconds)| Step::Open { tenant, seconds }),
-        2 => lease.clone().prop_map(|lease| Step::Keep { lease }),
-        1 => lease.clone().prop_map(|lease| Step::End { lease }),
+    let action = prop_oneof![
+        2 => (0..4u8).prop_map(|seconds| DirectoryAction::Pass { seconds }),
+        3 => (0..2u8, 1..6u8).prop_map(|(tenant, seconds)| DirectoryAction::Open { tenant, seconds }),
+        2 => lease.clone().prop_map(|lease| DirectoryAction::Keep { lease }),
+        1 => lease.clone().prop_map(|lease| DirectoryAction::End { lease }),
         3 => (lease.clone(), 0..5u8, 0..4u8)
-            .prop_map(|(lease, name, entry)| Step::Register { lease, name, entry }),
-        1 => (lease.clone(), 0..5u8).prop_map(|(lease, name)| Step::Withdraw { lease, name }),
+            .prop_map(|(lease, name, entry)| DirectoryAction::Register { lease, name, entry }),
+        1 => (lease.clone(), 0..5u8).prop_map(|(lease, name)| DirectoryAction::Withdraw { lease, name }),
         4 => (lease.clone(), 0..6u8, any::<bool>())
-            .prop_map(|(lease, pages, shared)| Step::Create { lease, pages, shared }),
-        3 => (lease.clone(), 0..16u8).prop_map(|(lease, heap)| Step::Hold { lease, heap }),
-        2 => (lease, 0..16u8).prop_map(|(lease, heap)| Step::Release { lease, heap }),
-        1 => Just(Step::Reclaim),
+            .prop_map(|(lease, pages, shared)| DirectoryAction::Create { lease, pages, shared }),
+        3 => (lease.clone(), 0..16u8).prop_map(|(lease, heap)| DirectoryAction::Hold { lease, heap }),
+        2 => (lease, 0..16u8).prop_map(|(lease, heap)| DirectoryAction::Release { lease, heap }),
+        1 => Just(DirectoryAction::Reclaim),
     ];
-    prop::collection::vec(step, 1..80)
+    prop::collection::vec(action, 1..80)
 }
 
 /// A lease in the model.
@@ -143,16 +144,16 @@ impl Model {
     }
 }
 
-/// Performs a step in both, and compares the results.
-fn step(model: &mut Model, ledger: &mut Ledger, step: Step) -> Result<(), TestCaseError> {
+/// Performs an action in both, and compares the results.
+fn step(model: &mut Model, state: &mut DirectoryState, action: DirectoryAction) -> Result<(), TestCaseError> {
     let leases = model.leases.len();
-    match step {
-        Step::Pass { seconds } => model.pass(seconds),
-        Step::Reclaim => reclaim(model, ledger)?,
-        Step::Open { tenant: number, seconds } => {
+    match action {
+        DirectoryAction::Pass { seconds } => model.pass(seconds),
+        DirectoryAction::Reclaim => reclaim(model, state)?,
+        DirectoryAction::Open { tenant: number, seconds } => {
             let (tenant, time) = (tenant(number), Duration::from_secs(seconds.into()));
             let has_room = model.usage(tenant, None).leases < quota().leases;
-            let opened = ledger.open_lease(&tenant, time, model.now);
+            let opened = state.open_lease(&tenant, time, model.now);
             prop_assert_eq!(opened.is_ok(), has_room);
             if let Ok(lease) = opened {
                 prop_assert!(model.leases.iter().all(|known| known.lease.id() != lease.id()));
@@ -160,45 +161,49 @@ fn step(model: &mut Model, ledger: &mut Ledger, step: Step) -> Result<(), TestCa
             }
         }
         _ if leases == 0 => {}
-        Step::Keep { lease } => {
+        DirectoryAction::Keep { lease } => {
             let lease = usize::from(lease) % leases;
             let known = &mut model.leases[lease];
-            prop_assert_eq!(ledger.keep_alive(&known.lease, model.now).is_ok(), !known.has_ended);
+            prop_assert_eq!(state.keep_alive(&known.lease, model.now).is_ok(), !known.has_ended);
             known.ends = model.now + known.lease.time_to_live();
         }
-        Step::End { lease } => {
+        DirectoryAction::End { lease } => {
             let lease = usize::from(lease) % leases;
-            ledger.end_lease(&model.leases[lease].lease, model.now);
+            state.end_lease(&model.leases[lease].lease, model.now);
             model.end(lease);
         }
-        Step::Register { lease, name, entry } => {
-            register(model, ledger, usize::from(lease) % leases, &self::name(name), &self::entry(entry))?;
+        DirectoryAction::Register { lease, name, entry } => {
+            register(model, state, usize::from(lease) % leases, &self::name(name), &self::entry(entry))?;
         }
-        Step::Withdraw { lease, name } => {
+        DirectoryAction::Withdraw { lease, name } => {
             let (lease, name) = (usize::from(lease) % leases, self::name(name));
             let is_there = model.names.iter().any(|(there, _, by)| *there == name && *by == lease);
-            let told = ledger.withdraw(&model.leases[lease].lease, &name, model.now);
+            let told = state.withdraw(&model.leases[lease].lease, &name, model.now);
             prop_assert_eq!(told.is_ok(), is_there);
             model.names.retain(|(there, _, by)| *there != name || *by != lease);
         }
-        Step::Create { lease, pages, shared } => {
-            create(model, ledger, usize::from(lease) % leases, u64::from(pages) * PAGE, shared)?;
+        DirectoryAction::Create { lease, pages, shared } => {
+            create(model, state, usize::from(lease) % leases, u64::from(pages) * PAGE, shared)?;
         }
-        Step::Hold { lease, heap } => hold(model, ledger, usize::from(lease) % leases, heap.into())?,
-        Step::Release { lease, heap } => release(model, ledger, usize::from(lease) % leases, heap.into())?,
+        DirectoryAction::Hold { lease, heap } => {
+            hold(model, state, usize::from(lease) % leases, heap.into())?
+        }
+        DirectoryAction::Release { lease, heap } => {
+            release(model, state, usize::from(lease) % leases, heap.into())?
+        }
     }
     Ok(())
 }
 
 fn register(
     model: &mut Model,
-    ledger: &mut Ledger,
+    state: &mut DirectoryState,
     lease: usize,
     name: &Name,
     entry: &Entry,
 ) -> Result<(), TestCaseError> {
     let told =
-        ledger.register(&model.leases[lease].lease, name, entry, model.now).map_err(|error| error.code());
+        state.register(&model.leases[lease].lease, name, entry, model.now).map_err(|error| error.code());
     let there = model.names.iter().position(|(there, ..)| there == name);
     let has_room = model.usage(*model.leases[lease].lease.tenant(), None).names < quota().names;
     let expected = match there {
@@ -220,13 +225,13 @@ fn register(
 
 fn create(
     model: &mut Model,
-    ledger: &mut Ledger,
+    state: &mut DirectoryState,
     lease: usize,
     bytes: u64,
     shared: bool,
 ) -> Result<(), TestCaseError> {
     let others = if shared { Who::Everybody } else { Who::nobody() };
-    let told = ledger.create_heap(&model.leases[lease].lease, bytes, &others, model.now);
+    let told = state.create_heap(&model.leases[lease].lease, bytes, &others, model.now);
     let expected = match bytes {
         _ if !model.lives(lease) => Some(ErrorCode::LeaseEnded),
         0 | 0x5000.. => Some(ErrorCode::HeapSize),
@@ -264,12 +269,17 @@ fn heap_of(model: &Model, number: usize) -> Option<usize> {
     model.heaps.len().checked_sub(1 + number % 4)
 }
 
-fn hold(model: &mut Model, ledger: &mut Ledger, lease: usize, heap: usize) -> Result<(), TestCaseError> {
+fn hold(
+    model: &mut Model,
+    state: &mut DirectoryState,
+    lease: usize,
+    heap: usize,
+) -> Result<(), TestCaseError> {
     let Some(at) = heap_of(model, heap) else { return Ok(()) };
     let range = model.heaps[at].range;
     // Another heap may have the addresses by now.
     let at = model.heaps.iter().rposition(|heap| heap.range.address == range.address).unwrap_or(at);
-    let told = ledger.hold_heap(&model.leases[lease].lease, range.address, model.now);
+    let told = state.hold_heap(&model.leases[lease].lease, range.address, model.now);
     let Given { range, tenant, shared, ref holders, .. } = model.heaps[at];
     let expected = match () {
         () if !model.lives(lease) => Err(ErrorCode::LeaseEnded),
@@ -286,12 +296,17 @@ fn hold(model: &mut Model, ledger: &mut Ledger, lease: usize, heap: usize) -> Re
     Ok(())
 }
 
-fn release(model: &mut Model, ledger: &mut Ledger, lease: usize, heap: usize) -> Result<(), TestCaseError> {
+fn release(
+    model: &mut Model,
+    state: &mut DirectoryState,
+    lease: usize,
+    heap: usize,
+) -> Result<(), TestCaseError> {
     let Some(at) = heap_of(model, heap) else { return Ok(()) };
     let address = model.heaps[at].range.address;
     let at = model.heaps.iter().rposition(|heap| heap.range.address == address).unwrap_or(at);
     let holds = model.heaps[at].holders.contains(&lease);
-    let told = ledger.release_heap(&model.leases[lease].lease, address, model.now);
+    let told = state.release_heap(&model.leases[lease].lease, address, model.now);
     prop_assert_eq!(told.is_ok(), holds);
     let heap = &mut model.heaps[at];
     heap.holders.retain(|&holder| holder != lease);
@@ -299,34 +314,34 @@ fn release(model: &mut Model, ledger: &mut Ledger, lease: usize, heap: usize) ->
     Ok(())
 }
 
-fn reclaim(model: &mut Model, ledger: &mut Ledger) -> Result<(), TestCaseError> {
-    for range in ledger.reclaim(model.now) {
+fn reclaim(model: &mut Model, state: &mut DirectoryState) -> Result<(), TestCaseError> {
+    for range in state.reclaim(model.now) {
         let heap = model.heaps.iter_mut().rev().find(|heap| heap.range == range);
         let heap = heap.expect("it was given out");
         prop_assert!(heap.holders.is_empty(), "{:x?} is held, and is taken back", range);
         prop_assert!(!std::mem::replace(&mut heap.is_back, true), "{:x?} is taken back twice", range);
     }
     prop_assert!(
-        model.heaps.iter().all(|heap| heap.is_back || !heap.holders.is_empty()) || ledger.orphans.is_empty()
+        model.heaps.iter().all(|heap| heap.is_back || !heap.holders.is_empty()) || state.orphans.is_empty()
     );
     Ok(())
 }
 
 /// Compares everything visible with the model.
-fn compare(model: &Model, ledger: &mut Ledger) -> Result<(), TestCaseError> {
+fn compare(model: &Model, state: &mut DirectoryState) -> Result<(), TestCaseError> {
     for (at, known) in model.leases.iter().enumerate() {
-        let usage = ledger.usage(&known.lease, model.now).ok();
+        let usage = state.usage(&known.lease, model.now).ok();
         let expected = model.lives(at).then(|| model.usage(*known.lease.tenant(), Some(at)));
         prop_assert_eq!(usage, expected, "what is used");
         let mut held: Vec<_> =
             model.heaps.iter().filter(|heap| heap.holders.contains(&at)).map(|heap| heap.range).collect();
         held.sort_unstable();
-        prop_assert_eq!(ledger.heaps(&known.lease, model.now).ok(), model.lives(at).then_some(held));
+        prop_assert_eq!(state.heaps(&known.lease, model.now).ok(), model.lives(at).then_some(held));
     }
     for number in 0..5 {
         for reader in 0..2 {
             let (name, reader) = (name(number), tenant(reader));
-            let seen = ledger.look_up(&reader, &name, model.now).map(|found| (found.target, found.lease));
+            let seen = state.look_up(&reader, &name, model.now).map(|found| (found.target, found.lease));
             let there = model.names.iter().find(|(there, ..)| *there == name).and_then(|(_, entry, by)| {
                 let lease = &model.leases[*by].lease;
                 let sees = *lease.tenant() == reader || entry.access.look_up.includes(&reader);
@@ -338,27 +353,27 @@ fn compare(model: &Model, ledger: &mut Ledger) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let (mut model, mut ledger) = (Model::default(), Ledger::new(space()));
-    ledger.set_quota(None, quota());
-    for next in steps {
-        step(&mut model, &mut ledger, next)?;
-        compare(&model, &mut ledger)?;
+fn run(actions: Vec<DirectoryAction>) -> Result<(), TestCaseError> {
+    let (mut model, mut state) = (Model::default(), DirectoryState::new(space()));
+    state.set_quota(None, quota());
+    for next in actions {
+        step(&mut model, &mut state, next)?;
+        compare(&model, &mut state)?;
     }
     // All leases end: nothing is left but addresses to free.
     model.pass(100);
-    compare(&model, &mut ledger)?;
-    reclaim(&mut model, &mut ledger)?;
-    prop_assert!(ledger.heaps.is_empty() && ledger.names.is_empty() && ledger.leases.is_empty());
-    prop_assert!(ledger.ends.is_empty() && ledger.tenants.is_empty() && ledger.orphans.is_empty());
+    compare(&model, &mut state)?;
+    reclaim(&mut model, &mut state)?;
+    prop_assert!(state.heaps.is_empty() && state.names.is_empty() && state.leases.is_empty());
+    prop_assert!(state.ends.is_empty() && state.tenants.is_empty() && state.orphans.is_empty());
     Ok(())
 }
 
 proptest! {
     #![proptest_config(Config { cases: 1_000, ..Config::default() })]
     #[test]
-    fn the_ledger_is_what_the_model_says(steps in steps()) {
-        run(steps)?;
+    fn the_state_is_what_the_model_says(actions in actions()) {
+        run(actions)?;
     }
 }
 
@@ -367,10 +382,10 @@ proptest! {
 fn said(fault: Fault) -> Option<String> {
     planted::plant(Some(fault));
     let mut runner = TestRunner::new(Config { cases: 2_000, failure_persistence: None, ..Config::default() });
-    let end = runner.run(&steps(), run);
+    let end = runner.run(&actions(), run);
     planted::plant(None);
     match end {
-        Err(TestError::Fail(why, steps)) => Some(format!("{why} after {steps:?}")),
+        Err(TestError::Fail(why, actions)) => Some(format!("{why} after {actions:?}")),
         _ => None,
     }
 }
@@ -396,12 +411,12 @@ fn each_planted_mistake_is_found() {
 
 #[test]
 fn addresses_rest_before_they_are_given_again() {
-    let mut ledger = Ledger::new(space());
-    let lease = ledger.open_lease(&tenant(0), Duration::from_secs(9), Duration::ZERO).expect("a lease");
+    let mut state = DirectoryState::new(space());
+    let lease = state.open_lease(&tenant(0), Duration::from_secs(9), Duration::ZERO).expect("a lease");
     let mut given = BTreeSet::new();
     for _ in 0..4 {
-        let heap = ledger.create_heap(&lease, PAGE, &Who::nobody(), Duration::ZERO).expect("a heap");
-        ledger.release_heap(&lease, heap.address, Duration::ZERO).expect("it is held");
+        let heap = state.create_heap(&lease, PAGE, &Who::nobody(), Duration::ZERO).expect("a heap");
+        state.release_heap(&lease, heap.address, Duration::ZERO).expect("it is held");
         assert!(given.insert(heap.address), "another one is free");
     }
 }
@@ -409,11 +424,11 @@ fn addresses_rest_before_they_are_given_again() {
 #[test]
 fn orphans_that_nobody_reclaims_do_not_pile_up() {
     let space = Space::new(1 << 40..1 << 44, PAGE, PAGE).expect("room");
-    let mut ledger = Ledger::new(space);
+    let mut state = DirectoryState::new(space);
     for _ in 0..10_000 {
-        let lease = ledger.open_lease(&tenant(0), Duration::from_secs(9), Duration::ZERO).expect("a lease");
-        ledger.create_heap(&lease, PAGE, &Who::nobody(), Duration::ZERO).expect("a heap");
-        ledger.end_lease(&lease, Duration::ZERO);
+        let lease = state.open_lease(&tenant(0), Duration::from_secs(9), Duration::ZERO).expect("a lease");
+        state.create_heap(&lease, PAGE, &Who::nobody(), Duration::ZERO).expect("a heap");
+        state.end_lease(&lease, Duration::ZERO);
     }
-    assert!(ledger.heaps.len() <= 4_097, "{} heaps that nobody holds", ledger.heaps.len());
+    assert!(state.heaps.len() <= 4_097, "{} heaps that nobody holds", state.heaps.len());
 }

@@ -1,12 +1,12 @@
 //! Admission of clients of other machines: a thread of the server searches a node for their hellos, makes a mailbox for
 //! each, and frees the mailbox when its client has left.
 
-use super::mailbox::{HELLO_BYTES, Hello, NAME, Places, REPLIES_AT, TERMS_BYTES, Terms};
+use super::mailbox::{HELLO_BYTES, HeapHalves, Hello, NAME, REPLIES_AT, TERMS_BYTES, Terms};
 use super::permissions::{acquire, allocate};
 use super::server::{Founded, ServerMailbox};
 use crate::channel::admission::{Carried, News, SERVER, find_place};
 use crate::channel::ends::RING_BYTES;
-use crate::channel::lanes::Lanes;
+use crate::channel::shards::ServerShards;
 use crate::channel::{Channel, now};
 use crate::heap::{HEAP_BYTES_MIN, HeapPlace, PAGE_BYTES};
 use portcullis::host::{Host, LentMemory};
@@ -99,7 +99,7 @@ impl Coded for NodeError {
 
 /// A channel's resources on a node before the channel starts.
 #[derive(Debug)]
-pub(in crate::channel) struct NodeDoor {
+pub(in crate::channel) struct ChannelAtNode {
     at: AtNode,
     session: Session,
     memory: LentMemory,
@@ -149,7 +149,7 @@ impl Channel {
         at.tenants.iter().chain([&at.channel]).try_for_each(|name| TenantName::new(name).map(|_| ()))?;
         let session = node.connect(&at.channel, SessionOptions::default())?;
         let memory = node.lent_memory().ok_or(NodeError::NodeGone)?;
-        self.nodes.push(NodeDoor { at, session, memory });
+        self.nodes.push(ChannelAtNode { at, session, memory });
         Ok(self)
     }
 }
@@ -170,7 +170,7 @@ struct Given {
 
 /// Admission to a channel at a node.
 #[derive(Debug)]
-pub(in crate::channel) struct Door {
+pub(in crate::channel) struct NodeAdmission {
     ends: Option<Sender<()>>,
     thread: Option<JoinHandle<Keeper>>,
     /// State of the thread, after it has ended. Only one thread at a time can use a session, but several can have a
@@ -178,12 +178,12 @@ pub(in crate::channel) struct Door {
     keeper: Mutex<Option<Keeper>>,
 }
 
-impl Door {
+impl NodeAdmission {
     /// Starts the thread.
-    pub fn start(node: NodeDoor, lanes: Lanes) -> std::io::Result<Self> {
-        let NodeDoor { at, session, memory } = node;
+    pub fn start(node: ChannelAtNode, shards: ServerShards) -> std::io::Result<Self> {
+        let ChannelAtNode { at, session, memory } = node;
         let keeper =
-            Keeper { at, session, memory, lanes, seen: HashSet::new(), given: Vec::new(), left: Vec::new() };
+            Keeper { at, session, memory, shards, seen: HashSet::new(), given: Vec::new(), left: Vec::new() };
         let (ends, receiver) = channel();
         let run = move || keeper.run(&receiver);
         let thread = std::thread::Builder::new().name("portcullis-door".to_owned()).spawn(run)?;
@@ -199,7 +199,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for NodeAdmission {
     fn drop(&mut self) {
         self.close();
         // The connections' threads have ended, so their memory can be freed.
@@ -218,7 +218,7 @@ struct Keeper {
     at: AtNode,
     session: Session,
     memory: LentMemory,
-    lanes: Lanes,
+    shards: ServerShards,
     /// Hellos that were answered, by tenant.
     seen: HashSet<(usize, DirectoryName)>,
     given: Vec<Given>,
@@ -230,7 +230,7 @@ impl Keeper {
     fn run(mut self, ends: &Receiver<()>) -> Self {
         while matches!(ends.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout)) {
             let is_over = self.turn().is_err();
-            if is_over || self.lanes.iter().any(|lane| lane.is_stopped()) {
+            if is_over || self.shards.iter().any(|shard| shard.is_stopped()) {
                 break;
             }
         }
@@ -312,18 +312,18 @@ impl Keeper {
 
     /// Makes a mailbox, and assigns it to one of the server's threads.
     fn make(&mut self, tenant: usize, heap_bytes: u64) -> Result<(ObjectRef, Option<u64>, Arc<()>), Reason> {
-        let (places, view) = self.find_places(tenant, heap_bytes)?;
-        let (permission, memory) = self.allocate(places.bytes())?;
+        let (halves, view) = self.find_places(tenant, heap_bytes)?;
+        let (permission, memory) = self.allocate(halves.bytes())?;
         let object = permission.object();
         let (ring, lent) = (Mapping::private(RING_BYTES)?, Arc::new(()));
-        let founded = ServerMailbox::found(&memory, places, (SERVER, ring.clone()), Arc::clone(&lent));
+        let founded = ServerMailbox::found(&memory, halves, (SERVER, ring.clone()), Arc::clone(&lent));
         let Founded { mailbox, arguments } = founded.ok_or("the node lends less than it was asked for")?;
-        memory.write(0, &Terms::Welcome(places, now()).encode());
+        memory.write(0, &Terms::Welcome(halves, now()).encode());
         self.session.revoke(permission)?;
-        let seat = self.lanes.deal();
+        let seat = self.shards.deal();
         let client = seat.client();
         let carried = Carried { arguments, view, ring, carrier: Box::new(mailbox), seat };
-        self.lanes.of(client).tell(News::CameFromAfar(client, Box::new(carried)));
+        self.shards.of(client).tell(News::CameFromAfar(client, Box::new(carried)));
         Ok((object, Some(client), lent))
     }
 
@@ -331,7 +331,7 @@ impl Keeper {
         &self,
         tenant: usize,
         heap_bytes: u64,
-    ) -> Result<(Places, portcullis_memory::PrivateView), Reason> {
+    ) -> Result<(HeapHalves, portcullis_memory::PrivateView), Reason> {
         let AtNode { heap_bytes: usual, heap_bytes_max: most, connections_max, .. } = self.at;
         let has = self.given.iter().filter(|it| it.tenant == tenant && it.client.is_some()).count();
         if has >= connections_max {
@@ -346,7 +346,7 @@ impl Keeper {
             let (arguments, view, _) = find_place(half, None)?;
             // Results lie at these addresses only at the client.
             if let Ok(results) = HeapPlace::new(arguments.end(), half) {
-                return Ok((Places { arguments, results }, view));
+                return Ok((HeapHalves { arguments, results }, view));
             }
         }
         Err("no addresses are free".into())
@@ -394,7 +394,7 @@ impl Keeper {
     fn end(&mut self, given: Given) {
         let _ = self.session.unpublish(given.name.as_str());
         if let Some(client) = given.client {
-            self.lanes.of(client).tell(News::Left(client));
+            self.shards.of(client).tell(News::Left(client));
         }
         self.left.push(given);
     }

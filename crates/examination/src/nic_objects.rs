@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Record of the objects on a NIC. Objects that are left are destroyed before the NIC is dropped, on every path.
 #[derive(Default, Debug)]
-pub struct Ledger {
+pub struct NicObjects {
     windows: Vec<WindowId>,
     queue_pairs: Vec<QpId>,
     completion_queues: Vec<CqId>,
@@ -20,7 +20,7 @@ pub struct Ledger {
     domains: Vec<PdId>,
 }
 
-impl Ledger {
+impl NicObjects {
     /// Destroys all objects, as far as the device allows, newest first within each kind.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ fn gone<T: PartialEq>(said: Result<(), VerbsError>, list: &mut Vec<T>, id: &T) -
     })
 }
 
-impl<N: Nic> Hook<N> for Ledger {
+impl<N: Nic> Hook<N> for NicObjects {
     fn allocate_pd(&mut self, nic: &mut N) -> Result<PdId, VerbsError> {
         made(nic.allocate_pd(), &mut self.domains, |pd| *pd)
     }

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// See the module's documentation.
-pub struct Place {
+pub struct WatchedConnection {
     pub connection: Connection,
     /// A round has commands of the connection.
     pub in_round: bool,
@@ -28,7 +28,7 @@ pub struct Place {
     counted: usize,
 }
 
-impl Place {
+impl WatchedConnection {
     pub fn new(stream: super::stream::Stream, limits: Limits, now: Instant) -> Self {
         Self {
             connection: Connection::new(stream, limits, now),

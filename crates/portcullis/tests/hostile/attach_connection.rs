@@ -25,7 +25,7 @@ pub fn mapped() -> [u8; 64] {
 }
 
 /// A connection to a node.
-pub struct Door {
+pub struct AttachConnection {
     pub socket: OwnedFd,
 }
 
@@ -63,9 +63,9 @@ impl Heard {
     }
 }
 
-impl Door {
+impl AttachConnection {
     /// Connects. `None`: the kernel's queue of waiting connections is full.
-    pub fn try_knock(path: &Path) -> Option<Self> {
+    pub fn try_connect(path: &Path) -> Option<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
@@ -73,13 +73,13 @@ impl Door {
         Some(Self { socket })
     }
 
-    pub fn knock(path: &Path) -> Self {
-        let mut door = None;
+    pub fn connect(path: &Path) -> Self {
+        let mut connection = None;
         crate::rig::wait_for("a connection", || {
-            door = Self::try_knock(path);
-            door.is_some()
+            connection = Self::try_connect(path);
+            connection.is_some()
         });
-        door.expect("it was waited for")
+        connection.expect("it was waited for")
     }
 
     /// Sends bytes. Returns `false` if the node is gone.
@@ -127,20 +127,20 @@ impl Door {
 
     /// Connects and waits for the offer of a port.
     pub fn be_offered(path: &Path, arena_bytes: u64) -> (Self, [OwnedFd; 4]) {
-        let door = Self::knock(path);
-        assert!(door.say(&hello(arena_bytes)));
-        let port = door.hear().offer().expect("a port");
-        (door, port)
+        let connection = Self::connect(path);
+        assert!(connection.say(&hello(arena_bytes)));
+        let port = connection.hear().offer().expect("a port");
+        (connection, port)
     }
 
     /// Connects, attaches, and maps the port's file.
     pub fn attach(path: &Path) -> (Self, [OwnedFd; 4], Mapping) {
-        let (door, port) = Self::be_offered(path, 4096);
+        let (connection, port) = Self::be_offered(path, 4096);
         let length = u64::try_from(rustix::fs::fstat(&port[0]).expect("a file").st_size).expect("a size");
         let file = port[0].try_clone().expect("a descriptor");
         let memory = Mapping::of_peer(file, length, true).expect("a file to map");
-        assert!(door.say(&mapped()));
-        assert!(door.hear().is_welcome());
-        (door, port, memory)
+        assert!(connection.say(&mapped()));
+        assert!(connection.hear().is_welcome());
+        (connection, port, memory)
     }
 }

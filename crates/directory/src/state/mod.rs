@@ -1,7 +1,7 @@
 //! The state of the embedded directory: names, heaps, their holders, and the ends of leases.
 //!
 //! It has no I/O, no clock and no randomness: the caller passes the time, and the same calls in the same order have the
-//! same results. So the simulator can own a ledger. Every call first ends the leases whose time has passed.
+//! same results. So the simulator can own a directory's state. Every call first ends the leases whose time has passed.
 
 mod heaps;
 #[cfg(test)]
@@ -23,7 +23,7 @@ use std::time::Duration;
 ///
 /// Its calls keep the same promises as those of [`Directory`](crate::Directory).
 #[derive(Debug)]
-pub struct Ledger {
+pub struct DirectoryState {
     space: Space,
     leases: BTreeMap<LeaseId, Holder>,
     /// The ends of the leases, in order.
@@ -61,9 +61,9 @@ struct TenantUse {
     bytes: u64,
 }
 
-impl Ledger {
-    /// Creates a ledger that allocates these addresses. Tenants have [`Quota::default`] until they are given another
-    /// one.
+impl DirectoryState {
+    /// Creates a directory's state that allocates these addresses. Tenants have [`Quota::default`] until they are given
+    /// another one.
     #[must_use]
     pub fn new(space: Space) -> Self {
         Self {

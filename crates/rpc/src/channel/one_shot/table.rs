@@ -32,7 +32,7 @@ impl OneShotLimits {
 /// The one-shot scopes of a connection. The acceptor's thread and the threads of users change the list; the server's
 /// thread looks numbers up.
 #[derive(Debug)]
-pub(in crate::channel) struct Ledger {
+pub(in crate::channel) struct OneShotTable {
     reserve: Reserve,
     limits: OneShotLimits,
     entries: Mutex<BTreeMap<u64, Entry>>,
@@ -59,7 +59,7 @@ pub(in crate::channel) struct OpenFile {
     pub address: u64,
 }
 
-impl Ledger {
+impl OneShotTable {
     pub fn new(reserve: Reserve, limits: OneShotLimits) -> Self {
         Self { reserve, limits, entries: Mutex::default() }
     }

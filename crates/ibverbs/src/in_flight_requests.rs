@@ -10,14 +10,14 @@ const POSITIONS: u32 = 1 << 24;
 
 /// The requests under way in one queue, oldest first.
 #[derive(Debug)]
-pub(crate) struct Ledger<T> {
+pub(crate) struct InFlightRequests<T> {
     entries: VecDeque<T>,
     /// The position of the oldest request.
     first: u32,
     depth: usize,
 }
 
-impl<T> Ledger<T> {
+impl<T> InFlightRequests<T> {
     pub fn new(depth: u32) -> Self {
         Self { entries: VecDeque::new(), first: 0, depth: depth as usize }
     }
@@ -65,20 +65,20 @@ mod tests {
 
     #[test]
     fn a_completion_reports_those_before_it_too() {
-        let mut ledger = Ledger::new(4);
-        let positions: Vec<u32> = ['a', 'b', 'c'].into_iter().map(|it| ledger.enter(it)).collect();
+        let mut requests = InFlightRequests::new(4);
+        let positions: Vec<u32> = ['a', 'b', 'c'].into_iter().map(|it| requests.enter(it)).collect();
         let mut reported = Vec::new();
-        ledger.complete(positions[1], |entry, named| reported.push((entry, named)));
+        requests.complete(positions[1], |entry, named| reported.push((entry, named)));
         assert_eq!(reported, [('a', false), ('b', true)]);
-        assert_eq!(ledger.room(), 3);
+        assert_eq!(requests.room(), 3);
     }
 
     #[test]
     fn a_position_is_reported_once() {
-        let mut ledger = Ledger::new(2);
-        let position = ledger.enter('a');
-        ledger.complete(position, |_, _| {});
-        ledger.complete(position, |_, _| panic!("nothing is left to report"));
+        let mut requests = InFlightRequests::new(2);
+        let position = requests.enter('a');
+        requests.complete(position, |_, _| {});
+        requests.complete(position, |_, _| panic!("nothing is left to report"));
     }
 
     proptest! {
@@ -86,15 +86,15 @@ mod tests {
         fn every_request_is_reported_once_and_in_order(
             steps in prop::collection::vec((any::<bool>(), 0_usize..8), 1..400), start in 0..POSITIONS,
         ) {
-            let mut ledger = Ledger { entries: VecDeque::new(), first: start, depth: 8 };
+            let mut requests = InFlightRequests { entries: VecDeque::new(), first: start, depth: 8 };
             let (mut posted, mut reported) = (Vec::new(), Vec::new());
             for (post, which) in steps {
-                if post && ledger.room() > 0 {
-                    posted.push(ledger.enter(posted.len()));
+                if post && requests.room() > 0 {
+                    posted.push(requests.enter(posted.len()));
                 } else if let Some(&position) = posted.get(reported.len() + which) {
-                    ledger.complete(position, |entry, _| reported.push(entry));
+                    requests.complete(position, |entry, _| reported.push(entry));
                 }
-                prop_assert_eq!(ledger.room(), 8 - (posted.len() - reported.len()));
+                prop_assert_eq!(requests.room(), 8 - (posted.len() - reported.len()));
             }
             prop_assert!(reported.iter().copied().eq(0..reported.len()));
         }

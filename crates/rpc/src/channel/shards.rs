@@ -1,4 +1,4 @@
-//! The threads of a server, and the assignment of connections to them.
+//! The shards of a server: its threads, and the assignment of connections to them.
 //!
 //! A connection stays on the thread that it was assigned to, so its calls are served in order, and two threads need not
 //! communicate.
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// State that one thread of a server shares with the threads that send it news.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct ServerShard {
     pub waker: Waker,
     pub state: State,
     stop: AtomicBool,
@@ -28,7 +28,7 @@ pub(super) struct State {
     pub failed: AtomicU64,
 }
 
-impl Lane {
+impl ServerShard {
     fn new() -> Result<Self, WakerError> {
         let (waker, state, seats) = (Waker::new()?, State::default(), AtomicU64::new(0));
         Ok(Self { waker, state, stop: AtomicBool::new(false), news: Mutex::default(), seats })
@@ -62,55 +62,56 @@ impl Lane {
     }
 }
 
-/// The lanes of a server.
+/// The shards of a server.
 #[derive(Clone, Debug)]
-pub(super) struct Lanes {
-    lanes: Arc<[Arc<Lane>]>,
+pub(super) struct ServerShards {
+    shards: Arc<[Arc<ServerShard>]>,
     /// Number of seats that were assigned so far.
     dealt: Arc<AtomicU64>,
 }
 
-impl Lanes {
-    /// Creates `threads` lanes, at least one.
+impl ServerShards {
+    /// Creates `threads` shards, at least one.
     pub fn new(threads: usize) -> Result<Self, WakerError> {
-        let lanes: Result<Vec<_>, _> = (0..threads.max(1)).map(|_| Lane::new().map(Arc::new)).collect();
-        Ok(Self { lanes: lanes?.into(), dealt: Arc::default() })
+        let shards: Result<Vec<_>, _> =
+            (0..threads.max(1)).map(|_| ServerShard::new().map(Arc::new)).collect();
+        Ok(Self { shards: shards?.into(), dealt: Arc::default() })
     }
 
-    /// Takes a seat on the lane with the fewest connections.
+    /// Takes a seat in the shard with the fewest connections.
     pub fn deal(&self) -> Seat {
-        let seats = |number: &usize| self.lanes[*number].seats.load(Ordering::Relaxed);
-        let number = (0..self.lanes.len()).min_by_key(seats).expect("there is a lane");
-        let lane = Arc::clone(&self.lanes[number]);
-        lane.seats.fetch_add(1, Ordering::Relaxed);
+        let seats = |number: &usize| self.shards[*number].seats.load(Ordering::Relaxed);
+        let number = (0..self.shards.len()).min_by_key(seats).expect("there is a shard");
+        let shard = Arc::clone(&self.shards[number]);
+        shard.seats.fetch_add(1, Ordering::Relaxed);
         let dealt = self.dealt.fetch_add(1, Ordering::Relaxed);
-        Seat { lane, client: dealt * self.lanes.len() as u64 + number as u64 }
+        Seat { shard, client: dealt * self.shards.len() as u64 + number as u64 }
     }
 
-    /// The lane of a client.
-    pub fn of(&self, client: u64) -> &Lane {
-        let number = client % self.lanes.len() as u64;
-        &self.lanes[usize::try_from(number).expect("it is less than how many lanes there are")]
+    /// The shard of a client.
+    pub fn of(&self, client: u64) -> &ServerShard {
+        let number = client % self.shards.len() as u64;
+        &self.shards[usize::try_from(number).expect("it is less than how many shards there are")]
     }
 
     /// Makes all threads end.
     pub fn stop(&self) {
-        self.lanes.iter().for_each(|lane| lane.stop());
+        self.shards.iter().for_each(|shard| shard.stop());
     }
 }
 
-impl Deref for Lanes {
-    type Target = [Arc<Lane>];
+impl Deref for ServerShards {
+    type Target = [Arc<ServerShard>];
 
-    fn deref(&self) -> &[Arc<Lane>] {
-        &self.lanes
+    fn deref(&self) -> &[Arc<ServerShard>] {
+        &self.shards
     }
 }
 
-/// A connection's place on a lane, from the offer on. Dropping the seat gives it back.
+/// A connection's place in a shard, from the offer on. Dropping the seat gives it back.
 #[derive(Debug)]
 pub(super) struct Seat {
-    lane: Arc<Lane>,
+    shard: Arc<ServerShard>,
     client: u64,
 }
 
@@ -120,23 +121,23 @@ impl Seat {
         self.client
     }
 
-    /// The waker of the lane's thread.
+    /// The waker of the shard's thread.
     pub fn waker(&self) -> &Waker {
-        &self.lane.waker
+        &self.shard.waker
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.lane.seats.fetch_sub(1, Ordering::Relaxed);
+        self.shard.seats.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
-impl Lanes {
-    /// Number of connections on each lane.
+impl ServerShards {
+    /// Number of connections of each shard.
     pub fn seats(&self) -> Vec<u64> {
-        self.lanes.iter().map(|lane| lane.seats.load(Ordering::Relaxed)).collect()
+        self.shards.iter().map(|shard| shard.seats.load(Ordering::Relaxed)).collect()
     }
 }
 

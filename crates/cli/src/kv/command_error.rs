@@ -7,7 +7,7 @@ use std::io;
 
 /// A reason why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum KvCommandError {
     /// There is no node, or the node refuses the client.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -33,7 +33,7 @@ pub enum Trouble {
     File { what: String, error: io::Error },
 }
 
-impl Trouble {
+impl KvCommandError {
     /// An error of a table with this name.
     pub fn of(table: DirectoryName) -> impl Fn(TableError) -> Self + Copy {
         move |error| match error {
@@ -133,19 +133,19 @@ fn advice_on_session(error: Error) -> &'static str {
 mod tests {
     use super::*;
 
-    fn trouble(error: TableError) -> Trouble {
-        Trouble::of(DirectoryName::new("t").expect("a name"))(error)
+    fn error(error: TableError) -> KvCommandError {
+        KvCommandError::of(DirectoryName::new("t").expect("a name"))(error)
     }
 
     #[test]
     fn what_a_caller_has_done_is_told_apart_from_what_a_node_refuses() {
-        let refused = |refusal| trouble(TableError::Session(Error::from(refusal)));
-        assert_eq!(trouble(TableError::KeyTooLong { bytes: 70_000 }).exit_code(), 2);
+        let refused = |refusal| error(TableError::Session(Error::from(refusal)));
+        assert_eq!(error(TableError::KeyTooLong { bytes: 70_000 }).exit_code(), 2);
         assert_eq!(refused(Refusal::NoSuchName).exit_code(), 3);
         assert!(refused(Refusal::NoSuchName).to_string().contains("kv create"));
         let quota = refused(Refusal::Quota { used: 1, limit: 2 });
         assert_eq!(quota.exit_code(), 3);
         assert!(quota.to_string().contains("--quota-bytes"), "{quota}");
-        assert!(trouble(TableError::Full).to_string().contains("--depth-max"));
+        assert!(error(TableError::Full).to_string().contains("--depth-max"));
     }
 }

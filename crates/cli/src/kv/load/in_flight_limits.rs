@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 /// The lines of all keys with operations in flight, and the room that is left.
-pub struct Lanes {
+pub struct InFlightLimits {
     lines: RefCell<HashMap<Vec<u8>, Line>>,
     room: Cell<usize>,
     /// All the room.
@@ -25,7 +25,7 @@ struct Line {
 
 /// An operation's place in the line of its key.
 pub struct Turn<'l> {
-    lanes: &'l Lanes,
+    limits: &'l InFlightLimits,
     key: Vec<u8>,
     number: u64,
     bytes: usize,
@@ -35,7 +35,7 @@ pub struct Turn<'l> {
     pipeline: Option<&'l Pipeline>,
 }
 
-impl Lanes {
+impl InFlightLimits {
     pub fn new(room: usize) -> Self {
         Self { lines: RefCell::default(), room: Cell::new(room), whole: room }
     }
@@ -47,7 +47,7 @@ impl Lanes {
         let number = line.next;
         line.next += 1;
         Turn {
-            lanes: self,
+            limits: self,
             key: key.to_vec(),
             number,
             bytes: bytes.min(self.whole),
@@ -72,13 +72,13 @@ impl<'l> Turn<'l> {
     }
 
     fn is_first(&self) -> bool {
-        self.lanes.lines.borrow().get(&self.key).is_none_or(|line| line.serving == self.number)
+        self.limits.lines.borrow().get(&self.key).is_none_or(|line| line.serving == self.number)
     }
 
     fn take_room(&mut self) -> bool {
-        let left = self.lanes.room.get().checked_sub(self.bytes);
+        let left = self.limits.room.get().checked_sub(self.bytes);
         if let Some(left) = left {
-            self.lanes.room.set(left);
+            self.limits.room.set(left);
             self.has_room = true;
         }
         left.is_some()
@@ -88,9 +88,9 @@ impl<'l> Turn<'l> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if self.has_room {
-            self.lanes.room.set(self.lanes.room.get() + self.bytes);
+            self.limits.room.set(self.limits.room.get() + self.bytes);
         }
-        let mut lines = self.lanes.lines.borrow_mut();
+        let mut lines = self.limits.lines.borrow_mut();
         if let Some(line) = lines.get_mut(&self.key) {
             line.serving += 1;
             if line.serving == line.next {
@@ -109,26 +109,26 @@ mod tests {
 
     #[test]
     fn operations_on_one_key_come_one_after_another_and_in_their_order() {
-        let lanes = Lanes::new(100);
+        let limits = InFlightLimits::new(100);
         let (first, mut second, mut other) =
-            (lanes.queue(b"a", 1), lanes.queue(b"a", 1), lanes.queue(b"b", 1));
+            (limits.queue(b"a", 1), limits.queue(b"a", 1), limits.queue(b"b", 1));
         assert!(first.is_first() && !second.is_first() && other.is_first());
         drop(first);
         assert!(second.is_first() && second.take_room() && other.take_room());
-        let third = lanes.queue(b"a", 1);
+        let third = limits.queue(b"a", 1);
         assert!(!third.is_first());
         drop(second);
         assert!(third.is_first());
         drop((third, other));
-        assert!(lanes.lines.borrow().is_empty());
-        assert_eq!(lanes.room.get(), 100);
+        assert!(limits.lines.borrow().is_empty());
+        assert_eq!(limits.room.get(), 100);
     }
 
     #[test]
     fn what_is_under_way_has_room_and_the_largest_value_alone_always_has() {
-        let lanes = Lanes::new(100);
+        let limits = InFlightLimits::new(100);
         let (mut first, mut second, mut huge) =
-            (lanes.queue(b"a", 60), lanes.queue(b"b", 60), lanes.queue(b"c", 1_000));
+            (limits.queue(b"a", 60), limits.queue(b"b", 60), limits.queue(b"c", 1_000));
         assert!(first.take_room() && !second.take_room() && !huge.take_room());
         drop(first);
         assert!(huge.take_room() && !second.take_room());

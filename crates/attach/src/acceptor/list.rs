@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 /// The shared list of acceptors. It is created before them: an acceptor's policy needs the server of the clients, which
 /// is created first.
 #[derive(Clone, Debug, Default)]
-pub struct AcceptorPlace(Arc<Mutex<Vec<Acceptor>>>);
+pub struct AcceptorList(Arc<Mutex<Vec<Acceptor>>>);
 
-impl AcceptorPlace {
+impl AcceptorList {
     /// Adds an acceptor.
     pub fn put(&self, acceptor: Acceptor) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(acceptor);

@@ -6,10 +6,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 /// A control connection without certificates.
-pub struct Door(TcpStream);
+pub struct ControlConnection(TcpStream);
 
-impl Door {
-    pub fn knock(address: &str) -> Self {
+impl ControlConnection {
+    pub fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("the node listens");
         stream.set_read_timeout(Some(crate::rig::PATIENCE)).expect("a socket");
         Self(stream)

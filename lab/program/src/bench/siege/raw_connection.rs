@@ -10,13 +10,13 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 
 /// A connection. None of its calls blocks.
-pub struct Door {
+pub struct RawConnection {
     socket: OwnedFd,
 }
 
-impl Door {
+impl RawConnection {
     /// Connects. `None`: a connection is not possible now.
-    pub fn knock(path: &Path) -> Option<Self> {
+    pub fn connect(path: &Path) -> Option<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;

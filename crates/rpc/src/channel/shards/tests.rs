@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 fn server(threads: usize) -> (Server, PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("lanes.sock");
+    let path = folder.path().join("shards.sock");
     let server = serve(&path)
         .with(ServerOptions { threads, ..ServerOptions::default() })
         .copied(1, |word: Copied<'_, u64>, reply| {
@@ -36,29 +36,29 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 
 #[test]
 fn connections_go_where_the_fewest_are() {
-    let lanes = Lanes::new(3).unwrap();
-    let mut seats: Vec<Seat> = (0..7).map(|_| lanes.deal()).collect();
-    assert_eq!(lanes.seats(), [3, 2, 2]);
+    let shards = ServerShards::new(3).unwrap();
+    let mut seats: Vec<Seat> = (0..7).map(|_| shards.deal()).collect();
+    assert_eq!(shards.seats(), [3, 2, 2]);
     seats.retain(|seat| seat.client % 3 != 1);
-    assert_eq!(lanes.seats(), [3, 0, 2]);
-    seats.extend((0..3).map(|_| lanes.deal()));
-    assert_eq!(lanes.seats(), [3, 3, 2]);
+    assert_eq!(shards.seats(), [3, 0, 2]);
+    seats.extend((0..3).map(|_| shards.deal()));
+    assert_eq!(shards.seats(), [3, 3, 2]);
     drop(seats);
-    assert_eq!(lanes.seats(), [0; 3]);
+    assert_eq!(shards.seats(), [0; 3]);
 }
 
 #[test]
-fn a_client_is_told_of_on_its_own_lane() {
-    let lanes = Lanes::new(4).unwrap();
-    let seats: Vec<Seat> = (0..4).map(|_| lanes.deal()).collect();
+fn a_client_is_told_of_on_its_own_shard() {
+    let shards = ServerShards::new(4).unwrap();
+    let seats: Vec<Seat> = (0..4).map(|_| shards.deal()).collect();
     for client in seats.iter().chain(&seats).map(Seat::client) {
-        lanes.of(client).tell(News::Left(client));
+        shards.of(client).tell(News::Left(client));
     }
     let told = |news: &News| if let News::Left(client) = news { *client } else { u64::MAX };
-    for (seat, lane) in seats.iter().zip(&*lanes) {
-        let clients: Vec<u64> = lane.take_news().iter().map(told).collect();
+    for (seat, shard) in seats.iter().zip(&*shards) {
+        let clients: Vec<u64> = shard.take_news().iter().map(told).collect();
         assert_eq!(clients, [seat.client(); 2]);
-        assert!(!lane.has_news());
+        assert!(!shard.has_news());
     }
     let numbers: std::collections::HashSet<u64> = seats.iter().map(Seat::client).collect();
     assert_eq!(numbers.len(), 4);
@@ -66,13 +66,13 @@ fn a_client_is_told_of_on_its_own_lane() {
 
 #[test]
 fn a_server_has_a_thread_at_least() {
-    assert_eq!(Lanes::new(0).unwrap().len(), 1);
+    assert_eq!(ServerShards::new(0).unwrap().len(), 1);
 }
 
 #[test]
 fn a_doorbell_is_that_of_the_connections_own_thread() {
-    let lanes = Lanes::new(2).unwrap();
-    let seats = [lanes.deal(), lanes.deal()];
+    let shards = ServerShards::new(2).unwrap();
+    let seats = [shards.deal(), shards.deal()];
     let events = seats.each_ref().map(|seat| WatchedEvent::new(seat.waker()).unwrap());
     let asleep = || events.each_ref().map(|event| event.page().load(0) != 0);
     seats[1].waker().announce();
@@ -92,28 +92,28 @@ fn whoever_does_not_go_on_gives_its_seat_back() {
             socket.say(&Asked::Hello { heap_bytes: 1 << 20 }.encode()).unwrap();
             let offered = Told::parse(&socket.hear(TOLD_BYTES).unwrap().0);
             assert!(matches!(offered, Some(Told::Offer { .. })), "{offered:?}");
-            assert!(server.lanes.seats().iter().sum::<u64>() >= 2);
+            assert!(server.shards.seats().iter().sum::<u64>() >= 2);
             answer.into_iter().for_each(|answer| socket.say(&answer.encode()).unwrap());
         }
     }
-    wait_for("all seats but one", || server.lanes.seats().iter().sum::<u64>() == 1);
+    wait_for("all seats but one", || server.shards.seats().iter().sum::<u64>() == 1);
     assert_eq!(server.counters().connections, 1);
     drop(honest);
-    wait_for("the last seat", || server.lanes.seats() == [0; 3]);
+    wait_for("the last seat", || server.shards.seats() == [0; 3]);
 }
 
 /// Makes a connection that admission never makes: its ring is too short.
-fn broken(lanes: &Lanes) -> (u64, Shared) {
+fn broken(shards: &ServerShards) -> (u64, Shared) {
     let place = HeapPlace::new(HEAP_ADDRESSES.start + (9 << 40), 1 << 20).unwrap();
     let (heap, view) = (
         Heap::create(place, crate::channel::admission::SERVER).unwrap(),
         PrivateView::at(place.address, place.length).unwrap(),
     );
-    let seat = lanes.deal();
+    let seat = shards.deal();
     let event = WatchedEvent::new(seat.waker()).unwrap();
     let ring = Mapping::private(4096).unwrap();
     assert!(ring.length() < make_ring().unwrap().length());
-    (seat.client(), Shared { heap, view, ring, event, ledger: None, seat, member: None, given: None })
+    (seat.client(), Shared { heap, view, ring, event, one_shot_table: None, seat, member: None, given: None })
 }
 
 #[test]
@@ -123,8 +123,8 @@ fn a_panic_of_one_thread_ends_the_server_for_all() {
     for connection in &mut connections {
         assert_eq!(connection.call_with_word(1, 5).unwrap().word(), 5);
     }
-    let (client, shared) = broken(&server.lanes);
-    server.lanes.of(client).tell(News::Came(client, Box::new(shared)));
+    let (client, shared) = broken(&server.shards);
+    server.shards.of(client).tell(News::Came(client, Box::new(shared)));
     for connection in &mut connections {
         let error = (0..).find_map(|word| connection.call_with_word(1, word).err());
         assert_eq!(error, Some(CallError::ServerGone));

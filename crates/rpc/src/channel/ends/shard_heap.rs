@@ -8,12 +8,12 @@ use portcullis_protocol::planted::{self, Fault};
 
 /// A heap that all clients of a channel have, with the copies of one thread of the server.
 #[derive(Debug)]
-pub struct LaneHeap {
+pub struct ShardHeap {
     heap: Heap,
     copies: Copies,
 }
 
-impl LaneHeap {
+impl ShardHeap {
     /// Makes the copies of one thread in `view`. `None`: in addresses of its own, since only one thread can have the
     /// heap's.
     pub fn new(heap: &Heap, view: Option<PrivateView>) -> Result<Self, MappingError> {
@@ -27,13 +27,13 @@ impl LaneHeap {
 /// heap.
 pub(super) fn heap_of<'a>(
     own: (&'a Heap, &'a mut Copies),
-    shared: Option<&'a mut LaneHeap>,
+    shared: Option<&'a mut ShardHeap>,
     request: &RequestLine,
 ) -> (&'a Heap, &'a mut Copies) {
     let address = if request.scope.length > 0 { request.scope.address } else { request.root };
     match shared {
         _ if planted::is(Fault::OwnHeapAlone) => own,
-        Some(LaneHeap { heap, copies }) if heap.place().offset(address, 1).is_some() => (heap, copies),
+        Some(ShardHeap { heap, copies }) if heap.place().offset(address, 1).is_some() => (heap, copies),
         _ => own,
     }
 }
