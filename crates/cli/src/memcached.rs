@@ -182,7 +182,7 @@ enum Trouble {
          at 127.0.0.1, or add --dangerous-open-to-network"
     )]
     Open(String),
-    #[error("cannot be told to stop: {0}")]
+    #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),
     #[error("cannot watch the certificate: {0}")]
     Expiry(std::io::Error),

@@ -280,7 +280,8 @@ fn who_does_not_say_where_the_directory_is_is_told_how() {
     let list = ["kv", "list", "--node", "name:bank/a", "cities"];
     let said = wrong(&list);
     assert!(said.contains("set PORTCULLIS_DIRECTORY"), "{said}");
-    for (address, told) in [("etcd:nowhere", "no http:// or https://"), ("nowhere", "etcd:http://HOST:PORT")]
+    for (address, told) in
+        [("etcd:nowhere", "not an http:// or https://"), ("nowhere", "etcd:http://HOST:PORT")]
     {
         let Output { status, stderr, .. } =
             portcullis(&list).env("PORTCULLIS_DIRECTORY", address).output().expect("it starts");
@@ -288,7 +289,7 @@ fn who_does_not_say_where_the_directory_is_is_told_how() {
         assert!(status.code() == Some(2) && said.contains(told), "{address}: {said}");
     }
     let said = wrong(&["kv", "list", "--node", "name:bank//a", "cities"]);
-    assert!(said.contains("no name of a node"), "{said}");
+    assert!(said.contains("not the name of a node"), "{said}");
 }
 
 #[test]

@@ -64,11 +64,11 @@ impl Deadlines {
     }
 
     fn place(&self, slot: SlotId) -> &Place {
-        self.places[slot.0 as usize].as_ref().expect("what is in the list has a place")
+        self.places[slot.0 as usize].as_ref().expect("an entry of the list has a place")
     }
 
     fn place_mut(&mut self, slot: SlotId) -> &mut Place {
-        self.places[slot.0 as usize].as_mut().expect("what is in the list has a place")
+        self.places[slot.0 as usize].as_mut().expect("an entry of the list has a place")
     }
 }
 

@@ -454,7 +454,7 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
         rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
     // The signals are taken over before the sockets exist: a signal from now on stops the node and leaves no socket.
     let (request, requests) = requests(options.stop_at_end_of_input)
-        .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
+        .map_err(|error| NotServed::Machine(format!("cannot handle signals: {error}")))?;
     let expires = validity_of(&config);
     let mut host = Host::start(config)?;
     // A node whose thread has panicked serves no client, so the process ends and its parent sees that.
@@ -497,7 +497,7 @@ fn validity_of(config: &HostConfig) -> Option<Validity> {
 /// Keeps other processes of the node's user from reading its memory, and keeps clients' data out of core dumps.
 fn keep_to_itself() -> Result<(), NotServed> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| {
-        NotServed::Machine(format!("cannot keep others from looking into this process: {error}"))
+        NotServed::Machine(format!("cannot keep other processes from reading this process's memory: {error}"))
     })
 }
 

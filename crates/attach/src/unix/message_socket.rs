@@ -27,7 +27,7 @@ pub enum MessageError {
     #[error("nobody listens: {0}")]
     NoPeer(Errno),
     /// No message arrived in time.
-    #[error("nothing was heard in time")]
+    #[error("nothing was received in time")]
     Silent,
     /// The machine refused.
     #[error("the machine refused: {0}")]

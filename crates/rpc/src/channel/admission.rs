@@ -118,7 +118,7 @@ impl Door {
             ring.withhold()?;
         }
         let seat = self.lanes.deal();
-        let joined = self.shared.as_ref().map(|shared| shared.join().ok_or("too many have the shared heap"));
+        let joined = self.shared.as_ref().map(|shared| shared.join().ok_or("too many use the shared heap"));
         let (event, member) = (WatchedEvent::new(seat.waker())?, joined.transpose()?);
         Ok(Shared { heap, view, ring, event, ledger, seat, member, given })
     }
@@ -134,7 +134,8 @@ pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Resul
     let places = (HEAP_ADDRESSES.end - HEAP_ADDRESSES.start).saturating_sub(all) / PLACE_STEP;
     let mut last = None;
     for _ in 0..PLACES_MAX {
-        let draw = getrandom::u64()?.checked_rem(places).ok_or("no addresses are as large as that")?;
+        let draw =
+            getrandom::u64()?.checked_rem(places).ok_or("no range of addresses is as large as that")?;
         let place = HeapPlace::new(HEAP_ADDRESSES.start + draw * PLACE_STEP, length)?;
         match places_at(place, one_shots) {
             Ok(places) => return Ok(places),
@@ -162,7 +163,7 @@ pub(super) enum Breach {
     #[error("sent something after its connection was made")]
     AfterTheEnd,
     /// The peer sent a request before it has read the last answer.
-    #[error("asks before it has taken its last answer")]
+    #[error("sent a request before it had received its last answer")]
     Impatient,
 }
 
@@ -414,7 +415,8 @@ impl Handshake for Entry {
                 Err("all places that were tried are taken in the client's address space".into())
             }
             (Step::Hello { .. } | Step::Placing { .. } | Step::Offered { .. }, _) => {
-                Err("that was no connection of this version: use a client of the server's version".into())
+                Err("the connection request is not of this version: use a client of the server's version"
+                    .into())
             }
             (Step::Connected { .. }, asked) => return self.hear_of_scopes(asked, door),
         };

@@ -228,7 +228,7 @@ pub enum FindError {
         source: DirectoryError,
     },
     /// The name stands for another kind of object.
-    #[error("{name} is {kind}, and no channel of calls")]
+    #[error("{name} is {kind}, not a channel of calls")]
     AnotherKind {
         /// The name.
         name: Name,

@@ -97,7 +97,7 @@ impl ChunkBlocks {
     /// Returns the place of the block of a slot. `None`: the block was freed, or never belonged to this handle.
     pub fn readable(&self, place: Place, version: Version) -> Option<Readable> {
         let Taken { object, bytes } = self.taken(place, version)?;
-        let located = self.objects.locate(object).expect("what is taken lives");
+        let located = self.objects.locate(object).expect("a taken block is live");
         Some(Readable { permission: Rc::clone(located.chunk), offset: located.offset, length: bytes })
     }
 
@@ -107,7 +107,7 @@ impl ChunkBlocks {
         self.taken.remove(place.number());
         let claim = &mut self.claims[place.number() as usize];
         *claim = claim.freed();
-        self.objects.free(object).expect("what was taken lives until now");
+        self.objects.free(object).expect("a taken block is live until now");
         self.leaving.extend(std::iter::from_fn(|| self.objects.take_surplus()));
     }
 

@@ -150,7 +150,7 @@ impl<Unit: Copy + PartialEq> Binder<Unit> {
         match &mut self.way {
             Way::Own(queue) => queue.post(nic),
             Way::Lanes(phases) => {
-                let lanes = lanes.expect("who binds on lanes has some");
+                let lanes = lanes.expect("a client that binds on lanes has some");
                 self.confirmed += phases.post(nic, lanes, &mut self.closing);
                 true
             }

@@ -143,7 +143,7 @@ impl<Unit: Copy + PartialEq> Lanes<Unit> {
             self.was_short = true;
             return false;
         }
-        let lane = self.lanes.get_mut(&request.lane).expect("who posts has looked");
+        let lane = self.lanes.get_mut(&request.lane).expect("the caller has checked for room");
         let (id, operation) = (self.next, request.operation);
         match nic.post_send(request.lane, &[WorkRequest { id, signalled: true, operation }]) {
             Ok(0) => return false,

@@ -317,7 +317,7 @@ impl Keeper {
         let object = permission.object();
         let (ring, lent) = (Mapping::private(RING_BYTES)?, Arc::new(()));
         let founded = ServerMailbox::found(&memory, places, (SERVER, ring.clone()), Arc::clone(&lent));
-        let Founded { mailbox, arguments } = founded.ok_or("the node lends less than it was asked for")?;
+        let Founded { mailbox, arguments } = founded.ok_or("the node lends less than was requested")?;
         memory.write(0, &Terms::Welcome(places, now()).encode());
         self.session.revoke(permission)?;
         let seat = self.lanes.deal();
