@@ -298,7 +298,7 @@ fn what_cannot_be_registered_is_refused_with_the_flag_that_mends_it() {
     let named = [&etcd[..], &["--name", "bank/a"]].concat();
     let (shm, udp, any) = ("shm:/run/none/a.sock", "udp:127.0.0.1:0", "udp:0.0.0.0:7472");
     let cases: [(&[&str], &[&str], &str); 13] = [
-        (&[udp], &["--name", "bank/a", "--directory", "embedded"], "say embedded:PATH"),
+        (&[udp], &["--name", "bank/a", "--directory", "embedded"], "write embedded:PATH"),
         (&[shm], &etcd, "--name TENANT/NODE"),
         (&[shm], &[&etcd[..], &["--name", "a"]].concat(), "TENANT/a"),
         (&[shm], &[&etcd[..], &["--name", "bank//a"]].concat(), "--name bank//a"),
@@ -313,9 +313,9 @@ fn what_cannot_be_registered_is_refused_with_the_flag_that_mends_it() {
         (&[any], &named, "--advertise udp:HOST:7472"),
     ];
     let two: (&[&str], &[&str], &str) =
-        (&[udp, udp], &[&named[..], &["--advertise", "udp:a:0"]].concat(), "say the port");
+        (&[udp, udp], &[&named[..], &["--advertise", "udp:a:0"]].concat(), "write the port");
     let wild: (&[&str], &[&str], &str) =
-        (&[any], &[&named[..], &["--advertise", "udp:[::]:1"]].concat(), "say the host");
+        (&[any], &[&named[..], &["--advertise", "udp:[::]:1"]].concat(), "write the host");
     for (listen, rest, told) in cases.into_iter().chain([two, wild]) {
         let mut words = vec!["serve"];
         listen.iter().for_each(|address| words.extend(["--listen", address]));
