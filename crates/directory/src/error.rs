@@ -13,7 +13,7 @@ use portcullis_protocol::TenantName;
 pub enum DirectoryError {
     /// The name has no entry that the requesting tenant may see. When withdrawing: this lease has not registered the
     /// name.
-    #[error("there is nothing called {0} in the directory, or it is not for this tenant")]
+    #[error("the directory has no entry {0}, or it is not for this tenant")]
     NoSuchName(Name),
     /// Another process has registered the name.
     #[error(

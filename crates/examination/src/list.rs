@@ -19,7 +19,8 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::WindowRange),
         mechanisms: &[MemoryWindow],
         kept: "a permission opens its own bytes and not the next one's",
-        missing: "Whoever holds a permission reaches the whole pool around it: use --protection memory-region or node-copy here",
+        missing: "A holder of a permission reaches the whole pool around it: use --protection memory-region \
+            or node-copy here",
         trial: Trial::Range(ONE),
     },
     Probe {
@@ -42,23 +43,25 @@ pub(super) const PROBES: [Probe; 23] = [
         name: "rights-window-1",
         guarantee: Some(Guarantee::WindowRights),
         mechanisms: &[MemoryWindow],
-        kept: "who may read cannot write, and neither can do atomics",
-        missing: "Whoever may read may also write: use --protection memory-region or node-copy here",
+        kept: "a key for reads, writes or atomics allows no other kind of access",
+        missing: "A key for reads also allows writes: use --protection memory-region or node-copy here",
         trial: Trial::Rights(ONE),
     },
     Probe {
         name: "rights-window-2",
         guarantee: Some(Guarantee::Type2Rights),
         mechanisms: &[WindowGroup],
-        kept: "windows of type 2 let happen what they were given for and nothing else",
-        missing: "Windows of type 2 let happen what they were not given for: do not use --protection window-group here",
+        kept: "windows of type 2 allow the accesses that they were granted for and no others",
+        missing: "Windows of type 2 allow accesses that they were not granted for: do not use --protection \
+            window-group here",
         trial: Trial::Rights(TWO),
     },
     Probe {
         name: "rights-region",
         guarantee: Some(Guarantee::RegionRights),
         mechanisms: KEYS,
-        kept: "regions let happen what they were given for, and the pool's own key opens nothing to clients",
+        kept: "regions allow the accesses that they were granted for, and the pool's own key opens nothing \
+            to clients",
         missing: "The pool's own key opens it, or a region's opens more than it should: use --protection node-copy, or another device",
         trial: Trial::Rights(Holder::Region),
     },
@@ -66,7 +69,7 @@ pub(super) const PROBES: [Probe; 23] = [
         name: "stale-key-after-rebind",
         guarantee: Some(Guarantee::StaleKey),
         mechanisms: &[MemoryWindow],
-        kept: "a window that went to the next holder is closed to the last one",
+        kept: "a window that was rebound to the next holder is closed to the last one",
         missing: "The last holder reaches the next one's bytes: use --protection memory-region or node-copy here",
         trial: Trial::StaleAfterRebind,
     },
@@ -75,7 +78,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::StaleKey),
         mechanisms: &[MemoryWindow],
         kept: "a permission that was revoked or ran out opens nothing",
-        missing: "Revoked permissions go on: use --protection memory-region or node-copy here",
+        missing: "Revoked permissions still work: use --protection memory-region or node-copy here",
         trial: Trial::StaleAfterUnbind,
     },
     Probe {
@@ -99,7 +102,8 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: None,
         mechanisms: &[MemoryWindow],
         kept: "a bind gives a window the next key, through all 256 low bytes",
-        missing: "Keys do not move as they are told, so an old one may open a new permission: use --protection memory-region or node-copy here, and look for newer firmware",
+        missing: "Keys do not advance as the bind requests, so an old one may open a new permission: use \
+            --protection memory-region or node-copy here, and look for newer firmware",
         trial: Trial::KeyAdvance,
     },
     Probe {
@@ -146,7 +150,7 @@ pub(super) const PROBES: [Probe; 23] = [
         name: "revoke-during-transfer-region",
         guarantee: None,
         mechanisms: &[MemoryRegion],
-        kept: "once a region is gone no byte moves, not even of a transfer under way",
+        kept: "once a region is deregistered no byte moves, not even of a transfer under way",
         missing: "Long transfers outlive their region: use --protection memory-window if that holds, or node-copy",
         trial: Trial::Revocation(Holder::Region),
     },
@@ -154,7 +158,7 @@ pub(super) const PROBES: [Probe; 23] = [
         name: "fault-isolation",
         guarantee: None,
         mechanisms: ONE_SIDED,
-        kept: "one client's violation is nobody else's error",
+        kept: "one client's violation causes no error for other clients",
         missing: "Any client can interrupt all the others: lend only to clients that you trust not to err",
         trial: Trial::FaultIsolation,
     },
@@ -163,7 +167,8 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: None,
         mechanisms: ONE_SIDED,
         kept: "a violation stops the guilty queue pair at both ends, so that the node sees it and nothing else gets through",
-        missing: "The node does not see violations by itself, or the guilty client goes on: it can be neither counted nor slowed down",
+        missing: "The node does not see violations by itself, or the guilty client continues: it can be \
+            neither counted nor slowed down",
         trial: Trial::BothEndsInError,
     },
     Probe {
@@ -194,7 +199,8 @@ pub(super) const PROBES: [Probe; 23] = [
         name: "survives-misuse",
         guarantee: None,
         mechanisms: &[],
-        kept: "freeing a free window, which peers can ask for too, and tearing down in the wrong order do no harm",
+        kept: "freeing a free window, which peers can request too, and tearing down in the wrong order do no \
+            harm",
         missing: "A peer's message can take the device down: lend only to clients that you trust",
         trial: Trial::Misuse,
     },

@@ -259,7 +259,7 @@ enum Technique {
 fn guarantee(text: &str) -> Result<Guarantee, String> {
     let names = || Guarantee::ALL.map(Guarantee::name).join(", ");
     let found = Guarantee::ALL.into_iter().find(|it| it.name() == text);
-    found.ok_or_else(|| format!("{text:?} is no guarantee: there are {}", names()))
+    found.ok_or_else(|| format!("{text:?} is not a guarantee: the guarantees are {}", names()))
 }
 
 impl Options {
@@ -374,7 +374,8 @@ impl Options {
             }
             (None, Some(_)) if !self.has_directory() => {
                 return wrong(
-                    "--name needs --certificates, the directory with node-NAME.pem, or --directory, where it is registered",
+                    "--name needs --certificates, the directory with node-NAME.pem, or --directory, where \
+                    the name is registered",
                 );
             }
             _ => {}

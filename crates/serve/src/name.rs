@@ -141,9 +141,9 @@ impl Options {
         if self.wanted()?.is_none() {
             return match (advertise.first(), directory_certificates) {
                 (Some(_), _) => Err(wrong("--advertise needs --directory: where the address is registered")),
-                (_, Some(_)) => {
-                    Err(wrong("--directory-certificates needs --directory: where they are shown"))
-                }
+                (_, Some(_)) => Err(wrong(
+                    "--directory-certificates needs --directory: the certificates are for the directory",
+                )),
                 _ => Ok(()),
             };
         }

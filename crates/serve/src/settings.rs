@@ -60,7 +60,8 @@ impl Settings {
         let mut options = Options::from_arg_matches(&matches).map_err(|error| wrong(&error))?;
         options.print_config = line.get_flag("print_config");
         if file == Some(Input::Standard) && options.stop_at_end_of_input {
-            let why = "--config - reads standard input to its end, where --stop-at-end-of-input would stop the node";
+            let why = "--config - reads standard input to its end, and --stop-at-end-of-input would stop the \
+                node there";
             return Err(NotServed::Call(why.to_owned()));
         }
         Ok(Self { options, file, in_file, on_line, matches })

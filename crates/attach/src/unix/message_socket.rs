@@ -24,7 +24,7 @@ pub struct MessageSocket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// No process listens there, or not any more.
-    #[error("nobody listens: {0}")]
+    #[error("no process listens: {0}")]
     NoPeer(Errno),
     /// No message arrived in time.
     #[error("nothing was received in time")]

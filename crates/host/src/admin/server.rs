@@ -206,7 +206,7 @@ impl Connection {
                 Heard::Wrong("only root and the node's own user may use it".to_owned())
             }
             Ok((_, length)) if length > ORDER_BYTES_MAX => {
-                Heard::Wrong(format!("an order has {ORDER_BYTES_MAX} bytes at the most"))
+                Heard::Wrong(format!("an order has at most {ORDER_BYTES_MAX} bytes"))
             }
             Ok((_, length)) => match serde_json::from_slice(&bytes[..length]) {
                 Ok(order) => Heard::Order(order),

@@ -105,7 +105,7 @@ impl Door {
         let (usual, most) = self.heap_bytes;
         let wanted = if heap_bytes == 0 { usual } else { heap_bytes };
         if wanted > most {
-            return Err(format!("a heap of {wanted} bytes, where {most} are allowed (ServerOptions)").into());
+            return Err(format!("a heap of {wanted} bytes, but {most} are allowed (ServerOptions)").into());
         }
         Ok(wanted.max(HEAP_BYTES_MIN).next_multiple_of(PAGE_BYTES))
     }

@@ -177,7 +177,7 @@ impl Application {
         self.report(scene);
         let next = match (worked, kept) {
             (Said::Panicked(words), _) | (_, Some(Said::Panicked(words))) => {
-                scene.fail(Promise::Soundness, format!("a session panicked, which says: {words}"));
+                scene.fail(Promise::Soundness, format!("a session panicked: {words}"));
                 return Turn::Ended;
             }
             (Said::Ended, _) => return Turn::Ended,

@@ -339,7 +339,7 @@ impl Keeper {
         }
         let wanted = if heap_bytes == 0 { usual } else { heap_bytes };
         if wanted > most {
-            return Err(format!("a heap of {wanted} bytes, where {most} are allowed (AtNode)").into());
+            return Err(format!("a heap of {wanted} bytes, but {most} are allowed (AtNode)").into());
         }
         let half = (wanted / 2).max(HEAP_BYTES_MIN).next_multiple_of(PAGE_BYTES);
         for _ in 0..PLACES_MAX {
