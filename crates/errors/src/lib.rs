@@ -70,11 +70,9 @@ error_codes! {
     NoFreeChunk = 116, "no-free-chunk", "All chunks of the pool are held.";
     ForeignChunk = 117, "foreign-chunk", "The chunk does not belong to this client any more.";
     SmallObjectTooLong = 118, "small-object-too-long", "A small object has more bytes than a chunk.";
-    NoSuchSmallObject = 119, "no-such-small-object", "The small object was freed before, or belongs to \
-        another allocator.";
+    NoSuchSmallObject = 119, "no-such-small-object", "The small object was freed before, or belongs to another allocator.";
     ForeignPermission = 120, "foreign-permission", "The permission's keys work on another session's queue pairs only.";
-    TimedOut = 121, "timed-out", "The node, or the network to it, has not answered within the session's time \
-        limit.";
+    TimedOut = 121, "timed-out", "The node, or the network to it, has not answered within the session's time limit.";
 
     // Requests that the node refuses.
     MalformedRequest = 201, "malformed-request", "The node could not read the message.";
@@ -95,17 +93,13 @@ error_codes! {
     OutsideObject = 218, "outside-object", "The requested part reaches outside the object.";
     Alignment = 219, "alignment", "The node cannot provide the requested alignment.";
     KeptTooLong = 220, "kept-too-long", "The request would keep the object for longer than the node allows.";
-    NoSuchName = 221, "no-such-name", "The tenant has no such name, or does not share it with the requesting \
-        tenant.";
+    NoSuchName = 221, "no-such-name", "The tenant has no such name, or does not share it with the requesting tenant.";
     NameTaken = 222, "name-taken", "Another object of the tenant has the name.";
     AlreadyNamed = 223, "already-named", "The object has a name already.";
-    AlreadyShared = 224, "already-shared", "The name is already shared with that tenant, and the request \
-        would take rights away.";
+    AlreadyShared = 224, "already-shared", "The name is already shared with that tenant, and the request would take rights away.";
     NotShared = 225, "not-shared", "The name is not shared with that tenant.";
-    BeyondShare = 226, "beyond-share", "The object is shared with the tenant, but with less than the request \
-        needs.";
-    SharedWithOwner = 227, "shared-with-owner", "The request would share an object with the tenant that it \
-        belongs to.";
+    BeyondShare = 226, "beyond-share", "The object is shared with the tenant, but with less than the request needs.";
+    SharedWithOwner = 227, "shared-with-owner", "The request would share an object with the tenant that it belongs to.";
     CannotInclude = 228, "cannot-include", "The object cannot belong to that head: one of them has a name, members or a head.";
     NoChunks = 229, "no-chunks", "The node has no pool of chunks.";
 
@@ -113,8 +107,7 @@ error_codes! {
     WithoutUdp = 300, "without-udp", "The address needs UDP, and the program was built without it.";
     UnknownAddress = 301, "unknown-address", "The text is not a node's address.";
     WithoutRdma = 302, "without-rdma", "The address needs RDMA, and the program was built without it.";
-    PlainBeyondLoopback = 303, "plain-beyond-loopback", "Without certificates a node listens, and is \
-        reached, on loopback only.";
+    PlainBeyondLoopback = 303, "plain-beyond-loopback", "Without certificates a node listens, and is reached, on loopback only.";
     NoNode = 304, "no-node", "No node listens at the address.";
     AttachRefused = 305, "attach-refused", "The node does not admit the client.";
     NodeSilent = 306, "node-silent", "The node did not answer in time.";
@@ -147,8 +140,7 @@ error_codes! {
     IdentityMalformed = 353, "identity-malformed", "A file holds no certificate or no key.";
     IdentityUnacceptable = 354, "identity-unacceptable", "A certificate or a key is of a kind that cannot be used.";
     IdentityMismatch = 355, "identity-mismatch", "A certificate and a key do not belong together.";
-    CertificateCall = 356, "certificate-call", "The name, the hosts or the days of the requested certificate \
-        are invalid.";
+    CertificateCall = 356, "certificate-call", "The name, the hosts or the days of the requested certificate are invalid.";
     CertificateExists = 357, "certificate-exists", "A certificate exists already.";
     CertificateUnsigned = 358, "certificate-unsigned", "The authority could not sign.";
 
@@ -222,8 +214,7 @@ error_codes! {
     LengthTooLarge = 802, "length-too-large", "A permission's header cannot hold a length as large as that.";
 
     // Calls through shared memory.
-    WildPointer = 901, "wild-pointer", "A pointer in a call's arguments is invalid, or the arguments have no \
-        end.";
+    WildPointer = 901, "wild-pointer", "A pointer in a call's arguments is invalid, or the arguments have no end.";
     HeapFull = 902, "heap-full", "A heap or a scope has no room.";
     HeapPlace = 903, "heap-place", "A heap's addresses are taken in this process, or are invalid for a heap.";
     NotAHeap = 904, "not-a-heap", "The memory is not a heap of this version.";
@@ -255,19 +246,16 @@ error_codes! {
     EntryUnfit = 1003, "entry-unfit", "The directory does not accept the address or the access list.";
     RegistrationNotAllowed = 1004, "registration-not-allowed", "The tenant may not register the name.";
     LeaseEnded = 1005, "lease-ended", "The lease with the directory has ended, and everything with it.";
-    DirectoryQuota = 1006, "directory-quota", "The process or the tenant has as much in the directory as it \
-        may have.";
+    DirectoryQuota = 1006, "directory-quota", "The process or the tenant has as much in the directory as it may have.";
     HeapSize = 1007, "heap-size", "No heap can have so many bytes.";
     NoAddresses = 1008, "no-addresses", "All addresses for heaps of that size are taken.";
     NoSuchHeap = 1009, "no-such-heap", "No heap lies at the address, or it is not for this process.";
     DirectoryAway = 1011, "directory-away", "The directory does not answer.";
     DirectoryRefused = 1012, "directory-refused", "The directory has refused the request itself.";
     DirectoryNonsense = 1013, "directory-nonsense", "The directory's answer makes no sense.";
-    DirectoryContended = 1014, "directory-contended", "Other processes change the same entries of the \
-        directory all the time.";
+    DirectoryContended = 1014, "directory-contended", "Other processes change the same entries of the directory all the time.";
     WithoutEtcd = 1015, "without-etcd", "The directory's address needs etcd, and the program was built without it.";
-    NoDirectory = 1016, "no-directory", "A name cannot be looked up, because the directory's address is not \
-        set.";
+    NoDirectory = 1016, "no-directory", "A name cannot be looked up, because the directory's address is not set.";
     NameOfAnotherKind = 1017, "name-of-another-kind", "The name stands for an entry of another kind.";
     NameLeadsNowhere = 1018, "name-leads-nowhere", "None of the addresses that are registered under the name leads anywhere from here.";
     NotThisTenant = 1019, "not-this-tenant", "The process may not act for the tenant in the directory.";

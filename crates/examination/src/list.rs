@@ -19,8 +19,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::WindowRange),
         mechanisms: &[MemoryWindow],
         kept: "a permission opens its own bytes and not the next one's",
-        missing: "A holder of a permission reaches the whole pool around it: use --protection memory-region \
-            or node-copy here",
+        missing: "A holder of a permission reaches the whole pool around it: use --protection memory-region or node-copy here",
         trial: Trial::Range(ONE),
     },
     Probe {
@@ -52,16 +51,14 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: Some(Guarantee::Type2Rights),
         mechanisms: &[WindowGroup],
         kept: "windows of type 2 allow the accesses that they were granted for and no others",
-        missing: "Windows of type 2 allow accesses that they were not granted for: do not use --protection \
-            window-group here",
+        missing: "Windows of type 2 allow accesses that they were not granted for: do not use --protection window-group here",
         trial: Trial::Rights(TWO),
     },
     Probe {
         name: "rights-region",
         guarantee: Some(Guarantee::RegionRights),
         mechanisms: KEYS,
-        kept: "regions allow the accesses that they were granted for, and the pool's own key opens nothing \
-            to clients",
+        kept: "regions allow the accesses that they were granted for, and the pool's own key opens nothing to clients",
         missing: "The pool's own key opens it, or a region's opens more than it should: use --protection node-copy, or another device",
         trial: Trial::Rights(Holder::Region),
     },
@@ -102,8 +99,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: None,
         mechanisms: &[MemoryWindow],
         kept: "a bind gives a window the next key, through all 256 low bytes",
-        missing: "Keys do not advance as the bind requests, so an old one may open a new permission: use \
-            --protection memory-region or node-copy here, and look for newer firmware",
+        missing: "Keys do not advance as the bind requests, so an old one may open a new permission: use --protection memory-region or node-copy here, and look for newer firmware",
         trial: Trial::KeyAdvance,
     },
     Probe {
@@ -167,8 +163,7 @@ pub(super) const PROBES: [Probe; 23] = [
         guarantee: None,
         mechanisms: ONE_SIDED,
         kept: "a violation stops the guilty queue pair at both ends, so that the node sees it and nothing else gets through",
-        missing: "The node does not see violations by itself, or the guilty client continues: it can be \
-            neither counted nor slowed down",
+        missing: "The node does not see violations by itself, or the guilty client continues: it can be neither counted nor slowed down",
         trial: Trial::BothEndsInError,
     },
     Probe {
@@ -199,8 +194,7 @@ pub(super) const PROBES: [Probe; 23] = [
         name: "survives-misuse",
         guarantee: None,
         mechanisms: &[],
-        kept: "freeing a free window, which peers can request too, and tearing down in the wrong order do no \
-            harm",
+        kept: "freeing a free window, which peers can request too, and tearing down in the wrong order do no harm",
         missing: "A peer's message can take the device down: lend only to clients that you trust",
         trial: Trial::Misuse,
     },

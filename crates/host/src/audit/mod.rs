@@ -252,8 +252,7 @@ impl Writer {
         let path = self.log.path().display();
         match (before, failed) {
             (None, Some(error)) => {
-                tracing::error!(%path, %error, "the audit log cannot be written: the node tries again every \
-                    second");
+                tracing::error!(%path, %error, "cannot write the audit log: the node tries again every second");
             }
             (Some(_), None) => tracing::warn!(%path, "the audit log is written again"),
             (None, None) | (Some(_), Some(_)) => {}
@@ -275,8 +274,7 @@ impl Writer {
             Err(error) => {
                 self.tray.tell(|status| status.failures += 1);
                 let path = self.log.path().display();
-                tracing::error!(%path, %error, "the audit log cannot be reopened: records are written to the \
-                    old file until the next request to reopen it");
+                tracing::error!(%path, %error, "cannot reopen the audit log: records go to the old file until the next request");
             }
         }
     }
