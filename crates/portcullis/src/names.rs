@@ -270,7 +270,7 @@ mod tests {
         let error = FindError::Nowhere { name: Name::new("bank/n1").expect("a name"), tried: left_out };
         assert_eq!(error.code(), ErrorCode::NameLeadsNowhere);
         assert!(
-            error.to_string().contains("\n  name:bank/n2: \"name:bank/n2\" is no node's address"),
+            error.to_string().contains("\n  name:bank/n2: \"name:bank/n2\" is not a node's address"),
             "{error}"
         );
         assert!(error.to_string().contains("another machine"), "{error}");

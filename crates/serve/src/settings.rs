@@ -258,7 +258,7 @@ mod tests {
             ("quota_bytes = 5", "did you mean quota-bytes?"),
             ("zzz = 5", "keys are named like the options"),
             ("config = \"x\"", "only be said on the command line"),
-            ("memory = \"12 parsecs\"", "'--memory <SIZE>': \" parsecs\" is no unit of size"),
+            ("memory = \"12 parsecs\"", "'--memory <SIZE>': \" parsecs\" is not a unit of size"),
             ("memory = 1.5", "memory: this is a float"),
             ("memory = [1]", "memory: this takes one value"),
             ("json = \"yes\"", "json: this must be true or false"),

@@ -427,7 +427,7 @@ mod tests {
         for (dialect, told) in [
             (numbered("0", "1"), "from 1"),
             (numbered("name", "1"), "--key"),
-            (numbered("1", "4"), "column 4 is asked for"),
+            (numbered("1", "4"), "column 4 is requested"),
         ] {
             assert!(read(text, &dialect).is_err_and(|why| why.contains(told)), "{dialect:?}");
         }
