@@ -51,7 +51,7 @@ pub fn read(path: &Path, holds: Holds, bytes: &mut Vec<u8>) -> Result<(), Unread
     let file = File::from(opened);
     let about = file.metadata().map_err(Unread::Machine)?;
     if !about.is_file() {
-        return Err(Unread::Machine(io::Error::other("it is no regular file")));
+        return Err(Unread::Machine(io::Error::other("it is not a regular file")));
     }
     if holds == Holds::PrivateKey && !is_private(about.mode(), about.gid(), &own_groups()) {
         return Err(Unread::Exposed { mode: about.mode() & 0o7777, group: about.gid() });

@@ -30,12 +30,12 @@ fn orphan(path: &Path) {
 fn what_is_no_socket_stays_and_is_named() {
     let (folder, path) = place();
     std::fs::write(&path, "someone's work").expect("a file");
-    assert!(refused(&path).contains("a regular file is there"));
+    assert!(refused(&path).contains("a regular file exists"));
     assert_eq!(std::fs::read_to_string(&path).expect("the file"), "someone's work");
     std::fs::remove_file(&path).expect("it goes");
 
     std::fs::create_dir(&path).expect("a directory");
-    assert!(refused(&path).contains("a directory is there"));
+    assert!(refused(&path).contains("a directory exists"));
     std::fs::remove_dir(&path).expect("it goes");
 
     // Links to a dead socket and to nothing. Neither the link nor its target may be removed.
@@ -43,7 +43,7 @@ fn what_is_no_socket_stays_and_is_named() {
     orphan(&dead);
     for target in [dead.clone(), folder.path().join("nothing")] {
         std::os::unix::fs::symlink(&target, &path).expect("a link");
-        assert!(refused(&path).contains("a symbolic link is there"));
+        assert!(refused(&path).contains("a symbolic link exists"));
         assert_eq!(std::fs::read_link(&path).expect("the link"), target);
         std::fs::remove_file(&path).expect("it goes");
     }

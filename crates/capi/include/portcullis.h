@@ -56,15 +56,15 @@ enum {
   PORTCULLIS_ERROR_FOREIGN_BUFFER = 106,
   // The permission does not hold the right that the access needs.
   PORTCULLIS_ERROR_WRONG_RIGHT = 107,
-  // An atomic's address is no multiple of 8.
+  // An atomic's address is not a multiple of 8.
   PORTCULLIS_ERROR_MISALIGNED = 108,
-  // The node's NIC refused an access that nobody had checked before.
+  // The node's NIC refused an access that had not been checked before.
   PORTCULLIS_ERROR_VIOLATION = 109,
   // The connection broke under the operation, which may or may not have happened.
   PORTCULLIS_ERROR_INTERRUPTED = 110,
   // A queue of the client's is full.
   PORTCULLIS_ERROR_QUEUE_FULL = 111,
-  // The client's arena has no piece of the size asked for.
+  // The client's arena has no piece of the requested size.
   PORTCULLIS_ERROR_ARENA_FULL = 112,
   // The client's own NIC failed.
   PORTCULLIS_ERROR_LOCAL_FAULT = 113,
@@ -74,15 +74,15 @@ enum {
   PORTCULLIS_ERROR_NODE_GONE = 115,
   // All chunks of the pool are held.
   PORTCULLIS_ERROR_NO_FREE_CHUNK = 116,
-  // The chunk is not this client's any more.
+  // The chunk does not belong to this client any more.
   PORTCULLIS_ERROR_FOREIGN_CHUNK = 117,
   // A small object has more bytes than a chunk.
   PORTCULLIS_ERROR_SMALL_OBJECT_TOO_LONG = 118,
-  // The small object was freed before, or is another allocator's.
+  // The small object was freed before, or belongs to another allocator.
   PORTCULLIS_ERROR_NO_SUCH_SMALL_OBJECT = 119,
   // The permission's keys work on another session's queue pairs only.
   PORTCULLIS_ERROR_FOREIGN_PERMISSION = 120,
-  // The node or the network to it has not answered for as long as the session's limit says.
+  // The node, or the network to it, has not answered within the session's time limit.
   PORTCULLIS_ERROR_TIMED_OUT = 121,
   // The node could not read the message.
   PORTCULLIS_ERROR_MALFORMED_REQUEST = 201,
@@ -90,17 +90,17 @@ enum {
   PORTCULLIS_ERROR_NOT_LIVE = 202,
   // No object of this tenant starts at the address.
   PORTCULLIS_ERROR_NO_SUCH_OBJECT = 203,
-  // The size or the rights asked for mean nothing.
+  // The requested size or rights are meaningless.
   PORTCULLIS_ERROR_NOTHING_ASKED = 204,
   // The permission cannot be extended any more.
   PORTCULLIS_ERROR_NOT_EXTENDABLE = 205,
-  // The lifetime is beyond the node's longest.
+  // The lifetime is longer than the node allows.
   PORTCULLIS_ERROR_LIFETIME_TOO_LONG = 206,
-  // Others held the object for longer than the request was ready to wait.
+  // Other clients held the object for longer than the request may wait.
   PORTCULLIS_ERROR_CONFLICT = 207,
   // The tenant's quota is used up.
   PORTCULLIS_ERROR_QUOTA = 208,
-  // The pool has no run of free bytes of the size asked for.
+  // The pool has no run of free bytes of the requested size.
   PORTCULLIS_ERROR_OUT_OF_MEMORY = 209,
   // The node has reached a limit of its own.
   PORTCULLIS_ERROR_NODE_FULL = 210,
@@ -110,57 +110,57 @@ enum {
   PORTCULLIS_ERROR_BARRED = 212,
   // The node's NIC failed to carry the request out.
   PORTCULLIS_ERROR_NIC_FAILED = 215,
-  // The object was freed, or was never this tenant's.
+  // The object was freed, or never belonged to this tenant.
   PORTCULLIS_ERROR_OBJECT_GONE = 216,
   // The reference is from another node, or from before the node's last start.
   PORTCULLIS_ERROR_ANOTHER_NODE = 217,
-  // The part asked for reaches outside the object.
+  // The requested part reaches outside the object.
   PORTCULLIS_ERROR_OUTSIDE_OBJECT = 218,
-  // The node cannot give the alignment asked for.
+  // The node cannot provide the requested alignment.
   PORTCULLIS_ERROR_ALIGNMENT = 219,
-  // The object was to be kept for longer than the node allows.
+  // The request would keep the object for longer than the node allows.
   PORTCULLIS_ERROR_KEPT_TOO_LONG = 220,
-  // The tenant has no such name, or does not share it with the asking tenant.
+  // The tenant has no such name, or does not share it with the requesting tenant.
   PORTCULLIS_ERROR_NO_SUCH_NAME = 221,
   // Another object of the tenant has the name.
   PORTCULLIS_ERROR_NAME_TAKEN = 222,
   // The object has a name already.
   PORTCULLIS_ERROR_ALREADY_NAMED = 223,
-  // The name is shared with that tenant already, with rights that would be taken away.
+  // The name is already shared with that tenant, and the request would take rights away.
   PORTCULLIS_ERROR_ALREADY_SHARED = 224,
   // The name is not shared with that tenant.
   PORTCULLIS_ERROR_NOT_SHARED = 225,
-  // The object is shared with the tenant, but not as far as it was asked for.
+  // The object is shared with the tenant, but with less than the request needs.
   PORTCULLIS_ERROR_BEYOND_SHARE = 226,
-  // An object was to be shared with the tenant that it belongs to.
+  // The request would share an object with the tenant that it belongs to.
   PORTCULLIS_ERROR_SHARED_WITH_OWNER = 227,
   // The object cannot belong to that head: one of them has a name, members or a head.
   PORTCULLIS_ERROR_CANNOT_INCLUDE = 228,
   // The node has no pool of chunks.
   PORTCULLIS_ERROR_NO_CHUNKS = 229,
-  // The address needs UDP, and the program was built without.
+  // The address needs UDP, and the program was built without it.
   PORTCULLIS_ERROR_WITHOUT_UDP = 300,
-  // The text is no node's address.
+  // The text is not a node's address.
   PORTCULLIS_ERROR_UNKNOWN_ADDRESS = 301,
-  // The address needs RDMA, and the program was built without.
+  // The address needs RDMA, and the program was built without it.
   PORTCULLIS_ERROR_WITHOUT_RDMA = 302,
-  // Without certificates a node is reached, and listens, on loopback only.
+  // Without certificates a node listens, and is reached, on loopback only.
   PORTCULLIS_ERROR_PLAIN_BEYOND_LOOPBACK = 303,
-  // Nobody listens at the address.
+  // No node listens at the address.
   PORTCULLIS_ERROR_NO_NODE = 304,
-  // The node does not let the client in.
+  // The node does not admit the client.
   PORTCULLIS_ERROR_ATTACH_REFUSED = 305,
   // The node did not answer in time.
   PORTCULLIS_ERROR_NODE_SILENT = 306,
   // The other side ended the attach before it was over.
   PORTCULLIS_ERROR_HUNG_UP = 307,
-  // What listens at the address is no node of this version.
+  // The peer at the address is not a node of this version.
   PORTCULLIS_ERROR_NOT_A_NODE = 308,
   // The node's certificate is not one that the client accepts.
   PORTCULLIS_ERROR_NOT_THE_NODE = 309,
   // The node does not accept the client's certificate.
   PORTCULLIS_ERROR_NOT_ACCEPTED = 310,
-  // What the node offers cannot be used here.
+  // The node's offer cannot be used here.
   PORTCULLIS_ERROR_UNFIT_OFFER = 311,
   // This user may not connect to the node's socket.
   PORTCULLIS_ERROR_SOCKET_DENIED = 312,
@@ -168,23 +168,23 @@ enum {
   PORTCULLIS_ERROR_NO_SUCH_HOST = 313,
   // The peer broke the rules of TLS.
   PORTCULLIS_ERROR_TLS_BREACH = 321,
-  // The peer announced a frame of a length that none has.
+  // The peer announced a frame of an invalid length.
   PORTCULLIS_ERROR_FRAME_LENGTH = 322,
-  // The peer sent a frame where none was due.
+  // The peer sent an unexpected frame.
   PORTCULLIS_ERROR_FRAME_OUT_OF_TURN = 323,
-  // The peer sent no message, or one whose turn it was not.
+  // The peer sent a malformed or unexpected message.
   PORTCULLIS_ERROR_MESSAGE_BREACH = 324,
   // The peer sent more than an attach needs.
   PORTCULLIS_ERROR_TOO_MUCH_SENT = 325,
   // The peer sent something after the attach was over.
   PORTCULLIS_ERROR_SENT_AFTER_THE_END = 326,
-  // The peer was told why it is not let in.
+  // The peer was refused, and the reason was sent to it.
   PORTCULLIS_ERROR_SHOWN_OUT = 327,
-  // The client brought another number of queue pairs than the node wants.
+  // The client brought another number of queue pairs than the node requires.
   PORTCULLIS_ERROR_END_COUNT = 331,
-  // A queue pair's address is none that packets could go to.
+  // Packets cannot be sent to the address of a queue pair.
   PORTCULLIS_ERROR_END_NOWHERE = 332,
-  // A queue pair's number is none.
+  // A queue pair's number is invalid.
   PORTCULLIS_ERROR_END_NUMBER = 333,
   // The client named a queue pair twice.
   PORTCULLIS_ERROR_END_TWICE = 334,
@@ -192,13 +192,13 @@ enum {
   PORTCULLIS_ERROR_NO_PATH = 335,
   // A tenant's name has too few letters or too many.
   PORTCULLIS_ERROR_TENANT_NAME_LENGTH = 341,
-  // A tenant's name has letters that none may have.
+  // A tenant's name has letters that are not allowed.
   PORTCULLIS_ERROR_TENANT_NAME_LETTERS = 342,
-  // A tenant's name is kept for other uses.
+  // A tenant's name is reserved for other uses.
   PORTCULLIS_ERROR_TENANT_NAME_RESERVED = 343,
   // A file of a certificate or a key cannot be read.
   PORTCULLIS_ERROR_IDENTITY_UNREADABLE = 351,
-  // Others may read the file of a key.
+  // Other users may read the file of a key.
   PORTCULLIS_ERROR_KEY_EXPOSED = 352,
   // A file holds no certificate or no key.
   PORTCULLIS_ERROR_IDENTITY_MALFORMED = 353,
@@ -206,9 +206,9 @@ enum {
   PORTCULLIS_ERROR_IDENTITY_UNACCEPTABLE = 354,
   // A certificate and a key do not belong together.
   PORTCULLIS_ERROR_IDENTITY_MISMATCH = 355,
-  // A certificate was asked for with a name, hosts or days that make none.
+  // The name, the hosts or the days of the requested certificate are invalid.
   PORTCULLIS_ERROR_CERTIFICATE_CALL = 356,
-  // A certificate is there already.
+  // A certificate exists already.
   PORTCULLIS_ERROR_CERTIFICATE_EXISTS = 357,
   // The authority could not sign.
   PORTCULLIS_ERROR_CERTIFICATE_UNSIGNED = 358,
@@ -218,39 +218,39 @@ enum {
   PORTCULLIS_ERROR_LIMIT_TOO_LARGE = 402,
   // Two limits of the configuration contradict each other.
   PORTCULLIS_ERROR_LIMITS_CONTRADICT = 403,
-  // The configuration makes no sense.
+  // The configuration is invalid.
   PORTCULLIS_ERROR_CONFIGURATION = 404,
-  // The device does not enforce the mechanism asked for.
+  // The device does not enforce the requested mechanism.
   PORTCULLIS_ERROR_UNENFORCED = 405,
-  // The machine has less memory than the configuration can come to use.
+  // The machine has less memory than the configuration may use.
   PORTCULLIS_ERROR_NOT_ENOUGH_MEMORY = 406,
   // The process may not lock as much memory as a device needs.
   PORTCULLIS_ERROR_MEMLOCK_TOO_LOW = 407,
-  // The text is no address to listen at.
+  // The text is not an address to listen at.
   PORTCULLIS_ERROR_LISTEN_ADDRESS = 408,
-  // A socket cannot be made.
+  // A socket cannot be created.
   PORTCULLIS_ERROR_SOCKET = 409,
   // The audit log cannot be opened.
   PORTCULLIS_ERROR_AUDIT_LOG = 410,
   // The node has ended.
   PORTCULLIS_ERROR_NODE_ENDED = 411,
-  // The node does not do what its operator asked for.
+  // The node refuses the operator's request.
   PORTCULLIS_ERROR_OPERATOR_REFUSED = 412,
-  // A handle names nothing on the NIC.
+  // A handle names no object on the NIC.
   PORTCULLIS_ERROR_NO_SUCH_HANDLE = 501,
-  // Something on the NIC is still in use.
+  // An object on the NIC is still in use.
   PORTCULLIS_ERROR_BUSY = 502,
-  // An argument of a verbs call makes no sense.
+  // An argument of a verbs call is invalid.
   PORTCULLIS_ERROR_INVALID_ARGUMENT = 503,
   // A queue pair is not in the state that the call needs.
   PORTCULLIS_ERROR_WRONG_STATE = 504,
-  // The NIC has no more of what was asked for.
+  // The NIC has no more objects of the requested kind.
   PORTCULLIS_ERROR_EXHAUSTED = 505,
-  // The NIC cannot do what was asked for.
+  // The NIC does not support the request.
   PORTCULLIS_ERROR_UNSUPPORTED = 506,
   // The device, or its driver, refused.
   PORTCULLIS_ERROR_DEVICE_FAILED = 507,
-  // libibverbs is not there, or cannot be used.
+  // libibverbs is not installed, or cannot be used.
   PORTCULLIS_ERROR_NO_LIBRARY = 511,
   // No device fits the choice, or several do.
   PORTCULLIS_ERROR_DEVICE_CHOICE = 512,
@@ -258,93 +258,93 @@ enum {
   PORTCULLIS_ERROR_DEVICE_UNUSABLE = 513,
   // The machine refused a system call.
   PORTCULLIS_ERROR_MACHINE = 601,
-  // Memory could not be had or mapped.
+  // Memory could not be allocated or mapped.
   PORTCULLIS_ERROR_MAPPING = 602,
-  // The text is no lifetime.
+  // The text is not a lifetime.
   PORTCULLIS_ERROR_LIFETIME_MALFORMED = 701,
   // The lifetime has no unit.
   PORTCULLIS_ERROR_LIFETIME_WITHOUT_UNIT = 702,
-  // The lifetime has a unit that there is not.
+  // The lifetime has an unknown unit.
   PORTCULLIS_ERROR_LIFETIME_UNIT = 703,
   // The lifetime is finer than a microsecond.
   PORTCULLIS_ERROR_LIFETIME_TOO_FINE = 704,
-  // The lifetime is longer than any can be.
+  // The lifetime is longer than a lifetime can be.
   PORTCULLIS_ERROR_LIFETIME_TOO_LARGE = 705,
   // The text names no rights.
   PORTCULLIS_ERROR_UNKNOWN_RIGHTS = 711,
   // The text names no kind of sharing.
   PORTCULLIS_ERROR_UNKNOWN_SHARING = 712,
-  // The text or the bytes are no reference to an object.
+  // The text or the bytes are not a reference to an object.
   PORTCULLIS_ERROR_UNKNOWN_OBJECT_REF = 713,
-  // The text is no incarnation of a node.
+  // The text is not an incarnation of a node.
   PORTCULLIS_ERROR_UNKNOWN_INCARNATION = 714,
   // The text names no protection mechanism.
   PORTCULLIS_ERROR_UNKNOWN_MECHANISM = 715,
   // The text names no event of the audit log.
   PORTCULLIS_ERROR_UNKNOWN_AUDIT_EVENT = 716,
-  // The text is no time of day and date.
+  // The text is not a time of day and date.
   PORTCULLIS_ERROR_UNKNOWN_TIME = 717,
   // An object's name has too few bytes or too many.
   PORTCULLIS_ERROR_OBJECT_NAME_LENGTH = 718,
   // An object's name has a control character.
   PORTCULLIS_ERROR_OBJECT_NAME_LETTERS = 719,
-  // The object is no table, or one of another version.
+  // The object is not a table, or is one of another version.
   PORTCULLIS_ERROR_NOT_A_TABLE = 731,
   // A table cannot be made with such an option.
   PORTCULLIS_ERROR_TABLE_OPTION = 732,
-  // A key has more bytes than any may have.
+  // A key has more bytes than a key may have.
   PORTCULLIS_ERROR_KEY_TOO_LONG = 733,
-  // A value has more bytes than any may have.
+  // A value has more bytes than a value may have.
   PORTCULLIS_ERROR_VALUE_TOO_LONG = 734,
   // The table was opened for reading only.
   PORTCULLIS_ERROR_READ_ONLY_TABLE = 735,
   // The table has as many parts as it can have.
   PORTCULLIS_ERROR_TABLE_FULL = 736,
-  // The table's memory makes no sense.
+  // The table's memory is damaged.
   PORTCULLIS_ERROR_TABLE_DAMAGED = 737,
   // The table's values lie in chunks, which only the handle that made the table can read.
   PORTCULLIS_ERROR_TABLE_OF_ONE_HANDLE = 738,
-  // The object is no queue, or one of another version.
+  // The object is not a queue, or is one of another version.
   PORTCULLIS_ERROR_NOT_A_QUEUE = 741,
   // A queue cannot be made with such an option.
   PORTCULLIS_ERROR_QUEUE_OPTION = 742,
   // An entry has more bytes than fit into this queue.
   PORTCULLIS_ERROR_ENTRY_TOO_LONG = 743,
-  // The queue is closed: nobody pushes any more.
+  // The queue is closed: it accepts no more entries.
   PORTCULLIS_ERROR_QUEUE_CLOSED = 744,
   // The queue has as many segments as it can have.
   PORTCULLIS_ERROR_NO_ROOM_IN_QUEUE = 745,
-  // The queue's memory makes no sense.
+  // The queue's memory is damaged.
   PORTCULLIS_ERROR_QUEUE_DAMAGED = 746,
   // The claim's lease was over, and the entry was delivered again.
   PORTCULLIS_ERROR_CLAIM_ENDED = 747,
   // The queue's entries are popped and the call is about claims, or the other way round.
   PORTCULLIS_ERROR_QUEUE_DELIVERY = 748,
-  // The table of a chunk pool makes no sense.
+  // The table of a chunk pool is damaged.
   PORTCULLIS_ERROR_CHUNK_TABLE_DAMAGED = 751,
-  // The bytes are no control message.
+  // The bytes are not a control message.
   PORTCULLIS_ERROR_MALFORMED_MESSAGE = 801,
-  // A permission's header cannot say a length as large as that.
+  // A permission's header cannot hold a length as large as that.
   PORTCULLIS_ERROR_LENGTH_TOO_LARGE = 802,
-  // A pointer of a call's arguments leads nowhere, or the arguments have no end.
+  // A pointer in a call's arguments is invalid, or the arguments have no end.
   PORTCULLIS_ERROR_WILD_POINTER = 901,
   // A heap or a scope has no room.
   PORTCULLIS_ERROR_HEAP_FULL = 902,
-  // A heap's addresses are taken in this process, or are none that a heap can have.
+  // A heap's addresses are taken in this process, or are invalid for a heap.
   PORTCULLIS_ERROR_HEAP_PLACE = 903,
-  // The memory is no heap of this version.
+  // The memory is not a heap of this version.
   PORTCULLIS_ERROR_NOT_A_HEAP = 904,
-  // What was to be freed is not allocated.
+  // The memory to free is not allocated.
   PORTCULLIS_ERROR_NOT_ALLOCATED = 905,
-  // Nobody serves calls at the path.
+  // No server serves calls at the path.
   PORTCULLIS_ERROR_NO_SERVER = 911,
   // The server has no method with the number.
   PORTCULLIS_ERROR_NO_SUCH_METHOD = 921,
   // The method does not take arguments of that size.
   PORTCULLIS_ERROR_ARGUMENTS_TOO_LONG = 922,
-  // The method's code has a mistake.
+  // The method's code has a bug.
   PORTCULLIS_ERROR_METHOD_PANICKED = 923,
-  // The method says that it failed, and why.
+  // The method reported its failure, and the reason.
   PORTCULLIS_ERROR_METHOD_FAILED = 924,
   // The deadline of a call has passed.
   PORTCULLIS_ERROR_CALL_LATE = 925,
@@ -356,19 +356,19 @@ enum {
   PORTCULLIS_ERROR_TOO_MANY_CALLS = 928,
   // The call is not under way: its answer was taken before.
   PORTCULLIS_ERROR_NO_SUCH_CALL = 929,
-  // The server's reply makes no sense.
+  // The server's reply is malformed.
   PORTCULLIS_ERROR_NONSENSE_REPLY = 930,
-  // The result of a call is longer than the client looks at.
+  // The result of a call is longer than the client accepts.
   PORTCULLIS_ERROR_RESULT_TOO_LONG = 931,
   // The machine refuses a sandbox, or has none for processors of its kind.
   PORTCULLIS_ERROR_NO_SANDBOX = 932,
-  // Code has used up its stack: what it was passed led too deep.
+  // Code has used up its stack: its arguments lead too deep.
   PORTCULLIS_ERROR_SANDBOX_STACK = 933,
   // The code in a sandbox has touched memory that it may not.
   PORTCULLIS_ERROR_SANDBOX_FAULT = 934,
   // The code in a sandbox took longer than it may.
   PORTCULLIS_ERROR_SANDBOX_BUDGET = 935,
-  // Sealed arguments were wanted, and these are not sealed for good.
+  // The method requires sealed arguments, and these are not sealed for good.
   PORTCULLIS_ERROR_NOT_SEALED = 936,
   // The method does not read sealed arguments.
   PORTCULLIS_ERROR_NO_SEALED_WANTED = 937,
@@ -378,15 +378,15 @@ enum {
   PORTCULLIS_ERROR_ONE_SHOT_REFUSED = 939,
   // A name in the directory, or a part of it, has too few bytes or too many.
   PORTCULLIS_ERROR_ENTRY_NAME_LENGTH = 1001,
-  // A name in the directory has letters that none may have.
+  // A name in the directory has letters that are not allowed.
   PORTCULLIS_ERROR_ENTRY_NAME_LETTERS = 1002,
-  // An address or an access list is none that the directory takes.
+  // The directory does not accept the address or the access list.
   PORTCULLIS_ERROR_ENTRY_UNFIT = 1003,
   // The tenant may not register the name.
   PORTCULLIS_ERROR_REGISTRATION_NOT_ALLOWED = 1004,
   // The lease with the directory has ended, and everything with it.
   PORTCULLIS_ERROR_LEASE_ENDED = 1005,
-  // The process or the tenant has as much in the directory as it may.
+  // The process or the tenant has as much in the directory as it may have.
   PORTCULLIS_ERROR_DIRECTORY_QUOTA = 1006,
   // No heap can have so many bytes.
   PORTCULLIS_ERROR_HEAP_SIZE = 1007,
@@ -400,13 +400,13 @@ enum {
   PORTCULLIS_ERROR_DIRECTORY_REFUSED = 1012,
   // The directory's answer makes no sense.
   PORTCULLIS_ERROR_DIRECTORY_NONSENSE = 1013,
-  // Others change the same things in the directory all the time.
+  // Other processes change the same entries of the directory all the time.
   PORTCULLIS_ERROR_DIRECTORY_CONTENDED = 1014,
-  // The directory's address needs etcd, and the program was built without.
+  // The directory's address needs etcd, and the program was built without it.
   PORTCULLIS_ERROR_WITHOUT_ETCD = 1015,
-  // Something is to be found by its name, and nobody has said where the directory is.
+  // A name cannot be looked up, because the directory's address is not set.
   PORTCULLIS_ERROR_NO_DIRECTORY = 1016,
-  // The name stands for something else than what was looked for.
+  // The name stands for an entry of another kind.
   PORTCULLIS_ERROR_NAME_OF_ANOTHER_KIND = 1017,
   // None of the addresses that are registered under the name leads anywhere from here.
   PORTCULLIS_ERROR_NAME_LEADS_NOWHERE = 1018,
@@ -418,17 +418,17 @@ enum {
   PORTCULLIS_ERROR_IN_USE = 1102,
   // The process is a child of the one that made the handle.
   PORTCULLIS_ERROR_FORKED = 1103,
-  // A pointer is null that may not be.
+  // A pointer is null that must not be null.
   PORTCULLIS_ERROR_NULL_ARGUMENT = 1104,
-  // A text is no UTF-8.
+  // A text is not UTF-8.
   PORTCULLIS_ERROR_NOT_TEXT = 1105,
-  // An argument makes no sense.
+  // An argument is invalid.
   PORTCULLIS_ERROR_BAD_ARGUMENT = 1106,
-  // The caller's memory is shorter than what is to go there.
+  // The caller's memory is too short for the data.
   PORTCULLIS_ERROR_BUFFER_TOO_SHORT = 1107,
   // An operation that is under way still uses the buffer.
   PORTCULLIS_ERROR_UNDER_WAY = 1108,
-  // A mistake in Portcullis itself has ended the call.
+  // A bug in Portcullis itself has ended the call.
   PORTCULLIS_ERROR_PANICKED = 1109,
 };
 

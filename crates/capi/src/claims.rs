@@ -65,7 +65,7 @@ impl ClaimOptions {
         let wrong = |argument, wrong| Err(Misuse::Argument { argument, wrong });
         match (self.dead_letters.id, self.deliveries_max) {
             (0, 0) => Ok(None),
-            (0, _) => wrong("dead_letters", "is no queue, although deliveries_max is given"),
+            (0, _) => wrong("dead_letters", "is not a queue, although deliveries_max is given"),
             (_, most) if !ClaimId::DELIVERIES_MAX.contains(&most) => {
                 wrong("deliveries_max", "is not 1 to 1022, although dead_letters is given")
             }

@@ -121,7 +121,7 @@ pub unsafe extern "C" fn portcullis_names(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn portcullis_share(session: Session, name: Text, tenant: Text, rights: u8) -> c_int {
     call(|| {
-        let wrong = "has bits that are no rights";
+        let wrong = "has bits that are not rights";
         let rights = Rights::from_bits(rights).ok_or(Misuse::Argument { argument: "rights", wrong })?;
         let (name, tenant) = (name.read("name")?, tenant.read("tenant")?);
         handles::enter::<SessionState>(session.id)?.attached.session.share(name, tenant, rights)?;

@@ -110,7 +110,8 @@ fn rights(given: u8) -> Result<Rights, Misuse> {
     if given == 0 {
         return Ok(Rights::all());
     }
-    let wrong = "has bits that are no rights: add up PORTCULLIS_READ, PORTCULLIS_WRITE and PORTCULLIS_ATOMIC";
+    let wrong =
+        "has bits that are not rights: add up PORTCULLIS_READ, PORTCULLIS_WRITE and PORTCULLIS_ATOMIC";
     Rights::from_bits(given).ok_or(Misuse::Argument { argument: "rights", wrong })
 }
 

@@ -194,7 +194,7 @@ impl SessionState {
                 Ok(())
             }
             _ => {
-                let wrong = "is none: it is one of PORTCULLIS_OPERATION_...";
+                let wrong = "is not an operation: it must be one of PORTCULLIS_OPERATION_...";
                 Err(Misuse::Argument { argument: "kind", wrong }.into())
             }
         }

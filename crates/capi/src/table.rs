@@ -259,7 +259,7 @@ fn condition_of(options: &StoreOptions) -> Result<Condition<'_>, Misuse> {
         }
         _ => Err(Misuse::Argument {
             argument: "condition",
-            wrong: "is none: it is one of PORTCULLIS_STORE_...",
+            wrong: "is not a condition: it must be one of PORTCULLIS_STORE_...",
         }),
     }
 }

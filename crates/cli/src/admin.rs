@@ -14,19 +14,19 @@ const EXAMPLES: &str = "\
 Examples:
   # A node with a place for its operator.
   portcullis serve --listen shm:/run/p.sock --admin /run/p.admin
-  # Who is barred or paused, since when, until when, and what for.
+  # Barred and paused tenants and clients, with the times and the reasons.
   portcullis admin --node /run/p.admin list
   # Serve a tenant and its clients again at once.
   portcullis admin --node /run/p.admin unbar orange
-  # Who is attached, what they hold, and what they were refused.
+  # Attached clients, what they hold, and what they were refused.
   portcullis admin --node /run/p.admin clients --json
   portcullis admin --node /run/p.admin counters
 
-Only root and the user that the node runs as may ask. With --json each answer is
-one JSON object, its times in UTC; tables tell the same.
+Only root and the user that the node runs as may use it. With --json each answer
+is one JSON object, its times in UTC; tables have the same content.
 
-Exit codes: 0 done; 1 there is nobody of that name to serve again; 2 the call
-was wrong; 3 no node answers there, or it refuses.";
+Exit codes: 0 done; 1 no tenant of that name is barred or paused; 2 the call was
+wrong; 3 no node answers there, or it refuses.";
 
 /// Options of `portcullis admin`.
 #[derive(Args, Debug)]
@@ -98,7 +98,7 @@ fn ask(admin: &Admin, command: &Command) -> Result<Told, AdminError> {
 
 fn show(told: &Told, command: &Command) {
     match told {
-        Told::Bars { bars } if bars.is_empty() => say("Nobody is barred or paused."),
+        Told::Bars { bars } if bars.is_empty() => say("No tenant or client is barred or paused."),
         Told::Bars { bars } => say(bars_table(bars, SystemTime::now())),
         Told::Unbarred { unbarred } => {
             let Command::Unbar { tenant } = command else { return };
@@ -108,7 +108,7 @@ fn show(told: &Told, command: &Command) {
                 complain(format_args!("Neither {tenant} nor a client of it is barred or paused."));
             }
         }
-        Told::Clients { clients } if clients.is_empty() => say("Nobody is attached."),
+        Told::Clients { clients } if clients.is_empty() => say("No client is attached."),
         Told::Clients { clients } => say(clients_table(clients)),
         Told::Counted(counted) => say(counted_table(counted)),
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const EXAMPLES: &str = "\
 Examples:
-  # Once. Whoever has pki/ca-key.pem can make nodes and tenants: keep it safe.
+  # Once. A holder of pki/ca-key.pem can make nodes and tenants: keep it safe.
   portcullis certificates --directory pki authority
   # A node that clients dial as memory1.lan or 10.0.0.7. It needs ca.pem,
   # node-memory1.pem and node-memory1-key.pem.
@@ -22,15 +22,15 @@ Examples:
   # tenant-orange-key.pem.
   portcullis certificates --directory pki tenant orange --days 30
 
-Keys are made for their owner alone (mode 0600). Nodes and clients also take
-mode 0640 where the group is one of their process's or root's, and refuse to
-start with others. Nothing is overwritten. There is no list of revoked
-certificates: give tenants few days, and where a key was stolen, make a new
-authority. Two authorities are believed at once while nodes and clients have
-both in their ca.pem.
+Keys are made for their owner alone (mode 0600). Nodes and clients also
+accept mode 0640 if the group is root's or one of their process's, and refuse to
+start with other modes. Nothing is overwritten. There is no list of revoked
+certificates: give tenants few days, and if a key was stolen, make a new
+authority. Two authorities are accepted at the same time while nodes and clients
+have both in their ca.pem.
 
-Exit codes: 0 made; 2 the call was wrong; 3 the machine refused, or a file is
-there already.";
+Exit codes: 0 made; 2 the call was wrong; 3 the machine refused, or a file
+exists already.";
 
 const MADE_AUTHORITY: &str = "Give every node and client a copy of ca.pem. Keep ca-key.pem to yourself.";
 
@@ -101,7 +101,7 @@ pub fn run(options: &CertificatesOptions) -> ExitCode {
             if hint {
                 let directory = options.directory.display();
                 complain(format_args!(
-                    "first comes: portcullis certificates --directory {directory} authority"
+                    "make the authority first: portcullis certificates --directory {directory} authority"
                 ));
             }
             ExitCode::from(if matches!(error, CertificateError::Call(_)) { 2 } else { 3 })

@@ -17,26 +17,26 @@ const EXAMPLES: &str = "\
 Examples:
   portcullis doctor                     # the only RDMA device of this machine
   portcullis doctor --device mlx5_0
-  portcullis doctor --nic software      # everything holds there
-  portcullis doctor --nic udp           # region keys, and what is there for UDP
+  portcullis doctor --nic software      # all guarantees hold there
+  portcullis doctor --nic udp           # region keys, and the support for UDP
   portcullis doctor --nic software --json \\
       | jq -r '.guarantees[] | select(.verdict == \"broken\") | .name'
 
-It says first what is tried on which device, and why on that one. Each guarantee
-is tried with real queue pairs, regions and windows, in loopback on the device;
-nothing that is on it already is touched. What a device is known not to survive
-is not done to it. A line says `holds`, or `does not hold` with what that means
-for you and what to do, or `not tried` and why. Then come the times of some
-steps, and the mechanism that `serve` takes by itself.
+The first line names the device, the reason for the choice, and the guarantees.
+Each guarantee is tried with real queue pairs, regions and windows, in loopback
+on the device; existing objects on the device are not touched. Steps that a
+device is known not to survive are left out. Each line has `holds`, or `does not
+hold` with the consequence and the remedy, or `not tried` with the reason. The
+times of some steps follow, and the mechanism that `serve` uses by default.
 
 JSON: {\"device\", \"chosen\", \"guarantees\": [{\"name\", \"verdict\", \"detail\"}],
 \"times\": [{\"name\", \"median_us\", \"least_us\", \"most_us\", \"rounds\"}],
 \"mechanism\"}. A verdict is \"holds\", \"broken\" or \"untried\". A step that could
 not be measured is not among the times.
 
-Exit codes: 0 all that the mechanism rests on holds; 1 something is broken that
-memory windows rest on, or the mechanism does; 2 the call was wrong; 3 the
-machine refused; 4 nothing was tried: no device, or none of it could be.";
+Exit codes: 0 all guarantees that the mechanism needs hold; 1 a guarantee that
+memory windows or the mechanism need is broken; 2 the call was wrong; 3 the
+machine refused; 4 nothing was tried: no device, or nothing could be tried.";
 
 /// The device to examine, and how.
 #[derive(Args, Debug)]

@@ -20,26 +20,26 @@ Examples:
       --listen shm:/run/portcullis.sock
   portcullis far --node shm:/run/portcullis.sock --local 256MiB -- \\
       sort --parallel=1 -S 900M big.txt
-  portcullis far --local 64MiB -- python3 script.py    # a node to try it on
+  portcullis far --local 64MiB -- python3 script.py    # a node in the process
   portcullis far --json --report far.json -- sqlite3 :memory: < queries.sql
 
-What the program gets from malloc comes from a range of --range bytes. At most
+The program's malloc allocates memory in a range of --range bytes. At most
 --local bytes of it are on this machine; the rest is in chunks of the node and
-comes page by page when it is touched. Python keeps small objects out of malloc
-unless PYTHONMALLOC=malloc is set.
+is fetched page by page when it is touched. Python keeps small objects out of
+malloc unless PYTHONMALLOC=malloc is set.
 
-The program's exit code is passed on, and so are signals. If its memory cannot
-be had any more, because the node has gone or is full, the program is killed,
-the reason is printed, and the exit code is 3.
+The program's exit code is passed on, and so are signals. If its memory is
+not available any more, because the node has ended or is full, the program is
+killed, the reason is printed, and the exit code is 3.
 
 A page that a device or the kernel has pinned (direct I/O, io_uring), or that
 the program has locked (mlock), stays on this machine, also beyond --local.
 
-A child that the program forks has the program's memory as it was; what is on
-the node comes when the child touches it and stays here, beyond --local. What
-the child allocates is not far. That needs root or CAP_SYS_PTRACE: without
-them, fork fails with ENOMEM once the program has far memory. To execute other
-programs by vfork or posix_spawn, as system and popen do, always works.";
+A child that the program forks has the program's memory as it was; pages on the
+node are fetched when the child touches them and stay here, beyond --local.
+Memory that the child allocates is not far. Forks need root or CAP_SYS_PTRACE:
+without them, fork fails with ENOMEM once the program has far memory. Executing
+other programs by vfork or posix_spawn, as system and popen do, always works.";
 
 /// The library that programs load.
 const LIBRARY: &str = "libportcullis_preload.so";
@@ -63,19 +63,19 @@ pub struct FarOptions {
     node: Option<String>,
     #[command(flatten)]
     client: ClientOptions,
-    /// Bytes of the program's memory that are on this machine at most.
+    /// The most bytes of the program's memory that are on this machine.
     #[arg(long, default_value = "64MiB", value_name = "SIZE", value_parser = local)]
     local: u64,
     /// The most memory that the program can have.
     #[arg(long, default_value = "1GiB", value_name = "SIZE", value_parser = range)]
     range: u64,
-    /// Bytes of small blocks that stay on this machine, those that come first; counted in --local.
+    /// Bytes of small blocks that stay on this machine, the first ones that are allocated; counted in --local.
     #[arg(long, default_value = "2MiB", value_name = "SIZE", value_parser = crate::size::parse)]
     first: u64,
     /// Blocks of fewer bytes stay on this machine, and are not counted.
     #[arg(long, default_value = "0", value_name = "SIZE", value_parser = crate::size::parse)]
     least: u64,
-    /// On a kernel before Linux 6.8, which cannot tell which pages a device or the kernel is writing to: run all the same.
+    /// Run also on a kernel before Linux 6.8, which cannot report the pages that a device or the kernel is writing to.
     /// Bytes that arrive in such a page while it is taken out are lost, and memory that the program drops by madvise may
     /// have its old bytes. Only for programs without direct I/O and io_uring.
     #[arg(long)]
@@ -115,7 +115,7 @@ enum FarCommandError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    #[error("cannot start a node to try it on: {0}")]
+    #[error("cannot start a node in this process: {0}")]
     Host(#[from] HostError),
     #[error("--first may be a quarter of --local at most")]
     First,

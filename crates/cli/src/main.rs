@@ -30,11 +30,11 @@ struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
-  portcullis admin --node /run/portcullis.admin list   # who is barred
+  portcullis admin --node /run/portcullis.admin list   # bars and pauses
   portcullis kv --help                  # a table of keys in a node's memory
   portcullis memcached --help           # the same for memcached's clients
   portcullis far -- sort big.txt        # with most of its memory on a node
-  portcullis doctor                     # what of all this your device keeps
+  portcullis doctor                     # the guarantees that your device keeps
   portcullis certificates --help        # an authority for nodes elsewhere
 
 Exit codes: 0 done; 1 what was shown or tried did not hold; 2 the call was

@@ -36,17 +36,17 @@ Clients of memcached need no change: the gateway speaks the text protocol and
 the meta commands. The items lie in a table in the node's memory. Several
 gateways with the same --table on one node serve the same items. All that they
 store is within the quota of their tenant on the node; when it is full, the
-items that were used longest ago go.
+least recently used items are removed.
 
 The protocol has no passwords, and any client that reaches the gateway acts
-for its tenant. So it listens at addresses of this machine only, unless it is
-told otherwise. A Unix socket is open to the gateway's own user, unless
---socket-mode or --socket-group says otherwise.
+for its tenant. So it listens at addresses of this machine only, unless
+--dangerous-open-to-network is given. A Unix socket is open to the gateway's own
+user only, unless --socket-mode or --socket-group is given.
 
-A gateway that starts before its node waits for it, and says so. When the node
-goes, clients get SERVER_ERROR until it is back; the items are gone with it.
-Both are logged to standard error, unless RUST_LOG says otherwise. SIGINT and
-SIGTERM stop the gateway. SIGHUP changes nothing.
+A gateway that starts before its node waits for it. When the node ends, clients
+get SERVER_ERROR until it is back, and the items are lost. Both are logged to
+standard error, unless RUST_LOG changes that. SIGINT and SIGTERM stop the
+gateway. SIGHUP changes nothing.
 
 Exit codes: 0 stopped by a signal; 2 the call was wrong; 3 the node or this
 machine refuses.";
@@ -66,8 +66,8 @@ pub struct MemcachedOptions {
     node: String,
     #[command(flatten)]
     client: ClientOptions,
-    /// Where clients of memcached come: tcp:HOST:PORT, or unix:PATH for a Unix socket; may be given several times. With port 0
-    /// the kernel chooses one.
+    /// An address for clients of memcached: tcp:HOST:PORT, or unix:PATH for a Unix socket; may be given several times. With
+    /// port 0 the kernel chooses one.
     #[arg(long, value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211", value_parser = listen_address)]
     listen: Vec<GatewayAddress>,
     /// The mode of the Unix sockets' files, in octal [default: 0600, or 0660 with --socket-group: any process that opens one acts
@@ -77,31 +77,31 @@ pub struct MemcachedOptions {
     /// The group of the Unix sockets' files, by name or number.
     #[arg(long, value_name = "GROUP", value_parser = sockets::group)]
     socket_group: Option<u32>,
-    /// Listen also at addresses that other machines reach. Nothing keeps them from the tenant's items.
+    /// Listen also at addresses that other machines reach: all their programs can then use the tenant's items.
     #[arg(long)]
     dangerous_open_to_network: bool,
-    /// The name of the table in the node's memory. It is made if it is not there.
+    /// The name of the table in the node's memory. It is made if it does not exist.
     #[arg(long, value_name = "NAME", default_value = "memcached")]
     table: DirectoryName,
     /// How long the items stay after the tenant's last client has gone: a TIME, `forever` for as long as the node runs, or
     /// `attached` for not at all.
     #[arg(long, value_name = "TIME", default_value = "attached", value_parser = keep)]
     keep: Keep,
-    /// Threads that serve, each with a session of its own. More than there are processors beside the node's are of no use.
+    /// Threads that serve, each with a session of its own. More threads than processors beside the node's are of no use.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = threads)]
     threads: usize,
-    /// Connections at a time. Others are told that there are too many.
+    /// Connections at a time. Further ones get an error and are closed.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_connections: u64,
     /// The largest item, with its key and a header of about 60 bytes: 1KiB to 128MiB, or as memcached's -I writes it, such as
     /// 8m. An item of more than 32 KiB lies in several pieces. A thread has the items of a round in its memory.
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = item_size)]
     item_size_max: u64,
-    /// Memory for commands that come in many pieces, of all connections together: half of it for long lines of keys, half for large
-    /// values. A client for whose command there is none left waits. 1MiB to 64GiB.
+    /// Memory for commands that arrive in many pieces, of all connections together: half of it for long lines of keys, half for
+    /// large values. A client whose command finds none left waits. 1MiB to 64GiB.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = request_bytes)]
     request_bytes_max: u64,
-    /// End connections that have said nothing for this long [default: never].
+    /// End connections that have sent nothing for this long [default: never].
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<Lifetime>,
     /// Print the addresses as one JSON object: {"listening":[...],"process":...,"table":...}.
@@ -182,7 +182,7 @@ enum MemcachedCommandError {
          at 127.0.0.1, or add --dangerous-open-to-network"
     )]
     Open(String),
-    #[error("cannot be told to stop: {0}")]
+    #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),
     #[error("cannot watch the certificate: {0}")]
     Expiry(std::io::Error),

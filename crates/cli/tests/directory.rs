@@ -280,7 +280,8 @@ fn who_does_not_say_where_the_directory_is_is_told_how() {
     let list = ["kv", "list", "--node", "name:bank/a", "cities"];
     let said = wrong(&list);
     assert!(said.contains("set PORTCULLIS_DIRECTORY"), "{said}");
-    for (address, told) in [("etcd:nowhere", "no http:// or https://"), ("nowhere", "etcd:http://HOST:PORT")]
+    for (address, told) in
+        [("etcd:nowhere", "not an http:// or https://"), ("nowhere", "etcd:http://HOST:PORT")]
     {
         let Output { status, stderr, .. } =
             portcullis(&list).env("PORTCULLIS_DIRECTORY", address).output().expect("it starts");
@@ -288,7 +289,7 @@ fn who_does_not_say_where_the_directory_is_is_told_how() {
         assert!(status.code() == Some(2) && said.contains(told), "{address}: {said}");
     }
     let said = wrong(&["kv", "list", "--node", "name:bank//a", "cities"]);
-    assert!(said.contains("no name of a node"), "{said}");
+    assert!(said.contains("not the name of a node"), "{said}");
 }
 
 #[test]
@@ -297,7 +298,7 @@ fn what_cannot_be_registered_is_refused_with_the_flag_that_mends_it() {
     let named = [&etcd[..], &["--name", "bank/a"]].concat();
     let (shm, udp, any) = ("shm:/run/none/a.sock", "udp:127.0.0.1:0", "udp:0.0.0.0:7472");
     let cases: [(&[&str], &[&str], &str); 13] = [
-        (&[udp], &["--name", "bank/a", "--directory", "embedded"], "say embedded:PATH"),
+        (&[udp], &["--name", "bank/a", "--directory", "embedded"], "write embedded:PATH"),
         (&[shm], &etcd, "--name TENANT/NODE"),
         (&[shm], &[&etcd[..], &["--name", "a"]].concat(), "TENANT/a"),
         (&[shm], &[&etcd[..], &["--name", "bank//a"]].concat(), "--name bank//a"),
@@ -312,9 +313,9 @@ fn what_cannot_be_registered_is_refused_with_the_flag_that_mends_it() {
         (&[any], &named, "--advertise udp:HOST:7472"),
     ];
     let two: (&[&str], &[&str], &str) =
-        (&[udp, udp], &[&named[..], &["--advertise", "udp:a:0"]].concat(), "say the port");
+        (&[udp, udp], &[&named[..], &["--advertise", "udp:a:0"]].concat(), "write the port");
     let wild: (&[&str], &[&str], &str) =
-        (&[any], &[&named[..], &["--advertise", "udp:[::]:1"]].concat(), "say the host");
+        (&[any], &[&named[..], &["--advertise", "udp:[::]:1"]].concat(), "write the host");
     for (listen, rest, told) in cases.into_iter().chain([two, wild]) {
         let mut words = vec!["serve"];
         listen.iter().for_each(|address| words.extend(["--listen", address]));

@@ -31,7 +31,7 @@ fn everything_holds_on_the_software_nic_and_programs_can_read_it() {
     let said: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     assert_eq!(keys(&said), ["chosen", "chunks", "device", "guarantees", "mechanism", "times"]);
     assert_eq!(said["device"], "softnic");
-    assert_eq!(said["chosen"], "asked for with --nic software");
+    assert_eq!(said["chosen"], "chosen with --nic software");
     assert_eq!(said["mechanism"], "memory-window");
     assert_eq!(said["chunks"], "nic");
     let guarantees = said["guarantees"].as_array().expect("a list");
@@ -54,7 +54,7 @@ fn people_are_told_first_what_is_tried_then_a_line_a_guarantee_and_the_mechanism
     let output = doctor(&["--nic", "software"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let said = text(&output.stdout);
-    let first = "the software NIC, asked for with --nic software: the 23 guarantees that permissions rest on";
+    let first = "the software NIC, chosen with --nic software: the 23 guarantees that permissions rest on";
     assert!(said.starts_with(first), "{said}");
     assert_eq!(said.lines().filter(|line| line.starts_with("holds ")).count(), 23, "{said}");
     assert!(said.contains("softnic: serve will use: memory-window\n"), "{said}");

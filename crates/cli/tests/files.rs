@@ -291,7 +291,7 @@ fn a_log_waits_for_no_reader_and_follows_no_link() {
         serve.current_dir(&folder);
         run(serve, b"")
     };
-    audit("pipe").refused(3, &["--audit", "nobody reads this pipe"]);
+    audit("pipe").refused(3, &["--audit", "this pipe has no reader"]);
     audit("link").refused(3, &["--audit", "symbolic link"]);
     audit(".").refused(3, &["--audit"]);
     assert!(!folder.path().join("victim").exists());

@@ -222,8 +222,8 @@ fn a_value_comes_back_until_it_is_removed_and_exit_codes_say_what_happened() {
     assert_eq!(stored(&["Basel", "1", "--if-present"], 1), "unchanged");
     assert_eq!(stored(&["Basel", "1", "--if-absent"], 0), "inserted");
     assert_eq!(stored(&["Basel", "2", "--if-present"], 0), "replaced");
-    node.kv("put", &["t", "Bern", "x", "--if-absent"]).refused(1, &["Bern is there already"]);
-    node.kv("put", &["t", "Genf", "x", "--if-present"]).refused(1, &["Genf is not there"]);
+    node.kv("put", &["t", "Bern", "x", "--if-absent"]).refused(1, &["Bern exists already"]);
+    node.kv("put", &["t", "Genf", "x", "--if-present"]).refused(1, &["Genf does not exist"]);
     assert_eq!(node.kv("get", &["t", "Bern", "Basel"]).with_code(0).text(), "Bern\tnew\nBasel\t2\n");
 
     let removed = node.kv("del", &["t", "Bern", "Genf", "--json"]).with_code(1);

@@ -76,7 +76,7 @@ fn entries_come_out_as_they_went_in() {
     let node = Node::start();
     let made = node.json("create", &["jobs", "--keep", "1min"]);
     assert_eq!((&made["queue"], &made["made"]), (&json!("jobs"), &json!(true)));
-    assert!(node.run(1, "create", &["jobs"]).1.contains("queue jobs already"));
+    assert!(node.run(1, "create", &["jobs"]).1.contains("queue jobs exists already"));
     assert_eq!(node.json("push", &["jobs", "one", "two words"]), json!({"pushed": 2}));
     let mut lines = node.command("push", &["jobs"]).stdin(Stdio::piped()).spawn().expect("it starts");
     lines.stdin.take().expect("it is piped").write_all(b"three\nfour\n").expect("it reads");

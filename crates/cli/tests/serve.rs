@@ -79,7 +79,7 @@ fn a_file_where_it_is_to_listen_stays_and_is_named() {
     std::fs::write(&path, "someone's work").expect("a file");
     let (code, said) = refused(&["--listen", &listen(&path)]);
     assert_eq!(code, Some(3), "{said}");
-    for part in ["--listen", path.to_str().expect("text"), "a regular file is there"] {
+    for part in ["--listen", path.to_str().expect("text"), "a regular file exists"] {
         assert!(said.contains(part), "{said}");
     }
     assert_eq!(std::fs::read_to_string(&path).expect("the file"), "someone's work");

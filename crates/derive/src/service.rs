@@ -34,7 +34,10 @@ struct Method {
 /// Expands the attribute.
 pub(crate) fn expand(attribute: TokenStream, item: TokenStream) -> Result<TokenStream, Error> {
     if !attribute.is_empty() {
-        return Err(Error::new_spanned(attribute, "`service` takes nothing: numbers stand at the methods"));
+        return Err(Error::new_spanned(
+            attribute,
+            "`service` takes no arguments: write the numbers at the methods",
+        ));
     }
     let service = Service::read(syn::parse2(item)?)?;
     let Service { item, .. } = &service;
@@ -152,7 +155,7 @@ impl Method {
             }
         }
         let ReturnType::Type(_, output) = &method.sig.output else {
-            return Err(Error::new(name.span(), "a method returns a `Result`: say of what"));
+            return Err(Error::new(name.span(), "a method returns a `Result`: write its types"));
         };
         let holds =
             |it: &&Attribute| ["doc", "cfg", "deprecated"].iter().any(|name| it.path().is_ident(name));
@@ -275,7 +278,7 @@ fn check_signature(method: &TraitItemFn) -> Result<(), Error> {
         name,
         "a method is not async: a client begins a call and waits for it later",
     );
-    errors.refuse(signature.unsafety.is_some(), name, "a method is not unsafe: anybody may call it");
+    errors.refuse(signature.unsafety.is_some(), name, "a method is not unsafe: any client may call it");
     errors.refuse(
         has_parameters(&signature.generics),
         signature.generics.span(),

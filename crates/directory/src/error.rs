@@ -13,7 +13,7 @@ use portcullis_protocol::TenantName;
 pub enum DirectoryError {
     /// The name has no entry that the requesting tenant may see. When withdrawing: this lease has not registered the
     /// name.
-    #[error("there is nothing called {0} in the directory, or it is not for this tenant")]
+    #[error("the directory has no entry {0}, or it is not for this tenant")]
     NoSuchName(Name),
     /// Another process has registered the name.
     #[error(
@@ -88,14 +88,14 @@ pub enum DirectoryError {
         why: String,
     },
     /// The directory's answer, or its stored data, is not valid.
-    #[error("the directory says what makes no sense: {0}")]
+    #[error("the directory's answer makes no sense: {0}")]
     Nonsense(String),
     /// Other processes changed the same data again and again, so that the request never succeeded. Nothing was changed.
     #[error("others change the same things in the directory all the time: try again later")]
     Contended,
     /// The directory is in use with another address space for heaps.
     #[error(
-        "the directory gives out other addresses than this process was told: {stored} there, {given} here"
+        "the directory gives out other addresses than this process was configured with: {stored} there, {given} here"
     )]
     OtherSpace {
         /// The directory's address space.
@@ -104,7 +104,7 @@ pub enum DirectoryError {
         given: String,
     },
     /// The text is not an address of a directory, or the directory cannot be reached safely there.
-    #[error("{text} is no address of a directory: {why}")]
+    #[error("{text} is not the address of a directory: {why}")]
     BadEndpoint {
         /// The text.
         text: String,
@@ -131,7 +131,7 @@ pub enum DirectoryError {
 }
 
 fn uncertain(may_have_happened: bool) -> &'static str {
-    if may_have_happened { ". What was asked for may have happened" } else { ". Nothing was changed" }
+    if may_have_happened { ". The request may have taken effect" } else { ". Nothing was changed" }
 }
 
 impl Coded for DirectoryError {

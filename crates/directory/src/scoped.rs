@@ -59,10 +59,10 @@ pub enum NotHere {
     #[error("another socket is at that path here")]
     OtherFile,
     /// The address does not identify the socket file.
-    #[error("it does not say which socket file it is")]
+    #[error("it does not identify the socket file")]
     Unscoped,
     /// This machine cannot be identified.
-    #[error("which machine this is cannot be seen: {0}")]
+    #[error("this machine cannot be identified: {0}")]
     UnknownMachine(String),
 }
 
@@ -97,7 +97,7 @@ impl ScopedAddress {
     pub fn of_socket(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let file = std::fs::symlink_metadata(&path)?;
-        let no_text = || io::Error::new(io::ErrorKind::InvalidFilename, "the socket's path is no UTF-8");
+        let no_text = || io::Error::new(io::ErrorKind::InvalidFilename, "the socket's path is not UTF-8");
         let text = format!("{SOCKET}{}", path.to_str().ok_or_else(no_text)?);
         let scope = Scope::File { boot: boot_id()?, device: file.dev(), inode: file.ino() };
         Ok(Self { text: text.into(), scope })

@@ -37,9 +37,9 @@ pub(super) fn count<N: Nic>(bench: &mut Bench<N>) -> Said {
         expect(bench, ("COMPARE_AND_SWAP", before), after)?;
     }
     let scope = match bench.capabilities.atomics {
-        AtomicScope::Nic => "atomic to each other and not to the processor's, says the device",
-        AtomicScope::System => "atomic to the processor's too, says the device",
-        AtomicScope::None => "there are none, says the device",
+        AtomicScope::Nic => "atomic to each other and not to the processor's, as the device reports",
+        AtomicScope::System => "atomic to the processor's too, as the device reports",
+        AtomicScope::None => "there are none, as the device reports",
     };
     Ok(format!("tried through {what} of 8 bytes; {scope}"))
 }

@@ -30,7 +30,7 @@ pub(super) fn spares_others<N: Nic>(bench: &mut Bench<N>) -> Said {
         let culprit = bench.pair()?;
         let requests: Vec<_> = (0..UNDER_WAY).map(|_| bench.request(good, true)).collect();
         bench.post(bystander.client, &requests)?;
-        refused(bench, culprit, stray, "a READ with a key that nobody gave")?;
+        refused(bench, culprit, stray, "a READ with a key that was never granted")?;
         for completion in bench.completions(bystander.client.send_cq, UNDER_WAY)? {
             if completion.status != Status::Success {
                 let status = completion.status;
@@ -57,7 +57,7 @@ pub(super) fn spares_others<N: Nic>(bench: &mut Bench<N>) -> Said {
 pub(super) fn takes_both_ends<N: Nic>(bench: &mut Bench<N>) -> Said {
     let pair = bench.pair()?;
     let stray = violation(bench);
-    refused(bench, pair, stray, "a READ with a key that nobody gave")?;
+    refused(bench, pair, stray, "a READ with a key that was never granted")?;
     for (end, whose) in [(pair.client, "client's"), (pair.owner, "owner's")] {
         if !reaches_error(bench, end)? {
             let state = bench.nic.qp_state(end.qp)?;
@@ -77,8 +77,8 @@ pub(super) fn takes_both_ends<N: Nic>(bench: &mut Bench<N>) -> Said {
     bench.limits.reached = false;
     Ok(match told {
         Some(Event::AccessError(qp, _)) if qp == pair.owner.qp => String::new(),
-        Some(other) => format!("the device told the owner {other:?}"),
-        None => "no event tells the owner, who has to look at states".to_owned(),
+        Some(other) => format!("the device reported {other:?} to the owner"),
+        None => "no event reports it to the owner, which has to poll the states".to_owned(),
     })
 }
 

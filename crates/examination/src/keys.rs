@@ -87,7 +87,7 @@ pub(super) fn end_with_their_region<N: Nic>(bench: &mut Bench<N>) -> Said {
     for writes in [false, true] {
         let (pair, held) = bench.fresh(Holder::Region, READ_WRITE)?;
         let read = bench.read(HELD, 8, held.rkey);
-        works(bench, pair, read, "a READ before the region went")?;
+        works(bench, pair, read, "a READ before the region was deregistered")?;
         if let HeldObject::Region(region) = held.object {
             bench.nic.deregister_region(region)?;
         }

@@ -51,10 +51,10 @@ pub(super) fn windows<N: Nic>(bench: &mut Bench<N>) -> Said {
         bench.nic.deallocate_window(window.id)?;
     }
     match refusal {
-        Some(error) => {
-            Err(Setback::Broken(format!("{got} windows of the {said} it says it has, and then: {error}")))
-        }
-        None => Ok(format!("{got} at once, and it says it has {said}")),
+        Some(error) => Err(Setback::Broken(format!(
+            "{got} windows of the {said} that the device reports, and then: {error}"
+        ))),
+        None => Ok(format!("{got} at once, and the device reports {said}")),
     }
 }
 

@@ -72,7 +72,7 @@ pub fn mechanism_for(capabilities: &Capabilities) -> (Mechanism, String) {
         return (Mechanism::NodeCopy, format!("{weaker}; the node copies, and no access is one-sided"));
     }
     let reason = format!(
-        "{weaker}; not even that queue pairs let nothing through holds: lend nothing through this device"
+        "{weaker}; the flags of queue pairs are not enforced either: lend nothing through this device"
     );
     (Mechanism::NodeCopy, reason)
 }

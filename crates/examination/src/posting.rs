@@ -76,7 +76,11 @@ impl<N: Nic> Bench<N> {
                 let said = bench.nic.poll(cq, most, &mut more)?;
                 Ok((said > 0).then_some(said))
             })?;
-            ensure!(said == more.len() && said <= most, "a poll for {most} gave {}, said {said}", more.len());
+            ensure!(
+                said == more.len() && said <= most,
+                "a poll for {most} gave {}, returned {said}",
+                more.len()
+            );
             seen.append(&mut more);
         }
         self.no_completion(cq)?;

@@ -38,9 +38,9 @@ pub enum FarError {
     Handover(#[from] HandoverError),
     /// The kernel cannot report which pages are pinned.
     #[error(
-        "this kernel cannot tell which pages a device or the kernel itself is writing to: bytes that arrive in a page \
-         while it is taken out would be lost. It needs Linux 6.8, or --risk-pinned-pages where no program does direct I/O \
-         or uses io_uring"
+        "this kernel cannot report the pages that a device or the kernel itself is writing to: bytes that \
+         arrive in a page while it is taken out would be lost. Use Linux 6.8 or later, or add \
+         --risk-pinned-pages if no program does direct I/O or uses io_uring"
     )]
     CannotMove,
     /// The machine refused a call.

@@ -319,7 +319,7 @@ impl Host {
             None => None,
         };
         let admin_place = config.admin.as_deref().map(AdminServer::bind).transpose()?;
-        let speaker = Speaker::start().map_err(machine("cannot tell of events".to_owned()))?;
+        let speaker = Speaker::start().map_err(machine("cannot start the event thread".to_owned()))?;
         let records = outlet(&mut run.config, audit.as_ref(), speaker.as_ref());
         let on = backend::start(&config, run, records)?;
         let admin = Admin::inside(Arc::clone(&on.node), audit.as_ref().map(AuditWriter::watch));

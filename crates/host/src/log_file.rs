@@ -37,7 +37,7 @@ pub fn open(path: &Path) -> io::Result<File> {
         (FileType::RegularFile | FileType::Fifo | FileType::CharacterDevice, _) => {
             Err(io::Error::other("it was replaced while it was opened"))
         }
-        _ => Err(io::Error::other("it is no file, pipe or terminal: name a file")),
+        _ => Err(io::Error::other("it is not a file, pipe or terminal: name a file")),
     }
 }
 
@@ -50,7 +50,7 @@ fn in_words(error: Errno, path: &Path) -> io::Error {
         Errno::LOOP if path.is_symlink() => {
             io::Error::other("it is a symbolic link, which a log does not follow: name the file itself")
         }
-        Errno::NXIO => io::Error::other("nobody reads this pipe: start its reader first, or name a file"),
+        Errno::NXIO => io::Error::other("this pipe has no reader: start the reader first, or name a file"),
         error => error.into(),
     }
 }
@@ -89,7 +89,7 @@ mod tests {
         let path = folder.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)
             .expect("a pipe");
-        assert!(refused(&path).contains("nobody reads"));
+        assert!(refused(&path).contains("no reader"));
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let reader = rustix::fs::open(&path, flags, Mode::empty()).expect("its other end");
         let mut pipe = open(&path).expect("it is read");

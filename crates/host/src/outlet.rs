@@ -176,7 +176,7 @@ fn tell(record: &AuditRecord) {
     let process = record.process;
     match record.event {
         AuditEvent::Attach => tracing::info!(target: TARGET, tenant, client, process, "a client attached"),
-        AuditEvent::Detach => tracing::info!(target: TARGET, tenant, client, process, "a client is gone"),
+        AuditEvent::Detach => tracing::info!(target: TARGET, tenant, client, process, "a client detached"),
         AuditEvent::Refuse => {
             let (peer, further) = (refusal.and_then(|refusal| refusal.peer.as_deref()), record.count);
             tracing::warn!(target: TARGET, peer, reason, further, "a client was refused")

@@ -60,7 +60,7 @@ impl fmt::Display for WallTime {
 
 /// The text is not an RFC 3339 time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no time: write for example 2026-03-01T12:30:00Z")]
+#[error("{text:?} is not a time: write for example 2026-03-01T12:30:00Z")]
 pub struct NoWallTime {
     text: String,
 }

@@ -178,7 +178,7 @@ impl IbNic {
     pub(crate) fn set_tripwire(pair: &mut QueuePair, slot: u32) {
         let ticket = Ticket { slot, epoch: pair.epoch, position: 0, receive: true };
         if let Err(error) = crate::sys::Posting::receive(&mut pair.qp, ticket.number(), None) {
-            tracing::warn!(%error, "a queue pair will not tell at once that it broke");
+            tracing::warn!(%error, "the failure of a queue pair will not be reported at once");
         }
     }
 }

@@ -227,7 +227,7 @@ pub(crate) fn choose(
     };
     let gid = gid.ok_or_else(|| {
         let which = choice.gid_index.map_or("any GID".to_owned(), |index| format!("GID {index}"));
-        wrong(format!("port {} of {} has not {which}", port.number, device.name))
+        wrong(format!("port {} of {} does not have {which}", port.number, device.name))
     })?;
     Ok((device.name.clone(), port.clone(), *gid))
 }

@@ -10,7 +10,7 @@ const SPIN_TURNS: u32 = 2_000;
 const SPIN_TURNS_BUSY: u32 = 200;
 /// Turns between two checks whether other threads want a processor.
 const LOOK_TURNS: u32 = 256;
-const _: () = assert!(LOOK_TURNS > SPIN_TURNS_BUSY, "who has found others sleeps in the same turn");
+const _: () = assert!(LOOK_TURNS > SPIN_TURNS_BUSY, "a thread that has found others sleeps in the same turn");
 /// Time that the thread yields before it sleeps.
 const YIELD_FOR: Duration = Duration::from_millis(1);
 /// Time above which a yield counts as slow: it has given the processor away. The other thread keeps the processor for

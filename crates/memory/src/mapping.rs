@@ -272,7 +272,7 @@ impl Mapping {
     pub fn allow_writes(&self, offset: u64, length: u64, allowed: bool) -> Result<(), MappingError> {
         assert!(
             (offset | length).is_multiple_of(PAGE_BYTES),
-            "{length} bytes at {offset} are no whole pages"
+            "{length} bytes at {offset} are not whole pages"
         );
         let start = self.pointer(offset, length, 1);
         let error = MappingError::to("protect", length);

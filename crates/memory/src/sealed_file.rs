@@ -25,7 +25,7 @@ pub enum SealError {
     #[error("the file is not sealed: it lacks {0}")]
     Missing(String),
     /// Pages are missing.
-    #[error("the file has holes: whoever reads them would have to find memory for them")]
+    #[error("the file has holes: a process that reads them would have to allocate memory for them")]
     Holes,
     /// The machine refuses.
     #[error(transparent)]

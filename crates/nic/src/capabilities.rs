@@ -151,11 +151,11 @@ impl Misuse {
     pub fn reason(self) -> &'static str {
         match self {
             Self::InvalidateFreeWindow => {
-                "the device does not survive that a free window of type 2 is invalidated: it is not provoked"
+                "the device does not survive the invalidation of a free window of type 2: this is not tried"
             }
             Self::QueuePairBeforeBoundWindow => {
-                "the device does not survive that a queue pair goes before a type-2 window bound to it: it is not \
-                 provoked"
+                "the device does not survive the end of a queue pair before a type-2 window bound to it: \
+                 this is not tried"
             }
         }
     }

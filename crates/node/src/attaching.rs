@@ -114,7 +114,7 @@ impl<N: Nic> Node<N> {
     ) -> Result<ClientId, VerbsError> {
         let client = self.books.next_client().ok_or(used_up("numbers of clients"))?;
         let region_keys =
-            self.enforcement.region_keys().expect("whoever admits such clients has lent regions");
+            self.enforcement.region_keys().expect("a node that admits such clients has lent regions");
         region_keys.enter_client(client, tenant, host);
         self.mailbox.streams.insert(client, depth);
         self.ends.insert_without(client);

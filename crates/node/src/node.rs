@@ -292,7 +292,7 @@ impl<N: Nic> Node<N> {
             Heard::Broken => self.books.evict(client),
             Heard::Request { sequence, request, data } => {
                 self.control_messages += 1;
-                let tenant = self.books.tenant_of(client).expect("who is heard is attached");
+                let tenant = self.books.tenant_of(client).expect("only attached clients are polled");
                 let from = RequestOrigin { client, tenant, sequence };
                 match request {
                     Some(request) => self.serve(nic, from, request, &data, now),

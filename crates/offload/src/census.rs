@@ -28,7 +28,7 @@ pub enum Damage {
         at: u64,
     },
     /// The free list contains a chunk twice.
-    #[error("the free list comes to chunk {chunk} twice")]
+    #[error("the free list contains chunk {chunk} twice")]
     Twice {
         /// The chunk.
         chunk: u64,
@@ -42,7 +42,7 @@ pub enum Damage {
         owner: ClientNumber,
     },
     /// A chunk is neither on the free list nor has an owner.
-    #[error("chunk {chunk} is lost: it is not free, and nobody holds it")]
+    #[error("chunk {chunk} is lost: it is not free, and no client holds it")]
     Lost {
         /// The chunk.
         chunk: u64,

@@ -158,7 +158,7 @@ impl<M: Memory, const GROUP: usize> Reclaim<M, GROUP> {
         }
         assert!(
             pool.chunks_of(self.number).is_empty(),
-            "nobody allocates for a client whose workers are gone"
+            "no chunk is allocated for a client whose workers are gone"
         );
         Ok(Progress::Done)
     }

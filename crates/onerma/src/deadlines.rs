@@ -64,11 +64,11 @@ impl Deadlines {
     }
 
     fn entry(&self, slot: SlotId) -> &DeadlineEntry {
-        self.entries[slot.0 as usize].as_ref().expect("what is in the list has a place")
+        self.entries[slot.0 as usize].as_ref().expect("an entry of the list has a place")
     }
 
     fn entry_mut(&mut self, slot: SlotId) -> &mut DeadlineEntry {
-        self.entries[slot.0 as usize].as_mut().expect("what is in the list has a place")
+        self.entries[slot.0 as usize].as_mut().expect("an entry of the list has a place")
     }
 }
 

@@ -476,7 +476,7 @@ impl Executor {
             }
             unable = 0;
             let (id, class) = flow.take_next();
-            let transfer = self.transfers.get_mut(&id).expect("what waits is there");
+            let transfer = self.transfers.get_mut(&id).expect("a waiting transfer exists");
             let (part, command) = transfer.next_command();
             if transfer.has_more() {
                 flow.push(id, class);

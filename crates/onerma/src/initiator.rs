@@ -464,7 +464,7 @@ impl Initiator {
         }
         let Self { slots, counter, out, deadlines, .. } = self;
         let slot = slots[id.0 as usize].as_mut().expect("a slot in use has a command");
-        let sent = slot.sent.as_mut().expect("what is asked for was sent");
+        let sent = slot.sent.as_mut().expect("a requested command was sent");
         let Terms { datagram_max, timeout } = slot.terms;
         let deadline = now + timeout;
         sent.salt = header.salt;

@@ -185,7 +185,7 @@ impl NodeSocket {
                     }
                 }
             }
-            Err(error) => tracing::debug!(%error, "a node's sockets do not say which has something"),
+            Err(error) => tracing::debug!(%error, "the readiness of a node's sockets cannot be read"),
         }
     }
 

@@ -92,8 +92,8 @@ pub struct Path {
 pub enum PathError {
     /// No answer arrived.
     #[error(
-        "the node's UDP port {to} does not answer within {within:?}, although its TCP port does: see that nothing between \
-         (a firewall) holds UDP datagrams of {bytes} bytes back"
+        "the node's UDP port {to} does not answer within {within:?}, although its TCP port does: check that \
+         nothing between them, such as a firewall, drops UDP datagrams of {bytes} bytes"
     )]
     Silent {
         /// The node's address.

@@ -391,7 +391,7 @@ impl<M: Memory> Responder<M> {
             self.refuse(from, &header, cause);
             return;
         }
-        let version = self.regions.version(header.region).expect("what has a place is there");
+        let version = self.regions.version(header.region).expect("a region with a place exists");
         // A responder that has sent 2⁶⁴ packets accepts no changes any more.
         let Some(salt) = self.counter.next() else { return };
         match self.changes.begin(from, header, (salt, version), now + self.limits.change_timeout) {

@@ -66,8 +66,9 @@ impl Address {
 pub enum UnknownAddress {
     /// The text has the form of no address.
     #[error(
-        "{0:?} is no node's address: give shm:PATH, for example shm:/run/portcullis.sock, rdma:HOST:PORT, for example \
-         rdma:node1:7471, udp:HOST:PORT, for example udp:node1:7472, or name:NAME, for example name:bank/node1"
+        "{0:?} is not a node's address: give shm:PATH, for example shm:/run/portcullis.sock, rdma:HOST:PORT, \
+         for example rdma:node1:7471, udp:HOST:PORT, for example udp:node1:7472, or name:NAME, for example \
+         name:bank/node1"
     )]
     Malformed(String),
     /// The address is for RDMA, and this program was built without RDMA.
@@ -149,7 +150,7 @@ mod as_serde {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             let text = self.to_string();
             if text.parse().as_ref() != Ok(self) {
-                return Err(ser::Error::custom("the path of the node's socket is no UTF-8"));
+                return Err(ser::Error::custom("the path of the node's socket is not UTF-8"));
             }
             serializer.serialize_str(&text)
         }

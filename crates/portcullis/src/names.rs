@@ -41,7 +41,7 @@ pub enum Names {
 #[non_exhaustive]
 pub enum FindError {
     /// The caller's mistake: the text is no name.
-    #[error("{text:?} is no name of a node: {source}")]
+    #[error("{text:?} is not the name of a node: {source}")]
     Name {
         /// The text.
         text: String,
@@ -50,8 +50,8 @@ pub enum FindError {
     },
     /// The caller's mistake: neither the environment nor the options name a directory.
     #[error(
-        "name:{0} cannot be looked up, because nobody has said where the directory is: set {DIRECTORY_VARIABLE}, for example to \
-         etcd:http://127.0.0.1:2379, or SessionOptions::names"
+        "name:{0} cannot be looked up, because the directory's address is not set: set {DIRECTORY_VARIABLE}, \
+         for example to etcd:http://127.0.0.1:2379, or SessionOptions::names"
     )]
     NoDirectory(Name),
     /// The directory cannot be reached, or has no such name for this tenant.
@@ -63,7 +63,7 @@ pub enum FindError {
         source: DirectoryError,
     },
     /// The caller's mistake: the name stands for something other than a node.
-    #[error("name:{name} is {kind}, and no memory node")]
+    #[error("name:{name} is {kind}, not a memory node")]
     AnotherKind {
         /// The name.
         name: Name,
@@ -115,7 +115,7 @@ fn advice(source: &DirectoryError, name: &Name) -> String {
             )
         }
         DirectoryError::Away { .. } => {
-            format!(". Who knows the node's address needs no directory: see {DIRECTORY_VARIABLE}")
+            format!(". A client that has the node's address needs no directory: see {DIRECTORY_VARIABLE}")
         }
         _ => String::new(),
     }
@@ -270,7 +270,7 @@ mod tests {
         let error = FindError::Nowhere { name: Name::new("bank/n1").expect("a name"), tried: left_out };
         assert_eq!(error.code(), ErrorCode::NameLeadsNowhere);
         assert!(
-            error.to_string().contains("\n  name:bank/n2: \"name:bank/n2\" is no node's address"),
+            error.to_string().contains("\n  name:bank/n2: \"name:bank/n2\" is not a node's address"),
             "{error}"
         );
         assert!(error.to_string().contains("another machine"), "{error}");
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(name_in("name:a/b").expect("one").expect("a name").as_str(), "a/b");
         for wrong in ["name:", "name:a//b", "name:a b", "name:../b"] {
             let told = name_in(wrong).expect("one").expect_err(wrong);
-            assert!(told.is_callers() && told.to_string().contains("is no name of a node"), "{told}");
+            assert!(told.is_callers() && told.to_string().contains("is not the name of a node"), "{told}");
         }
     }
 }

@@ -13,10 +13,10 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "m" | "mib" => 20,
         "g" | "gib" => 30,
         "t" | "tib" => 40,
-        _ => return Err(format!("{unit:?} is no unit of size: use KiB, MiB, GiB or TiB")),
+        _ => return Err(format!("{unit:?} is not a unit of size: use KiB, MiB, GiB or TiB")),
     };
     let number: u64 =
-        number.parse().map_err(|_| format!("{text:?} is no size: write for example 64, 4KiB or 1GiB"))?;
+        number.parse().map_err(|_| format!("{text:?} is not a size: write for example 64, 4KiB or 1GiB"))?;
     number
         .checked_shl(shift)
         .filter(|bytes| bytes >> shift == number)

@@ -131,7 +131,7 @@ pub enum PointerError {
     Overlap(u64),
     /// More keys of a table have nearly the same hash than chance explains: a process has chosen the keys, or has
     /// written over the table.
-    #[error("the table at {0:#x} has more keys in one place than come there by chance")]
+    #[error("the table at {0:#x} has more keys in one bucket than a random hash explains")]
     Crowded(u64),
     /// The bytes of a text are not UTF-8.
     #[error("the text at {0:#x} is not UTF-8")]

@@ -47,18 +47,18 @@ const EXAMPLES: &str = "\
 Examples:
   # Clients act for the user that they run as: tenants uid:0, uid:1000, ...
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
-  # Who may open a socket acts for its tenant: here members of a group.
+  # Any process that may open a socket acts for its tenant: here, a group's.
   portcullis serve --listen 'shm:/run/a.sock?tenant=orange' \\
       --listen 'shm:/run/b.sock?tenant=blue' --socket-group users
   # Every grant, end and violation is a line of JSON; no tenant gets more than
   # 64 MiB.
   portcullis serve --listen shm:/run/portcullis.sock --quota-bytes 64MiB \\
       --audit /var/log/portcullis.jsonl
-  # Only what goes wrong is written down: costs a node next to nothing.
+  # Log only violations and their consequences: this costs next to nothing.
   portcullis serve --listen shm:/run/portcullis.sock \\
       --audit /var/log/portcullis.jsonl --audit-events violation,pause,bar,unbar
-  # On the RDMA device of this machine, for clients of others. Certificates come
-  # from `portcullis certificates`, and a client's names its tenant.
+  # On the RDMA device of this machine, for clients of other machines. Make the
+  # certificates with `portcullis certificates`; a client's names its tenant.
   portcullis serve --listen rdma:0.0.0.0:7471 --memory 4GiB \\
       --certificates /etc/portcullis --name node1
   # Without certificates, for clients of this machine: tenants are called
@@ -69,30 +69,30 @@ Examples:
   portcullis serve --listen udp:0.0.0.0:7472 --listen shm:/run/portcullis.sock \\
       --certificates /etc/portcullis --name node1
   # Found as name:bank/node1 by clients with PORTCULLIS_DIRECTORY set
-  # to the same directory. Others see the node as 10.0.0.7.
+  # to the same directory. Other machines see the node as 10.0.0.7.
   portcullis serve --listen udp:0.0.0.0:7472 --advertise udp:10.0.0.7:7472 \\
       --certificates /etc/portcullis --name bank/node1 \\
       --directory etcd:http://127.0.0.1:2379
-  # A directory for this machine alone, at /run/portcullis.directory: others say
+  # A directory for this machine only, at /run/portcullis.directory; clients set
   # PORTCULLIS_DIRECTORY=unix:/run/portcullis.directory.
   portcullis serve --listen shm:/run/portcullis.sock --name bank/node1 \\
       --directory embedded
-  # What a file and the options say together, and what is default.
+  # Print the settings of the file and the options together, and the defaults.
   portcullis serve --config /etc/portcullis.toml --print-config
 
 A client then writes connect(\"shm:/run/portcullis.sock\"). SIGTERM and SIGINT
-stop the node: its sockets go, its audit log is complete, and the exit code is
-0. SIGUSR1 makes it say its counters, as one JSON object. SIGHUP, once the audit
-log was renamed, makes it go on in a new file; without an audit log it changes
-nothing.
-RUST_LOG=info tells on standard error who comes, goes, is paused or barred, and
-what is rebuilt.
+stop the node: its sockets are removed, its audit log is complete, and the exit
+code is 0. SIGUSR1 makes it print its counters, as one JSON object. SIGHUP, once
+the audit log was renamed, makes it continue in a new file; without an audit log
+it changes nothing.
+With RUST_LOG=info the node logs on standard error which clients attach, detach,
+are paused or barred, and which queue pairs are rebuilt.
 
-A socket of --listen that nobody listens on any more is replaced; any other file
-at its path is not touched.
+A socket of --listen on which no process listens any more is replaced; any other
+file at its path is not touched.
 
 A --config file has the names of these options as keys; an option on the command
-line goes before the file:
+line overrides the file:
   memory = \"1GiB\"
   listen = [\"shm:/run/portcullis.sock\"]
   longest-lifetime = \"5s\"
@@ -185,8 +185,8 @@ pub struct ServeOptions {
     /// Bytes of a chunk: a multiple of 8.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4KiB")]
     chunk_bytes: u64,
-    /// Free chunks that are kept ready, and at most twice as many. The memory of the others goes back to the machine, and
-    /// comes again when few are ready [default: all].
+    /// Free chunks that are kept ready, and at most twice as many. The memory of the others is returned to the machine, and
+    /// taken again when few are ready [default: all].
     #[arg(long, value_name = "N")]
     chunks_ready: Option<u64>,
     /// Chunks that one client can hold [default: all].
@@ -205,8 +205,8 @@ pub struct ServeOptions {
     /// it; no tenant gets more than it leaves to other tenants.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "512MiB")]
     ports_memory: u64,
-    /// Violations of each kind that cost nothing; every 100 ms one is forgiven. Beyond them a client that comes late is
-    /// slowed, a client that reaches beyond its permissions is shown out in the end, and a tenant whose clients guess
+    /// Violations of each kind that cost nothing; every 100 ms one is forgiven. Beyond them a client with late accesses
+    /// is slowed, a client that reaches beyond its permissions is disconnected in the end, and a tenant whose clients guess
     /// keys is barred.
     #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().free_max)]
     violations_free: u32,
@@ -222,7 +222,7 @@ pub struct ServeOptions {
     /// Places of that table that a tenant may have [default: 16384].
     #[arg(long, value_name = "N")]
     quota_regions: Option<u32>,
-    /// Bytes of the largest UDP datagram to send and take. Clients find out what their path carries; say less where large
+    /// Bytes of the largest UDP datagram to send and accept. Clients probe what their path carries; set it lower if large
     /// ones are lost.
     #[arg(long, value_name = "BYTES", default_value_t = UdpConfig::default().datagram_max,
           value_parser = clap::value_parser!(u32).range(1232..=65507))]
@@ -259,7 +259,7 @@ enum Technique {
 fn guarantee(text: &str) -> Result<Guarantee, String> {
     let names = || Guarantee::ALL.map(Guarantee::name).join(", ");
     let found = Guarantee::ALL.into_iter().find(|it| it.name() == text);
-    found.ok_or_else(|| format!("{text:?} is no guarantee: there are {}", names()))
+    found.ok_or_else(|| format!("{text:?} is not a guarantee: the guarantees are {}", names()))
 }
 
 impl ServeOptions {
@@ -365,7 +365,7 @@ impl ServeOptions {
         let wrong = |text: &str| Err(NotServed::Call(text.to_owned()));
         if self.listen.is_empty() {
             return wrong(
-                "nobody could come: say --listen shm:PATH, --listen rdma:HOST:PORT or --listen udp:HOST:PORT",
+                "no client could connect: add --listen shm:PATH, --listen rdma:HOST:PORT or --listen udp:HOST:PORT",
             );
         }
         match (&self.certificates, &self.name) {
@@ -374,7 +374,8 @@ impl ServeOptions {
             }
             (None, Some(_)) if !self.has_directory() => {
                 return wrong(
-                    "--name needs --certificates, the directory with node-NAME.pem, or --directory, where it is registered",
+                    "--name needs --certificates, the directory with node-NAME.pem, or --directory, where \
+                    the name is registered",
                 );
             }
             _ => {}
@@ -386,7 +387,7 @@ impl ServeOptions {
         self.check_name()?;
         match self.processor {
             Some(processor) if !may_run_on(processor) => Err(NotServed::Machine(format!(
-                "--processor {processor}: this process may not run there: see `taskset -p $$` for where it may"
+                "--processor {processor}: this process may not run there: `taskset -p $$` shows its processors"
             ))),
             _ => Ok(()),
         }
@@ -414,7 +415,8 @@ impl ServeOptions {
             }
             if self.certificates.is_some() && listen.is_on_network() && listen.tenant.is_some() {
                 return Err(NotServed::Call(
-                    "with certificates it is these that name the tenant: leave ?tenant= out".to_owned(),
+                    "with --certificates, a client's certificate names its tenant: leave ?tenant= out"
+                        .to_owned(),
                 ));
             }
         }
@@ -456,7 +458,7 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
         rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
     // The signals are taken over before the sockets exist: a signal from now on stops the node and leaves no socket.
     let (request, requests) = requests(options.stop_at_end_of_input)
-        .map_err(|error| NotServed::Machine(format!("cannot be told to stop: {error}")))?;
+        .map_err(|error| NotServed::Machine(format!("cannot handle signals: {error}")))?;
     let expires = validity_of(&config);
     let mut host = Host::start(config)?;
     // A node whose thread has panicked serves no client, so the process ends and its parent sees that.
@@ -499,7 +501,7 @@ fn validity_of(config: &HostConfig) -> Option<Validity> {
 /// Keeps other processes of the node's user from reading its memory, and keeps clients' data out of core dumps.
 fn keep_to_itself() -> Result<(), NotServed> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| {
-        NotServed::Machine(format!("cannot keep others from looking into this process: {error}"))
+        NotServed::Machine(format!("cannot keep other processes from reading this process's memory: {error}"))
     })
 }
 

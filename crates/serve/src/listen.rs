@@ -7,7 +7,7 @@ use portcullis::host::Listen;
 const TENANT: &str = "?tenant=";
 /// Reserved prefixes: the library gives such names to tenants without a name.
 const KEPT: [(&str, &str); 2] =
-    [("uid:", "users, who are told by the kernel"), ("address:", "clients without certificates")];
+    [("uid:", "users, which the kernel identifies"), ("address:", "clients without certificates")];
 
 /// An address for clients, and the tenant that they act for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,17 +28,17 @@ pub fn parse(text: &str) -> Result<ListenAddress, String> {
         None => (text, None),
     };
     if let Some((_, rest)) = address.split_once('?') {
-        return Err(format!("{rest:?} is nothing that can be said about an address: write ?tenant=NAME"));
+        return Err(format!("{rest:?} is not an option of an address: write ?tenant=NAME"));
     }
     let address = address.parse().map_err(|error: portcullis::UnknownAddress| error.to_string())?;
     if let Some(name) = tenant
         && let Some((_, whom)) = KEPT.iter().find(|(kept, _)| name.starts_with(kept))
     {
-        return Err(format!("{name:?} is kept for {whom}: leave ?tenant= out for them"));
+        return Err(format!("{name:?} is reserved for {whom}: leave ?tenant= out for them"));
     }
     match tenant {
         Some(name) if name.contains(|letter: char| "?&=".contains(letter) || letter.is_control()) => {
-            Err(format!("{name:?} is no name: write ?tenant=NAME once, without any of ? & = in the name"))
+            Err(format!("{name:?} is not a name: write ?tenant=NAME once, without any of ? & = in the name"))
         }
         Some("") => Err("the tenant has no name: write ?tenant=NAME, or leave it out".to_owned()),
         tenant => Ok(ListenAddress { address, tenant: tenant.map(str::to_owned) }),

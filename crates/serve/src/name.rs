@@ -75,7 +75,7 @@ fn lease(text: &str) -> Result<Duration, String> {
     let seconds = text.strip_suffix('s').unwrap_or(text).parse().ok();
     let seconds = seconds.filter(|seconds| LEASE_SECONDS.contains(seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| {
-        format!("a lease is of {} to {} whole seconds", LEASE_SECONDS.start(), LEASE_SECONDS.end())
+        format!("a lease is {} to {} whole seconds", LEASE_SECONDS.start(), LEASE_SECONDS.end())
     })
 }
 
@@ -109,7 +109,7 @@ impl ServeOptions {
         let DirectoryOptions { directory, directory_certificates, directory_lease, .. } = &self.directory;
         let Some(choice) = directory.clone() else { return Ok(None) };
         let Some(name) = &self.name else {
-            return Err(wrong("--directory needs --name TENANT/NODE: what the node is called there"));
+            return Err(wrong("--directory needs --name TENANT/NODE: the node's name there"));
         };
         let name = Name::new(name).map_err(|error| wrong(format!("--name {name}: {error}")))?;
         if name.above().next().is_none() {
@@ -131,7 +131,7 @@ impl ServeOptions {
         let mut sockets = self.listen.iter().filter_map(ListenAddress::socket);
         let socket = sockets.next().map(|listen| listen.path.with_extension("directory"));
         socket.ok_or_else(|| {
-            wrong("--directory embedded: say embedded:PATH, because there is no --listen shm:PATH beside it")
+            wrong("--directory embedded: write embedded:PATH, because there is no --listen shm:PATH")
         })
     }
 
@@ -141,9 +141,9 @@ impl ServeOptions {
         if self.wanted()?.is_none() {
             return match (advertise.first(), directory_certificates) {
                 (Some(_), _) => Err(wrong("--advertise needs --directory: where the address is registered")),
-                (_, Some(_)) => {
-                    Err(wrong("--directory-certificates needs --directory: where they are shown"))
-                }
+                (_, Some(_)) => Err(wrong(
+                    "--directory-certificates needs --directory: the certificates are for the directory",
+                )),
                 _ => Ok(()),
             };
         }
@@ -156,8 +156,8 @@ impl ServeOptions {
             if !is_advertised && host_of(&listen_address.address).is_some_and(is_wildcard) {
                 let address = &listen_address.address;
                 return Err(wrong(format!(
-                    "--listen {address}: others cannot be told to come to all addresses: say --advertise with the \
-                     host that they see, as in --advertise {}",
+                    "--listen {address}: clients cannot connect to a wildcard address: add --advertise with the host \
+                     that they see, as in --advertise {}",
                     with_host(address, "HOST", None)
                 )));
             }
@@ -168,11 +168,11 @@ impl ServeOptions {
     fn check_advertised(&self, address: &Address) -> Result<(), NotServed> {
         let Some(host) = host_of(address) else {
             return Err(wrong(format!(
-                "--advertise {address}: a socket is registered as the file that it is: leave it out"
+                "--advertise {address}: a socket is registered by its file: leave it out"
             )));
         };
         if is_wildcard(host) {
-            return Err(wrong(format!("--advertise {address}: say the host that others see")));
+            return Err(wrong(format!("--advertise {address}: write the host that clients see")));
         }
         let of_kind = self
             .listen
@@ -183,7 +183,7 @@ impl ServeOptions {
             0 => Err(wrong(format!("--advertise {address}: no --listen is of that kind"))),
             1 => Ok(()),
             _ if has_any_port(address) => Err(wrong(format!(
-                "--advertise {address}: say the port, because several --listen are of that kind"
+                "--advertise {address}: write the port, because several --listen are of that kind"
             ))),
             _ => Ok(()),
         }
@@ -328,8 +328,8 @@ impl Told {
                 )
             }
             Change::Lost(error) => format!(
-                "portcullis serve: the registration as {name} is lost: {error}. This node serves on, and tries again; who \
-                 knows its address does not notice"
+                "portcullis serve: the registration as {name} is lost: {error}. This node still serves, and tries again; \
+                 clients that have its address are not affected"
             ),
         });
     }

@@ -48,7 +48,7 @@ impl From<HostError> for NotServed {
 }
 
 fn told(error: NotEnoughMemory) -> String {
-    let instead = if error.may_be_overcommitted() { ", or say --overcommit" } else { "" };
+    let instead = if error.may_be_overcommitted() { ", or add --overcommit" } else { "" };
     let settings = error.settings.iter().map(|(setting, bytes)| (option_of(setting), *bytes)).collect();
     let error = NotEnoughMemory { settings, ..error };
     format!("{error}{instead}")

@@ -60,7 +60,8 @@ impl Settings {
         let mut options = ServeOptions::from_arg_matches(&matches).map_err(|error| wrong(&error))?;
         options.print_config = line.get_flag("print_config");
         if file == Some(Input::Standard) && options.stop_at_end_of_input {
-            let why = "--config - reads standard input to its end, where --stop-at-end-of-input would stop the node";
+            let why = "--config - reads standard input to its end, and --stop-at-end-of-input would stop the \
+                node there";
             return Err(NotServed::Call(why.to_owned()));
         }
         Ok(Self { options, file, in_file, on_line, matches })
@@ -70,7 +71,7 @@ impl Settings {
     pub fn in_force(&self) -> String {
         let command = command();
         let mut text =
-            String::from("# What is in force for `portcullis serve`. It can be read again with --config.\n");
+            String::from("# The settings in force for `portcullis serve`. --config can read this file.\n");
         for (name, arg) in settable(&command) {
             let from = match &self.file {
                 _ if self.on_line.contains_key(name) => "the command line".to_owned(),
@@ -165,7 +166,7 @@ fn in_one_line(text: &str, error: &toml::de::Error) -> String {
 
 fn unknown(command: &Command, key: &str) -> String {
     if OUTSIDE.contains(&key) {
-        return format!("{key} can only be said on the command line");
+        return format!("{key} can be given on the command line only");
     }
     let alike = settable(command).map(|(name, _)| (strsim::jaro_winkler(name, key), name));
     let nearest = alike.max_by(|one, other| one.0.total_cmp(&other.0)).filter(|(alike, _)| *alike >= ALIKE);
@@ -179,7 +180,7 @@ fn unknown(command: &Command, key: &str) -> String {
 fn values_of(arg: &Arg, value: &Value) -> Result<Option<Vec<OsString>>, String> {
     match (value, arg.get_action()) {
         (Value::Boolean(set), ArgAction::SetTrue) => Ok(set.then(Vec::new)),
-        (_, ArgAction::SetTrue) => Err("this is true or false".to_owned()),
+        (_, ArgAction::SetTrue) => Err("this must be true or false".to_owned()),
         (Value::Array(values), ArgAction::Append) => {
             values.iter().map(scalar).collect::<Result<_, _>>().map(Some)
         }
@@ -257,10 +258,10 @@ mod tests {
             ("quota_bytes = 5", "did you mean quota-bytes?"),
             ("zzz = 5", "keys are named like the options"),
             ("config = \"x\"", "only be said on the command line"),
-            ("memory = \"12 parsecs\"", "'--memory <SIZE>': \" parsecs\" is no unit of size"),
+            ("memory = \"12 parsecs\"", "'--memory <SIZE>': \" parsecs\" is not a unit of size"),
             ("memory = 1.5", "memory: this is a float"),
             ("memory = [1]", "memory: this takes one value"),
-            ("json = \"yes\"", "json: this is true or false"),
+            ("json = \"yes\"", "json: this must be true or false"),
             ("socket-mode = 432", "octal"),
             ("memory = ", "line 1"),
             (

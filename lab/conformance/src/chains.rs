@@ -97,7 +97,7 @@ pub(super) fn waits_for_what_does_not_count_fail<N: Nic>(bench: &mut Bench<N>) -
         engine.recover(bench)?;
     }
     let said = bench.nic.completions_counted(engine.end.send_cq);
-    ensure!(said.is_err(), "a queue that does not count says {said:?}");
+    ensure!(said.is_err(), "a queue that does not count returns {said:?}");
     Ok(())
 }
 

@@ -78,7 +78,10 @@ fn tells_truly<N: Nic>(bench: &mut Bench<N>, pair: Pair, stray: Operation, expec
     bench.fails(pair.client, stray, &[Status::RemoteAccessError, Status::RemoteInvalidRequestError])?;
     let told = bench.expect_access_error(pair.owner)?;
     let told = told.map(|it| (it.address.0, it.length, it.needs, it.rkey, it.fault));
-    ensure!(told.is_none_or(|told| told == expected), "{stray:?} was told as {told:x?}, not {expected:x?}");
+    ensure!(
+        told.is_none_or(|told| told == expected),
+        "{stray:?} was reported as {told:x?}, not {expected:x?}"
+    );
     Ok(())
 }
 

@@ -122,7 +122,11 @@ pub(super) fn windows_are_freed_by_the_peers_message_and_it_says_which<N: Nic>(
     bench.succeed(pair.client, Operation::SendWithInvalidate { local, rkey: held.rkey })?;
     let (length, invalidated) = bench.received(pair.owner, id)?;
     ensure!(length == 24, "24 bytes arrived as {length}");
-    ensure!(invalidated == Some(held.rkey), "{:?} was invalidated and {invalidated:?} said so", held.rkey);
+    ensure!(
+        invalidated == Some(held.rkey),
+        "{:?} was invalidated and {invalidated:?} reported it",
+        held.rkey
+    );
     let again = Window { id: window_of(held)?, rkey: held.rkey };
     let rkey = bench.bind(pair.owner, again, READ_WRITE)?;
     let (new, old) = (bench.read(HELD, 8, rkey), bench.read(HELD, 8, held.rkey));
@@ -151,7 +155,7 @@ pub(super) fn messages_cannot_invalidate_what_is_no_window<N: Nic>(bench: &mut B
         bench.receive(pair.owner, buffer)?;
         let local = bench.local(0, 8);
         let status = bench.execute(pair.client, Operation::SendWithInvalidate { local, rkey })?;
-        ensure!(status != Status::Success, "a message invalidated {rkey:?}, which is no window");
+        ensure!(status != Status::Success, "a message invalidated {rkey:?}, which is not a window");
     }
     Ok(())
 }

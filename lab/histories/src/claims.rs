@@ -45,7 +45,7 @@ pub enum Wrong {
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfNowhere(value) => write!(f, "{value} was delivered before anybody pushed it"),
+            Self::OutOfNowhere(value) => write!(f, "{value} was delivered before it was pushed"),
             Self::SameDelivery(value) => write!(f, "two deliveries of {value} have the same number"),
             Self::Twice(value) => write!(f, "{value} was acknowledged twice"),
             Self::NotTheLast(value) => {

@@ -42,11 +42,13 @@ pub enum Wrong {
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfNowhere(value) => write!(f, "{value} was popped before anybody pushed it"),
+            Self::OutOfNowhere(value) => write!(f, "{value} was popped before it was pushed"),
             Self::Twice(value) => write!(f, "{value} was popped twice"),
             Self::Overtaken(first, second) => write!(f, "{second} has overtaken {first}"),
             Self::Lost(value) => write!(f, "{value} is lost"),
-            Self::NotEmpty(time) => write!(f, "the queue was not empty at {time}, though a pop said so"),
+            Self::NotEmpty(time) => {
+                write!(f, "the queue was not empty at {time}, but a pop reported it as empty")
+            }
         }
     }
 }

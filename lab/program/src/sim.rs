@@ -18,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   portcullis-lab sim                    # a thousand seeds, each a cluster
   portcullis-lab sim --seed 42 --json   # one run, as a JSON object
-  portcullis-lab sim --seed 42 --trace  # one run, with what happened in it
+  portcullis-lab sim --seed 42 --trace  # one run, with its events
   portcullis-lab sim --seed 7 --clients 40 --nodes 4 --minutes 0.01
   portcullis-lab sim --udp 100          # all clients over UDP
   portcullis-lab sim --programs tables  # users of a hash table that die
@@ -27,7 +27,7 @@ Examples:
   portcullis-lab sim --programs chunks  # clients of chunks that die
   portcullis-lab sim --programs calls   # callers and servers that die
   portcullis-lab sim --seeds 100000 --seed 1000000  # seeds from there on
-  portcullis-lab sim --hours 8          # seed after seed, for so long
+  portcullis-lab sim --hours 8          # seed after seed, for that long
   portcullis-lab sim --model connectx5  # published results, from unit costs
   portcullis-lab sim --model 1rma       # the same of 1RMA, from its own code
   portcullis-lab sim --explore chains   # the NIC's chains, in every state
@@ -36,7 +36,8 @@ A run is its seed, the options given here, and the commit: the same again gives
 the same events and the same trace_hash. A failing run is cut down to fewer
 clients, faults and events, and the command that replays it is printed.
 
-Exit codes: 0 no promise was broken; 1 one was; 2 the call was wrong.";
+Exit codes: 0 no promise was broken; 1 a promise was broken; 2 the call was
+wrong.";
 
 const SEEDS: u64 = 1_000;
 /// The most runs for shrinking a failing plan.
@@ -50,7 +51,7 @@ pub struct SimOptions {
     /// The seed, or the first of several.
     #[arg(long)]
     seed: Option<u64>,
-    /// How many seeds [default: one with --seed, else 1000].
+    /// Number of seeds [default: one with --seed, else 1000].
     #[arg(long)]
     seeds: Option<u64>,
     /// Run seeds for this many hours instead.
@@ -62,10 +63,10 @@ pub struct SimOptions {
     /// Clients, including hostile ones.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: Option<u32>,
-    /// How many of the clients are hostile.
+    /// Number of the clients that are hostile.
     #[arg(long)]
     hostile: Option<u32>,
-    /// How many of a hundred clients are over UDP. Honest clients of chunks are not.
+    /// Number of clients in a hundred that are over UDP. Honest clients of chunks are not.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     udp: Option<u32>,
     /// Tenants.
@@ -92,7 +93,7 @@ pub struct SimOptions {
     /// Roughly how long a client pauses between two actions, in virtual microseconds.
     #[arg(long, value_name = "MICROSECONDS", value_parser = nanos)]
     think: Option<u64>,
-    /// For how long operations of programs with sessions may wait for their node, in virtual time [default: as long as it takes].
+    /// The longest wait of operations of programs with sessions for their node, in virtual time [default: unlimited].
     /// With --faults node-freeze, nodes stand still for longer.
     #[arg(long, value_name = "TIME")]
     within: Option<Lifetime>,
@@ -111,7 +112,7 @@ pub struct SimOptions {
     /// Search every state of small cases instead. It takes minutes, and up to some gigabytes.
     #[arg(long, value_enum, conflicts_with_all = ["model", "seed", "seeds", "hours", "trace"])]
     explore: Option<Explored>,
-    /// Give a search of --explore up after so many states [default: 20 million].
+    /// Give a search of --explore up after this many states [default: 20 million].
     #[arg(long, value_name = "STATES", requires = "explore")]
     states_max: Option<usize>,
     /// Threads [default: all processors].

@@ -333,7 +333,8 @@ impl Cluster {
             && !(told..=told + untold).contains(&left.chunk_allocations)
         {
             let what = format!(
-                "node {node} counts {} allocations of chunks, and clients were told of {told} and not of up to {untold}",
+                "node {node} counts {} allocations of chunks, and clients received {told} and did not \
+                receive up to {untold}",
                 left.chunk_allocations
             );
             self.oracle.fail(Promise::Truth, self.now, what);

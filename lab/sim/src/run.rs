@@ -24,7 +24,7 @@ pub fn run(plan: &Plan) -> Report {
     if let Err(panic) = ran {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("nothing");
-        cluster.oracle.fail(Promise::Soundness, cluster.now, format!("a panic, which says: {said}"));
+        cluster.oracle.fail(Promise::Soundness, cluster.now, format!("a panic: {said}"));
     }
     let (events, trace_hash) = (cluster.trace.events(), cluster.trace.hash());
     let (now, lines) = (cluster.now, cluster.trace.take_lines());

@@ -100,7 +100,7 @@ class BarredError(TenantError):
 
 
 class ConflictError(TenantError):
-    """Others held the object for longer than the request was ready to wait."""
+    """Other clients held the object for longer than the request may wait."""
 
 
 class NodeError(Error):

@@ -23,7 +23,7 @@ impl<K: Clone + Eq + Hash> ConnectionQuota<K> {
 
     /// Counts one more connection.
     pub fn take(&mut self, holder: &K) {
-        assert!(self.taken < self.most, "a place is taken where there is room");
+        assert!(self.taken < self.most, "a place is taken only if one is free");
         self.taken += 1;
         *self.by_holder.entry(holder.clone()).or_default() += 1;
     }
@@ -31,7 +31,7 @@ impl<K: Clone + Eq + Hash> ConnectionQuota<K> {
     /// Counts one connection less.
     pub fn give_back(&mut self, holder: &K) {
         self.taken -= 1;
-        let its = self.by_holder.get_mut(holder).expect("who gives a place back has one");
+        let its = self.by_holder.get_mut(holder).expect("only a holder of a place gives one back");
         *its -= 1;
         if *its == 0 {
             self.by_holder.remove(holder);

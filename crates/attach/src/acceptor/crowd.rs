@@ -42,7 +42,7 @@ impl<K: Holder> Crowd<K> {
     /// Removes a connection that is attached or closed.
     pub fn leave(&mut self, token: u64) {
         let Some(holder) = self.there.remove(&token) else { return };
-        let its = self.each.get_mut(&holder).expect("who is there is counted");
+        let its = self.each.get_mut(&holder).expect("each connection counts for its holder");
         *its -= 1;
         if *its == 0 {
             self.each.remove(&holder);

@@ -132,7 +132,7 @@ impl<H: Handshake> Service<H> {
             if let Err(error) = waited
                 && error != Errno::INTR
             {
-                tracing::error!(%error, "no more clients can be taken in");
+                tracing::error!(%error, "cannot accept more clients");
                 return;
             }
             for event in &events {

@@ -100,7 +100,7 @@ impl Handshake for TlsHandshake {
             NodeSecurity::Plain => Channel::plain(),
             NodeSecurity::Tls(identity) => {
                 let connection = ServerConnection::new(Arc::clone(&identity.config));
-                let failed = |error: &rustls::Error| tracing::error!(%error, "TLS cannot begin");
+                let failed = |error: &rustls::Error| tracing::error!(%error, "cannot start TLS");
                 Channel::secured(connection.inspect_err(failed).ok()?)
             }
         };

@@ -62,7 +62,7 @@ pub enum CertificateError {
     #[error("{0}")]
     Call(String),
     /// A file exists already.
-    #[error("{0} is there already, and nothing is overwritten: move it away first, or choose another name")]
+    #[error("{0} already exists and is not overwritten: move it away first, or choose another name")]
     Exists(PathBuf),
     /// The authority cannot be used.
     #[error("the authority cannot be used: {0}")]
@@ -128,7 +128,7 @@ pub fn make_node(
         return Err(CertificateError::Call("a node needs at least one host that clients dial".to_owned()));
     }
     if let Some(host) = hosts.iter().find(|host| ServerName::try_from(host.as_str()).is_err()) {
-        return Err(CertificateError::Call(format!("{host:?} is neither a host's name nor an address")));
+        return Err(CertificateError::Call(format!("{host:?} is neither a host name nor an address")));
     }
     let sans = CertificateParams::new(hosts).map_err(|error| CertificateError::Call(error.to_string()))?;
     make(directory, Role::Node, name, validity, |wanted| wanted.subject_alt_names = sans.subject_alt_names)
@@ -237,12 +237,14 @@ fn params(name: &str, from: SystemTime, until: SystemTime) -> CertificateParams 
 fn check_file_name(name: &str) -> Result<(), CertificateError> {
     check_tenant_name(name).map_err(|error| CertificateError::Call(error.to_string()))?;
     if name.contains('/') {
-        return Err(CertificateError::Call(format!("{name:?} names files too: it must do without \"/\"")));
+        return Err(CertificateError::Call(format!(
+            "{name:?} is also part of file names: it must not contain \"/\""
+        )));
     }
     // `tenant-a-key.pem` is the key of `a`.
     if name.ends_with("-key") {
         return Err(CertificateError::Call(format!(
-            "{name:?} would be taken for a key: choose another name"
+            "{name:?} would be mistaken for a key: choose another name"
         )));
     }
     Ok(())

@@ -37,12 +37,12 @@ pub enum ClientSecurity {
 #[non_exhaustive]
 pub enum AttachError {
     /// The text is not an address of a node.
-    #[error("{0:?} is no address of a node: write HOST:PORT, for example node1:7471 or [fd00::1]:7471")]
+    #[error("{0:?} is not the address of a node: write HOST:PORT, for example node1:7471 or [fd00::1]:7471")]
     Address(String),
     /// The address is another machine, and the client uses no certificates.
     #[error(
-        "{0} is another machine, and without certificates whoever is on the way could pass for the node: give \
-         certificates (see `portcullis certificates --help`)"
+        "{0} is another machine, and without certificates an attacker on the network could impersonate the \
+         node: give certificates (see `portcullis certificates --help`)"
     )]
     PlainBeyondLoopback(SocketAddr),
     /// No node listens at the address.
@@ -71,8 +71,8 @@ pub enum AttachError {
     },
     /// The client's time for the attach was up before the attach was complete.
     #[error(
-        "the attach took longer than the node at {address} waits for a client: this program, its machine or the network \
-         stood still meanwhile. Try again"
+        "the attach took longer than the node at {address} waits for a client: this program, its machine or \
+         the network stalled meanwhile. Try again"
     )]
     TooLate {
         /// The node's address.
@@ -80,15 +80,15 @@ pub enum AttachError {
     },
     /// The connection ended in the middle.
     #[error(
-        "the node at {address} hung up without a reason: it may be out of room, or one of you uses certificates and \
-         the other does not"
+        "the node at {address} closed the connection without a reason: it may have no room for more clients, \
+         or only one side uses certificates"
     )]
     HungUp {
         /// The node's address.
         address: String,
     },
     /// The node's certificate is not for the node that the client connected to.
-    #[error("what listens at {address} cannot prove to be that node: {reason}")]
+    #[error("the peer at {address} cannot prove that it is that node: {reason}")]
     NotTheNode {
         /// The node's address.
         address: String,
@@ -96,7 +96,7 @@ pub enum AttachError {
         reason: String,
     },
     /// The node does not accept the client's certificate.
-    #[error("the node at {address} does not accept this client's certificate: it says {reason}")]
+    #[error("the node at {address} does not accept this client's certificate: {reason}")]
     NotAccepted {
         /// The node's address.
         address: String,
@@ -104,7 +104,7 @@ pub enum AttachError {
         reason: String,
     },
     /// The peer at the address is not a node of this version.
-    #[error("what listens at {address} is no Portcullis node of this version: {reason}")]
+    #[error("the peer at {address} is not a Portcullis node of this version: {reason}")]
     NotANode {
         /// The address.
         address: String,
@@ -112,7 +112,7 @@ pub enum AttachError {
         reason: String,
     },
     /// The node serves its clients over another fabric.
-    #[error("the node at {address} takes clients over {fabric}: connect to {fabric}:{address}")]
+    #[error("the node at {address} accepts clients over {fabric}: connect to {fabric}:{address}")]
     OtherFabric {
         /// The node's address.
         address: String,
@@ -326,7 +326,7 @@ impl Call<'_> {
                 let message = self.frames.take_in(&heard.said);
                 if let Some(message) = message.map_err(|error| self.not_a_node(&error))? {
                     let answer = NodeSays::parse(&message);
-                    return answer.ok_or_else(|| self.not_a_node(&"its answer means nothing"));
+                    return answer.ok_or_else(|| self.not_a_node(&"its answer is malformed"));
                 }
             }
             if heard.hung_up {
@@ -406,7 +406,7 @@ impl Call<'_> {
         match answer {
             NodeSays::Refused(reason) => AttachError::Refused(reason),
             NodeSays::TooLate => AttachError::TooLate { address: self.address.to_owned() },
-            _ => self.not_a_node(&"it answered out of turn"),
+            _ => self.not_a_node(&"it sent an unexpected answer"),
         }
     }
 

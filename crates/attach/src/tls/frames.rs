@@ -17,7 +17,7 @@ pub enum FrameError {
         bytes: usize,
     },
     /// More bytes follow a message that must be answered first.
-    #[error("spoke out of turn")]
+    #[error("sent an unexpected frame")]
     OutOfTurn,
 }
 

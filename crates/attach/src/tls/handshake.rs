@@ -38,7 +38,7 @@ pub enum Breach {
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// The peer sent something other than the expected message.
-    #[error("sent what is no message, or not one whose turn it is")]
+    #[error("sent a malformed or unexpected message")]
     Message,
     /// The peer sent too many bytes.
     #[error("sent more than {HEARD_MAX} bytes")]
@@ -50,10 +50,10 @@ pub enum Breach {
     #[error("left more than {UNSENT_MAX} bytes unread")]
     Deaf,
     /// The node does not accept the peer's control message.
-    #[error("sent a control message that the node does not take: {0}")]
+    #[error("sent a control message that the node does not accept: {0}")]
     Control(Reason),
     /// The peer ended the attach.
-    #[error("hung up before it was attached")]
+    #[error("closed the connection before it was attached")]
     HungUp,
 }
 
@@ -304,8 +304,8 @@ impl ServerSide {
             Offer::OneShots(terms) => terms.is_sound(),
         };
         if !is_sound {
-            tracing::error!(?offer, "the node's terms are beyond their bounds: nobody can attach");
-            return Err("the node's terms make no sense".into());
+            tracing::error!(?offer, "the node's terms exceed their bounds: no client can attach");
+            return Err("the node's terms are invalid".into());
         }
         match offer {
             Offer::QueuePairs(terms) => {

@@ -24,13 +24,13 @@ pub enum NodeSecurity {
 #[non_exhaustive]
 pub enum ListenError {
     /// The text is not an address to listen at.
-    #[error("{0:?} is no address to listen at: write HOST:PORT, for example 0.0.0.0:7471 or [::]:7471")]
+    #[error("{0:?} is not an address to listen at: write HOST:PORT, for example 0.0.0.0:7471 or [::]:7471")]
     Address(String),
     /// The address can be reached from other machines, and the node uses no certificates.
     #[error(
-        "{0} can be reached from other machines, and without certificates whoever reaches it gets in: give \
-         certificates (see `portcullis certificates --help`), listen at 127.0.0.1, or, where nobody else is on that \
-         network, say --dangerous-no-certificates"
+        "{0} can be reached from other machines, and without certificates any client that reaches it is \
+         admitted: give certificates (see `portcullis certificates --help`), listen at 127.0.0.1, or, if no \
+         other machine is on that network, add --dangerous-no-certificates"
     )]
     PlainBeyondLoopback(SocketAddr),
     /// The machine refused.

@@ -53,10 +53,10 @@ pub enum BadTenantName {
         letters: usize,
     },
     /// The name has letters that look like others, or that are not visible.
-    #[error("{0:?} is no tenant's name: printable ASCII letters only, and no space at either end")]
+    #[error("{0:?} is not a tenant's name: use printable ASCII letters only, and no space at either end")]
     Letters(String),
     /// The name is reserved for tenants without certificates.
-    #[error("{name:?} is no tenant's name: what starts with {reserved:?} is kept")]
+    #[error("{name:?} is not a tenant's name: names that start with {reserved:?} are reserved")]
     Reserved {
         /// The name.
         name: String,

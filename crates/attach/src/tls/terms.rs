@@ -87,7 +87,7 @@ pub enum Offer {
 #[non_exhaustive]
 pub enum UnfitEnds {
     /// Too many data queue pairs, or too few.
-    #[error("{brought} data queue pairs where the terms say {wanted}")]
+    #[error("{brought} data queue pairs, but the terms require {wanted}")]
     Count {
         /// Number of data queue pairs.
         brought: usize,
@@ -95,7 +95,7 @@ pub enum UnfitEnds {
         wanted: u32,
     },
     /// The address cannot be that of a port.
-    #[error("{0} is no address of a port")]
+    #[error("{0} is not the address of a port")]
     Nowhere(Ipv6Addr),
     /// The number is too large for a queue pair.
     #[error("queue pair {0:#x} has more than 24 bits")]

@@ -24,8 +24,9 @@ pub enum AttachError {
     },
     /// This user may not connect there.
     #[error(
-        "this user ({user}) may not connect to {path}: {source}. Whoever runs the node gives others access with \
-         `portcullis serve --socket-group GROUP` or `--socket-mode MODE`, and with the rights of the folders above"
+        "this user ({user}) may not connect to {path}: {source}. The node's operator can give other users \
+         access with `portcullis serve --socket-group GROUP` or `--socket-mode MODE`, and with the rights of \
+         the folders above"
     )]
     Denied {
         /// The node's path.
@@ -48,21 +49,21 @@ pub enum AttachError {
     },
     /// The client's time for the attach was up before the attach was complete.
     #[error(
-        "the attach took longer than the node at {path} waits for a client: this program or its machine stood still \
-         meanwhile. Try again"
+        "the attach took longer than the node at {path} waits for a client: this program or its machine \
+         stalled meanwhile. Try again"
     )]
     TooLate {
         /// The node's path.
         path: PathBuf,
     },
     /// The connection ended in the middle, without a reason.
-    #[error("what listens at {path} hung up in the middle of the attach: it may have ended. Try again")]
+    #[error("the peer at {path} closed the connection during the attach: it may have ended. Try again")]
     HungUp {
         /// The node's path.
         path: PathBuf,
     },
     /// The peer at the path is not a node of this version.
-    #[error("what listens at {path} is no Portcullis node of this version")]
+    #[error("the peer at {path} is not a Portcullis node of this version")]
     NotANode {
         /// The path.
         path: PathBuf,

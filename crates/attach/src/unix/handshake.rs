@@ -184,7 +184,7 @@ impl<A: AdmissionPolicy> Handshake for UnixHandshake<A> {
                 Ok(())
             }
             (UnixAttachState::Hello { .. } | UnixAttachState::Mapped { .. }, _) => {
-                Err("that was no attach of this version: use a client of the node's version".into())
+                Err("the attach request is not of this version: use a client of the node's version".into())
             }
             (UnixAttachState::Preparing | UnixAttachState::Attached(_), _) => {
                 return Err(Breach::AfterTheEnd);

@@ -181,7 +181,7 @@ fn lock_directory(path: &Path) -> std::io::Result<OwnedFd> {
         let parent = parent.display();
         let text = match error {
             Errno::NOENT => format!("there is no directory {parent}"),
-            Errno::NOTDIR => format!("{parent} is no directory"),
+            Errno::NOTDIR => format!("{parent} is not a directory"),
             error => format!("the directory {parent} cannot be locked: {error}"),
         };
         Error::new(Error::from(error).kind(), text)
@@ -211,7 +211,7 @@ fn remove_orphan(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> std
     };
     let file = FileType::from_raw_mode(there.st_mode);
     if file != FileType::Socket {
-        let text = format!("{} is there, which is not replaced", name_of(file));
+        let text = format!("{} exists at the path and is not replaced", name_of(file));
         return Err(Error::new(ErrorKind::AlreadyExists, text));
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -226,12 +226,13 @@ fn remove_orphan(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> std
         Ok(()) | Err(Errno::AGAIN) => return taken("another program listens there already"),
         Err(Errno::PROTOTYPE) => return taken("another program has its socket there"),
         Err(error) => {
-            let text = format!("a socket is there, and whether it is in use cannot be seen: {error}");
+            let text =
+                format!("a socket is there, and the node cannot determine whether it is in use: {error}");
             return Err(Error::new(Error::from(error).kind(), text));
         }
     }
     if FileId::of(&rustix::fs::lstat(path)?) != FileId::of(&there) {
-        return taken("somebody else puts a socket there at this moment");
+        return taken("another process is creating a socket there");
     }
     std::fs::remove_file(path)
 }

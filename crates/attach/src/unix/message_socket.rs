@@ -24,10 +24,10 @@ pub struct MessageSocket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// No process listens there, or not any more.
-    #[error("nobody listens: {0}")]
+    #[error("no process listens: {0}")]
     NoPeer(Errno),
     /// No message arrived in time.
-    #[error("nothing was heard in time")]
+    #[error("nothing was received in time")]
     Silent,
     /// The machine refused.
     #[error("the machine refused: {0}")]

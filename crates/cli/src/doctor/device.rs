@@ -56,7 +56,7 @@ impl Device {
         if nic == NicKind::Software {
             let DeviceOptions { device, device_port, gid_index } = asked;
             let said = device.is_some() || device_port.is_some() || gid_index.is_some();
-            let chosen = Chosen { device: Self::Software, reason: "asked for with --nic software" };
+            let chosen = Chosen { device: Self::Software, reason: "chosen with --nic software" };
             return if said { Err(NoDevice::Software) } else { Ok(chosen) };
         }
         let (found, why) = match devices() {

@@ -15,7 +15,9 @@ pub enum KvCommandError {
     Identity(#[from] IdentityError),
     #[error("there is no table {table}: `portcullis kv create` makes one, and so do `put` and `load`")]
     NoTable { table: DirectoryName },
-    #[error("{owner} shares no table {table} with this tenant: there `portcullis kv share` does")]
+    #[error(
+        "{owner} shares no table {table} with this tenant: {owner} can share it with `portcullis kv share`"
+    )]
     NotShared { table: DirectoryName, owner: TenantName },
     #[error("table {table}: {error}{}", advice(.error))]
     Table { table: DirectoryName, error: TableError },
@@ -122,8 +124,8 @@ fn advice_on_session(error: Error) -> &'static str {
         Error::Refused(Refusal::KeptTooLong { .. }) => {
             ": create the table with a shorter --keep, or raise `serve --longest-keep` on the node"
         }
-        Error::Refused(Refusal::Gone) => ": the table was dropped, or its time to be kept was over",
-        Error::Paused { .. } | Error::Barred => ": `portcullis admin list` on the node says why",
+        Error::Refused(Refusal::Gone) => ": the table was dropped, or its --keep time was over",
+        Error::Paused { .. } | Error::Barred => ": `portcullis admin list` on the node shows the reason",
         Error::NodeGone => ": the node has ended, and its tables with it",
         _ => "",
     }

@@ -13,7 +13,7 @@ pub const ARENA_BYTES: u64 = 4 << 20;
 /// The arena of a client with many operations in flight.
 pub const LARGE_ARENA_BYTES: u64 = 32 << 20;
 
-/// A node, and who comes to it.
+/// A node, and the client that connects to it.
 #[derive(Args, Clone, Debug)]
 pub struct NodeOptions {
     /// The node, for example shm:/run/portcullis.sock, rdma:node1:7471 or name:bank/node1.

@@ -13,19 +13,19 @@ Examples:
   portcullis kv create --node shm:/run/p.sock cities
   # For a hundred million keys, in subtables of 21,504 keys each.
   portcullis kv create --node shm:/run/p.sock cities --groups 1024
-  # Nobody waits longer than 100 ms for a client that has died.
+  # No client waits longer than 100 ms for a client that has died.
   portcullis kv create --node shm:/run/p.sock cities --lease 50ms
   # Each value is guarded by a permission of its own.
   portcullis kv create --node shm:/run/p.sock secrets --grain block
-  # It goes a day after the last client of its tenant.
+  # It is freed a day after the last client of its tenant has gone.
   portcullis kv create --node shm:/run/p.sock visits --keep 1440min
 
 Without --keep a table stays for as long as the node allows (`portcullis serve
 --longest-keep`), and until `portcullis kv drop`. A table is not on disk: it
 ends with its node.
 
-Exit codes: 0 it is made; 1 there is one of that name already, which stays as
-it is; 2 the call was wrong; 3 the node refuses or is gone.";
+Exit codes: 0 the table is made; 1 a table of that name exists already, and is
+unchanged; 2 the call was wrong; 3 the node refuses or is gone.";
 
 /// Options of `portcullis kv create`.
 #[derive(Args, Debug)]

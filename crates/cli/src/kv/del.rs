@@ -15,8 +15,8 @@ Examples:
   portcullis kv del --node shm:/run/p.sock cities Bern
   portcullis kv del --node shm:/run/p.sock cities Bern Basel --json
 
-Exit codes: 0 every key was there and is gone; 1 one was not there; 2 the call
-was wrong; 3 there is no such table, or the node refuses or is gone.";
+Exit codes: 0 all keys are removed; 1 a key did not exist; 2 the call was wrong;
+3 there is no such table, or the node refuses or is gone.";
 
 /// Options of `portcullis kv del`.
 #[derive(Args, Debug)]

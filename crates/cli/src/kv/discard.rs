@@ -12,8 +12,8 @@ const EXAMPLES: &str = "\
 Examples:
   portcullis kv drop --node shm:/run/p.sock cities
 
-All keys of the table go, and its memory goes back to the node. Clients that
-use the table in that moment get errors.";
+The table's keys are removed, and its memory is returned to the node. Clients
+that are using the table get errors.";
 
 /// Options of `portcullis kv drop`.
 #[derive(Args, Debug)]
@@ -39,7 +39,7 @@ pub fn run(options: &KvDropOptions) -> Result<CommandOutcome, KvCommandError> {
     if *json {
         print_json(&json!({"dropped": name.as_str()}));
     } else {
-        say(format_args!("table {name} is gone"));
+        say(format_args!("table {name} is removed"));
     }
     Ok(CommandOutcome::AsAsked)
 }

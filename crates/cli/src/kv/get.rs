@@ -21,13 +21,13 @@ Examples:
   portcullis kv get --node shm:/run/p.sock cities Bern Basel
   portcullis kv get --node shm:/run/p.sock cities Bern Basel --json
 
-The value of a single key is written byte for byte, without a line break of its
-own; only a terminal gets escapes for what would act on it. With --json each key
-is one line, {\"key\": ..., \"value\": ...}; the value of a key that is not there
-is null.
+The value of a single key is written byte for byte, without a line break after
+it; only on a terminal, characters that would control it are escaped. With
+--json each key is one line, {\"key\": ..., \"value\": ...}; the value of a key that
+does not exist is null.
 
-Exit codes: 0 every key is there; 1 one is not; 2 the call was wrong; 3 there
-is no such table, or the node refuses or is gone.";
+Exit codes: 0 all keys exist; 1 a key does not exist; 2 the call was wrong; 3
+there is no such table, or the node refuses or is gone.";
 
 /// Options of `portcullis kv get`.
 #[derive(Args, Debug)]

@@ -33,7 +33,7 @@ pub struct Kept(pub Keep);
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Keep::No | Keep::Attached => f.write_str("it goes with the last client of its tenant"),
+            Keep::No | Keep::Attached => f.write_str("it is freed when the last client of its tenant goes"),
             Keep::For(time) => {
                 write!(f, "it stays for {time} after the last client of its tenant has gone")
             }
@@ -56,7 +56,7 @@ pub fn say_made(
         }
         Some(keep) => say(format_args!("made {kind} {name}: {}", Kept(keep))),
         None => complain(format_args!(
-            "portcullis kv: there is a {kind} {name} already, and it stays as it is: `portcullis {remove}` removes it"
+            "portcullis kv: {kind} {name} exists already, and is unchanged: `portcullis {remove}` removes it"
         )),
     }
     if keep.is_some() { CommandOutcome::AsAsked } else { CommandOutcome::NotAll }

@@ -16,8 +16,8 @@ Examples:
   portcullis kv list --node shm:/run/p.sock cities --prefix B --limit 10
   portcullis kv list --node shm:/run/p.sock cities --json | jq -r .key
 
-Keys come in the order of their bytes. The table has no such order: all of it
-is looked at, and keys that come or go meanwhile are in the list or not.
+Keys are in the order of their bytes. The table has no such order: all of it is
+read, and keys that are added or removed meanwhile may be in the list or not.
 `portcullis kv dump` prints keys with their values, and keeps none of them in
 its memory.";
 
@@ -27,10 +27,10 @@ its memory.";
 pub struct KvListOptions {
     #[command(flatten)]
     source: Source,
-    /// Only keys that begin with this.
+    /// Print only keys that begin with this.
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: OsString,
-    /// No more than the first N of them.
+    /// Print no more than the first N keys.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     /// Print one JSON object for each key.

@@ -39,17 +39,16 @@ Examples:
 
 A table is found by its name, and belongs to the tenant that the client acts
 for. Any number of clients may use it at once, and each may die at any moment:
-the others go on after two leases at the most, no key is lost or doubled, and
-`kv sweep` frees what the dead have left, and what has expired.
+the others continue after at most two leases, no key is lost or duplicated, and
+`kv sweep` frees what dead clients have left, and expired keys.
 
 Keys and values are bytes. Text shows them as they are if they are UTF-8
 without control characters, and in quotes with escapes otherwise. JSON has the
-fields `key` and `value`, or `key_base64` and `value_base64` for what is no
-UTF-8.
+fields `key` and `value`, or `key_base64` and `value_base64` for bytes that
+are not UTF-8.
 
-Exit codes: 0 done as asked; 1 no such key, or not all of what was asked could
-be done; 2 the call or its input was wrong; 3 there is no such table, or the
-node refuses or is gone.";
+Exit codes: 0 done; 1 no such key, or only a part could be done; 2 the call or
+its input was wrong; 3 there is no such table, or the node refuses or is gone.";
 
 /// Options of `portcullis kv`.
 #[derive(Args, Debug)]
@@ -75,15 +74,15 @@ enum Command {
     Load(load::KvLoadOptions),
     /// Write all keys and values to a file or folder.
     Dump(dump::KvDumpOptions),
-    /// Show how full a table is, and what it takes.
+    /// Show how full a table is, and how much memory it takes.
     Stat(stat::KvStatOptions),
     /// Print what changes, until interrupted.
     Watch(watch::KvWatchOptions),
-    /// Free what clients that have died have left, and keys whose time has come.
+    /// Free what dead clients have left, and expired keys.
     Sweep(sweep::KvSweepOptions),
     /// Let another tenant read a table.
     Share(share::KvShareOptions),
-    /// Let another tenant read a table no more.
+    /// Stop another tenant from reading a table.
     Unshare(share::KvShareOptions),
     /// Remove a table with all its keys.
     Drop(discard::KvDropOptions),

@@ -19,9 +19,9 @@ Examples:
   portcullis kv put --node shm:/run/p.sock cities Bern 134591
   portcullis kv put --node shm:/run/p.sock cities Bern --file bern.json
   date | portcullis kv put --node shm:/run/p.sock log last -
-  # The key goes by itself after ten minutes.
+  # The key expires after ten minutes.
   portcullis kv put --node shm:/run/p.sock sessions 4711 anna --ttl 10min
-  # Of several that try this at once, one succeeds.
+  # If several clients try this at once, one succeeds.
   portcullis kv put --node shm:/run/p.sock locks job \"$HOSTNAME\" --if-absent
 
 A key has at most 65,535 bytes, a value 1 MiB. If there is no such table, it is
@@ -42,16 +42,16 @@ pub struct KvPutOptions {
     /// The value; `-` reads it from standard input.
     #[arg(value_name = "VALUE", required_unless_present = "file", conflicts_with = "file")]
     value: Option<OsString>,
-    /// The value is this file's content; `-` reads it from standard input.
+    /// Store this file's content as the value; `-` reads standard input.
     #[arg(long, value_name = "FILE", value_parser = files::input())]
     file: Option<Input>,
     /// The key is not found after this time. Its memory is free when the key is stored again, or after `kv sweep`.
     #[arg(long, value_name = "TIME")]
     ttl: Option<Lifetime>,
-    /// Store only if the key is not there.
+    /// Store only if the key does not exist.
     #[arg(long, conflicts_with = "if_present")]
     if_absent: bool,
-    /// Store only if the key is there.
+    /// Store only if the key exists.
     #[arg(long)]
     if_present: bool,
     /// Print one JSON object: {"stored": "inserted", "replaced" or "unchanged"}.
@@ -108,10 +108,10 @@ pub fn run(options: &KvPutOptions) -> Result<CommandOutcome, KvCommandError> {
             print_json(&json!({"stored": word}));
         }
         Stored::Unchanged if options.if_absent => {
-            complain(format_args!("portcullis kv: {key} is there already: nothing was changed"));
+            complain(format_args!("portcullis kv: {key} exists already: nothing was changed"));
         }
         Stored::Unchanged => {
-            complain(format_args!("portcullis kv: {key} is not there: nothing was changed"));
+            complain(format_args!("portcullis kv: {key} does not exist: nothing was changed"));
         }
         _ => say(format_args!("{key}: {text}")),
     }

@@ -16,11 +16,11 @@ Examples:
   portcullis kv get --node shm:/run/p.sock --owner uid:1000 cities Bern
   portcullis kv unshare --node shm:/run/p.sock cities uid:1001
 
-The other tenant can read the table from then on, with all that is added to it,
-and its NIC refuses everything else. It reads the table's memory as it is:
-there may be values in it that were removed or replaced and not yet written
-over. It can delay the table's writers, as any reader can, for a lease each
-time.
+The other tenant can then read the table, with all keys that are added later;
+the node's NIC refuses all other accesses. The tenant reads the table's memory
+as it is, which may have values that were removed or replaced and not yet
+overwritten. It can delay the table's writers, as any reader can, for a lease
+each time.
 
 When `unshare` returns, no access of the other tenant can succeed any more.";
 

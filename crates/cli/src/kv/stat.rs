@@ -17,12 +17,12 @@ Examples:
 
 Each key takes a slot in a subtable, and with its value a block in an extent.
 Claimed blocks that are in no slot are being written, or clients keep them
-ready, or dead clients have left them: those `portcullis kv sweep` frees.
-Dangling slots name a block that is free: more than a few that are just
-changing are damage.
+ready, or dead clients have left them: `portcullis kv sweep` frees the last.
+Dangling slots name a free block: a few are changes in progress, more are
+damage.
 
-The table is looked at while others use it, so the figures fit together only
-roughly if they do.";
+The table is read while other clients may use it: the figures are then only
+roughly consistent.";
 
 /// Options of `portcullis kv stat`.
 #[derive(Args, Debug)]

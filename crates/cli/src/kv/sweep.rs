@@ -14,15 +14,15 @@ Examples:
   portcullis kv sweep --node shm:/run/p.sock cities --json
 
 A client that is killed leaves blocks that it has claimed and not used, now and
-then a split that is half done, and seldom memory that it was just adding. None
-of this is in anybody's way, but it takes room. A sweep looks for it twice, two
-leases of the table apart, and frees what nobody has touched in between.
-`portcullis kv stat` shows how much that may be.
+then a split that is half done, and seldom memory that it was just adding. These
+leftovers do not disturb other clients, but take memory. A sweep reads the
+table twice, two leases of the table apart, and frees the leftovers that no
+client has changed meanwhile. `portcullis kv stat` shows how much that may be.
 
-A sweep also removes the keys whose time to live has ended. Nobody gets them any
-more, but until then they take room, and `portcullis kv stat` counts them.
+A sweep also removes the keys whose time to live has ended. No client gets them
+any more, but until then they take memory, and `portcullis kv stat` counts them.
 
-All other clients go on meanwhile.";
+Other clients can use the table during a sweep.";
 
 /// Options of `portcullis kv sweep`.
 #[derive(Args, Debug)]
@@ -65,9 +65,9 @@ pub fn run(options: &KvSweepOptions) -> Result<CommandOutcome, KvCommandError> {
         say("there was nothing to free");
     } else {
         say(format_args!(
-            "freed {expired} keys whose time has come, {blocks} blocks, {pending} keys whose insertion nobody \
-             finished, {subtables} subtables that nobody linked, {unfinished} pieces of memory that nobody \
-             finished and {extents} extents without blocks in use; finished {splits} splits"
+            "freed {expired} expired keys, {blocks} blocks, {pending} keys with unfinished insertions, \
+             {subtables} unlinked subtables, {unfinished} unfinished pieces of memory and {extents} extents \
+             without blocks in use; finished {splits} splits"
         ));
     }
     Ok(CommandOutcome::AsAsked)

@@ -20,12 +20,12 @@ Examples:
   portcullis kv watch --node shm:/run/p.sock cities Bern --every 100ms
   portcullis kv watch --node shm:/run/p.sock cities --json | jq .key
 
-A line is a key that has come (+), has another value (~) or has gone (-). With
---json it is {\"change\": \"added\", \"changed\" or \"removed\", \"key\": ..., \"value\":
-...}. The table is looked at once in a while, and tells nobody what happened in
-between: a value that came and went is not seen.
+A line is a key that was added (+), changed (~) or removed (-). With --json it
+is {\"change\": \"added\", \"changed\" or \"removed\", \"key\": ..., \"value\":
+...}. The table is read again and again (--every): a value that was stored and
+removed between two reads is not reported.
 
-It goes on until it is interrupted, or nobody reads its output any more.";
+The command runs until it is interrupted, or until its output has no reader.";
 
 /// Options of `portcullis kv watch`.
 #[derive(Args, Debug)]
@@ -33,10 +33,10 @@ It goes on until it is interrupted, or nobody reads its output any more.";
 pub struct KvWatchOptions {
     #[command(flatten)]
     source: Source,
-    /// Look only at these keys.
+    /// Watch only these keys.
     #[arg(value_name = "KEY")]
     keys: Vec<OsString>,
-    /// The time between two looks.
+    /// The time between two reads of the table.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     every: Lifetime,
     /// Print one JSON object for each change.

@@ -142,12 +142,12 @@ fn where_no_node_is_the_exit_code_says_so_and_a_wrong_call_has_another() {
     let place = node.path("node.sock");
     let output = admin(&place, &["list"]);
     assert_eq!(output.status.code(), Some(3), "clients' socket is not the operator's");
-    assert!(errors(&output).contains("no node's place for operators"), "{}", errors(&output));
+    assert!(errors(&output).contains("not a node's socket for operators"), "{}", errors(&output));
     node.connect();
     let folder = node.kill();
     let output = admin(&folder.path().join("node.admin"), &["list"]);
     assert_eq!(output.status.code(), Some(3));
-    assert!(errors(&output).contains("nobody listens there any more"), "{}", errors(&output));
+    assert!(errors(&output).contains("no node listens there any more"), "{}", errors(&output));
     // The files of a killed node do not prevent a new start, and the next node removes them.
     let (output, folder) = Node::start(folder, STRICT).stop();
     assert!(output.status.success() && !folder.path().join("node.admin").exists());

@@ -42,7 +42,7 @@ fn it_tells_who_comes_and_goes_is_paused_or_barred_and_what_is_rebuilt() {
         "a broken queue pair works again",
         "paused for its violations",
         "barred for its violations",
-        "a client is gone",
+        "a client detached",
     ] {
         let line = said.lines().find(|line| line.contains(told)).unwrap_or_else(|| panic!("{told}: {said}"));
         assert!(line.contains(&tenant), "{line}");

@@ -21,7 +21,7 @@ impl Endpoints {
             let bad = |why| DirectoryError::BadEndpoint { text: address.to_owned(), why };
             let address = address.trim_end_matches('/');
             let uri: ureq::http::Uri =
-                address.parse().map_err(|_| bad("it is no http:// or https:// address"))?;
+                address.parse().map_err(|_| bad("it is not an http:// or https:// address"))?;
             let host = uri.host().ok_or_else(|| bad("it names no host"))?;
             if uri.path() != "/" && !uri.path().is_empty() {
                 return Err(bad("it has a path behind the host"));
@@ -30,7 +30,7 @@ impl Endpoints {
                 Some("https") => Ok(address.to_owned()),
                 Some("http") if is_loopback(host) => Ok(address.to_owned()),
                 Some("http") => Err(bad("without TLS a directory is reached on loopback only: use https://")),
-                _ => Err(bad("it is no http:// or https:// address")),
+                _ => Err(bad("it is not an http:// or https:// address")),
             }
         });
         Ok(Self(addresses.collect::<Result<_, _>>()?))

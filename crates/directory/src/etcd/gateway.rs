@@ -33,7 +33,7 @@ impl Failure {
     /// Returns the error for a request that names no lease.
     pub(super) fn of_no_lease(self) -> DirectoryError {
         match self {
-            Self::NoLease => DirectoryError::Nonsense("etcd misses a lease that nobody asked for".to_owned()),
+            Self::NoLease => DirectoryError::Nonsense("etcd misses a lease that no request names".to_owned()),
             Self::Other(error) => error,
         }
     }
@@ -236,7 +236,7 @@ fn read<A: DeserializeOwned>(at: &str, answer: Response<Body>) -> Result<A, Fail
 }
 
 fn malformed(at: &str, error: &serde_json::Error) -> DirectoryError {
-    DirectoryError::Nonsense(format!("{at} gives no answer of etcd's: {error}"))
+    DirectoryError::Nonsense(format!("{at} does not answer as etcd does: {error}"))
 }
 
 /// Whether a request may have been sent although there is no answer.

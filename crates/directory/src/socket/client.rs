@@ -69,7 +69,7 @@ impl ServerAddress {
 
     fn nonsense(&self) -> DirectoryError {
         DirectoryError::Nonsense(format!(
-            "what listens at {} is no directory of this version",
+            "the peer at {} is not a directory of this version",
             self.path.display()
         ))
     }
@@ -116,7 +116,7 @@ impl Line {
                 error => RequestError::Broken(server.away(error, true)),
             })?;
             if bytes.is_empty() {
-                return Err(RequestError::Broken(server.away("it has hung up", true)));
+                return Err(RequestError::Broken(server.away("it has closed the connection", true)));
             }
             match decode::<Reply>(&bytes) {
                 Some(Reply { number: of, told }) if of == number => return Ok(told),

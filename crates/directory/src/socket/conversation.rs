@@ -26,15 +26,15 @@ use std::time::{Duration, Instant};
 /// Reason for which the server hangs up on a peer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Breach {
-    #[error("it sent what is no message")]
+    #[error("it sent a malformed message")]
     NoMessage,
-    #[error("it began with something else than hello of this version")]
+    #[error("its first message was not the hello of this version")]
     NoHello,
     #[error("its user has no number here")]
     Nobody,
-    #[error("it asked before it had taken its last answer")]
+    #[error("it sent a request before it had received its last answer")]
     Impatient,
-    #[error("it asked on a watch, or waited where there is none")]
+    #[error("it sent a request on a watch, or waited without a watch")]
     OutOfTurn,
 }
 
@@ -227,7 +227,9 @@ impl Asker<'_> {
     fn may_keep(self) -> Result<(), DirectoryError> {
         match self.speaker {
             Speaker::Anybody => Ok(()),
-            Speaker::Only(..) => Err(refused("only who keeps the directory sets quotas and reclaims heaps")),
+            Speaker::Only(..) => {
+                Err(refused("only the directory's own process sets quotas and reclaims heaps"))
+            }
         }
     }
 
@@ -311,7 +313,7 @@ impl Asker<'_> {
                 directory.set_quota(tenant.as_ref(), quota(numbers))?;
             }
             Asked::Usage(lease) => return Ok(Told::Usage(sent_usage(directory.usage(&self.lease(lease)?)?))),
-            _ => return Err(refused("it is not its turn")),
+            _ => return Err(refused("the request is not allowed at this time")),
         }
         Ok(Told::Done)
     }

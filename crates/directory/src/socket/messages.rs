@@ -278,7 +278,7 @@ impl SentError {
             Self::Quota { tenant, limited, numbers: [most, used, asked] } => {
                 match LIMITED.get(usize::from(limited)) {
                     Some(&limited) => Error::Quota(QuotaError { tenant, limited, most, used, asked }),
-                    None => Error::Nonsense("it names a quota that there is not".to_owned()),
+                    None => Error::Nonsense("it names a quota that does not exist".to_owned()),
                 }
             }
             Self::HeapSize([bytes, smallest, largest]) => Error::HeapSize { bytes, smallest, largest },

@@ -132,7 +132,7 @@ impl DirectoryState {
     }
 
     pub(super) fn remove_holder(&mut self, address: u64, lease: LeaseId) {
-        let heap = self.heaps.get_mut(&address).expect("what is held is there");
+        let heap = self.heaps.get_mut(&address).expect("a held heap exists");
         heap.holders.remove(&lease);
         if heap.holders.is_empty() || planted::is(Fault::HeldHeapReclaimed) {
             self.orphans.insert(address);

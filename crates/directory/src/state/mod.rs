@@ -243,7 +243,7 @@ impl DirectoryState {
 
     /// Changes the sums of a tenant. A tenant that has nothing leaves nothing behind.
     fn change_use(&mut self, tenant: &TenantName, change: impl FnOnce(&mut TenantUse)) {
-        let used = self.tenants.get_mut(tenant).expect("who has a lease is counted");
+        let used = self.tenants.get_mut(tenant).expect("a process with a lease is counted");
         change(used);
         if *used == TenantUse::default() {
             self.tenants.remove(tenant);

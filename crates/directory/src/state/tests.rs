@@ -396,7 +396,7 @@ fn each_planted_mistake_is_found() {
     let words: [&[&str]; 4] = [
         &["of bank", "of shop"],
         &["what is used", "tenants.is_empty"],
-        &["is taken back", "is given twice", "what is held is there", "no entry found"],
+        &["is taken back", "is given twice", "a held heap exists", "no entry found"],
         &["is given twice"],
     ];
     for (fault, words) in Fault::OF_DIRECTORY.into_iter().zip(words) {

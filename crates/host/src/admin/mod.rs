@@ -139,6 +139,6 @@ impl Admin {
 fn beside_the_point(told: Told) -> AdminError {
     AdminError::Refused(match told {
         Told::Refused(reason) => reason,
-        _ => "it answers another question: it is of another version".to_owned(),
+        _ => "its answer does not fit the request: it is of another version".to_owned(),
     })
 }

@@ -202,13 +202,15 @@ impl Connection {
             Ok((_, 0)) => Heard::End,
             // The refusal waits for the peer's first packet: closing a socket with unread bytes would discard the
             // reason.
-            Ok(_) if !self.is_operator => Heard::Wrong("only root and the node's own user may".to_owned()),
+            Ok(_) if !self.is_operator => {
+                Heard::Wrong("only root and the node's own user may use it".to_owned())
+            }
             Ok((_, length)) if length > ORDER_BYTES_MAX => {
-                Heard::Wrong(format!("an order has {ORDER_BYTES_MAX} bytes at the most"))
+                Heard::Wrong(format!("an order has at most {ORDER_BYTES_MAX} bytes"))
             }
             Ok((_, length)) => match serde_json::from_slice(&bytes[..length]) {
                 Ok(order) => Heard::Order(order),
-                Err(error) => Heard::Wrong(format!("that is no order that this node knows: {error}")),
+                Err(error) => Heard::Wrong(format!("this node does not know the order: {error}")),
             },
             Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
             Err(_) => Heard::End,

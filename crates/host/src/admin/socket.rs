@@ -21,7 +21,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// No node listens at that path, or the node does not answer.
 #[derive(Debug, thiserror::Error)]
-#[error("no node can be asked at {path}: {why}")]
+#[error("no node serves operators at {path}: {why}")]
 pub struct NoNode {
     path: PathBuf,
     why: String,
@@ -40,7 +40,7 @@ pub(super) fn ask(path: &Path, order: &Order) -> Result<Told, NoNode> {
     let text = serde_json::to_vec(order).map_err(|error| no_node(error.to_string()))?;
     send(&socket, &text, SendFlags::NOSIGNAL).map_err(|error| no_node(reason(error)))?;
     let answer = hear(&socket).map_err(|error| no_node(reason(error)))?;
-    let foreign = |_| no_node("what answers there is no node's place for operators".to_owned());
+    let foreign = |_| no_node("the peer there is not a node's socket for operators".to_owned());
     serde_json::from_slice(&answer).map_err(foreign)
 }
 
@@ -83,13 +83,13 @@ fn wait(socket: &OwnedFd, until: Instant) -> Result<(), Errno> {
 /// Describes the machine's error for the operator.
 fn reason(error: Errno) -> String {
     match error {
-        Errno::NOENT => "nothing is there: start it with `portcullis serve --admin`".to_owned(),
-        Errno::CONNREFUSED => "nobody listens there any more".to_owned(),
-        Errno::ACCESS | Errno::PERM => "only root and the node's own user may".to_owned(),
-        Errno::AGAIN => "too many others are asking".to_owned(),
+        Errno::NOENT => "there is no socket: start the node with `portcullis serve --admin`".to_owned(),
+        Errno::CONNREFUSED => "no node listens there any more".to_owned(),
+        Errno::ACCESS | Errno::PERM => "only root and the node's own user may use it".to_owned(),
+        Errno::AGAIN => "the node serves too many other requests".to_owned(),
         Errno::TIMEDOUT => format!("it has not answered for {} s", ANSWER_WITHIN.as_secs()),
-        Errno::CONNRESET | Errno::PIPE => "it hung up".to_owned(),
-        Errno::NOTSOCK | Errno::PROTOTYPE => "that is no node's place for operators".to_owned(),
+        Errno::CONNRESET | Errno::PIPE => "it closed the connection".to_owned(),
+        Errno::NOTSOCK | Errno::PROTOTYPE => "it is not a node's socket for operators".to_owned(),
         error => error.to_string(),
     }
 }

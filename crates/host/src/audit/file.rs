@@ -56,7 +56,7 @@ impl LogFile {
         let text = &tail[..tail.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1)];
         let start = LINE_START.as_bytes();
         if !text.starts_with(start) && !start.starts_with(text) {
-            let why = "it ends in the middle of a line that is no audit record: name another file";
+            let why = "it ends in the middle of a line that is not an audit record: name another file";
             return Err(io::Error::other(why));
         }
         self.file.set_len(self.file.metadata()?.len().saturating_sub(tail.len() as u64))?;

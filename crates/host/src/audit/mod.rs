@@ -227,7 +227,7 @@ impl Writer {
 
     fn note_torn(&mut self) {
         if self.log.take_torn() {
-            let reason = Some("an earlier run left a line half: it is cut off");
+            let reason = Some("an earlier run left half a line, which is cut off");
             let lost = AuditRecord { reason, count: Some(1), ..self.own(AuditEvent::Lost) };
             self.line(&lost);
         }
@@ -252,7 +252,7 @@ impl Writer {
         let path = self.log.path().display();
         match (before, failed) {
             (None, Some(error)) => {
-                tracing::error!(%path, %error, "the audit log cannot be written: it is tried again every second");
+                tracing::error!(%path, %error, "cannot write the audit log: the node tries again every second");
             }
             (Some(_), None) => tracing::warn!(%path, "the audit log is written again"),
             (None, None) | (Some(_), Some(_)) => {}
@@ -274,7 +274,7 @@ impl Writer {
             Err(error) => {
                 self.tray.tell(|status| status.failures += 1);
                 let path = self.log.path().display();
-                tracing::error!(%path, %error, "the audit log cannot be reopened: records go on to the old file until it is asked for again");
+                tracing::error!(%path, %error, "cannot reopen the audit log: records go to the old file until the next request");
             }
         }
     }

@@ -85,7 +85,7 @@ impl Tray {
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         if !state.over {
             state.status.lost = state.handed.saturating_sub(state.status.written).max(1);
-            state.status.failing = Some(format!("a write has not come back for {at_most:?}"));
+            state.status.failing = Some(format!("a write has not returned for {at_most:?}"));
         }
         state.over
     }

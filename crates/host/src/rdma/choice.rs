@@ -11,8 +11,9 @@ use portcullis_protocol::Mechanism;
 /// The device does not keep a guarantee that the mechanism rests on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{mechanism} protects nothing on {device}: it needs what the device does not keep, {lacking}. What holds there: \
-     {instead}. See `portcullis doctor`; whoever accepts the danger says --allow-unenforced {lacking}"
+    "{mechanism} protects nothing on {device}: it needs guarantees that the device does not keep, {lacking}. \
+     Mechanisms that protect there: {instead}. See `portcullis doctor`; to accept the danger, add \
+     --allow-unenforced {lacking}"
 )]
 pub struct Unenforced {
     /// The device.

@@ -90,7 +90,7 @@ pub(crate) fn start(
 ) -> Result<Started, HostError> {
     if !config.listen.is_empty() {
         return Err(HostError::Config(
-            "a node on an RDMA device has no port in shared memory: let clients come to rdma:HOST:PORT",
+            "a node on an RDMA device has no port in shared memory: let clients connect to rdma:HOST:PORT",
         ));
     }
     let mut listeners = Vec::new();
@@ -125,7 +125,7 @@ pub(crate) fn start(
         let tenants = rdma.listen.iter().map(|listen| listen.tenant.clone()).collect();
         let policy = TcpPolicy { entry: Arc::clone(&entry), tenants };
         let started = Acceptor::start::<TlsHandshake>(listeners, Box::new(policy), Limits::TCP);
-        acceptors.put(started.map_err(machine("cannot take clients in".to_owned()))?);
+        acceptors.put(started.map_err(machine("cannot accept clients".to_owned()))?);
     }
     #[cfg(feature = "udp")]
     if let Some(udp) = udp {

@@ -31,11 +31,11 @@ pub(super) struct Offers {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoOffer {
     #[error(
-        "an arena of {asked} bytes is beyond this node's limit of {most}: ask for a smaller one, or have the node started with a \
-         greater --arena-max"
+        "an arena of {asked} bytes exceeds this node's limit of {most}: request a smaller one, or start the \
+         node with a greater --arena-max"
     )]
     ArenaTooLong { asked: u64, most: u64 },
-    #[error("the node's limits make no port: {0:?}")]
+    #[error("the node's limits allow no port: {0:?}")]
     Unsound(EndpointSize),
     #[error(transparent)]
     NoMemory(#[from] super::ports::NoMemory),
@@ -164,8 +164,8 @@ pub(super) struct SocketPolicy {
 /// tenant.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "this socket is for users that the kernel can name here, and yours has no number (another user namespace, or \
-     nobody): ask for a socket with ?tenant=NAME"
+    "this socket is for users that the kernel can name here, and yours has no number (another user \
+     namespace, or nobody): use a socket with ?tenant=NAME"
 )]
 struct NamelessUser;
 

@@ -18,7 +18,7 @@ pub struct AttachedPort {
 
 /// The offer is not a port of this version.
 #[derive(Debug, thiserror::Error)]
-#[error("what the node offers has not the size of a port")]
+#[error("the memory that the node offers does not have the size of a port")]
 struct NotAPort;
 
 /// Requests a port with an arena of `arena_bytes` from the node at `path`.

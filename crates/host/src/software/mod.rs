@@ -99,7 +99,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
         let policy = SocketPolicy { engine: engine.clone(), offers: Arc::clone(&offers), tenants };
         let limits = Limits::UNIX.within_descriptors(DESCRIPTORS_EACH);
         let started = Acceptor::start::<UnixHandshake<SocketPolicy>>(listeners, policy, limits);
-        acceptors.put(started.map_err(machine("cannot take clients in".to_owned()))?);
+        acceptors.put(started.map_err(machine("cannot accept clients".to_owned()))?);
     }
     #[cfg(feature = "udp")]
     let addresses = match udp {

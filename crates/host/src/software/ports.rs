@@ -21,9 +21,9 @@ struct Taken {
 /// There is not enough memory for a port.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "a port of {bytes} bytes is more than the node has left for {tenant}: of {bytes_max} bytes for ports {taken} are \
-     taken, {its} of them by {tenant}, which gets no more than it leaves to others: ask for a smaller arena, or have the node \
-     started with a greater --ports-memory"
+    "a port of {bytes} bytes is more than the node has left for {tenant}: of {bytes_max} bytes for ports \
+     {taken} are taken, {its} of them by {tenant}, which gets no more than it leaves to others: request a \
+     smaller arena, or start the node with a greater --ports-memory"
 )]
 pub(super) struct NoMemory {
     bytes: u64,

@@ -24,7 +24,7 @@ struct UdpPolicy<F: Fabric> {
 
 /// The message does not have the fixed size of a control message.
 #[derive(Debug, thiserror::Error)]
-#[error("a message of {0} bytes, where {MESSAGE_BYTES} are said")]
+#[error("a message of {0} bytes instead of {MESSAGE_BYTES}")]
 struct MessageLength(usize);
 
 impl<F: Fabric> AdmissionPolicy for UdpPolicy<F> {
@@ -111,7 +111,7 @@ impl UdpListeners {
         let tenants = config.listen.iter().map(|listen| listen.tenant.clone());
         let policy = UdpPolicy { engine, listeners: terms.into_iter().zip(tenants).collect() };
         let started = Acceptor::start::<TlsHandshake>(listeners, Box::new(policy), Limits::TCP);
-        acceptors.put(started.map_err(machine("cannot take clients in".to_owned()))?);
+        acceptors.put(started.map_err(machine("cannot accept clients".to_owned()))?);
         Ok(addresses)
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn count(said: c_int) -> io::Result<usize> {
 /// Returns the last call's error. Some providers set none.
 fn last() -> io::Error {
     let error = io::Error::last_os_error();
-    if error.raw_os_error() == Some(0) { io::Error::other("the provider does not say why") } else { error }
+    if error.raw_os_error() == Some(0) { io::Error::other("the provider gives no reason") } else { error }
 }
 
 #[cfg(test)]

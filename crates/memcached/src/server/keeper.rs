@@ -143,7 +143,7 @@ impl Keeper {
 
     fn try_to_learn(&self, cache: &Cache<TableStore>) {
         if let Some(Err(error)) = self.unless_stopped(cache, self.learn(cache)) {
-            tracing::warn!("cannot learn which items are in the table: {error}");
+            tracing::warn!("cannot read which items are in the table: {error}");
         }
     }
 

@@ -132,7 +132,7 @@ pub(super) fn tell(address: usize) {
     let mut line = Line::default();
     line.push(b"portcullis: a write to 0x");
     line.push_hexadecimal(address);
-    line.push(b", where nothing may be written: ");
+    line.push(b", where writes are not allowed: ");
     let length = slot.length.load(Ordering::Relaxed).min(TEXT_MAX);
     for byte in &slot.text[..length] {
         line.push(&[byte.load(Ordering::Relaxed)]);

@@ -48,7 +48,7 @@ fn a_write_is_explained_and_ends_the_program_by_the_signal() {
     let stderr = String::from_utf8_lossy(&stderr);
     assert_eq!(status.signal(), Some(Signal::SIGSEGV as c_int), "{stderr}");
     let address = stderr.lines().find_map(|line| line.split_once("address ")).expect("the address").1;
-    let line = format!("portcullis: a write to {address}, where nothing may be written: the middle page");
+    let line = format!("portcullis: a write to {address}, where writes are not allowed: the middle page");
     assert!(stderr.lines().any(|told| told.ends_with(&line)), "{stderr}");
 }
 

@@ -28,7 +28,7 @@ const SEGV_PKUERR: c_int = 4;
 const ALTERNATE_BYTES: usize = 64 << 10;
 /// Message of a process that ends because a sandbox's stack has overflowed outside a trap.
 const OVERFLOWED: &[u8] =
-    b"\nportcullis: a sandbox has overflowed its stack where no trap is: ending the process\n";
+    b"\nportcullis: a sandbox has overflowed its stack outside a trap: ending the process\n";
 
 thread_local! {
     /// The trap that this thread is in.

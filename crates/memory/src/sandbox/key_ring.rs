@@ -174,7 +174,7 @@ impl Ring {
         {
             self.keys[place] = Some(Held { key, by: None });
             let is_taken = take(place, NOBODY);
-            assert!(is_taken, "nobody holds a key that was not there");
+            assert!(is_taken, "no process holds a key that did not exist");
             return Some(place);
         }
         let begin = self.next;

@@ -75,7 +75,7 @@ pub enum SandboxError {
     #[error(transparent)]
     Memory(#[from] MappingError),
     /// The machine does not report when code faults.
-    #[error("cannot be told of faults: {0}")]
+    #[error("cannot receive faults: {0}")]
     Signals(#[source] Errno),
 }
 

@@ -470,7 +470,7 @@ fn what_belongs_to_no_trap_ends_the_process_as_it_always_did() {
         ("the_threads_own_stack_overflows", libc::SIGABRT, "has overflowed its stack"),
         ("a_wild_pointer_is_followed_outside", libc::SIGSEGV, ""),
         ("a_wild_pointer_is_followed_where_no_trap_is", libc::SIGSEGV, ""),
-        ("a_stack_overflows_where_no_trap_is", libc::SIGSEGV, "overflowed its stack where no trap is"),
+        ("a_stack_overflows_where_no_trap_is", libc::SIGSEGV, "overflowed its stack outside a trap"),
         ("somebody_sends_the_signal", libc::SIGSEGV, ""),
     ];
     for (test, signal, message) in ends {

@@ -107,7 +107,7 @@ pub struct Terms {
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
     /// The other side sent a message that makes no sense.
-    #[error("the program sent what is no request for memory")]
+    #[error("the program sent a malformed request for memory")]
     Malformed,
     /// The socket is closed or fails.
     #[error("the socket to the program fails: {0}")]

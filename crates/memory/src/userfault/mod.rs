@@ -203,7 +203,7 @@ impl Userfault {
         let length = match rustix::io::read(&self.descriptor, &mut bytes) {
             Ok(length) => length,
             Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(source) => return Err(UserfaultError::to("be told of")(source)),
+            Err(source) => return Err(UserfaultError::to("receive events of")(source)),
         };
         let messages = bytes[..length].chunks_exact(MESSAGE_BYTES);
         into.extend(messages.filter_map(events::parse));

@@ -55,7 +55,7 @@ impl FromIterator<AuditEvent> for AuditEvents {
 
 /// Error: no event has that name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{name:?} is no event of the audit log: there are {Names}")]
+#[error("{name:?} is not an event of the audit log: the events are {Names}")]
 pub struct UnknownAuditEvent {
     name: String,
 }

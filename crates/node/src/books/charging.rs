@@ -95,7 +95,7 @@ impl<M: Memory> Books<M> {
 
     /// Returns an attached client. The node owns queue pairs of attached clients only.
     fn attached(&mut self, client: ClientId) -> &mut super::clients::Client {
-        self.clients.get_mut(client).expect("queue pairs of a client that has gone are nobody's")
+        self.clients.get_mut(client).expect("queue pairs of a client that has gone belong to no client")
     }
 
     /// Classifies a refused access that the NIC has described.
@@ -105,7 +105,7 @@ impl<M: Memory> Books<M> {
         if present && self.holds_key(client, refused.rkey) {
             return Charge::Stray;
         }
-        let it = self.clients.get(client).expect("who was refused something is attached");
+        let it = self.clients.get(client).expect("a client with a refused access is attached");
         match it.recent.ended(refused.rkey) {
             Some(ended) if now.since(ended) <= self.config.violations.late_grace => Charge::Late,
             // The key was the client's own, but it ended too long ago for a race.
@@ -126,7 +126,7 @@ impl<M: Memory> Books<M> {
     }
 
     fn holds_key(&self, client: ClientId, key: Rkey) -> bool {
-        let it = self.clients.get(client).expect("who was refused something is attached");
+        let it = self.clients.get(client).expect("a client with a refused access is attached");
         if let Some(shared) = self.tenants.get(it.tenant).shared_key {
             return it.held.permissions > 0 && shared == key;
         }

@@ -274,7 +274,11 @@ impl<M: Memory> Books<M> {
 
     /// Removes a tenant that is off the NIC, with its objects, over which no other tenant holds permissions.
     pub fn handle_tenant_ended(&mut self, id: TenantId, now: Moment) {
-        assert_eq!(self.tenants.get(id).guests, 0, "what a tenant has lent comes back before it ends");
+        assert_eq!(
+            self.tenants.get(id).guests,
+            0,
+            "a tenant's lent objects come back before the tenant ends"
+        );
         for object in self.tenants.get(id).objects.clone() {
             self.strike_name_if_any(object, now);
             self.strike_memberships(object);

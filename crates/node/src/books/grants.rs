@@ -271,7 +271,7 @@ impl<M: Memory> Books<M> {
         let barred = self.standing(tenant, now).and(self.own_standing(client, now)).is_barred();
         if barred || self.clients.get(client).is_none() {
             self.refuse_start(&permission, origin, Refusal::Barred);
-            self.finish(slot, AuditEvent::Revoke, Some("nobody is left to hold it"), None, now);
+            self.finish(slot, AuditEvent::Revoke, Some("its client is gone or barred"), None, now);
             return;
         }
         if let Some(reason) = self.reason_if_unwanted(slot) {

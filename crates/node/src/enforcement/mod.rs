@@ -413,7 +413,7 @@ impl<N: Nic> Enforcement<N> {
     pub fn withdraw(&mut self, withdrawal: &Withdrawal) {
         // Taken now, not with the batch: another tenant's permission may get the slot in the same turn.
         let exposing = self.exposing[withdrawal.permission.index()].take();
-        let exposing = exposing.expect("what is taken down was set up");
+        let exposing = exposing.expect("only a permission that was set up is taken down");
         self.mark_busy(withdrawal.tenant);
         match (&mut self.region_keys, exposing.region) {
             (Some(region_keys), Some(region)) => return region_keys.withdraw(*withdrawal, region),

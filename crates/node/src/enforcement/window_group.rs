@@ -156,7 +156,8 @@ impl WindowGroup {
     fn invalidate(&self, tenant: &mut Tenant<Self>, batch: &mut Batch<GroupIndex>, ended: &Ended) {
         let index = GroupIndex(ended.exposing.bytes);
         let group = tenant.own.0[index];
-        let queue_pairs = &self.holders.get(&group.holder).expect("who holds a group is known").queue_pairs;
+        let queue_pairs =
+            &self.holders.get(&group.holder).expect("the holder of a group is known").queue_pairs;
         for (window, place) in group.windows().filter(|&(_, place)| !stays_bound(place)) {
             let free = Operation::LocalInvalidate { rkey: tenant.windows.key(window) };
             tenant.binder.put_for(batch, (index, window), queue_pairs[place], free);
@@ -167,7 +168,7 @@ impl WindowGroup {
 
     /// Notes that a group of a holder is not bound any more.
     fn let_go(&mut self, client: ClientId) {
-        let holder = self.holders.get_mut(&client).expect("who holds a group is known");
+        let holder = self.holders.get_mut(&client).expect("the holder of a group is known");
         holder.groups -= 1;
         if holder.groups == 0 && holder.is_gone {
             self.left.append(&mut holder.queue_pairs);

@@ -121,7 +121,7 @@ impl UnderWay {
 
     /// Begins a part.
     pub fn next_command(&mut self) -> (Part, Command) {
-        assert!(self.has_more(), "whoever begins a part has asked whether there is one");
+        assert!(self.has_more(), "the caller has checked that there is a part");
         let part = self.repeats.pop().unwrap_or_else(|| {
             let left = self.transfer.action.length() - self.begun;
             Part { offset: self.begun, length: left.min(OPERATION_MAX as usize), lost: 0 }

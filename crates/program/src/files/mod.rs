@@ -94,7 +94,7 @@ impl Input {
         }
         String::from_utf8(content).map_err(|error| {
             let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-            io::Error::other(format!("line {} is no UTF-8", line_at(valid)))
+            io::Error::other(format!("line {} is not UTF-8", line_at(valid)))
         })
     }
 }

@@ -65,7 +65,7 @@ pub fn print_json(value: &impl Serialize) -> Reader {
     match serde_json::to_string(value) {
         Ok(text) => print(escape::in_json(&text)),
         Err(error) => {
-            complain(format_args!("portcullis: the result is no JSON: {error}"));
+            complain(format_args!("portcullis: the result cannot be written as JSON: {error}"));
             Reader::Listens
         }
     }

@@ -105,7 +105,7 @@ impl SocketAdmission {
         let (usual, most) = self.heap_bytes;
         let wanted = if heap_bytes == 0 { usual } else { heap_bytes };
         if wanted > most {
-            return Err(format!("a heap of {wanted} bytes, where {most} are allowed (ServerOptions)").into());
+            return Err(format!("a heap of {wanted} bytes, but {most} are allowed (ServerOptions)").into());
         }
         Ok(wanted.max(HEAP_BYTES_MIN).next_multiple_of(PAGE_BYTES))
     }
@@ -122,7 +122,7 @@ impl SocketAdmission {
             ring.withhold()?;
         }
         let seat = self.shards.deal();
-        let joined = self.shared.as_ref().map(|shared| shared.join().ok_or("too many have the shared heap"));
+        let joined = self.shared.as_ref().map(|shared| shared.join().ok_or("too many use the shared heap"));
         let (event, member) = (WatchedEvent::new(seat.waker())?, joined.transpose()?);
         Ok(Shared { heap, view, ring, event, one_shot_table, seat, member, given })
     }
@@ -138,7 +138,8 @@ pub(super) fn find_place(length: u64, one_shots: Option<OneShotLimits>) -> Resul
     let places = (HEAP_ADDRESSES.end - HEAP_ADDRESSES.start).saturating_sub(all) / PLACE_STEP;
     let mut last = None;
     for _ in 0..PLACES_MAX {
-        let draw = getrandom::u64()?.checked_rem(places).ok_or("no addresses are as large as that")?;
+        let draw =
+            getrandom::u64()?.checked_rem(places).ok_or("no range of addresses is as large as that")?;
         let place = HeapPlace::new(HEAP_ADDRESSES.start + draw * PLACE_STEP, length)?;
         match mappings_at(place, one_shots) {
             Ok(mappings) => return Ok(mappings),
@@ -169,7 +170,7 @@ pub(super) enum Breach {
     #[error("sent something after its connection was made")]
     AfterTheEnd,
     /// The peer sent a request before it has read the last answer.
-    #[error("asks before it has taken its last answer")]
+    #[error("sent a request before it had received its last answer")]
     Impatient,
 }
 
@@ -438,7 +439,7 @@ impl Handshake for Entry {
                 Err("all places that were tried are taken in the client's address space".into())
             }
             (EntryState::Hello { .. } | EntryState::Placing { .. } | EntryState::Offered { .. }, _) => {
-                Err("that was no connection of this version: use a client of the server's version".into())
+                Err("the connection request is not of this version: use a client of the server's version".into())
             }
             (EntryState::Connected { .. }, asked) => return self.hear_of_scopes(asked, admission),
         };

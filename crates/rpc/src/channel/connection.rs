@@ -82,7 +82,7 @@ pub enum ConnectionError {
     #[error("the server refuses: {0}")]
     Refused(String),
     /// The process that listens at the path is no server of this version.
-    #[error("what listens at {path} is no server of this version")]
+    #[error("the peer at {path} is not a server of this version")]
     NotAServer {
         /// The path.
         path: PathBuf,

@@ -232,7 +232,7 @@ pub enum FindError {
         source: DirectoryError,
     },
     /// The name stands for another kind of object.
-    #[error("{name} is {kind}, and no channel of calls")]
+    #[error("{name} is {kind}, not a channel of calls")]
     AnotherKind {
         /// The name.
         name: Name,
@@ -328,7 +328,7 @@ pub fn find(
     let not_here = |why: String| FindError::NotHere { name: name.clone(), address: address.clone(), why };
     let scoped = ScopedAddress::parse(&address).ok_or_else(|| not_here("its scope is unknown".to_owned()))?;
     scoped.check().map_err(|why: NotHere| not_here(why.to_string()))?;
-    let path = scoped.socket().ok_or_else(|| not_here("it is no socket".to_owned()))?;
+    let path = scoped.socket().ok_or_else(|| not_here("it is not a socket".to_owned()))?;
     let connection = Connection::open_with(path, options)?;
     let holding = Holding { tenant: *tenant, time_to_live: HOLD, entry: None };
     let registration = Registration::start_now(holding, Arc::clone(&directory));

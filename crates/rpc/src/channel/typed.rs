@@ -17,7 +17,7 @@ use std::panic::RefUnwindSafe;
 /// A form in which a method receives its arguments. The receiver chooses it for each method in the method's signature
 /// (RPCool §5.1).
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no form in which a method gets its arguments",
+    message = "`{Self}` is not a form in which a method gets its arguments",
     label = "a value that can lie in a heap (`Plain`) comes as `Copied<'_, T>` or `Trusted<'_, T>`"
 )]
 pub trait Isolation {
@@ -89,7 +89,7 @@ forms! {
 /// Return type of a [`service`](crate::service)'s method: a `Result` of a [`MethodResult`] and of an error that
 /// converts into a [`Failure`].
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is nothing that a method returns",
+    message = "`{Self}` is not a type that a method returns",
     label = "`Result<R, Failure>`, where `R` is `()`, `u64` or `Boxed<T>`"
 )]
 pub trait Returned {

@@ -74,7 +74,7 @@ pub enum HeapError {
         length: u64,
     },
     /// The passed memory is no heap for that place.
-    #[error("the memory that was passed is no heap for {address:#x}")]
+    #[error("the memory that was passed is not a heap for {address:#x}")]
     NotAHeap {
         /// The address of the place.
         address: u64,

@@ -12,7 +12,7 @@ pub enum QueueError {
     #[error(transparent)]
     Session(#[from] Error),
     /// The object is something else, or a queue of another version.
-    #[error("the object is no queue of this version")]
+    #[error("the object is not a queue of this version")]
     NotAQueue,
     /// An option of a new queue is out of its range.
     #[error("{what} of a queue is {least} to {most}, not {value}")]
@@ -28,9 +28,10 @@ pub enum QueueError {
     },
     /// A queue cannot be made without being kept.
     #[error(
-        "a queue is always kept: nobody holds a permission on it in a pause that is longer than its lease, and without keep its \
-         memory and entries would be freed in the first one. Keep it until the tenant's last client goes (the default), for a time \
-         after that, or for ever, and destroy it when it is not needed any more"
+        "a queue is always kept: no client holds a permission on it in a pause that is longer than its \
+         lease, and without keep its memory and entries would be freed in the first one. Keep it until the \
+         tenant's last client goes (the default), for a time after that, or for ever, and destroy it when it \
+         is not needed any more"
     )]
     NotKept,
     /// The value of an option is not a multiple of its step. This is the caller's mistake: nothing was sent.

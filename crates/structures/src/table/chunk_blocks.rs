@@ -98,7 +98,7 @@ impl ChunkBlocks {
     /// to this handle.
     pub fn readable(&self, block_id: BlockId, version: Version) -> Option<Readable> {
         let Taken { object, bytes } = self.taken(block_id, version)?;
-        let located = self.objects.locate(object).expect("what is taken lives");
+        let located = self.objects.locate(object).expect("a taken block is live");
         Some(Readable { permission: Rc::clone(located.chunk), offset: located.offset, length: bytes })
     }
 
@@ -108,7 +108,7 @@ impl ChunkBlocks {
         self.taken.remove(block_id.number());
         let claim = &mut self.claims[block_id.number() as usize];
         *claim = claim.freed();
-        self.objects.free(object).expect("what was taken lives until now");
+        self.objects.free(object).expect("a taken block is live until now");
         self.leaving.extend(std::iter::from_fn(|| self.objects.take_surplus()));
     }
 

@@ -12,7 +12,7 @@ pub enum TableError {
     #[error(transparent)]
     Session(#[from] Error),
     /// The object is something else, or a table of another version.
-    #[error("the object is no table of this version")]
+    #[error("the object is not a table of this version")]
     NotATable,
     /// An option of a new table is out of its range.
     #[error("{what} of a table is {least} to {most}, not {value}")]
@@ -28,9 +28,10 @@ pub enum TableError {
     },
     /// A table cannot be made without being kept.
     #[error(
-        "a table is always kept: nobody holds a permission on it in a pause that is longer than its lease, and without keep its \
-         memory and keys would be freed in the first one. Keep it until the tenant's last client goes (the default), for a time \
-         after that, or for ever, and destroy it when it is not needed any more"
+        "a table is always kept: no client holds a permission on it in a pause that is longer than its \
+         lease, and without keep its memory and keys would be freed in the first one. Keep it until the \
+         tenant's last client goes (the default), for a time after that, or for ever, and destroy it when it \
+         is not needed any more"
     )]
     NotKept,
     /// The machine gives no random numbers, so no seed was drawn.

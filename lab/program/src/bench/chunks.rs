@@ -28,10 +28,9 @@ Examples:
 
 A round measures each row once; rates, times and ratios are medians of the
 rounds. A busy node also serves --busy-clients others, each of which always has
-48 requests for permissions under way: more than its processor gets done. What
-is allocated by message waits behind them. `node_turns` says how often the
-node's CPU had a turn while 100,000 chunks were allocated and freed with its
-turns held: 0.";
+48 requests for permissions under way: more than its processor can serve. An
+allocation by message waits behind them. `node_turns` counts the turns of the
+node's CPU while 100,000 chunks were allocated and freed with its turns held: 0.";
 
 /// Allocations of a burst, before all of them are freed.
 const BURST: usize = 1024;

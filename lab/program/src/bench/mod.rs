@@ -50,7 +50,7 @@ Examples:
   portcullis-lab bench permissions             # the steps of Patronus, Table 4
   portcullis-lab bench violation               # the rows of Patronus, Table 5
   portcullis-lab bench audit -D 2              # what the audit log costs
-  portcullis-lab bench siege                   # what others notice of attacks
+  portcullis-lab bench siege                   # what attacks cost other clients
   portcullis-lab bench siege --attack messages --attack transfers -D 5
   portcullis-lab bench ycsb --workload a,c     # the hash table; see ycsb --help
   portcullis-lab bench queue --clients 2       # the queue; see queue --help
@@ -64,13 +64,13 @@ Examples:
       --certificates /etc/portcullis --tenant orange
 
 Without --node a node process is started for the run, on processor 0; this end
-runs on processor 1. What counts takes a second, each step of a benchmark with
-several; -n and -D say otherwise.
+runs on processor 1. The measurement takes a second, or a second for each
+step; -n and -D change that.
 
 Times are in microseconds. READ and atomic latencies are full round trips, as in
-perftest; so are WRITE latencies here, since a completion says that the bytes
-have arrived. Bandwidths are in MiB a second; with latencies they are told from
-4 KiB on.";
+perftest; so are WRITE latencies here, since a completion means that the bytes
+have arrived. Bandwidths are in MiB a second; with latencies they are printed
+from 4 KiB on.";
 
 /// A benchmark of accesses and permissions, or of a structure in a node's memory.
 #[derive(Args)]
@@ -103,7 +103,7 @@ enum Structure {
 /// The measurement, and how it is done.
 #[derive(Args, Clone)]
 pub struct BenchOptions {
-    /// Beside a structure's name these options say nothing, so theirs is not one of them.
+    /// Beside a structure's name these options have no effect, so theirs is not one of them.
     #[arg(skip = Name::ReadLat)]
     name: Name,
     /// Bytes of each access; atomics move 8.
@@ -205,11 +205,11 @@ enum BenchError {
     Queue(#[from] QueueError),
     #[error("the call: {0}")]
     Call(String),
-    #[error("an entry came that nobody has pushed")]
+    #[error("an entry arrived that no client has pushed")]
     WrongEntry,
     #[error("key {key} has another value than it should have, or none")]
     Wrong { key: u32 },
-    #[error("the node process did not say what it had counted")]
+    #[error("the node process did not report its counters")]
     NoCounters,
 }
 

@@ -67,7 +67,7 @@ pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     let node = NodeProcess::start(&setup)?;
     let pingpong_rtt = pingpong::round_trip();
     let mut innocent = Bystander::new(session(options, node.address(), true)?, options.size)?;
-    let (mut rounds, mut quiet) = (0, Course::new(options, "nobody breaks rules"));
+    let (mut rounds, mut quiet) = (0, Course::new(options, "no client breaks rules"));
     while !quiet.over(rounds) {
         innocent.watch(true)?;
         rounds += 1;

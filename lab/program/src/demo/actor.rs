@@ -34,7 +34,7 @@ pub enum Failure {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The process that gives the orders has ended.
-    #[error("nobody listens: {0}")]
+    #[error("no process listens: {0}")]
     Nobody(#[from] std::io::Error),
     /// The order makes no sense in this state.
     #[error("{0}")]

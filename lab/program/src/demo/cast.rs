@@ -51,7 +51,7 @@ pub enum DemoError {
         why: String,
     },
     /// A process gave an unexpected answer.
-    #[error("{who} answered out of turn: {answer}")]
+    #[error("{who} sent an unexpected answer: {answer}")]
     Strange {
         /// The process.
         who: String,

@@ -98,7 +98,7 @@ impl Listing {
 
     fn take_file(&mut self, file: Entry) {
         if file.path.to_str().is_none() {
-            self.leave_out(&file.path, "its name is no UTF-8");
+            self.leave_out(&file.path, "its name is not UTF-8");
         } else if self.files.len() >= FILES_MAX {
             self.leave_out(&file.path, &format!("the demo shows {FILES_MAX} files"));
         } else if file.bytes > BYTES_MAX - self.bytes {

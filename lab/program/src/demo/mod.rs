@@ -51,8 +51,8 @@ Examples:
 It starts three nodes and two dozen clients, each a process of its own, in a
 temporary folder. It needs no privileges, no network and no RDMA hardware, and
 leaves nothing behind. With --nic ibverbs all of them are on an RDMA
-device; with --nic udp they talk over UDP, but for the node that protects
-nothing.";
+device; with --nic udp they communicate over UDP, except with the node that
+protects nothing.";
 
 /// Options of `portcullis-lab demo`.
 #[derive(Args, Debug)]

@@ -177,7 +177,7 @@ impl Application {
         self.report(scene);
         let next = match (worked, kept) {
             (TurnEnd::Panicked(words), _) | (_, Some(TurnEnd::Panicked(words))) => {
-                scene.fail(Promise::Soundness, format!("a session panicked, which says: {words}"));
+                scene.fail(Promise::Soundness, format!("a session panicked: {words}"));
                 return Turn::Ended;
             }
             (TurnEnd::Ended, _) => return Turn::Ended,

@@ -166,7 +166,7 @@ impl PermissionUser {
             self.board.told().early.push((permission.id(), ends.since(now)));
             if now >= ends {
                 let wrong = format!(
-                    "{what} under {:?} came {} µs after its end, and is said to have been revoked",
+                    "{what} under {:?} came {} µs after its end, and is reported as revoked",
                     permission.id(),
                     now.since(ends).0
                 );

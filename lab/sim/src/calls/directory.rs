@@ -180,7 +180,7 @@ impl Directory {
         if self.is_live(lease) {
             judge.check(Promise::Lease, is_taken != is_free, || {
                 let known = self.names.get(name);
-                format!("{name} is said to be taken: {is_taken}, where it is registered by {known:?}")
+                format!("{name} is reported as taken: {is_taken}, but it is registered by {known:?}")
             });
         }
         let is_registered = self.compare(said, lease, 0, judge).is_some();
@@ -290,7 +290,7 @@ impl Directory {
         let said = self.state.holders(address, time(now));
         let known = self.heaps.get(&address).map(|heap| heap.holders.clone()).unwrap_or_default();
         judge.check(Promise::Lease, said == known, || {
-            format!("{said:?} are said to hold the heap at {address:#x}, which {known:?} hold")
+            format!("{said:?} are reported as holders of the heap at {address:#x}, which {known:?} hold")
         });
         said.contains(&by)
     }
@@ -316,7 +316,7 @@ impl Directory {
             // The directory may have taken it back when addresses ran out.
             let holders = self.state.holders(address, time(now));
             judge.check(Promise::Reclaim, holders.is_empty(), || {
-                format!("the heap at {address:#x} is not taken back: {holders:?} are said to hold it")
+                format!("the heap at {address:#x} is not taken back: {holders:?} are reported as its holders")
             });
             self.heaps.remove(&address);
         }

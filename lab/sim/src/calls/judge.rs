@@ -97,8 +97,10 @@ impl Judge {
     /// Records that a method has begun for a call, and has read `content`.
     pub fn ran(&mut self, id: u64, method: u32, content: Content, at: Nanos) {
         let Some(asked) = self.asked.get_mut(&id) else {
-            return self
-                .fail(Promise::Answer, format!("method {method} ran for call {id}, which nobody waits for"));
+            return self.fail(
+                Promise::Answer,
+                format!("method {method} ran for call {id}, which no caller waits for"),
+            );
         };
         asked.runs += 1;
         let (runs, was_cancelled, deadline) = (asked.runs, asked.was_cancelled, asked.deadline);

@@ -31,7 +31,7 @@ pub(crate) fn run(plan: &Plan) -> Report {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| world.run())) {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("nothing");
-        world.judge.fail(Promise::Soundness, format!("a panic, which says: {said}"));
+        world.judge.fail(Promise::Soundness, format!("a panic: {said}"));
     }
     Report {
         ok: world.judge.failures.is_empty(),

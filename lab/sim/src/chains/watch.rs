@@ -119,7 +119,7 @@ impl<const G: usize> World<G> {
                 None if times == 0 && self.case.design.may_lose() => {}
                 None if times == 0 => self.fail(format!("chunk {chunk} is lost")),
                 None if times > 1 => self.fail(format!("chunk {chunk} is free twice")),
-                Some(_) if times > 0 => self.fail(format!("chunk {chunk} is free, and somebody's")),
+                Some(_) if times > 0 => self.fail(format!("chunk {chunk} is free, and a client holds it")),
                 _ => {}
             }
             for number in 0..G {

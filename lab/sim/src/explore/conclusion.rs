@@ -24,7 +24,7 @@ impl World {
         }
         let waits = self.actors.iter().position(|actor| actor.pending() > 0);
         if let Some(client) = waits {
-            let what = format!("client {client} has not ended its work: it was told {:?}", self.told(client));
+            let what = format!("client {client} has not ended its work: it received {:?}", self.told(client));
             self.oracle.fail(Promise::Progress, self.now, what);
         }
         for (promise, what) in flaws(&self.actors, self.node.counters().extensions) {

@@ -63,7 +63,7 @@ impl Watch {
         match answer {
             Some(Response::Refused(_)) if its_own && !actor.let_go && now < lease.deadline() => Some((
                 Promise::Service,
-                format!("client {client} was refused {span:x?} before the end that it was told of"),
+                format!("client {client} was refused {span:x?} before the end that was reported to it"),
             )),
             Some(Response::Refused(_)) | None => None,
             Some(_) => {
@@ -89,7 +89,10 @@ pub(super) fn flaws(actors: &[Actor], extensions: u64) -> Vec<Flaw> {
     let gone = actors.iter().any(|actor| actor.let_go);
     let promised = |it: &Told| matches!(it, Told::Extended(_));
     if !gone && extensions == 0 && actors.iter().any(|actor| actor.told.iter().any(promised)) {
-        flaws.push((Promise::Truth, "a client was told of an extension that the node never saw".to_owned()));
+        flaws.push((
+            Promise::Truth,
+            "an extension was reported to a client, but the node never saw it".to_owned(),
+        ));
     }
     for (number, actor) in actors.iter().enumerate() {
         for told in &actor.told {
@@ -107,11 +110,14 @@ pub(super) fn flaws(actors: &[Actor], extensions: u64) -> Vec<Flaw> {
                 _ => false,
             };
             if *told == Told::CallFailed(Error::Refused(Refusal::Conflict)) {
-                let what = format!("client {number} was not let in, and nobody may hold for so long");
+                let what = format!(
+                    "client {number} was not granted the object, and no other client may hold \
+                    it for so long"
+                );
                 flaws.push((Promise::Progress, what));
             }
             if lie {
-                flaws.push((Promise::Truth, format!("client {number} was told {told:?}")));
+                flaws.push((Promise::Truth, format!("client {number} received {told:?}")));
             }
             if let Told::Granted { start } = told {
                 flaws.extend(too_early(actors, number, *start));
@@ -132,7 +138,7 @@ fn too_early(actors: &[Actor], number: usize, start: Moment) -> Option<Flaw> {
         let lease = actor.lease.as_ref().filter(|_| !actor.let_go)?;
         (start < lease.deadline()).then(|| {
             let what = format!(
-                "client {number} was let in at {start:?}, and client {other} told that it holds until {:?}",
+                "client {number} was granted the object at {start:?}, but client {other} holds it until {:?}",
                 lease.deadline()
             );
             (Promise::Exclusion, what)

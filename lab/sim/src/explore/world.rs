@@ -158,7 +158,7 @@ impl World {
         let mut nic: SoftNic<_> = SoftNic::default();
         nic.core().join(port(1 + number));
         let nic = SharedNic::new(nic);
-        let let_in = "the node lets a client of the world in";
+        let let_in = "the node admits a client of the world";
         let admission = self.node.admit(&mut self.nic, &role.tenant.to_string(), now).expect(let_in);
         let process = u32::try_from(number).unwrap_or(0);
         let (node_side, own) = ((&mut self.node, &mut self.nic), nic.clone());
@@ -327,7 +327,7 @@ impl World {
             }
         }
         if self.node.poll_evicted().is_some() {
-            self.oracle.fail(Promise::Service, self.now, "the node shows an honest client out".to_owned());
+            self.oracle.fail(Promise::Service, self.now, "the node disconnects an honest client".to_owned());
         }
         if !self.nic_apart {
             self.turn_nic();

@@ -108,7 +108,7 @@ impl ChunkModel {
             && *known == geometry
             && quota <= client_max
             && terms.by == HandedOutBy::Nic;
-        (!is_so).then(|| (Promise::Truth, format!("session {session} was told {terms:?}")))
+        (!is_so).then(|| (Promise::Truth, format!("session {session} received {terms:?}")))
     }
 
     /// Forgets a client's requests to its workers, which are gone. Each request may or may not have been executed.
@@ -164,8 +164,9 @@ impl ChunkModel {
     ) -> Option<Wrong> {
         let asked = self.asked.get_mut(&(session, worker)).and_then(VecDeque::pop_front);
         let Some(asked) = asked else {
-            let what =
-                format!("session {session} got {reply:?} of its worker {worker:?}, and had asked nothing");
+            let what = format!(
+                "session {session} got {reply:?} of its worker {worker:?}, and had requested nothing"
+            );
             return Some((Promise::Truth, what));
         };
         match (worker, reply.is_done) {
@@ -240,8 +241,10 @@ impl ChunkModel {
                 None
             }
             (Some(number), false) => {
-                let what =
-                    format!("session {session} was told that chunk {number}, which it held, is not its own");
+                let what = format!(
+                    "session {session} received the answer that chunk {number}, which it held, is \
+                        not its own"
+                );
                 Some((Promise::Service, what))
             }
             // The client may have requested this twice, or again after a rebuild.
@@ -330,7 +333,7 @@ impl ChunkModel {
             return stray(Promise::Access, "it lies in no chunk");
         };
         let Some(held) = &self.chunks[number].held else {
-            return stray(Promise::Access, "nobody holds the chunk");
+            return stray(Promise::Access, "no session holds the chunk");
         };
         if held.session != session {
             return Err((Promise::Reuse, format!("session {} has the chunk", held.session)));

@@ -264,7 +264,7 @@ impl Oracle {
                 && let Some((id, object, bytes)) = model.notice(base + offset, node_now)
                 && !model.requests.wanted(object, &bytes)
             {
-                failure = Some((Promise::Service, format!("{id:?} had its notice though nobody waits")));
+                failure = Some((Promise::Service, format!("{id:?} had its notice though no client waits")));
             }
             if let Some(id) = model.written_by_node(&(base + span.start..base + span.end), node_now) {
                 failure = Some((

@@ -261,7 +261,7 @@ impl Oracle {
         };
         let Some(model) = &mut self.nodes[node] else { return };
         let Some(asked) = model.requests.answered(session, reply.sequence, &reply.body) else {
-            let what = format!("session {session} got {reply:?}, and asked for nothing that it answers");
+            let what = format!("session {session} got {reply:?}, and has no request that it answers");
             return self.fail(Promise::Truth, now, what);
         };
         let Some(body) = asked.body else { return };
@@ -289,7 +289,8 @@ impl Oracle {
                 if !model.requests.wanted(address.0, &bytes)
                     && model.was_free(&bytes, asked.at, node_now, asked.stood_still)
                 {
-                    let what = format!("session {session} waited in vain for {address}, which nobody held");
+                    let what =
+                        format!("session {session} waited in vain for {address}, which no session held");
                     self.fail(Promise::Progress, now, what);
                 }
             }
@@ -300,7 +301,10 @@ impl Oracle {
                 })),
                 ReplyBody::Refused(Refusal::Gone | Refusal::AnotherNode),
             ) if model.is_held(object, tenant, asked.at, node_now) && !model.may_be_freed(object) => {
-                let what = format!("session {session} was told that {object} is not there, which is held");
+                let what = format!(
+                    "session {session} received the answer that {object} does not exist, \
+                    which is held"
+                );
                 self.fail(Promise::Reference, now, what);
             }
             (body, ReplyBody::Refused(refusal @ (Refusal::Paused { .. } | Refusal::Barred))) => {
@@ -311,7 +315,7 @@ impl Oracle {
                 ReplyBody::Refused(Refusal::Malformed),
             ) if !hostile => {
                 let what =
-                    format!("session {session} asked for a broken queue pair, and was told that it is whole");
+                    format!("session {session} requested the rebuild of a broken queue pair, and received the answer that it is whole");
                 self.fail(Promise::Service, now, what);
             }
             (RequestBody::QueuePair(QueuePairRequest::JoinChunks), ReplyBody::Chunks(terms)) => {
@@ -361,8 +365,9 @@ impl Oracle {
                 ReplyBody::Done,
             ) => {
                 if let Some(held) = model.freed(object, holders, (asked.at, node_now)) {
-                    let what =
-                        format!("session {session} was told that nobody holds {object}: {held:?} is held");
+                    let what = format!(
+                        "session {session} received the answer that no session holds {object}: {held:?} is held"
+                    );
                     self.fail(Promise::Freed, now, what);
                 }
             }
@@ -380,7 +385,7 @@ impl Oracle {
                 | RequestBody::Named(NamedRequest::List { .. }),
                 ReplyBody::Entry(entry),
             ) if model.frees.was_freed_before(entry.object, asked.at) => {
-                let what = format!("session {session} was told of {}, which was freed", entry.object);
+                let what = format!("session {session} received a reference to {}, which was freed", entry.object);
                 self.fail(Promise::Freed, now, what);
             }
             _ => {}
@@ -470,7 +475,7 @@ impl Oracle {
         };
         let is_chunk = asked.body == Some(RequestBody::Grant(GrantRequest::AllocateChunk));
         if !fits || !is_chunk && (granted.lifetime > self.longest || granted.longest != self.longest) {
-            let what = format!("session {session} asked for {:?} and was granted {granted:?}", asked.body);
+            let what = format!("session {session} requested {:?} and was granted {granted:?}", asked.body);
             self.fail(Promise::Truth, now, what);
         }
         let bar = self.barred.get(&(node, tenant));

@@ -219,16 +219,23 @@ impl NodeModel {
         }
         // The lifetime word is not part of the object.
         if known.taken_back && overlaps(&known.buffer, &wanted.span()) {
-            return stray(Promise::Access, "its object's tenant was told that it shares the object no more");
+            return stray(
+                Promise::Access,
+                "its object's tenant received the answer that the object is shared \
+                no more",
+            );
         }
         if known.freed && overlaps(&known.buffer, &wanted.span()) {
-            return stray(Promise::Freed, "a client was told that nobody holds its object any more");
+            return stray(
+                Promise::Freed,
+                "a client received the answer that no session holds its object any more",
+            );
         }
         if known.told_over {
-            return stray(Promise::Access, "its holder was told that it is over");
+            return stray(Promise::Access, "its holder received the notice that it is over");
         }
         if known.passed_on(wanted) {
-            return stray(Promise::Reuse, "somebody else has been given these bytes since");
+            return stray(Promise::Reuse, "another permission has been granted over these bytes since");
         }
         if self.had_time_to_end(known.over_from) {
             return stray(Promise::Access, "the permission ended long ago");

@@ -34,7 +34,11 @@ impl Objects {
     /// been lost.
     pub fn opened(&mut self, granted: &Granted, untold: bool) -> Option<&'static str> {
         if !self.births.contains(&granted.object.birth) {
-            return if untold { self.born(granted) } else { Some("nobody was told of that object") };
+            return if untold {
+                self.born(granted)
+            } else {
+                Some("no client received a reference to that object")
+            };
         }
         let from = granted.address().0;
         let other =

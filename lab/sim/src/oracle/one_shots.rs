@@ -90,9 +90,8 @@ impl Oracle {
         now: Nanos,
     ) -> Option<OneShotRequest> {
         let Some((request, times)) = self.one_shots.begun.get_mut(&(session, operation)) else {
-            let what = format!(
-                "operation {operation} of session {session}, which nobody has begun, was carried out"
-            );
+            let what =
+                format!("operation {operation} of session {session}, which was never begun, was carried out");
             self.fail(Promise::Proof, now, what);
             return None;
         };
@@ -140,7 +139,7 @@ impl Oracle {
         let Stranger { heard, told, is_known } = *stranger;
         if told > heard && !is_known {
             let what =
-                format!("node {node} sent {told} bytes to {address}, and has heard {heard} from there");
+                format!("node {node} sent {told} bytes to {address}, and has received {heard} from there");
             self.fail(Promise::Amplification, now, what);
         }
         if let Some(label) = Label::read(packet) {

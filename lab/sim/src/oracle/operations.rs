@@ -113,7 +113,7 @@ impl OperationChecker {
         if entry.settled && entry.kind != Kind::Read {
             return wrong(
                 now,
-                format!("operation {id:#x} of session {session} was executed after it was said to be over"),
+                format!("operation {id:#x} of session {session} was executed after it was reported as over"),
             );
         }
         if entry.executed > 1 && entry.kind != Kind::Read && !may_repeat {
@@ -141,7 +141,7 @@ impl OperationChecker {
         let (executed, kind) = (entry.executed, entry.kind);
         match result {
             Ok(_) if executed == 0 => {
-                wrong(now, format!("{kind:?} {id:#x} of session {session} is said to be done, and is not"))
+                wrong(now, format!("{kind:?} {id:#x} of session {session} is reported as done, and is not"))
             }
             Ok(brought) if kind != Kind::Write && !entry.brought.iter().any(|it| it == brought) => wrong(
                 now,
@@ -164,7 +164,7 @@ impl OperationChecker {
             Err(error) if executed > 0 && kind != Kind::Read => wrong(
                 now,
                 format!(
-                    "{kind:?} {id:#x} of session {session} is said to have failed ({error}), and was executed"
+                    "{kind:?} {id:#x} of session {session} is reported as failed ({error}), and was executed"
                 ),
             ),
             Err(_) => {

@@ -70,7 +70,7 @@ impl Oracle {
             _ => strays > 0,
         };
         if !own {
-            self.check_tenant(node, tenant, now, || format!("session {session} was told: {refusal}"));
+            self.check_tenant(node, tenant, now, || format!("session {session} was refused: {refusal}"));
         }
     }
 
@@ -78,7 +78,7 @@ impl Oracle {
     pub fn turned_away(&mut self, node: usize, tenant: usize, refusal: Refusal, now: Nanos) {
         if matches!(refusal, Refusal::Paused { .. } | Refusal::Barred) {
             self.check_tenant(node, tenant, now, || {
-                format!("a client of tenant {tenant} was told: {refusal}")
+                format!("a client of tenant {tenant} was refused: {refusal}")
             });
         }
     }

@@ -386,7 +386,7 @@ impl Cluster {
         });
         match sender {
             None if charge.is_some() => {
-                let what = format!("{refused:x?} is charged, and nobody has sealed it");
+                let what = format!("{refused:x?} is charged, and no client has sealed it");
                 self.oracle.fail(Promise::Proof, self.now, what);
             }
             None => {}

@@ -261,5 +261,5 @@ fn bytes_of_an_earlier_holder_are_found_when_their_chunk_is_handed_over() {
 
 #[test]
 fn windows_that_stay_bound_let_an_earlier_holder_in() {
-    assert!(is_said(Fault::ChunkStaysBound, "nobody holds the chunk"));
+    assert!(is_said(Fault::ChunkStaysBound, "no session holds the chunk"));
 }

@@ -48,7 +48,7 @@ impl Folder {
                 ) =>
             {
                 Ok(Written::LeftOut(
-                    "it is a folder for another key, or another key is one for it".to_owned(),
+                    "its path is a folder for another key, or lies below the file of another key".to_owned(),
                 ))
             }
             Err(error) if error.kind() == ErrorKind::InvalidFilename => {
@@ -71,7 +71,7 @@ fn create(path: &Path) -> io::Result<File> {
 /// Returns the reason why a key is not a path below a folder that would give the same key back. `None`: the key is one.
 fn no_path(key: &[u8]) -> Option<&'static str> {
     if key.is_empty() {
-        return Some("an empty key is no path");
+        return Some("an empty key is not a path");
     }
     if key.contains(&0) {
         return Some("no path has a zero byte");

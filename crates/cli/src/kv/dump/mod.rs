@@ -24,17 +24,17 @@ Examples:
   portcullis kv load --node shm:/run/q.sock cities cities.jsonl --value value
   portcullis kv dump --node shm:/run/p.sock photos photos --format folder
 
-The format follows from the name, .csv, .tsv or .jsonl; standard output gets
-JSON lines if --format says nothing else. All give the table back as it was:
+The format follows from the name: .csv, .tsv or .jsonl; standard output gets
+JSON lines unless --format is given. `kv load` restores the table from each:
   csv     columns `key` and `value`, with their bytes as they are
-  jsonl   {\"key\": ..., \"value\": ...}; what is no UTF-8 is base64, in
+  jsonl   {\"key\": ..., \"value\": ...}; bytes that are not UTF-8 are base64, in
           `key_base64` and `value_base64`
   folder  a file for each key. The folder must be new or empty. A key that is
-          no path in it, as ../x or /x, is left out and named.
+          not a path in it, as ../x or /x, is left out and reported.
 
-A file that is there keeps what it has until the dump is whole.
-Keys come in no order, and how long they have to live is not written. Others
-may go on: a key that is there all the time is in the dump once.
+An existing file keeps its content until the dump is complete.
+Keys are in no order, and their times to live are not written. Other clients may
+use the table: a key that exists all the time is in the dump once.
 
 Exit codes: 0 everything is written; 1 some keys were left out; 2 the call was
 wrong; 3 there is no such table, or the node or the disk refuses.";
@@ -119,7 +119,7 @@ fn format_of(options: &KvDumpOptions) -> Result<Format, KvCommandError> {
     let by_name = options.file.path().map_or(Some(Format::Jsonl), Format::of);
     let format = options.format.or(by_name).ok_or_else(|| {
         KvCommandError::Call(
-            "the name does not tell the format: say --format csv, jsonl or folder".to_owned(),
+            "the format does not follow from the name: add --format csv, jsonl or folder".to_owned(),
         )
     })?;
     if format == Format::Folder && options.file == Output::Standard {

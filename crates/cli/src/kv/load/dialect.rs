@@ -54,7 +54,7 @@ impl Dialect {
         ];
         match given.iter().find(|(_, is_wrong)| *is_wrong) {
             Some((option, _)) => {
-                Err(KvCommandError::Call(format!("{option} means nothing for {}", format.in_words())))
+                Err(KvCommandError::Call(format!("{option} does not apply to {}", format.in_words())))
             }
             None => Ok(()),
         }
@@ -70,7 +70,7 @@ impl Dialect {
 pub fn time_to_live(text: &[u8]) -> Result<Option<Lifetime>, String> {
     let wrong = || {
         format!(
-            "the time to live {:?} is none: write 90s, 1h or 7d, or seconds",
+            "the time to live {:?} is invalid: write 90s, 1h or 7d, or seconds",
             text.escape_ascii().to_string()
         )
     };

@@ -48,7 +48,7 @@ fn next(root: &Path, open: &mut Vec<ReadDir>) -> Option<Item> {
                 Err(error) => left_out(&path, &error.to_string()),
             },
             Ok((path, kind)) if kind.is_file() => file(root, &path),
-            Ok((path, _)) => left_out(&path, "it is no file"),
+            Ok((path, _)) => left_out(&path, "it is not a file"),
         });
     }
 }
@@ -73,7 +73,7 @@ fn content(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("it is not a file"));
     }
     let mut bytes = Vec::new();
     file.take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;

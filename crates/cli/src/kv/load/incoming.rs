@@ -135,7 +135,7 @@ impl Reader {
             self.files.iter().map(|(_, format)| format).zip(files.iter().map(|file| &file.preamble));
         let (format, preamble) = kinds.next().expect("a call names a file");
         if *format == Format::Folder {
-            let why = "--reject takes rows, and a folder has none: what is left out stays where it is";
+            let why = "--reject takes rows, and a folder has none: files that are left out stay where they are";
             return Err(KvCommandError::Call(why.to_owned()));
         }
         if !kinds.all(|other| other == (format, preamble)) {
@@ -193,11 +193,11 @@ fn items<'r>(
 fn format_of(options: &KvLoadOptions, file: &Input) -> Result<Format, KvCommandError> {
     let format = options.format.or_else(|| file.path().and_then(Format::of)).ok_or_else(|| {
         KvCommandError::Call(format!(
-            "the name of {file} does not tell its format: say --format csv or jsonl"
+            "the format does not follow from the name of {file}: add --format csv or jsonl"
         ))
     })?;
     match (format == Format::Folder, file.path().is_some_and(Path::is_dir)) {
-        (true, false) => Err(KvCommandError::Call(format!("{file} is no folder: leave --format folder out"))),
+        (true, false) => Err(KvCommandError::Call(format!("{file} is not a folder: leave --format folder out"))),
         (false, true) => Err(KvCommandError::Call(format!("{file} is a folder: leave --format out"))),
         _ => Ok(format),
     }

@@ -83,7 +83,7 @@ fn content(line: &[u8], dialect: &Dialect) -> Result<Content, String> {
     let key = dialect.key.as_deref().unwrap_or(KEY);
     let found = fields.bytes(key, "--key")?;
     if fields.get(key).is_some_and(|raw| raw.get().starts_with(['{', '[', 'n'])) {
-        return Err(format!("the field {key:?} is no text and no number: choose another with --key"));
+        return Err(format!("the field {key:?} is neither a text nor a number: choose another with --key"));
     }
     let value = match &dialect.value {
         Some(name) => fields.bytes(name, "--value")?,
@@ -109,9 +109,9 @@ fn no_object(line: &[u8], error: &serde_json::Error) -> String {
         _ => "",
     };
     if advice.is_empty() {
-        format!("this is no JSON object: {error}")
+        format!("this is not a JSON object: {error}")
     } else {
-        format!("this is no JSON object{advice}")
+        format!("this is not a JSON object{advice}")
     }
 }
 
@@ -155,7 +155,7 @@ impl<'l> Fields<'l> {
     /// Checks that the name occurs at most once in the object.
     fn once(&self, name: &str) -> Result<(), String> {
         match self.twice.iter().any(|twice| twice == name) {
-            true => Err(format!("the field {name:?} is there more than once")),
+            true => Err(format!("the field {name:?} occurs more than once")),
             false => Ok(()),
         }
     }
@@ -167,7 +167,7 @@ impl<'l> Fields<'l> {
         self.once(name)?;
         self.once(&encoded)?;
         match (self.get(name), self.get(&encoded)) {
-            (Some(_), Some(_)) => Err(format!("the fields {name:?} and {encoded:?} are both there")),
+            (Some(_), Some(_)) => Err(format!("the fields {name:?} and {encoded:?} are both present")),
             (Some(raw), None) if raw.get().starts_with('"') => {
                 text(raw).map(String::into_bytes).map_err(|error| format!("the field {name:?}: {error}"))
             }

@@ -42,21 +42,21 @@ const NAMED_MOST: usize = 20;
 
 const EXAMPLES: &str = "\
 Examples:
-  # Rows with a header. The columns `key` and `value`, if nothing else is said.
+  # Rows with a header. The columns are `key` and `value` by default.
   portcullis kv load --node shm:/run/p.sock cities towns.csv \\
       --key name --value population
   # A JSON object in each line. The value is the whole line, or one field.
   portcullis kv load --node shm:/run/p.sock users users.jsonl --key id
-  # What `kv dump` has written.
+  # The output of `kv dump`.
   portcullis kv load --node shm:/run/p.sock cities dump.jsonl --value value
-  # As spreadsheets write it; columns by number where there is no header.
+  # As spreadsheets write it; columns have numbers if there is no header.
   portcullis kv load --node shm:/run/p.sock cities towns.csv --delimiter ';'
   portcullis kv load --node shm:/run/p.sock cities towns.tsv --no-header \\
       --key 2 --value 5
-  # Keys that go by themselves: all after a day, or each after its own time.
+  # Keys that expire: all after a day, or each after its own time.
   portcullis kv load --node shm:/run/p.sock sessions s.csv --ttl 1d
   portcullis kv load --node shm:/run/p.sock sessions s.csv --ttl-column left
-  # Wrong rows are named, and go to a file that can be mended and loaded again.
+  # Wrong rows are reported, and written to a file to correct and load again.
   portcullis kv load --node shm:/run/p.sock cities towns.csv --reject bad.csv
   # Each file of a folder: its path in the folder is the key.
   portcullis kv load --node shm:/run/p.sock photos ~/photos
@@ -64,25 +64,25 @@ Examples:
       --format csv
 
 The format follows from the name: a folder, .csv and .tsv, or .jsonl and
-.ndjson. A file `-` is standard input. If a key comes several times, its last
-value counts. What the table has already stays, and is replaced where a file has
-the same key. If there is no such table, it is made as `portcullis kv create`
-makes it.
+.ndjson. A file `-` is standard input. If a key occurs several times, its
+last value counts. Keys of the table stay, with a new value if a file has the
+same key. If there is no such table, it is made as `portcullis kv create` makes
+it.
 
 CSV: the fields' bytes as they are; each row has as many as the header, or as
 the first row. JSON: a text is stored as its bytes, and a number, list or object
-as it is written; `key_base64` stands for a key that is no UTF-8, and so for
+as it is written; `key_base64` holds a key that is not UTF-8, and so for
 each field. A byte order mark is left out, and UTF-16 refused. A time to live is
 a TIME, such as 90s, 1h or 7d, or a number of seconds; empty means none.
-Folders: links are not followed; files over 1 MiB and what is no file are left
-out, and named.
+Folders: links are not followed; files over 1 MiB and entries that are not files
+are left out and reported.
 
-If it is killed in the middle, some of the keys are there, each whole. Load
-again, or let others go on: they need not wait for it.
+If the command is killed, some of the keys are stored, each one complete. Load
+again, or continue without the rest: other clients need not wait.
 
 Exit codes: 0 everything is stored; 1 something was left out or rejected; 2 the
-call or a file was wrong, and is named with its line: what came before is
-stored; 3 the node refuses or is gone.";
+call or a file was wrong, which is reported with its line: the rows before it
+are stored; 3 the node refuses or is gone.";
 
 /// Options of `portcullis kv load`.
 #[derive(Args, Debug)]
@@ -93,7 +93,7 @@ pub struct KvLoadOptions {
     /// The files, or folders.
     #[arg(value_name = "FILE", required = true, value_parser = files::input())]
     files: Vec<Input>,
-    /// The format of all of them [default: by the name].
+    /// The format of all files [default: by the name].
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// The column or field with the key [default: key; with --no-header column 1].
@@ -111,7 +111,7 @@ pub struct KvLoadOptions {
     /// The keys are not found after this time, as with `kv put --ttl`.
     #[arg(long, value_name = "TIME")]
     ttl: Option<Lifetime>,
-    /// The column or field with the time after which its key is not found; if it is empty, --ttl counts.
+    /// The column or field with the time after which its key is not found; if it is empty, --ttl applies.
     #[arg(long, value_name = "NAME")]
     ttl_column: Option<String>,
     /// Go on after a wrong row: write it into this file, and the reason on standard error.
@@ -133,7 +133,7 @@ fn row_max(text: &str) -> Result<u64, String> {
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Rows, with a header if nothing else is said.
+    /// Rows, with a header unless --no-header is given.
     Csv,
     /// A JSON object in each line.
     Jsonl,
@@ -347,7 +347,7 @@ fn report(options: &KvLoadOptions, progress: &Progress, loaded: &Loaded) {
 
 /// Explains why a value that is too long is left out.
 fn too_long(bytes: u64) -> String {
-    format!("{bytes} bytes, and a value has {VALUE_BYTES_MAX} at the most")
+    format!("{bytes} bytes, but a value has at most {VALUE_BYTES_MAX}")
 }
 
 #[cfg(test)]

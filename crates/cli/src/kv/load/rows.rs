@@ -103,7 +103,7 @@ impl Rows {
     /// Finds the columns by the header.
     fn named(&mut self) -> Result<Columns, KvCommandError> {
         let Some((header, line)) = self.next_record()? else {
-            let why = "it has no row: the first one has the names of the columns".to_owned();
+            let why = "it has no row: the first row must have the names of the columns".to_owned();
             return Err(KvCommandError::Input { place: self.name.clone(), why });
         };
         let Dialect { key, value, ttl, .. } = &self.dialect;
@@ -123,8 +123,9 @@ impl Rows {
     /// Finds the columns by their numbers.
     fn numbered(&self) -> Result<Columns, KvCommandError> {
         let number = |given: &Option<String>, option| {
-            let wrong =
-                |given| format!("--no-header: {option} is the number of a column, from 1, and not {given:?}");
+            let wrong = |given| {
+                format!("--no-header: {option} must be the number of a column, from 1, not {given:?}")
+            };
             let number = given.as_ref().map(|given| match given.parse::<usize>() {
                 Ok(number @ 1..) => Ok(number - 1),
                 _ => Err(KvCommandError::Call(wrong(given))),
@@ -211,7 +212,7 @@ impl Rows {
                 return Err(format!("this row has {there} {are}, and the {first} has {width}"));
             }
             None if there <= last => {
-                return Err(format!("this row has {there} {are}, and column {} is asked for", last + 1));
+                return Err(format!("this row has {there} {are}, but column {} is requested", last + 1));
             }
             _ => self.width = Some(there),
         }
@@ -276,7 +277,7 @@ fn column(
                 .find(|&byte| byte != delimiter && there.as_bytes().contains(&byte));
             let separated = match other.filter(|_| header.len() == 1) {
                 Some(other) => format!(
-                    ", or say --delimiter '{}' if that separates them",
+                    ", or add --delimiter '{}' if that separates them",
                     char::from(other).escape_default()
                 ),
                 None => String::new(),
@@ -433,7 +434,7 @@ mod tests {
         for (dialect, told) in [
             (numbered("0", "1"), "from 1"),
             (numbered("name", "1"), "--key"),
-            (numbered("1", "4"), "column 4 is asked for"),
+            (numbered("1", "4"), "column 4 is requested"),
         ] {
             assert!(read(text, &dialect).is_err_and(|why| why.contains(told)), "{dialect:?}");
         }

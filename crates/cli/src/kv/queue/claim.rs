@@ -17,22 +17,22 @@ const EXAMPLES: &str = "\
 Examples:
   # One entry, on the command's standard input.
   portcullis kv queue claim --node shm:/run/p.sock jobs -- wc -c
-  # One after another, until none comes for a minute or the queue is ended.
+  # One after another, until none arrives for a minute or the queue is ended.
   portcullis kv queue claim --node shm:/run/p.sock jobs --each --wait 60s \\
       -- ./work
-  # What has failed five times goes to another queue.
+  # An entry that has failed five times is put into another queue.
   portcullis kv queue claim --node shm:/run/p.sock jobs --each \\
       --deliveries-max 5 --dead-letters failed -- ./work
 
-The command reads the entry from its standard input, and
-PORTCULLIS_DELIVERIES says how often the entry was delivered. The claim is
-extended while the command runs. The entry is acknowledged where the command
-ends with 0, and given back otherwise: it comes again at once, to anybody. Where
-this program or its machine dies, the entry comes again after the lease.
+The command reads the entry from its standard input, and PORTCULLIS_DELIVERIES
+is the number of times that the entry was delivered. The claim is extended while
+the command runs. The entry is acknowledged if the command ends with 0, and
+given back otherwise: it is delivered again at once, to any consumer. If this
+program or its machine dies, the entry is delivered again after the lease.
 
-Exit codes: 0 each command has ended with 0; 1 one has not, or there was no
-entry; 2 the call was wrong; 3 there is no such queue, or the node refuses or is
-gone.";
+Exit codes: 0 each command has ended with 0; 1 a command has not, or there was
+no entry; 2 the call was wrong; 3 there is no such queue, or the node refuses or
+is gone.";
 
 /// Number of parts into which a lease is divided: after each of them the claim is extended.
 const EXTENSIONS_A_LEASE: u64 = 3;
@@ -43,19 +43,19 @@ const EXTENSIONS_A_LEASE: u64 = 3;
 pub struct KvQueueClaimOptions {
     #[command(flatten)]
     target: Target,
-    /// How soon the entry comes again where this program dies.
+    /// The time after which the entry is delivered again if this program dies.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     lease: Lifetime,
-    /// Wait so long for an entry.
+    /// The longest wait for an entry.
     #[arg(long, value_name = "TIME", default_value = "0s")]
     wait: Lifetime,
-    /// Go on with the next entry, until none comes within --wait or the queue is ended.
+    /// Continue with the next entry, until none arrives within --wait or the queue is ended.
     #[arg(long)]
     each: bool,
-    /// Put an entry that was delivered so often into --dead-letters instead.
+    /// Put an entry that was delivered this often into --dead-letters instead.
     #[arg(long, value_name = "N", requires = "dead_letters")]
     deliveries_max: Option<u32>,
-    /// The queue for what was delivered too often.
+    /// The queue for entries that were delivered too often.
     #[arg(long, value_name = "QUEUE", requires = "deliveries_max")]
     dead_letters: Option<DirectoryName>,
     /// The command, with its arguments.
@@ -122,7 +122,7 @@ impl KvQueueClaimOptions {
         }
         let what = beginning(&claim.entry);
         complain(format_args!(
-            "portcullis kv: the command for {what} ended with {status}: the entry comes again"
+            "portcullis kv: the command for {what} ended with {status}: the entry is delivered again"
         ));
         self.settle(pipeline.block_on(queue.give_back(claim.id)), &claim)?;
         Ok(false)
@@ -178,7 +178,7 @@ impl KvQueueClaimOptions {
             Err(QueueError::ClaimEnded) => {
                 let what = beginning(&claim.entry);
                 complain(format_args!(
-                    "portcullis kv: the claim of {what} has ended, and others may do the work again: give a longer --lease"
+                    "portcullis kv: the claim of {what} has ended, and another consumer may repeat the work: give a longer --lease"
                 ));
                 Ok(false)
             }

@@ -16,8 +16,8 @@ Examples:
   # For entries of about a kilobyte.
   portcullis kv queue create --node shm:/run/p.sock letters --cell-bytes 1KiB
 
-Exit codes: 0 it is made; 1 there is one of that name already, which stays as
-it is; 2 the call was wrong; 3 the node refuses or is gone.";
+Exit codes: 0 the queue is made; 1 a queue of that name exists already, and is
+unchanged; 2 the call was wrong; 3 the node refuses or is gone.";
 
 /// Options of `portcullis kv queue create`.
 #[derive(Args, Debug)]
@@ -25,7 +25,7 @@ it is; 2 the call was wrong; 3 the node refuses or is gone.";
 pub struct KvQueueCreateOptions {
     #[command(flatten)]
     target: Target,
-    /// Entries are claimed and acknowledged, and come again where their consumer dies.
+    /// Entries are claimed and acknowledged, and delivered again if their consumer dies.
     #[arg(long)]
     claims: bool,
     /// Bytes of a slot, a multiple of 8. A longer entry takes several slots.

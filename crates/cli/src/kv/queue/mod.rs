@@ -23,19 +23,18 @@ Examples:
   portcullis kv queue create --node shm:/run/p.sock jobs --claims
   portcullis kv queue push --node shm:/run/p.sock jobs one two three
   ls *.png | portcullis kv queue push --node shm:/run/p.sock jobs
-  # Runs the command for one entry after another; what fails comes again.
+  # Runs the command for each entry; an entry that fails is delivered again.
   portcullis kv queue claim --node shm:/run/p.sock jobs --lease 30s --each \\
       -- sh -c 'read file && optipng \"$file\"'
   portcullis kv queue stat --node shm:/run/p.sock jobs
 
 A queue is found by its name, and belongs to the tenant that the client acts
-for. An entry of a plain queue is popped, and is gone where its consumer dies.
-An entry of a queue with --claims is claimed for a lease, and comes again until
-it is acknowledged.
+for. An entry of a plain queue is popped, and is lost if its consumer dies.
+An entry of a queue with --claims is claimed for a lease, and is delivered again
+until it is acknowledged.
 
-Exit codes: 0 done as asked; 1 there was no entry, or the command for it has
-failed; 2 the call was wrong; 3 there is no such queue, or the node refuses or
-is gone.";
+Exit codes: 0 done; 1 there was no entry, or the command for it has failed; 2
+the call was wrong; 3 there is no such queue, or the node refuses or is gone.";
 
 /// Options of `portcullis kv queue`.
 #[derive(Args, Debug)]
@@ -55,11 +54,11 @@ enum Command {
     Pop(pop::KvQueuePopOptions),
     /// Run a command for an entry that is claimed meanwhile.
     Claim(claim::KvQueueClaimOptions),
-    /// Show how full a queue is, and what it takes.
+    /// Show how full a queue is, and how much memory it takes.
     Stat(Alone),
     /// Refuse further pushes: consumers take the entries that are left.
     End(Alone),
-    /// Free what is consumed, and what clients that have died have left.
+    /// Free consumed entries, and what dead clients have left.
     Sweep(Alone),
     /// Remove a queue with all its entries.
     Drop(Alone),
@@ -95,7 +94,7 @@ fn open(pipeline: &Rc<Pipeline>, name: DirectoryName) -> Result<Queue, KvCommand
     pipeline.block_on(Queue::open_named(pipeline, name)).map_err(KvCommandError::of_queue(name))
 }
 
-/// A command that says nothing but which queue.
+/// A command whose only argument is the queue.
 #[derive(Args, Debug)]
 pub struct Alone {
     #[command(flatten)]

@@ -15,10 +15,10 @@ Examples:
   portcullis kv queue pop --node shm:/run/p.sock jobs --json
 
 Each entry is a line; with --json an object with `entry`, or `entry_base64` for
-what is no UTF-8. An entry that was popped is gone with this command.
+bytes that are not UTF-8. A popped entry is lost if this command dies.
 
-Exit codes: 0 all entries that were asked for; 1 there were fewer; 2 the call
-was wrong; 3 there is no such queue, or the node refuses or is gone.";
+Exit codes: 0 --count entries were popped; 1 there were fewer; 2 the call was
+wrong; 3 there is no such queue, or the node refuses or is gone.";
 
 /// Options of `portcullis kv queue pop`.
 #[derive(Args, Debug)]
@@ -26,10 +26,10 @@ was wrong; 3 there is no such queue, or the node refuses or is gone.";
 pub struct KvQueuePopOptions {
     #[command(flatten)]
     target: Target,
-    /// Take so many entries.
+    /// The number of entries to pop.
     #[arg(long, value_name = "N", default_value_t = 1)]
     count: u64,
-    /// Wait so long for each entry.
+    /// The longest wait for each entry.
     #[arg(long, value_name = "TIME", default_value = "0s")]
     wait: Lifetime,
     /// Print one JSON object for each entry.

@@ -149,7 +149,7 @@ impl<Unit: Copy + PartialEq> DataQueuePairs<Unit> {
             self.was_short = true;
             return false;
         }
-        let queue_pair = self.queue_pairs.get_mut(&request.qp).expect("who posts has looked");
+        let queue_pair = self.queue_pairs.get_mut(&request.qp).expect("the caller has checked for room");
         let (id, operation) = (self.next, request.operation);
         match nic.post_send(request.qp, &[WorkRequest { id, signalled: true, operation }]) {
             Ok(0) => return false,

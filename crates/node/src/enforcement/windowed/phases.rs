@@ -48,7 +48,7 @@ impl<Unit: Copy + PartialEq> Phases<Unit> {
 
     /// Handles the end of a request of the first phase.
     pub fn complete(&mut self) {
-        let phase = self.0.front_mut().expect("what completes was posted for a phase");
+        let phase = self.0.front_mut().expect("a completed request was posted for a phase");
         phase.under_way -= 1;
     }
 

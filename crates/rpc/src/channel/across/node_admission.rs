@@ -317,7 +317,7 @@ impl Keeper {
         let object = permission.object();
         let (ring, lent) = (Mapping::private(RING_BYTES)?, Arc::new(()));
         let founded = ServerMailbox::found(&memory, halves, (SERVER, ring.clone()), Arc::clone(&lent));
-        let Founded { mailbox, arguments } = founded.ok_or("the node lends less than it was asked for")?;
+        let Founded { mailbox, arguments } = founded.ok_or("the node lends less than was requested")?;
         memory.write(0, &Terms::Welcome(halves, now()).encode());
         self.session.revoke(permission)?;
         let seat = self.shards.deal();
@@ -339,7 +339,7 @@ impl Keeper {
         }
         let wanted = if heap_bytes == 0 { usual } else { heap_bytes };
         if wanted > most {
-            return Err(format!("a heap of {wanted} bytes, where {most} are allowed (AtNode)").into());
+            return Err(format!("a heap of {wanted} bytes, but {most} are allowed (AtNode)").into());
         }
         let half = (wanted / 2).max(HEAP_BYTES_MIN).next_multiple_of(PAGE_BYTES);
         for _ in 0..PLACES_MAX {

@@ -164,7 +164,7 @@ pub enum CallError {
     #[error("the scope cannot be guarded: {0}")]
     NotGuarded(String),
     /// The result is longer than this client copies.
-    #[error("a result of {length} bytes, where {most} are looked at: see ConnectionOptions::results_max")]
+    #[error("a result of {length} bytes, but the client accepts {most}: see ConnectionOptions::results_max")]
     ResultTooLong {
         /// The bytes of the result, as the server reports them.
         length: u64,
@@ -181,7 +181,7 @@ pub enum CallError {
     #[error("there is no such call under way")]
     NoSuchCall,
     /// The server's reply is invalid.
-    #[error("the server's reply makes no sense")]
+    #[error("the server's reply is malformed")]
     Nonsense,
 }
 

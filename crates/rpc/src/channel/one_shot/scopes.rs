@@ -44,7 +44,7 @@ pub enum OneShotError {
     #[error("the server is gone")]
     ServerGone,
     /// The server's answer is invalid.
-    #[error("the server's answer about a one-shot scope makes no sense")]
+    #[error("the server's answer about a one-shot scope is malformed")]
     Nonsense,
 }
 

@@ -72,7 +72,8 @@ impl OneShotTable {
         let OneShotLimits { scopes, bytes: most } = self.limits;
         if bytes > most {
             return Err(format!(
-                "a one-shot scope of {bytes} bytes, where a connection has {most} (ServerOptions::one_shot_bytes)"
+                "a one-shot scope of {bytes} bytes, but a connection has {most} \
+                (ServerOptions::one_shot_bytes)"
             )
             .into());
         }

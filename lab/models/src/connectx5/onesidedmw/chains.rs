@@ -79,7 +79,7 @@ fn of_a_group(inputs: &Inputs, group: u64, laps: &Laps) -> Vec<OutputRow> {
         rows.push(
             row(&format!("{name}, until the reply"), "µs", micro(inputs.network_ns + timed.answer_ns()))
                 .said(SAID)
-                .reading("one client, nobody else at the lock"),
+                .reading("one client, no other client at the lock"),
         );
         rows.push(
             row(&format!("{name}s of a worker"), "K/s", thousands_a_second(timed.lap_ns()))
@@ -100,11 +100,10 @@ fn of_a_group(inputs: &Inputs, group: u64, laps: &Laps) -> Vec<OutputRow> {
             ),
     );
     let [pop, push] = both.map(|(_, listing, lap)| Timed::lap(inputs, listing, lap).held_ns());
-    rows.push(
-        row("pops and pushes of a pool", "K/s", 2.0 * thousands_a_second(pop + push)).reading(
-            "whoever has the lock keeps all others of the pool out, so more workers do not help, and more pools do",
-        ),
-    );
+    rows.push(row("pops and pushes of a pool", "K/s", 2.0 * thousands_a_second(pop + push)).reading(
+        "the holder of the lock keeps all others of the pool out, so more workers do not help, and more \
+            pools do",
+    ));
     rows
 }
 

@@ -107,9 +107,9 @@ const VALUE: &str = "the slides give no size: YCSB's record without its key, ten
                      beside it";
 const CLASSES: &str = "the slides say only that there are classes: four for each doubling, as jemalloc has";
 const INSERTS: &str = "the slides give no number: enough that the last chunk of a class does not matter";
-const INSERTS_OF_A_CHUNK: &str = "nobody has published it: the ends of a curve";
-const BY_MESSAGE: &str = "nobody has published it: the ends of a curve. The model's own node is \
-                          counted beside it";
+const INSERTS_OF_A_CHUNK: &str = "no published figure: the ends of a curve";
+const BY_MESSAGE: &str = "no published figure: the ends of a curve. The model's own node is counted beside \
+                          it";
 const PAGE: &str = "x86-64; ODRP's pages are as large (slides)";
 const KERNEL: &str =
     "no figure anywhere: the path of a fault beside its transfer. The longer, the smaller all shares";

@@ -293,7 +293,7 @@ fn filled(store: &Store<'_>, fits: u64) -> [OutputRow; 4] {
         )),
         row("least cost of OneSidedMW, clients that ask ahead", "% of the rate", ahead)
             .paper(COST, said)
-            .reading(format!("{many} pools: nobody waits, and what is left is that READs are slower")),
+            .reading(format!("{many} pools: no client waits, and the rest of the cost is that READs are slower")),
         row("RPC-MW's CPU time that the slides' gain needs, 1 pool", "µs", cpu)
             .said("slides: up to 10.6 times")
             .reading("for an allocation. What this model's own node takes is counted above: far less"),

@@ -23,12 +23,12 @@ Examples:
 
 The server is a process of its own, on processor 0; this end runs on processor
 1. Both poll. A round measures each row once; times and ratios are medians of
-the rounds. A row with pages passes a scope of that size: `copied` has the
-server copy it before its method begins, `trusted` has the method read one word
-of each page where this end has it, `sealed before` has the kernel let nobody
-write it any more. `paper` is RPCool's figure for what is nearest (Table 1, CXL
-emulated on two sockets), in microseconds; sealed and sandboxed where this one
-is copied and sandboxed, a seal and its release where this one seals for good.";
+the rounds. A row with pages passes a scope of that size: with `copied`
+the server copies it before its method begins, with `trusted` the method reads
+one word of each page in place, with `sealed before` the kernel
+lets no process write it any more. `paper` is RPCool's nearest figure (Table 1,
+CXL emulated on two sockets), in microseconds; sealed and sandboxed for copied
+and sandboxed here, a seal and its release for a permanent seal here.";
 
 const ROUNDS: usize = 5;
 
@@ -45,7 +45,7 @@ pub struct BenchCallOptions {
     /// Print one JSON object instead of the table.
     #[arg(long)]
     json: bool,
-    /// Be the server at this path.
+    /// Run as the server at this path.
     #[arg(long, hide = true, value_name = "PATH")]
     serve: Option<PathBuf>,
 }

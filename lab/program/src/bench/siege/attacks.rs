@@ -43,7 +43,7 @@ pub enum Attack {
     Messages,
     /// Access memory beyond the permission, and ask for a rebuild each time.
     Recoveries,
-    /// Guess keys on all queue pairs at once, with clients that attach again when they are shown out.
+    /// Guess keys on all queue pairs at once, with clients that attach again when the node disconnects them.
     Violations,
     /// Read a mebibyte at a time, as often as the queues hold.
     Transfers,

@@ -37,13 +37,13 @@ Examples:
 Each mechanism has a node of its own, with the same keys, and takes turns with
 the others. Rates, times and ratios are medians of the rounds; ratios are to
 the first mechanism, and the first of --blocks, in the same round. A client is
-a session with a thread of its own; --depth says how many operations it has
-under way at once.
+a session with a thread of its own; --depth is the number of operations that
+it has under way at once.
 
 With --blocks chunks the values lie in chunks of the session that loads the
-table, which its NIC hands out (OneSidedMW): nobody else can read them, so that
-session is the only client. At the end 90 % of the keys are removed, at random,
-and what the table takes then is in the last table.
+table, which its NIC hands out (OneSidedMW): no other client can read them, so
+that session is the only client. At the end 90 % of the keys are removed, at
+random, and the last table shows the memory that the rest takes.
 
 Keys are drawn as in YCSB: Zipf 0.99, scrambled; for D from the latest on.
 Each key has 8 bytes. Every value that is read is checked.";
