@@ -1,9 +1,10 @@
-"""What Python costs: median times beside Rust's own, in turns.
+"""The cost of Python: median times beside Rust's own, measured in turns.
 
     python benchmarks/figures.py [--portcullis target/release/portcullis] [--lab target/release/portcullis-lab] [--rounds 5]
 
-The node is a process of its own on processor 0, this program runs on processor 1, as in `portcullis-lab bench`. Rust's figures come
-from `portcullis-lab bench` with the same node. Build all for release first: `make build`, and the wheel by `pip install`.
+The node is a process of its own on processor 0. This program runs on processor 1, as in `portcullis-lab bench`. Rust's
+figures are from `portcullis-lab bench` with the same node. Build everything for release first: `make build`, and the
+wheel by `pip install`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BATCH = 64
 
 @contextmanager
 def node(program: str) -> Iterator[str]:
-    """A node of its own process, on processor 0."""
+    """Starts a node in a process of its own, on processor 0."""
     with tempfile.TemporaryDirectory(prefix="portcullis-") as folder:
         address = f"shm:{folder}/node.sock"
         serve = subprocess.Popen(
@@ -47,8 +48,8 @@ def node(program: str) -> Iterator[str]:
 
 
 def rust(program: str, address: str, *arguments: str) -> dict[str, object]:
-    """A figure of Rust's."""
-    # It takes processors by itself, and measures how far they are apart.
+    """Measures a figure of Rust."""
+    # It chooses its processors by itself, and measures how far apart they are.
     command = ["taskset", "-c", "0,1", program, "bench", *arguments, "--node", address, "--json"]
     result: dict[str, object] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return result
@@ -59,7 +60,10 @@ def held(session: portcullis_memory.Session, size: int) -> portcullis_memory.Per
 
 
 def median(call: Callable[[], object]) -> float:
-    """The median time of a call in µs. Others who use the processor meanwhile do not change it, as they would change a rate."""
+    """Returns the median time of a call in µs.
+
+    Other programs that use the processor meanwhile do not change a median, as they would change a rate.
+    """
     times, clock = [], time.perf_counter_ns
     until = clock() + 1_000_000_000
     while clock() < until:
@@ -71,14 +75,14 @@ def median(call: Callable[[], object]) -> float:
 
 
 def latency(session: portcullis_memory.Session) -> float:
-    """A read of 64 bytes."""
+    """Measures a read of 64 bytes."""
     with held(session, SMALL) as permission:
         into = bytearray(SMALL)
         return median(lambda: permission.read_into(into))
 
 
 def in_place(session: portcullis_memory.Session) -> float:
-    """A read of 64 KiB, all of which is looked at in place."""
+    """Measures a read of 64 KiB, all of which is read in place."""
     import numpy
 
     def look() -> None:
@@ -90,14 +94,14 @@ def in_place(session: portcullis_memory.Session) -> float:
 
 
 def many(session: portcullis_memory.Session) -> float:
-    """64 reads of 64 bytes, with read_many."""
+    """Measures 64 reads of 64 bytes, with read_many."""
     with held(session, SMALL) as permission:
         reads = [(permission, 0, bytearray(SMALL)) for _ in range(BATCH)]
         return median(lambda: session.read_many(reads))
 
 
 def batch(session: portcullis_memory.Session) -> float:
-    """64 reads of 64 bytes, with a batch that is filled by a call for each of them."""
+    """Measures 64 reads of 64 bytes, with a batch that is filled by a call for each of them."""
     buffers = [bytearray(SMALL) for _ in range(BATCH)]
     batch = session.batch()
 

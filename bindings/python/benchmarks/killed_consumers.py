@@ -3,9 +3,9 @@
     python killed_consumers.py                            # 13,500 jobs, 4 consumers, 60 of them killed
     python killed_consumers.py --jobs 1350 --kills 8
 
-The node, the producer and each consumer are processes. A consumer writes the number of each job into a file of its own, by one write,
-and then acknowledges the job. It is killed (SIGKILL) at any moment, and another one takes its place. A job may be written twice: its
-consumer died between the two steps. Exit codes: 0 no job is lost; 1 one is.
+The node, the producer and each consumer are processes. A consumer writes the number of each job into a file of its own,
+by one write, and then acknowledges the job. It is killed (SIGKILL) at any moment, and another consumer takes its place.
+A job may be written twice, if its consumer died between the two steps. Exit codes: 0 if no job is lost; 1 if one is.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import portcullis_memory
 
 
 def serve(socket: Path, ready: Event, over: Event) -> None:
-    """The node."""
+    """Runs the node until ``over`` is set."""
     with portcullis_memory.Node(memory="64MiB", socket=socket):
         ready.set()
         over.wait()
 
 
 def consume(address: str, path: Path, lease: float) -> None:
-    """Does jobs until the queue is over."""
+    """Does jobs until the queue is closed."""
     with portcullis_memory.connect(address) as session, session.open_queue("jobs") as jobs:
         done = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         while True:
@@ -61,7 +61,7 @@ def main() -> int:
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     dice = random.Random(seed)
-    # A fork would share the sessions of its parent.
+    # A child of fork would share the sessions of its parent.
     processes = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder, "node.sock")
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def run(processes, dice, address: str, folder: Path, options) -> tuple[collections.Counter[bytes], int]:
-    """Returns how often each job was done, and how many were done by a later consumer than their first."""
+    """Returns how often each job was done, and how many were done in a later delivery than their first."""
     started = 0
 
     def start():
@@ -104,13 +104,13 @@ def run(processes, dice, address: str, folder: Path, options) -> tuple[collectio
             while kills and kills[0] == number:
                 kills.pop(0)
                 which = dice.randrange(len(consumers))
-                # It has begun: otherwise there would be nothing to lose.
+                # A consumer must have begun: otherwise there would be no job to lose.
                 wait_until(lambda: any(folder.glob("done.*")))
                 consumers[which].kill()
                 consumers[which].join()
                 consumers[which] = start()
             jobs.push(b"%d" % number)
-            # So that consumers keep up, and are killed in the middle of their work.
+            # The producer waits, so that consumers keep up and are killed in the middle of their work.
             wait_until(lambda: number % 50 or jobs.statistics()["slots"] < 200)
         jobs.end()
         for consumer in consumers:

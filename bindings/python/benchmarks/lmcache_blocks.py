@@ -1,15 +1,16 @@
-"""How fast LMCache stores and loads blocks through its adapters: Portcullis, its file-system adapter, and Redis.
+"""The speed of LMCache's adapters when they store and load blocks: Portcullis, its file-system adapter, and Redis.
 
     python bindings/python/benchmarks/lmcache_blocks.py [--help]
 
-All adapters are LMCache's own classes, made from the same kind of configuration as a server makes them; Portcullis is the
-`native_plugin`. One batch is under way at a time. The backends take turns, and each round uses new keys. Printed are medians over the
-rounds, with the least and the most. What was loaded is compared with what was stored, outside of the times.
+All adapters are LMCache's own classes, made from the same kind of configuration as a server makes them; Portcullis is
+the `native_plugin`. One batch is under way at a time. The backends take turns, and each round uses new keys. The
+program prints medians over the rounds, with the least and the most. Loaded bytes are compared with stored bytes,
+outside of the measured times.
 
-The node runs in a process of its own on this machine, unless --address names one. Where other programs use the machine too, node
-and adapter may get one processor for both of them, and each round trip waits for the scheduler: --processor parts them. The file-system adapter writes into --folder (and
-never syncs: what it reads comes from the page cache), and into /dev/shm. Redis is started if redis-server is on the PATH. What is not there
-is named.
+The node runs in a process of its own on this machine, unless --address names one. If other programs use the machine
+too, node and adapter may get one processor for both of them, and each round trip waits for the scheduler: --processor
+separates them. The file-system adapter writes into --folder (and never syncs: its reads come from the page cache), and
+into /dev/shm. Redis is started if redis-server is on the PATH. The program names each backend that it cannot measure.
 """
 
 import argparse
@@ -43,7 +44,7 @@ NODE = """if True:
 
 
 def blocks_of(tensor, length):
-    """Memory objects over one piece of memory, as LMCache's L1 has them."""
+    """Returns memory objects over one piece of memory, as LMCache's L1 has them."""
     objects = []
     for at in range(0, tensor.numel(), length):
         part = tensor[at : at + length]
@@ -117,7 +118,7 @@ def main():
     parser.add_argument("--workers", type=int, default=4, help="threads of LMCache's own adapters (4)")
     given = parser.parse_args()
 
-    # The threads of torch's own operations, which check the blocks here, spin on for a while after each of them.
+    # The threads of torch's own operations, which compare the blocks here, spin for a while after each of them.
     torch.set_num_threads(1)
     total = given.bytes * given.batch
     stored = torch.randint(0, 256, (total,), dtype=torch.uint8)

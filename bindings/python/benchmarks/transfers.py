@@ -1,9 +1,9 @@
-"""What a long transfer costs: read_into and write beside views, in turns.
+"""The cost of a long transfer: read_into and write beside views, measured in turns.
 
     python benchmarks/transfers.py [--bytes 2MiB] [--rounds 300] [--processors 0,1] [--arena 16MiB]
 
-The node is a thread of this program. With one processor it and the program take turns on it, and each wait for the other costs a
-switch and more.
+The node is a thread of this program. On one processor, the node and the program take turns, and each wait for the other
+costs a switch or more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import portcullis_memory
 
 
 def ways(permission: portcullis_memory.Permission) -> dict[str, Callable[[], object]]:
-    """The ways of moving all bytes of a permission once."""
+    """Returns the ways of moving all bytes of a permission once."""
     into, data = bytearray(permission.length), bytes(permission.length)
 
     def view() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
         moves = list(ways(permission).items())
         took: dict[str, list[int]] = {}
         for _ in range(options.rounds):
-            # In another order each time: the first one after a pause finds the node's thread asleep.
+            # The order changes each time: the first transfer after a pause finds the node's thread asleep.
             for name, way in random.sample(moves, len(moves)):
                 permission.read_bytes(8)
                 before = time.perf_counter_ns()

@@ -1,4 +1,4 @@
-//! Arguments as people write them in Python.
+//! Arguments in the forms in which Python programs write them.
 
 use crate::failure::{OrRaise, bad_argument, lasting};
 use portcullis::{DirectoryName, Error, Keep, Lifetime, Rights, TenantName};
@@ -57,7 +57,7 @@ fn is_out_of_range(py: Python<'_>, error: &PyErr) -> bool {
 pub(crate) struct Seconds(pub Lifetime);
 
 impl Seconds {
-    /// What permissions live and requests wait by default.
+    /// Default lifetime of permissions, and default waiting time of requests.
     pub(crate) const ONE: Self = Self(Lifetime::seconds(1));
 }
 
@@ -78,7 +78,7 @@ impl FromPyObject<'_, '_> for Seconds {
     }
 }
 
-/// For how long an object is kept: `False`, `True`, seconds, or `math.inf`.
+/// Time for which an object is kept: `False`, `True`, seconds, or `math.inf`.
 pub(crate) struct KeptFor(pub Keep);
 
 impl KeptFor {
@@ -117,12 +117,12 @@ impl FromPyObject<'_, '_> for Letters {
     }
 }
 
-/// The name of an object.
+/// Parses the name of an object.
 pub(crate) fn name(py: Python<'_>, text: &str) -> PyResult<DirectoryName> {
     DirectoryName::new(text).map_err(Error::from).or_raise(py)
 }
 
-/// The name of a tenant.
+/// Parses the name of a tenant.
 pub(crate) fn tenant(py: Python<'_>, text: &str) -> PyResult<TenantName> {
     TenantName::new(text).map_err(Error::from).or_raise(py)
 }

@@ -15,7 +15,7 @@ use pyo3::types::{PyList, PyTuple};
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// One operation that is to be begun.
+/// One operation of a batch, before it is begun.
 enum BatchedOperation {
     Read {
         permission: Py<Permission>,
@@ -43,8 +43,8 @@ enum BatchedOperation {
 }
 
 impl BatchedOperation {
-    /// Adds the step to the session's operations. Returns what it is to become, or the step and the error where the arena has no
-    /// room for it.
+    /// Adds the operation to the session's. Returns the result that is wanted of it, or the operation and the error if
+    /// the arena has no room for it.
     fn add(self, py: Python<'_>, core: &mut Core, tag: u64) -> Result<Wanted, (Box<Self>, Error)> {
         match self.try_to_add(py, core, tag) {
             Ok(wanted) => Ok(wanted),
@@ -110,14 +110,14 @@ impl BatchedOperation {
     }
 }
 
-/// Why a step was not added.
+/// Reason why a step was not added.
 enum Refused {
     NoRoom(Box<BatchedOperation>, Error),
     Failed(Failure),
 }
 
 impl Refused {
-    /// Why a step has no buffer.
+    /// Returns the reason why an operation got no buffer.
     fn of_buffer(step: BatchedOperation, error: Error) -> Self {
         match error {
             Error::ArenaFull { .. } => Self::NoRoom(Box::new(step), error),
@@ -134,8 +134,9 @@ impl<E: Into<Failure>> From<E> for Refused {
 
 /// Operations that are begun together, with one doorbell, and carried out in order.
 ///
-/// Each method adds an operation and returns its place. run() begins them and waits: its list has each operation's result at its
-/// place, or the exception itself. submit() begins them and does not wait.
+/// Each method that adds an operation returns the operation's place. run() begins the operations and waits for them; it
+/// returns a list that has, at each place, the operation's result, or the exception itself. submit() begins the
+/// operations and does not wait.
 ///
 /// >>> with session.allocate(64, rights="rwa") as permission:
 /// ...     batch = session.batch()
@@ -169,7 +170,7 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
-    /// Adds a read of as many bytes as the buffer has.
+    /// Adds a read that fills the whole buffer.
     #[pyo3(
         signature = (permission, buffer, offset = Size(0)),
         text_signature = "($self, permission, buffer, offset=0)"
@@ -205,7 +206,7 @@ impl Batch {
         Ok(self.push(BatchedOperation::Read { permission, offset: offset.0, length, wanted: Wanted::Bytes }))
     }
 
-    /// Adds a write. The bytes are taken when the batch is begun.
+    /// Adds a write. The bytes are copied when the batch is begun.
     #[pyo3(
         signature = (permission, data, offset = Size(0)),
         text_signature = "($self, permission, data, offset=0)"
@@ -215,17 +216,17 @@ impl Batch {
         Ok(self.push(BatchedOperation::Write { permission, offset: offset.0, data }))
     }
 
-    /// Adds a compare-and-swap of the word at `offset`. The result is the word before.
+    /// Adds a compare-and-swap of the word at `offset`. The result is the word's previous value.
     fn compare_and_swap(&self, permission: Py<Permission>, offset: Size, compare: Word, swap: Word) -> usize {
         self.push(BatchedOperation::Atomic(Access::compare_and_swap(permission, offset.0, compare.0, swap.0)))
     }
 
-    /// Adds a fetch-and-add of the word at `offset`. The result is the word before.
+    /// Adds a fetch-and-add of the word at `offset`. The result is the word's previous value.
     fn fetch_and_add(&self, permission: Py<Permission>, offset: Size, add: Word) -> usize {
         self.push(BatchedOperation::Atomic(Access::fetch_and_add(permission, offset.0, add.0)))
     }
 
-    /// Adds what Session.allocate does. The result is a Permission.
+    /// Adds an allocation: see Session.allocate. The result is a Permission.
     #[pyo3(
         signature = (
             size, lifetime = Seconds::ONE, rights = Letters::READ_WRITE, shared = false,
@@ -245,7 +246,7 @@ impl Batch {
         self.push(BatchedOperation::Grant(allocate_ask(&size, lifetime, &rights, shared, &keep, alignment).into()))
     }
 
-    /// Adds what Session.acquire does. The result is a Permission.
+    /// Adds an acquisition: see Session.acquire. The result is a Permission.
     #[pyo3(
         signature = (
             object, lifetime = Seconds::ONE, rights = Letters::READ, shared = None,
@@ -265,7 +266,7 @@ impl Batch {
         self.push(BatchedOperation::Grant(acquire_ask(*object, lifetime, &rights, shared, wait, part.as_ref()).into()))
     }
 
-    /// Adds the end of a permission; free: and of its object.
+    /// Adds the revocation of a permission. free: whether to free its object as well, once no other client holds it.
     #[pyo3(signature = (permission, free = false))]
     fn revoke(&self, py: Python<'_>, permission: Py<Permission>, free: bool) -> PyResult<usize> {
         if !permission.get().session.is(&self.session) {
@@ -274,15 +275,15 @@ impl Batch {
         Ok(self.push(BatchedOperation::Revoke { permission, free }))
     }
 
-    /// Adds an extension of a permission, to end so many seconds from when the batch is begun.
+    /// Adds an extension of a permission, which then ends this many seconds after the batch is begun.
     fn extend(&self, permission: Py<Permission>, seconds: Seconds) -> usize {
         self.push(BatchedOperation::Extend { permission, time: seconds.0 })
     }
 
-    /// Begins what was added, waits for all of it, and returns the results in order: each is the operation's result, or an
-    /// exception. The batch is empty then, and can be used again.
+    /// Begins the operations that were added, waits for all of them, and returns their results in order. Each is the
+    /// operation's result, or an exception. The batch is then empty, and can be used again.
     ///
-    /// Where a signal's handler raises an exception, the operations go on, and their results are lost.
+    /// If a signal handler raises an exception, the operations go on, and their results are lost.
     fn run<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let steps = self.take();
         let mut run = Run::new(self.session.bind(py), steps.len())?;
@@ -298,8 +299,8 @@ impl Batch {
         PyList::new(py, results.collect::<Vec<_>>())
     }
 
-    /// Begins what was added, and returns a number for each operation. Session.poll gives the results under these numbers. The
-    /// batch is empty then.
+    /// Begins the operations that were added, and returns a number for each of them. Session.poll returns the results
+    /// under these numbers. The batch is then empty.
     fn submit(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         let mut core = self.session.get().enter(py)?;
         let steps = self.take();
@@ -339,7 +340,7 @@ impl<'a, 'py> Run<'a, 'py> {
         Ok(Self { session, core, tags, wanted: Vec::with_capacity(count), results, under_way: 0 })
     }
 
-    /// Adds a step. Where the arena has no room for it, it waits for those before it.
+    /// Adds an operation. If the arena has no room for it, waits for earlier operations to end.
     fn begin(&mut self, mut step: BatchedOperation) -> PyResult<()> {
         let py = self.session.py();
         let tag = self.tags.start + self.wanted.len() as u64;

@@ -1,4 +1,4 @@
-//! The caller's memory: what Python's buffer protocol gives.
+//! The caller's memory, to which Python's buffer protocol gives access.
 
 use crate::failure::bad_argument;
 use pyo3::buffer::PyUntypedBuffer;
@@ -6,14 +6,15 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
-/// Bytes of a caller's object, one after another, whatever items they are. While this lives, the object keeps its size.
+/// Bytes of a caller's object, which are contiguous, whatever its items are. While this lives, the object keeps its
+/// size.
 pub(crate) struct CallerBuffer {
     raw: PyUntypedBuffer,
     can_be_written: bool,
 }
 
 impl CallerBuffer {
-    /// To read from.
+    /// Gets the buffer of an object to read from.
     pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let raw = raw(object)?;
         if !raw.is_c_contiguous() {
@@ -29,7 +30,7 @@ impl CallerBuffer {
         Ok(Self { raw, can_be_written: false })
     }
 
-    /// To write into.
+    /// Gets the buffer of an object to write into.
     pub(crate) fn target(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = Self::source(object)?;
         if buffer.raw.readonly() {
@@ -40,16 +41,16 @@ impl CallerBuffer {
         Ok(Self { can_be_written: true, ..buffer })
     }
 
-    /// How many bytes there are.
+    /// Number of bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.raw.len_bytes()
     }
 
-    /// Where the `length` bytes from `at` on begin.
+    /// Returns the address of the `length` bytes from `at` on.
     ///
     /// # Panics
-    /// Like a slice, when they lie outside.
+    /// If these bytes are not within the buffer, like a slice.
     #[inline]
     fn place(&self, at: usize, length: usize) -> *mut u8 {
         let inside = at <= self.len() && length <= self.len() - at;
@@ -60,30 +61,31 @@ impl CallerBuffer {
     /// Copies bytes into the caller's memory, from `at` on.
     ///
     /// # Panics
-    /// Like a slice, when they reach outside, or the buffer is no [`CallerBuffer::target`].
+    /// If the bytes reach outside the buffer, like a slice, or if the buffer is not a [`CallerBuffer::target`].
     #[inline]
     pub(crate) fn fill(&self, _attached: Python<'_>, at: usize, from: &[u8]) {
         assert!(self.can_be_written, "a target was checked to be one");
         let to = self.place(at, from.len());
-        // SAFETY: the exporter gave these bytes to be written, they lie one after another, and it keeps them where they are
-        // until `raw` is dropped; the place was checked to lie within them. No reference of Rust leads to a caller's memory, so
-        // `from` is somewhere else. The interpreter's lock is held, as for every writer that keeps Python's rules.
+        // SAFETY: the exporter permits writes to these bytes, they are contiguous, and it keeps them where they are
+        // until `raw` is dropped; the place was checked to lie within them. No Rust reference points to a caller's
+        // memory, so `from` does not overlap them. The interpreter's lock is held, as for every writer that obeys
+        // Python's rules.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
     /// Copies the caller's bytes from `at` on.
     ///
     /// # Panics
-    /// Like a slice, when they reach outside.
+    /// If the bytes reach outside the buffer, like a slice.
     #[inline]
     pub(crate) fn copy(&self, _attached: Python<'_>, at: usize, into: &mut [u8]) {
         let from = self.place(at, into.len());
-        // SAFETY: as in `fill`: the exporter keeps the bytes where they are, and the place lies within them. `into` is borrowed
-        // exclusively, so it is somewhere else.
+        // SAFETY: as in `fill`: the exporter keeps the bytes where they are, and the place lies within them. `into` is
+        // borrowed exclusively, so it does not overlap them.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 
-    /// A copy of all of it.
+    /// Returns a copy of all bytes.
     pub(crate) fn to_vec(&self, py: Python<'_>) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
         self.copy(py, 0, &mut bytes);
@@ -91,8 +93,8 @@ impl CallerBuffer {
     }
 }
 
-/// The buffer of an object. Some objects leave out what can be told from the rest, such as the distance of items that lie one after
-/// another: a memoryview fills it in.
+/// Gets the buffer of an object. Some objects leave out fields that follow from the others, such as the strides of
+/// contiguous items: a memoryview fills them in.
 fn raw(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     let py = object.py();
     match PyUntypedBuffer::get(object) {
@@ -105,8 +107,8 @@ fn raw(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     }
 }
 
-/// Whether a format of the module `struct`, as the buffer protocol extends it, has references to Python objects in it. Names
-/// of fields stand between colons.
+/// Whether a format of the module `struct`, as the buffer protocol extends it, contains references to Python objects.
+/// Names of fields stand between colons.
 fn has_objects(format: &[u8]) -> bool {
     format.split(|letter| *letter == b':').step_by(2).any(|items| items.contains(&b'O'))
 }

@@ -1,4 +1,4 @@
-//! What a session's door leads to: the session, and what the operations under way are to become.
+//! The value behind a session's door: the session, and the results that are wanted of its operations under way.
 
 use crate::buffer::CallerBuffer;
 use crate::failure::{panicked, raised};
@@ -12,18 +12,18 @@ use pyo3::types::PyBytes;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// How long a call waits before Python may handle its signals.
+/// Longest time that a call waits before it lets Python handle its signals.
 pub(crate) const SLICE: Lifetime = Lifetime::millis(50);
 
-/// What an operation gives.
+/// The result that is wanted of an operation.
 pub(crate) enum Wanted {
-    /// What was read goes here.
+    /// `None`. The bytes that were read are copied to this buffer.
     Into(CallerBuffer),
-    /// What was read, as `bytes`.
+    /// The bytes that were read, as `bytes`.
     Bytes,
-    /// What was read, in place.
+    /// The bytes that were read, in place.
     View,
-    /// The word's value before.
+    /// The word's previous value.
     Word,
     /// A permission.
     Permission,
@@ -31,12 +31,13 @@ pub(crate) enum Wanted {
     Nothing,
 }
 
-/// A session, and what the operations under way are to become.
+/// A session, and the results that are wanted of its operations under way.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub attached: Attached,
     next_tag: u64,
-    /// What was submitted: it ends in [`Core::landed`], and [`Session::poll`] hands it out.
+    /// Operations that were submitted and have not ended. [`Core::landed`] returns the ended ones, for
+    /// [`Session::poll`].
     submitted: HashMap<u64, Wanted>,
     landed: Vec<(u64, Wanted, Completion)>,
 }
@@ -52,7 +53,7 @@ impl Core {
         Self { attached, next_tag: 0, submitted: HashMap::new(), landed: Vec::new() }
     }
 
-    /// Tags that no other operation has.
+    /// Returns tags that no other operation has.
     #[inline]
     pub(crate) fn tags(&mut self, count: usize) -> Range<u64> {
         let first = self.next_tag;
@@ -60,9 +61,9 @@ impl Core {
         first..self.next_tag
     }
 
-    /// Waits for the end of one of the operations with these tags, of which `left` have not ended. Returns its place among
-    /// them. An operation that nobody waits for any more, since a signal has ended its call, comes to nothing: a permission that it
-    /// brings is revoked.
+    /// Waits until one of the operations with these tags, of which `left` have not ended, ends. Returns its place among
+    /// them, and its completion. If a signal has ended the call that waited for an operation, the operation's result is
+    /// dropped: a permission that it brings is revoked.
     #[inline]
     pub(crate) fn take_one(
         &mut self,
@@ -95,12 +96,12 @@ impl Core {
         self.take_one(py, &(tag..tag + 1), 1).map(|(_, completion)| completion)
     }
 
-    /// Notes what a submitted operation is to become.
+    /// Records the result that is wanted of a submitted operation.
     pub(crate) fn submit(&mut self, tag: u64, wanted: Wanted) {
         self.submitted.insert(tag, wanted);
     }
 
-    /// Forgets a submitted operation: what it brings comes to nothing.
+    /// Forgets a submitted operation. Its result is dropped.
     pub(crate) fn forget(&mut self, tag: u64) {
         self.submitted.remove(&tag);
         self.landed.retain(|(landed, ..)| *landed != tag);
@@ -112,7 +113,7 @@ impl Core {
         }
     }
 
-    /// What was submitted and has ended.
+    /// Returns the submitted operations that have ended.
     pub(crate) fn landed(&mut self) -> Vec<(u64, Wanted, Completion)> {
         self.attached.post();
         self.attached.poll();
@@ -122,7 +123,7 @@ impl Core {
         std::mem::take(&mut self.landed)
     }
 
-    /// Whether [`Core::landed`] would return something without asking the session.
+    /// Whether [`Core::landed`] would return something without polling the session.
     pub(crate) fn has_landed(&self) -> bool {
         !self.landed.is_empty() || self.attached.operations.ended() > 0
     }
@@ -136,7 +137,7 @@ impl Core {
     }
 }
 
-/// What an operation has come to, in Python.
+/// Converts the completion of an operation to the Python object that is wanted of it.
 pub(crate) fn outcome<'py>(
     session: &Bound<'py, Session>,
     wanted: &Wanted,

@@ -1,5 +1,5 @@
-//! Operations of structures. Those that a call waits for let go of the interpreter's lock, and a signal ends them. Those that asyncio
-//! awaits are carried on in turns.
+//! Operations of tables and queues. While a call waits for an operation, the interpreter's lock is released, and a
+//! signal can end the operation. Operations that asyncio awaits are carried on in turns of the event loop.
 
 use crate::failure::{OrRaise, raised};
 use portcullis::Lifetime;
@@ -8,10 +8,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::time::Duration;
 
-/// How often Python handles its signals while an operation is under way.
+/// Time between two checks for signals while an operation is under way.
 const SIGNALS_HANDLED_EVERY: Lifetime = Lifetime::millis(100);
 
-/// Carries an operation out. Where a signal's handler raises an exception, the operation is given up where it stands.
+/// Carries out an operation. If a signal handler raises an exception, the operation is given up at the step that it has
+/// reached.
 pub(crate) fn run<S: Structure>(
     structure: &Door<Driven<S>>,
     py: Python<'_>,
@@ -35,8 +36,8 @@ where
     }
 }
 
-/// Carries on what was begun. Returns what has ended: a list of (number, result), where the result is what `given` makes of it, or an
-/// exception.
+/// Carries on the operations that were begun. Returns those that have ended, as a list of (number, result). The result
+/// is an exception, or the object to which `given` converts the operation's result.
 pub(crate) fn poll<'py, S: Structure>(
     structure: &Door<Driven<S>>,
     py: Python<'py>,
@@ -51,7 +52,8 @@ pub(crate) fn poll<'py, S: Structure>(
     PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)
 }
 
-/// Makes the descriptor readable when something arrives. Returns how many seconds an event loop may wait for that.
+/// Prepares the descriptor, which then becomes readable when something arrives. Returns how many seconds an event loop
+/// may wait for that; `None`: without a time limit.
 pub(crate) fn arm<S: Structure>(structure: &Door<Driven<S>>, py: Python<'_>) -> PyResult<Option<f64>> {
     let within = structure.enter().or_raise(py)?.arm();
     Ok((within != Duration::MAX).then_some(within.as_secs_f64()))

@@ -1,4 +1,4 @@
-//! Failures as Python's exceptions. `portcullis_memory/errors.py` has their classes.
+//! Failures as Python exceptions. The module `portcullis_memory/errors.py` has their classes.
 
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_foreign::{Failure, Misuse};
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::fmt;
 
-/// What is wrong with an argument, where the text says what it was.
+/// An error in an argument. The text describes what is wrong with it.
 #[derive(Debug)]
 struct BadArgument(String);
 
@@ -24,17 +24,17 @@ impl Coded for BadArgument {
     }
 }
 
-/// The exception of an argument that makes no sense.
+/// Returns the exception for an argument that makes no sense.
 pub(crate) fn bad_argument(py: Python<'_>, text: impl Into<String>) -> PyErr {
     lasting(py, &BadArgument(text.into()))
 }
 
-/// The exception of an error that the same call gives again.
+/// Returns the exception for an error that the same call reports again.
 pub(crate) fn lasting(py: Python<'_>, error: &impl Coded) -> PyErr {
     raised(py, &Failure::lasting(error))
 }
 
-/// The exception of a failure.
+/// Returns the exception for a failure.
 pub(crate) fn raised(py: Python<'_>, failure: &Failure) -> PyErr {
     exception(py, failure).map_or_else(|error| error, PyErr::from_value)
 }
@@ -64,12 +64,12 @@ impl<T, E: Into<Failure>> OrRaise<T> for Result<T, E> {
     }
 }
 
-/// The exception of a mistake in this package.
+/// Returns the exception for a bug in this package.
 pub(crate) fn panicked(py: Python<'_>) -> PyErr {
     raised(py, &Misuse::Panicked.into())
 }
 
-/// All kinds of errors: number, name, whose fault, meaning.
+/// Returns all kinds of errors: number, name, side at fault, meaning.
 #[pyfunction]
 pub(crate) fn errors() -> Vec<(u16, &'static str, &'static str, &'static str)> {
     ErrorCode::ALL

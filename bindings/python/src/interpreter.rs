@@ -1,8 +1,8 @@
-//! Which interpreter of the process imports the module: the main one, or none.
+//! The check that only the main interpreter of the process imports the module.
 //!
-//! PyO3 makes the module's classes, and all that it imports, once for the process. A subinterpreter that imported the module would
-//! share them with the main interpreter, and would take them along at its end. So the module may be imported by the main interpreter
-//! only. The check comes before anything is made.
+//! PyO3 makes the module's classes, and all objects that the module imports, once for the process. A subinterpreter
+//! that imported the module would share them with the main interpreter, and would destroy them at its end. So only the
+//! main interpreter may import the module. The check comes before anything is made.
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
@@ -11,10 +11,10 @@ use pyo3::prelude::*;
 /// The number of the main interpreter, in every version of CPython.
 const MAIN: i64 = 0;
 
-/// Raises in a subinterpreter.
+/// Checks that the calling thread is in the main interpreter.
 ///
 /// # Errors
-/// An `ImportError` that says where the module can be imported.
+/// An `ImportError` that explains where the module can be imported.
 pub(crate) fn require_main(py: Python<'_>) -> PyResult<()> {
     // SAFETY: `py` shows that this thread is attached to an interpreter.
     let interpreter = unsafe { ffi::PyInterpreterState_Get() };

@@ -1,12 +1,12 @@
 //! The native part of the Python package `portcullis_memory`.
 //!
-//! It translates arguments, results and errors between Python and the crate `portcullis-foreign`, which keeps what Python
-//! programs can do wrong from doing harm: a session has one thread inside at a time, nobody after its end, and nobody in a child
-//! of `fork`. What needs no speed is Python, in `python/portcullis_memory`.
+//! It translates arguments, results and errors between Python and the crate `portcullis-foreign`. That crate keeps
+//! mistakes of Python programs from doing harm: only one thread at a time can use a session, and no thread can use it
+//! after its end or in a child of `fork`. Code that need not be fast is Python, in `python/portcullis_memory`.
 //!
-//! The interpreter's lock is released while a call waits. A call waits in slices, and lets Python handle its signals between two
-//! of them: so Ctrl-C ends a wait for operations, for entries and for permissions. It does not end the opening of a session, a table
-//! or a queue, nor their ends.
+//! The interpreter's lock is released while a call waits. A call waits in slices, and lets Python handle its signals
+//! between two of them. So Ctrl-C ends a wait for operations, for entries and for permissions. It does not interrupt
+//! the opening, the closing or the destruction of a session, a table or a queue.
 
 mod arguments;
 mod batch;
@@ -27,7 +27,7 @@ mod view;
 use portcullis_structures::queue::ClaimId;
 use pyo3::prelude::*;
 
-/// The native part of the package `portcullis_memory`: import from there.
+/// The native part of the package `portcullis_memory`. Programs import the package.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::require_main(module.py())?;

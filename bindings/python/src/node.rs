@@ -11,7 +11,8 @@ use std::sync::Arc;
 /// A node inside this process.
 #[pyclass(frozen, subclass, module = "portcullis_memory._native")]
 pub(crate) struct Node {
-    /// A thread that connects holds the node until it has: nobody waits for it at the door.
+    /// The node. A thread that connects holds a reference of its own, and leaves the door at once: it is in no other
+    /// thread's way.
     node: Door<Arc<LocalNode>>,
     #[pyo3(get)]
     address: Option<String>,
@@ -34,7 +35,7 @@ impl Node {
         Ok(Self { address: node.address(), node: Door::new("the node", Arc::new(node)) })
     }
 
-    /// Ends the node, and everything on it. Stopping it again does nothing.
+    /// Ends the node, and everything on it. If the node was stopped already, this does nothing.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let node = self.node.close().or_raise(py)?;
         py.detach(|| drop(node));

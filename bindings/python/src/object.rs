@@ -4,9 +4,10 @@ use crate::failure::{bad_argument, lasting};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 
-/// Names one object of a node for ever: no later object has the same reference.
+/// A reference to one object of a node. It names this object for ever: no later object has the same reference.
 ///
-/// A reference is 24 bytes, or a text of three hexadecimal numbers. It can be pickled, compared, and be a key of a dict.
+/// A reference has two forms: 24 bytes, and a text of three hexadecimal numbers. It can be pickled, compared, and used
+/// as a key of a dict.
 ///
 /// >>> ref = portcullis_memory.ObjectRef("00c0ffee00c0ffee-100000210020-2a")
 /// >>> portcullis_memory.ObjectRef.from_bytes(bytes(ref)) == ref
@@ -25,8 +26,8 @@ impl ObjectRef {
         text.parse().map(Self).map_err(|wrong| lasting(py, &wrong))
     }
 
-    /// The reference in 24 bytes, as bytes(ref) gives them. Any 24 bytes are a reference: the node knows whether it names an
-    /// object.
+    /// Returns the reference with these 24 bytes, as bytes(ref) returns them. Any 24 bytes are a reference: the node
+    /// knows whether it names an object.
     #[classmethod]
     #[pyo3(signature = (data, /))]
     fn from_bytes(_class: &Bound<'_, PyType>, py: Python<'_>, data: &[u8]) -> PyResult<Self> {

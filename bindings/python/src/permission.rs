@@ -16,8 +16,8 @@ use std::time::Duration;
 
 /// The right to access some bytes of a node for some time.
 ///
-/// As a context manager it is revoked at the end of the block. It ends by itself at its deadline, and with its session. One that
-/// Python forgets is revoked with the session's next call.
+/// Used as a context manager, the permission is revoked at the end of the block. It ends by itself at its deadline, and
+/// with its session. A permission to which the program does not refer any more is revoked by the session's next call.
 ///
 /// >>> with session.allocate("4KiB", lifetime=0.5) as permission:
 /// ...     permission.write(b"hello")
@@ -53,7 +53,8 @@ impl Permission {
         }
     }
 
-    /// How many bytes an access has that says nothing, or only where it begins.
+    /// Number of bytes of an access that begins at `offset`. Without a length, it reaches to the end of the
+    /// permission's memory.
     pub(crate) fn length_from(&self, offset: u64, length: Option<Size>) -> PyResult<usize> {
         let rest = || self.length.saturating_sub(offset);
         Ok(usize::try_from(length.map_or_else(rest, |length| length.0))?)
@@ -101,17 +102,17 @@ impl Permission {
 
     #[pyo3(signature = (*exception))]
     fn __exit__(&self, py: Python<'_>, exception: (Py<PyAny>, Py<PyAny>, Py<PyAny>)) -> PyResult<()> {
-        // What is over already is as the end of the block wants it.
+        // A permission that has ended, or whose session has, needs no revocation.
         if self.held.is_closed() || self.session.get().is_closed() {
             return Ok(());
         }
         let has_failed = !exception.0.is_none(py);
         match self.end(py, false) {
             Ok(Ok(())) => Ok(()),
-            // The exception that ends the block says more.
+            // A permission that has ended needs no revocation, and no error may hide the exception that ends the block.
             Ok(Err(failure)) if failure.fault() == Fault::Ended || has_failed => Ok(()),
             Ok(Err(failure)) => Err(raised(py, &failure)),
-            // Another thread is in the session: its next call revokes the permission.
+            // Another thread uses the session: the session's next call revokes the permission.
             Err(_) if has_failed => self.release(py),
             Err(error) => Err(error),
         }
@@ -119,18 +120,18 @@ impl Permission {
 
     /// Ends the permission. When this returns, no access under it can succeed any more.
     ///
-    /// free: frees its object, too, once no other client holds it.
+    /// free: whether to free the permission's object as well, once no other client holds it.
     #[pyo3(signature = (free = false))]
     fn revoke(&self, py: Python<'_>, free: bool) -> PyResult<()> {
         self.end(py, free)?.map_err(|failure| raised(py, &failure))
     }
 
-    /// Gives the permission up without waiting: the session's next call revokes it.
+    /// Gives up the permission without waiting: the session's next call revokes it.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.held.close().or_raise(py).map(|_| ())
     }
 
-    /// Extends the permission, to end so many seconds from now. This takes none of the node's CPU.
+    /// Extends the permission so that it ends this many seconds from now. The node's CPU has no part in this.
     fn extend(&self, py: Python<'_>, seconds: Seconds) -> PyResult<()> {
         let mut core = self.session.get().enter(py)?;
         let tag = core.tags(1).start;
@@ -140,8 +141,9 @@ impl Permission {
         core.take(py, tag)?.result.map(|_| ()).map_err(|failure| raised(py, &failure))
     }
 
-    /// Keeps the permission extended, by so many seconds at a time, until the keeper is closed, the node refuses or the node's
-    /// longest lifetime is reached. A thread without Python does it, through a second session.
+    /// Keeps the permission extended, `by` seconds at a time, until the keeper is closed, the node refuses, or the
+    /// node's longest lifetime is reached. A native thread, which runs no Python code, extends the permission through a
+    /// second session.
     ///
     /// >>> with session.allocate(64, lifetime=0.2) as permission:
     /// ...     with permission.keep(by=0.2) as keeper:
@@ -155,8 +157,9 @@ impl Permission {
         Ok(Keeper { kept: Door::new("the keeper", kept) })
     }
 
-    /// Reads as many bytes as the buffer has, from `offset` on, into it: any buffer whose bytes lie one after another and can be
-    /// written, such as a bytearray or a numpy array. A buffer that the permission does not cover is refused before a byte is read.
+    /// Fills a buffer with the bytes from `offset` on. The buffer may be any object whose bytes are contiguous and can
+    /// be written, such as a bytearray or a numpy array. If the permission does not cover all the bytes, the call is
+    /// refused before a byte is read.
     ///
     /// >>> into = bytearray(5)
     /// >>> with session.allocate(64) as permission:
@@ -172,8 +175,8 @@ impl Permission {
         core.read(py, &held, (offset.0, target.len()), |at, bytes| target.fill(py, at, bytes))
     }
 
-    /// Writes the bytes of a buffer, from `offset` on. A buffer that the permission does not cover is refused before a byte is
-    /// written.
+    /// Writes the bytes of a buffer, from `offset` on. If the permission does not cover all the bytes, the call is
+    /// refused before a byte is written.
     #[pyo3(signature = (data, offset = Size(0)), text_signature = "($self, data, offset=0)")]
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: Size) -> PyResult<()> {
         let source = CallerBuffer::source(data)?;
@@ -182,8 +185,9 @@ impl Permission {
         core.write(py, &held, (offset.0, source.len()), |at, bytes| source.copy(py, at, bytes))
     }
 
-    /// Reads bytes to be looked at in place, without a copy: see View. Without a length: all from `offset` on. The session's arena
-    /// has to have room for them in one piece, and over UDP one operation carries at most 256 KiB.
+    /// Reads bytes and returns them in place, without a copy: see View. Without a length, reads all bytes from `offset`
+    /// on. The session's arena must have room for them in one piece, and over UDP one operation carries at most 256
+    /// KiB.
     #[pyo3(signature = (length = None, offset = Size(0)), text_signature = "($self, length=None, offset=0)")]
     fn read(&self, py: Python<'_>, length: Option<Size>, offset: Size) -> PyResult<View> {
         let length = self.length_from(offset.0, length)?;
@@ -197,7 +201,7 @@ impl Permission {
         }
     }
 
-    /// Reads bytes. Without a length: all from `offset` on.
+    /// Reads bytes and returns a copy of them. Without a length, reads all bytes from `offset` on.
     #[pyo3(signature = (length = None, offset = Size(0)), text_signature = "($self, length=None, offset=0)")]
     fn read_bytes<'py>(
         &self,
@@ -208,7 +212,7 @@ impl Permission {
         let length = self.length_from(offset.0, length)?;
         let mut core = self.session.get().enter(py)?;
         let held = self.held.enter().or_raise(py)?;
-        // Before memory is taken for it.
+        // A length that the permission does not cover must not allocate memory.
         held.check_span(offset.0, length as u64, Rights::READ).or_raise(py)?;
         PyBytes::new_with(py, length, |into| {
             core.read(py, &held, (offset.0, length), |at, bytes| {
@@ -217,18 +221,19 @@ impl Permission {
         })
     }
 
-    /// Writes `swap` to the 8-byte word at `offset` if the word is `compare`. Returns the word as it was before. Needs the right
-    /// `a`; the offset is a multiple of 8; words are little-endian.
+    /// Writes `swap` to the 8-byte word at `offset` if the word equals `compare`. Returns the word's previous value.
+    /// The permission must have the right "a", and the offset must be a multiple of 8. Words are little-endian.
     fn compare_and_swap(slf: &Bound<'_, Self>, offset: Size, compare: Word, swap: Word) -> PyResult<u64> {
         Self::word(slf, |held| Access::compare_and_swap(held, offset.0, compare.0, swap.0))
     }
 
-    /// Adds to the 8-byte word at `offset`, modulo 2**64. Returns the word as it was before. Needs the right `a`.
+    /// Adds `add` to the 8-byte word at `offset`, modulo 2**64. Returns the word's previous value. The permission must
+    /// have the right "a".
     fn fetch_and_add(slf: &Bound<'_, Self>, offset: Size, add: Word) -> PyResult<u64> {
         Self::word(slf, |held| Access::fetch_and_add(held, offset.0, add.0))
     }
 
-    /// The object, by which others can acquire it as well.
+    /// Reference to the object. Other clients can use it to acquire permissions over the object.
     #[getter]
     fn object(&self) -> ObjectRef {
         self.object
@@ -240,19 +245,19 @@ impl Permission {
         self.session.bind(py)
     }
 
-    /// What it allows: letters of "rwa".
+    /// Rights of the permission: letters of "rwa".
     #[getter]
     fn rights(&self) -> &str {
         &self.rights
     }
 
-    /// Whether others may hold the same bytes.
+    /// Whether other clients may hold permissions over the same bytes at the same time.
     #[getter]
     fn shared(&self) -> bool {
         self.shared
     }
 
-    /// Seconds until the deadline, on this machine's clock. 0: it is over.
+    /// Seconds until the deadline, on this machine's clock. 0: the permission has ended.
     #[getter]
     fn remaining(&self) -> f64 {
         if self.held.is_closed() { 0.0 } else { self.left().as_secs_f64() }
@@ -265,7 +270,8 @@ impl Permission {
         Ok(now + self.left().as_secs_f64())
     }
 
-    /// Whether it was not revoked here, and its deadline has not passed. The node may have ended it all the same.
+    /// Whether the permission was not revoked here, its session is open, and its deadline has not passed. The node may
+    /// have ended the permission all the same.
     #[getter]
     fn is_live(&self) -> bool {
         !self.held.is_closed() && !self.session.get().is_closed() && self.left() > Duration::ZERO
@@ -294,7 +300,7 @@ impl Permission {
     }
 }
 
-/// Keeps a permission extended until it is closed: Permission.keep makes it.
+/// Keeps a permission extended until the keeper is closed. Permission.keep returns it.
 #[pyclass(frozen, module = "portcullis_memory")]
 pub(crate) struct Keeper {
     kept: Door<Kept>,
@@ -311,7 +317,7 @@ impl Keeper {
         self.close(py)
     }
 
-    /// Extends the permission no more.
+    /// Stops extending the permission.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.kept.close().or_raise(py).map(|_| ())
     }

@@ -1,4 +1,4 @@
-//! Queues. `portcullis_memory/structures.py` makes them easy to use.
+//! Queues in a node's memory. `portcullis_memory/structures.py` makes them easy to use.
 
 use crate::arguments::{self, KeptFor, Seconds, Size};
 use crate::core::SLICE;
@@ -41,7 +41,8 @@ impl Queue {
         Self { queue: Door::new("the queue", driven), head }
     }
 
-    /// Takes entries without the interpreter's lock, to the end: an entry that was taken and given up would be lost.
+    /// Takes entries, with the interpreter's lock released. No signal interrupts this: an entry that was taken by an
+    /// operation that was then given up would be lost.
     fn take(&self, py: Python<'_>, ask: QueueAsk<Given>) -> PyResult<QueueDone> {
         let mut queue = self.queue.enter().or_raise(py)?;
         let queue = &mut *queue;
@@ -68,8 +69,8 @@ impl Queue {
         }
     }
 
-    /// Carries another operation out and returns its result. `later`: begins it, and returns the number under which poll gives its
-    /// result.
+    /// Carries out an operation that takes no entry, and returns its result. `later`: only begins an operation, of any
+    /// kind, and returns the number under which poll returns its result.
     fn ask<'py>(&self, py: Python<'py>, ask: QueueAsk<Given>, later: bool) -> PyResult<Bound<'py, PyAny>> {
         if later {
             let number = self.queue.enter().or_raise(py)?.begin(ask);
@@ -120,7 +121,7 @@ impl Queue {
         self.take_within(py, timeout, |slice| QueueAsk::Pop(Some(slice)))
     }
 
-    /// Claims an entry. Returns the entry, how often it was delivered, and what names the claim.
+    /// Claims an entry. Returns the entry, the number of its deliveries, and the words that identify the claim.
     fn claim<'py>(
         &self,
         py: Python<'py>,
@@ -210,7 +211,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Entries that were popped and that nobody took: the next pops return them.
+    /// Gives back entries that were popped and that no caller received: the next pops return them.
     fn give_back(&self, py: Python<'_>, entries: Vec<Given>) -> PyResult<()> {
         let mut queue = self.queue.enter().or_raise(py)?;
         entries.iter().for_each(|entry| queue.leave_over(entry.to_vec()));
@@ -235,12 +236,12 @@ impl Queue {
     }
 }
 
-/// How long a pop waits. A time beyond all clocks is as long as it takes.
+/// Returns how long a pop waits. A time that is too long for a clock becomes a wait without a limit.
 fn wait_of(timeout: Option<f64>) -> Option<Duration> {
     timeout.map(|time| Duration::try_from_secs_f64(time.max(0.0)).unwrap_or(Duration::MAX))
 }
 
-/// What an operation has come to, in Python.
+/// Converts the result of an operation to a Python object.
 fn given(py: Python<'_>, done: QueueDone) -> PyResult<Bound<'_, PyAny>> {
     let bytes = |entry: Vec<u8>| PyBytes::new(py, &entry);
     Ok(match done {

@@ -18,9 +18,10 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A session with a node: portcullis_memory.connect and Node.connect open it.
+/// A session with a node. portcullis_memory.connect and Node.connect open it.
 ///
-/// One thread uses a session at a time; give each thread its own. A child of fork opens its own.
+/// Only one thread at a time may use a session: give each thread its own. A child of fork must open a session of its
+/// own.
 #[pyclass(frozen, subclass, module = "portcullis_memory._native")]
 pub(crate) struct Session {
     door: Door<Core>,
@@ -28,7 +29,7 @@ pub(crate) struct Session {
     number: u64,
 }
 
-/// What allocate asks for.
+/// Builds the request of an allocation.
 pub(crate) fn allocate_ask(
     size: &Size,
     lifetime: Seconds,
@@ -41,7 +42,8 @@ pub(crate) fn allocate_ask(
     Allocate { size: size.0, alignment, lifetime: lifetime.0, rights: rights.0, sharing, keep: keep.0 }
 }
 
-/// What acquire asks for. Who only reads shares, unless told.
+/// Builds the request of an acquisition. If `shared` is `None`, a permission that only reads is shared, and any other
+/// one is exclusive.
 pub(crate) fn acquire_ask(
     object: ObjectRef,
     lifetime: Seconds,
@@ -55,7 +57,8 @@ pub(crate) fn acquire_ask(
     if shared.unwrap_or(rights.0 == Rights::READ) { ask.shared() } else { ask }
 }
 
-/// How nodes of other machines are to know this client: by `tenant-NAME.pem` in a folder of `portcullis certificates`.
+/// Returns how this client proves its identity to nodes of other machines: by `tenant-NAME.pem` in a folder that
+/// `portcullis certificates` has made.
 fn security(py: Python<'_>, certificates: Option<(PathBuf, String)>) -> PyResult<ClientSecurity> {
     let Some((folder, tenant)) = certificates else { return Ok(ClientSecurity::Plain { anywhere: false }) };
     let certificate = folder.join(format!("tenant-{tenant}.pem"));
@@ -65,7 +68,7 @@ fn security(py: Python<'_>, certificates: Option<(PathBuf, String)>) -> PyResult
 }
 
 impl Session {
-    /// Goes in.
+    /// Enters the session's door. No other thread can use the session until the returned value is dropped.
     #[inline]
     pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<Entered<'_, Core>> {
         self.door.enter().or_raise(py)
@@ -99,7 +102,8 @@ impl Session {
     }
 }
 
-/// A name, its object, the object's size, and the rights that the asking tenant can have: `Session.lookup` makes more of it.
+/// A name, its object, the object's size, and the rights that the requesting tenant can have. `Session.lookup` turns it
+/// into an `Entry`.
 type Named = (String, ObjectRef, u64, String);
 
 fn named(entry: &Entry) -> Named {
@@ -139,7 +143,7 @@ impl Session {
         Ok(Self { door: Door::new("the session", Core::new(attached)), clock, number })
     }
 
-    /// Ends the session, and with it its permissions. Closing it again does nothing.
+    /// Closes the session, and ends its permissions. If the session is closed already, this does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let core = self.door.close().or_raise(py)?;
         py.detach(|| drop(core));
@@ -152,7 +156,7 @@ impl Session {
         self.is_closed()
     }
 
-    /// The client's number on its node, by which the node's audit log names it.
+    /// The client's number on its node. The node's audit log names the client by this number.
     #[getter]
     fn number(&self) -> u64 {
         self.number
@@ -160,10 +164,14 @@ impl Session {
 
     /// Allocates memory and returns a permission over it.
     ///
-    /// size: in bytes, or a text such as "64MiB". lifetime: in seconds. rights: letters of "rwa" (read, write, atomic). shared:
-    /// others may hold it as well. keep: False: the memory goes with its last permission. True: it stays until it is freed, or the
-    /// tenant's last client goes. Seconds: as True, and so long after that. math.inf: until it is freed or the node ends.
-    /// alignment: a power of two.
+    /// - size: number of bytes, or a text such as "64MiB".
+    /// - lifetime: lifetime of the permission, in seconds.
+    /// - rights: letters of "rwa" (read, write, atomic).
+    /// - shared: whether other clients may hold permissions over the memory at the same time.
+    /// - keep: for how long the memory stays. False: it is freed with its last permission. True: it stays until it is
+    ///   freed, or until the tenant's last client has left. Seconds: as True, and this long after the last client has
+    ///   left. math.inf: it stays until it is freed, or until the node ends.
+    /// - alignment: alignment of the first byte, a power of two.
     #[pyo3(
         signature = (
             size, lifetime = Seconds::ONE, rights = Letters::READ_WRITE, shared = false,
@@ -186,9 +194,10 @@ impl Session {
 
     /// Acquires a permission over an object that exists.
     ///
-    /// shared: others may hold the same bytes meanwhile. Unless told, a permission that only reads is shared, and any other is
-    /// exclusive. wait: how many seconds to wait for others that hold the object. part: (offset, length) of the bytes wanted;
-    /// without it all of the object.
+    /// - shared: whether other clients may hold the same bytes at the same time. If it is None, a permission that only
+    ///   reads is shared, and any other permission is exclusive.
+    /// - wait: seconds to wait for other clients that hold the object.
+    /// - part: (offset, length) of the wanted bytes. Without it, the permission covers the whole object.
     #[pyo3(
         signature = (
             object, lifetime = Seconds::ONE, rights = Letters::READ, shared = None,
@@ -209,9 +218,13 @@ impl Session {
         Self::granted(slf, ask.into())
     }
 
-    /// Frees an object and its members, whether it was kept or not. When this returns, nobody is granted a permission over them, a
-    /// name or a share any more. Permissions that there are stay, and the memory goes with the last one. now=True: they end, and
-    /// when this returns no access reaches the memory. wait=True: this returns when the last one has ended, or raises TimedOut.
+    /// Frees an object and its members, whether the object was kept or not.
+    ///
+    /// When this returns, the node grants no permission over them, no name and no share of them any more. By default,
+    /// permissions that exist stay, and the memory is freed with the last one.
+    ///
+    /// - now=True: the node ends the permissions. When this returns, no access reaches the memory any more.
+    /// - wait=True: this returns when the last permission has ended, or raises the NodeError named "timed-out".
     #[pyo3(signature = (object, *, now = false, wait = false))]
     fn free(&self, py: Python<'_>, object: PyRef<'_, ObjectRef>, now: bool, wait: bool) -> PyResult<()> {
         let holders = match (now, wait) {
@@ -228,20 +241,22 @@ impl Session {
         self.call(py, ControlRequest::Free { object: object.into(), holders }).map(|_| ())
     }
 
-    /// Keeps an object from here on: see allocate. False: it goes with its last permission.
+    /// Changes for how long the node keeps an object, from now on: see allocate. False: it is freed with its last
+    /// permission.
     #[pyo3(signature = (object, keep = KeptFor::ATTACHED), text_signature = "($self, object, keep=True)")]
     fn keep(&self, py: Python<'_>, object: PyRef<'_, ObjectRef>, keep: KeptFor) -> PyResult<()> {
         let object = object.0.into();
         self.call(py, ControlRequest::Keep { object, keep: keep.0 }).map(|_| ())
     }
 
-    /// Gives an object of this tenant a name of 1 to 48 bytes. Of several clients that publish one name at once, one succeeds.
+    /// Gives an object of this tenant a name of 1 to 48 bytes. If several clients publish one name at once, one of them
+    /// succeeds.
     fn publish(&self, py: Python<'_>, name: &str, object: PyRef<'_, ObjectRef>) -> PyResult<()> {
         let (name, object) = (arguments::name(py, name)?, object.0);
         self.call(py, NamedRequest::Publish { name, object }).map(|_| ())
     }
 
-    /// Takes a name away. The object stays; what other tenants hold of it ends.
+    /// Removes a name. The object stays; other tenants' permissions over it end.
     fn unpublish(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         let name = arguments::name(py, name)?;
         self.call(py, NamedRequest::Unpublish { name }).map(|_| ())
@@ -263,7 +278,7 @@ impl Session {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
             match self.call(py, NamedRequest::List { owner, after })? {
-                // A node that goes back would make this list endless.
+                // A node that returned an earlier name again would make this list endless.
                 Ended::Entry(entry) if after.is_none_or(|after| entry.name > after) => {
                     all.push(named(&entry));
                     after = Some(entry.name);
@@ -284,13 +299,15 @@ impl Session {
         self.call(py, NamedRequest::Share { name, tenant, rights: rights.0 }).map(|_| ())
     }
 
-    /// Ends that. When this returns, no access of that tenant's can succeed any more.
+    /// Stops sharing a named object with another tenant. When this returns, no access of that tenant to it can succeed
+    /// any more.
     fn unshare(&self, py: Python<'_>, name: &str, tenant: &str) -> PyResult<()> {
         let (name, tenant) = (arguments::name(py, name)?, arguments::tenant(py, tenant)?);
         self.call(py, NamedRequest::Unshare { name, tenant }).map(|_| ())
     }
 
-    /// Has an object belong to another one, its head: whoever the head is shared with has the same rights over the member.
+    /// Makes an object a member of another one, its head. Tenants with which the head is shared have the same rights
+    /// over the member.
     fn include(
         &self,
         py: Python<'_>,
@@ -301,13 +318,15 @@ impl Session {
         self.call(py, ControlRequest::Include { member, head }).map(|_| ())
     }
 
-    /// An empty batch.
+    /// Returns an empty batch.
     fn batch(slf: &Bound<'_, Self>) -> Batch {
         Batch::new(slf.clone().unbind())
     }
 
-    /// Reads many pieces of memory at once: a list of tuples (permission, offset, buffer). Raises the first read's exception that
-    /// failed, when all have ended. It is the quickest way to read much that is small.
+    /// Reads many pieces of memory at once. `reads` is a list of tuples (permission, offset, buffer).
+    ///
+    /// When all reads have ended, raises the exception of the first one in the list that failed. This is the quickest
+    /// way to read many small pieces.
     ///
     /// >>> with session.allocate(64) as permission:
     /// ...     permission.write(b"abcdefgh")
@@ -319,12 +338,13 @@ impl Session {
         batch::read_many(slf, reads)
     }
 
-    /// The descriptor that arm prepares. Only the session reads from it.
+    /// Returns the descriptor that arm prepares. Only the session reads from it.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.enter(py)?.attached.session.descriptor().as_raw_fd())
     }
 
-    /// What was submitted and has ended: a list of (number, result). The result is the operation's, or an exception. Does not wait.
+    /// Returns the submitted operations that have ended, as a list of (number, result). The result is the operation's,
+    /// or an exception. Does not wait.
     fn poll<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
         let py = slf.py();
         let landed = slf.get().enter(py)?.landed();
@@ -337,8 +357,10 @@ impl Session {
         PyList::new(py, results)
     }
 
-    /// Makes fileno readable when something arrives. Returns how many seconds an event loop may wait for that before it calls
-    /// poll: 0 if something is there already, None if nothing falls due by time alone. Any other call on the session undoes it.
+    /// Prepares the descriptor of fileno, which then becomes readable when something arrives.
+    ///
+    /// Returns how many seconds an event loop may wait for that before it calls poll: 0 if something has arrived
+    /// already, None if the wait needs no time limit. Any other call on the session undoes this.
     fn arm(&self, py: Python<'_>) -> PyResult<Option<f64>> {
         let mut core = self.enter(py)?;
         if core.has_landed() {
@@ -348,7 +370,7 @@ impl Session {
         Ok((within != Duration::MAX).then_some(within.as_secs_f64()))
     }
 
-    /// Forgets a submitted operation. It may be carried out all the same; a permission that it brings is revoked.
+    /// Forgets a submitted operation. The node may still carry it out; a permission that it brings is revoked.
     fn forget(&self, py: Python<'_>, number: u64) -> PyResult<()> {
         self.enter(py)?.forget(number);
         Ok(())
@@ -361,7 +383,7 @@ impl Session {
 }
 
 impl Session {
-    /// Whether nothing can be done with the session any more.
+    /// Whether the session was closed, or belongs to the process that this one was forked from.
     pub(crate) fn is_closed(&self) -> bool {
         self.door.is_closed()
     }

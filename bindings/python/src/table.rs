@@ -1,4 +1,4 @@
-//! Tables. `portcullis_memory/structures.py` makes mappings of them.
+//! Tables in a node's memory. `portcullis_memory/structures.py` wraps them as mappings.
 
 use crate::arguments::{self, KeptFor, Seconds, Size};
 use crate::buffer::CallerBuffer;
@@ -13,11 +13,11 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use std::ops::Deref;
 
-/// Bytes that stay as they are without the interpreter's lock.
+/// Bytes that do not change while the interpreter's lock is released.
 pub(crate) enum Given {
-    /// Of a `bytes` object, which never change.
+    /// The bytes of a `bytes` object, which never change.
     Kept(PyBackedBytes),
-    /// Of any other buffer.
+    /// A copy of the bytes of any other buffer.
     Copied(Vec<u8>),
 }
 
@@ -43,7 +43,7 @@ impl FromPyObject<'_, '_> for Given {
     }
 }
 
-/// Where a structure is: a name, or a reference.
+/// Converts an argument to the place of a structure: a name, or a reference to its head.
 pub(crate) fn place(object: &Bound<'_, PyAny>) -> PyResult<Place> {
     match object.cast::<ObjectRef>() {
         Ok(head) => Ok(Place::Object(head.get().0)),
@@ -51,7 +51,7 @@ pub(crate) fn place(object: &Bound<'_, PyAny>) -> PyResult<Place> {
     }
 }
 
-/// An option out of a dict, which loses it.
+/// Takes an option out of a dict. Returns its value, if the dict had one.
 pub(crate) fn option<'py, T>(options: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<T>>
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
@@ -61,7 +61,7 @@ where
     value.extract().map(Some)
 }
 
-/// Complains of options that there are not.
+/// Returns an error if the dict still has an option: there is no option of that name.
 pub(crate) fn no_more(options: &Bound<'_, PyDict>, known: &str) -> PyResult<()> {
     match options.keys().iter().next() {
         Some(name) => {
@@ -110,7 +110,8 @@ impl Table {
         Self { table: Door::new("the table", driven), head }
     }
 
-    /// Carries an operation out and returns its result. `later`: begins it, and returns the number under which poll gives its result.
+    /// Carries out an operation and returns its result. `later`: only begins it, and returns the number under which
+    /// poll returns its result.
     fn ask<'py>(&self, py: Python<'py>, ask: TableAsk<Given>, later: bool) -> PyResult<Bound<'py, PyAny>> {
         if later {
             let number = self.table.enter().or_raise(py)?.begin(ask);
@@ -180,8 +181,8 @@ impl Table {
         self.ask(py, TableAsk::GetMany(keys), later)
     }
 
-    /// Stores a value: "always", if the key is "absent", if it is "present", or if it has the value `expected`. Returns
-    /// "inserted", "replaced" or "unchanged".
+    /// Stores a value: "always", if the key is "absent", if the key is "present", or if the key's value "equals"
+    /// `expected`. Returns "inserted", "replaced" or "unchanged".
     #[pyo3(signature = (key, value, condition, expected = None, ttl = None, later = false))]
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
     fn store<'py>(
@@ -277,12 +278,12 @@ impl Table {
     }
 }
 
-/// How large an option is that may be written as a text.
+/// Converts an option that is a size to 32 bits.
 pub(crate) fn small(py: Python<'_>, what: &str, size: Size) -> PyResult<u32> {
     u32::try_from(size.0).map_err(|_| bad_argument(py, format!("{what} is too large")))
 }
 
-/// What an operation has come to, in Python.
+/// Converts the result of an operation to a Python object.
 fn given(py: Python<'_>, done: TableDone) -> PyResult<Bound<'_, PyAny>> {
     let bytes = |value: Vec<u8>| PyBytes::new(py, &value);
     Ok(match done {
@@ -334,7 +335,7 @@ fn given(py: Python<'_>, done: TableDone) -> PyResult<Bound<'_, PyAny>> {
     })
 }
 
-/// A dict of counts.
+/// Returns a dict of counts.
 fn counts<'py>(py: Python<'py>, counts: &[(&str, u64)]) -> PyResult<Bound<'py, PyAny>> {
     let found = PyDict::new(py);
     for (name, count) in counts {

@@ -1,4 +1,4 @@
-//! Reads and writes that a call waits for, in pieces of which several are under way at once.
+//! Reads and writes that a call waits for. They are cut into pieces, several of which are under way at once.
 
 use crate::core::Core;
 use crate::failure::{OrRaise, raised};
@@ -7,17 +7,18 @@ use portcullis_foreign::{ArenaBuffer, Completion};
 use pyo3::prelude::*;
 use std::ops::Range;
 
-/// The most bytes that one operation moves.
+/// Largest number of bytes that one operation moves.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
-/// The most pieces of one call that are under way at once: 4 MiB. Where the node's thread and this one share a processor, each
-/// wait for pieces costs hundreds of microseconds, as much as a MiB and more.
+/// Largest number of pieces of one call that are under way at once: 4 MiB. If the node's thread and this one share a
+/// processor, each wait for pieces costs hundreds of microseconds, as much as the transfer of a MiB or more.
 const PIECES_MAX: usize = 16;
-/// Number of pieces under way at which further ones are begun, together: fewer waits and doorbells than one for each piece.
+/// Number of pieces under way at which further ones are begun, together: fewer waits and doorbells than one for each
+/// piece.
 const PIECES_LOW: usize = PIECES_MAX / 2;
 
 impl Core {
-    /// Reads bytes of the permission's memory, and hands them to `land`, each piece with its place. Nothing is read unless the
-    /// permission covers all of them.
+    /// Reads bytes of the permission's memory, and hands them to `land`, each piece with its place. Nothing is read
+    /// unless the permission covers all of them.
     #[inline]
     pub(crate) fn read(
         &mut self,
@@ -34,7 +35,7 @@ impl Core {
         self.in_pieces(py, length, begin, |at, buffer| land(at, &buffer.bytes()))
     }
 
-    /// Writes bytes to the permission's memory, of which `fill` gives each piece by its place. Nothing is written unless the
+    /// Writes bytes to the permission's memory. `fill` supplies each piece, by its place. Nothing is written unless the
     /// permission covers all of them.
     #[inline]
     pub(crate) fn write(
@@ -53,8 +54,8 @@ impl Core {
         self.in_pieces(py, length, begin, |_, _| ())
     }
 
-    /// Moves pieces, several at a time. When this returns, none is under way, unless it returns the exception of a signal's
-    /// handler.
+    /// Moves pieces, several at a time. When this returns, none is under way, unless it returns the exception of a
+    /// signal handler.
     #[inline]
     fn in_pieces(
         &mut self,
@@ -63,7 +64,7 @@ impl Core {
         mut begin: impl FnMut(&mut Self, u64, Range<usize>, ArenaBuffer),
         mut land: impl FnMut(usize, &ArenaBuffer),
     ) -> PyResult<()> {
-        // An access of no bytes is checked like any other.
+        // An access of no bytes has one piece, so that it is checked like any other.
         let pieces = length.div_ceil(PIECE_BYTES).max(1);
         let tags = self.tags(pieces);
         let (mut begun, mut ended, mut failed) = (0, 0, None);
@@ -73,7 +74,7 @@ impl Core {
                 let at = begun * PIECE_BYTES..length.min((begun + 1) * PIECE_BYTES);
                 match self.attached.session.buffer(length_of(at.len())) {
                     Ok(buffer) => begin(self, tags.start + begun as u64, at, buffer),
-                    // There is room when a piece has ended.
+                    // The arena has room again when a piece has ended.
                     Err(Error::ArenaFull { .. }) if ended < begun => break,
                     Err(error) => {
                         failed = Some(error.into());
@@ -97,7 +98,7 @@ impl Core {
         failed.map_or(Ok(()), |failure| Err(raised(py, &failure)))
     }
 
-    /// Reads bytes in one piece, to be looked at in place.
+    /// Reads bytes in one piece, for use in place.
     pub(crate) fn read_in_place(
         &mut self,
         py: Python<'_>,
@@ -113,7 +114,8 @@ impl Core {
     }
 }
 
-/// A length in the type that buffers use. No arena has a buffer of the length that a too long one is cut to.
+/// Converts a length to the type that buffers use. A length that is too large for the type becomes one that no arena
+/// has room for.
 pub(crate) fn length_of(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

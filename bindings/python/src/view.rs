@@ -10,11 +10,11 @@ use std::ffi::c_int;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Bytes that were read, where they came in: a read-only buffer without a copy.
+/// Bytes that were read, in the memory in which they arrived: a read-only buffer without a copy.
 ///
-/// As a context manager it gives a memoryview, which is released at the end of the block. The bytes go back to the session's
-/// arena when nothing refers to them any more: what was made of them, such as a numpy array, keeps them. They are a copy of
-/// what the node's memory had, and do not change.
+/// Used as a context manager, it returns a memoryview, which is released at the end of the block. The memory of the
+/// bytes goes back to the session's arena when no object refers to it any more: an object that was made from it, such
+/// as a numpy array, keeps it. The bytes are a copy of the node's memory, and do not change.
 ///
 /// >>> with session.allocate(5) as permission:
 /// ...     permission.write(b"hello")
@@ -27,7 +27,7 @@ pub(crate) struct View {
     length: usize,
     exports: AtomicUsize,
     is_released: AtomicBool,
-    /// The memoryview of the `with` block. It refers to this view, so this reference must not keep it.
+    /// The memoryview of the `with` block. It refers to this view, so this reference must not keep it alive.
     given: Mutex<Option<Py<PyWeakrefReference>>>,
 }
 
@@ -51,7 +51,7 @@ impl View {
 
     fn go_back_if_unused(&self) {
         if self.is_released.load(Ordering::Relaxed) && self.exports.load(Ordering::Relaxed) == 0 {
-            // In a child of fork the bytes are the parent's.
+            // In a child of `fork` this fails, and the bytes stay: they belong to the parent.
             let _ = self.bytes.close();
         }
     }
@@ -73,9 +73,10 @@ impl View {
         Self::release(slf)
     }
 
-    /// Gives the bytes back: at once, or when nothing refers to them any more.
+    /// Gives the bytes back to the session's arena: at once, or when no object refers to them any more.
     ///
-    /// Raises BufferError if the memoryview of the `with` block is itself lent as a buffer, for example to a pickle.PickleBuffer.
+    /// Raises BufferError if the memoryview of the `with` block is itself in use as a buffer, for example by a
+    /// pickle.PickleBuffer.
     fn release(slf: &Bound<'_, Self>) -> PyResult<()> {
         use pyo3::types::PyWeakrefMethods;
         let this = slf.get();
@@ -89,7 +90,7 @@ impl View {
         released
     }
 
-    /// The bytes, copied.
+    /// Returns a copy of the bytes.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.check()?;
         Ok(PyBytes::new(py, &self.bytes.enter().or_raise(py)?.bytes()))
@@ -110,11 +111,12 @@ impl View {
         let py = slf.py();
         let this = slf.get();
         this.check()?;
-        // The bytes stay where they are, and as they are, while the buffer is held: until the last export has ended.
+        // The bytes neither move nor change while the buffer is held, which is until the last export has ended.
         let bytes = this.bytes.enter().or_raise(py)?.bytes().as_ptr();
         let length = ffi::Py_ssize_t::try_from(this.length)?;
-        // SAFETY: Python passes a place that it wants filled. The bytes are `length` ones. The function takes a reference on this
-        // object, which holds them, and refuses flags that ask for more than reading, so nobody writes through the pointer.
+        // SAFETY: Python passes a structure that this call fills. The buffer has `length` bytes. The function takes a
+        // reference to this object, which holds them, and refuses flags that request more than reading, so no code
+        // writes through the pointer.
         let filled =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.cast_mut().cast(), length, 1, flags) };
         if filled != 0 {

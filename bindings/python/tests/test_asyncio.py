@@ -19,7 +19,7 @@ def test_hundreds_of_reads_at_once(session, permission):
         assert b"".join(read) == pattern
 
     asyncio.run(main())
-    # Another loop is as good.
+    # The same coroutine runs on another event loop as well.
     asyncio.run(main())
 
 
@@ -103,7 +103,7 @@ def test_a_permission_that_comes_after_its_coroutine_was_cancelled_is_given_back
             await asyncio.sleep(0)
             at_once.cancel()
             held.revoke()
-            # The session goes on, and nobody holds the object for the coroutine that is no more.
+            # The session goes on, and no permission of the cancelled coroutine holds the object.
             mine = asyncio.ensure_future(asyncio.to_thread(third.acquire, held.object, rights="rw", wait=20))
             while not mine.done():
                 await session.arevoke(await session.aallocate(64))
@@ -138,7 +138,7 @@ def test_a_long_transfer_that_fails_leaves_its_buffer_alone(session):
         assert raised.value.name == "outside-range"
         assert len(asyncio.all_tasks()) == 1
         into[:] = bytes(len(into))
-        # What was begun before has ended when this has.
+        # Operations that were begun before this read have ended when it has.
         assert await session.aread(permission, 1) == b"x"
         assert into == bytes(len(into))
 

@@ -93,7 +93,7 @@ def test_what_was_submitted_comes_from_polls_of_an_own_event_loop(session, permi
     batch.read_bytes(permission, 5, offset=1 << 20)
     numbers = batch.submit()
     assert len(batch) == 0
-    permission.read_bytes(1)  # a call that waits takes nothing away
+    permission.read_bytes(1)  # A call that waits takes no result of the batch.
     results: dict[int, object] = {}
     while len(results) < 3:
         results.update(session.poll())

@@ -1,4 +1,4 @@
-"""Entries that are claimed and acknowledged, and come again where their consumer dies."""
+"""Entries that are claimed and acknowledged, and are delivered again if their consumer dies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_dead_letter_whose_claim_is_over_meanwhile_is_no_error(session, node):
         jobs.claim(LONG).give_back()
 
         class Slow:
-            """A queue that takes so long that another consumer gets the entry."""
+            """A queue whose push takes so long that another consumer gets the entry."""
 
             def push(self, entry: bytes) -> None:
                 self.stolen = thief.claim(LONG, timeout=LONG)

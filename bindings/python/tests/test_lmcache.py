@@ -1,4 +1,4 @@
-"""The adapter for LMCache: against the interface by itself, and under LMCache's own class where LMCache is installed."""
+"""The adapter for LMCache: against the interface by itself, and under LMCache's own class if LMCache is installed."""
 
 import ctypes
 import importlib
@@ -17,11 +17,11 @@ import pytest
 from portcullis_memory.lmcache import Adapter
 
 BLOCK = 64 << 10
-WAIT = 20.0  # Seconds. Nothing here takes so long unless it hangs.
+WAIT = 20.0  # Seconds. No step of these tests takes this long unless it hangs.
 
 
 def block_of(text, length=BLOCK):
-    """A block that tells whose it is, wherever one looks."""
+    """A block that repeats the text, so that each part of it shows to which block it belongs."""
     word = f"<{text}>".encode()
     return (word * (length // len(word) + 1))[:length]
 
@@ -52,7 +52,7 @@ class Caller:
         return self.wait(self.adapter.submit_batch_delete(list(keys)))[2]
 
     def get(self, *keys, length=BLOCK):
-        """The block of each key, or None for a miss. The buffers of the call itself are in ``buffers``."""
+        """Returns the block of each key, or None for a miss. The buffers of the call are in ``buffers``."""
         self.buffers = [bytearray(length) for _ in keys]
         hits = self.wait(self.adapter.submit_batch_get(list(keys), self.buffers))[2]
         return [bytes(buffer) if hit else None for hit, buffer in zip(hits, self.buffers)]
@@ -71,18 +71,18 @@ def caller(node):
 
 
 def owner_of(node):
-    """Another program of the adapter's tenant."""
+    """Opens a session for another program of the adapter's tenant."""
     return portcullis_memory.connect(node.address, arena="4MiB")
 
 
 def object_of(session, key):
-    """The object that a key's block is in: what the entry ends with."""
+    """Returns the object that contains a key's block: its reference is the end of the table's entry."""
     entry = session.open_table("lmcache")[key.encode()]
     return portcullis_memory.ObjectRef.from_bytes(entry[16:])
 
 
 class Stranger:
-    """Another tenant, which fills all memory that it can get with its own bytes."""
+    """Another tenant, which fills all memory that it can allocate with its own bytes."""
 
     SECRET = b"<the stranger's secret>"
 
@@ -91,7 +91,7 @@ class Stranger:
         self.held = []
 
     def fill(self, least=BLOCK):
-        """Takes every piece of memory that there is, down to this length. Returns how many."""
+        """Allocates all memory of the node in pieces, down to this length. Returns the number of pieces."""
         before = len(self.held)
         for length in (max(least, 4 << 20), least):
             data = (self.SECRET * (length // len(self.SECRET) + 1))[:length]
@@ -108,7 +108,7 @@ class Stranger:
             self.held.pop().revoke(free=True)
 
 
-# -- What is stored is found and loaded ----------------------------------------------------------------------------------
+# -- Stored blocks are found and loaded ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [1, 100, 4096, BLOCK, (1 << 20) + 1])
@@ -124,7 +124,7 @@ def test_more_blocks_than_one_step_has(caller):
     assert caller.set(blocks)
     assert caller.exists(*blocks) == [True] * 300
     assert caller.get(*blocks, length=4096) == list(blocks.values())
-    assert caller.get(*blocks, length=4096) == list(blocks.values())  # And without leases.
+    assert caller.get(*blocks, length=4096) == list(blocks.values())  # The same without leases.
     assert caller.delete(*blocks) == [True] * 300
     assert caller.exists(*blocks) == [False] * 300
 
@@ -138,7 +138,7 @@ def test_a_block_larger_than_the_arena(node):
 
 
 def test_buffers_as_lmcache_has_them(caller):
-    """A view of a ctypes array over memory that is somebody else's: its format is not the plain one of bytes."""
+    """A view of a ctypes array over memory of another object. Its format is not the plain one of bytes."""
     memory = bytearray(2 * BLOCK)
     at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     out, back = (memoryview((ctypes.c_ubyte * BLOCK).from_address(at + offset)) for offset in (0, BLOCK))
@@ -215,7 +215,7 @@ def test_two_adapters_share_their_blocks(node):
 
 
 def test_a_key_keeps_its_first_block_and_the_second_costs_nothing(caller):
-    # 40 MiB at a time, of 64 MiB.
+    # Each round stores 40 MiB, and the node has 64 MiB.
     blocks = {f"key {number}": block_of(number, 4 << 20) for number in range(10)}
     for _ in range(5):
         assert caller.set(blocks)
@@ -241,7 +241,7 @@ def test_a_lease_of_the_old_block_does_not_answer_for_the_new_one(caller):
 
 
 def test_deletions_give_memory_back(caller):
-    for round in range(8):  # 20 MiB each, of 64 MiB.
+    for round in range(8):  # Each round stores 20 MiB, and the node has 64 MiB.
         blocks = {f"{round} {number}": block_of(number, 4 << 20) for number in range(5)}
         assert caller.set(blocks)
         assert caller.delete(*blocks, "never there") == [True] * 6
@@ -249,10 +249,10 @@ def test_deletions_give_memory_back(caller):
 
 
 def test_a_batch_is_stored_as_a_whole_or_not_at_all(caller, caplog):
-    """LMCache counts it so. What it does not count it never deletes."""
+    """LMCache counts whole batches. It never deletes a block that it does not count."""
     assert caller.set({"before": block_of("before")})
     with caplog.at_level(logging.WARNING, logger="portcullis_memory.lmcache"):
-        # The first steps of it fit.
+        # The first steps of the batch fit into the node's memory.
         assert not caller.set({f"key {number}": block_of(number, 8 << 20) for number in range(20)})
     assert len(caplog.records) == 1 and ("out-of-memory" in caplog.text or "quota" in caplog.text)
     assert caller.exists("before", *(f"key {number}" for number in range(20))) == [True] + [False] * 20
@@ -260,7 +260,10 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all(caller, caplog):
 
 
 def test_of_two_that_store_one_key_at_once_one_keeps_its_block(node):
-    """20 MiB each, of 64 MiB: what the other one had written must be free again."""
+    """Each adapter stores 20 MiB, and the node has 64 MiB.
+
+    The memory that the slower one had written must be free again.
+    """
     with Adapter(node.address) as one, Adapter(node.address) as other:
         callers = Caller(one), Caller(other)
         for round in range(8):
@@ -295,7 +298,7 @@ def test_a_store_that_fails_at_any_step_leaves_nothing(node, caller, monkeypatch
         caller.get(*keys, length=4 << 20)  # Ends the leases of the lookup.
         assert caller.delete(*keys) == [True] * 6
     assert False in outcomes
-    # 24 MiB each time, and all of the 64 MiB are still there, but for the table.
+    # Each round stored 24 MiB. All of the node's 64 MiB are still free, except for the table.
     stranger = Stranger(node)
     assert stranger.fill(4 << 20) >= 14
 
@@ -314,7 +317,7 @@ def test_nonsense_in_the_table_is_a_miss(node, caller):
         assert caller.get("key") == [block_of("new")]
 
 
-# -- Blocks that end under their readers ---------------------------------------------------------------------------------
+# -- Blocks that end under their readers -------------------------------------------------------------------------------
 
 
 def test_a_block_freed_under_a_reader_is_a_miss(node):
@@ -322,25 +325,25 @@ def test_a_block_freed_under_a_reader_is_a_miss(node):
         caller = Caller(adapter)
         caller.set({"key": block_of("key"), "other": block_of("other")})
         assert caller.exists("key", "other") == [True, True]
-        # The key is still there, and leads to what has been freed.
+        # The key is still in the table, and leads to a block that has been freed.
         owner.free(object_of(owner, "key"))
         stranger = Stranger(node)
         assert stranger.fill() > 0
         assert caller.get("key", "other") == [None, block_of("other")]
         assert caller.buffers[0] == bytearray(BLOCK)
         assert adapter.statistics()["get.object-gone"] == 1
-        # With leases the lookup itself says so.
+        # With leases the lookup itself reports the miss.
         with Adapter(node.address) as careful:
             assert Caller(careful).exists("key", "other") == [False, True]
         stranger.let_go()
-        # And whoever computes the block again can store it.
+        # A client that computes the block again can store it.
         assert caller.set({"key": block_of("again")})
         assert caller.get("key") == [block_of("again")]
 
 
 @pytest.fixture
 def patient(node):
-    """Leases as long as the node allows: what a slow machine does meanwhile is not what is tested."""
+    """Leases as long as the node allows, so that a slow machine does not end them during a test."""
     with Adapter(node.address, lease=10) as adapter:
         yield Caller(adapter)
 
@@ -354,7 +357,7 @@ def test_a_lease_keeps_a_block_from_being_freed(node, patient):
     stranger = Stranger(node)
     assert stranger.fill() > 0
     assert caller.get("key") == [block_of("key")]
-    # The lease was for one load. Its end gives the memory to whoever wants it.
+    # The lease was for one load. When it ends, any client can allocate the memory.
     assert caller.get("key") == [None]
     assert stranger.fill() > 0
     assert caller.get("key") == [None]
@@ -376,7 +379,7 @@ def test_a_lease_that_has_ended_is_a_miss(node):
         assert caller.exists("key") == [True]
         with Adapter(node.address) as other:
             assert Caller(other).delete("key") == [True]
-        time.sleep(0.25)  # The lease's end is a time.
+        time.sleep(0.25)  # The lease ends at its deadline.
         stranger = Stranger(node)
         assert stranger.fill() > 0
         assert caller.get("key") == [None]
@@ -431,7 +434,7 @@ def test_nothing_of_a_stranger_is_ever_loaded(node):
     assert misses > 0
 
 
-# -- Ends ----------------------------------------------------------------------------------------------------------------
+# -- Ends --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_node_that_goes_is_misses_until_there_is_one_again(node, caplog, monkeypatch):
@@ -481,13 +484,13 @@ def test_close_with_work_under_way_leaves_the_buffers_alone(node):
     adapter.close()
     for buffer in buffers:
         buffer[:] = b"\x55" * len(buffer)
-    time.sleep(0.1)  # For what should not come.
+    time.sleep(0.1)  # Time for late writes, which must not happen.
     assert all(buffer.count(0x55) == len(buffer) for buffer in buffers)
     ended = adapter.drain_completions()
     assert len(ended) == 24
     assert {error for _, ok, error, _ in ended if not ok} <= {"the adapter is closed"}
     adapter.close()
-    # A controller that has not noticed yet is not thrown over.
+    # A controller that has not noticed the end yet gets no exception.
     adapter.submit_batch_exists(["key 1"])
     assert adapter.drain_completions()[0][1:] == (False, "the adapter is closed", [False])
 
@@ -545,14 +548,14 @@ def test_a_child_after_a_fork_is_told(caller):
         try:
             caller.adapter.submit_batch_exists(["key"])
         except RuntimeError:
-            caller.adapter.close()  # Does not wait for a thread that is not there.
+            caller.adapter.close()  # Does not wait for the thread, which the child does not have.
             os._exit(7)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert caller.exists("key") == [False]
 
 
-# -- Parameters ----------------------------------------------------------------------------------------------------------
+# -- Parameters --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -584,7 +587,7 @@ def test_parameters_that_make_no_sense(node, parameters, error, about):
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(error, match=about):
         Adapter(**{"address": node.address, **parameters})
-    # The node is in this process, too, and lets its end of a session go when it notices.
+    # The node is in this process, too, and closes its end of a session when it notices the session's end.
     until = time.monotonic() + WAIT
     while len(os.listdir("/proc/self/fd")) > before:
         assert time.monotonic() < until
@@ -603,15 +606,15 @@ def test_buffers_that_cannot_be_used(caller):
     assert caller.exists("a") == [False]
 
 
-# -- Under LMCache's own class -------------------------------------------------------------------------------------------
+# -- Under LMCache's own class -----------------------------------------------------------------------------------------
 
-# What LMCache and torch warn of is theirs.
+# Warnings of LMCache and torch are not errors of this package.
 of_lmcache = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
 def lmcache():
-    """The parts of LMCache that are needed."""
+    """The parts of LMCache that these tests need."""
     parts = {}
     for name in (
         "torch",
@@ -657,7 +660,7 @@ class Engine:
                 return outcome
 
     def store(self, blocks):
-        objects = [self.block(data) for data in blocks.values()]  # The adapter has views of them, which keep nothing alive.
+        objects = [self.block(data) for data in blocks.values()]  # The adapter's views do not keep them alive.
         task = self.adapter.submit_store_task(list(blocks), objects)
         ended = self.wait(self.adapter.get_store_event_fd(), self.adapter.pop_completed_store_tasks)
         return ended[task].is_successful()
@@ -748,7 +751,7 @@ def test_lmcache_goes_on_without_the_node(engine, node):
 
 @pytest.fixture
 def manager(lmcache, node):
-    """LMCache's storage manager with all its controllers, as its server has it; L2 may have 32 MiB."""
+    """LMCache's storage manager with all its controllers, as its server has it. L2 has a capacity of 32 MiB."""
     here = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(here, "../../../docs/examples/lmcache.json")) as file:
         spec = json.load(file)
@@ -784,7 +787,7 @@ class Manager:
         self.manager.finish_write(keys)
 
     def leave_l1(self, keys):
-        """Takes blocks out of L1, which has no others then. A controller may still have some of them locked."""
+        """Removes blocks from L1, which contains no other blocks. A controller may still have some of them locked."""
 
         def is_empty():
             self.manager.delete_l1_keys(keys)
@@ -799,7 +802,7 @@ class Manager:
             time.sleep(0.01)
 
     def prefetch(self, keys):
-        """How many blocks came from L2. Those that came are compared, and leave L1 again."""
+        """Returns the number of blocks that came from L2. These are compared, and removed from L1 again."""
         group = self.api.GroupedObjectKeys(keys, 0, self.layout)
         task = self.manager.submit_prefetch_task(self.api.PrefetchTaskSpec([group]))
         assert self.manager.wait_prefetch_status(task, WAIT)
@@ -824,7 +827,7 @@ def test_lmcache_controllers_store_and_prefetch(manager, node):
     manager.until(lambda: manager.used() == 32 * Manager.LENGTH)
     manager.leave_l1(keys)
     assert manager.prefetch(keys) == 32
-    # A prefix is loaded up to the first block that is gone.
+    # Blocks are loaded up to the first one that is gone.
     with owner_of(node) as owner:
         table = owner.open_table("lmcache")
         for name in list(table):
@@ -837,7 +840,7 @@ def test_lmcache_controllers_store_and_prefetch(manager, node):
 
 @of_lmcache
 def test_lmcache_evicts_below_the_capacity(manager):
-    """Twice as much is stored as the adapter may have."""
+    """The test stores twice as much as the adapter's capacity."""
     for first in range(0, 256, 32):
         keys = manager.keys(first, 32)
         manager.write(keys)

@@ -1,4 +1,4 @@
-"""What Python programs can do wrong: an exception that says what to do, and never a crash."""
+"""Mistakes of Python programs: each raises an exception that explains what to do, and none crashes the interpreter."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_threads_with_sessions_of_their_own_do_not_disturb_each_other(node):
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, also where whoever started the tests has it ignored."""
+    """Makes Ctrl-C raise KeyboardInterrupt, also if the process that started the tests ignores the signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -151,7 +151,7 @@ def test_ctrl_c_ends_a_wait(node):
         held = holder.allocate(64, lifetime=10)
         queue = session.create_queue()
         table = session.create_table(lease=2)
-        # Whoever needs the head waits for three leases.
+        # A client that needs the head waits for three leases.
         head = holder.acquire(table.head, lifetime=10, rights="rw", wait=20)
         waits = (lambda: session.acquire(held.object, wait=50), queue.pop, lambda: table.set(b"key", b"value", ttl=50))
         for wait in waits:
@@ -162,7 +162,7 @@ def test_ctrl_c_ends_a_wait(node):
                 wait()
             timer.join()
             assert time.monotonic() - before < 5
-        # The session is of use, and a permission that comes late is given back. So is the table.
+        # The session and the table can still be used, and a permission that arrives late is given back.
         head.revoke()
         table.set(b"key", b"value", ttl=50)
         assert table[b"key"] == b"value"
@@ -281,7 +281,7 @@ loop.run_until_complete(main())
 
 
 def ends_well(code: str) -> None:
-    # What an interpreter leaves that ends at once goes with this folder.
+    # An interpreter that ends at once leaves files behind, which are removed with this folder.
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-X", "faulthandler", "-c", code],

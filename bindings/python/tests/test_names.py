@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-#: What builds and tools leave in the tree.
+#: Folders that builds and tools leave in the tree.
 LEFT_OUT = {".git", "target", "artifacts", "corpus", "node_modules", "__pycache__", ".pytest_cache", ".mypy_cache"}
 PACKAGE = r"(?<![\w./$-])portcullis(?![\w/-])(?!\.(?:sock|conf|service|pem|h|hpp|pc)\b)"
 WRONG = {
@@ -33,7 +33,10 @@ def wrong_lines(text: str) -> list[str]:
 
 
 def documents() -> list[Path]:
-    """Everything in the tree that people read or run; Rust's crates have the name for themselves."""
+    """Returns the files in the tree that people read or run.
+
+    Cargo's files are not among them: the name is that of Rust's crates.
+    """
     found = []
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [name for name in folders if name not in LEFT_OUT]

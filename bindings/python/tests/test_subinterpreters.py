@@ -1,4 +1,4 @@
-"""Subinterpreters cannot import the package, and what they do leaves the main interpreter as it was."""
+"""Subinterpreters cannot import the package, and their attempts do not affect the main interpreter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-#: What a program begins with: `subinterpreter(code)` runs code in a new subinterpreter of a kind, and ends that.
+#: The beginning of a program: `subinterpreter(code)` runs code in a new subinterpreter of a kind, and ends it.
 PRELUDE = """
 try:
     import _interpreters as interpreters

@@ -1,4 +1,4 @@
-"""A program that uses what the package says of its types: scripts/python has mypy look at it, and nobody runs it."""
+"""A program that uses the types of the package. scripts/python checks it with mypy; it is never run."""
 
 import asyncio
 import array

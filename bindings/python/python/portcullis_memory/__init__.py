@@ -1,7 +1,7 @@
 """Protected remote memory.
 
-A memory node lends its memory. Clients read and write it one-sided, without the node's CPU on the path. Each client can touch only
-the bytes that it holds a live permission on.
+A memory node lends its memory. Clients read and write it with one-sided operations, in which the node's CPU has no
+part. Each client can access only the bytes on which it holds a live permission.
 
 >>> import portcullis_memory
 >>> with portcullis_memory.connect(node.address) as session:
@@ -13,14 +13,15 @@ the bytes that it holds a live permission on.
 ...     session.free(ref)
 b'hello, remote memory'
 
-- connect: a session with a node. Node: a node inside the process, for tests.
+- connect: opens a session with a node. Node: a node inside the process, for tests.
 - Session: memory, permissions, names, batches, tables and queues; coroutines for asyncio.
 - Permission: reads, writes and atomics. View: bytes that were read, in place.
-- Table, Queue: a mapping and a queue that many programs share. Claim: an entry that comes again unless it is acknowledged.
-- Error: what all exceptions have in common.
+- Table, Queue: a mapping and a queue that many programs share. Claim: an entry of a queue that is delivered again
+  unless it is acknowledged.
+- Error: the base class of all exceptions.
 
-Times are seconds. Sizes are bytes, or texts such as "64MiB". Any buffer can be read into or written from: bytes, bytearray,
-memoryview, array.array, mmap, numpy arrays.
+Times are in seconds. Sizes are in bytes, or texts such as "64MiB". Bytes can be read into or written from any buffer:
+bytes, bytearray, memoryview, array.array, mmap, numpy arrays.
 """
 
 from __future__ import annotations

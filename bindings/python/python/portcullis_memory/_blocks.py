@@ -1,4 +1,4 @@
-"""Blocks in a node's memory, each under a key: what ``portcullis_memory.lmcache`` stores, without its threads."""
+"""Blocks in a node's memory, each under a key: the storage of ``portcullis_memory.lmcache``, without its threads."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ import portcullis_memory
 
 __all__ = ["SESSION_OVER", "Blocks", "Options", "Stored"]
 
-# What a key leads to: this, and then the object's reference. Another layout gets another first word.
+# The beginning of a key's entry in the table: the layout, and the block's length. The object's reference follows.
+# Another layout gets another first word.
 _ENTRY = struct.Struct("<8sQ")
 _LAYOUT = b"PCBLOCK1"
 
-# Bytes of one access: a block of more is read and written in several.
+# Largest number of bytes of one access. A longer block is read and written by several accesses.
 _PIECE_BYTES = 256 << 10
 
-# Accesses that begin together.
+# Number of accesses that begin together.
 _DOORBELL_PIECES = 2
 
-# How long the permissions of one call live, in seconds, where the node allows it. They are revoked when the call is over.
-# Those to read: so long can a process that stands still hold up the memory of blocks that are freed. Those to write: nobody
-# else wants what is new.
+# Lifetimes of the permissions of one call, in seconds, if the node allows them. The permissions are revoked when the
+# call is over. For reads: a process that stands still can hold up the memory of freed blocks for this long. For writes
+# they can be longer: no other client wants a new block.
 _READ_LIFETIME = 2.0
 _WRITE_LIFETIME = 10.0
 
-# A load uses a lease only if this much of it is left, in seconds: the node counts a read that comes late against the client.
+# A load uses a lease only if this much of it is left, in seconds: the node counts a late read against the client.
 _LEASE_MARGIN = 0.5
 
-# Errors after which the session is of no use any more.
+# Names of errors after which the session cannot be used any more.
 SESSION_OVER = frozenset({"session-lost", "node-gone", "node-ended", "local-fault"})
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Where the blocks are, and how they are held: as of ``portcullis_memory.lmcache.Adapter``."""
+    """The place of the blocks, and how they are held: see the parameters of ``portcullis_memory.lmcache.Adapter``."""
 
     address: str
     table: str
@@ -54,7 +55,10 @@ class Options:
 
 @dataclass(slots=True)
 class _Lease:
-    """What a lookup holds of a block: for ``uses`` loads, until ``until`` (of ``time.monotonic``)."""
+    """A lookup's lease of a block.
+
+    It serves ``uses`` loads, and lasts until ``until`` (on the clock of ``time.monotonic``).
+    """
 
     permission: portcullis_memory.Permission
     length: int
@@ -64,7 +68,7 @@ class _Lease:
 
 @dataclass(slots=True)
 class Stored:
-    """One key that is stored, with its entry once it has one. ``before``: the entry that this one replaces."""
+    """A key that is stored, with its entry once it has one. ``before``: the entry that this one replaces."""
 
     key: bytes
     data: memoryview
@@ -73,17 +77,17 @@ class Stored:
 
 
 class Blocks:
-    """The blocks of one table, by a session of their own. One thread at a time may use this.
+    """The blocks of one table, in a session of their own. One thread at a time may use this object.
 
-    Its methods take one step's keys: so many that nobody is kept waiting for long, and buffers that fit into the arena together.
-    What goes wrong with one key is told to ``note``, with what was done, and the key is a miss. What goes wrong with the
-    session or the table is raised.
+    Its methods take the keys of one step: so few that no batch waits for long, and with buffers that fit into the arena
+    together. An error of one key is passed to ``note``, with the operation, and the key is a miss. An error of the
+    session or of the table is raised.
     """
 
     def __init__(
         self, options: Options, counts: Counter[str], note: Callable[[str, portcullis_memory.Error], None]
     ) -> None:
-        """Connects, and opens the table, which is made if there is none."""
+        """Connects to the node, and opens the table. A table that does not exist is made."""
         self._options = options
         self._counts = counts
         self._note = note
@@ -110,7 +114,7 @@ class Blocks:
                 return self._session.create_table(self._options.table, keep=self._options.keep)
             except portcullis_memory.Error as error:
                 if error.name != "name-taken":
-                    raise  # Otherwise somebody else was quicker.
+                    raise  # Otherwise another client has just made the table.
 
     def close(self) -> None:
         """Ends the leases and the session. The blocks stay."""
@@ -118,12 +122,15 @@ class Blocks:
             try:
                 close()
             except portcullis_memory.Error:
-                pass  # It was lost already.
+                pass  # The session was lost already.
 
     # -- Lookups and loads ---------------------------------------------------------------------------------------------
 
     def look_up(self, keys: list[bytes]) -> list[bool]:
-        """Which keys have a block. Each of these blocks has a lease then, as far as there may be leases."""
+        """Returns, for each key, whether it has a block.
+
+        Each of these blocks then has a lease, as far as the number of leases allows it.
+        """
         results = [False] * len(keys)
         lease_for = self._options.lease
         now = time.monotonic()
@@ -146,7 +153,7 @@ class Blocks:
         surplus = []
         for (index, length), permission in zip(fresh, self._acquire(references, lease_for)):
             if isinstance(permission, portcullis_memory.Error):
-                # Whoever cannot have the lease cannot have the block: what has been freed under its key is a miss now.
+                # Without the lease the block cannot be loaded: a key whose block was freed is a miss now.
                 self._note("exists", permission)
                 continue
             results[index] = True
@@ -160,7 +167,7 @@ class Blocks:
         return results
 
     def load(self, keys: list[bytes], buffers: list[memoryview]) -> list[bool]:
-        """Reads blocks into buffers. Which of them are there whole?"""
+        """Reads blocks into buffers. Returns, for each key, whether its buffer contains the whole block."""
         results = [False] * len(keys)
         ready: list[int] = []
         blocks: list[tuple[portcullis_memory.Permission, memoryview]] = []
@@ -201,7 +208,10 @@ class Blocks:
     def _find(
         self, keys: list[bytes], buffers: list[memoryview], wanted: list[int]
     ) -> tuple[list[int], list[portcullis_memory.ObjectRef]]:
-        """Looks up which objects the wanted blocks are. Those that are none, or of another length, are left out."""
+        """Returns the indexes and the objects of the wanted blocks.
+
+        Keys without a block, or with a block of another length, are left out.
+        """
         found = []
         references = []
         entries = self._table.get_many([keys[index] for index in wanted]) if wanted else []
@@ -218,11 +228,11 @@ class Blocks:
 
     @property
     def has_leases(self) -> bool:
-        """Whether lookups hold blocks."""
+        """Whether lookups hold leases of blocks."""
         return bool(self._held)
 
     def drop_ended_leases(self) -> None:
-        """Forgets leases that have ended. Costs nothing when it was done just now."""
+        """Forgets leases that have ended. Does nothing if it has done so within the last quarter of a lease."""
         now = time.monotonic()
         if now >= self._look_at_leases:
             self._look_at_leases = now + self._options.lease / 4
@@ -232,7 +242,10 @@ class Blocks:
     # -- Stores and deletions ------------------------------------------------------------------------------------------
 
     def store(self, keys: list[bytes], buffers: list[memoryview], stored: list[Stored]) -> None:
-        """Stores blocks under keys that have none. Adds those to ``stored`` that have become so, also when it raises."""
+        """Stores blocks under keys that have none.
+
+        Adds the blocks that it has stored to ``stored``, also when it raises.
+        """
         blocks = self._to_store(keys, buffers)
         if not blocks:
             return
@@ -252,8 +265,9 @@ class Blocks:
                 if is_entered:
                     entered.append((block, permission))
                 else:
-                    lost.append(permission)  # Whoever was quicker has stored the same tokens under this key.
-            # Kept only now: a process that dies before this leaves a key without a block, and no block without a key.
+                    lost.append(permission)  # Another client was quicker, and has stored the same tokens.
+            # The object is kept only now: a process that dies before this leaves a key without a block, and no block
+            # without a key.
             for _, permission in entered:
                 self._session.keep(permission.object, self._options.keep)
         finally:
@@ -261,7 +275,7 @@ class Blocks:
             self._release((*lost, *(permission for _, permission in written)), free=True)
             self._release(permission for _, permission in entered)
         for block, _ in entered:
-            # A lease of the block that was here before would answer loads with that block.
+            # A lease of the block that was replaced would serve later loads with that block.
             lease = self._held.pop(block.key, None)
             if lease is not None:
                 self._release([lease.permission])
@@ -271,7 +285,7 @@ class Blocks:
         self._counts["set.there-already"] += len(lost)
 
     def _to_store(self, keys: list[bytes], buffers: list[memoryview]) -> list[Stored]:
-        """The blocks that are not stored yet. A key of which there are several is stored once."""
+        """Returns the blocks that are not stored yet. A key that occurs several times is stored once."""
         once = dict(zip(keys, buffers))
         blocks: list[Stored] = []
         there: list[Stored] = []
@@ -291,7 +305,7 @@ class Blocks:
                 live.append(permission)
             elif isinstance(permission, portcullis_memory.EndedError):
                 blocks.append(block)
-            elif not isinstance(permission, portcullis_memory.ConflictError):  # Whoever has it for itself is storing it.
+            elif not isinstance(permission, portcullis_memory.ConflictError):  # Its exclusive holder is storing it.
                 failed.append(permission)
         self._release(live)
         if failed:
@@ -300,7 +314,10 @@ class Blocks:
         return blocks
 
     def _write(self, blocks: list[Stored], written: list[tuple[Stored, portcullis_memory.Permission]]) -> None:
-        """Writes blocks into new objects. Those that have an object are in ``written``, also when this raises."""
+        """Writes blocks into new objects.
+
+        Adds the blocks that have got an object to ``written``, also when it raises.
+        """
         batch = self._session.batch()
         for block in blocks:
             batch.allocate(len(block.data), lifetime=self._write_for, rights="rw", shared=False, keep=False)
@@ -317,34 +334,37 @@ class Blocks:
             raise errors[0]
 
     def take_back(self, stored: list[Stored]) -> None:
-        """Removes what was stored, and frees it."""
+        """Removes keys that were stored, and frees their blocks."""
         for block in stored:
             self._free(block.entry)
             self._remove(block.key, block.entry)
 
     def delete(self, keys: list[bytes]) -> None:
-        """Removes keys, and frees their blocks. A block that somebody has a lease of goes with the lease."""
+        """Removes keys, and frees their blocks. A block of which a client has a lease is freed when the lease ends."""
         for key, entry in zip(keys, self._table.get_many(keys)):
             if entry is None:
                 self._counts["delete.absent"] += 1
                 continue
-            # Freed first: a process that dies in between leaves a key without a block, which is a miss.
+            # The block is freed first: a process that dies in between leaves a key without a block, which is a miss.
             self._free(entry)
             self._remove(key, entry)
             self._counts["delete.deleted"] += 1
 
     def _free(self, entry: bytes) -> None:
-        """Frees the block that an entry leads to, as soon as nobody has a lease of it."""
+        """Frees the block to which an entry leads, as soon as no client has a lease of it."""
         found = _read_entry(entry)
         if found is None:
             return
         try:
             self._session.free(found[1])
         except portcullis_memory.EndedError:
-            pass  # It was freed before.
+            pass  # The block was freed before.
 
     def _remove(self, key: bytes, entry: bytes) -> None:
-        """Removes a key with this entry. Where somebody has just stored another block under it, that goes too."""
+        """Removes a key with this entry.
+
+        If another client has just stored another block under the key, removes and frees that one.
+        """
         now = self._table.pop(key, None)
         if now is not None and now != entry:
             self._free(now)
@@ -354,7 +374,10 @@ class Blocks:
     def _acquire(
         self, references: list[portcullis_memory.ObjectRef], lifetime: float
     ) -> list[portcullis_memory.Permission | portcullis_memory.Error]:
-        """Shared read-only permissions over objects, each a permission or the error in its place."""
+        """Acquires shared read-only permissions over objects.
+
+        Returns the permission, or the error in its place, for each object.
+        """
         if not references:
             return []
         batch = self._session.batch()
@@ -364,7 +387,7 @@ class Blocks:
         return granted
 
     def _release(self, permissions: Iterable[portcullis_memory.Permission], free: bool = False) -> None:
-        """Ends permissions. What cannot be ended has ended, or ends with its lifetime."""
+        """Ends permissions. A permission that cannot be ended has ended before, or ends with its lifetime."""
         permissions = list(permissions)
         if not permissions:
             return
@@ -379,9 +402,9 @@ class Blocks:
     def _transfer(
         self, verb: str, blocks: list[tuple[portcullis_memory.Permission, memoryview]]
     ) -> list[portcullis_memory.Error | None]:
-        """Reads or writes blocks whole, each under its permission. Gives for each what went wrong with it.
+        """Reads or writes whole blocks, each under its permission. Returns the error, or None, for each block.
 
-        When this returns or raises, nothing is copied into the blocks any more.
+        When this returns or raises, no bytes are copied into the blocks any more.
         """
         session = self._session
         outcomes: list[portcullis_memory.Error | None] = [None] * len(blocks)
@@ -400,7 +423,7 @@ class Blocks:
                 outcomes[piece[0]] = outcomes[piece[0]] or outcome
 
         try:
-            # Submitted a few at a time, the NIC moves some pieces while this thread copies others.
+            # Pieces are submitted a few at a time, so that the NIC moves some while this thread copies others.
             while few := list(islice(pieces, _DOORBELL_PIECES)):
                 batch = session.batch()
                 for piece in few:
@@ -416,13 +439,13 @@ class Blocks:
                 if under_way:
                     within = session.arm()
                     if within != 0:
-                        ready = select.poll()  # Not select(): it takes no descriptor from 1024 on.
+                        ready = select.poll()  # select() takes no descriptor from 1024 on.
                         ready.register(session.fileno(), select.POLLIN)
                         ready.poll(None if within is None else math.ceil(within * 1000))
         finally:
             for number in under_way:
-                session.forget(number)  # A later poll would copy it into a buffer that is the caller's again.
-        if without_room:  # Blocks larger than the arena: these wait for each other.
+                session.forget(number)  # A later poll would copy it into a buffer that belongs to the caller again.
+        if without_room:  # Blocks larger than the arena: their pieces wait for each other.
             batch = session.batch()
             for piece in without_room:
                 begin(batch, *piece)
@@ -432,7 +455,10 @@ class Blocks:
 
 
 def _longest_lifetime(session: portcullis_memory.Session, wanted: float, least: float) -> float:
-    """How long the node lets a permission live: ``wanted`` at most. Raises if it is less than ``least``."""
+    """Returns the longest lifetime of a permission that the node allows, ``wanted`` at most.
+
+    Raises if it is less than ``least``.
+    """
     while True:
         try:
             session.allocate(8, lifetime=wanted).revoke(free=True)
@@ -442,7 +468,7 @@ def _longest_lifetime(session: portcullis_memory.Session, wanted: float, least: 
                     raise
                 wanted = max(wanted / 2, least)
                 continue
-            # A node that is full is still good for loads.
+            # A node that is full can still serve loads.
             is_full = isinstance(error, (portcullis_memory.TenantError, portcullis_memory.NodeError))
             if not is_full or error.name in SESSION_OVER:
                 raise
@@ -450,7 +476,7 @@ def _longest_lifetime(session: portcullis_memory.Session, wanted: float, least: 
 
 
 def _read_entry(entry: bytes | None) -> tuple[int, portcullis_memory.ObjectRef] | None:
-    """The length of a block and the reference of its object; None if a key leads to nothing that is a block."""
+    """Returns the length of a block and the reference of its object. None: the entry does not lead to a block."""
     if entry is None or len(entry) <= _ENTRY.size:
         return None
     layout, length = _ENTRY.unpack_from(entry)

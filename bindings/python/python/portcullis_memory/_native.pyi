@@ -1,4 +1,4 @@
-"""The native part of the package: import from `portcullis_memory`."""
+"""The native part of the package `portcullis_memory`. Programs import the package."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ __all__ = [
 
 __version__: str
 DELIVERIES_MAX: int
-"""The most deliveries after which an entry can be a dead letter."""
+"""Largest number of deliveries after which an entry can be a dead letter."""
 
 def errors() -> list[tuple[int, str, str, str]]: ...
 @final
@@ -205,7 +205,7 @@ class Table:
     def head(self) -> ObjectRef: ...
     @property
     def closed(self) -> bool: ...
-    # With `later` these return a number, under which poll gives the result.
+    # With `later` these methods return a number, under which poll returns the result.
     @overload
     def get(self, key: Bytes, later: Literal[False] = False) -> bytes | None: ...
     @overload
@@ -284,7 +284,7 @@ class Queue:
     def head(self) -> ObjectRef: ...
     @property
     def closed(self) -> bool: ...
-    # With `later` these return a number, under which poll gives the result.
+    # With `later` these methods return a number, under which poll returns the result.
     @overload
     def push(self, entry: Bytes, later: Literal[False] = False) -> None: ...
     @overload

@@ -1,8 +1,8 @@
-"""asyncio over a session's descriptor: no thread, one doorbell for all that a turn of the event loop has asked for.
+"""asyncio over a session's descriptor, without a thread: all operations of one turn of the event loop share a doorbell.
 
-The coroutines are methods of Session, and those of ``aio_structures`` of Table and Queue. What they ask for in one turn of the loop is
-begun together at the turn's end. The loop then waits for the session's descriptor, and for a timer where something falls due by time
-alone.
+The coroutines are methods of Session, and the ones in ``aio_structures`` are methods of Table and Queue. The operations
+that they request in one turn of the loop are begun together at the turn's end. The loop then waits for the session's
+descriptor, and for a timer if something falls due by time alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Awaiting", "Driver", "Opening"]
 
 
 class _Managed(Protocol):
-    """An asynchronous context manager that gives itself."""
+    """An asynchronous context manager that returns itself."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
@@ -34,16 +34,17 @@ class _Managed(Protocol):
 
 Opened = TypeVar("Opened", bound=_Managed)
 
-#: Bytes of the pieces that long transfers are cut into.
+#: Number of bytes of the pieces into which long transfers are cut.
 _PIECE = 256 << 10
-#: The longest wait for the descriptor, in seconds: a call on the session between two turns undoes what the loop waits for.
+#: The longest wait for the descriptor, in seconds: a call on the session between two turns undoes the preparation of
+#: the descriptor.
 _WAIT_MAX = 0.02
-#: The wait for another thread that is in a call on the session, in seconds.
+#: The pause before the next attempt while another thread is in a call on the session, in seconds.
 BUSY_WAIT = 0.001
 
 
 class Source(Protocol):
-    """What carries operations out in turns: a session, a table or a queue."""
+    """An object that carries out operations in turns: a session, a table or a queue."""
 
     def poll(self) -> list[tuple[int, Any]]: ...
     def arm(self) -> float | None: ...
@@ -62,17 +63,17 @@ class Driver:
         self.descriptor: int | None = None
 
     def begin(self) -> None:
-        """Begins what waits for this turn."""
+        """Begins the operations that wait for this turn."""
 
     def discard(self, result: Any) -> None:
-        """Gives back what a result holds that nobody takes."""
+        """Gives back whatever a result holds that no coroutine receives."""
 
     def is_idle(self) -> bool:
         """Whether no turn is needed."""
         return not self.under_way
 
     async def outcome(self, future: asyncio.Future[Any]) -> Any:
-        """The result of an operation. Where the coroutine is cancelled, what the operation brings comes to nothing."""
+        """Returns the result of an operation. If the coroutine is cancelled, the operation's result is discarded."""
         try:
             return await future
         except asyncio.CancelledError:
@@ -80,7 +81,7 @@ class Driver:
             raise
 
     def forget(self, future: asyncio.Future[Any]) -> None:
-        """Nobody waits for the operation any more: what it brings comes to nothing."""
+        """Forgets an operation for which no coroutine waits any more: its result is discarded."""
         if future.done() and not future.cancelled() and future.exception() is None:
             self.discard(future.result())
         for number, waiting in self.under_way.items():
@@ -91,19 +92,19 @@ class Driver:
                 break
 
     def turn_at_once(self) -> None:
-        """Has a turn before the loop waits again."""
+        """Schedules a turn before the loop waits again."""
         if self.next_turn is None or isinstance(self.next_turn, asyncio.TimerHandle):
             self.rest()
             self.next_turn = self.loop.call_soon(self.turn)
 
     def rest(self) -> None:
-        """Has no turn."""
+        """Cancels the next turn."""
         if self.next_turn is not None:
             self.next_turn.cancel()
             self.next_turn = None
 
     def turn(self) -> None:
-        """Begins what was added, hands out what has ended, and has the loop wait for more."""
+        """Begins the operations that were added, hands out the results of ended ones, and makes the loop wait."""
         self.rest()
         try:
             self.begin()
@@ -129,7 +130,7 @@ class Driver:
             future.set_result(result)
 
     def wait(self) -> None:
-        """Has the next turn when the source's descriptor says so, or time does."""
+        """Schedules the next turn for when the source's descriptor is readable, or something falls due by time."""
         if self.descriptor is None:
             descriptor = self.source.fileno()
             self.loop.add_reader(descriptor, self.turn_at_once)
@@ -141,14 +142,14 @@ class Driver:
             self.next_turn = self.loop.call_later(_WAIT_MAX if within is None else min(within, _WAIT_MAX), self.turn)
 
     def leave(self) -> None:
-        """Nothing is under way: the loop need not look at the descriptor."""
+        """Removes the descriptor from the loop, which need not watch it while no operation is under way."""
         if self.descriptor is not None:
             with contextlib.suppress(RuntimeError):
                 self.loop.remove_reader(self.descriptor)
             self.descriptor = None
 
     def fail(self, error: Error) -> None:
-        """Nothing ends any more."""
+        """Ends all operations under way with this error: no other result can arrive for them any more."""
         self.leave()
         waiting = list(self.under_way.values())
         self.under_way.clear()
@@ -157,7 +158,7 @@ class Driver:
                 future.set_exception(error)
 
     def abandon(self) -> None:
-        """The loop is over. What was under way comes to nothing."""
+        """Gives up the operations under way, because their loop is over. Their results are discarded."""
         self.rest()
         self.leave()
         for number in self.under_way:
@@ -166,24 +167,24 @@ class Driver:
         self.under_way.clear()
 
     def closed(self) -> None:
-        """The source is closed: whoever waits for it learns that."""
+        """Raises the error of a closed source in the coroutines that wait for it."""
         if not self.loop.is_closed():
             self.turn()
 
 
 class _SessionDriver(Driver):
-    """The operations of one session: those of a turn are a batch."""
+    """The operations of one session. The operations of one turn are a batch."""
 
     def __init__(self, session: _native.Session, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(session, loop)
         self.batch = session.batch()
         self.added: list[asyncio.Future[Any]] = []
         self.in_want_of_room: list[asyncio.Future[None]] = []
-        #: How many operations have ended that may have given room back.
+        #: Number of operations that have ended and that may have left room in the arena.
         self.ends = 0
 
     async def run(self, add: Callable[[Batch], int]) -> Any:
-        """Carries one operation out."""
+        """Carries out one operation."""
         while True:
             add(self.batch)
             ends = self.ends
@@ -221,7 +222,7 @@ class _SessionDriver(Driver):
             self.there_is_room()
 
     def there_is_room(self) -> None:
-        """Something has ended: the arena may have room again."""
+        """Wakes the coroutines that wait for room: the arena may have some again."""
         for room in self.in_want_of_room:
             if not room.done():
                 room.set_result(None)
@@ -237,9 +238,9 @@ class _SessionDriver(Driver):
 
 
 class Opening(Generic[Opened]):
-    """Something that is being opened: ``await`` gives it, and ``async with`` closes it at the end of the block.
+    """An object that is being opened. ``await`` returns it, and ``async with`` closes it at the end of the block.
 
-    A thread of the event loop's pool opens it: it is the only step that has to wait for the operating system.
+    A thread of the event loop's pool opens it: only this step has to wait for the operating system.
     """
 
     def __init__(self, opens: Callable[[], Opened]) -> None:
@@ -270,7 +271,7 @@ class Opening(Generic[Opened]):
 
 
 def _discard(result: Any) -> None:
-    """A result that nobody takes: a permission is given back, bytes in place as well."""
+    """Discards a result that no coroutine receives: gives back a permission, or bytes in place."""
     if isinstance(result, _native.Permission | _native.View):
         with contextlib.suppress(Error):
             result.release()
@@ -291,7 +292,7 @@ class Awaiting:
         return driver
 
     def close(self) -> None:
-        """Ends the session, and with it its permissions. Closing it again does nothing."""
+        """Closes the session, and ends its permissions. If the session is closed already, this does nothing."""
         driver = self._driving
         if driver is not None:
             driver.leave()
@@ -309,7 +310,7 @@ class Awaiting:
             self.close()
 
     async def aread_into(self, permission: Permission, buffer: WritableBytes, offset: Size = 0) -> None:
-        """As Permission.read_into.
+        """Coroutine version of Permission.read_into.
 
         >>> async def read():
         ...     into = bytearray(5)
@@ -328,7 +329,7 @@ class Awaiting:
         await _all(driver.run(_reading(permission, piece, at)) for at, piece in pieces)
 
     async def aread(self, permission: Permission, length: Size | None = None, offset: Size = 0) -> bytes:
-        """As Permission.read_bytes."""
+        """Coroutine version of Permission.read_bytes."""
         if length is None and isinstance(offset, int):
             length = max(permission.length - offset, 0)
         if isinstance(length, int) and _PIECE < length <= permission.length:
@@ -338,7 +339,7 @@ class Awaiting:
         return cast(bytes, await self._driver().run(lambda batch: batch.read_bytes(permission, length, offset)))
 
     async def awrite(self, permission: Permission, data: Bytes, offset: Size = 0) -> None:
-        """As Permission.write. The data must stay as it is until the write has ended."""
+        """Coroutine version of Permission.write. The data must not change until the write has ended."""
         driver = self._driver()
         pieces = _pieces(permission, data, offset)
         if pieces is None:
@@ -347,12 +348,12 @@ class Awaiting:
         await _all(driver.run(_writing(permission, piece, at)) for at, piece in pieces)
 
     async def acompare_and_swap(self, permission: Permission, offset: Size, compare: int, swap: int) -> int:
-        """As Permission.compare_and_swap."""
+        """Coroutine version of Permission.compare_and_swap."""
         run = self._driver().run
         return cast(int, await run(lambda batch: batch.compare_and_swap(permission, offset, compare, swap)))
 
     async def afetch_and_add(self, permission: Permission, offset: Size, add: int) -> int:
-        """As Permission.fetch_and_add."""
+        """Coroutine version of Permission.fetch_and_add."""
         return cast(int, await self._driver().run(lambda batch: batch.fetch_and_add(permission, offset, add)))
 
     async def aallocate(
@@ -364,7 +365,10 @@ class Awaiting:
         keep: bool | float = False,
         alignment: int = 1,
     ) -> Permission:
-        """As Session.allocate. Where the coroutine is cancelled, the permission is revoked when it comes."""
+        """Coroutine version of Session.allocate.
+
+        If the coroutine is cancelled, the permission is revoked when it arrives.
+        """
         run = self._driver().run
         return cast(
             "Permission",
@@ -380,7 +384,10 @@ class Awaiting:
         wait: float = 1.0,
         part: tuple[Size, Size] | None = None,
     ) -> Permission:
-        """As Session.acquire. Where the coroutine is cancelled, the permission is revoked when it comes."""
+        """Coroutine version of Session.acquire.
+
+        If the coroutine is cancelled, the permission is revoked when it arrives.
+        """
         run = self._driver().run
         return cast(
             "Permission",
@@ -388,16 +395,19 @@ class Awaiting:
         )
 
     async def arevoke(self, permission: Permission, free: bool = False) -> None:
-        """As Permission.revoke."""
+        """Coroutine version of Permission.revoke."""
         await self._driver().run(lambda batch: batch.revoke(permission, free))
 
     async def aextend(self, permission: Permission, seconds: float) -> None:
-        """As Permission.extend."""
+        """Coroutine version of Permission.extend."""
         await self._driver().run(lambda batch: batch.extend(permission, seconds))
 
 
 async def _all(parts: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Runs parts of one transfer together. When this returns or raises, none of them uses the caller's buffer any more."""
+    """Runs the parts of one transfer together.
+
+    When this returns or raises, none of them uses the caller's buffer any more.
+    """
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         await asyncio.gather(*tasks)
@@ -408,8 +418,11 @@ async def _all(parts: Iterable[Coroutine[Any, Any, object]]) -> None:
 
 
 def _pieces(permission: Permission, buffer: Bytes, offset: Size) -> list[tuple[int, memoryview]] | None:
-    """A long buffer in pieces, each with its offset. None: it is one piece, or none that memoryview knows, or the permission does not
-    cover it: then it is refused as a whole."""
+    """Cuts a long buffer into pieces, each with its offset.
+
+    Returns None if the buffer is one piece, if memoryview does not support it, or if the permission does not cover it:
+    it is then transferred, or refused, as a whole.
+    """
     try:
         view = memoryview(buffer)
         if view.nbytes <= _PIECE or not isinstance(offset, int) or offset + view.nbytes > permission.length:

@@ -1,4 +1,4 @@
-"""The coroutines of tables and queues: any number of them at once, as those of sessions."""
+"""The coroutines of tables and queues. As with sessions, any number of them can run at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _StructureDriver(Driver):
         self.native = native
 
     async def run(self, begin: Callable[[], int]) -> Any:
-        """Carries one operation out."""
+        """Carries out one operation."""
         while True:
             try:
                 number = begin()
@@ -44,7 +44,7 @@ class _StructureDriver(Driver):
         return await self.outcome(future)
 
     def is_idle(self) -> bool:
-        # One that was cancelled goes on: others may wait for what it holds.
+        # An operation whose coroutine was cancelled goes on: others may wait for what it holds.
         return not self.under_way and self.native.under_way() == 0
 
     def discard(self, result: Any) -> None:
@@ -57,7 +57,7 @@ class _StructureDriver(Driver):
 
 
 class _AwaitingStructure(Generic[Native]):
-    """What the coroutines of tables and queues have in common."""
+    """The common part of the coroutines of tables and of queues."""
 
     _native: Native
     _driving: _StructureDriver | None = None
@@ -73,7 +73,11 @@ class _AwaitingStructure(Generic[Native]):
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """The end of the handle: nothing looks at its descriptor meanwhile, and whoever waits for it learns of it afterwards."""
+        """Surrounds the end of the handle.
+
+        The loop does not watch the handle's descriptor meanwhile. Afterwards the coroutines that wait for the handle
+        get an error.
+        """
         driver, self._driving = self._driving, None
         if driver is not None:
             driver.rest()
@@ -85,7 +89,7 @@ class _AwaitingStructure(Generic[Native]):
                 driver.closed()
 
     async def aclose(self) -> None:
-        """As close. A thread of the event loop's pool waits for it."""
+        """Coroutine version of close. A thread of the event loop's pool waits for the end."""
         with self._ending():
             await asyncio.to_thread(self._native.close)
 
@@ -98,7 +102,7 @@ class _AwaitingStructure(Generic[Native]):
         try:
             await self.aclose()
         except Error:
-            # The exception that ends the block says more.
+            # No error may hide the exception that ends the block.
             if error is None:
                 raise
 
@@ -106,7 +110,7 @@ class _AwaitingStructure(Generic[Native]):
 class AwaitingTable(_AwaitingStructure[_native.Table]):
     """The coroutines of a table.
 
-    Where one is cancelled, its operation may be carried out or not, as a whole.
+    If a coroutine is cancelled, its operation may be carried out or not, but only as a whole.
 
     >>> async def main():
     ...     async with session.acreate_table() as table:
@@ -117,12 +121,12 @@ class AwaitingTable(_AwaitingStructure[_native.Table]):
     """
 
     async def aget(self, key: Bytes, default: bytes | None = None) -> bytes | None:
-        """As Table.get."""
+        """Coroutine version of Table.get."""
         value: bytes | None = await self._run(lambda: self._native.get(key, later=True))
         return default if value is None else value
 
     async def aget_many(self, keys: Iterable[Bytes]) -> list[bytes | None]:
-        """As Table.get_many."""
+        """Coroutine version of Table.get_many."""
         listed = list(keys)
         return cast("list[bytes | None]", await self._run(lambda: self._native.get_many(listed, later=True)))
 
@@ -133,62 +137,65 @@ class AwaitingTable(_AwaitingStructure[_native.Table]):
         return cast(str, await self._run(lambda: store(key, value, condition, expected, ttl, later=True)))
 
     async def aset(self, key: Bytes, value: Bytes, ttl: float | None = None) -> None:
-        """As Table.set."""
+        """Coroutine version of Table.set."""
         await self._store(key, value, "always", ttl)
 
     async def ainsert(self, key: Bytes, value: Bytes, ttl: float | None = None) -> bool:
-        """As Table.insert."""
+        """Coroutine version of Table.insert."""
         return await self._store(key, value, "absent", ttl) == "inserted"
 
     async def areplace(self, key: Bytes, value: Bytes, ttl: float | None = None) -> bool:
-        """As Table.replace."""
+        """Coroutine version of Table.replace."""
         return await self._store(key, value, "present", ttl) == "replaced"
 
     async def acompare_and_set(self, key: Bytes, expected: Bytes, value: Bytes, ttl: float | None = None) -> bool:
-        """As Table.compare_and_set."""
+        """Coroutine version of Table.compare_and_set."""
         return await self._store(key, value, "equals", ttl, expected) == "replaced"
 
     async def aremove(self, key: Bytes) -> bool:
-        """As Table.remove."""
+        """Coroutine version of Table.remove."""
         return cast(bool, await self._run(lambda: self._native.remove(key, later=True)))
 
     async def apop(self, key: Bytes, default: bytes | None = None) -> bytes | None:
-        """As Table.pop, with a default: a key that is not there is no error. Where the coroutine is cancelled, the key may be removed."""
+        """Coroutine version of Table.pop, with a default: a key that is not in the table is no error.
+
+        If the coroutine is cancelled, the key may be removed.
+        """
         value: bytes | None = await self._run(lambda: self._native.take(key, later=True))
         return default if value is None else value
 
     async def akeys(self) -> list[bytes]:
-        """The keys, as one look has found them."""
+        """Returns the keys, as one scan of the table finds them."""
         return cast("list[bytes]", await self._run(lambda: self._native.keys(later=True)))
 
     async def aitems(self) -> list[tuple[bytes, bytes]]:
-        """The keys and their values, as one look has found them."""
+        """Returns the keys and their values, as one scan of the table finds them."""
         return cast("list[tuple[bytes, bytes]]", await self._run(lambda: self._native.items(later=True)))
 
     async def alength(self) -> int:
-        """How many keys there are. This looks at the whole table."""
+        """Returns the number of keys. This reads the whole table."""
         return cast(int, await self._run(lambda: self._native.length(later=True)))
 
     async def aremove_expired(self) -> int:
-        """As Table.remove_expired."""
+        """Coroutine version of Table.remove_expired."""
         return cast(int, await self._run(lambda: self._native.remove_expired(later=True)))
 
     async def asweep(self) -> Mapping[str, int]:
-        """As Table.sweep."""
+        """Coroutine version of Table.sweep."""
         return cast("Mapping[str, int]", await self._run(lambda: self._native.sweep(later=True)))
 
     async def astatistics(self) -> Mapping[str, int]:
-        """As Table.statistics."""
+        """Coroutine version of Table.statistics."""
         return cast("Mapping[str, int]", await self._run(lambda: self._native.statistics(later=True)))
 
     async def adestroy(self, name: str | None = None) -> None:
-        """As Table.destroy. A thread of the event loop's pool waits for it."""
+        """Coroutine version of Table.destroy. A thread of the event loop's pool waits for the end."""
         with self._ending():
             await asyncio.to_thread(self._native.destroy, name)
 
 
 class AwaitingQueue(_AwaitingStructure[_native.Queue]):
-    """The coroutines of a queue: one handle can wait for entries and push others meanwhile.
+    """The coroutines of a queue. One handle can wait for entries and push others meanwhile.
 
     >>> async def main():
     ...     async with session.acreate_queue() as queue:
@@ -201,15 +208,21 @@ class AwaitingQueue(_AwaitingStructure[_native.Queue]):
     """
 
     async def apush(self, entry: Bytes) -> None:
-        """As Queue.push."""
+        """Coroutine version of Queue.push."""
         await self._run(lambda: self._native.push(entry, later=True))
 
     async def apop(self, timeout: float | None = None) -> bytes | None:
-        """As Queue.pop. Where the coroutine is cancelled while it takes an entry, the handle's next pop returns that entry."""
+        """Coroutine version of Queue.pop.
+
+        If the coroutine is cancelled while it takes an entry, the handle's next pop returns that entry.
+        """
         return cast("bytes | None", await self._run(lambda: self._native.pop_later(timeout)))
 
     async def apop_many(self, most: int) -> list[bytes]:
-        """As Queue.pop_many. Where the coroutine is cancelled while it takes entries, the handle's next pops return them."""
+        """Coroutine version of Queue.pop_many.
+
+        If the coroutine is cancelled while it takes entries, the handle's next pops return them.
+        """
         return cast("list[bytes]", await self._run(lambda: self._native.pop_many_later(most)))
 
     async def aclaim(
@@ -220,7 +233,10 @@ class AwaitingQueue(_AwaitingStructure[_native.Queue]):
         deliveries_max: int | None = None,
         dead_letters: Queue | None = None,
     ) -> Claim | None:
-        """As Queue.claim. Where the coroutine is cancelled while it claims an entry, the entry is given back."""
+        """Coroutine version of Queue.claim.
+
+        If the coroutine is cancelled while it claims an entry, the entry is given back.
+        """
         check_dead_letters(deliveries_max, dead_letters)
         left = time_left(timeout)
         while True:
@@ -235,18 +251,18 @@ class AwaitingQueue(_AwaitingStructure[_native.Queue]):
                 await claim.aacknowledge()
 
     async def aend(self) -> None:
-        """As Queue.end."""
+        """Coroutine version of Queue.end."""
         await self._run(lambda: self._native.end(later=True))
 
     async def asweep(self) -> None:
-        """As Queue.sweep."""
+        """Coroutine version of Queue.sweep."""
         await self._run(lambda: self._native.sweep(later=True))
 
     async def astatistics(self) -> Mapping[str, int]:
-        """As Queue.statistics."""
+        """Coroutine version of Queue.statistics."""
         return cast("Mapping[str, int]", await self._run(lambda: self._native.statistics(later=True)))
 
     async def adestroy(self) -> None:
-        """As Queue.destroy. A thread of the event loop's pool waits for it."""
+        """Coroutine version of Queue.destroy. A thread of the event loop's pool waits for the end."""
         with self._ending():
             await asyncio.to_thread(self._native.destroy)

@@ -1,4 +1,4 @@
-"""Claims: entries of a queue that come again where their consumer does not acknowledge them."""
+"""Claims: entries of a queue that are delivered again if their consumer does not acknowledge them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Claim"]
 
 
 def check_dead_letters(deliveries_max: int | None, dead_letters: Queue | None) -> None:
-    """Checks what a call says of entries that are delivered too often."""
+    """Checks the arguments of a call about entries that are delivered too often."""
     if (deliveries_max is None) != (dead_letters is None):
         raise TypeError("deliveries_max and dead_letters go together")
     if deliveries_max is not None and not 1 <= deliveries_max <= DELIVERIES_MAX:
@@ -26,7 +26,10 @@ def check_dead_letters(deliveries_max: int | None, dead_letters: Queue | None) -
 
 
 def time_left(timeout: float | None) -> Callable[[], float | None]:
-    """Returns what tells how much of a time is left: a call that claims several entries waits for all of them together."""
+    """Returns a function that returns how much of a time is left.
+
+    A call that claims several entries waits for all of them together for this time.
+    """
     if timeout is None:
         return lambda: None
     until = time.monotonic() + timeout
@@ -35,7 +38,7 @@ def time_left(timeout: float | None) -> Callable[[], float | None]:
 
 @contextlib.contextmanager
 def unless_ended() -> Iterator[None]:
-    """Lets a claim be over: another consumer has the entry then."""
+    """Suppresses the error of a claim that has ended: another consumer has the entry then."""
     try:
         yield
     except Error as error:
@@ -44,10 +47,10 @@ def unless_ended() -> Iterator[None]:
 
 
 class Claim:
-    """An entry that this consumer has claimed: Queue.claim and Queue.aclaim return it.
+    """An entry that this consumer has claimed. Queue.claim and Queue.aclaim return it.
 
-    As a block, ``with`` or ``async with``, it acknowledges the entry at its end, and gives the entry back where the block ends with an
-    exception.
+    Used as a context manager, by ``with`` or ``async with``, the claim acknowledges the entry at the end of the block.
+    If the block ends with an exception, it gives the entry back instead.
     """
 
     def __init__(self, queue: Queue, found: tuple[bytes, int, list[int]]) -> None:
@@ -61,34 +64,43 @@ class Claim:
 
     @property
     def deliveries(self) -> int:
-        """How often the entry was delivered, with this time. Beyond 1,023 it is not counted any more."""
+        """Number of times that the entry was delivered, including this delivery.
+
+        Deliveries beyond 1,023 are not counted.
+        """
         return self._deliveries
 
     def acknowledge(self) -> None:
-        """Ends the claim: the entry is done, and does not come again.
+        """Ends the claim: the entry is done, and is not delivered again.
 
-        Raises EndedError named ``claim-ended`` where the lease was over and another consumer got the entry.
+        Raises the EndedError named ``claim-ended`` if the lease was over and another consumer got the entry.
         """
         self._queue._native.acknowledge(self._words)
 
     def give_back(self) -> None:
-        """Ends the claim without the entry being done: it comes again at once. Raises as acknowledge."""
+        """Ends the claim of an entry that is not done: the entry is delivered again at once.
+
+        Raises the same errors as acknowledge.
+        """
         self._queue._native.give_claim_back(self._words)
 
     def extend(self, lease: float) -> None:
-        """Has the claim last for `lease` seconds from now on. Raises as acknowledge."""
+        """Extends the claim, which then lasts for `lease` seconds from now on.
+
+        Raises the same errors as acknowledge.
+        """
         self._words = self._queue._native.extend_claim(self._words, lease)
 
     async def aacknowledge(self) -> None:
-        """As acknowledge."""
+        """Coroutine version of acknowledge."""
         await self._queue._run(lambda: self._queue._native.acknowledge(self._words, later=True))
 
     async def agive_back(self) -> None:
-        """As give_back."""
+        """Coroutine version of give_back."""
         await self._queue._run(lambda: self._queue._native.give_claim_back(self._words, later=True))
 
     async def aextend(self, lease: float) -> None:
-        """As extend."""
+        """Coroutine version of extend."""
         self._words = await self._queue._run(
             lambda: self._queue._native.extend_claim(self._words, lease, later=True)
         )
@@ -102,7 +114,8 @@ class Claim:
         if error is None:
             self.acknowledge()
             return
-        # The exception that ends the block says more, and an entry that is not given back comes again after the lease.
+        # No error may hide the exception that ends the block, and an entry that is not given back is delivered again
+        # after the lease.
         with contextlib.suppress(Error):
             self.give_back()
 

@@ -1,7 +1,7 @@
-"""The exceptions of Portcullis: a tree by whose fault it is.
+"""The exceptions of Portcullis, as a tree by the side that is at fault.
 
-Every exception has the number and the name of its kind, which never change (``docs/errors.md`` lists them), says whose fault it
-is, and whether the same call may succeed later although the caller changes nothing.
+Every exception has the number and the name of its kind, which never change (``docs/errors.md`` lists them), the side
+that is at fault, and whether the same call may succeed later although the caller changes nothing.
 
 >>> import portcullis_memory
 >>> try:
@@ -34,13 +34,13 @@ __all__ = [
 
 
 class Error(Exception):
-    """Any failure of Portcullis."""
+    """A failure of Portcullis: the base class of all its exceptions."""
 
     #: The number of the kind of error. It never changes.
     number: int
     #: The name of the kind of error. It never changes.
     name: str
-    #: Whose fault it is: "caller", "ended", "tenant", "node", "machine", "peer" or "library".
+    #: The side that is at fault: "caller", "ended", "tenant", "node", "machine", "peer" or "library".
     fault: str
     #: Whether the same call may succeed later although the caller changes nothing.
     is_retryable: bool
@@ -60,15 +60,18 @@ class Error(Exception):
 
 
 class CallerError(Error, ValueError):
-    """The call, its arguments or its configuration make no sense, or ask for what the caller may not have.
+    """The call, its arguments or its configuration make no sense, or request something that the caller may not have.
 
-    It is a ValueError, too: so what is wrong with a value is caught where Python programs look for it. What is of a wrong type is
-    a TypeError, and no Error.
+    It is a ValueError, too, so that a wrong value is caught where Python programs expect it. An argument of a wrong
+    type is a TypeError, and not an Error.
     """
 
 
 class EndedError(Error):
-    """Nobody's fault: the permission, the object or the name is no more, as it may happen at any time. Acquire anew, or do without."""
+    """The permission, the object or the name has ended, as it may at any time. This is no side's fault.
+
+    Acquire it again, or do without it.
+    """
 
 
 class ExpiredError(EndedError):
@@ -80,11 +83,15 @@ class RevokedError(EndedError):
 
 
 class ObjectGoneError(EndedError):
-    """The object was freed, or is from another node or from before the node's last start, or there is no such name."""
+    """The object or the name does not exist.
+
+    The object was freed, or its reference is from another node or from before the node's last start, or no object has
+    the name.
+    """
 
 
 class TenantError(Error):
-    """The tenant's quota is used up, it is paused or barred, or its programs hold what was asked for."""
+    """The tenant's quota is used up, the tenant is paused or barred, or its programs hold the requested object."""
 
 
 class QuotaError(TenantError):
@@ -92,11 +99,11 @@ class QuotaError(TenantError):
 
 
 class PausedError(TenantError):
-    """The tenant waits after too many violations."""
+    """The tenant must wait, after too many violations."""
 
 
 class BarredError(TenantError):
-    """The node serves the tenant no more, after too many violations."""
+    """The node does not serve the tenant any more, after too many violations."""
 
 
 class ConflictError(TenantError):
@@ -104,23 +111,23 @@ class ConflictError(TenantError):
 
 
 class NodeError(Error):
-    """The node or the directory is gone, full or silent, or refuses everybody."""
+    """The node or the directory is gone, full or silent, or refuses all clients."""
 
 
 class NodeGoneError(NodeError):
-    """The node is gone, and everything on it; or the session with it is over."""
+    """The node is gone, with everything on it, or the session with it is over."""
 
 
 class MachineError(Error):
-    """The machine that the program runs on: memory, devices, limits."""
+    """A fault of the machine on which the program runs: memory, devices, limits."""
 
 
 class PeerError(Error):
-    """Another program has broken the rules, or written over what was shared with it."""
+    """Another program has broken the rules, or has overwritten memory that was shared with it."""
 
 
 class LibraryError(Error):
-    """A mistake in Portcullis itself: please report it."""
+    """A bug in Portcullis itself: please report it."""
 
 
 _BY_FAULT: dict[str, type[Error]] = {
@@ -153,10 +160,10 @@ _BY_NAME: dict[str, type[Error]] = {
 
 
 def class_of(name: str, fault: str) -> type[Error]:
-    """The class of the errors with a name, whose fault they are."""
+    """Returns the class of the errors with this name and this side at fault."""
     return _BY_NAME.get(name) or _BY_FAULT.get(fault, Error)
 
 
 def error_of(number: int, name: str, fault: str, is_retryable: bool, text: str) -> Error:
-    """Makes an exception. The native part calls it."""
+    """Makes an exception. The native part calls this function."""
     return class_of(name, fault)(text, number, name, fault, is_retryable)

@@ -9,22 +9,22 @@
      "max_capacity_gb": 48,
      "eviction": {"eviction_policy": "LRU"}}
 
-What is stored where
-    A block is an object of its own. A hash table of the tenant has, for each key, the block's length and the object's
-    reference. A reference names one object for ever. So what a key leads to is the block that was stored under it, or
-    nothing: a reader that comes late never gets what lies at the same place now.
+Storage
+    Each block is an object of its own. A hash table of the tenant has, for each key, the block's length and the
+    object's reference. A reference names one object for ever. So a key leads to the block that was stored under it, or
+    to nothing: a late reader never gets another block that lies at the same place now.
 
-What a hit means
-    The bytes in the caller's buffer are those of the key's block, all of them, and they were read under a live
-    permission. Everything else is a miss: no such key, a block of another length, a block that has been freed, a lease that has
-    ended, a read that the NIC refused, a node that is gone. A miss never raises an exception: an inference engine can compute
-    a block again, and cannot go on after a crash. After a miss the buffer may hold a part of the block.
+Hits
+    After a hit the caller's buffer contains all bytes of the key's block, which were read under a live permission.
+    Everything else is a miss: no such key, a block of another length, a block that has been freed, a lease that has
+    ended, a read that the NIC refused, a node that is gone. A miss never raises an exception: an inference engine can
+    compute a block again, and cannot go on after a crash. After a miss the buffer may contain a part of the block.
 
 Locks
-    LMCache locks the blocks that a lookup finds, and loads them afterwards. It tells a connector of the lookup and of the
-    load, and not of the unlock. So a lookup takes a lease: a shared, read-only permission over each block that it finds. A
-    lease ends with the load that it was taken for, or after the ``lease``. Until then the block stays readable for this
-    adapter, whoever deletes it, and its memory goes to nobody else.
+    LMCache locks the blocks that a lookup finds, and loads them afterwards. It calls a connector for the lookup and for
+    the load, but not for the unlock. So a lookup takes a lease: a shared, read-only permission over each block that it
+    finds. A lease ends with the load for which it was taken, or after the time ``lease``. Until then this adapter can
+    read the block, even if a client deletes it, and its memory is given to no other object.
 
 This module needs neither LMCache nor torch. It needs Linux.
 """
@@ -51,16 +51,16 @@ __all__ = ["Adapter"]
 
 _log = logging.getLogger(__name__)
 
-# Keys of one step. What waits gets its turn between two steps. Keys that are stored or deleted are changed one after the other,
-# each by several round trips.
+# Number of keys of one step. Other batches get their turn between two steps. Keys that are stored or deleted are
+# changed one after the other, each by several round trips.
 _READ_STEP_KEYS = 128
 _CHANGE_STEP_KEYS = 32
 
-# How long an adapter waits before it looks for a lost node again: at first, and at most, in seconds.
+# First and longest pause before an adapter looks for a lost node again, in seconds.
 _RETRY_FIRST = 0.1
 _RETRY_LONGEST = 5.0
 
-# One complaint of a kind in this time, in seconds.
+# Time, in seconds, in which at most one warning of a kind is logged.
 _COMPLAINT_EVERY = 10.0
 
 _SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:iB)?|B)?", re.IGNORECASE)
@@ -68,7 +68,7 @@ _SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:iB)?|B)?", re.IGNORECASE)
 
 @dataclass(slots=True)
 class _Work:
-    """A batch that was submitted and has not ended. ``buffers`` are the caller's until it has."""
+    """A batch that was submitted and has not ended. Until it ends it uses the caller's ``buffers``."""
 
     number: int
     kind: str
@@ -84,10 +84,10 @@ class _Work:
 class Adapter:
     """A connector for LMCache's ``native_plugin`` adapter; see the module's description.
 
-    All ``submit_`` methods return at once, with the number of the batch. Any thread may call them. A thread of the adapter
-    carries the batches out. Lookups and loads that wait are carried out together, and take turns with the steps of stores.
-    When a batch has ended, :meth:`event_fd` is readable and :meth:`drain_completions` tells the outcome. The adapter uses
-    a batch's buffers until then, and never afterwards.
+    All ``submit_`` methods return at once, with the number of the batch. Any thread may call them. A thread of the
+    adapter carries out the batches. Lookups and loads that wait are carried out together, and take turns with the steps
+    of stores. When a batch has ended, :meth:`event_fd` is readable and :meth:`drain_completions` returns the outcome.
+    The adapter uses a batch's buffers until then, and never afterwards.
 
     Parameters
     ----------
@@ -97,16 +97,16 @@ class Adapter:
         The name of the table of the blocks. Adapters of one tenant with the same address and the same name share their
         blocks. The first one makes the table.
     lease
-        Seconds for which a lookup holds the blocks that it finds; at most what the node allows (10 s unless it is told
-        otherwise). A load uses a lease while half of it is left, or half a second. 0: a lookup takes no leases, and
-        a block that it has found may be gone when it is loaded.
+        Seconds for which a lookup holds the blocks that it finds, at most the node's longest lifetime (10 s by
+        default). A load uses a lease only while half a second of it is left, or half of it if that is less. 0: a lookup
+        takes no leases, and a block that it has found may be gone when it is loaded.
     leases_max
-        The most blocks that are held at a time. A lookup that finds more tells of them without a lease.
+        Largest number of blocks that are held at a time. A lookup that finds more of them reports them without a lease.
     arena
-        The size of the session's memory for transfers, in bytes or as ``"64MiB"``.
+        The size of the session's memory for transfers, in bytes or as a text such as ``"64MiB"``.
     keep
-        How long blocks stay. ``True``: until the last client of the tenant goes. A number: so many seconds longer.
-        ``math.inf``: until the node ends, where the node allows it.
+        Time for which blocks stay. ``True``: until the tenant's last client has left. A number: this many seconds
+        longer. ``math.inf``: until the node ends, if the node allows it.
     session
         Further arguments of :func:`portcullis_memory.connect`, for example certificates.
 
@@ -115,17 +115,17 @@ class Adapter:
     TypeError, ValueError
         A parameter makes no sense.
     portcullis_memory.CallerError
-        The address or another argument makes no sense to Portcullis, or the node allows no such ``keep`` or ``lease``.
-        A node that is not there raises nothing: everything is a miss until it is.
+        The address or another argument makes no sense to Portcullis, or the node does not allow such a ``keep`` or
+        ``lease``. A node that cannot be reached raises nothing: everything is a miss until it can be reached.
 
     Notes
     -----
-    A batch is stored as a whole or not at all, because LMCache counts it so. When the node or the quota is full, nothing is
-    evicted here: the batch is not stored. Give ``max_capacity_gb`` and ``eviction`` in LMCache's configuration, below the
-    tenant's quota.
+    A batch is stored as a whole or not at all, because LMCache counts whole batches. If the node or the quota is full,
+    the adapter evicts nothing, and the batch is not stored. So set ``max_capacity_gb`` and ``eviction`` in LMCache's
+    configuration, below the tenant's quota.
 
-    A key that has a block already keeps it: LMCache's keys tell what the tokens are. A block of another length, or one that has
-    gone, is replaced.
+    A key that has a block already keeps it, because LMCache's keys determine the tokens. A block of another length, or
+    one that was freed, is replaced.
     """
 
     def __init__(
@@ -151,11 +151,11 @@ class Adapter:
             session=dict(session or {}),
         )
         self._address = address
-        # Half of it: a step's transfers and what is left of the last one have room together.
+        # Half of the arena, so that the transfers of a step and the rest of the step before have room together.
         self._step_bytes = max(1, _size("arena", arena) // 2)
 
         self._process = os.getpid()
-        self._submitting = threading.Lock()  # Guards the next number, and that nothing is submitted behind the end.
+        self._submitting = threading.Lock()  # Guards the next number, and rejects batches after the end.
         self._numbers = 0
         self._closing = threading.Event()
         self._incoming: queue.SimpleQueue[_Work | Blocks | None] = queue.SimpleQueue()
@@ -163,11 +163,11 @@ class Adapter:
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._descriptor_open = True
 
-        # Of the worker alone.
+        # Only the worker uses these.
         self._blocks: Blocks | None = None
         self._reads: deque[_Work] = deque()
         self._changes: deque[_Work] = deque()
-        # Why the session is over, until the end of the step that found out.
+        # The error that ended the session, until the end of the step that met it.
         self._lost: portcullis_memory.Error | None = None
         self._complained: dict[str, float] = {}
         self._counts: Counter[str] = Counter()
@@ -175,7 +175,7 @@ class Adapter:
         try:
             self._blocks = self._connect()
         except portcullis_memory.CallerError:
-            os.close(self._descriptor)  # The parameters do not fit the node: no time makes that good.
+            os.close(self._descriptor)  # The parameters do not fit the node: another attempt would not help.
             raise
         except portcullis_memory.Error as error:
             _log.warning("portcullis: no node at %s yet (%s): all blocks are misses until there is one", address, error)
@@ -186,14 +186,20 @@ class Adapter:
         self._worker = threading.Thread(target=self._work, name="portcullis-lmcache", daemon=True)
         self._worker.start()
 
-    # -- What LMCache calls --------------------------------------------------------------------------------------------
+    # -- The interface for LMCache -------------------------------------------------------------------------------------
 
     def event_fd(self) -> int:
-        """The descriptor (an eventfd) that is readable while batches have ended that nobody was told of."""
+        """Returns the descriptor, an eventfd.
+
+        It is readable while there are batches that have ended and that no call has drained.
+        """
         return self._descriptor
 
     def submit_batch_get(self, keys: Sequence[str], buffers: Sequence[Any]) -> int:
-        """Loads the blocks of ``keys`` into ``buffers``, each of which has its block's length. Ends with a bool for each key.
+        """Loads the blocks of ``keys`` into ``buffers``, each of which has its block's length.
+
+        The batch ends with a bool for each key. Raises TypeError or ValueError if the buffers cannot be used, and
+        nothing else.
 
         Raises TypeError or ValueError if the buffers cannot be used, and nothing else.
         """
@@ -207,18 +213,24 @@ class Adapter:
         return self._submit("set", keys, _buffers(keys, buffers, written=False))
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        """Looks for ``keys`` and takes a lease of each block that it finds. Ends with a bool for each key."""
+        """Looks for ``keys`` and takes a lease of each block that it finds. The batch ends with a bool for each key."""
         return self._submit("exists", keys, [])
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
-        """Removes ``keys`` and frees their blocks. Ends with a bool for each key: whether nothing is stored under it now.
+        """Removes ``keys`` and frees their blocks.
 
-        That is also so for a key that had no block. LMCache would otherwise count a block for ever that went with its node.
+        The batch ends with a bool for each key: whether no block is stored under it now.
+
+        This is true also for a key that had no block. Otherwise LMCache would for ever count a block that was lost with
+        its node.
         """
         return self._submit("delete", keys, [])
 
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]:
-        """The batches that have ended since the last call: number, success, what went wrong, and a bool for each key."""
+        """Returns the batches that have ended since the last call.
+
+        Each is a tuple of number, success, error text, and a list with a bool for each key.
+        """
         if self._descriptor_open:
             try:
                 os.eventfd_read(self._descriptor)
@@ -230,17 +242,17 @@ class Adapter:
         return ended
 
     def close(self) -> None:
-        """Ends the adapter. Batches that have not ended have failed. No buffer is used after this returns.
+        """Ends the adapter. Batches that have not ended fail. No buffer is used after this returns.
 
-        Stored blocks stay (see ``keep``). May be called again.
+        Stored blocks stay (see ``keep``). This method may be called again.
         """
         if os.getpid() != self._process:
-            return  # The thread and the session are the parent's, and whoever held the lock.
+            return  # The thread, the session and the holder of the lock belong to the parent.
         with self._submitting:
             self._closing.set()
         self._incoming.put(None)
-        # The worker may be in the middle of a transfer. To go before it has ended would leave writes behind, into memory that the
-        # caller believes to be its own again.
+        # The worker may be in the middle of a transfer. If this returned before the transfer has ended, later writes
+        # would go to memory that the caller believes to be its own again.
         while self._worker.is_alive():
             self._worker.join(10.0)
             if self._worker.is_alive():
@@ -258,15 +270,16 @@ class Adapter:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a session with the node. It may not have been noticed yet that the node is gone."""
+        """Whether there is a session with the node. The adapter may not have noticed yet that the node is gone."""
         return self._blocks is not None
 
     def statistics(self) -> dict[str, int]:
-        """How many keys ended how, since the adapter began.
+        """Returns the number of keys for each result, since the adapter began.
 
-        ``get.hit``, ``get.absent``, ``get.length`` (a block of another length), ``get.no-node``, and ``get.`` with the
-        name of an error of Portcullis (docs/errors.md): so what was freed (``get.object-gone``), what came too late
-        (``get.expired``) and what was lost with the node stand apart. The same with ``exists.``, ``set.`` and ``delete.``.
+        The results are ``get.hit``, ``get.absent``, ``get.length`` (a block of another length), ``get.no-node``, and
+        ``get.`` with the name of an error of Portcullis (docs/errors.md). So there are separate counts of blocks that
+        were freed (``get.object-gone``), reads that came too late (``get.expired``) and blocks that were lost with the
+        node. There are the same results with ``exists.``, ``set.`` and ``delete.``.
         """
         return dict(self._counts)
 
@@ -287,7 +300,7 @@ class Adapter:
         return number
 
     def _end(self, work: _Work, error: str = "") -> None:
-        """Tells of a batch's end. Its buffers are the caller's from here on."""
+        """Reports a batch's end. Its buffers belong to the caller from here on."""
         if work.has_ended:
             return
         work.has_ended = True
@@ -310,7 +323,7 @@ class Adapter:
                         change = self._change(self._changes.popleft())
                     if change is not None and next(change, self) is self:
                         change = None
-                except Exception:  # Whoever waits for these batches must not wait for ever, nor for those to come.
+                except Exception:  # No caller may wait for ever, for these batches or for later ones.
                     _log.exception("portcullis: batches failed by a mistake in the adapter")
                     change = None
                 finally:
@@ -318,8 +331,8 @@ class Adapter:
                         self._end(work, "a mistake in the adapter")
         finally:
             if change is not None:
-                change.close()  # Ends the batch, and takes back what it had stored of it.
-            while not self._incoming.empty():  # Nobody adds to it any more.
+                change.close()  # Ends the batch, and removes the part of it that was stored.
+            while not self._incoming.empty():  # No thread adds to it any more.
                 self._take(self._incoming.get())
             for work in (*self._reads, *self._changes):
                 self._end(work, "the adapter is closed")
@@ -328,11 +341,11 @@ class Adapter:
                 blocks.close()
 
     def _take_in(self, wait: bool) -> bool:
-        """Takes what was submitted. False: the adapter is closing."""
+        """Takes the batches that were submitted. Returns False if the adapter is closing."""
         within = None
         if self._blocks is not None:
             self._blocks.drop_ended_leases()
-            # With leases held, it wakes up to let go of those that have ended.
+            # While there are leases, the worker wakes up to drop the ones that have ended.
             within = self._options.lease if self._blocks.has_leases else None
         try:
             item = self._incoming.get(wait, within)
@@ -379,7 +392,7 @@ class Adapter:
             work.results[index] = result
 
     def _change(self, work: _Work) -> Generator[None, None, None]:
-        """Carries out one batch that stores or deletes. Others get their turn wherever it yields."""
+        """Carries out one batch that stores or deletes. Other batches get their turn whenever it yields."""
         error = "the adapter is closed"
         try:
             error = yield from (self._store(work) if work.kind == "set" else self._delete(work))
@@ -400,7 +413,7 @@ class Adapter:
             work.results = [True] * len(work.keys)
             return ""
         finally:
-            # LMCache never deletes what it was not told is stored. Left there, it would fill the node for good.
+            # LMCache deletes only blocks that were reported as stored. Other blocks would fill the node for good.
             if stored and not is_stored:
                 self._guarded("set", len(stored), lambda blocks: blocks.take_back(stored))
 
@@ -421,7 +434,10 @@ class Adapter:
             work.results[index] = True
 
     def _guarded(self, kind: str, keys: int, act: Callable[[Blocks], None]) -> str:
-        """Does one step. Returns what went wrong with all of it: nothing of that goes further up than here."""
+        """Carries out one step.
+
+        Returns the text of an error that concerns all of it: no such exception leaves this method.
+        """
         if self._blocks is None:
             self._counts[f"{kind}.no-node"] += keys
             return f"no node at {self._address}"
@@ -431,14 +447,14 @@ class Adapter:
         except portcullis_memory.Error as error:
             self._note(kind, error)
             return f"{type(error).__name__}: {error}"
-        except Exception as error:  # A mistake here must not cost the engine its cache.
+        except Exception as error:  # A bug here must not cost the engine its cache.
             self._complain("mistake", "portcullis: a batch failed by a mistake in the adapter: %r", error, trace=True)
             return f"{type(error).__name__}: {error}"
         finally:
             self._leave_if_lost()
 
     def _steps(self, entries: Sequence[Any], keys: int, size: Callable[[Any], int]) -> Iterator[list[Any]]:
-        """Cuts what is to be done into pieces that fit into the arena, and that keep nobody waiting for long."""
+        """Cuts work into steps that fit into the arena, and that do not keep other batches waiting for long."""
         step: list[Any] = []
         step_bytes = 0
         for entry in entries:
@@ -483,7 +499,10 @@ class Adapter:
             blocks.close()
 
     def _note(self, kind: str, error: portcullis_memory.Error) -> None:
-        """Counts what went wrong with one key or one step. Says so unless the block or the permission has merely ended."""
+        """Counts an error of one key or one step.
+
+        Logs it, unless the session is over, or the block or the permission has merely ended.
+        """
         self._counts[f"{kind}.{error.name}"] += 1
         if error.name in SESSION_OVER:
             self._lost = error
@@ -491,7 +510,7 @@ class Adapter:
             self._complain(error.name, "portcullis: %s at %s: %s (%s)", kind, self._address, error, error.name)
 
     def _leave_if_lost(self) -> None:
-        """Gives the session up if it is over, and has the node looked for."""
+        """Gives up the session if it is over, and begins to look for the node."""
         error, self._lost = self._lost, None
         if error is None or self._blocks is None:
             return
@@ -508,7 +527,7 @@ class Adapter:
 
 
 def _buffers(keys: Sequence[str], buffers: Sequence[Any], written: bool) -> list[memoryview]:
-    """The buffers as bytes in one piece, each with the number of bytes as its length."""
+    """Returns the buffers as contiguous bytes, each with the number of bytes as its length."""
     if len(keys) != len(buffers):
         raise ValueError(f"{len(keys)} keys and {len(buffers)} buffers")
     views = []

@@ -22,42 +22,48 @@ __all__ = ["Entry", "Node", "Session", "connect"]
 
 
 class Entry(NamedTuple):
-    """A name of an object."""
+    """A name, and the object that has it."""
 
     #: The name.
     name: str
     #: The object.
     object: ObjectRef
-    #: Bytes of the object.
+    #: The number of bytes of the object.
     size: int
-    #: What permissions of the asking tenant over the object may allow: letters of "rwa".
+    #: The rights that the requesting tenant's permissions over the object may have: letters of "rwa".
     rights: str
 
 
 class Session(Awaiting, _native.Session):
-    """A session with a node: connect and Node.connect open it.
+    """A session with a node. connect and Node.connect open it.
 
-    As a context manager, with ``with`` or ``async with``, it is closed at the end of the block, and its permissions end with it. One
-    thread uses a session at a time; give each thread its own. A child of fork opens its own.
+    Used as a context manager, by ``with`` or ``async with``, the session is closed at the end of the block, and its
+    permissions end with it. Only one thread at a time may use a session: give each thread its own. A child of fork must
+    open a session of its own.
 
-    The methods that begin with ``a`` are for asyncio: any number of them at once, without a thread.
+    The methods whose names begin with ``a`` are for asyncio. Any number of them can run at once, without a thread.
     """
 
     def lookup(self, name: str, tenant: str | None = None) -> Entry:
-        """The object that has a name: of this tenant, or of another one that shares it with this one."""
+        """Returns the object with a name, of this tenant or of another tenant that shares the name with this one."""
         return Entry(*self._lookup(name, tenant))
 
     def names(self, tenant: str | None = None) -> list[Entry]:
-        """All names of this tenant, or those that another one shares with it, in order."""
+        """Returns all names of this tenant, or all names that another tenant shares with this one, in order."""
         return [Entry(*named) for named in self._names(tenant)]
 
     def create_table(self, name: str | None = None, **options: Any) -> Table:
-        """Makes an empty table, with a name if it is to have one.
+        """Makes an empty table, and gives it a name if one is given.
 
-        Options: lease (seconds; who dies in the middle of a change holds others up no longer than twice this), groups (of buckets
-        of a subtable: each has room for 21 keys), depth_max (at most two to this power subtables), seed (of the hashes,
-        for experiments: drawn unless told), keep (as Session.allocate, but not False: True unless told), grain ("extent", or
-        "block" for a permission for each value), blocks ("objects", or "chunks" for memory of this session alone).
+        Options:
+
+        - lease: seconds. A client that dies in the middle of a change holds up others for at most twice this time.
+        - groups: number of groups of buckets of a subtable. Each group has room for 21 keys.
+        - depth_max: the table has at most two to this power subtables.
+        - seed: seed of the hashes, for experiments. By default it is drawn when the table is made.
+        - keep: as of Session.allocate, but not False. By default True.
+        - grain: "extent", or "block" for a permission for each value.
+        - blocks: "objects", or "chunks" for memory of this session alone.
         """
         return Table(_native.Table.create(self, name, options))
 
@@ -66,11 +72,16 @@ class Session(Awaiting, _native.Session):
         return Table(_native.Table.open(self, at, read_only))
 
     def create_queue(self, name: str | None = None, **options: Any) -> Queue:
-        """Makes an empty queue, with a name if it is to have one.
+        """Makes an empty queue, and gives it a name if one is given.
 
-        Options: segment_slots (64 to 1024), cell_bytes (of a slot; a longer entry takes several), segments_max, claims (True: entries
-        are claimed and acknowledged, not popped), lease (seconds: for how long one who has died can hold up others), keep (as
-        Session.allocate, but not False: True unless told).
+        Options:
+
+        - segment_slots: number of slots of a segment, 64 to 1024.
+        - cell_bytes: number of bytes of a slot's cell. A longer entry takes several slots.
+        - segments_max: largest number of segments at a time.
+        - claims: True: entries are claimed and acknowledged, not popped.
+        - lease: seconds for which a client that has died can hold up others.
+        - keep: as of Session.allocate, but not False. By default True.
         """
         return Queue(_native.Queue.create(self, name, options))
 
@@ -79,22 +90,25 @@ class Session(Awaiting, _native.Session):
         return Queue(_native.Queue.open(self, at))
 
     def acreate_table(self, name: str | None = None, **options: Any) -> Opening[Table]:
-        """As create_table, for asyncio: ``table = await session.acreate_table()``, or ``async with session.acreate_table() as table``.
+        """Version of create_table for asyncio.
 
-        A thread of the event loop's pool uses the session meanwhile. Coroutines wait for it, and calls get an error named ``in-use``.
+        Use it as ``table = await session.acreate_table()``, or as ``async with session.acreate_table() as table``.
+
+        A thread of the event loop's pool uses the session meanwhile. Coroutines wait for it, and calls get the error
+        named ``in-use``.
         """
         return Opening(lambda: self.create_table(name, **options))
 
     def aopen_table(self, at: str | ObjectRef, read_only: bool = False) -> Opening[Table]:
-        """As open_table, for asyncio: see acreate_table."""
+        """Version of open_table for asyncio: see acreate_table."""
         return Opening(lambda: self.open_table(at, read_only))
 
     def acreate_queue(self, name: str | None = None, **options: Any) -> Opening[Queue]:
-        """As create_queue, for asyncio: see acreate_table."""
+        """Version of create_queue for asyncio: see acreate_table."""
         return Opening(lambda: self.create_queue(name, **options))
 
     def aopen_queue(self, at: str | ObjectRef) -> Opening[Queue]:
-        """As open_queue, for asyncio: see acreate_table."""
+        """Version of open_queue for asyncio: see acreate_table."""
         return Opening(lambda: self.open_queue(at))
 
     def __enter__(self) -> Session:
@@ -115,14 +129,18 @@ def connect(
     tenant: str | None = None,
     within: float = 5.0,
 ) -> Session:
-    """Opens a session with the node at an address: ``shm:/run/portcullis.sock``, ``udp:host:port``, ``rdma:host:port``, or
-    ``name:tenant/node`` to be looked up in the cluster's directory.
+    """Opens a session with the node at an address.
 
-    arena: bytes of the memory that reads, writes and views go through, 4 MiB unless told. A read in place or an operation of a batch
-    needs room for all its bytes in one piece there; read_into, read_bytes and write do not. The node allows arenas up to its
-    ``--arena-max``, and takes the memory of all of them from its ``--ports-memory``. certificates, tenant: a folder made by
-    ``portcullis certificates``, and the tenant to act for, for nodes of other machines. within: seconds for which the attach and each
-    operation may wait for the node; then it fails with the error ``timed-out``, and the session goes on.
+    An address is ``shm:/run/portcullis.sock``, ``udp:host:port``, ``rdma:host:port``, or ``name:tenant/node``, which is
+    looked up in the cluster's directory.
+
+    - arena: size of the memory through which reads, writes and views go, 4 MiB by default. A read in place or an
+      operation of a batch needs room for all its bytes in one piece of it; read_into, read_bytes and write do not. The
+      node allows arenas up to its ``--arena-max``, and takes the memory of all of them from its ``--ports-memory``.
+    - certificates, tenant: for nodes of other machines: a folder that ``portcullis certificates`` has made, and the
+      tenant for which the session acts.
+    - within: seconds for which the attach and each operation may wait for the node. After this time the operation fails
+      with the error named ``timed-out``, and the session goes on.
 
     >>> with portcullis_memory.connect(node.address) as session:
     ...     session.closed
@@ -132,16 +150,17 @@ def connect(
 
 
 def _remove(folder: str, owner: int) -> None:
-    """Removes the folder of a node's socket. In a child of fork it is the parent's."""
+    """Removes the folder of a node's socket. In a child of fork the folder belongs to the parent, and stays."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class Node(_native.Node):
-    """A node inside this process, for tests. As a context manager it ends at the end of the block.
+    """A node inside this process, for tests. Used as a context manager, it ends at the end of the block.
 
-    memory: what it lends. socket: a path at which other processes of this user can come to it, too; without one it makes a socket
-    in a folder of its own.
+    - memory: size of the memory that the node lends.
+    - socket: path of a socket at which other processes of this user can connect to the node, too. By default the node
+      makes a socket in a folder of its own.
 
     >>> with portcullis_memory.Node(memory="64MiB") as node, node.connect() as session:
     ...     with session.allocate(5) as permission:
@@ -168,11 +187,11 @@ class Node(_native.Node):
         return node
 
     def connect(self, tenant: str = "local", arena: Size = "4MiB") -> Session:
-        """Opens a session with the node, for a tenant of any name. arena: as of portcullis_memory.connect."""
+        """Opens a session with the node, for a tenant of any name. arena: see portcullis_memory.connect."""
         return Session(self, arena=arena, tenant=tenant)
 
     def stop(self) -> None:
-        """Ends the node, and everything on it. Stopping it again does nothing."""
+        """Ends the node, and everything on it. If the node was stopped already, this does nothing."""
         super().stop()
         if self._folder is not None:
             self._folder()

@@ -21,11 +21,11 @@ _NO_DEFAULT: Any = object()
 
 
 class _Keys(KeysView[bytes]):
-    """The keys of a table, as they are when somebody looks."""
+    """The keys of a table. Each use of them reads the table."""
 
 
 class _Items(ItemsView[bytes, bytes]):
-    """The items of a table: one look at the table gives keys and values."""
+    """The items of a table. One scan of the table returns both keys and values."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
@@ -47,11 +47,11 @@ class _Values(ValuesView[bytes]):
 
 
 class Table(AwaitingTable, MutableMapping[bytes, bytes]):
-    """A hash table in a node's memory: Session.create_table and Session.open_table make it.
+    """A hash table in a node's memory. Session.create_table and Session.open_table return it.
 
-    It is a mapping of bytes to bytes. All programs of the tenant use it at once; each operation is atomic. A program that dies in
-    the middle of one holds nobody up for longer than two leases. The table has a session of its own. The methods that begin with ``a``
-    are for asyncio.
+    It is a mapping of bytes to bytes. All programs of the tenant can use it at once; each operation is atomic. A
+    program that dies in the middle of an operation holds up no other program for longer than two leases. The table has
+    a session of its own. The methods whose names begin with ``a`` are for asyncio.
 
     >>> with session.create_table() as table:
     ...     table[b"key"] = b"value"
@@ -90,7 +90,9 @@ class Table(AwaitingTable, MutableMapping[bytes, bytes]):
     @overload
     def pop(self, key: Bytes, default: Default) -> bytes | Default: ...
     def pop(self, key: Bytes, default: Any = _NO_DEFAULT) -> Any:
-        """Removes a key, and returns the value that it had then. Of several programs that pop one key, one gets the value.
+        """Removes a key, and returns the value that it had then.
+
+        If several programs pop one key, one of them gets the value.
 
         >>> with session.create_table() as table:
         ...     table[b"job"] = b"1"
@@ -108,79 +110,94 @@ class Table(AwaitingTable, MutableMapping[bytes, bytes]):
         return self._native.get(cast("Bytes", key)) is not None
 
     def __iter__(self) -> Iterator[bytes]:
-        """The keys, as one look has found them. A key that is there all the time comes exactly once."""
+        """Iterates over the keys, as one scan of the table finds them.
+
+        A key that is in the table all the time is returned exactly once.
+        """
         return iter(self._native.keys())
 
     def __len__(self) -> int:
-        """How many keys there are. This looks at the whole table."""
+        """Returns the number of keys. This reads the whole table."""
         return self._native.length()
 
     def __bool__(self) -> bool:
         return True
 
     def __eq__(self, other: object) -> bool:
-        # Two handles on one table are equal. To compare what tables hold, make dicts of them.
+        # Two handles on one table are equal. To compare the contents of tables, make dicts of them.
         return self.head == other.head if isinstance(other, Table) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.head)
 
     def keys(self) -> KeysView[bytes]:
-        """The keys."""
+        """Returns a view of the keys."""
         return _Keys(self)
 
     def items(self) -> ItemsView[bytes, bytes]:
-        """The keys and their values. Going through them is one look at the table."""
+        """Returns a view of the keys and their values. An iteration over it is one scan of the table."""
         return _Items(self)
 
     def values(self) -> ValuesView[bytes]:
-        """The values."""
+        """Returns a view of the values."""
         return _Values(self)
 
     def get_many(self, keys: Iterable[Bytes]) -> list[bytes | None]:
-        """The values of several keys, in their order, looked up at once: two round trips for all of them."""
+        """Returns the values of several keys, in the keys' order.
+
+        The keys are looked up at once: two round trips for all of them.
+        """
         return self._native.get_many(list(keys))
 
     def insert(self, key: Bytes, value: Bytes, ttl: float | None = None) -> bool:
-        """Adds a key. Returns whether it was not there before. ttl: the key goes by itself after so many seconds."""
+        """Adds a key. Returns False if it was in the table before. ttl: seconds after which the key expires."""
         return self._native.store(key, value, "absent", None, ttl) == "inserted"
 
     def set(self, key: Bytes, value: Bytes, ttl: float | None = None) -> None:
-        """Gives a key a value, whether it was there or not."""
+        """Gives a key a value, whether it was in the table or not. ttl: see insert."""
         self._native.store(key, value, "always", None, ttl)
 
     def replace(self, key: Bytes, value: Bytes, ttl: float | None = None) -> bool:
-        """Gives a key that is there another value. Returns whether it is there."""
+        """Gives a key that is in the table another value. Returns whether the key is in the table. ttl: see insert."""
         return self._native.store(key, value, "present", None, ttl) == "replaced"
 
     def compare_and_set(self, key: Bytes, expected: Bytes, value: Bytes, ttl: float | None = None) -> bool:
-        """Gives a key another value if it has the value `expected`. Returns whether it had."""
+        """Gives a key another value if it has the value `expected`.
+
+        Returns whether it had that value. ttl: see insert.
+        """
         return self._native.store(key, value, "equals", expected, ttl) == "replaced"
 
     def remove(self, key: Bytes) -> bool:
-        """Removes a key. Returns whether it was there."""
+        """Removes a key. Returns whether it was in the table."""
         return self._native.remove(key)
 
     def remove_expired(self) -> int:
-        """Removes the keys whose time to live has ended. Nobody gets them any more, but what they take is free only now, or
-        when they are stored again. Returns how many there were."""
+        """Removes the keys whose time to live has ended. Returns their number.
+
+        No program gets these keys any more, but their memory is freed only by this call, or when the keys are stored
+        again.
+        """
         return self._native.remove_expired()
 
     def sweep(self) -> Mapping[str, int]:
-        """Frees what programs that have died have left. Takes two leases and more, and others go on. Returns what was freed."""
+        """Frees the memory that dead programs have left, and returns what was freed.
+
+        This takes two leases and more. Other programs go on meanwhile.
+        """
         return self._native.sweep()
 
     def statistics(self) -> Mapping[str, int]:
-        """What the table takes and how full it is, as one look has found it."""
+        """Returns the size and the fill of the table, as one scan finds them."""
         return self._native.statistics()
 
     def close(self) -> None:
-        """Closes this handle. The table stays. Closing it again does nothing."""
+        """Closes this handle. The table stays. If the handle is closed already, this does nothing."""
         with self._ending():
             self._native.close()
 
     def destroy(self, name: str | None = None) -> None:
-        """Frees all memory of the table, and takes its name away. Other handles on it are of no use from here on."""
+        """Frees all memory of the table, and removes its name. Other handles on the table cannot be used any more."""
         with self._ending():
             self._native.destroy(name)
 
@@ -197,11 +214,13 @@ class Table(AwaitingTable, MutableMapping[bytes, bytes]):
 
 
 class Queue(AwaitingQueue):
-    """A queue in a node's memory, for many producers and many consumers: Session.create_queue and Session.open_queue make it.
+    """A queue in a node's memory, for many producers and consumers.
 
-    An entry is pushed once, and popped once. An entry whose consumer dies after it has popped it is gone. In a queue of claims
-    (``create_queue(claims=True)``) entries are claimed and acknowledged, and come again. The queue has a session of its own. The
-    methods that begin with ``a`` are for asyncio.
+    Session.create_queue and Session.open_queue return it.
+
+    An entry is pushed once, and popped once. An entry whose consumer dies after it has popped it is lost. In a queue of
+    claims (``create_queue(claims=True)``) entries are claimed, and are delivered again unless they are
+    acknowledged. The queue has a session of its own. The methods whose names begin with ``a`` are for asyncio.
 
     >>> with session.create_queue() as queue:
     ...     queue.push(b"first")
@@ -224,18 +243,23 @@ class Queue(AwaitingQueue):
         return self._native.closed
 
     def push(self, entry: Bytes) -> None:
-        """Adds an entry at the end."""
+        """Adds an entry at the end of the queue."""
         self._native.push(entry)
 
     def pop(self, timeout: float | None = None) -> bytes | None:
-        """Takes the first entry. Waits for one for `timeout` seconds, or for as long as it takes. None: there was none.
+        """Takes the first entry.
 
-        Raises CallerError or TenantError when the queue was ended and all entries were taken: its name is "queue-closed".
+        Waits for one for `timeout` seconds, or without a limit. Returns None if there was none.
+
+        Raises the TenantError named "queue-closed" if the queue was ended and all entries were taken.
         """
         return self._native.pop(timeout)
 
     def pop_many(self, most: int) -> list[bytes]:
-        """Takes the first entries, `most` of them at most, at one moment. Does not wait: none of them, the queue is empty."""
+        """Takes the first entries, at most `most` of them, at one moment.
+
+        Does not wait. Returns an empty list if the queue is empty.
+        """
         return self._native.pop_many(most)
 
     def claim(
@@ -246,10 +270,13 @@ class Queue(AwaitingQueue):
         deliveries_max: int | None = None,
         dead_letters: Queue | None = None,
     ) -> Claim | None:
-        """Claims an entry for `lease` seconds. The queue has to be made with ``claims=True``, and its entries are not popped.
+        """Claims an entry for `lease` seconds.
 
-        Waits for an entry as pop does. Until the claim is acknowledged, the entry comes again after the lease, at least once. An entry
-        that was delivered `deliveries_max` times is pushed to `dead_letters` instead; it may come twice there.
+        The queue must be made with ``claims=True``, and its entries cannot be popped.
+
+        Waits for an entry as pop does. Unless the claim is acknowledged, the entry is delivered again after the lease:
+        each entry is delivered at least once. An entry that was delivered `deliveries_max` times is pushed to
+        `dead_letters` instead, and may arrive there twice.
 
         >>> with session.create_queue(claims=True) as jobs:
         ...     jobs.push(b"job")
@@ -272,24 +299,27 @@ class Queue(AwaitingQueue):
                 claim.acknowledge()
 
     def end(self) -> None:
-        """Ends the queue: nobody pushes any more, and consumers take what is left."""
+        """Ends the queue: no program can push any more, and consumers take the entries that are left."""
         self._native.end()
 
     def sweep(self) -> None:
-        """Gives back what is consumed, and frees what programs that have died have left. Others do the same as they go on."""
+        """Gives back consumed memory, and frees the memory that dead programs have left.
+
+        Other operations do the same as they go on.
+        """
         self._native.sweep()
 
     def statistics(self) -> Mapping[str, int]:
-        """What the queue takes, and how full it is."""
+        """Returns the size and the fill of the queue."""
         return self._native.statistics()
 
     def close(self) -> None:
-        """Closes this handle. The queue stays. Closing it again does nothing."""
+        """Closes this handle. The queue stays. If the handle is closed already, this does nothing."""
         with self._ending():
             self._native.close()
 
     def destroy(self) -> None:
-        """Frees all memory of the queue, with the entries that nobody has popped, and takes its name away."""
+        """Frees all memory of the queue, with the entries that were not popped, and removes its name."""
         with self._ending():
             self._native.destroy()
 
@@ -306,7 +336,7 @@ class Queue(AwaitingQueue):
 
 
 def _close(structure: Any, error: BaseException | None) -> None:
-    """Closes a structure at the end of a block. The exception that ends the block says more than one of closing."""
+    """Closes a structure at the end of a block. An error of closing does not hide the exception that ends the block."""
     try:
         structure.close()
     except Exception:

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer
 
-    #: What can be read from: bytes, bytearray, memoryview, array.array, mmap, numpy arrays.
+    #: Bytes to read: bytes, bytearray, memoryview, array.array, mmap, numpy arrays.
     Bytes: TypeAlias = Buffer
-    #: What can be written into. The type does not tell whether it can: what is read-only is a CallerError.
+    #: Bytes to write into. The type does not show whether they can be written: a read-only buffer is a CallerError.
     WritableBytes: TypeAlias = Buffer
 else:
-    # Before Python 3.12 no type says that something is a buffer.
+    # Before Python 3.12 there is no type for buffers.
     Bytes: TypeAlias = Any
     WritableBytes: TypeAlias = Any
 
