@@ -243,7 +243,9 @@ impl Batch {
         keep: KeptFor,
         alignment: u64,
     ) -> usize {
-        self.push(BatchedOperation::Grant(allocate_ask(&size, lifetime, &rights, shared, &keep, alignment).into()))
+        self.push(BatchedOperation::Grant(
+            allocate_ask(&size, lifetime, &rights, shared, &keep, alignment).into(),
+        ))
     }
 
     /// Adds an acquisition: see Session.acquire. The result is a Permission.
@@ -263,7 +265,9 @@ impl Batch {
         wait: Seconds,
         part: Option<(Size, Size)>,
     ) -> usize {
-        self.push(BatchedOperation::Grant(acquire_ask(*object, lifetime, &rights, shared, wait, part.as_ref()).into()))
+        self.push(BatchedOperation::Grant(
+            acquire_ask(*object, lifetime, &rights, shared, wait, part.as_ref()).into(),
+        ))
     }
 
     /// Adds the revocation of a permission. free: whether to free its object as well, once no other client holds it.

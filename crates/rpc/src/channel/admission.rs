@@ -439,7 +439,8 @@ impl Handshake for Entry {
                 Err("all places that were tried are taken in the client's address space".into())
             }
             (EntryState::Hello { .. } | EntryState::Placing { .. } | EntryState::Offered { .. }, _) => {
-                Err("the connection request is not of this version: use a client of the server's version".into())
+                Err("the connection request is not of this version: use a client of the server's version"
+                    .into())
             }
             (EntryState::Connected { .. }, asked) => return self.hear_of_scopes(asked, admission),
         };

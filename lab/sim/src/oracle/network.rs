@@ -314,8 +314,9 @@ impl Oracle {
                 RequestBody::QueuePair(QueuePairRequest::Recover { .. }),
                 ReplyBody::Refused(Refusal::Malformed),
             ) if !hostile => {
-                let what =
-                    format!("session {session} requested the rebuild of a broken queue pair, and received the answer that it is whole");
+                let what = format!(
+                    "session {session} requested the rebuild of a broken queue pair, and received the answer that it is whole"
+                );
                 self.fail(Promise::Service, now, what);
             }
             (RequestBody::QueuePair(QueuePairRequest::JoinChunks), ReplyBody::Chunks(terms)) => {
@@ -385,7 +386,8 @@ impl Oracle {
                 | RequestBody::Named(NamedRequest::List { .. }),
                 ReplyBody::Entry(entry),
             ) if model.frees.was_freed_before(entry.object, asked.at) => {
-                let what = format!("session {session} received a reference to {}, which was freed", entry.object);
+                let what =
+                    format!("session {session} received a reference to {}, which was freed", entry.object);
                 self.fail(Promise::Freed, now, what);
             }
             _ => {}

@@ -135,7 +135,8 @@ impl Reader {
             self.files.iter().map(|(_, format)| format).zip(files.iter().map(|file| &file.preamble));
         let (format, preamble) = kinds.next().expect("a call names a file");
         if *format == Format::Folder {
-            let why = "--reject takes rows, and a folder has none: files that are left out stay where they are";
+            let why =
+                "--reject takes rows, and a folder has none: files that are left out stay where they are";
             return Err(KvCommandError::Call(why.to_owned()));
         }
         if !kinds.all(|other| other == (format, preamble)) {
@@ -197,7 +198,9 @@ fn format_of(options: &KvLoadOptions, file: &Input) -> Result<Format, KvCommandE
         ))
     })?;
     match (format == Format::Folder, file.path().is_some_and(Path::is_dir)) {
-        (true, false) => Err(KvCommandError::Call(format!("{file} is not a folder: leave --format folder out"))),
+        (true, false) => {
+            Err(KvCommandError::Call(format!("{file} is not a folder: leave --format folder out")))
+        }
         (false, true) => Err(KvCommandError::Call(format!("{file} is a folder: leave --format out"))),
         _ => Ok(format),
     }
