@@ -14,7 +14,7 @@ use crate::{
     Permission,
 };
 use portcullis_nic::{Completion, Memory, Pollable, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{ChunkTerms, Lifetime, Moment, Refusal, ReplyBody, Rights, Sharing};
 use std::collections::VecDeque;
 use std::fmt;
@@ -393,7 +393,7 @@ impl<E: VerbsEndpoint> Client<E> {
     /// two calls of [`Client::take_in`], so that no operation is given up whose completion has arrived.
     pub fn tick(&mut self, now: Moment) {
         if self.limit.advance(now)
-            && !planted::is(Fault::LimitNotKept)
+            && !planted!(LimitNotKept)
             && let Some(within) = self.limit.within()
             && self.over.is_none()
         {

@@ -8,7 +8,7 @@ use crate::control::Purpose;
 use crate::operations::{Extended, Owner};
 use crate::{Answer, Call, Client, Error, Lease};
 use portcullis_nic::VerbsEndpoint;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{GrantRequest, Lifetime, Moment, Refusal, RequestBody};
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ impl<E: VerbsEndpoint> Client<E> {
     /// may have begun to unbind before it could see the new value, and the node's clock may be ahead.
     pub(crate) fn lifetime_swapped(&mut self, now: Moment, Extended { call, result }: Extended) {
         let Some(Awaited::Extension(extending)) = self.calls.awaited(call) else { return };
-        let in_time = extending.lease.surely_lives(now) || planted::is(Fault::LateExtensionBelieved);
+        let in_time = extending.lease.surely_lives(now) || planted!(LateExtensionBelieved);
         match result {
             Ok(0) => self.calls.finish(call, Err(Error::Refused(Refusal::NotExtendable))),
             Ok(found) if in_time && found == extending.believed.0 => {

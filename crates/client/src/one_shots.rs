@@ -7,7 +7,7 @@ use crate::access::Action;
 use crate::carrier::{Carrier, Link, Outgoing, Posting};
 use crate::{ClientConfig, Error};
 use portcullis_nic::{Completion, OneShotRequest, OneShotVerb, Status, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{Credential, Moment};
 use std::collections::VecDeque;
 
@@ -49,9 +49,9 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
         }
         let verb = match access.action {
             Action::Read => OneShotVerb::Read,
-            Action::Write => OneShotVerb::Write {
-                may_repeat: access.is_exclusive || planted::is(Fault::UncertainWriteRepeated),
-            },
+            Action::Write => {
+                OneShotVerb::Write { may_repeat: access.is_exclusive || planted!(UncertainWriteRepeated) }
+            }
             Action::CompareAndSwap { compare, swap } => OneShotVerb::CompareAndSwap { compare, swap },
             Action::FetchAndAdd { add } => OneShotVerb::FetchAndAdd { add },
         };

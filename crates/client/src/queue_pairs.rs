@@ -16,7 +16,7 @@ use portcullis_nic::{
     Completion, EndpointSize, LocalSpan, Memory, Operation as Verb, QpId, RemoteSpan, Status, VerbsEndpoint,
     WorkRequest,
 };
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{CHUNK_QUEUE_PAIRS, Credential, GROUP_QUEUE_PAIRS_MAX, Moment, Rkey};
 use std::collections::VecDeque;
 
@@ -281,7 +281,7 @@ impl QueuePairs {
             // Without an answer the node may have executed more requests than the client knows. A read can be repeated.
             // A write must not be: if it was carried out and another client's write has followed, the repetition would
             // overwrite that.
-            if uncertain && !is_read(&flight) && !planted::is(Fault::ExecutedReplayed) {
+            if uncertain && !is_read(&flight) && !planted!(ExecutedReplayed) {
                 in_doubt.push(flight.id);
                 continue;
             }
@@ -299,7 +299,7 @@ impl QueuePairs {
         if !in_doubt.is_empty() {
             self.doubt = Some(Doubt { queue_pair: completion.queue_pair.0, operations: in_doubt });
         }
-        if planted::is(Fault::DoubtNotAwaited) {
+        if planted!(DoubtNotAwaited) {
             self.end_doubt(link.operations);
         }
         self.promote();

@@ -144,18 +144,3 @@ fn a_held_value_extends_a_lease_as_well() {
     let Some(Ok(Answer::Extended(lifetime))) = client.take_call(call) else { panic!("extended") };
     assert!(lifetime >= Lifetime::millis(20), "{lifetime}");
 }
-
-#[test]
-fn an_access_through_a_view_is_refused_when_its_permission_has_ended() {
-    let (mut client, handle, permission) = start();
-    let view = permission.view();
-    let call = client.revoke(NOW, permission, false).unwrap();
-    release(&mut handle.world());
-    client.poll(NOW);
-    assert!(client.take_call(call).is_some());
-    let read = Access::read(view, 0, client.buffer(8).unwrap());
-    let operation = client.access(NOW, read).unwrap();
-    handle.run_all();
-    client.poll(NOW);
-    assert_eq!(client.take(operation).unwrap().result, Err(Error::Revoked));
-}

@@ -1,8 +1,8 @@
 //! Quotas: limits on what a process and a tenant may have in the directory at a time (RPCool §4.6).
 
 use portcullis_errors::{Coded, ErrorCode};
+use portcullis_planted::planted;
 use portcullis_protocol::TenantName;
-use portcullis_protocol::planted::{self, Fault};
 use std::fmt;
 
 /// Limits for each process of a tenant, and for the tenant in all, at a time.
@@ -107,7 +107,7 @@ impl Quota {
         match asked {
             Asked::HeapBytes(bytes) => {
                 check(Limited::ProcessBytes, self.process_bytes, used.process_bytes, bytes)?;
-                let others = if planted::is(Fault::TenantsBytesNotCompared) { 0 } else { used.tenant_bytes };
+                let others = if planted!(TenantsBytesNotCompared) { 0 } else { used.tenant_bytes };
                 check(Limited::TenantBytes, self.tenant_bytes, others, bytes)
             }
             Asked::Name => check(Limited::Names, self.names, used.names, 1),

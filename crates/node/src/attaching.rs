@@ -6,7 +6,7 @@ use crate::enforcement::Regions;
 use crate::mailbox::MessageQueue;
 use crate::node::Node;
 use portcullis_nic::{Nic, QpChange, RefusedAccess, SendQueue, VerbsError};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{ClientId, MESSAGE_BYTES, Moment, Refusal, SealedPacket, TenantId};
 
 impl<N: Nic> Node<N> {
@@ -26,7 +26,7 @@ impl<N: Nic> Node<N> {
         self.books.hold_tenant(tenant);
         let own = self.enforcement.pd(tenant);
         let other = self.books.tenants().map(|tenant| self.enforcement.pd(tenant)).find(|&pd| pd != own);
-        let pd = other.filter(|_| planted::is(Fault::QueuePairInWrongDomain)).unwrap_or(own);
+        let pd = other.filter(|_| planted!(QueuePairInWrongDomain)).unwrap_or(own);
         let chunks = self.chunks.as_ref().map(Chunks::domain);
         let cq = self.mailbox.cq();
         // If nothing is posted on the data queue pairs, they need no send queue of their own.

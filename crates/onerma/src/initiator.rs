@@ -16,7 +16,7 @@ use crate::packet::{AnswerSize, HEADER_BYTES, Header, Kind, parts};
 use crate::regions::RegionId;
 use crate::status::Status;
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use slot::{Sent, Slot};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -332,7 +332,7 @@ impl Initiator {
         }
         // Once a change's data is in flight the change may happen. An attacker on the path can repeat or alter its
         // request, and a refusal of that copy is no evidence about the change.
-        let is_decided_by_data = sent.salt != 0 && !planted::is(Fault::CopysRefusalBelieved);
+        let is_decided_by_data = sent.salt != 0 && !planted!(CopysRefusalBelieved);
         if header.kind == Kind::Unknown {
             // It is not sealed, so an attacker that sees the request can forge it, just as it could drop the request.
             if !is_decided_by_data {
@@ -398,7 +398,7 @@ impl Initiator {
         let arrivals = Arrivals::default();
         slot.sent = Some(Sent { number, at: now, arrivals, salt: 0, asks: 0, before: None });
         self.window -= slot.length();
-        if !(slot.operation == OperationType::Read && planted::is(Fault::DeadlineForgotten)) {
+        if !(slot.operation == OperationType::Read && planted!(DeadlineForgotten)) {
             self.deadlines.set(id, deadline);
         }
     }
@@ -490,7 +490,7 @@ impl Initiator {
         let started = match &slot.sent {
             Some(sent) => {
                 self.deadlines.remove(id);
-                self.window += if planted::is(Fault::WindowNotRefunded) { 0 } else { length };
+                self.window += if planted!(WindowNotRefunded) { 0 } else { length };
                 sent.at
             }
             None => {

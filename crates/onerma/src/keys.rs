@@ -43,7 +43,7 @@
 
 use crate::cipher::Cipher;
 use crate::regions::Allowed;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use ring::hmac;
 use std::sync::Arc;
 use zeroize::Zeroize;
@@ -179,7 +179,7 @@ impl DerivationKey {
     #[must_use]
     pub fn derive(&self, terms: &HolderTerms) -> DerivedKey {
         let anybody = HolderTerms { initiator: HostAddress([0; 16]), client: 0 };
-        let terms = if planted::is(Fault::HolderNotAmongTerms) { &anybody } else { terms };
+        let terms = if planted!(HolderNotAmongTerms) { &anybody } else { terms };
         let mut derived = [0; 32];
         derived.copy_from_slice(hmac::sign(&self.0, &terms.encode()).as_ref());
         DerivedKey(derived)

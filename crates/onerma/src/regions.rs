@@ -4,7 +4,7 @@ use crate::keys::{
     DerivationKey, DerivedKey, HolderTerms, HostAddress, OperationType, RegionKey, RegionTerms,
 };
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::collections::VecDeque;
 
 /// Identifier of a region: its slot in the table, and the number of earlier uses of that slot.
@@ -204,7 +204,7 @@ impl Region {
     #[must_use]
     pub fn place(&self, address: u64, length: u32) -> Option<u64> {
         let end = address.checked_sub(self.address)?.checked_add(length.into())?;
-        let length = self.length + u64::from(planted::is(Fault::RegionOneByteLong));
+        let length = self.length + u64::from(planted!(RegionOneByteLong));
         (end <= length).then(|| self.offset.checked_add(address - self.address))?
     }
 

@@ -20,7 +20,7 @@ use crate::regions::{RegionId, RegionTable};
 use changes::{Begun, Change, Changes, Fate, Finished};
 use portcullis_memory::Memory;
 use portcullis_nic::{Access, AccessFault, RefusedAccess, RemoteAddress, Rkey};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{ClientId, RegionName, SealedPacket};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -114,7 +114,7 @@ impl Refused {
     #[must_use]
     pub fn to_charge(&self) -> Option<(ClientId, SealedPacket, RefusedAccess)> {
         let fault = match self.cause {
-            RefusalCause::Unproven if !planted::is(Fault::UnprovenCharged) => return None,
+            RefusalCause::Unproven if !planted!(UnprovenCharged) => return None,
             RefusalCause::Ended => AccessFault::StaleKey,
             RefusalCause::Unproven | RefusalCause::Right => AccessFault::MissingRight,
             RefusalCause::Range => AccessFault::OutsideRange,
@@ -204,7 +204,7 @@ impl<M: Memory> Responder<M> {
     pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) -> bool {
         if packet.len() <= self.limits.packet_max && probe::answer(packet) {
             self.out.add_bytes(from, packet);
-            if planted::is(Fault::ProbeAnsweredTwice) {
+            if planted!(ProbeAnsweredTwice) {
                 self.out.add_bytes(from, packet);
             }
             return false;
@@ -365,14 +365,14 @@ impl<M: Memory> Responder<M> {
         self.waiting -= u64::from(header.length);
         // A region keeps its bytes for as long as it has its version.
         let is_live = self.regions.version(header.region) == Some(*version);
-        if is_live || planted::is(Fault::WaitingReadServedLate) {
+        if is_live || planted!(WaitingReadServedLate) {
             self.counters.reads += 1;
             let mut first = None;
             for (offset, length) in parts(header.length, self.limits.packet_max.min(header.answers.bytes())) {
                 // A responder that has sent 2⁶⁴ packets sends none any more.
                 let Some(counter) = self.counter.next() else { break };
                 let first = *first.get_or_insert(counter);
-                let counter = if planted::is(Fault::PartsShareCounter) { first } else { counter };
+                let counter = if planted!(PartsShareCounter) { first } else { counter };
                 let part = Header { kind: Kind::ReadData, offset, counter, ..*header };
                 let fill = |body: &mut [u8]| self.memory.read(place + u64::from(offset), body);
                 self.out.seal(*to, cipher, &part, length as usize, fill);
@@ -486,7 +486,7 @@ fn place(regions: &RegionTable, header: &Header) -> Result<u64, RefusalCause> {
     {
         return aligned(place);
     }
-    if !region.allowed.has(header.of) && !planted::is(Fault::OperationRightNotChecked) {
+    if !region.allowed.has(header.of) && !planted!(OperationRightNotChecked) {
         return Err(RefusalCause::Right);
     }
     match header.of {

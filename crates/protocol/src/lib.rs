@@ -15,7 +15,6 @@ mod mechanism;
 mod messages;
 mod names;
 mod object_ref;
-pub mod planted;
 mod refusal;
 mod rights;
 mod text;

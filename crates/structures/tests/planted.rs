@@ -6,12 +6,12 @@
 
 use crate::trials::{End, at_each_step_of_a_split};
 use crate::{claim_trials, queue_trials, trials};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::{self as planted, Mistake};
 use portcullis_structures::table::Grain;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs a test with a fault. Returns the text of the test's panic.
-fn said(fault: Fault, test: impl FnOnce()) -> Option<String> {
+fn said(fault: Mistake, test: impl FnOnce()) -> Option<String> {
     planted::plant(Some(fault));
     let end = catch_unwind(AssertUnwindSafe(test));
     planted::plant(None);
@@ -21,7 +21,7 @@ fn said(fault: Fault, test: impl FnOnce()) -> Option<String> {
 }
 
 /// Checks that the test finds the fault, and that its text contains one of these words.
-fn is_found(fault: Fault, said: Option<String>, words: &[&str]) {
+fn is_found(fault: Mistake, said: Option<String>, words: &[&str]) {
     let said = said.unwrap_or_else(|| panic!("{fault:?} is not found"));
     let first = said.lines().next().unwrap_or_default();
     eprintln!("{fault:?}: {first}");
@@ -32,13 +32,13 @@ macro_rules! faults {
     ($($name:ident: $fault:ident by $trial:expr => $words:expr;)*) => {
         $(#[test]
         fn $name() {
-            is_found(Fault::$fault, said(Fault::$fault, || $trial), &$words);
+            is_found(Mistake::$fault, said(Mistake::$fault, || $trial), &$words);
         })*
 
         #[test]
         fn every_fault_of_a_step_has_its_test() {
             let missing: Vec<_> =
-                Fault::OF_STEPS.iter().filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
+                Mistake::OF_STEPS.iter().filter(|fault| ![$(Mistake::$fault),*].contains(fault)).collect();
             assert!(missing.is_empty(), "no test plants {missing:?}");
         }
     };

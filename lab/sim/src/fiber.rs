@@ -6,8 +6,8 @@
 use crate::clock::{MICROSECOND, Nanos};
 use crate::dice::Dice;
 use portcullis::Clock;
+use portcullis_planted as planted;
 use portcullis_protocol::Moment;
-use portcullis_protocol::planted;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

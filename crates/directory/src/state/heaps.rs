@@ -6,8 +6,8 @@ use crate::entry::Who;
 use crate::error::DirectoryError;
 use crate::lease::{Lease, LeaseId};
 use crate::quota::Asked;
+use portcullis_planted::planted;
 use portcullis_protocol::TenantName;
-use portcullis_protocol::planted::{self, Fault};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ impl DirectoryState {
         live(&mut self.leases, lease)?;
         let may_hold = |heap: &&Heap| {
             let is_listed = heap.tenant == *lease.tenant() || heap.others.includes(lease.tenant());
-            is_listed || planted::is(Fault::AccessNotAsked)
+            is_listed || planted!(AccessNotAsked)
         };
         let heap = self.heaps.get(&address).filter(may_hold).filter(|heap| !heap.holders.is_empty());
         let Heap { range, holders, .. } = heap.ok_or(DirectoryError::NoSuchHeap(address))?;
@@ -134,7 +134,7 @@ impl DirectoryState {
     pub(super) fn remove_holder(&mut self, address: u64, lease: LeaseId) {
         let heap = self.heaps.get_mut(&address).expect("a held heap exists");
         heap.holders.remove(&lease);
-        if heap.holders.is_empty() || planted::is(Fault::HeldHeapReclaimed) {
+        if heap.holders.is_empty() || planted!(HeldHeapReclaimed) {
             self.orphans.insert(address);
         }
     }
@@ -158,7 +158,7 @@ impl DirectoryState {
     /// Returns a free place of the class, from the next place on.
     fn free_place(&self, class: Class) -> Option<u64> {
         let next = self.next_places.get(&class.size()).copied().unwrap_or(0);
-        if planted::is(Fault::PlaceGivenTwice) {
+        if planted!(PlaceGivenTwice) {
             return Some(class.place(0));
         }
         let taken = |among: std::ops::Range<u64>| self.heaps.range(among).map(|(&address, _)| address);

@@ -14,8 +14,8 @@ use crate::lease::{self, Lease, LeaseId};
 use crate::name::Name;
 use crate::quota::{Asked, Quota, Usage};
 use heaps::Heap;
+use portcullis_planted::planted;
 use portcullis_protocol::TenantName;
-use portcullis_protocol::planted::{self, Fault};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ impl DirectoryState {
     pub fn keep_alive(&mut self, lease: &Lease, now: Duration) -> Result<(), DirectoryError> {
         self.expire(now);
         let holder = live(&mut self.leases, lease)?;
-        if planted::is(Fault::LeaseNotExtended) {
+        if planted!(LeaseNotExtended) {
             return Ok(());
         }
         self.ends.remove(&(holder.ends, lease.id()));
@@ -258,18 +258,18 @@ impl DirectoryState {
     fn remove_lease(&mut self, id: LeaseId) {
         let Some(holder) = self.leases.remove(&id) else { return };
         self.ends.remove(&(holder.ends, id));
-        if !planted::is(Fault::NamesOutliveLease) {
+        if !planted!(NamesOutliveLease) {
             for name in &holder.names {
                 self.names.remove(name);
             }
         }
-        if !planted::is(Fault::EndedStayHolders) {
+        if !planted!(EndedStayHolders) {
             for &address in &holder.heaps {
                 self.remove_holder(address, id);
             }
         }
         let names = u64::try_from(holder.names.len()).expect("names are counted in 64 bits");
-        let bytes = if planted::is(Fault::EndedBytesStayUsed) { 0 } else { holder.bytes };
+        let bytes = if planted!(EndedBytesStayUsed) { 0 } else { holder.bytes };
         self.change_use(&holder.tenant, |used| {
             used.leases -= 1;
             used.names -= names;

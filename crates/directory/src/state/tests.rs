@@ -379,7 +379,7 @@ proptest! {
 
 /// Returns the comparison's message with a planted fault.
 #[cfg(feature = "planted")]
-fn said(fault: Fault) -> Option<String> {
+fn said(fault: Mistake) -> Option<String> {
     planted::plant(Some(fault));
     let mut runner = TestRunner::new(Config { cases: 2_000, failure_persistence: None, ..Config::default() });
     let end = runner.run(&actions(), run);
@@ -399,7 +399,7 @@ fn each_planted_mistake_is_found() {
         &["is taken back", "is given twice", "a held heap exists", "no entry found"],
         &["is given twice"],
     ];
-    for (fault, words) in Fault::OF_DIRECTORY.into_iter().zip(words) {
+    for (fault, words) in Mistake::OF_DIRECTORY.into_iter().zip(words) {
         let said = said(fault).unwrap_or_else(|| panic!("{fault:?} is not found"));
         eprintln!("{fault:?}: {said}");
         assert!(

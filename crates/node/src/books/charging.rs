@@ -11,7 +11,7 @@ use super::Books;
 use super::violations::{Charge, Standing, TenantRecord};
 use crate::audit::{AuditEvent, AuditRecord};
 use portcullis_nic::{Access, AccessFault, Memory, RefusedAccess};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{ClientId, Moment, Refusal, Rkey, SealedPacket, TenantId};
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl<M: Memory> Books<M> {
             ..record
         });
         match charge {
-            Charge::Late if !planted::is(Fault::LatenessChargedToTenant) => {
+            Charge::Late if !planted!(LatenessChargedToTenant) => {
                 self.charge_lateness(client, refused.is_some(), now);
             }
             Charge::Stray => self.charge_stray(client, now),
@@ -175,7 +175,7 @@ impl<M: Memory> Books<M> {
     fn charge_tenant(&mut self, client: ClientId, now: Moment) {
         let tenant = self.attached(client).tenant;
         let first = self.tenants.iter().next().map(|(first, _)| first);
-        let tenant = first.filter(|_| planted::is(Fault::ViolationToWrongTenant)).unwrap_or(tenant);
+        let tenant = first.filter(|_| planted!(ViolationToWrongTenant)).unwrap_or(tenant);
         let before = self.standing(tenant, now);
         match self.tenant_record(tenant, now).guesses.record(now) {
             Standing::Paused { until } => {

@@ -10,7 +10,7 @@ use super::permissions::{Chain, PermissionSlot};
 use super::postponed::WaiterSlot;
 use crate::audit::AuditEvent;
 use portcullis_nic::Memory;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{ClientId, Lifetime, Moment, Refusal, TenantId};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -73,7 +73,7 @@ impl<M: Memory> Books<M> {
         self.audit_client(now, AuditEvent::Detach, client, None);
         let gone = self.clients.remove(client).expect("a client leaves once");
         let waiting = self.postponed.of_client(client);
-        let first = if planted::is(Fault::DepartedKeepHolding) { PermissionSlot::NONE } else { gone.first };
+        let first = if planted!(DepartedKeepHolding) { PermissionSlot::NONE } else { gone.first };
         let departed = Departed { id: client, process: gone.process, tenant: gone.tenant, first, waiting };
         self.departures.clients.insert(client, departed);
     }
@@ -97,7 +97,7 @@ impl<M: Memory> Books<M> {
         while self.steps_left > 0
             && let Some((&client, _)) = self.departures.clients.first_key_value()
         {
-            let over = self.end_departed(client, now) || planted::is(Fault::RestOfDepartedForgotten);
+            let over = self.end_departed(client, now) || planted!(RestOfDepartedForgotten);
             if over && let Some(gone) = self.departures.clients.remove(&client) {
                 self.leave_tenant(gone.tenant, now);
             }

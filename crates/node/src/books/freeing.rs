@@ -11,7 +11,7 @@ use super::permissions::Chain;
 use super::pool::ObjectId;
 use super::requests::RequestOrigin;
 use portcullis_nic::Memory;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{Holders, Moment, ObjectName, Refusal};
 use std::collections::{HashMap, VecDeque};
 
@@ -75,7 +75,7 @@ impl<M: Memory> Books<M> {
         if record.going && (record.freed.is_none() || holders == Holders::Stay) {
             return Err(name.missing());
         }
-        let answers_at_once = holders == Holders::Stay || planted::is(Fault::FreeAnsweredEarly);
+        let answers_at_once = holders == Holders::Stay || planted!(FreeAnsweredEarly);
         if !answers_at_once {
             let pending_free = self.freeing.pending_free(object);
             let owed = OwedReply { client: from.client, sequence: from.sequence };
@@ -92,7 +92,7 @@ impl<M: Memory> Books<M> {
     /// Begins to free an object. From now on nothing of it and of its members is granted. The object is removed when it
     /// has neither members nor holders. No permission ends yet: see [`Books::go_on_freeing`].
     pub(super) fn begin_to_free(&mut self, object: ObjectId, holders: Holders, now: Moment) {
-        if !planted::is(Fault::MembersNotFreed) && !self.pool.slabs.get(object).members().is_empty() {
+        if !planted!(MembersNotFreed) && !self.pool.slabs.get(object).members().is_empty() {
             self.freeing.pending_free(object);
         }
         self.strike_as_freed(object, holders, now);
@@ -142,7 +142,7 @@ impl<M: Memory> Books<M> {
         let record = self.pool.slabs.get(head);
         let (Some(&member), Some(holders)) = (record.members().last(), record.freed) else { return false };
         self.take_step();
-        if planted::is(Fault::MembersNotFreed) {
+        if planted!(MembersNotFreed) {
             self.leave_head(member);
             return true;
         }

@@ -10,7 +10,7 @@ use super::recent_keys::EndedKeys;
 use super::requests::{RequestOrigin, Wish};
 use crate::audit::AuditEvent;
 use portcullis_nic::Memory;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{
     Credential, Granted, Keep, LIFETIME_OFFSET, Lifetime, Mechanism, Moment, PermissionId, Refusal,
     RemoteAddress, ReplyBody, Sharing, TenantId,
@@ -378,7 +378,7 @@ impl<M: Memory> Books<M> {
     /// Ends due permissions, unless their clients have extended them (Patronus §5.3).
     pub(super) fn expire(&mut self, now: Moment) -> bool {
         let mut worked = false;
-        if planted::is(Fault::ExpiryNotScanned) {
+        if planted!(ExpiryNotScanned) {
             return false;
         }
         while self.steps_left > 0

@@ -8,7 +8,7 @@ use super::permissions::{Chain, Permission, PermissionSlot};
 use super::pool::ObjectId;
 use crate::audit::AuditEvent;
 use portcullis_nic::Memory;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{Moment, Refusal, Rights, TenantId};
 use portcullis_slots::{Key, Reuse, Slots};
 use std::collections::VecDeque;
@@ -122,7 +122,7 @@ impl<M: Memory> Books<M> {
         named.holders += 1;
         named.exposed += 1;
         let changes = permission.rights.intersects(Rights::WRITE | Rights::ATOMIC);
-        if changes && !planted::is(Fault::GuestsBytesNotNoted) {
+        if changes && !planted!(GuestsBytesNotNoted) {
             self.pool.mix(permission.object);
         }
     }
@@ -130,7 +130,7 @@ impl<M: Memory> Books<M> {
     /// Returns the tenant in whose protection domain a permission is set up: its holder's, whichever tenant owns the
     /// object.
     pub(super) fn domain_of(&self, permission: &Permission) -> TenantId {
-        if planted::is(Fault::GuestInOwnersDomain) {
+        if planted!(GuestInOwnersDomain) {
             return self.pool.slabs.get(permission.object).tenant;
         }
         permission.tenant

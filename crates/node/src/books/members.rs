@@ -10,7 +10,7 @@ use super::pool::{Membership, ObjectId};
 use super::requests::RequestOrigin;
 use crate::audit::{AuditEvent, AuditRecord, AuditedMember};
 use portcullis_nic::Memory;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{Moment, ObjectRef, Refusal};
 
 impl<M: Memory> Books<M> {
@@ -62,7 +62,7 @@ impl<M: Memory> Books<M> {
     /// Returns the guests at an object and at its members for which `is_it` holds.
     pub(super) fn guests_of_all(&self, head: ObjectId, is_it: impl Fn(&GuestKey) -> bool) -> Vec<GuestKey> {
         let members = self.pool.slabs.get(head).members();
-        let members = if planted::is(Fault::MembersStayShared) { &[] } else { members };
+        let members = if planted!(MembersStayShared) { &[] } else { members };
         let all = std::iter::once(&head).chain(members);
         let guests = all.flat_map(|&object| self.pool.slabs.get(object).guests());
         guests.copied().filter(is_it).collect()

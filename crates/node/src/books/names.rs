@@ -8,7 +8,7 @@ use super::pool::ObjectId;
 use super::requests::RequestOrigin;
 use crate::audit::{AuditEvent, AuditRecord, AuditedName};
 use portcullis_nic::Memory;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{
     DirectoryName, Entry, Moment, NamedRequest, ObjectRef, Refusal, ReplyBody, Rights, Sharing, TenantId,
     TenantName,
@@ -200,7 +200,7 @@ impl<M: Memory> Books<M> {
             self.tenants.get(self.guests.get(guest).tenant).called.is_some_and(|called| called == with)
         };
         let guests = self.guests_of_all(object, is_it);
-        let guests = if planted::is(Fault::UnshareEndsNothing) { Vec::new() } else { guests };
+        let guests = if planted!(UnshareEndsNothing) { Vec::new() } else { guests };
         self.show_out(&guests, Some(done(from)));
         Ok(())
     }
@@ -221,7 +221,7 @@ impl<M: Memory> Books<M> {
         let shared = self.directory.shared(owner, &name, called)?;
         // A tenant that may only read must not be able to keep the owner from writing.
         let needed = if sharing == Sharing::Exclusive { rights | Rights::WRITE } else { rights };
-        let allowed = shared.contains(needed) || planted::is(Fault::ShareNotCompared);
+        let allowed = shared.contains(needed) || planted!(ShareNotCompared);
         Some(if allowed { Ok(object) } else { Err(Refusal::BeyondShare { rights: shared }) })
     }
 

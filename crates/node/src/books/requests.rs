@@ -10,7 +10,7 @@ use super::postponed::Waiter;
 use crate::audit::AuditEvent;
 use crate::config::FOR_EVER;
 use portcullis_nic::Memory;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{
     Acquire, Allocate, ClientId, GrantRequest, Holders, Keep, Lifetime, Moment, ObjectName, PermissionId,
     Refusal, ReplyBody, Rights, TenantId,
@@ -240,7 +240,7 @@ impl<M: Memory> Books<M> {
     fn held(&self, from: RequestOrigin, id: PermissionId) -> Result<PermissionSlot, Refusal> {
         let slot = self.pool.holder_of(id)?;
         let permission = self.permissions.get(slot);
-        let same = permission.id == id || planted::is(Fault::StartNotChecked);
+        let same = permission.id == id || planted!(StartNotChecked);
         let own = permission.client == from.client && permission.tenant == from.tenant;
         if same && own && permission.is_live() { Ok(slot) } else { Err(Refusal::NotLive) }
     }

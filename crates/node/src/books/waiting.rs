@@ -8,7 +8,7 @@ use super::permissions::{Chain, Claim, Origin, PermissionSlot};
 use super::pool::ObjectId;
 use super::postponed::{Waiter, WaiterSlot};
 use portcullis_nic::Memory;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{Moment, Refusal, Sharing, TenantId};
 
 /// The most permissions over an object of which parts were requested: each request looks at all of them.
@@ -44,7 +44,7 @@ impl<M: Memory> Books<M> {
         if self.fading_beside(object, tenant) > 0 {
             return false;
         }
-        let shared = claim.sharing == Sharing::Shared || planted::is(Fault::ExclusiveBesideShared);
+        let shared = claim.sharing == Sharing::Shared || planted!(ExclusiveBesideShared);
         if record.holders == 0 || (record.exclusive == 0 && shared) {
             return true;
         }
@@ -87,7 +87,7 @@ impl<M: Memory> Books<M> {
     /// Grants the waiting requests for the object, as far as they can hold it together. Refuses all of them if the
     /// object was freed.
     pub(super) fn serve_waiters(&mut self, object: ObjectId, now: Moment) {
-        if planted::is(Fault::WaiterForgotten) {
+        if planted!(WaiterForgotten) {
             return;
         }
         loop {
@@ -120,7 +120,7 @@ impl<M: Memory> Books<M> {
     /// Continues to grant the requests for which an earlier turn had no steps.
     pub(super) fn serve_put_off(&mut self, now: Moment) -> bool {
         let any = !self.put_off.is_empty();
-        if planted::is(Fault::PutOffForgotten) {
+        if planted!(PutOffForgotten) {
             self.put_off.clear();
         }
         while self.steps_left > 0

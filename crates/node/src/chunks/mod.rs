@@ -20,7 +20,7 @@ use portcullis_nic::{
 };
 use portcullis_offload::chain::{Chains, Line, Step};
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Progress, Reclaim, Workers};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{
     CHUNK_QUEUE_PAIRS, ChunkTerms, ClientId, HandedOutBy, Lifetime, Moment, Refusal, TenantId,
 };
@@ -243,7 +243,7 @@ impl<M: Memory> Chunks<M> {
         let Self { pool, leaving, rebuilds, .. } = self;
         let before = leaving.len();
         leaving.retain_mut(|it| match it.reclaim.proceed(pool, nic) {
-            _ if planted::is(Fault::DepartedKeepChunks) => true,
+            _ if planted!(DepartedKeepChunks) => true,
             Ok(Progress::Pending) => true,
             Ok(Progress::Done) => {
                 it.reclaim.group().iter().for_each(|&qp| destroy(nic, qp));
@@ -348,13 +348,13 @@ fn chains() -> Chains {
         });
         Chains { free, ..chains }
     };
-    if planted::is(Fault::ChunkNotZeroed) {
+    if planted!(ChunkNotZeroed) {
         return without(&[Line::CopyZero]);
     }
-    if planted::is(Fault::ChunkStaysBound) {
+    if planted!(ChunkStaysBound) {
         return without(&[Line::EnableBinds, Line::AwaitBinds]);
     }
-    if planted::is(Fault::ChunkUsesNotCounted) {
+    if planted!(ChunkUsesNotCounted) {
         return without(&[Line::NextKey]);
     }
     chains

@@ -8,7 +8,7 @@ use super::{EXPOSED_BYTES, Ended, Exposing, Surroundings};
 use crate::books::{Exposure, Residue};
 use crate::config::NodeConfig;
 use portcullis_nic::{Access, Nic, Operation, RemoteAddress, VerbsError, WindowBinding, WindowKind};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{Credential, Lifetime, Moment, Rkey, TenantId};
 
 /// The mechanism of Patronus.
@@ -51,10 +51,10 @@ impl MemoryWindow {
             unbind(tenant, batch, window, residue);
         }
         for (window, mut residue) in self.stock.lazy.drain(..) {
-            if planted::is(Fault::ReusedBeforeUnbind) {
+            if planted!(ReusedBeforeUnbind) {
                 early.push(std::mem::take(&mut residue));
             }
-            if planted::is(Fault::HeaderReusedWhileBound)
+            if planted!(HeaderReusedWhileBound)
                 && let Some(header) = residue.header.take()
             {
                 early.push(Residue { header: Some(header), ..Residue::default() });
@@ -77,8 +77,8 @@ impl MemoryWindow {
         exposure: &Exposure,
     ) -> Option<Credential> {
         let (word, access) = (exposure.lifetime_word(), Access::from(exposure.rights));
-        let access = if planted::is(Fault::RightsNotNarrowed) { Access::REMOTE } else { access };
-        let length = exposure.length + u64::from(planted::is(Fault::RangeOneByteLong));
+        let access = if planted!(RightsNotNarrowed) { Access::REMOTE } else { access };
+        let length = exposure.length + u64::from(planted!(RangeOneByteLong));
         let first = self.take_window(around.nic, tenant, gone)?;
         let (exposing, buffer, lifetime) = if exposure.is_contiguous() {
             let key = rebind(tenant, batch, first, (word, EXPOSED_BYTES + length), access);
@@ -128,7 +128,7 @@ impl Scheme for MemoryWindow {
         let mut collected = Collected::default();
         self.stock.prompt.append(&mut tenant.own);
         for ended in ending.iter() {
-            if planted::is(Fault::WordTrustedOverUnbind) {
+            if planted!(WordTrustedOverUnbind) {
                 collected.early.push(ended.withdrawal.residue());
             } else {
                 self.stock.add(ended);
@@ -171,7 +171,7 @@ impl Scheme for MemoryWindow {
         now: Moment,
         busy: &mut Vec<TenantId>,
     ) {
-        if (now < self.linger_check && !wanted) || planted::is(Fault::LingerForever) {
+        if (now < self.linger_check && !wanted) || planted!(LingerForever) {
             return;
         }
         let linger_max = self.config.linger_max;

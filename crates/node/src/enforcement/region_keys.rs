@@ -7,7 +7,7 @@
 use super::{Exposing, Outcome, Surroundings};
 use crate::books::{Exposure, ObjectId, PermissionSlot, Residue, Withdrawal, offset};
 use portcullis_nic::Nic;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{
     ClientId, Credential, HolderKey, Refusal, RegionName, RemoteAddress, Rights, TenantId,
 };
@@ -88,7 +88,7 @@ impl RegionKeys {
 
     /// Notes that the NIC has to take down a permission over this object.
     pub fn begin_closing(&mut self, object: ObjectId) {
-        if !planted::is(Fault::OpenedWhileBound) {
+        if !planted!(OpenedWhileBound) {
             *self.closing.entry(object).or_default() += 1;
         }
     }
@@ -170,7 +170,7 @@ impl RegionKeys {
     /// Takes a permission down: from here on its holder's operations have no effect. [`proceed`](Self::proceed) reports
     /// the end to the books.
     pub fn withdraw(&mut self, withdrawal: Withdrawal, region: RegionName) {
-        if !planted::is(Fault::RegionStaysOpen) {
+        if !planted!(RegionStaysOpen) {
             self.regions.close(region);
         }
         let tenant = withdrawal.tenant;

@@ -12,7 +12,7 @@ use super::{EXPOSED_BYTES, Ended, Exposing, Surroundings};
 use crate::books::{Exposure, Residue};
 use crate::config::NodeConfig;
 use portcullis_nic::{Access, Nic, Operation, QpId, RemoteAddress, VerbsError, WindowBinding, WindowKind};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{
     ClientId, Credential, GROUP_QUEUE_PAIRS_MAX, GROUP_WORD_QUEUE_PAIRS_MAX, KeyGroup, Lifetime, Moment, Rkey,
 };
@@ -142,7 +142,7 @@ impl WindowGroup {
             keys.collect::<Vec<_>>()
         };
         let (lifetime, access) = (exposure.lifetime_word(), Access::from(exposure.rights));
-        let length = exposure.length + u64::from(planted::is(Fault::RangeOneByteLong));
+        let length = exposure.length + u64::from(planted!(RangeOneByteLong));
         let keys = if exposure.is_contiguous() {
             KeyGroup::of_both(bind(bytes, (lifetime, EXPOSED_BYTES + length), access))
         } else {
@@ -287,7 +287,7 @@ fn give_windows(tenant: &mut Tenant<WindowGroup>, windows: &[WindowIndex], now: 
 }
 
 fn stays_bound(place: usize) -> bool {
-    planted::is(Fault::SpareStaysBound) && place > 0
+    planted!(SpareStaysBound) && place > 0
 }
 
 /// Binds a window for a queue pair, and returns its key.

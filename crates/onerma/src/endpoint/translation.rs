@@ -7,7 +7,7 @@ use crate::keys::OperationType;
 use crate::status::Status as Ended;
 use portcullis_memory::Memory;
 use portcullis_nic::{LocalSpan, OneShotRequest, OneShotVerb, Status};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 
 /// Size in bytes up to which transfers count as small. Small transfers are served before large ones.
 const LATENCY_BYTES_MAX: u32 = 4096;
@@ -53,9 +53,7 @@ impl TransferEnd {
         match self.status {
             Ended::Ok => Status::Success,
             // A part of the request, or an earlier try, may have happened before its permission ended.
-            Ended::RemoteAuthenticationFailure
-                if self.is_uncertain && !planted::is(Fault::RefusedAfterEffect) =>
-            {
+            Ended::RemoteAuthenticationFailure if self.is_uncertain && !planted!(RefusedAfterEffect) => {
                 Status::RetryExceededError
             }
             Ended::RemoteAuthenticationFailure => Status::RemoteAccessError,

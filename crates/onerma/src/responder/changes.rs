@@ -3,7 +3,7 @@
 
 use crate::arrivals::Arrivals;
 use crate::packet::Header;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl Changes {
         if !change.arrivals.is_all(header.length) {
             return None;
         }
-        if planted::is(Fault::ChangeCarriedOutAgain) {
+        if planted!(ChangeCarriedOutAgain) {
             let bytes = change.bytes.clone();
             return Some(Change { bytes, arrivals: Arrivals::default(), ..*change });
         }
@@ -122,7 +122,7 @@ impl Changes {
 
     /// Returns the salt of the change that a part belongs to.
     fn salt_of(&self, header: &Header) -> u64 {
-        let of_client = self.by_client.get(&header.client).filter(|_| planted::is(Fault::SaltNotCompared));
+        let of_client = self.by_client.get(&header.client).filter(|_| planted!(SaltNotCompared));
         of_client.and_then(|it| it.get(&header.operation)).copied().unwrap_or(header.salt)
     }
 
@@ -190,7 +190,7 @@ impl Finished {
 
     /// Adds a change that has happened. `before` is the former word, for an atomic.
     pub fn add(&mut self, header: &Header, before: u64) {
-        if planted::is(Fault::FinishedForgotten) {
+        if planted!(FinishedForgotten) {
             return;
         }
         self.by_salt.insert(header.salt, (header.client, header.operation, before));

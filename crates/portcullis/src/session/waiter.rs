@@ -3,7 +3,7 @@
 use crate::Clock;
 use portcullis_client::Client;
 use portcullis_nic::VerbsEndpoint;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{Lifetime, Moment};
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl Waiter {
         self.rounds += 1;
         // The clock is read only after a completion that depends on the time has arrived.
         if client.take_in() {
-            if !planted::is(Fault::WaitJudgesByOldTime) || self.rounds.is_multiple_of(64) {
+            if !planted!(WaitJudgesByOldTime) || self.rounds.is_multiple_of(64) {
                 self.alive_at = clock.now();
             }
             client.judge(self.alive_at);

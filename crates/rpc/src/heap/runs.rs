@@ -6,7 +6,7 @@
 //! process's run, in whatever state, walks over the `Body` pages behind it and frees them from the last one on.
 
 use super::pages::{Owner, Page, PageWords};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 
 /// The runs of a heap, as one process sees them.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl<W: PageWords> Runs<W> {
 
     /// Frees pages from the last one on.
     fn give_up(&self, first: u32, taken: u32) {
-        if planted::is(Fault::FreedFromTheFirst) {
+        if planted!(FreedFromTheFirst) {
             return (first..first + taken).for_each(|page| self.words.store(page, Page::Free));
         }
         for page in (first..first + taken).rev() {
@@ -138,12 +138,11 @@ impl<W: PageWords> Runs<W> {
         while next < self.words.count() {
             let first = next;
             next += 1;
-            let is_its = |page: &Page| {
-                page.owner() == Some(dead) || page.owner().is_some() && planted::is(Fault::AllReclaimed)
-            };
+            let is_its =
+                |page: &Page| page.owner() == Some(dead) || page.owner().is_some() && planted!(AllReclaimed);
             let Some(page) = self.words.load(first).filter(is_its) else { continue };
             match page {
-                Page::Taking { .. } if planted::is(Fault::TakingNotReclaimed) => {}
+                Page::Taking { .. } if planted!(TakingNotReclaimed) => {}
                 Page::Taking { length, .. } | Page::Run { length, .. } | Page::Freeing { length, .. } => {
                     // No page is looked at twice, whatever a peer writes meanwhile.
                     next = first + self.free_from(first, page, length).unwrap_or(1);

@@ -5,7 +5,7 @@ use portcullis_nic::{
     Access, AccessFault, LocalSpan, PdId, QpId, RegionId, RemoteAddress, Rkey, Status, VerbsError,
     WindowBinding, WindowId, WindowKind,
 };
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_slots::{Numbers, Reuse, Table};
 
 /// The most regions and windows together: 2^20 of the 2^24 indices that a key can name.
@@ -278,14 +278,14 @@ impl KeyTable {
         let entry = self.entries.get(rkey.index() as usize)?;
         let from = address.0.wrapping_sub(entry.base);
         let held = entry.live
-            && (entry.key == rkey.low_byte() || planted::is(Fault::KeyNotCompared))
-            && (entry.pd == pd || planted::is(Fault::HandoverAcrossTenants))
+            && (entry.key == rkey.low_byte() || planted!(KeyNotCompared))
+            && (entry.pd == pd || planted!(HandoverAcrossTenants))
             && entry.access.contains(access)
             && from <= entry.length
             && length <= entry.length - from;
         let elsewhere = entry.kind == Kind::Window(WindowKind::Two)
             && entry.queue_pair != queue_pair
-            && !planted::is(Fault::QueuePairNotCompared);
+            && !planted!(QueuePairNotCompared);
         (held && !elsewhere).then(|| Target { memory: entry.memory, offset: entry.offset + from })
     }
 

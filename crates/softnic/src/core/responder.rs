@@ -7,8 +7,8 @@ use super::verbs::{Exchange, Progress, Responder, Verb};
 use super::wire::{Packet, PacketBody, Response, WireRequest};
 use portcullis_memory::Bytes;
 use portcullis_nic::{QpId, QpState};
+use portcullis_planted::planted;
 use portcullis_protocol::Moment;
-use portcullis_protocol::planted::{self, Fault};
 
 /// The exchange of bytes through packets: they come from the request's packet and go into the answer's, always whole.
 struct Packets<'a> {
@@ -73,7 +73,7 @@ impl<M: Bytes> Core<M> {
         let id = QpId(packet.to.number);
         let pair = self.qp(id).ok()?;
         let serves = matches!(pair.state, QpState::ReadyToReceive | QpState::ReadyToSend)
-            || (pair.state == QpState::Error && planted::is(Fault::ServesInError));
+            || (pair.state == QpState::Error && planted!(ServesInError));
         let connection = pair.connection.as_ref()?;
         let meant = connection.peer == packet.from && self.address_of(id, pair) == packet.to;
         (serves && meant && connection.expected == packet.number).then_some(Responder {

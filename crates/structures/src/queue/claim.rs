@@ -17,7 +17,7 @@ use super::pop::Taken;
 use super::{Queue, QueueError};
 use crate::held::AtEnd;
 use portcullis::{Clock, Effect, Lifetime, PermissionId, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
@@ -296,7 +296,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     ) -> Result<Option<ClaimWord>, QueueError> {
         let at = self.options.claim_at(slot);
         let swap = self.on_segment(segment, async |permission| {
-            if planted::is(Fault::ClaimNotCompared) {
+            if planted!(ClaimNotCompared) {
                 self.pipeline.write(permission, at, &to.0.to_le_bytes()).await?;
                 return Ok(from.0);
             }

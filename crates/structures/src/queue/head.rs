@@ -12,7 +12,7 @@ use crate::held::AtEnd;
 use crate::pipeline::word_of;
 use crate::record::{RECORD_BYTES, Record};
 use portcullis::{Acquire, BarePermission, Clock, Effect, Lifetime, Rights, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::rc::Rc;
 
 /// Offsets in the state: number of the first segment, number of the last one, and whether the queue is closed.
@@ -185,7 +185,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     async fn tidy(&self, right: &Right) -> Result<(), QueueError> {
         let Head { first, last, .. } = right.head;
         let room = u64::from(self.options.segments_max) - right.head.segments();
-        if room == 0 || planted::is(Fault::SegmentLeftBehind) {
+        if room == 0 || planted!(SegmentLeftBehind) {
             return Ok(());
         }
         self.free_unused(right, last + 1).await?;
@@ -272,7 +272,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             // ended.
             self.state.borrow_mut().segments.know(number, record.object);
         }
-        let consumed = if self.options.claims && !planted::is(Fault::SegmentGoesWithClaims) {
+        let consumed = if self.options.claims && !planted!(SegmentGoesWithClaims) {
             self.is_done(number).await?
         } else {
             self.indexes(number).await?.is_none_or(|it| it.head >= self.options.slots())

@@ -6,7 +6,7 @@ use super::words::{Entry, Indexes, Slot};
 use super::{Queue, QueueError, QueueOptions};
 use crate::pipeline::word_of;
 use portcullis::{Clock, Lifetime, Moment, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::collections::BTreeMap;
 
 /// Longest time between two looks of a handle for claims that have ended, whatever their leases.
@@ -87,7 +87,7 @@ impl Outstanding {
                 Standing::GivenBack => return true,
                 Standing::Done => return false,
             };
-            now.since(seen.since) >= lease || planted::is(Fault::ClaimEndsEarly)
+            now.since(seen.since) >= lease || planted!(ClaimEndsEarly)
         };
         self.seen.iter().find(|(_, seen)| ended(seen)).map(|(place, seen)| (*place, *seen))
     }
@@ -105,7 +105,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     /// Takes an entry whose claim has ended, with its word, as the last look found it. The caller then claims the
     /// entry, which succeeds if the word is still the same.
     pub(super) async fn take_lapsed(&self) -> Result<Option<(Taken, ClaimWord)>, QueueError> {
-        if planted::is(Fault::LapsedNotDelivered) {
+        if planted!(LapsedNotDelivered) {
             return Ok(None);
         }
         loop {

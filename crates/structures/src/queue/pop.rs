@@ -6,7 +6,7 @@ use super::{Queue, QueueError};
 use crate::held::AtEnd;
 use crate::pipeline::{all, word_of};
 use portcullis::{BarePermission, Clock, Effect, Lifetime, Moment, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::rc::Rc;
 
 /// Number of slots that one look reads.
@@ -319,7 +319,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
 
     /// Moves the segment's head. Returns false if another consumer was quicker.
     async fn take(&self, permission: &Rc<BarePermission>, head: u64, end: u64) -> Result<bool, QueueError> {
-        if planted::is(Fault::HeadNotCompared) {
+        if planted!(HeadNotCompared) {
             self.pipeline.write(permission, Indexes::HEAD_AT, &end.to_le_bytes()).await?;
             return Ok(true);
         }
@@ -343,7 +343,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
             state.empty = Some(Empty { segment: number, slot: head, since });
             since
         };
-        if now.since(since) < self.options.lease || planted::is(Fault::DeadSlotNotAbandoned) {
+        if now.since(since) < self.options.lease || planted!(DeadSlotNotAbandoned) {
             return Ok(Popped::Later);
         }
         let seen = look.from + look.words.len() as u64;

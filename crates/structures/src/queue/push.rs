@@ -5,7 +5,7 @@ use super::{Queue, QueueError};
 use crate::Awaited;
 use crate::pipeline::all;
 use portcullis::{BarePermission, Clock, Effect, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::rc::Rc;
 
 /// The outcome of one attempt to push.
@@ -61,7 +61,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let permission = self.segment(number).await?;
         let slots = self.options.slots_of(entry.len() as u64);
         let tail = Tail(self.pipeline.fetch_and_add(&permission, Indexes::TAIL_AT, slots).await?);
-        if tail.is_closed() && !planted::is(Fault::ClosedNotCompared) {
+        if tail.is_closed() && !planted!(ClosedNotCompared) {
             return Ok(Pushed::Closed);
         }
         let slot = tail.asked_for();
@@ -84,7 +84,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let bytes = || self.pipeline.write(permission, self.options.cell_at(slot), entry);
         let swap = || self.pipeline.compare_and_swap(permission, Self::word_at(slot), Slot::EMPTY, word);
         // The bytes are written before the word, so that a filled slot has its bytes.
-        let before = if planted::is(Fault::SlotFilledBeforeBytes) {
+        let before = if planted!(SlotFilledBeforeBytes) {
             let before = swap().await?;
             bytes().await?;
             before

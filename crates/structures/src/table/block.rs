@@ -8,7 +8,7 @@
 
 use super::words::{BlockId, Slot, Version};
 use portcullis::Moment;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use twox_hash::XxHash3_64;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -128,7 +128,7 @@ pub(super) fn encode_piece(value: &[u8], first: Slot, version: Version, block_id
 /// Checks that a block of this version and kind is whole. Returns its header, and the bytes after that.
 fn whole(bytes: &[u8], version: Version, block_id: BlockId, kind: u8) -> Option<(Header, &[u8])> {
     let (header, rest) = Header::read_from_prefix(bytes).ok()?;
-    let compared = header.version.get() == version.number() || planted::is(Fault::VersionNotCompared);
+    let compared = header.version.get() == version.number() || planted!(VersionNotCompared);
     if !compared || header.kind != kind {
         return None;
     }

@@ -5,7 +5,7 @@ use super::words::{BlockId, Claim, Slot};
 use super::{Table, TableError, block};
 use crate::pipeline::join;
 use portcullis::{Clock, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::collections::BTreeMap;
 
 /// Number of blocks that are checked at a time for being pieces.
@@ -62,7 +62,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let unlinked: Vec<_> =
             claimed.unlinked().filter(|(block_id, _)| self.may_be_piece(*block_id)).collect();
         let mut pieces = Vec::new();
-        if planted::is(Fault::PiecesNotSpared) {
+        if planted!(PiecesNotSpared) {
             return Ok(pieces);
         }
         for some in unlinked.chunks(LOOKED_UP_AT_ONCE) {

@@ -18,7 +18,7 @@ use portcullis::{
     BarePermission, Clock, Error, Incarnation, Lifetime, Moment, ObjectRef, Refusal, RemoteAddress,
     VerbsEndpoint,
 };
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::rc::Rc;
 
 /// Number of extents at the end of the list that may not be kept yet, and are read again.
@@ -278,7 +278,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         until: Moment,
     ) -> Result<(), TableError> {
         let shape = ExtentShape::new(class, number);
-        let base = if planted::is(Fault::VersionsBeginAgain) { Version::default() } else { base };
+        let base = if planted!(VersionsBeginAgain) { Version::default() } else { base };
         let free = Claim::free_after(base).0.to_le_bytes();
         self.write_claims(permission, &free.repeat(shape.blocks as usize)).await?;
         let object = permission.object();

@@ -8,7 +8,7 @@ use super::words::{BucketHeader, Slot};
 use super::{Table, TableError, block};
 use crate::pipeline::Awaited;
 use portcullis::{BarePermission, Buffer, Clock, Effect, Lifetime, Moment, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::rc::Rc;
 
 /// Number of buckets in which a key can be: two combined ones, which may share their overflow bucket.
@@ -245,7 +245,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Searches buckets that were read for a key that counts.
     #[inline]
     pub(super) async fn find_in(&self, view: &View, key: &[u8], hash: KeyHash) -> Attempt<Option<Found>> {
-        let counts = |slot: Slot| !slot.is_pending() || planted::is(Fault::PendingSeen);
+        let counts = |slot: Slot| !slot.is_pending() || planted!(PendingSeen);
         for (at, slot) in view.candidates(hash).filter(|(_, slot)| counts(*slot)) {
             match self.named(slot, key).await? {
                 Named::Same { value, expires } => return Ok(Ok(Some(Found { at, slot, value, expires }))),
@@ -271,7 +271,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) fn name(&self, block: Buffer<E::Memory>, slot: Slot, key: &[u8]) -> Named {
         self.pipeline.look(block, |bytes| match block::decode(bytes, slot.version(), slot.block_id()) {
             None => Named::Stale,
-            Some(content) if content.key == key || planted::is(Fault::FingerprintTrusted) => {
+            Some(content) if content.key == key || planted!(FingerprintTrusted) => {
                 Named::Same { value: Value::of(&content), expires: content.expires }
             }
             Some(_) => Named::Other,

@@ -23,7 +23,7 @@ use super::words::{BlockId, Claim, Version};
 use super::{Table, TableError};
 use crate::pipeline::{join, word_of};
 use portcullis::{Clock, Lifetime, Moment, ObjectRef, Rights, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::rc::Rc;
 
 /// Number of blocks that are retired at a time.
@@ -83,11 +83,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let Some((object, shape)) = record.kept(number) else { return Ok(false) };
         self.know_extent(number, object, shape);
         let Some(claims) = self.claims_if_any(number).await? else { return Ok(false) };
-        if !claims.iter().all(|claim| claim.is_free()) && !planted::is(Fault::ClaimedNotCompared) {
+        if !claims.iter().all(|claim| claim.is_free()) && !planted!(ClaimedNotCompared) {
             return Ok(false);
         }
         let retired = self.retire_blocks(number, &claims).await?;
-        let all_are = retired.len() == claims.len() || planted::is(Fault::ClaimedNotCompared);
+        let all_are = retired.len() == claims.len() || planted!(ClaimedNotCompared);
         if !all_are || !self.take_record(number, &record, until).await? {
             for (block_id, claim) in retired {
                 self.restore(block_id, claim).await?;

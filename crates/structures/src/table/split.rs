@@ -23,7 +23,7 @@ use super::{Table, TableError};
 use crate::held::AtEnd;
 use crate::pipeline::{all, join, word_of};
 use portcullis::{Acquire, BarePermission, Clock, Error, Lifetime, Moment, Rights, Sharing, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -162,7 +162,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     Ok(())
                 }
             },
-            Progress::Splitting { .. } if planted::is(Fault::SplitNotTakenOver) => {
+            Progress::Splitting { .. } if planted!(SplitNotTakenOver) => {
                 self.pipeline.end(right);
                 Ok(())
             }
@@ -333,7 +333,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             buckets.iter().partition(|bucket| bucket.header.depth() == split.depth);
         let mut frozen = self.freeze(split, &waiting).await?;
         self.look_at_keys(split.depth, &mut frozen).await?;
-        if !planted::is(Fault::HeaderBeforeCopy) {
+        if !planted!(HeaderBeforeCopy) {
             self.fill(split, &waiting, &frozen).await?;
         }
         let headers = waiting.iter().map(|bucket| {
@@ -343,7 +343,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         });
         all(headers).await?;
         self.publish_headers(split, &buckets).await?;
-        if planted::is(Fault::HeaderBeforeCopy) {
+        if planted!(HeaderBeforeCopy) {
             self.fill(split, &waiting, &frozen).await?;
         }
         let mut left: Vec<Frozen> = moved
@@ -364,7 +364,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut frozen = Vec::new();
         let (done, mut left): (Vec<_>, Vec<_>) =
             buckets.iter().flat_map(Bucket::slots).partition(|(_, slot)| slot.is_frozen());
-        if planted::is(Fault::SlotsNotFrozen) {
+        if planted!(SlotsNotFrozen) {
             return Ok(done.into_iter().chain(left).map(as_it_is).collect());
         }
         // The client that has left this split has frozen these slots.
@@ -432,7 +432,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
             let suffix = bucket.header.suffix() | 1 << split.depth;
             let header = BucketHeader::new(split.depth + 1, suffix);
-            let too_early = planted::is(Fault::BucketUsedTooEarly);
+            let too_early = planted!(BucketUsedTooEarly);
             words[SLOTS] = if too_early { header } else { header.unpublished() }.0;
             let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
             writes.push(self.pipeline.write(&split.new, bucket_at(bucket.number), &bytes));

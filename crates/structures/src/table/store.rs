@@ -9,7 +9,7 @@ use super::shape::{KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions};
 use super::words::{Claim, Slot};
 use super::{Table, TableError, block};
 use portcullis::{Clock, Effect, Lifetime, Moment, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 
 /// The condition on which a value is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -223,7 +223,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<(), TableError> {
         let is_old = |claimed: &Claimed| self.pipeline.now() >= claimed.until;
         if claimed.as_ref().is_some_and(is_old)
-            && !planted::is(Fault::LateClaimUsed)
+            && !planted!(LateClaimUsed)
             && let Some(old) = claimed.take()
         {
             self.give_back(old).await?;
@@ -251,7 +251,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(false);
         }
         self.end_writing(claimed.take().expect("it was just used"));
-        if !planted::is(Fault::OldBlockNotFreed) {
+        if !planted!(OldBlockNotFreed) {
             self.free_old_blocks(found).await;
         }
         Ok(true)
@@ -277,7 +277,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         loop {
             let permission = self.permission(Part::Subtable(at.subtable)).await?;
             // The time is checked under the permission: the permission must not be from after that time.
-            if self.pipeline.now() >= until && !planted::is(Fault::LateClaimUsed) {
+            if self.pipeline.now() >= until && !planted!(LateClaimUsed) {
                 return Ok(None);
             }
             match self.pipeline.compare_and_swap(&permission, at.offset(), old.0, new.0).await {
@@ -331,7 +331,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if self.swap(at, Slot::EMPTY, new.pending(), block.until).await? != Some(Slot::EMPTY) {
             return Ok(Inserted::Again);
         }
-        let checked = !planted::is(Fault::AloneNotChecked);
+        let checked = !planted!(AloneNotChecked);
         if checked && !self.is_alone(key, hash, at, new).await? {
             // If the slot is empty already, a rival or a split has removed it.
             self.swap(at, new.pending(), Slot::EMPTY, Moment(u64::MAX)).await?;
@@ -435,7 +435,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(Err(Retry::Changed));
         }
         let had_expired = self.has_expired(&found).await?;
-        if wanted == Wanted::Expired && !had_expired && !planted::is(Fault::ExpiryNotCompared) {
+        if wanted == Wanted::Expired && !had_expired && !planted!(ExpiryNotCompared) {
             return Ok(Ok(None));
         }
         if let Wanted::At(block) = wanted

@@ -19,7 +19,7 @@ use super::{Table, TableError};
 use crate::pipeline::join;
 use crate::record::{RECORD_BYTES, Record};
 use portcullis::{Clock, Effect, Lifetime, ObjectRef, VerbsEndpoint};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of blocks that are freed at a time.
@@ -77,7 +77,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let first = self.pipeline.limited(LOOKING, self.look()).await?;
         // The pause is a little longer: the clocks of two clients may differ by a thousandth.
         let apart = Lifetime(self.options.lease.0 * 2 + self.options.lease.0 / 64 + 1_000);
-        self.pipeline.sleep(if planted::is(Fault::SweptAtOnce) { Lifetime(0) } else { apart }).await?;
+        self.pipeline.sleep(if planted!(SweptAtOnce) { Lifetime(0) } else { apart }).await?;
         let second = self.pipeline.limited(LOOKING, self.look()).await?;
         self.pipeline.limited(FREEING, self.free_what_is_in_both(first, second)).await
     }
@@ -192,7 +192,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.know_extent(number, object, shape);
             let Some(claims) = self.claims_if_any(number).await? else { continue };
             look.claimed.add_extent(number, &claims);
-            if claims.iter().all(|claim| claim.is_free()) || planted::is(Fault::ClaimedNotCompared) {
+            if claims.iter().all(|claim| claim.is_free()) || planted!(ClaimedNotCompared) {
                 look.unused.insert(number);
             }
             let block_ids = (0..).map(|block| BlockId { extent: number, block });

@@ -1,6 +1,6 @@
 //! The words of a table: slots, bucket headers, entries of the directory, claims. Each is changed by one atomic.
 
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 
 /// Bits of a block's version.
 const VERSION_BITS: u32 = 22;
@@ -44,7 +44,7 @@ impl Version {
 
     /// Returns the version of the next claim. Zero is the version of a block that was never claimed.
     fn next(self) -> Self {
-        Self(if self.0 == VERSION_MASK || planted::is(Fault::VersionNotAdvanced) { 1 } else { self.0 + 1 })
+        Self(if self.0 == VERSION_MASK || planted!(VersionNotAdvanced) { 1 } else { self.0 + 1 })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::rig::{User, node};
 use portcullis::host::Host;
 use portcullis::{Lifetime, Mechanism, ObjectRef};
 use portcullis_histories::key::{Event, Operation, is_linearizable};
-use portcullis_protocol::planted;
+use portcullis_planted as planted;
 use portcullis_structures::table::{Access, Grain, TableOptions};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

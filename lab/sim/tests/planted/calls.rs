@@ -1,25 +1,25 @@
 //! The mistakes that are planted in calls through shared memory, and in the directory in which their heaps are.
 
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::{self as planted, Mistake};
 use portcullis_sim::{FaultKind, Plan, Programs, Promise, run};
 
 /// Seeds within which a mistake must be found.
 const SEEDS: u64 = 60;
 
 /// Returns the plan of a seed, with more of what a mistake needs.
-fn plan_for(fault: Fault, seed: u64) -> Plan {
+fn plan_for(fault: Mistake, seed: u64) -> Plan {
     let drawn = Plan::draw(seed).with(Programs::Calls);
     let with = |kinds: &[FaultKind]| Plan { faults: kinds.to_vec(), ..drawn.clone() };
     match fault {
-        Fault::TakingNotReclaimed | Fault::FreedFromTheFirst => with(&[FaultKind::ClientStop]),
-        Fault::DeadlineLookedAtOnce => with(&[FaultKind::NodePause]),
-        Fault::GoneNotTold => with(&[FaultKind::NodeStop]),
+        Mistake::TakingNotReclaimed | Mistake::FreedFromTheFirst => with(&[FaultKind::ClientStop]),
+        Mistake::DeadlineLookedAtOnce => with(&[FaultKind::NodePause]),
+        Mistake::GoneNotTold => with(&[FaultKind::NodeStop]),
         _ => drawn,
     }
 }
 
 /// Returns the first seed that finds a mistake, with the promise that it breaks.
-fn found(fault: Fault) -> Option<(u64, Promise, String)> {
+fn found(fault: Mistake) -> Option<(u64, Promise, String)> {
     (0..SEEDS).find_map(|seed| {
         planted::plant(Some(fault));
         let report = run(&plan_for(fault, seed));
@@ -33,22 +33,22 @@ macro_rules! mistakes {
     ($($name:ident: $fault:ident by $($promise:ident)|+;)*) => {
         $(#[test]
         fn $name() {
-            let Some((seed, promise, what)) = found(Fault::$fault) else {
-                panic!("{:?} survives all seeds", Fault::$fault);
+            let Some((seed, promise, what)) = found(Mistake::$fault) else {
+                panic!("{:?} survives all seeds", Mistake::$fault);
             };
-            eprintln!("{:?}: {promise}, by seed {seed}: {what}", Fault::$fault);
+            eprintln!("{:?}: {promise}, by seed {seed}: {what}", Mistake::$fault);
             let checkers = [$(Promise::$promise),+];
             assert!(
                 checkers.contains(&promise),
                 "{:?} is found by {promise}, not by {checkers:?}: seed {seed}: {what}",
-                Fault::$fault
+                Mistake::$fault
             );
         })*
 
         #[test]
         fn every_mistake_of_calls_has_its_test() {
-            let all = Fault::OF_CALLS.iter().chain(&Fault::OF_DIRECTORY);
-            let missing: Vec<_> = all.filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
+            let all = Mistake::OF_CALLS.iter().chain(&Mistake::OF_DIRECTORY);
+            let missing: Vec<_> = all.filter(|fault| ![$(Mistake::$fault),*].contains(fault)).collect();
             assert!(missing.is_empty(), "no test plants {missing:?}");
         }
     };

@@ -6,8 +6,8 @@
 
 mod calls;
 
+use portcullis_planted::{self as planted, Mistake};
 use portcullis_protocol::Lifetime;
-use portcullis_protocol::planted::{self, Fault};
 use portcullis_sim::{FaultKind, Plan, Programs, Promise, run, shrink};
 
 /// Seeds within which a fault must be found.
@@ -22,12 +22,14 @@ const SEEDS_OF_UDP: u64 = 300;
 /// Seeds within which a fault of a structure must be found. Such runs are long.
 const SEEDS_OF_STRUCTURES: u64 = 80;
 
-fn is_of_a_structure(fault: Fault) -> bool {
-    [&Fault::OF_RACES[..], &Fault::OF_QUEUES, &Fault::OF_CLAIMS].iter().any(|faults| faults.contains(&fault))
+fn is_of_a_structure(fault: Mistake) -> bool {
+    [&Mistake::OF_RACES[..], &Mistake::OF_QUEUES, &Mistake::OF_CLAIMS]
+        .iter()
+        .any(|faults| faults.contains(&fault))
 }
 
-fn is_of_udp(fault: Fault) -> bool {
-    Fault::OF_UDP.contains(&fault)
+fn is_of_udp(fault: Mistake) -> bool {
+    Mistake::OF_UDP.contains(&fault)
 }
 
 /// Returns the plan with all clients over UDP, and an attacker on the path.
@@ -37,55 +39,59 @@ fn over_udp(drawn: Plan) -> Plan {
     Plan { udp: 100, faults, ..drawn }
 }
 
-fn is_of_chunks(fault: Fault) -> bool {
-    Fault::OF_CHUNKS.contains(&fault)
+fn is_of_chunks(fault: Mistake) -> bool {
+    Mistake::OF_CHUNKS.contains(&fault)
 }
 
 /// Returns the plan of a seed. For rare faults it has more of what they need.
-fn plan_for(fault: Fault, seed: u64) -> Plan {
+fn plan_for(fault: Mistake, seed: u64) -> Plan {
     let drawn = Plan::draw(seed);
     match fault {
-        Fault::DoubtNotAwaited => Plan { faults: vec![FaultKind::Cut], hostile: 0, ..drawn },
+        Mistake::DoubtNotAwaited => Plan { faults: vec![FaultKind::Cut], hostile: 0, ..drawn },
         // Only sessions wait.
-        Fault::WaitJudgesByOldTime => Plan { programs: Programs::Sessions, faults: Vec::new(), ..drawn },
+        Mistake::WaitJudgesByOldTime => Plan { programs: Programs::Sessions, faults: Vec::new(), ..drawn },
         // With few clients, a page belongs to one tenant.
-        Fault::GuestsBytesNotNoted => {
+        Mistake::GuestsBytesNotNoted => {
             Plan { sharing: true, clients: 2, tenants: 2, hostile: 0, held: 2, faults: Vec::new(), ..drawn }
         }
         _ if is_of_a_structure(fault) => {
             let faults = vec![FaultKind::ClientPause, FaultKind::ClientStop, FaultKind::LateCompletions];
             let programs = match fault {
-                _ if Fault::OF_QUEUES.contains(&fault) => Programs::Queues,
-                _ if Fault::OF_CLAIMS.contains(&fault) => Programs::Claims,
+                _ if Mistake::OF_QUEUES.contains(&fault) => Programs::Queues,
+                _ if Mistake::OF_CLAIMS.contains(&fault) => Programs::Claims,
                 _ => Programs::Tables,
             };
             Plan { faults, ..drawn }.with(programs)
         }
         // Windows and regions over the same objects, of one tenant whose clients think for 2 µs only.
-        Fault::OpenedWhileBound => {
+        Mistake::OpenedWhileBound => {
             let (clients, hostile, tenants, think_ns, faults) = (10, 5, 1, 2_000, Vec::new());
             Plan { udp: 50, clients, hostile, tenants, think_ns, faults, ..drawn }
         }
         // Clients that think for 2 µs only, so that reads wait.
-        Fault::WaitingReadServedLate => Plan { udp: 100, clients: 12, hostile: 2, think_ns: 2_000, ..drawn },
+        Mistake::WaitingReadServedLate => {
+            Plan { udp: 100, clients: 12, hostile: 2, think_ns: 2_000, ..drawn }
+        }
         // Without faults, nothing else causes time-outs.
-        Fault::WindowNotRefunded => Plan { udp: 100, faults: Vec::new(), ..drawn },
-        _ if Fault::OF_LIMITS.contains(&fault) => {
+        Mistake::WindowNotRefunded => Plan { udp: 100, faults: Vec::new(), ..drawn },
+        _ if Mistake::OF_LIMITS.contains(&fault) => {
             let (faults, within) = (vec![FaultKind::NodeFreeze], Some(Lifetime::millis(1)));
             let (programs, duration_ns) = (Programs::Sessions, 60_000_000);
             Plan { programs, faults, within, duration_ns, hostile: 0, udp: 50, ..drawn }
         }
         _ if is_of_udp(fault) => over_udp(drawn),
         _ if is_of_chunks(fault) => drawn.with(Programs::Chunks),
-        Fault::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
+        Mistake::HeaderReusedWhileBound => Plan { faults: Vec::new(), hostile: drawn.clients - 1, ..drawn },
         _ => drawn,
     }
 }
 
 /// Returns the first seed that finds a fault, with the promise that it breaks.
-fn found(fault: Fault) -> Option<(u64, Promise, String)> {
-    let rare =
-        matches!(fault, Fault::DoubtNotAwaited | Fault::HeaderReusedWhileBound | Fault::GuestsBytesNotNoted);
+fn found(fault: Mistake) -> Option<(u64, Promise, String)> {
+    let rare = matches!(
+        fault,
+        Mistake::DoubtNotAwaited | Mistake::HeaderReusedWhileBound | Mistake::GuestsBytesNotNoted
+    );
     let seeds = match fault {
         _ if rare => SEEDS_FOR_RARE_ONES,
         _ if is_of_a_structure(fault) => SEEDS_OF_STRUCTURES,
@@ -103,7 +109,7 @@ fn found(fault: Fault) -> Option<(u64, Promise, String)> {
     })
 }
 
-fn is_found_by(fault: Fault, checkers: &[Promise]) {
+fn is_found_by(fault: Mistake, checkers: &[Promise]) {
     let Some((seed, promise, what)) = found(fault) else {
         panic!("{fault:?} survives all seeds");
     };
@@ -118,14 +124,14 @@ macro_rules! faults {
     ($($name:ident: $fault:ident by $($promise:ident)|+;)*) => {
         $(#[test]
         fn $name() {
-            is_found_by(Fault::$fault, &[$(Promise::$promise),+]);
+            is_found_by(Mistake::$fault, &[$(Promise::$promise),+]);
         })*
 
         #[test]
         fn every_fault_has_its_test() {
-            let faults = Fault::ALL.iter().chain(&Fault::OF_RACES).chain(&Fault::OF_QUEUES).chain(&Fault::OF_CLAIMS).chain(&Fault::OF_CHUNKS);
-            let faults = faults.chain(&Fault::OF_UDP).chain(&Fault::OF_LIMITS);
-            let missing: Vec<_> = faults.filter(|fault| ![$(Fault::$fault),*].contains(fault)).collect();
+            let faults = Mistake::ALL.iter().chain(&Mistake::OF_RACES).chain(&Mistake::OF_QUEUES).chain(&Mistake::OF_CLAIMS).chain(&Mistake::OF_CHUNKS);
+            let faults = faults.chain(&Mistake::OF_UDP).chain(&Mistake::OF_LIMITS);
+            let missing: Vec<_> = faults.filter(|fault| ![$(Mistake::$fault),*].contains(fault)).collect();
             assert!(missing.is_empty(), "no test plants {missing:?}");
         }
     };
@@ -213,7 +219,7 @@ faults! {
 #[test]
 fn pieces_that_a_sweep_takes_for_orphans_are_missed() {
     let plan = |seed| Plan { values_max: 96 << 10, ..Plan::draw(seed).with(Programs::Tables) };
-    planted::plant(Some(Fault::PiecesNotSpared));
+    planted::plant(Some(Mistake::PiecesNotSpared));
     let found = (0..SEEDS_OF_STRUCTURES).find_map(|seed| run(&plan(seed)).failures.into_iter().next());
     planted::plant(None);
     let found = found.expect("it is found");
@@ -222,7 +228,7 @@ fn pieces_that_a_sweep_takes_for_orphans_are_missed() {
 
 #[test]
 fn a_failing_run_is_cut_down_to_one_that_breaks_the_same_promise() {
-    planted::plant(Some(Fault::ScrubSkipped));
+    planted::plant(Some(Mistake::ScrubSkipped));
     let failing = (0..SEEDS).map(|seed| (Plan::draw(seed), run(&Plan::draw(seed))));
     let failing = failing.filter(|(plan, report)| !report.ok && plan.clients > 3);
     let mut fewer = 0;
@@ -240,7 +246,7 @@ fn a_failing_run_is_cut_down_to_one_that_breaks_the_same_promise() {
 }
 
 /// Whether a seed of chunks fails under a fault with these words, in runs in which nothing else goes wrong.
-fn is_said(fault: Fault, words: &str) -> bool {
+fn is_said(fault: Mistake, words: &str) -> bool {
     planted::plant(Some(fault));
     let plan = |seed| Plan { faults: Vec::new(), ..Plan::draw(seed).with(Programs::Chunks) };
     let mut failures = (0..SEEDS).flat_map(|seed| run(&plan(seed)).failures);
@@ -251,15 +257,15 @@ fn is_said(fault: Fault, words: &str) -> bool {
 
 #[test]
 fn keys_that_work_on_anybodys_queue_pair_open_the_chunks_of_others() {
-    assert!(is_said(Fault::QueuePairNotCompared, "for chunks: session"));
+    assert!(is_said(Mistake::QueuePairNotCompared, "for chunks: session"));
 }
 
 #[test]
 fn bytes_of_an_earlier_holder_are_found_when_their_chunk_is_handed_over() {
-    assert!(is_said(Fault::ChunkNotZeroed, "of an earlier holder"));
+    assert!(is_said(Mistake::ChunkNotZeroed, "of an earlier holder"));
 }
 
 #[test]
 fn windows_that_stay_bound_let_an_earlier_holder_in() {
-    assert!(is_said(Fault::ChunkStaysBound, "no session holds the chunk"));
+    assert!(is_said(Mistake::ChunkStaysBound, "no session holds the chunk"));
 }

@@ -16,7 +16,7 @@ use super::permissions::{Permission, PermissionSlot};
 use crate::config::NodeConfig;
 use headers::HeaderPool;
 use portcullis_nic::Memory;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{
     Header, Incarnation, LIFETIME_OFFSET, Lifetime, Moment, ObjectName, ObjectRef, PermissionId, Refusal,
     RemoteAddress, Rights, TenantId,
@@ -126,7 +126,7 @@ impl<M: Memory> Pool<M> {
         };
         let object = self.slabs.find(name.address()).ok_or(name.missing())?;
         let record = self.slabs.get(object);
-        let meant = birth.is_none_or(|birth| birth == record.birth) || planted::is(Fault::BirthNotCompared);
+        let meant = birth.is_none_or(|birth| birth == record.birth) || planted!(BirthNotCompared);
         if meant && record.tenant == tenant { Ok(object) } else { Err(name.missing()) }
     }
 
@@ -135,7 +135,7 @@ impl<M: Memory> Pool<M> {
     pub fn is_freed(&self, object: ObjectId) -> bool {
         let record = self.slabs.get(object);
         let with_head = || record.membership().is_some_and(|it| self.slabs.get(it.head).freed.is_some());
-        (record.freed.is_some() || with_head()) && !planted::is(Fault::FreedStillGranted)
+        (record.freed.is_some() || with_head()) && !planted!(FreedStillGranted)
     }
 
     /// Prefetches the record of an object and the cache line of its header, without waiting for them.
@@ -234,7 +234,7 @@ impl<M: Memory> Pool<M> {
     pub fn take_over(&mut self, mark: u64, object: ObjectId) -> bool {
         let bytes = self.slabs.size(object) + Header::BYTES;
         let foreign = self.taint.take(mark, self.slabs.header_hole(object), bytes);
-        foreign && !planted::is(Fault::ScrubSkipped)
+        foreign && !planted!(ScrubSkipped)
     }
 
     /// Notes that another tenant may write into an object from here on. The next owner of these bytes gets them

@@ -7,8 +7,8 @@
 
 use super::windows::WindowIndex;
 use portcullis_nic::{Completion, CqId, Nic, Operation, QpId, SendQueue, Status, WorkRequest};
+use portcullis_planted::planted;
 use portcullis_protocol::TenantId;
-use portcullis_protocol::planted::{self, Fault};
 use std::collections::HashMap;
 
 /// Number of requests that one of these queue pairs holds.
@@ -239,7 +239,7 @@ impl<Unit: Copy + PartialEq> DataQueuePairs<Unit> {
     pub fn restore(&mut self, nic: &mut impl Nic, qp: QpId) -> bool {
         let Some(queue_pair) = self.queue_pairs.get_mut(&qp) else { return true };
         let is_restored = queue_pair.restoring == 0 && queue_pair.postponed.is_empty();
-        if queue_pair.is_down || is_restored || planted::is(Fault::PostponedBindForgotten) {
+        if queue_pair.is_down || is_restored || planted!(PostponedBindForgotten) {
             return true;
         }
         let mut postponed = std::mem::take(&mut queue_pair.postponed);
@@ -258,7 +258,7 @@ impl<Unit: Copy + PartialEq> DataQueuePair<Unit> {
             self.postponed.push(request);
             return Posting::Skipped;
         }
-        if self.drop_postponed(request.window) || planted::is(Fault::FlushedInvalidationForgotten) {
+        if self.drop_postponed(request.window) || planted!(FlushedInvalidationForgotten) {
             return Posting::Skipped;
         }
         Posting::Closes

@@ -7,7 +7,7 @@
 
 use crate::books::Residue;
 use portcullis_nic::{Nic, PdId, Rkey, VerbsError, WindowId, WindowKind};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use portcullis_protocol::{Lifetime, Moment};
 use portcullis_slots::{Reuse, Slots};
 use rand::rngs::StdRng;
@@ -171,7 +171,7 @@ impl Windows {
         };
         slot.past.spend(next.low_byte());
         slot.used += 1;
-        if !planted::is(Fault::KeyNotAdvanced) {
+        if !planted!(KeyNotAdvanced) {
             slot.rkey = next;
         }
         (slot.window, slot.rkey)

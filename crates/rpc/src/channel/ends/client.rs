@@ -11,7 +11,7 @@ use crate::channel::Copied;
 use crate::heap::Heap;
 use crate::plain::Plain;
 use portcullis_memory::{Mapping, Memory, PrivateView};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 
 /// A call that is under way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -215,14 +215,14 @@ impl ClientEnd {
             }
             Progress::Abandoned => return Some(Err(CallError::NoSuchCall)),
             Progress::UnderWay
-                if !planted::is(Fault::LateNotTold) && deadline.is_some_and(|deadline| now() >= deadline) =>
+                if !planted!(LateNotTold) && deadline.is_some_and(|deadline| now() >= deadline) =>
             {
                 it.progress = Progress::Abandoned;
                 return Some(Err(CallError::Late));
             }
             Progress::UnderWay => {}
         }
-        (self.is_gone && !planted::is(Fault::GoneNotTold)).then_some(Err(CallError::ServerGone))
+        (self.is_gone && !planted!(GoneNotTold)).then_some(Err(CallError::ServerGone))
     }
 
     /// Ends the connection: the server has ended, or must be treated as if it had. The scopes of its calls are the
@@ -257,7 +257,7 @@ impl ClientEnd {
     fn let_go(&mut self, call: u64) {
         if let Some(slot) = self.slot(call) {
             *slot = None;
-            if !planted::is(Fault::SlotNotFreed) {
+            if !planted!(SlotNotFreed) {
                 self.free.push(u32::try_from(slot_of(call)).unwrap_or(0));
             }
             self.guards.iter_mut().for_each(|guards| guards.end(slot_of(call)));
@@ -278,7 +278,7 @@ impl ClientEnd {
                 Progress::Abandoned => {
                     self.let_go(reply.call);
                     let answer = Answer::of(&self.results, &reply);
-                    if planted::is(Fault::LateResultKept) {
+                    if planted!(LateResultKept) {
                         std::mem::forget(answer);
                     }
                 }

@@ -4,7 +4,7 @@ use super::CallError;
 use crate::heap::{Heap, PAGE_BYTES};
 use crate::{ScopeRef, View};
 use portcullis_memory::PrivateView;
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 
 /// Copies of more bytes than this are large: only the last large copy keeps its memory.
 const SMALL_MAX: u64 = 1 << 20;
@@ -43,7 +43,7 @@ impl Copies {
         {
             self.view.give_back(offset, length);
         }
-        if planted::is(Fault::OnePageCopied) {
+        if planted!(OnePageCopied) {
             self.view.take(heap.memory(), offset, length.min(PAGE_BYTES));
             return self.view.bytes(offset, length);
         }

@@ -6,7 +6,7 @@
 //! its place.
 
 use portcullis_memory::{Bytes, Mapping, Memory};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::sync::atomic::{Ordering, fence};
 
 /// Bytes of a line.
@@ -84,7 +84,7 @@ impl Reader {
     }
 
     fn is_new(&self, turn: u32) -> bool {
-        turn == self.0.turn || turn != 0 && planted::is(Fault::TurnNotCompared)
+        turn == self.0.turn || turn != 0 && planted!(TurnNotCompared)
     }
 
     /// Reads the next line, if it has been written: its head, its words, and the last word, which its writer may change

@@ -6,7 +6,7 @@ use crate::heap::Heap;
 use crate::plain::Plain;
 use crate::{Boxed, PointerError, ScopeRef, Text};
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -99,7 +99,7 @@ impl fmt::Debug for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        if self.scope.address != 0 && !planted::is(Fault::ResultKept) {
+        if self.scope.address != 0 && !planted!(ResultKept) {
             self.results.free(self.scope.address);
         }
     }

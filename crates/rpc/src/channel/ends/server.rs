@@ -12,7 +12,7 @@ use crate::channel::one_shot::OneShotTable;
 use crate::heap::Heap;
 use crate::{ScopeRef, View};
 use portcullis_memory::{Mapping, PrivateView};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl ServerEnd {
     pub fn take(&mut self) -> Option<Request> {
         let (method, words, cancelled) = self.requests.read()?;
         let line = RequestLine::read(method, words);
-        let is_cancelled = cancelled == line.call && !planted::is(Fault::CancelNotLookedAt);
+        let is_cancelled = cancelled == line.call && !planted!(CancelNotLookedAt);
         Some(Request { line, is_cancelled })
     }
 
@@ -87,18 +87,14 @@ impl ServerEnd {
         let deadline = (request.deadline != 0).then_some(request.deadline);
         let is_late = || {
             let is_over = deadline.is_some_and(|deadline| clock() >= deadline);
-            is_over && !planted::is(Fault::DeadlineNotLookedAt)
+            is_over && !planted!(DeadlineNotLookedAt)
         };
         if is_late() {
             return short(request, Status::Late);
         }
         if *is_cancelled {
             let numbered = short(request, Status::Cancelled);
-            return if planted::is(Fault::CancelledNotNumbered) {
-                ReplyLine { call: 0, ..numbered }
-            } else {
-                numbered
-            };
+            return if planted!(CancelledNotNumbered) { ReplyLine { call: 0, ..numbered } } else { numbered };
         }
         let Some(method) = methods.get(request.method) else {
             return short(request, Status::NoSuchMethod);
@@ -118,7 +114,7 @@ impl ServerEnd {
                     return Ok(Status::NoArguments);
                 };
                 // A caller that no longer waits may have used its scope again while it was copied.
-                if !planted::is(Fault::DeadlineLookedAtOnce) && is_late() {
+                if !planted!(DeadlineLookedAtOnce) && is_late() {
                     return Ok(Status::Late);
                 }
                 code(view, request.root, request.word, &mut reply).map(|()| Status::Done)
@@ -138,7 +134,7 @@ impl ServerEnd {
             Ok(Ok(status)) => status,
             Ok(Err(failure)) => failure.tell(&mut reply),
             Err(_) => {
-                if planted::is(Fault::PanickedResultKept) {
+                if planted!(PanickedResultKept) {
                     std::mem::forget(reply.scope.take());
                 }
                 reply = Reply::new(results, deadline, clock);

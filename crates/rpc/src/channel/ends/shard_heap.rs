@@ -4,7 +4,7 @@ use super::copies::Copies;
 use super::words::RequestLine;
 use crate::heap::Heap;
 use portcullis_memory::{MappingError, PrivateView};
-use portcullis_protocol::planted::{self, Fault};
+use portcullis_planted::planted;
 
 /// A heap that all clients of a channel have, with the copies of one thread of the server.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) fn heap_of<'a>(
 ) -> (&'a Heap, &'a mut Copies) {
     let address = if request.scope.length > 0 { request.scope.address } else { request.root };
     match shared {
-        _ if planted::is(Fault::OwnHeapAlone) => own,
+        _ if planted!(OwnHeapAlone) => own,
         Some(ShardHeap { heap, copies }) if heap.place().offset(address, 1).is_some() => (heap, copies),
         _ => own,
     }

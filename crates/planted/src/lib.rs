@@ -1,11 +1,14 @@
-//! Faults that a test plants to make sure that a checker finds them.
+//! Planted mistakes: a test plants a mistake in the real code to prove that a checker finds it.
 //!
-//! Without the feature `planted`, which only the simulator's own test turns on, [`is`] is always false and the code
-//! that calls it is compiled out. With it, a thread has at most one fault at a time.
+//! Code that can be broken asks with [`planted!`] whether its mistake is planted. Without the feature `planted` the
+//! answer is the constant `false`, and the compiler removes the mistake. Only tests of checkers turn the feature on: no
+//! program that is shipped, and no test of such a program, has a mistake compiled in. A thread has at most one mistake at a
+//! time.
+#![forbid(unsafe_code)]
 
 /// A mistake that the real code does not make.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Fault {
+pub enum Mistake {
     /// A window is bound again under its old key.
     KeyNotAdvanced,
     /// Memory is reused before its window is known to be unbound.
@@ -226,8 +229,8 @@ pub enum Fault {
     AllReclaimed,
 }
 
-impl Fault {
-    /// Faults of the structures that show if one user ends at some step. The tests of the structures find them.
+impl Mistake {
+    /// Mistakes of the structures that show if one user ends at some step. The tests of the structures find them.
     pub const OF_STEPS: [Self; 16] = [
         Self::VersionNotCompared,
         Self::HeaderBeforeCopy,
@@ -247,7 +250,7 @@ impl Fault {
         Self::SegmentGoesWithClaims,
     ];
 
-    /// Faults of the hash table that show if several users race. The simulator's checkers find them.
+    /// Mistakes of the hash table that show if several users race. The simulator's checkers find them.
     pub const OF_RACES: [Self; 5] = [
         Self::FingerprintTrusted,
         Self::VersionNotAdvanced,
@@ -256,7 +259,7 @@ impl Fault {
         Self::SweptAtOnce,
     ];
 
-    /// Faults of the queue that show if several users race. The simulator's checkers find them.
+    /// Mistakes of the queue that show if several users race. The simulator's checkers find them.
     pub const OF_QUEUES: [Self; 4] = [
         Self::SlotFilledBeforeBytes,
         Self::HeadNotCompared,
@@ -264,23 +267,23 @@ impl Fault {
         Self::ClosedNotCompared,
     ];
 
-    /// Faults of claims that show among many consumers. The simulator's checkers and the tests of the structures find
+    /// Mistakes of claims that show among many consumers. The simulator's checkers and the tests of the structures find
     /// them.
     pub const OF_CLAIMS: [Self; 3] =
         [Self::ClaimNotCompared, Self::LapsedNotDelivered, Self::SegmentGoesWithClaims];
 
-    /// Faults of the chunks that the NIC hands out. The simulator's checkers find them.
+    /// Mistakes of the chunks that the NIC hands out. The simulator's checkers find them.
     pub const OF_CHUNKS: [Self; 4] =
         [Self::ChunkNotZeroed, Self::ChunkStaysBound, Self::ChunkUsesNotCounted, Self::DepartedKeepChunks];
 
-    /// Faults of the directory's ledger. The directory's own tests find them.
+    /// Mistakes of the directory's ledger. The directory's own tests find them.
     pub const OF_DIRECTORY: [Self; 4] =
         [Self::NamesOutliveLease, Self::EndedBytesStayUsed, Self::HeldHeapReclaimed, Self::PlaceGivenTwice];
 
-    /// Faults of the limits of sessions. The simulator's checkers find them if nodes freeze.
+    /// Mistakes of the limits of sessions. The simulator's checkers find them if nodes freeze.
     pub const OF_LIMITS: [Self; 1] = [Self::LimitNotKept];
 
-    /// Faults of calls through shared memory, and of the leases that their heaps have. The simulator's checkers find
+    /// Mistakes of calls through shared memory, and of the leases that their heaps have. The simulator's checkers find
     /// them.
     pub const OF_CALLS: [Self; 20] = [
         Self::LeaseNotExtended,
@@ -305,7 +308,7 @@ impl Fault {
         Self::AllReclaimed,
     ];
 
-    /// Faults of clients over UDP. The simulator's checkers find them.
+    /// Mistakes of clients over UDP. The simulator's checkers find them.
     pub const OF_UDP: [Self; 17] = [
         Self::RegionStaysOpen,
         Self::OperationRightNotChecked,
@@ -326,7 +329,7 @@ impl Fault {
         Self::ProbeAnsweredTwice,
     ];
 
-    /// Faults of the node, the client and the NIC. The simulator's checkers find them.
+    /// Mistakes of the node, the client and the NIC. The simulator's checkers find them.
     pub const ALL: [Self; 38] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
@@ -369,46 +372,54 @@ impl Fault {
     ];
 }
 
+/// Whether the mistake of this name is planted on this thread: `planted!(RangeOneByteLong)`.
+#[macro_export]
+macro_rules! planted {
+    ($mistake:ident) => {
+        $crate::is($crate::Mistake::$mistake)
+    };
+}
+
 #[cfg(feature = "planted")]
 mod switch {
-    use super::Fault;
+    use super::Mistake;
     use std::cell::Cell;
 
     thread_local! {
-        static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
+        static PLANTED: Cell<Option<Mistake>> = const { Cell::new(None) };
     }
 
-    /// Plants a fault on this thread; `None` removes it.
-    pub fn plant(fault: Option<Fault>) {
-        PLANTED.set(fault);
+    /// Plants a mistake on this thread; `None` removes it.
+    pub fn plant(mistake: Option<Mistake>) {
+        PLANTED.set(mistake);
     }
 
-    /// Returns a function that plants the same fault on another thread.
+    /// Returns a function that plants the same mistake on another thread.
     pub fn for_another_thread() -> impl FnOnce() + Send + 'static {
         let planted = PLANTED.get();
         move || PLANTED.set(planted)
     }
 
-    /// Whether this fault is planted on this thread.
+    /// Whether this mistake is planted on this thread.
     #[must_use]
-    pub fn is(fault: Fault) -> bool {
-        PLANTED.get() == Some(fault)
+    pub fn is(mistake: Mistake) -> bool {
+        PLANTED.get() == Some(mistake)
     }
 }
 
 #[cfg(not(feature = "planted"))]
 mod switch {
-    use super::Fault;
+    use super::Mistake;
 
     /// Returns a function that does nothing.
     pub fn for_another_thread() -> impl FnOnce() + Send + 'static {
         || ()
     }
 
-    /// Returns `false`: no fault is planted.
+    /// Returns `false`: no mistake is planted.
     #[must_use]
-    #[inline]
-    pub const fn is(_: Fault) -> bool {
+    #[inline(always)]
+    pub const fn is(_: Mistake) -> bool {
         false
     }
 }
