@@ -1,7 +1,7 @@
 # The two commands of the README, and what they are made of. On a fresh Debian or Ubuntu machine with git, make and
 # Rust, both set up what they need: packages through apt when root, otherwise they say what is missing.
 
-.PHONY: demo test build lint unit planted examples python memcached lmcache verbs fuzz instructions mutants fresh fresh-setup soak setup help
+.PHONY: demo test test-all build lint unit simulator without-rdma docs laboratory planted doctests examples python memcached lmcache verbs fuzz instructions mutants fresh fresh-setup soak setup help
 
 CARGO ?= cargo
 # What these commands build is built once. What an incremental build would keep for the next one takes five times the room.
@@ -11,17 +11,22 @@ SOAK_HOURS ?= 8
 FRESH ?= demo test
 MUTANTS ?= node client softnic/core
 MUTANTS_SHARD ?= 0/4
-# Mistakes that tests plant are compiled into all tests, and not only into those that plant them: otherwise nearly everything
-# would be built twice. What is shipped has none of them.
-export PLANTED := portcullis-sim/planted,portcullis-structures/planted,portcullis-directory/planted
-TESTS = test --workspace --features $(PLANTED) --locked --no-fail-fast
+# The tests of the product. The laboratory's wait for `make test-all`, except for a sample of the simulator. All commands
+# select from the whole workspace, so that each crate has the same features everywhere and is built once.
+LAB = portcullis-lab portcullis-models portcullis-sim
+PRODUCT = test --workspace $(LAB:%=--exclude %) --tests --locked --no-fail-fast
+# The simulator has the mistakes that its tests plant. No program and no binding that is tested has any.
+SIMULATOR = test --workspace --features portcullis-sim/planted --test simulator --locked --no-fail-fast
+# Packages that give the dependencies the features that they have in the whole workspace.
+ALL_FEATURES = -p portcullis-cli -p portcullis-python
 
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (a minute and a half with the build)'
-	@echo 'make test   everything that has to hold (50 minutes with the build on two processors, and 7 GB)'
+	@echo 'make test   whether the product keeps its promises (12 minutes with the build on two processors, and 5 GB)'
+	@echo 'make test-all  everything else: all seeds, bindings, documents, fuzzing, Soft-RoCE (half an hour after make test)'
 	@echo 'make lmcache  the adapter under the real LMCache, in an environment of its own of 6 GB'
-	@echo 'make verbs  the part of it that needs an RDMA device, in a virtual machine with Soft-RoCE'
-	@echo 'make fresh  both of them on a fresh machine, a minimal Debian in a folder; FRESH=demo for the one (root only)'
+	@echo 'make verbs  the part of test-all that needs an RDMA device, in a virtual machine with Soft-RoCE'
+	@echo 'make fresh  make demo and make test on a fresh machine, a minimal Debian in a folder; FRESH=demo for one of them (root only)'
 	@echo 'make mutants  whether the tests notice mistakes: one in four (MUTANTS_SHARD=0/4) of MUTANTS (node client softnic/core)'
 	@echo 'make soak   clusters in virtual time, seed after seed, for SOAK_HOURS (8)'
 
@@ -31,33 +36,54 @@ build: setup
 demo: setup
 	$(CARGO) run --quiet --profile demo --locked -p portcullis-lab --no-default-features -- demo .
 
-test: setup lint fresh-setup unit examples python memcached verbs fuzz instructions
+test: setup lint unit simulator
 	@echo 'All of make test passed.'
 
-# Style is a test: formatting, lints, documentation, and no file that has outgrown one idea.
+# Style is a test: formatting, lints, which crate uses which, and no file that has outgrown one idea.
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	scripts/without-rdma
-	scripts/docs
 	scripts/tidy
 	scripts/arrows
 
 unit: setup
 	@scripts/setup etcd || echo 'SKIPPED: what the tests of the directory try with a real etcd'
 	@scripts/setup clang pkg-config valgrind || echo 'SKIPPED: programs in C with clang, and under valgrind'
-	$(CARGO) $(TESTS)
+	$(CARGO) $(PRODUCT)
 
-# The part of it that plants mistakes in the real code: the simulator's checkers, and the tests of the structures and of the
-# directory's ledger, have to find each.
+# A sample: a tenth of the seeds, and each planted mistake on its pinned seed.
+simulator: setup
+	$(CARGO) $(SIMULATOR)
+
+# What `make test` leaves out. It uses what `make test` has built.
+test-all: setup fresh-setup without-rdma docs laboratory planted doctests examples python memcached verbs fuzz instructions
+	@echo 'All of make test-all passed.'
+
+without-rdma: setup
+	scripts/without-rdma
+
+docs: setup
+	scripts/docs
+
+# The laboratory's own tests, the model checker, all seeds and all explorations.
+laboratory: setup
+	$(CARGO) test $(ALL_FEATURES) $(LAB:%=-p %) --lib --bin portcullis-lab --test laboratory --test models --locked --no-fail-fast
+	$(CARGO) test --workspace --test model_check --locked --no-fail-fast
+	PORTCULLIS_TESTS=all $(CARGO) $(SIMULATOR) -- --include-ignored
+
+# Mistakes in the structures and in the directory, which their tests have to find. `simulator` plants those that it finds.
 planted: setup
-	$(CARGO) $(TESTS) --lib --test promises planted::
+	$(CARGO) test $(ALL_FEATURES) -p portcullis-structures -p portcullis-directory --lib --test promises \
+		--features portcullis-structures/planted,portcullis-directory/planted --locked --no-fail-fast planted
+
+doctests: setup
+	$(CARGO) test --workspace --doc --locked --no-fail-fast
 
 # The commands and programs of the documents, as a plain user in a clean home. They use what `unit` has
 # built, and the native part of the Python package.
 examples: setup
 	@scripts/setup c++ pkg-config python-venv || echo 'SKIPPED: see above for what is missing'
-	$(CARGO) build --workspace --features $(PLANTED) --locked
+	$(CARGO) build --workspace --locked
 	@if command -v python3 >/dev/null; then scripts/examples || [ $$? -eq 77 ]; else echo 'SKIPPED the examples: no python3'; fi
 
 # The Python package, as users install it, on the oldest and the newest Python here. It uses what `unit` has built.
@@ -69,7 +95,7 @@ python: setup
 memcached: setup
 	@scripts/memcached-clients $${CARGO_TARGET_DIR:-target}/debug/portcullis || [ $$? -eq 77 ]
 
-# The adapter under the real LMCache, whose dependencies take 6 GB: not a part of `make test`, which tries it without.
+# The adapter under the real LMCache, whose dependencies take 6 GB: not a part of `make test-all`, which tries it without.
 lmcache: setup
 	scripts/lmcache
 

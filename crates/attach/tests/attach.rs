@@ -1,6 +1,6 @@
 //! An honest client and an honest node, and how each side notices the other's end.
 
-mod rig;
+use crate::rig;
 
 use portcullis_attach::Limits;
 use portcullis_attach::tls::{

@@ -1,6 +1,6 @@
 //! The certificates that each side accepts, and those that it rejects.
 
-mod rig;
+use crate::rig;
 
 use portcullis_attach::Reason;
 use portcullis_attach::tls::{AttachError, ClientSecurity, attach};

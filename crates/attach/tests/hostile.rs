@@ -1,7 +1,7 @@
 //! Peers that break the rules, arrive in crowds, or do nothing. The server uses no certificates; the messages are the
 //! same with them. After each attack no state may be left behind, and an honest client must be served.
 
-mod rig;
+use crate::rig;
 
 use portcullis_attach::Limits;
 use portcullis_attach::tls::Ends;

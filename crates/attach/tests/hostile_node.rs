@@ -1,6 +1,6 @@
 //! Peers that are not nodes, or hostile ones: the client ends in time, reports what it received, and keeps nothing.
 
-mod rig;
+use crate::rig;
 
 use portcullis_attach::tls::{AttachError, Attached, ClientSecurity, Ends, attach};
 use rig::wire::{self, FromNode};

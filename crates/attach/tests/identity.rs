@@ -1,6 +1,6 @@
 //! Files of certificates and keys: how they are made, and which are refused.
 
-mod rig;
+use crate::rig;
 
 use portcullis_attach::tls::certificates::{CertificateError, make_authority, make_node, make_tenant};
 use portcullis_attach::tls::{ClientIdentity, ClientSecurity, IdentityError, NodeIdentity};

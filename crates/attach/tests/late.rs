@@ -1,7 +1,7 @@
 //! Clients that are stopped in the middle of an attach, and nodes that hang up: the client reports that it was too
 //! late, and never that the peer is not a node.
 
-mod rig;
+use crate::rig;
 
 use portcullis_attach::tls::{AttachError as TlsError, ClientSecurity, attach as attach_by_tls};
 use portcullis_attach::unix::{

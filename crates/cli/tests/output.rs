@@ -1,6 +1,6 @@
 //! The program's output to readers that leave, to files, and to programs.
 
-mod readers;
+use crate::readers;
 
 use std::process::{Command, Stdio};
 

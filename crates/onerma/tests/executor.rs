@@ -1,7 +1,7 @@
 //! Transfers of any size, over a path that takes time and loses packets: they arrive complete, operations that must not
 //! be repeated are not, and each transfer ends within its time. A failure of a seed names it.
 
-mod rig;
+use crate::rig;
 
 use portcullis_memory::Memory;
 use portcullis_onerma::{

@@ -1,6 +1,6 @@
 //! A port that an attacker floods, over real sockets: proven clients are served all the same.
 
-mod rig;
+use crate::rig;
 
 use portcullis_onerma::{Destination, NodeSocket, Status, UdpSocket};
 use rig::{Client, INITIATOR, Node, RESPONDER};

@@ -1,7 +1,7 @@
 //! A node's state does not grow with the number of clients that hold keys (1RMA §3.1): it derives keys when they are
 //! used.
 
-mod rig;
+use crate::rig;
 
 use portcullis_onerma::{InitiatorLimits, Status};
 use rig::{Client, INITIATOR, Node, RESPONDER, at, exchange};

@@ -1,6 +1,6 @@
 //! The promises of each operation on a path that loses nothing: its bytes, its status (1RMA Table 3), and its bounds.
 
-mod rig;
+use crate::rig;
 
 use portcullis_memory::Memory;
 use portcullis_onerma::{

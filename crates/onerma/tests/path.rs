@@ -1,7 +1,7 @@
 //! An attacker on the path, which sees every packet, and loses, delays, repeats, truncates, alters, reflects and forges
 //! packets as it likes (1RMA §4.2, A2). Each seed is one run; a failure names its seed.
 
-mod rig;
+use crate::rig;
 
 use portcullis_memory::Memory;
 use portcullis_onerma::{Action, Atomic, Destination, HEADER_BYTES, OperationType, SlotId, Status};

@@ -1,7 +1,7 @@
 //! A path that stops carrying long datagrams in the middle of transfers, in one direction or both, and carries them
 //! again later. Operations continue in shorter datagrams, and their reported outcomes are true.
 
-mod rig;
+use crate::rig;
 
 use portcullis_memory::Memory;
 use portcullis_onerma::{

@@ -1,7 +1,7 @@
 //! Transfers over real sockets on loopback: directly, and through an attacker on the path that loses, repeats, alters
 //! and forges datagrams.
 
-mod rig;
+use crate::rig;
 
 use portcullis_memory::{Mapping, Memory};
 use portcullis_onerma::{

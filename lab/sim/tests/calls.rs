@@ -1,7 +1,8 @@
 //! Calls through shared memory under the checkers: processes that die and stand still at every step, and peers that write garbage.
 //!
-//! `PORTCULLIS_SEEDS=10000 cargo test --release -p portcullis-sim --test promises calls::` runs more seeds.
+//! `PORTCULLIS_SEEDS=10000 cargo test --release -p portcullis-sim --features planted --test simulator calls::` runs more seeds.
 
+use crate::extent;
 use portcullis_sim::{FaultKind, Plan, Programs, campaign, run};
 
 /// Number of seeds, unless the environment requests more.
@@ -13,8 +14,7 @@ fn plan_for(seed: u64) -> Plan {
 
 #[test]
 fn no_seed_of_calls_breaks_a_promise() {
-    let seeds =
-        std::env::var("PORTCULLIS_SEEDS").ok().and_then(|number| number.parse().ok()).unwrap_or(SEEDS);
+    let seeds = extent::seeds(SEEDS);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut failed = Vec::new();
     let (mut events, mut calls, mut heaps, mut tried, mut refused) = (0, 0, 0, 0, 0);

@@ -6,8 +6,9 @@ use portcullis_sim::Programs;
 
 #[test]
 fn no_entry_is_lost_or_done_twice() {
-    let accesses: u64 = break_nothing(Programs::Claims, 60).iter().map(|report| report.accesses).sum();
-    assert!(accesses > 100_000, "they do their work: {accesses} accesses");
+    let reports = break_nothing(Programs::Claims, 60);
+    let accesses: u64 = reports.iter().map(|report| report.accesses).sum();
+    assert!(accesses > 1_600 * reports.len() as u64, "they do their work: {accesses} accesses");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod chains;
 mod chunks;
 mod claims;
 mod explore;
+mod extent;
 mod limits;
 mod planted;
 mod queues;

@@ -1,17 +1,17 @@
 //! Many seeds: no promise is broken.
 //!
-//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test promises seeds::` runs more of them,
+//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --features planted --test simulator seeds::` runs more of them,
 //! `make mutants` fewer.
 
+use crate::extent;
 use portcullis_sim::{Plan, campaign};
 
-/// Number of seeds, unless the environment requests more.
+/// Number of seeds of everything; `make test` runs a tenth.
 const SEEDS: u64 = 2_000;
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    let seeds =
-        std::env::var("PORTCULLIS_SEEDS").ok().and_then(|number| number.parse().ok()).unwrap_or(SEEDS);
+    let seeds = extent::seeds(SEEDS);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut failed = Vec::new();
     let (mut events, mut tried, mut refused) = (0, 0, 0);

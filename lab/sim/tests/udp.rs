@@ -1,20 +1,17 @@
 //! Clients over UDP: no promise is broken.
 //!
-//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --test promises udp::` runs more seeds, `make mutants` fewer.
+//! `PORTCULLIS_SEEDS=100000 cargo test --release -p portcullis-sim --features planted --test simulator udp::` runs more seeds, `make mutants` fewer.
 
+use crate::extent;
 use portcullis_sim::{FaultKind, Plan, Programs, campaign, run};
 
-/// Number of seeds, unless the environment requests more.
+/// Number of seeds, in a run of everything.
 const SEEDS: u64 = 150;
-/// Number of seeds of a structure, unless the environment requests more. Such runs are long.
+/// Number of seeds of a structure, in a run of everything. Such runs are long.
 const SEEDS_OF_STRUCTURES: u64 = 30;
 
-fn asked_for() -> Option<u64> {
-    std::env::var("PORTCULLIS_SEEDS").ok().and_then(|number| number.parse().ok())
-}
-
 fn seeds() -> u64 {
-    asked_for().unwrap_or(SEEDS)
+    extent::seeds(SEEDS)
 }
 
 /// Runs plans. Returns the number of accesses that were executed, and the number of violations that were tried.
@@ -64,7 +61,7 @@ fn a_path_that_becomes_narrow_ends_no_operation() {
     let (accesses, _) = hold(|seed| Plan { udp: 100, faults: vec![FaultKind::Mtu], ..Plan::draw(seed) });
     assert!(accesses > 40 * seeds(), "{accesses}");
     for programs in [Programs::Sessions, Programs::Tables, Programs::Queues, Programs::Claims] {
-        hold_for(SEEDS_OF_STRUCTURES / 3, |seed| Plan {
+        hold_for(extent::seeds(SEEDS_OF_STRUCTURES / 3), |seed| Plan {
             udp: 100,
             faults: vec![FaultKind::Mtu],
             ..Plan::draw(seed).with(programs)
@@ -109,7 +106,7 @@ fn sessions_and_their_keepers_break_no_promise() {
 fn what_the_users_of_a_structure_are_told_fits_one_order() {
     for programs in [Programs::Tables, Programs::Queues, Programs::Claims] {
         for udp in [50, 100] {
-            let seeds = asked_for().unwrap_or(SEEDS_OF_STRUCTURES);
+            let seeds = extent::seeds(SEEDS_OF_STRUCTURES);
             let (accesses, _) = hold_for(seeds, |seed| with(programs, seed, udp));
             assert!(accesses > 200 * seeds, "{programs:?}: {accesses}");
         }

@@ -1,6 +1,6 @@
 //! `portcullis admin` with a running node.
 
-use crate::node::{Node, count, errors, folder, log, portcullis, wait_for};
+use super::node::{Node, count, errors, folder, log, portcullis, wait_for};
 use portcullis::host::WallTime;
 use portcullis::{Allocate, Lifetime, RemoteAddress, Rkey, Session, connect};
 use serde_json::Value;

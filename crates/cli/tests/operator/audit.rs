@@ -1,6 +1,6 @@
 //! The audit log of a running node.
 
-use crate::node::{Node, count, errors, folder, growing_log, log, wait_for};
+use super::node::{Node, count, errors, folder, growing_log, log, wait_for};
 use portcullis::{Allocate, Session};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::Signal;

@@ -1,6 +1,6 @@
 //! Events that a running node writes to standard error if `RUST_LOG` requests them.
 
-use crate::node::{Node, count, errors, folder, log, wait_for};
+use super::node::{Node, count, errors, folder, log, wait_for};
 use portcullis::{Allocate, Credential, Error, RemoteAddress, Session, SessionOptions, connect_with};
 
 /// Writes past the end of the held memory, unless the node lets this client wait. Returns whether the session can go

@@ -1,10 +1,11 @@
 //! Proof that the checkers work: each fault that is planted in the real code is found, by name, within a number of
 //! seeds.
 //!
-//! Needs `--features planted`. Without it no fault can be planted.
-#![cfg(feature = "planted")]
+//! A run of everything searches for the first seed that finds a mistake. A sample runs only the pinned seed of the mistake,
+//! from `seeds.txt`.
 
 mod calls;
+mod pinned;
 
 use portcullis_planted::{self as planted, Mistake};
 use portcullis_protocol::Lifetime;
@@ -99,7 +100,7 @@ fn found(fault: Mistake) -> Option<(u64, Promise, String)> {
         _ if is_of_udp(fault) => SEEDS_OF_UDP,
         _ => SEEDS,
     };
-    (0..seeds).find_map(|seed| {
+    pinned::seeds_for(fault, seeds).find_map(|seed| {
         let plan = plan_for(fault, seed);
         planted::plant(Some(fault));
         let report = run(&plan);
@@ -111,7 +112,7 @@ fn found(fault: Mistake) -> Option<(u64, Promise, String)> {
 
 fn is_found_by(fault: Mistake, checkers: &[Promise]) {
     let Some((seed, promise, what)) = found(fault) else {
-        panic!("{fault:?} survives all seeds");
+        panic!("{fault:?} survives: a change may have moved it to another seed, see tests/planted/seeds.txt");
     };
     eprintln!("{fault:?}: {promise}, by seed {seed}: {what}");
     assert!(
