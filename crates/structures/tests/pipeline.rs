@@ -1,7 +1,7 @@
 //! All accesses of a pipeline end, however many there are and in whatever order their futures are awaited.
 
-use crate::rig::{node, pipeline, run};
-use portcullis::{Allocate, BarePermission, Error, Lifetime, Mechanism};
+use crate::rig::{node, node_with, pipeline, run};
+use portcullis::{Allocate, BarePermission, ChunkLimits, Error, Lifetime, Mechanism, NodeConfig};
 use portcullis_structures::{Pipeline, Work};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -154,4 +154,20 @@ fn jobs_that_come_while_others_are_under_way_are_begun_beside_them() {
         assert_eq!(run(&pipeline, pipeline.fetch_and_add(&permission, 0, 0)), Ok(MANY));
         assert!(work.most > 0, "some came beside others");
     }
+}
+
+#[test]
+fn a_chunk_from_the_nodes_processor_leaves_the_accesses_of_its_round_alone() {
+    let chunks = Some(ChunkLimits { chunks: 16, chunk_bytes: 1024, client_max: 16 });
+    let config = NodeConfig { pool_bytes: 1 << 20, chunks, chains: false, ..NodeConfig::default() };
+    let node = node_with(config);
+    let pipeline = pipeline(&node, "red");
+    let permission = memory(&pipeline);
+    run(&pipeline, async {
+        pipeline.chunk_terms().await.expect("the node has chunks");
+        let write = pipeline.write(&permission, 0, &[7; 8]);
+        let chunk = pipeline.allocate_chunk().await.expect("a chunk");
+        write.await.expect("a write");
+        pipeline.free_chunk(chunk).await.expect("it is freed");
+    });
 }
