@@ -231,7 +231,7 @@ fn a_value_comes_back_until_it_is_removed_and_exit_codes_say_what_happened() {
     assert!(removed.errors.contains("no key Genf"), "{}", removed.errors);
     node.kv("del", &["t", "Basel"]).with_code(0);
     assert!(node.content("t").is_empty());
-    node.kv("create", &["t"]).refused(1, &["table t already", "kv drop"]);
+    node.kv("create", &["t"]).refused(1, &["table t exists already", "kv drop"]);
     node.kv("put", &["t", "Bern"]).refused(2, &["VALUE"]);
 }
 
@@ -347,7 +347,7 @@ fn a_load_names_the_line_that_is_wrong_and_what_came_before_is_stored() {
     node.file("long.csv", format!("{rows}long,{long}\nafter,1\n"));
     for (file, place, why) in [
         ("rows.csv", "rows.csv, line 502", "1 field,"),
-        ("objects.jsonl", "objects.jsonl, line 501", "no JSON object"),
+        ("objects.jsonl", "objects.jsonl, line 501", "not a JSON object"),
         ("long.csv", "long.csv, line 502", "1048577"),
     ] {
         let loaded = node.kv("load", &[file, file, "--value", "value", "--json"]);

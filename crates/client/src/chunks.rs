@@ -27,6 +27,13 @@ pub(crate) enum Worker {
     Free,
 }
 
+impl Worker {
+    /// Returns the worker whose requests go to the queue pair of this place.
+    pub(crate) fn at(place: usize) -> Self {
+        if place == Self::Alloc as usize { Self::Alloc } else { Self::Free }
+    }
+}
+
 /// A request to a worker.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
@@ -277,16 +284,6 @@ impl Chunks {
             if worker == Worker::Free {
                 self.unsure.push(handle);
             }
-        }
-    }
-
-    /// The worker to whose queue pair a completion belongs.
-    pub(crate) fn worker_of<E: VerbsEndpoint>(completion: &Completion) -> Option<Worker> {
-        let [alloc, free] = E::ASKING;
-        match completion.queue_pair {
-            it if it == alloc => Some(Worker::Alloc),
-            it if it == free => Some(Worker::Free),
-            _ => None,
         }
     }
 

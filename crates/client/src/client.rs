@@ -3,7 +3,7 @@
 use crate::buffer::Blocks;
 use crate::calls::{Awaited, Calls};
 use crate::carrier::Link;
-use crate::chunks::Chunks;
+use crate::chunks::{Chunks, Worker};
 use crate::control::{Arrived, Control, Purpose};
 use crate::limit::Limit;
 use crate::operations::{Operations, WORD_BYTES};
@@ -13,7 +13,7 @@ use crate::{
     Answer, Buffer, Call, ClientConfig, ControlRequest, Counters, Error, NotBegun, Operation, Outcome,
     Permission,
 };
-use portcullis_nic::{Completion, Memory, Pollable, VerbsEndpoint};
+use portcullis_nic::{Completion, EndpointQueue, Memory, Pollable, VerbsEndpoint};
 use portcullis_planted::planted;
 use portcullis_protocol::{ChunkTerms, Lifetime, Moment, Refusal, ReplyBody, Rights, Sharing};
 use std::collections::VecDeque;
@@ -174,17 +174,19 @@ impl<E: VerbsEndpoint> Client<E> {
     pub fn judge(&mut self, now: Moment) -> usize {
         let mut unjudged = std::mem::take(&mut self.unjudged);
         for completion in unjudged.drain(..) {
-            if completion.queue_pair == E::CONTROL {
-                self.control_completed(now, &completion);
-            } else if let Some(worker) = Chunks::worker_of::<E>(&completion) {
-                self.chunks.completed(&self.endpoint, &mut self.calls, worker, &completion);
-            } else {
-                // A restarted node answers at the same address, and knows no key from before the restart.
-                if Routes::refused_without_queue_pair::<E>(&completion) && !self.endpoint.node_alive() {
-                    self.node_gone();
+            match EndpointQueue::of(completion.queue_pair) {
+                EndpointQueue::Control => self.control_completed(now, &completion),
+                EndpointQueue::Asking(place) => {
+                    self.chunks.completed(&self.endpoint, &mut self.calls, Worker::at(place), &completion);
                 }
-                let (routes, mut link) = self.routes();
-                routes.completed(&mut link, now, &completion);
+                EndpointQueue::OneShot | EndpointQueue::Data(_) => {
+                    // A restarted node answers at the same address, and knows no key from before the restart.
+                    if Routes::refused_without_queue_pair(&completion) && !self.endpoint.node_alive() {
+                        self.node_gone();
+                    }
+                    let (routes, mut link) = self.routes();
+                    routes.completed(&mut link, now, &completion);
+                }
             }
         }
         self.unjudged = unjudged;

@@ -7,7 +7,7 @@ use crate::carrier::{Carrier, Link, Outgoing, Posting};
 use crate::messages::Messages;
 use crate::one_shots::OneShots;
 use crate::queue_pairs::{Counters, QueuePairs};
-use portcullis_nic::{Completion, QpId, Status, VerbsEndpoint};
+use portcullis_nic::{Completion, EndpointQueue, QpId, Status, VerbsEndpoint};
 use portcullis_protocol::{Credential, Moment};
 
 /// The carriers of a client. The credential of an access selects its carrier.
@@ -155,16 +155,16 @@ impl Routes {
         now: Moment,
         completion: &Completion,
     ) {
-        if completion.queue_pair == E::ONE_SHOT {
-            self.one_shots.failed(link, now, completion);
-        } else {
-            self.queue_pairs_with(completion.queue_pair).completed(link, now, completion);
+        match EndpointQueue::of(completion.queue_pair) {
+            EndpointQueue::OneShot => self.one_shots.failed(link, now, completion),
+            _ => self.queue_pairs_with(completion.queue_pair).completed(link, now, completion),
         }
     }
 
     /// Returns whether the completion reports that the node refused an operation without a queue pair.
-    pub(crate) fn refused_without_queue_pair<E: VerbsEndpoint>(completion: &Completion) -> bool {
-        completion.queue_pair == E::ONE_SHOT && completion.status == Status::RemoteAccessError
+    pub(crate) fn refused_without_queue_pair(completion: &Completion) -> bool {
+        EndpointQueue::of(completion.queue_pair) == EndpointQueue::OneShot
+            && completion.status == Status::RemoteAccessError
     }
 
     /// Makes the next operation without a queue pair wait until all operations before it have ended.

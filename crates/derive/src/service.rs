@@ -399,7 +399,7 @@ mod tests {
     fn a_trait_that_is_none_of_a_service_is_refused() {
         let one = quote! { #[method(1)] fn one(&self) -> R; };
         for (attribute, item, expected) in [
-            (quote!(7), quote! { trait S { #one } }, "takes nothing"),
+            (quote!(7), quote! { trait S { #one } }, "takes no arguments"),
             (quote!(), quote! { struct S; }, "expected `trait`"),
             (quote!(), quote! { trait S {} }, "at least one method"),
             (quote!(), quote! { unsafe trait S { #one } }, "not unsafe"),

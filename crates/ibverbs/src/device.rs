@@ -344,7 +344,7 @@ mod tests {
         let cases = [
             (named(Some("mlx4_0"), None, None), "no RDMA device \"mlx4_0\""),
             (named(Some("mlx5_0"), Some(9), None), "no such port"),
-            (named(Some("mlx5_0"), None, Some(77)), "has not GID 77"),
+            (named(Some("mlx5_0"), None, Some(77)), "does not have GID 77"),
         ];
         for (choice, problem) in cases {
             let said = chosen(&devices, choice).expect_err(problem);

@@ -1,9 +1,8 @@
 //! A client's ends over the verbs of its own NIC, for an [`Endpoint`](crate::Endpoint) whose queues the client makes.
 
-use crate::endpoint::{ASKING, CONTROL};
 use crate::{
-    ASKING_DEPTH, Access, Completion, CqId, EndpointSize, Lkey, Memory, Nic, PdId, QpAddress, QpAttributes,
-    QpChange, QpId, ReceiveRequest, RegionId, RemoteAddress, VerbsError, WorkRequest,
+    ASKING_DEPTH, Access, Completion, CqId, EndpointQueue, EndpointSize, Lkey, Memory, Nic, PdId, QpAddress,
+    QpAttributes, QpChange, QpId, ReceiveRequest, RegionId, RemoteAddress, VerbsError, WorkRequest,
 };
 
 /// Takes a queue pair from RESET to RTS, with no rights for its peer. Its SENDs wait as long as the peer has no receive
@@ -287,7 +286,7 @@ impl<M: Memory> ClientQueues<M> {
             return QpId(self.numbers[place].1);
         }
         let asking = self.objects.asking.iter().position(|&asking| asking == qp);
-        asking.map_or(CONTROL, |place| ASKING[place])
+        asking.map_or(EndpointQueue::Control, EndpointQueue::Asking).label()
     }
 }
 

@@ -1,16 +1,10 @@
 //! A client's end: the part that it has on every fabric, and the part with queue pairs.
 
-use crate::{Completion, EndpointSize, Lkey, Memory, OneShotRequest, QpId, ReceiveRequest, WorkRequest};
+use crate::{
+    Completion, EndpointQueue, EndpointSize, Lkey, Memory, OneShotRequest, QpId, ReceiveRequest, WorkRequest,
+};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-
-/// The value of [`VerbsEndpoint::CONTROL`].
-pub(crate) const CONTROL: QpId = QpId(u32::MAX);
-/// The value of [`VerbsEndpoint::ASKING`].
-pub(crate) const ASKING: [QpId; 2] = [QpId(u32::MAX - 1), QpId(u32::MAX - 2)];
-
-/// The value of [`VerbsEndpoint::ONE_SHOT`].
-pub(crate) const ONE_SHOT: QpId = QpId(u32::MAX - 3);
 
 /// A client's end on any fabric: an arena that accesses move bytes from and to, a way to wait, and a check of the node.
 pub trait Endpoint {
@@ -44,14 +38,14 @@ pub trait Pollable: Endpoint {
 /// virtual queue pair numbers). The control queue pair carries only SEND and RECV.
 pub trait VerbsEndpoint: Endpoint {
     /// The number of the control queue pair in completions ([`Completion::queue_pair`]).
-    const CONTROL: QpId = CONTROL;
+    const CONTROL: QpId = EndpointQueue::Control.label();
 
     /// The numbers, in completions, of the queue pairs on which the client requests chunks: one to allocate a chunk,
     /// one to free a chunk.
-    const ASKING: [QpId; 2] = ASKING;
+    const ASKING: [QpId; 2] = [EndpointQueue::Asking(0).label(), EndpointQueue::Asking(1).label()];
 
     /// The number, in completions, of operations that used no queue pair ([`VerbsEndpoint::post_one_shot`]).
-    const ONE_SHOT: QpId = ONE_SHOT;
+    const ONE_SHOT: QpId = EndpointQueue::OneShot.label();
 
     /// The sizes of this end.
     fn size(&self) -> EndpointSize;

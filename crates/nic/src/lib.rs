@@ -13,6 +13,7 @@ mod client_ends;
 mod completion;
 mod device;
 mod endpoint;
+mod endpoint_queue;
 mod endpoint_size;
 mod error;
 mod objects;
@@ -26,6 +27,7 @@ pub use client_ends::{ClientQueues, connect_qp};
 pub use completion::{Completion, CompletionKind, Status};
 pub use device::{Event, Nic};
 pub use endpoint::{Endpoint, Pollable, VerbsEndpoint};
+pub use endpoint_queue::EndpointQueue;
 pub use endpoint_size::{
     ARENA_BYTES_MAX, ASKING_DEPTH, CHUNK_QUEUE_PAIRS_MAX, DATA_QUEUE_PAIRS_MAX, DEPTH_MAX, EndpointSize,
     MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN,

@@ -257,7 +257,7 @@ mod tests {
         for (file, told) in [
             ("quota_bytes = 5", "did you mean quota-bytes?"),
             ("zzz = 5", "keys are named like the options"),
-            ("config = \"x\"", "only be said on the command line"),
+            ("config = \"x\"", "on the command line only"),
             ("memory = \"12 parsecs\"", "'--memory <SIZE>': \" parsecs\" is not a unit of size"),
             ("memory = 1.5", "memory: this is a float"),
             ("memory = [1]", "memory: this takes one value"),

@@ -64,7 +64,7 @@ fn a_barred_tenant_is_listed_with_the_reason_and_served_again_when_the_operator_
     let node = Node::start(folder(), STRICT);
     let (place, tenant) = (node.path("node.admin"), own_tenant());
     let address = format!("shm:{}", node.path("node.sock").display());
-    assert!(text(&admin(&place, &["list"])).contains("Nobody"));
+    assert!(text(&admin(&place, &["list"])).contains("No tenant or client is barred"));
     let mut session = node.connect();
     guess_until_barred(&mut session);
     assert!(connect(&address).is_err_and(|error| error.to_string().contains("barred")));
@@ -97,7 +97,7 @@ fn a_barred_tenant_is_listed_with_the_reason_and_served_again_when_the_operator_
 fn clients_are_shown_with_what_they_hold_and_counters_with_the_state_of_the_log() {
     let node = Node::start(folder(), STRICT);
     let place = node.path("node.admin");
-    assert!(text(&admin(&place, &["clients"])).contains("Nobody"));
+    assert!(text(&admin(&place, &["clients"])).contains("No client is attached"));
     let mut session = node.connect();
     let held = [64, 100].map(|bytes| session.allocate(Allocate::bytes(bytes)).expect("a permission"));
     let told = json(&place, &["clients"]);

@@ -236,16 +236,16 @@ mod tests {
     fn a_mistake_is_told_with_its_line_and_what_would_be_right() {
         for (text, meant) in [
             ("{\"a\":1}\n", "but a: choose one with --key"),
-            ("\n{\"key\":1}\nnonsense\n", "a.jsonl, line 3: this is no JSON object"),
-            ("{\"key\":null}\n", "no text and no number"),
-            ("{\"key\":{\"a\":1}}\n", "no text and no number"),
+            ("\n{\"key\":1}\nnonsense\n", "a.jsonl, line 3: this is not a JSON object"),
+            ("{\"key\":null}\n", "neither a text nor a number"),
+            ("{\"key\":{\"a\":1}}\n", "neither a text nor a number"),
             ("{\"key_base64\":\"?\"}\n", "no base64"),
             ("{\"key\":\"\\ud83d\"}\n", "line 1: the field \"key\""),
-            ("{\"key\":1,\"key\":2}\n", "line 1: the field \"key\" is there more than once"),
-            ("{\"key\":1,\"key_base64\":\"Mg==\"}\n", "both there"),
+            ("{\"key\":1,\"key\":2}\n", "line 1: the field \"key\" occurs more than once"),
+            ("{\"key\":1,\"key_base64\":\"Mg==\"}\n", "both present"),
             ("[{\"key\":1}]\n", "jq -c '.[]'"),
             ("[\n{\"key\":1}\n]\n", "jq -c '.[]'"),
-            ("{\n\"key\":1\n}\n", "line 1: this is no JSON object: it does not end in this line"),
+            ("{\n\"key\":1\n}\n", "line 1: this is not a JSON object: it does not end in this line"),
             ("{\"key\":1}\n\u{feff}{\"key\":2}\n", "line 2"),
             ("{\"key\":1}{\"key\":2}\n", "line 1"),
         ] {
