@@ -71,10 +71,10 @@ laboratory: setup
 	$(CARGO) test --workspace --test model_check --locked --no-fail-fast
 	PORTCULLIS_TESTS=all $(CARGO) $(SIMULATOR) -- --include-ignored
 
-# Mistakes in the structures and in the directory, which their tests have to find. `simulator` plants those that it finds.
+# Mistakes in the structures and in the directory, which their tests have to find, and deaths at each step of a split.
 planted: setup
-	$(CARGO) test $(ALL_FEATURES) -p portcullis-structures -p portcullis-directory --lib --test promises \
-		--features portcullis-structures/planted,portcullis-directory/planted --locked --no-fail-fast planted
+	PORTCULLIS_TESTS=all $(CARGO) test $(ALL_FEATURES) -p portcullis-structures -p portcullis-directory --lib --test promises \
+		--features portcullis-structures/planted,portcullis-directory/planted --locked --no-fail-fast
 
 doctests: setup
 	$(CARGO) test --workspace --doc --locked --no-fail-fast

@@ -133,7 +133,9 @@ impl Core {
         let tag = self.tags(1).start;
         self.attached.operations.add(tag, request);
         self.attached.post();
-        self.take(py, tag)?.result.map_err(|failure| raised(py, &failure))
+        // An exception of a signal handler ends the wait. A request that has not begun then never begins.
+        let completion = self.take(py, tag).inspect_err(|_| self.attached.operations.withdraw(tag))?;
+        completion.result.map_err(|failure| raised(py, &failure))
     }
 }
 

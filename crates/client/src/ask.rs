@@ -166,7 +166,8 @@ pub enum ControlRequest {
     /// [`Answer::Done`](crate::Answer) for changes.
     Named(NamedRequest),
     /// Requests workers on the node's NIC, which allocate and free chunks for this client from then on (OneSidedMW).
-    /// The answer is [`Answer::Chunks`](crate::Answer).
+    /// The answer is [`Answer::Chunks`](crate::Answer). A client that has workers already is refused
+    /// ([`Refusal::Malformed`](portcullis_protocol::Refusal)).
     ///
     /// If a worker has broken, requests end with
     /// [`Refusal::NicFailed`](portcullis_protocol::Refusal), and the caller requests new workers by this request. The

@@ -47,6 +47,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.set_aside = None;
         let (routes, mut link) = self.routes();
         routes.cancel_staged(&mut link);
+        self.staged_for_workers.clear();
         for call in self.staged_calls.drain(..) {
             self.calls.cancel(call);
         }
@@ -58,6 +59,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.staged_calls.clear();
         let (routes, mut link) = self.routes();
         routes.send_staged(&mut link);
+        self.send_staged_to_workers();
     }
 }
 
@@ -77,8 +79,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         Ok(operation)
     }
 
-    /// Adds a request on the control path. A request to a worker on the node's NIC does not wait for
-    /// [`Batch::post`]: it begins at once.
+    /// Adds a request on the control path.
     ///
     /// # Errors
     /// As [`Client::call`]. The batch stays as it is.

@@ -22,14 +22,13 @@ pub enum Answer {
     Granted(Permission),
     /// The lifetime that the permission has now, from its start (of the extensions).
     Extended(Lifetime),
-    /// The request was carried out (of `revoke`, `free`, `free_chunk`, `include`, `keep_object`, `publish`, `unpublish`,
-    /// `share` and `unshare`).
+    /// The request was carried out (of all requests without another answer).
     Done,
-    /// An entry of a directory (of `lookup` and `list_behind`).
+    /// An entry of a directory (of look-ups and lists of names).
     Entry(Entry),
-    /// The directory has no further entry (of `list_behind`).
+    /// The directory has no further entry (of lists of names).
     EndOfList,
-    /// The terms on which workers on the node's NIC allocate chunks for the client (of `join_chunks`).
+    /// The terms on which workers on the node's NIC allocate chunks for the client (of `JoinChunks`).
     Chunks(ChunkTerms),
 }
 

@@ -49,8 +49,8 @@ pub(crate) trait Carrier<E: VerbsEndpoint> {
     /// Returns whether accesses wait that [`Carrier::pump`] could send.
     fn is_backed_up(&self) -> bool;
 
-    /// Sends what waited for room, except for accesses whose permission has expired meanwhile: the node would refuse
-    /// them and charge the client.
+    /// Sends what waited for room. If a refusal would be charged to the client, accesses whose permission has expired
+    /// meanwhile are ended instead.
     fn pump(&mut self, link: &mut Link<'_, E>, now: Moment);
 
     /// Drops all accesses: the operations have ended.

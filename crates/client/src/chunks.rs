@@ -121,19 +121,20 @@ impl Chunks {
         self.share.is_some_and(|share| share.terms.by == HandedOutBy::Cpu)
     }
 
-    /// Prepares a request for workers. If workers broke, the client sends them no requests until the new ones are
-    /// there.
+    /// Checks that the client may request workers.
     ///
     /// # Errors
     /// [`Refusal::Malformed`]: the client has workers, and none of them broke.
-    pub(crate) fn join(&mut self) -> Result<(), Error> {
+    pub(crate) fn check_join(&self) -> Result<(), Error> {
+        let has_workers = self.share.is_some() && !self.lanes.iter().any(|lane| lane.is_broken);
+        if has_workers { Err(Error::Refused(Refusal::Malformed)) } else { Ok(()) }
+    }
+
+    /// Notes that the client has requested workers: it sends none to those that it has, until the new ones are there.
+    pub(crate) fn joining(&mut self) {
         if self.share.is_some() {
-            if !self.lanes.iter().any(|lane| lane.is_broken) {
-                return Err(Error::Refused(Refusal::Malformed));
-            }
             self.lanes.iter_mut().for_each(|lane| lane.is_broken = true);
         }
-        Ok(())
     }
 
     /// Begins to use new workers; the client holds `held` chunks. It repeats the unanswered requests to free chunks,
@@ -151,6 +152,19 @@ impl Chunks {
             assert!(asked.is_ok(), "an empty queue has room for as many as it had before");
             self.asked_again += 1;
         }
+    }
+
+    /// Checks that a worker's queue has room for one more request than `staged`, which wait to be sent.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`].
+    pub(crate) fn check_room(&self, worker: Worker, staged: usize) -> Result<(), Error> {
+        let lane = &self.lanes[worker as usize];
+        let waits = worker == Worker::Alloc && self.asked_again > 0;
+        if waits || lane.asked.len().max(lane.sending) + staged >= ASKING_DEPTH as usize {
+            return Err(Error::QueueFull { limit: ASKING_DEPTH.into() });
+        }
+        Ok(())
     }
 
     /// Requests a chunk.

@@ -8,6 +8,7 @@ use crate::control::{Arrived, Control, Purpose};
 use crate::limit::Limit;
 use crate::operations::{Operations, WORD_BYTES};
 use crate::permission::Mark;
+use crate::requests::WorkerRequest;
 use crate::routes::Routes;
 use crate::{
     Answer, Buffer, Call, ClientConfig, ControlRequest, Counters, Error, NotBegun, Operation, Outcome,
@@ -39,6 +40,8 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) confirmations: VecDeque<u64>,
     /// Calls of a batch that is being collected.
     pub(crate) staged_calls: Vec<u64>,
+    /// Requests to workers of a batch that is being collected, each with its call.
+    pub(crate) staged_for_workers: Vec<(u64, WorkerRequest)>,
     /// Number of operations and calls in a batch that waits to be resumed.
     pub(crate) set_aside: Option<usize>,
     /// The error that ended the session, if it is over.
@@ -76,6 +79,7 @@ impl<E: VerbsEndpoint> Client<E> {
             calls: Calls::new(),
             confirmations: VecDeque::new(),
             staged_calls: Vec::new(),
+            staged_for_workers: Vec::new(),
             set_aside: None,
             over: None,
             limit: Limit::NONE,
@@ -327,6 +331,7 @@ impl<E: VerbsEndpoint> Client<E> {
         self.chunks.clear();
         // The contents of a batch that waits to be resumed end with the rest.
         self.staged_calls.clear();
+        self.staged_for_workers.clear();
         self.set_aside = None;
         self.confirmations.clear();
         self.operations.finish_all(error);

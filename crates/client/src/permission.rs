@@ -280,8 +280,8 @@ impl AsRef<Self> for Permission {
     }
 }
 
-/// A permission as accesses need it, without the right to end it. The view may outlive the permission: then its
-/// accesses are refused.
+/// A permission as accesses need it, without the right to end it. The view may outlive the permission: then the node's
+/// NIC refuses its accesses.
 #[derive(Debug)]
 pub struct PermissionView(Permission);
 

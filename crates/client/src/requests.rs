@@ -3,7 +3,7 @@
 
 use crate::calls::{Asked, Awaited};
 use crate::carrier::Posting;
-use crate::chunks::Chunks;
+use crate::chunks::Worker;
 use crate::control::Purpose;
 use crate::{Acquire, Allocate, Call, Client, ControlRequest, Error, Lease, NotBegun, Permission, Until};
 use portcullis_errors::{Coded, ErrorCode};
@@ -98,18 +98,22 @@ impl<E: VerbsEndpoint> Client<E> {
             }
             &ControlRequest::Named(request) => (awaited_of(&request), request.into()),
             ControlRequest::JoinChunks => {
-                self.chunks.join()?;
-                (Awaited::Chunks, QueuePairRequest::JoinChunks.into())
+                self.chunks.check_join()?;
+                let call = self.send(posting, Awaited::Chunks, QueuePairRequest::JoinChunks.into())?;
+                self.chunks.joining();
+                return Ok(call);
             }
             ControlRequest::AllocateChunk if self.chunks.are_by_cpu() => {
                 (Awaited::Chunk, GrantRequest::AllocateChunk.into())
             }
-            ControlRequest::AllocateChunk => return self.ask_worker(Chunks::allocate),
+            ControlRequest::AllocateChunk => return self.ask_worker(posting, WorkerRequest::Allocate),
             ControlRequest::FreeChunk(permission) if self.chunks.are_by_cpu() => {
                 let permission = permission.id();
                 (Awaited::Done, GrantRequest::Revoke { permission, free: true }.into())
             }
-            ControlRequest::FreeChunk(permission) => return self.free_chunk_at(permission.address()),
+            ControlRequest::FreeChunk(permission) => {
+                return self.ask_worker(posting, WorkerRequest::Free(permission.address()));
+            }
         };
         self.send(posting, awaited, body)
     }
@@ -140,22 +144,56 @@ impl<E: VerbsEndpoint> Client<E> {
         Ok(Call { id })
     }
 
-    /// Sends a request to a worker on the node's NIC. The request begins at once, also in a batch.
-    fn ask_worker(
-        &mut self,
-        ask: impl FnOnce(&mut Chunks, &mut E, u64) -> Result<(), Error>,
-    ) -> Result<Call, Error> {
+    /// Sends a request to a worker on the node's NIC, or adds it to the batch that is being collected.
+    fn ask_worker(&mut self, posting: Posting, request: WorkerRequest) -> Result<Call, Error> {
         if let Some(error) = self.over {
             return Err(error);
         }
         let last_step = self.limit.last_step(Lifetime(0));
+        if posting == Posting::Staged {
+            let worker = request.worker();
+            let staged = self.staged_for_workers.iter().filter(|(_, staged)| staged.worker() == worker);
+            self.chunks.check_room(worker, staged.count())?;
+            let id = self.calls.begin(Awaited::Worker, Asked::OF_A_WORKER, last_step)?;
+            self.staged_calls.push(id);
+            self.staged_for_workers.push((id, request));
+            return Ok(Call { id });
+        }
         let id = self.calls.begin(Awaited::Worker, Asked::OF_A_WORKER, last_step)?;
-        ask(&mut self.chunks, &mut self.endpoint, id).inspect_err(|_| self.calls.cancel(id))?;
+        self.send_to_worker(id, request).inspect_err(|_| self.calls.cancel(id))?;
         Ok(Call { id })
     }
 
-    fn free_chunk_at(&mut self, address: RemoteAddress) -> Result<Call, Error> {
-        self.ask_worker(|chunks, endpoint, call| chunks.free(endpoint, address, call))
+    fn send_to_worker(&mut self, call: u64, request: WorkerRequest) -> Result<(), Error> {
+        match request {
+            WorkerRequest::Allocate => self.chunks.allocate(&mut self.endpoint, call),
+            WorkerRequest::Free(address) => self.chunks.free(&mut self.endpoint, address, call),
+        }
+    }
+
+    /// Sends the staged requests to workers. A request that cannot be sent any more ends with the reason.
+    pub(crate) fn send_staged_to_workers(&mut self) {
+        for (call, request) in std::mem::take(&mut self.staged_for_workers) {
+            if let Err(error) = self.send_to_worker(call, request) {
+                self.calls.finish(call, Err(error));
+            }
+        }
+    }
+}
+
+/// A request to a worker on the node's NIC.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WorkerRequest {
+    Allocate,
+    Free(RemoteAddress),
+}
+
+impl WorkerRequest {
+    fn worker(self) -> Worker {
+        match self {
+            Self::Allocate => Worker::Alloc,
+            Self::Free(_) => Worker::Free,
+        }
     }
 }
 
@@ -280,6 +318,6 @@ impl<E: VerbsEndpoint> Client<E> {
         if self.chunks.are_by_cpu() {
             return Err(Error::ForeignChunk);
         }
-        self.free_chunk_at(address)
+        self.ask_worker(Posting::AtOnce, WorkerRequest::Free(address))
     }
 }

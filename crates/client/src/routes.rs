@@ -112,8 +112,7 @@ impl Routes {
             || Carrier::<E>::is_backed_up(&self.one_shots)
     }
 
-    /// Sends what waited for room. Ends waiting accesses whose permission has expired meanwhile: the node would refuse
-    /// them.
+    /// Sends what waited for room: see [`Carrier::pump`].
     pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
         // Messages go first: the room in the control queue that they wait for is small.
         self.messages.pump(link, now);

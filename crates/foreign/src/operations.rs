@@ -3,7 +3,8 @@
 use crate::Failure;
 use portcullis::{
     Access, Answer, Ask, Begun, Buffer, Call, Client, Clock, ControlRequest, Endpoint, Entry, Error,
-    Lifetime, Moment, NotBegun, Operation, Outcome, Permission, PermissionView, Session, SessionEndpoint,
+    Lifetime, Moment, NotBegun, Operation, Outcome, Permission, PermissionView, Refusal, Session,
+    SessionEndpoint,
 };
 use std::collections::VecDeque;
 
@@ -11,6 +12,9 @@ type Arena = <SessionEndpoint as Endpoint>::Memory;
 
 /// The tag of operations that no caller waits for: they give no completions.
 pub const NOBODY: u64 = u64::MAX;
+
+/// Time after which an operation that found its queue full is posted again, if no other operation ends before.
+const ROOM_WITHIN: Lifetime = Lifetime::millis(1);
 
 /// A buffer of a session's arena.
 pub type ArenaBuffer = Buffer<Arena>;
@@ -81,9 +85,21 @@ impl Operations {
         self.ended.pop_front()
     }
 
-    /// Adds an access or a request. The tag comes back with its completion.
+    /// Adds an access or a request. The tag comes back with its completion. Bindings have no chunks: requests about them
+    /// are refused.
     pub fn add(&mut self, tag: u64, ask: impl Into<ArenaAsk>) {
-        self.waiting.push_back((tag, ask.into()));
+        use ControlRequest::{AllocateChunk, FreeChunk, JoinChunks};
+        match ask.into() {
+            Ask::Control(JoinChunks | AllocateChunk | FreeChunk(_)) => {
+                self.end(tag, Err(Error::Refused(Refusal::NoChunks).into()), None);
+            }
+            ask => self.waiting.push_back((tag, ask)),
+        }
+    }
+
+    /// Removes an operation that was added and has not begun. Has no effect if it has begun: its completion comes.
+    pub fn withdraw(&mut self, tag: u64) {
+        self.waiting.retain(|&(waiting, _)| waiting != tag);
     }
 
     /// Adds a revocation of a permission. `free` also frees its object.
@@ -162,9 +178,11 @@ impl Operations {
             if ended >= at_least || self.pending() == 0 || clock.now() >= until {
                 return ended;
             }
+            // Room for the operations that wait may come without the end of another one.
+            let by = if self.waiting.is_empty() { until } else { until.min(clock.now().after(ROOM_WITHIN)) };
             // The only error is the session's end, which also ends all operations: the next round finds their ends.
-            let _ = session.wait_until_by(until, |client| {
-                let goes_on = self.take_in(client) || clock.now() >= until;
+            let _ = session.wait_until_by(by, |client| {
+                let goes_on = self.take_in(client) || clock.now() >= by;
                 goes_on.then_some(())
             });
         }
@@ -207,6 +225,6 @@ fn ended(session: &Session, answer: Answer) -> Result<Ended, Error> {
         Answer::Done | Answer::Extended(_) => Ok(Ended::Done),
         Answer::Entry(entry) => Ok(Ended::Entry(Box::new(entry))),
         Answer::EndOfList => Ok(Ended::EndOfList),
-        Answer::Chunks(_) => unreachable!("no binding requests workers"),
+        Answer::Chunks(_) => unreachable!("requests about chunks are refused"),
     }
 }

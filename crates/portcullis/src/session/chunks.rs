@@ -118,9 +118,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// [`NotAllAllocated`] with the chunks that were allocated, for a reason of [`Session::allocate_chunk`].
     pub fn allocate_chunks(&mut self, count: usize) -> Result<Vec<Chunk>, NotAllAllocated> {
-        let mut left = std::iter::repeat_with(|| ControlRequest::AllocateChunk).take(count).collect();
+        let mut requests = std::iter::repeat_with(|| ControlRequest::AllocateChunk).take(count);
         let mut chunks = Vec::new();
-        match self.call_all_workers(&mut left, |answer| chunks.push(Chunk::granted(answer))) {
+        let begun = self.call_all_workers(&mut requests, |answer| chunks.push(Chunk::granted(answer)));
+        match begun.map_err(|(_, error)| error) {
             Ok(()) => Ok(chunks),
             Err(error) => Err(NotAllAllocated { chunks, error }),
         }
@@ -131,9 +132,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// [`NotAllFreed`], for a reason of [`Session::free_chunk`].
     pub fn free_chunks(&mut self, chunks: impl IntoIterator<Item = Chunk>) -> Result<(), NotAllFreed> {
-        let mut left = chunks.into_iter().map(|chunk| ControlRequest::FreeChunk(chunk.bare)).collect();
-        self.call_all_workers(&mut left, |_| ()).map_err(|error| {
-            let chunks = left.into_iter().map(|request| match request {
+        let mut requests = chunks.into_iter().map(|chunk| ControlRequest::FreeChunk(chunk.bare));
+        self.call_all_workers(&mut requests, |_| ()).map_err(|(next, error)| {
+            let chunks = next.into_iter().chain(requests).map(|request| match request {
                 ControlRequest::FreeChunk(bare) => Chunk { bare },
                 other => unreachable!("{other:?} frees no chunk"),
             });
@@ -142,13 +143,14 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     }
 
     /// Begins requests to workers for as long as there is room, and hands each answer to `take`. When this returns, no
-    /// request is under way. After the first error it begins no other request; the rest stays in `left`.
+    /// request is under way. After the first error it begins no other request, and returns the next one with the error.
     fn call_all_workers(
         &mut self,
-        left: &mut VecDeque<ControlRequest>,
+        requests: &mut impl Iterator<Item = ControlRequest>,
         mut take: impl FnMut(Answer),
-    ) -> Result<(), Error> {
+    ) -> Result<(), (Option<ControlRequest>, Error)> {
         let (mut under_way, mut done) = (VecDeque::new(), Ok(()));
+        let mut next = requests.next();
         self.waiter.begin();
         loop {
             // A worker answers in the order of the requests.
@@ -157,12 +159,15 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
                 done = done.and(answer.map(&mut take));
             }
             while done.is_ok()
-                && let Some(request) = left.pop_front()
+                && let Some(request) = next.take()
             {
                 match self.client.call(self.clock.now(), request) {
-                    Ok(call) => under_way.push_back(call),
+                    Ok(call) => {
+                        under_way.push_back(call);
+                        next = requests.next();
+                    }
                     Err(NotBegun { ask, error }) => {
-                        left.push_front(*ask);
+                        next = Some(*ask);
                         if !matches!(error, Error::QueueFull { .. }) {
                             done = Err(error);
                         }
@@ -170,11 +175,11 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
                     }
                 }
             }
-            if under_way.is_empty() && (left.is_empty() || done.is_err()) {
-                return done;
+            if under_way.is_empty() && (next.is_none() || done.is_err()) {
+                return done.map_err(|error| (next, error));
             }
             if let Err(error) = self.wait_a_round("a wait for the session") {
-                return done.and(Err(error));
+                return Err((next, done.err().unwrap_or(error)));
             }
         }
     }

@@ -5,7 +5,7 @@
 //! last room for calls, because this client itself may hold what the call waits for, and need a call to give it back.
 
 use super::requests::Request;
-use portcullis::{Ask, Client, ControlRequest, Lifetime, Memory, VerbsEndpoint};
+use portcullis::{Ask, Client, ControlRequest, HandedOutBy, Lifetime, Memory, VerbsEndpoint};
 use std::collections::VecDeque;
 
 type Line<M> = VecDeque<(u64, Request<M>)>;
@@ -54,13 +54,16 @@ pub(super) struct Room {
     free: usize,
     /// Whether the client has room for only one call at a time. Then hardly any call may wait.
     single: bool,
+    /// Whether requests about chunks are calls, which take room: the node's processor hands chunks out.
+    for_chunks: bool,
 }
 
 impl Room {
     pub fn of<E: VerbsEndpoint>(client: &Client<E>) -> Self {
         // Once the session is over, each request has to return its error.
         let free = if client.over().is_some() { usize::MAX } else { client.room_for_calls() };
-        Self { free, single: client.calls_max() < 2 }
+        let for_chunks = client.chunk_terms().is_some_and(|terms| terms.by == HandedOutBy::Cpu);
+        Self { free, single: client.calls_max() < 2, for_chunks }
     }
 }
 
@@ -94,7 +97,9 @@ impl<M: Memory> Outbox<M> {
     #[inline]
     pub fn pop(&mut self, kind: Kind, room: &mut Room) -> Option<(u64, Request<M>)> {
         let kept = match kind {
-            Kind::Chunk | Kind::Access => return self.line(kind).pop_front(),
+            Kind::Access => return self.accesses.pop_front(),
+            Kind::Chunk if !room.for_chunks => return self.chunks.pop_front(),
+            Kind::Chunk => 0,
             Kind::Prompt => 0,
             Kind::Waiting => usize::from(!room.single),
         };

@@ -1,8 +1,8 @@
 //! The requests of a structure's operation to its session, and their results.
 
 use portcullis::{
-    Access, Ask, BarePermission, Batch, Begun, Buffer, ChunkTerms, ControlRequest, Entry, Error, Memory,
-    Moment, NotBegun, VerbsEndpoint,
+    Access, Ask, BarePermission, Batch, Begun, Buffer, ChunkTerms, Entry, Error, Memory, Moment, NotBegun,
+    VerbsEndpoint,
 };
 use std::rc::Rc;
 
@@ -52,11 +52,5 @@ impl<M: Memory> Request<M> {
             Err(NotBegun { ask, error: Error::QueueFull { .. } }) => Posted::Full(Self { ask: *ask, ..self }),
             Err(NotBegun { error, .. }) => Posted::Failed(error),
         }
-    }
-}
-
-impl<M: Memory> From<ControlRequest> for Request<M> {
-    fn from(request: ControlRequest) -> Self {
-        Self::new(request)
     }
 }
