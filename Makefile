@@ -73,6 +73,8 @@ laboratory: setup
 
 # Mistakes in the structures and in the directory, which their tests have to find, and deaths at each step of a split.
 planted: setup
+	$(CARGO) clippy $(ALL_FEATURES) -p portcullis-sim -p portcullis-structures -p portcullis-directory --all-targets \
+		--features portcullis-sim/planted,portcullis-structures/planted,portcullis-directory/planted --locked -- -D warnings
 	PORTCULLIS_TESTS=all $(CARGO) test $(ALL_FEATURES) -p portcullis-structures -p portcullis-directory --lib --test promises \
 		--features portcullis-structures/planted,portcullis-directory/planted --locked --no-fail-fast
 

@@ -3,10 +3,13 @@
 
 use crate::carrier::Posting;
 use crate::{Access, Ask, Begun, Call, Client, ControlRequest, NotBegun, Operation, Permission};
-use portcullis_nic::VerbsEndpoint;
+use portcullis_nic::{Endpoint, VerbsEndpoint};
 use portcullis_protocol::Moment;
 use std::fmt;
 use std::mem::ManuallyDrop;
+
+/// An access or a request that [`Batch::add`] returns.
+pub type NotAdded<P, E> = NotBegun<Box<Ask<P, <E as Endpoint>::Memory>>>;
 
 /// Operations that [`Batch::post`] posts together, in order. Each has its own outcome.
 ///
@@ -101,7 +104,7 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         &mut self,
         now: Moment,
         ask: Ask<P, E::Memory>,
-    ) -> Result<Begun, NotBegun<Box<Ask<P, E::Memory>>>> {
+    ) -> Result<Begun, NotAdded<P, E>> {
         match ask {
             Ask::Access(access) => self
                 .access(now, access)

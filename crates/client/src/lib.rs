@@ -36,7 +36,7 @@ mod routes;
 mod small_objects;
 
 pub use ask::{Access, Ask, Begun, ControlRequest, NotBegun, Until};
-pub use batch::Batch;
+pub use batch::{Batch, NotAdded};
 pub use buffer::{BUFFERS_BYTES_MAX, Buffer};
 pub use calls::{Answer, Call};
 pub use client::Client;

@@ -30,95 +30,28 @@ fn asked(handle: &Handle) -> RequestBody {
 
 #[test]
 fn an_allocation_asks_for_all_that_was_said_and_for_nothing_else() {
-    let plain = RequestBody::Grant(GrantRequest::Allocate(Allocate {
+    let plain = Allocate {
         size: 100,
         alignment: 1,
         lifetime: SECOND,
         rights: Rights::all(),
         sharing: Sharing::Exclusive,
         keep: Keep::No,
-    }));
-    let with = |change: fn(Allocate) -> Allocate| {
+    };
+    let requests = |change: fn(Allocate) -> Allocate, expected: Allocate| {
         let (mut client, handle) = client();
         granted(&mut client, change(Allocate::bytes(100)));
-        asked(&handle)
-    };
-    assert_eq!(with(|ask| ask), plain);
-    let RequestBody::Grant(GrantRequest::Allocate(Allocate {
-        size,
-        alignment,
-        lifetime,
-        rights,
-        sharing,
-        keep,
-    })) = plain
-    else {
-        unreachable!()
+        assert_eq!(asked(&handle), RequestBody::Grant(GrantRequest::Allocate(expected)));
     };
     let time = Lifetime::micros(77);
-    assert_eq!(
-        with(|ask| ask.lifetime(Lifetime::micros(77))),
-        RequestBody::Grant(GrantRequest::Allocate(Allocate {
-            size,
-            alignment,
-            lifetime: time,
-            rights,
-            sharing,
-            keep
-        }))
-    );
-    let read = Rights::READ;
-    assert_eq!(
-        with(|ask| ask.rights(Rights::READ)),
-        RequestBody::Grant(GrantRequest::Allocate(Allocate {
-            size,
-            alignment,
-            lifetime,
-            rights: read,
-            sharing,
-            keep
-        }))
-    );
-    let shared = Sharing::Shared;
-    assert_eq!(
-        with(Allocate::shared),
-        RequestBody::Grant(GrantRequest::Allocate(Allocate {
-            size,
-            alignment,
-            lifetime,
-            rights,
-            sharing: shared,
-            keep
-        }))
-    );
-    assert_eq!(
-        with(|ask| ask.aligned(4096)),
-        RequestBody::Grant(GrantRequest::Allocate(Allocate {
-            size,
-            alignment: 4096,
-            lifetime,
-            rights,
-            sharing,
-            keep
-        }))
-    );
-    for (kept, keep) in [
-        (with(Allocate::keep), Keep::Attached),
-        (with(|ask| ask.keep_for(Lifetime::micros(77))), Keep::For(time)),
-        (with(Allocate::pinned), Keep::Pinned),
-    ] {
-        assert_eq!(
-            kept,
-            RequestBody::Grant(GrantRequest::Allocate(Allocate {
-                size,
-                alignment,
-                lifetime,
-                rights,
-                sharing,
-                keep
-            }))
-        );
-    }
+    requests(|ask| ask, plain);
+    requests(|ask| ask.lifetime(Lifetime::micros(77)), Allocate { lifetime: time, ..plain });
+    requests(|ask| ask.rights(Rights::READ), Allocate { rights: Rights::READ, ..plain });
+    requests(Allocate::shared, Allocate { sharing: Sharing::Shared, ..plain });
+    requests(|ask| ask.aligned(4096), Allocate { alignment: 4096, ..plain });
+    requests(Allocate::keep, Allocate { keep: Keep::Attached, ..plain });
+    requests(|ask| ask.keep_for(Lifetime::micros(77)), Allocate { keep: Keep::For(time), ..plain });
+    requests(Allocate::pinned, Allocate { keep: Keep::Pinned, ..plain });
 }
 
 #[test]

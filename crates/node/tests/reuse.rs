@@ -101,15 +101,9 @@ impl World {
             Op::Allocate { by, size, keep, rights, sharing } => {
                 let Some(client) = self.client(by, None) else { return };
                 let keep = if keep { Keep::Attached } else { Keep::No };
-                let body = RequestBody::Grant(GrantRequest::Allocate(Allocate {
-                    size,
-                    alignment: 0,
-                    lifetime: LIFETIME,
-                    rights,
-                    sharing,
-                    keep,
-                }));
-                let reply = self.rig.ask(client, body);
+                let lifetime = LIFETIME;
+                let body = Allocate { size, alignment: 0, lifetime, rights, sharing, keep };
+                let reply = self.rig.ask(client, GrantRequest::Allocate(body).into());
                 self.note(client, (rights, sharing), true, reply);
             }
             Op::Acquire { by, which, rights, sharing } => {

@@ -67,7 +67,6 @@ pub fn release(world: &mut World) {
 }
 
 fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u8>) {
-    let at = |permission: PermissionId, offset: u64| permission.header.0 + 32 + offset;
     let reply = match body {
         RequestBody::Grant(GrantRequest::Allocate(Allocate { size, lifetime, .. }))
         | RequestBody::Grant(GrantRequest::Acquire(Acquire {
@@ -117,17 +116,26 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
         | RequestBody::Grant(GrantRequest::AllocateChunk) => ReplyBody::Refused(Refusal::NoChunks),
         RequestBody::Named(NamedRequest::List { .. }) => ReplyBody::EndOfList,
         RequestBody::Named(NamedRequest::Lookup { .. }) => ReplyBody::Refused(Refusal::NoSuchName),
-        RequestBody::Copy(CopyRequest::Read { permission, offset, length }) => {
+        RequestBody::Copy(access) => return copy(world, access, data),
+    };
+    (reply, Vec::new())
+}
+
+/// Executes an access of the mechanism `node-copy`.
+fn copy(world: &mut World, access: CopyRequest, data: &[u8]) -> (ReplyBody, Vec<u8>) {
+    let at = |permission: PermissionId, offset: u64| permission.header.0 + 32 + offset;
+    let reply = match access {
+        CopyRequest::Read { permission, offset, length } => {
             let mut bytes = vec![0; usize::try_from(length).unwrap()];
             world.remote.read(at(permission, offset), &mut bytes);
             return (ReplyBody::Data(length), bytes);
         }
-        RequestBody::Copy(CopyRequest::Write { permission, offset, length }) => {
+        CopyRequest::Write { permission, offset, length } => {
             assert_eq!(data.len() as u64, length);
             world.remote.write(at(permission, offset), data);
             ReplyBody::Done
         }
-        RequestBody::Copy(CopyRequest::CompareAndSwap { permission, offset, compare, swap }) => {
+        CopyRequest::CompareAndSwap { permission, offset, compare, swap } => {
             let word = at(permission, offset);
             let before = world.remote.load(word);
             if before == compare {
@@ -135,7 +143,7 @@ fn serve(world: &mut World, body: RequestBody, data: &[u8]) -> (ReplyBody, Vec<u
             }
             ReplyBody::Value(before)
         }
-        RequestBody::Copy(CopyRequest::FetchAndAdd { permission, offset, add }) => {
+        CopyRequest::FetchAndAdd { permission, offset, add } => {
             let word = at(permission, offset);
             let before = world.remote.load(word);
             world.remote.store(word, before.wrapping_add(add));

@@ -5,6 +5,8 @@
 use super::*;
 use crate::entry::{Access, Address, Target, Who};
 use portcullis_errors::{Coded, ErrorCode};
+#[cfg(feature = "planted")]
+use portcullis_planted::{self as planted, Mistake};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError};
 #[cfg(feature = "planted")]

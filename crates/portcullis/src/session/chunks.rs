@@ -134,7 +134,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     pub fn free_chunks(&mut self, chunks: impl IntoIterator<Item = Chunk>) -> Result<(), NotAllFreed> {
         let mut requests = chunks.into_iter().map(|chunk| ControlRequest::FreeChunk(chunk.bare));
         self.call_all_workers(&mut requests, |_| ()).map_err(|(next, error)| {
-            let chunks = next.into_iter().chain(requests).map(|request| match request {
+            let chunks = next.map(|next| *next).into_iter().chain(requests).map(|request| match request {
                 ControlRequest::FreeChunk(bare) => Chunk { bare },
                 other => unreachable!("{other:?} frees no chunk"),
             });
@@ -148,9 +148,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         &mut self,
         requests: &mut impl Iterator<Item = ControlRequest>,
         mut take: impl FnMut(Answer),
-    ) -> Result<(), (Option<ControlRequest>, Error)> {
+    ) -> Result<(), (Option<Box<ControlRequest>>, Error)> {
         let (mut under_way, mut done) = (VecDeque::new(), Ok(()));
-        let mut next = requests.next();
+        let mut next = requests.next().map(Box::new);
         self.waiter.begin();
         loop {
             // A worker answers in the order of the requests.
@@ -161,13 +161,13 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             while done.is_ok()
                 && let Some(request) = next.take()
             {
-                match self.client.call(self.clock.now(), request) {
+                match self.client.call(self.clock.now(), *request) {
                     Ok(call) => {
                         under_way.push_back(call);
-                        next = requests.next();
+                        next = requests.next().map(Box::new);
                     }
                     Err(NotBegun { ask, error }) => {
-                        next = Some(*ask);
+                        next = Some(ask);
                         if !matches!(error, Error::QueueFull { .. }) {
                             done = Err(error);
                         }

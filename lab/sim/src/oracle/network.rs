@@ -7,8 +7,8 @@ use crate::clock::Nanos;
 use crate::memory::Touch;
 use portcullis_protocol::{
     Acquire, Allocate, Credential, GrantRequest, Granted, Holders, Lifetime, Moment, NamedRequest,
-    ObjectName, QueuePairRequest, Refusal, Reply, ReplyBody, Request, RequestBody, Rights, Rkey, Sharing,
-    message_in,
+    ObjectName, Part, PermissionId, QueuePairRequest, Refusal, Reply, ReplyBody, Request, RequestBody,
+    Rights, Rkey, Sharing, message_in,
 };
 use portcullis_softnic::core::{Response, WireRequest};
 use std::borrow::Cow;
@@ -283,16 +283,7 @@ impl Oracle {
                 RequestBody::Grant(GrantRequest::Acquire(Acquire { object, part, .. })),
                 ReplyBody::Refused(Refusal::Conflict),
             ) => {
-                let address = object.address();
-                let bytes = part_of(address.0, part);
-                // A grant to another client may still be on its way, held up because that client takes no messages.
-                if !model.requests.wanted(address.0, &bytes)
-                    && model.was_free(&bytes, asked.at, node_now, asked.stood_still)
-                {
-                    let what =
-                        format!("session {session} waited in vain for {address}, which no session held");
-                    self.fail(Promise::Progress, now, what);
-                }
+                self.waited_in_vain(session, &asked, (object, part), (now, node_now));
             }
             (
                 RequestBody::Grant(GrantRequest::Acquire(Acquire {
@@ -315,7 +306,8 @@ impl Oracle {
                 ReplyBody::Refused(Refusal::Malformed),
             ) if !hostile => {
                 let what = format!(
-                    "session {session} requested the rebuild of a broken queue pair, and received the answer that it is whole"
+                    "session {session} requested the rebuild of a broken queue pair, and received the \
+                     answer that it is whole"
                 );
                 self.fail(Promise::Service, now, what);
             }
@@ -328,19 +320,50 @@ impl Oracle {
                 }
             }
             (RequestBody::Grant(GrantRequest::Extend { permission, .. }), ReplyBody::Extended(lifetime)) => {
-                let mut late = false;
-                if let Some(known) = model.known(permission) {
-                    // The final notice may have followed before the answer left.
-                    known.confirmed(lifetime, node_now);
-                    late = known.noticed.is_some_and(|noticed| noticed < asked.at);
-                }
-                if late || lifetime > self.longest {
-                    let what =
-                        format!("{permission:?} was extended to {lifetime}: after its notice, or too far");
-                    self.fail(Promise::Progress, now, what);
-                }
+                self.extended(session, &asked, (permission, lifetime), (now, node_now));
             }
             _ => {}
+        }
+    }
+
+    /// Checks that a session that waited in vain for bytes of an object waited for another holder.
+    fn waited_in_vain(
+        &mut self,
+        session: SessionId,
+        asked: &Asked,
+        (object, part): (ObjectName, Part),
+        (now, node_now): (Nanos, Moment),
+    ) {
+        let Some(model) = &mut self.nodes[self.sessions[session].node] else { return };
+        let address = object.address();
+        let bytes = part_of(address.0, part);
+        // A grant to another client may still be on its way, held up because that client takes no messages.
+        if !model.requests.wanted(address.0, &bytes)
+            && model.was_free(&bytes, asked.at, node_now, asked.stood_still)
+        {
+            let what = format!("session {session} waited in vain for {address}, which no session held");
+            self.fail(Promise::Progress, now, what);
+        }
+    }
+
+    /// Records an extension, and checks that the node may confirm it.
+    fn extended(
+        &mut self,
+        session: SessionId,
+        asked: &Asked,
+        (permission, lifetime): (PermissionId, Lifetime),
+        (now, node_now): (Nanos, Moment),
+    ) {
+        let Some(model) = &mut self.nodes[self.sessions[session].node] else { return };
+        let mut late = false;
+        if let Some(known) = model.known(permission) {
+            // The final notice may have followed before the answer left.
+            known.confirmed(lifetime, node_now);
+            late = known.noticed.is_some_and(|noticed| noticed < asked.at);
+        }
+        if late || lifetime > self.longest {
+            let what = format!("{permission:?} was extended to {lifetime}: after its notice, or too far");
+            self.fail(Promise::Progress, now, what);
         }
     }
 
