@@ -16,10 +16,8 @@ MUTANTS_SHARD ?= 0/4
 LAB = portcullis-lab portcullis-models portcullis-sim
 PRODUCT = test --workspace $(LAB:%=--exclude %) --tests --locked --no-fail-fast
 # The simulator has the mistakes that its tests plant. No program and no binding that is tested has any.
+PLANTED = portcullis-sim/planted,portcullis-structures/planted,portcullis-directory/planted
 SIMULATOR = test --workspace --features portcullis-sim/planted --test simulator --locked --no-fail-fast
-# Packages that give the dependencies the features that they have in the whole workspace.
-ALL_FEATURES = -p portcullis-cli -p portcullis-python
-
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (a minute and a half with the build)'
 	@echo 'make test   whether the product keeps its promises (12 minutes with the build on two processors, and 5 GB)'
@@ -65,18 +63,16 @@ without-rdma: setup
 docs: setup
 	scripts/docs
 
-# The laboratory's own tests, the model checker, all seeds and all explorations.
+# The laboratory's own tests, the model checker, all seeds and all explorations. Unit tests of the product run again, in seconds.
 laboratory: setup
-	$(CARGO) test $(ALL_FEATURES) $(LAB:%=-p %) --lib --bin portcullis-lab --test laboratory --test models --locked --no-fail-fast
-	$(CARGO) test --workspace --test model_check --locked --no-fail-fast
+	$(CARGO) test --workspace --lib --bins --test laboratory --test models --test model_check --locked --no-fail-fast
 	PORTCULLIS_TESTS=all $(CARGO) $(SIMULATOR) -- --include-ignored
 
 # Mistakes in the structures and in the directory, which their tests have to find, and deaths at each step of a split.
 planted: setup
-	$(CARGO) clippy $(ALL_FEATURES) -p portcullis-sim -p portcullis-structures -p portcullis-directory --all-targets \
-		--features portcullis-sim/planted,portcullis-structures/planted,portcullis-directory/planted --locked -- -D warnings
-	PORTCULLIS_TESTS=all $(CARGO) test $(ALL_FEATURES) -p portcullis-structures -p portcullis-directory --lib --test promises \
-		--features portcullis-structures/planted,portcullis-directory/planted --locked --no-fail-fast
+	$(CARGO) clippy --workspace --all-targets --features $(PLANTED) --locked -- -D warnings
+	PORTCULLIS_TESTS=all $(CARGO) test --workspace --features portcullis-structures/planted --test structures --locked --no-fail-fast
+	$(CARGO) test -p portcullis-directory --features planted --lib --locked --no-fail-fast
 
 doctests: setup
 	$(CARGO) test --workspace --doc --locked --no-fail-fast
