@@ -197,7 +197,7 @@ pub enum CopyRequest {
         permission: PermissionId,
         /// The offset of the bytes in the permission's buffer.
         offset: u64,
-        /// The number of bytes, at most [`DATA_BYTES_MAX`].
+        /// The number of bytes, at most [`DATA_BYTES_MAX`](super::DATA_BYTES_MAX).
         length: u64,
     },
     /// Writes the bytes behind this message to the node's memory.
@@ -206,7 +206,7 @@ pub enum CopyRequest {
         permission: PermissionId,
         /// The offset of the bytes in the permission's buffer.
         offset: u64,
-        /// The number of bytes, at most [`DATA_BYTES_MAX`].
+        /// The number of bytes, at most [`DATA_BYTES_MAX`](super::DATA_BYTES_MAX).
         length: u64,
     },
     /// Does a compare and swap of an aligned 8-byte word.
