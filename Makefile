@@ -77,11 +77,11 @@ planted: setup
 doctests: setup
 	$(CARGO) test --workspace --doc --locked --no-fail-fast
 
-# The commands and programs of the documents, as a plain user in a clean home. They use what `unit` has
-# built, and the native part of the Python package.
+# The commands and programs of the documents, as a plain user in a clean home. They use the crates that `unit` has built, and
+# the native part of the Python package.
 examples: setup
 	@scripts/setup c++ pkg-config python-venv || echo 'SKIPPED: see above for what is missing'
-	$(CARGO) build --workspace --locked
+	$(CARGO) build --workspace --lib --bins --examples --locked
 	@if command -v python3 >/dev/null; then scripts/examples || [ $$? -eq 77 ]; else echo 'SKIPPED the examples: no python3'; fi
 
 # The Python package, as users install it, on the oldest and the newest Python here. It uses what `unit` has built.

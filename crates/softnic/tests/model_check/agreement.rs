@@ -14,13 +14,14 @@ const ACCESS: &str = include_str!("../../../memory/src/access.rs");
 const FUTEX: &str = include_str!("../../../memory/src/futex.rs");
 const ENDPOINT: &str = include_str!("../../src/port/endpoint.rs");
 const EVENT_LOOP: &str = include_str!("../../../portcullis/src/session/event_loop.rs");
+const SESSION_WAITER: &str = include_str!("../../../portcullis/src/session/waiter.rs");
 const NIC: &str = include_str!("../../src/nic.rs");
 const WAKER: &str = include_str!("../../../memory/src/waker.rs");
 const ENGINE: &str = include_str!("../../../host/src/engine/mod.rs");
 const DRIVER: &str = include_str!("../../../host/src/software/driver.rs");
 
 /// Calls that matter. A call with an ordering is listed with its ordering.
-const CALLS: [&str; 29] = [
+const CALLS: [&str; 30] = [
     "fence",
     "load",
     "store",
@@ -49,6 +50,7 @@ const CALLS: [&str; 29] = [
     "quiet",
     "watch",
     "node_alive",
+    "look_for_node",
     "arm",
 ];
 
@@ -137,7 +139,8 @@ fn the_modelled_bargain_is_the_one_that_is_kept() {
     assert_eq!(steps(ENDPOINT, "wait"), ["sleep", "waiting"]);
     assert_eq!(steps(ENDPOINT, "arm"), ["node_alive", "watch", "waiting"]);
     assert_eq!(steps(ENDPOINT, "node_alive"), ["quiet"]);
-    assert_eq!(steps(EVENT_LOOP, "arm"), ["arm", "node_alive"]);
+    assert_eq!(steps(EVENT_LOOP, "arm"), ["arm", "look_for_node"]);
+    assert_eq!(steps(SESSION_WAITER, "look_for_node"), ["node_alive"]);
     assert_eq!(steps(NIC, "wake_sleepers"), WAKE_SLEEPERS_STEPS);
     assert_eq!(steps(FUTEX, "wake_sleeper"), WAKE_STEPS);
     assert_eq!(steps(NIC, "wake"), ["wake_sleeper"]);
