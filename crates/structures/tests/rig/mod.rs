@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 
-/// Time after which an operation counts as one that never ends. Leases are a thousandth of this.
+/// Time after which an operation counts as one that never ends. Leases are far shorter.
 const HANGS_AFTER: Lifetime = Lifetime::seconds(60);
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
