@@ -137,25 +137,32 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             return self.enter_access(access.map_permission(Rc::clone));
         }
         let mut batch = self.session.client().resume_batch();
-        let begun = batch.access(self.now, access);
+        // The refusal is passed on at once: kept until after the post, it would be copied for each access.
+        let operation = match batch.access(self.now, access) {
+            Ok(operation) => operation,
+            Err(refused) => {
+                batch.set_aside();
+                return self.enter_refused(refused);
+            }
+        };
         // While the NIC executes the first accesses of a round, the pipeline goes on with the next operations.
-        let posted = begun.is_ok() && self.staged + 1 >= POSTED_TOGETHER;
-        if posted {
+        if self.staged + 1 >= POSTED_TOGETHER {
             batch.post();
+            self.staged = 0;
         } else {
             batch.set_aside();
+            self.staged += 1;
         }
-        match begun {
-            Ok(operation) => {
-                self.places.begin(operation, Waiter::Task(self.current));
-                self.staged = if posted { 0 } else { self.staged + 1 };
-                self.posts_left = self.posts_left.map(|left| left - 1);
-                Asked::Begun(operation)
-            }
-            Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
-                self.enter_access(ask.map_permission(Rc::clone))
-            }
-            Err(NotBegun { error, .. }) => self.enter_failed(error),
+        self.places.begin(operation, Waiter::Task(self.current));
+        self.posts_left = self.posts_left.map(|left| left - 1);
+        Asked::Begun(operation)
+    }
+
+    #[cold]
+    fn enter_refused(&mut self, refused: NotBegun<Access<&Rc<BarePermission>, E::Memory>>) -> Asked {
+        match refused.error {
+            Error::QueueFull { .. } => self.enter_access(refused.ask.map_permission(Rc::clone)),
+            error => self.enter_failed(error),
         }
     }
 
