@@ -5,7 +5,7 @@ use crate::calls::{Asked, Awaited};
 use crate::carrier::Posting;
 use crate::chunks::Worker;
 use crate::control::Purpose;
-use crate::{Acquire, Allocate, Call, Client, ControlRequest, Error, Lease, NotBegun, Permission, Until};
+use crate::{Acquire, Allocate, Call, Client, ControlRequest, Error, Lease, NotBegun, Permission};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::{
@@ -265,7 +265,7 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`Lease::longest`](crate::Lease::longest), counted from its start, or the error that ended the session. Nothing
     /// was begun.
     pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
-        self.begin_extension(Posting::AtOnce, now, permission.lease(), Until::After(time).deadline(now))
+        self.extend_to(now, permission.lease(), now.after(time))
     }
 
     /// Extends a lease to `deadline` on the client's clock. The lease may belong to a permission that another session

@@ -62,26 +62,13 @@ impl Routes {
         outgoing: Outgoing<'_>,
         posting: Posting,
     ) -> Result<(), Error> {
-        match outgoing.access.credential {
-            Credential::Keys { .. } | Credential::Group(_) => self.data.take_in(link, outgoing, posting),
-            _ => self.take_in_otherwise(link, outgoing, posting),
-        }
-    }
-
-    /// Keeps the code of the other carriers out of the data path on queue pairs.
-    #[inline(never)]
-    fn take_in_otherwise<E: VerbsEndpoint>(
-        &mut self,
-        link: &mut Link<'_, E>,
-        outgoing: Outgoing<'_>,
-        posting: Posting,
-    ) -> Result<(), Error> {
-        match outgoing.access.credential {
-            Credential::Keys { .. } | Credential::Group(_) => self.data.take_in(link, outgoing, posting),
-            Credential::Chunk(_) => self.chunks.take_in(link, outgoing, posting),
-            Credential::RegionKey { .. } => self.one_shots.take_in(link, outgoing, posting),
-            Credential::Node => self.messages.take_in(link, outgoing, posting),
-        }
+        let queue_pairs = match outgoing.access.credential {
+            Credential::Keys { .. } | Credential::Group(_) => &mut self.data,
+            Credential::Chunk(_) => &mut self.chunks,
+            Credential::RegionKey { .. } => return self.one_shots.take_in(link, outgoing, posting),
+            Credential::Node => return self.messages.take_in(link, outgoing, posting),
+        };
+        queue_pairs.take_in(link, outgoing, posting)
     }
 
     /// Sends the staged accesses, and the messages to the node that were held back for them.
