@@ -11,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 mod connectx5;
-mod events;
 mod model_1rma;
 mod one_shot;
 mod report;

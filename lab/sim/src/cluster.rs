@@ -1,10 +1,11 @@
 //! The cluster: machines, network, checkers, and the loop that moves virtual time.
 
+use crate::alarm::Alarm;
 use crate::application::{Commons, LAST_LOOKS, LEASES_OF_A_LOOK, WORDS_OF_LOOKS};
 use crate::clock::{Clock, MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::SharedNic;
-use crate::events::{Alarm, Event, Events};
+use crate::event_queue::EventQueue;
 use crate::faults::{self, InjectedFault};
 use crate::hosts::{ClientHost, NodeHost};
 use crate::lives::REBUILT_AFTER;
@@ -12,11 +13,12 @@ use crate::memory::SimMemory;
 use crate::network::Network;
 use crate::nic::NicFaults;
 use crate::oracle::{Allocations, LONGEST_KEEP, Oracle, Promise, QueuePairOf, SessionId, WorkerOf};
-use crate::over_udp::{NodeEnd, Paths, SharedSocket, Terms, is_over_udp};
+use crate::over_udp::{Datagram, Message, NodeEnd, Paths, SharedSocket, Terms, is_over_udp};
 use crate::plan::{FaultKind, NodePlan, Plan};
 use crate::scene::{Gossip, SimClient};
 use crate::trace::Trace;
 use portcullis_protocol::{ClientId, Mechanism, Moment};
+use portcullis_softnic::core::Packet;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
@@ -58,12 +60,37 @@ pub(crate) enum EndOf {
     Worker(SessionId, WorkerOf),
 }
 
+/// An event of a run.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A packet arrives.
+    Packet(Box<Packet>),
+    /// A datagram is at the switch or arrives.
+    Datagram(Box<Datagram>),
+    /// A control message of a client over UDP arrives.
+    Message(Box<Message>),
+    NodeTurn(usize),
+    NodeNic(usize),
+    ClientTurn(usize),
+    ClientNic(usize),
+    /// The fault at this index of the list happens.
+    Fault(usize),
+    /// A node learns that the client process of a session has ended.
+    LetGo(usize),
+    Attach(usize),
+    NodeStart(usize),
+    /// A client learns that its session was evicted, or that its node is gone.
+    ShownOut(usize),
+    /// The checkers check the cluster.
+    Look,
+}
+
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub plan: Plan,
     pub node_plan: NodePlan,
     pub now: Nanos,
-    pub events: Events,
+    pub events: EventQueue<Event>,
     pub network: Network,
     /// The network paths of clients over UDP.
     pub paths: Paths,
@@ -137,7 +164,7 @@ impl Cluster {
             gossip: (0..plan.nodes).map(|_| Gossip::new(plan.tenants + plan.hostile)).collect(),
             commons: Commons::default(),
             now: 0,
-            events: Events::default(),
+            events: EventQueue::default(),
             network,
             nodes,
             clients,
@@ -209,13 +236,9 @@ impl Cluster {
 
     pub fn step(&mut self, event: Event) {
         match event {
-            Event::Packet(place) => {
-                if let Some(packet) = self.events.take_packet(place) {
-                    self.deliver(&packet);
-                }
-            }
-            Event::Datagram(place) => self.deliver_datagram(place),
-            Event::Message(place) => self.deliver_message(place),
+            Event::Packet(packet) => self.deliver(&packet),
+            Event::Datagram(datagram) => self.deliver_datagram(*datagram),
+            Event::Message(message) => self.deliver_message(*message),
             Event::NodeTurn(node) => self.node_turn(node),
             Event::NodeNic(node) => self.node_nic_turn(node),
             Event::ClientTurn(client) => self.client_turn(client),

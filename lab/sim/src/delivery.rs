@@ -1,6 +1,6 @@
 //! The delivery of packets, and its reports to the checkers and the trace.
 
-use crate::cluster::{Cluster, EndOf};
+use crate::cluster::{Cluster, EndOf, Event};
 use crate::endpoint::RAW;
 use crate::network::{machine_at, name};
 use crate::oracle::{Arrival, SessionId, WorkerOf};
@@ -19,7 +19,7 @@ impl Cluster {
             let is_sure =
                 self.worker_at(from, packet.from.number).or_else(|| self.worker_at(to, packet.to.number));
             match self.network.carry(self.now, (from, to), &packet, is_sure.is_some()) {
-                Some(arrival) => self.events.put_packet(arrival, packet),
+                Some(arrival) => self.events.put(arrival, Event::Packet(Box::new(packet))),
                 None => self.trace.note(self.now, &[1, from as u64, to as u64], || {
                     format!("lost: {} to {}: {}", name(from), name(to), summary(&packet))
                 }),

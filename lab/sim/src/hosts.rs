@@ -1,10 +1,10 @@
 //! The machines of a cluster: nodes and clients, each with its NIC, its clock and its faults.
 
+use crate::alarm::Alarm;
 use crate::application::Application;
 use crate::clock::{Clock, Nanos};
 use crate::dice::Dice;
 use crate::endpoint::{SharedNic, Switch};
-use crate::events::Alarm;
 use crate::hostile::Hostile;
 use crate::memory::Touch;
 use crate::nic::NodeNic;

@@ -10,6 +10,7 @@
 //! This crate reads no clock and no device, and it must not serve real clients.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod application;
 mod asking;
 mod calls;
@@ -20,7 +21,7 @@ mod cluster;
 mod delivery;
 mod dice;
 mod endpoint;
-mod events;
+mod event_queue;
 mod explore;
 mod faults;
 mod fiber;
@@ -43,10 +44,11 @@ mod turns;
 mod worker;
 
 // Parts of a simulated cluster, from which the cost models build clusters of their own.
+pub use alarm::Alarm;
 pub use asking::AskingEnd;
 pub use dice::Dice;
 pub use endpoint::{SharedNic, SimEndpoint};
-pub use events::Alarm;
+pub use event_queue::EventQueue;
 pub use fiber::{Fiber, FiberClock, TurnEnd};
 pub use links::{LinkFaults, LinkTerms, Links};
 pub use memory::SimMemory;

@@ -2,10 +2,10 @@
 
 use crate::application::{Application, Purpose, Structure};
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
+use crate::cluster::Event;
 use crate::cluster::{Cluster, EndOf, SessionRecord, completion_queues};
 use crate::dice::Dice;
 use crate::endpoint::{SharedNic, SimEndpoint, join};
-use crate::events::Event;
 use crate::faults::InjectedFault;
 use crate::hostile::Hostile;
 use crate::hosts::{RunningNode, Stay, Work};

@@ -3,7 +3,7 @@
 use crate::application::Turn;
 use crate::clock::{MICROSECOND, Nanos};
 use crate::cluster::Cluster;
-use crate::events::Event;
+use crate::cluster::Event;
 use crate::hosts::{Stay, Work};
 use crate::network::name;
 use crate::nic::NicFaults;

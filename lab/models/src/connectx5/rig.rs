@@ -6,13 +6,12 @@ use super::ends::{ModelClient, machine_at, soft_nic};
 use super::inputs::Inputs;
 use super::metered::{Meter, MeteredNic, Tally};
 use super::pipe::Pipe;
-use crate::events::Events;
 use crate::time::{MICROSECOND, Nanos};
 use portcullis_client::{Client, ClientConfig};
 use portcullis_nic::{EndpointSize, VerbsError};
 use portcullis_node::{Node, NodeConfig};
 use portcullis_protocol::{Incarnation, Moment};
-use portcullis_sim::{Alarm, Dice, SharedNic, SimEndpoint};
+use portcullis_sim::{Alarm, Dice, EventQueue, SharedNic, SimEndpoint};
 use portcullis_softnic::core::{Packet, PacketBody, Response, WireRequest};
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -116,7 +115,7 @@ enum Event {
 pub(super) struct Rig {
     inputs: Inputs,
     pub now: Nanos,
-    events: Events<Event>,
+    events: EventQueue<Event>,
     cores: Vec<Core>,
     hosts: Vec<Host>,
     /// The NIC's unit for requests to the cores. `outbound` is the unit for requests from them.
@@ -155,7 +154,7 @@ impl Rig {
         let pipe = || Pipe::new(inputs.nic_operations);
         Self {
             now: 0,
-            events: Events::default(),
+            events: EventQueue::default(),
             cores,
             hosts: Vec::new(),
             inbound: pipe(),

@@ -1,14 +1,13 @@
 //! All hosts and the network, with one queue of events.
 
 use super::host::{Client, End, Host, HostTimes, address, end_of};
-use crate::events::Events;
 use crate::time::Nanos;
 use portcullis_nic::Memory;
 use portcullis_onerma::{
     Allowed, Destination, Executor, HEADER_BYTES, HostAddress, Initiator, OperationType, Region, RegionId,
     RegionKey, RegionTable, Responder, ResponderLimits, TAG_BYTES,
 };
-use portcullis_sim::{LinkFaults, LinkTerms, Links, SimMemory};
+use portcullis_sim::{EventQueue, LinkFaults, LinkTerms, Links, SimMemory};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -55,7 +54,7 @@ enum Event {
 pub(crate) struct World {
     terms: WorldTerms,
     now: Nanos,
-    events: Events<Event>,
+    events: EventQueue<Event>,
     links: Links,
     hosts: Vec<Host>,
     /// The regions of hosts with responders.
@@ -83,7 +82,7 @@ impl World {
         Self {
             terms,
             now: 0,
-            events: Events::default(),
+            events: EventQueue::default(),
             links: Links::new(hosts, terms.link, terms.faults, terms.seed),
             hosts: (0..hosts).map(|_| Host::default()).collect(),
             regions: vec![None; hosts],

@@ -7,6 +7,7 @@ use super::methods::Scene;
 use super::server::ServerLife;
 use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
+use crate::event_queue::EventQueue;
 use crate::plan::{FaultKind, Plan};
 use crate::trace::Trace;
 use portcullis_directory::{HeapRange, LeaseId, Name, Quota, Space};
@@ -136,8 +137,7 @@ pub(super) struct World {
     pub plan: Plan,
     pub terms: Terms,
     pub now: Nanos,
-    events: BTreeMap<(Nanos, u64), Event>,
-    count: u64,
+    events: EventQueue<Event>,
     pub dice: Dice,
     pub trace: Trace,
     pub judge: Judge,
@@ -189,8 +189,7 @@ impl World {
             plan,
             terms,
             now: 0,
-            events: BTreeMap::new(),
-            count: 0,
+            events: EventQueue::default(),
             dice,
             trace,
             judge: Judge::default(),
@@ -243,8 +242,7 @@ impl World {
     }
 
     fn put(&mut self, at: Nanos, event: Event) {
-        self.count += 1;
-        self.events.insert((at.max(self.now), self.count), event);
+        self.events.put(at.max(self.now), event);
     }
 
     /// Sends a message to a process. It is delivered only if the process is still in that life when it arrives.
@@ -274,12 +272,9 @@ impl World {
         }
         self.put(RECLAIM_EVERY, Event::Reclaim);
         let end = self.plan.duration_ns.saturating_add(REST);
-        while let Some(next) = self.events.first_entry() {
-            let (at, _) = *next.key();
-            if at >= end || !self.judge.failures.is_empty() {
-                break;
-            }
-            let event = next.remove();
+        while self.judge.failures.is_empty()
+            && let Some((at, event)) = self.events.next_before(end)
+        {
             (self.now, self.judge.now) = (at, at);
             self.handle(event);
         }

@@ -8,7 +8,6 @@ use crate::links::Links;
 use crate::network::MachineId;
 use crate::oracle::SessionId;
 use crate::plan::Plan;
-use portcullis_slots::{Reuse, Slots};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
@@ -65,8 +64,6 @@ pub(crate) struct Paths {
     /// Machines with a narrow path, each with the end of that time.
     narrow: HashMap<MachineId, (Nanos, Narrow)>,
     attacker: Attacker,
-    datagrams: Slots<u32, Box<Datagram>>,
-    messages: Slots<u32, Box<Message>>,
     /// Time at which the last message of each direction of a session arrives.
     last: HashMap<(SessionId, bool), Nanos>,
     dice: Dice,
@@ -79,25 +76,19 @@ impl Paths {
             links: Links::new(hosts, terms.link, terms.faults, plan.seed),
             narrow: HashMap::new(),
             attacker: Attacker::new(Dice::new(plan.seed, ATTACKER)),
-            datagrams: Slots::new(Reuse::LatestFirst, u32::MAX),
-            messages: Slots::new(Reuse::LatestFirst, u32::MAX),
             last: HashMap::new(),
             dice: Dice::new(plan.seed, ATTACKER + 1),
         }
     }
 
-    /// Sends a datagram from its host. Returns the times at which its copies are at the switch, and their places.
-    pub fn leave(&mut self, now: Nanos, datagram: &Datagram) -> Vec<(Nanos, u32)> {
+    /// Sends a datagram from its host. Returns the times at which its copies are at the switch.
+    pub fn leave(&mut self, now: Nanos, datagram: &Datagram) -> Vec<Nanos> {
         let Some(from) = machine_of(datagram.from) else { return Vec::new() };
         if !self.carries(now, datagram) {
             return Vec::new();
         }
         let copies = self.links.leave(from, now, datagram.bytes.len() as u64 + OVERHEAD);
-        copies
-            .into_iter()
-            .flatten()
-            .map(|at| (at, self.datagrams.insert(Box::new(datagram.clone()))))
-            .collect()
+        copies.into_iter().flatten().collect()
     }
 
     /// Whether the paths of both ends carry a datagram of this length.
@@ -119,14 +110,9 @@ impl Paths {
         self.narrow.insert(machine, (until, narrow));
     }
 
-    /// Takes the datagram of an event.
-    pub fn take(&mut self, place: u32) -> Option<Datagram> {
-        self.datagrams.remove(place).map(|it| *it)
-    }
-
-    /// Forwards a datagram that is at the switch. Returns the times at which the leaving datagrams arrive, and their
-    /// places. An attacker on the path may have changed them.
-    pub fn forward(&mut self, now: Nanos, datagram: Datagram) -> Vec<(Nanos, u32)> {
+    /// Forwards a datagram that is at the switch. Returns the leaving datagrams, with the times at which they arrive.
+    /// An attacker on the path may have changed them.
+    pub fn forward(&mut self, now: Nanos, datagram: Datagram) -> Vec<(Nanos, Datagram)> {
         let ends = [machine_of(datagram.from), machine_of(datagram.to)];
         let out = if ends.into_iter().flatten().any(|machine| self.attacker.is_at(machine, now)) {
             self.attacker.meet(datagram)
@@ -141,7 +127,7 @@ impl Paths {
             // A datagram that is held back joins the queue when it is released. The queue is modelled only at this
             // moment.
             let Some(at) = self.links.forward(to, now, bytes) else { continue };
-            arrivals.push((at + later, self.datagrams.insert(Box::new(datagram))));
+            arrivals.push((at + later, datagram));
         }
         arrivals
     }
@@ -157,18 +143,12 @@ impl Paths {
         self.attacker.end();
     }
 
-    /// Sends a control message. Returns the time at which it arrives, and its place until then. Messages arrive in
-    /// their order.
-    pub fn say(&mut self, now: Nanos, not_before: Nanos, message: Message, latency: Nanos) -> (Nanos, u32) {
+    /// Draws the time at which a control message arrives that is sent now. Messages arrive in their order.
+    pub fn arrival(&mut self, now: Nanos, not_before: Nanos, message: &Message, latency: Nanos) -> Nanos {
         let last = self.last.entry((message.session, message.is_to_node)).or_insert(0);
         let arrival = (now + latency + self.dice.of(0..latency + 1)).max(not_before).max(*last + 1);
         *last = arrival;
-        (arrival, self.messages.insert(Box::new(message)))
-    }
-
-    /// Takes the message of an event.
-    pub fn take_message(&mut self, place: u32) -> Option<Message> {
-        self.messages.remove(place).map(|it| *it)
+        arrival
     }
 
     /// Whether a full queue has dropped a datagram.

@@ -8,9 +8,9 @@ use super::{
     machine_of,
 };
 use crate::clock::Nanos;
+use crate::cluster::Event;
 use crate::cluster::{Cluster, SessionRecord};
 use crate::endpoint::SimEndpoint;
-use crate::events::Event;
 use crate::hosts::Stay;
 use crate::memory::{Touch, Words, index};
 use crate::network::name;
@@ -126,8 +126,8 @@ impl Cluster {
                 format!("lost: {} to {}: {}", name(from), name(to), summary(&datagram))
             });
         };
-        for (at, place) in self.paths.leave(self.now, &datagram) {
-            self.events.put(at + extra, Event::Datagram(place));
+        for at in self.paths.leave(self.now, &datagram) {
+            self.events.put(at + extra, Event::Datagram(Box::new(datagram.clone())));
         }
     }
 
@@ -138,16 +138,15 @@ impl Cluster {
         let way = if message.is_to_node { (client, node) } else { (node, client) };
         let extra = self.network.delay(self.now, way, true).unwrap_or(0);
         let latency = self.node_plan.latency;
-        let (at, place) = self.paths.say(self.now, self.now + extra, message, latency);
-        self.events.put(at, Event::Message(place));
+        let at = self.paths.arrival(self.now, self.now + extra, &message, latency);
+        self.events.put(at, Event::Message(Box::new(message)));
     }
 
     /// Delivers a datagram to the switch, or to its destination.
-    pub fn deliver_datagram(&mut self, place: u32) {
-        let Some(datagram) = self.paths.take(place) else { return };
+    pub fn deliver_datagram(&mut self, datagram: Datagram) {
         if !datagram.is_past_switch {
-            for (at, place) in self.paths.forward(self.now, datagram) {
-                self.events.put(at, Event::Datagram(place));
+            for (at, datagram) in self.paths.forward(self.now, datagram) {
+                self.events.put(at, Event::Datagram(Box::new(datagram)));
             }
             return;
         }
@@ -181,8 +180,7 @@ impl Cluster {
     }
 
     /// Delivers a control message.
-    pub fn deliver_message(&mut self, place: u32) {
-        let Some(Message { session, is_to_node, bytes }) = self.paths.take_message(place) else { return };
+    pub fn deliver_message(&mut self, Message { session, is_to_node, bytes }: Message) {
         self.trace.note(self.now, &[12, session as u64, is_to_node.into()], || {
             format!("a message of session {session} arrives: {}", crate::delivery::message(&bytes))
         });
