@@ -1,4 +1,4 @@
-//! The value behind a session's door: the session, and the results that are wanted of its operations under way.
+//! The value behind a session's cell: the session, and the results that are wanted of its operations under way.
 
 use crate::buffer::CallerBuffer;
 use crate::failure::{panicked, raised};

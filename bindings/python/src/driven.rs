@@ -3,7 +3,7 @@
 
 use crate::failure::{OrRaise, raised};
 use portcullis::Lifetime;
-use portcullis_foreign::{Door, Driven, Failure, Structure, StructureAsk};
+use portcullis_foreign::{Driven, ExclusiveCell, Failure, Structure, StructureAsk};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::time::Duration;
@@ -14,7 +14,7 @@ const SIGNALS_HANDLED_EVERY: Lifetime = Lifetime::millis(100);
 /// Carries out an operation. If a signal handler raises an exception, the operation is given up at the step that it has
 /// reached.
 pub(crate) fn run<S: Structure>(
-    structure: &Door<Driven<S>>,
+    structure: &ExclusiveCell<Driven<S>>,
     py: Python<'_>,
     ask: impl StructureAsk<S>,
 ) -> PyResult<S::Done>
@@ -39,7 +39,7 @@ where
 /// Carries on the operations that were begun. Returns those that have ended, as a list of (number, result). The result
 /// is an exception, or the object to which `given` converts the operation's result.
 pub(crate) fn poll<'py, S: Structure>(
-    structure: &Door<Driven<S>>,
+    structure: &ExclusiveCell<Driven<S>>,
     py: Python<'py>,
     given: impl Fn(S::Done) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyList>> {
@@ -54,12 +54,18 @@ pub(crate) fn poll<'py, S: Structure>(
 
 /// Prepares the descriptor, which then becomes readable when something arrives. Returns how many seconds an event loop
 /// may wait for that; `None`: without a time limit.
-pub(crate) fn arm<S: Structure>(structure: &Door<Driven<S>>, py: Python<'_>) -> PyResult<Option<f64>> {
+pub(crate) fn arm<S: Structure>(
+    structure: &ExclusiveCell<Driven<S>>,
+    py: Python<'_>,
+) -> PyResult<Option<f64>> {
     let within = structure.enter().or_raise(py)?.arm();
     Ok((within != Duration::MAX).then_some(within.as_secs_f64()))
 }
 
 /// Number of operations that were begun and have not ended.
-pub(crate) fn under_way<S: Structure>(structure: &Door<Driven<S>>, py: Python<'_>) -> PyResult<usize> {
+pub(crate) fn under_way<S: Structure>(
+    structure: &ExclusiveCell<Driven<S>>,
+    py: Python<'_>,
+) -> PyResult<usize> {
     Ok(structure.enter().or_raise(py)?.under_way())
 }

@@ -3,7 +3,7 @@
 use crate::arguments::Size;
 use crate::failure::OrRaise;
 use portcullis::SessionOptions;
-use portcullis_foreign::{Attached, Door, LocalNode};
+use portcullis_foreign::{Attached, ExclusiveCell, LocalNode};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// A node inside this process.
 #[pyclass(frozen, subclass, module = "portcullis_memory._native")]
 pub(crate) struct Node {
-    /// The node. A thread that connects holds a reference of its own, and leaves the door at once: it is in no other
+    /// The node. A thread that connects holds a reference of its own, and leaves the cell at once: it is in no other
     /// thread's way.
-    node: Door<Arc<LocalNode>>,
+    node: ExclusiveCell<Arc<LocalNode>>,
     #[pyo3(get)]
     address: Option<String>,
 }
@@ -32,7 +32,7 @@ impl Node {
     #[pyo3(signature = (memory, socket = None))]
     fn new(py: Python<'_>, memory: Size, socket: Option<PathBuf>) -> PyResult<Self> {
         let node = py.detach(|| LocalNode::start(memory.0, socket)).or_raise(py)?;
-        Ok(Self { address: node.address(), node: Door::new("the node", Arc::new(node)) })
+        Ok(Self { address: node.address(), node: ExclusiveCell::new("the node", Arc::new(node)) })
     }
 
     /// Ends the node, and everything on it. If the node was stopped already, this does nothing.

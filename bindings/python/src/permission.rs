@@ -8,7 +8,7 @@ use crate::session::Session;
 use crate::view::View;
 use portcullis::{Access, Clock, ControlRequest, Kept, Lease, PermissionView, ProcessClock, Rights, Sharing};
 use portcullis_errors::Fault;
-use portcullis_foreign::{ArenaAccess, Completion, Door, Ended, Failure, Misuse};
+use portcullis_foreign::{ArenaAccess, Completion, Ended, ExclusiveCell, Failure, Misuse};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use std::time::Duration;
 /// b'hello'
 #[pyclass(frozen, module = "portcullis_memory")]
 pub(crate) struct Permission {
-    pub(crate) held: Door<portcullis::Permission>,
+    pub(crate) held: ExclusiveCell<portcullis::Permission>,
     pub(crate) session: Py<Session>,
     object: ObjectRef,
     #[pyo3(get)]
@@ -47,7 +47,7 @@ impl Permission {
             rights: held.rights().letters(),
             shared: held.sharing() == Sharing::Shared,
             lease: Arc::clone(held.lease()),
-            held: Door::new("the permission", held),
+            held: ExclusiveCell::new("the permission", held),
             clock,
             session,
         }
@@ -154,7 +154,7 @@ impl Permission {
         let held = self.held.enter().or_raise(py)?;
         let (session, held) = (&mut core.attached.session, &*held);
         let kept = py.detach(|| session.keep(held, by.0)).or_raise(py)?;
-        Ok(Keeper { kept: Door::new("the keeper", kept) })
+        Ok(Keeper { kept: ExclusiveCell::new("the keeper", kept) })
     }
 
     /// Fills a buffer with the bytes from `offset` on. The buffer may be any object whose bytes are contiguous and can
@@ -303,7 +303,7 @@ impl Permission {
 /// Keeps a permission extended until the keeper is closed. Permission.keep returns it.
 #[pyclass(frozen, module = "portcullis_memory")]
 pub(crate) struct Keeper {
-    kept: Door<Kept>,
+    kept: ExclusiveCell<Kept>,
 }
 
 #[pymethods]

@@ -6,9 +6,9 @@ use crate::driven;
 use crate::failure::OrRaise;
 use crate::object::ObjectRef;
 use crate::session::Session;
-use crate::table::{Given, no_more, option, place, small};
+use crate::table::{Given, address, no_more, option, small};
 use portcullis::Lifetime;
-use portcullis_foreign::{Door, Driven, QueueAsk, QueueDone};
+use portcullis_foreign::{Driven, ExclusiveCell, QueueAsk, QueueDone};
 use portcullis_structures::queue::{self, ClaimId, QueueOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -31,14 +31,14 @@ fn options(given: &Bound<'_, PyDict>) -> PyResult<QueueOptions> {
 /// A queue in a node's memory.
 #[pyclass(frozen, module = "portcullis_memory._native")]
 pub(crate) struct Queue {
-    queue: Door<Driven<queue::Queue>>,
+    queue: ExclusiveCell<Driven<queue::Queue>>,
     head: ObjectRef,
 }
 
 impl Queue {
     fn new(mut driven: Driven<queue::Queue>) -> Self {
         let head = ObjectRef(driven.run(async |queue| queue.head()));
-        Self { queue: Door::new("the queue", driven), head }
+        Self { queue: ExclusiveCell::new("the queue", driven), head }
     }
 
     /// Takes entries, with the interpreter's lock released. No signal interrupts this: an entry that was taken by an
@@ -97,9 +97,9 @@ impl Queue {
 
     #[staticmethod]
     fn open(py: Python<'_>, session: &Bound<'_, Session>, at: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let place = place(at)?;
+        let address = address(at)?;
         let session = session.get().another(py)?;
-        py.detach(|| Driven::<queue::Queue>::open(session, place)).or_raise(py).map(Self::new)
+        py.detach(|| Driven::<queue::Queue>::open(session, address)).or_raise(py).map(Self::new)
     }
 
     #[getter]

@@ -10,7 +10,7 @@ use portcullis::{
     Acquire, Allocate, ClientIdentity, ClientSecurity, ControlRequest, Entry, Error, Holders, NamedRequest,
     ProcessClock, RdmaOptions, Rights, SessionOptions, Sharing, UdpOptions,
 };
-use portcullis_foreign::{Attached, Door, Ended, Entered};
+use portcullis_foreign::{Attached, Ended, Entered, ExclusiveCell};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// own.
 #[pyclass(frozen, subclass, module = "portcullis_memory._native")]
 pub(crate) struct Session {
-    door: Door<Core>,
+    cell: ExclusiveCell<Core>,
     clock: ProcessClock,
     number: u64,
 }
@@ -68,10 +68,10 @@ fn security(py: Python<'_>, certificates: Option<(PathBuf, String)>) -> PyResult
 }
 
 impl Session {
-    /// Enters the session's door. No other thread can use the session until the returned value is dropped.
+    /// Enters the session's cell. No other thread can use the session until the returned value is dropped.
     #[inline]
     pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<Entered<'_, Core>> {
-        self.door.enter().or_raise(py)
+        self.cell.enter().or_raise(py)
     }
 
     /// The clock of the session's leases.
@@ -140,12 +140,12 @@ impl Session {
             }
         };
         let (clock, number) = (*attached.session.clock(), attached.session.number());
-        Ok(Self { door: Door::new("the session", Core::new(attached)), clock, number })
+        Ok(Self { cell: ExclusiveCell::new("the session", Core::new(attached)), clock, number })
     }
 
     /// Closes the session, and ends its permissions. If the session is closed already, this does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let core = self.door.close().or_raise(py)?;
+        let core = self.cell.close().or_raise(py)?;
         py.detach(|| drop(core));
         Ok(())
     }
@@ -385,6 +385,6 @@ impl Session {
 impl Session {
     /// Whether the session was closed, or belongs to the process that this one was forked from.
     pub(crate) fn is_closed(&self) -> bool {
-        self.door.is_closed()
+        self.cell.is_closed()
     }
 }

@@ -6,7 +6,7 @@ use crate::driven;
 use crate::failure::{OrRaise, bad_argument};
 use crate::object::ObjectRef;
 use crate::session::Session;
-use portcullis_foreign::{Door, Driven, Place, TableAsk, TableDone, When};
+use portcullis_foreign::{Driven, ExclusiveCell, StructureAddress, TableAsk, TableDone, When};
 use portcullis_structures::table::{self, Access, BlockMemory, Grain, Stored, TableError, TableOptions};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -43,11 +43,11 @@ impl FromPyObject<'_, '_> for Given {
     }
 }
 
-/// Converts an argument to the place of a structure: a name, or a reference to its head.
-pub(crate) fn place(object: &Bound<'_, PyAny>) -> PyResult<Place> {
+/// Converts an argument to the address of a structure: a name, or a reference to its head.
+pub(crate) fn address(object: &Bound<'_, PyAny>) -> PyResult<StructureAddress> {
     match object.cast::<ObjectRef>() {
-        Ok(head) => Ok(Place::Object(head.get().0)),
-        Err(_) => arguments::name(object.py(), object.extract()?).map(Place::Name),
+        Ok(head) => Ok(StructureAddress::Object(head.get().0)),
+        Err(_) => arguments::name(object.py(), object.extract()?).map(StructureAddress::Name),
     }
 }
 
@@ -100,14 +100,14 @@ fn options(given: &Bound<'_, PyDict>) -> PyResult<TableOptions> {
 /// A hash table in a node's memory.
 #[pyclass(frozen, module = "portcullis_memory._native")]
 pub(crate) struct Table {
-    table: Door<Driven<table::Table>>,
+    table: ExclusiveCell<Driven<table::Table>>,
     head: ObjectRef,
 }
 
 impl Table {
     fn new(mut driven: Driven<table::Table>) -> Self {
         let head = ObjectRef(driven.run(async |table| table.head()));
-        Self { table: Door::new("the table", driven), head }
+        Self { table: ExclusiveCell::new("the table", driven), head }
     }
 
     /// Carries out an operation and returns its result. `later`: only begins it, and returns the number under which
@@ -155,10 +155,10 @@ impl Table {
         at: &Bound<'_, PyAny>,
         read_only: bool,
     ) -> PyResult<Self> {
-        let place = place(at)?;
+        let address = address(at)?;
         let access = if read_only { Access::Read } else { Access::Write };
         let session = session.get().another(py)?;
-        py.detach(|| Driven::<table::Table>::open(session, place, access)).or_raise(py).map(Self::new)
+        py.detach(|| Driven::<table::Table>::open(session, address, access)).or_raise(py).map(Self::new)
     }
 
     #[getter]

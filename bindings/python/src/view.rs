@@ -1,7 +1,7 @@
 //! Bytes that were read, in place: the buffer protocol over a piece of the session's arena.
 
 use crate::failure::OrRaise;
-use portcullis_foreign::{ArenaBuffer, Door};
+use portcullis_foreign::{ArenaBuffer, ExclusiveCell};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// b'ell'
 #[pyclass(frozen, module = "portcullis_memory")]
 pub(crate) struct View {
-    bytes: Door<ArenaBuffer>,
+    bytes: ExclusiveCell<ArenaBuffer>,
     length: usize,
     exports: AtomicUsize,
     is_released: AtomicBool,
@@ -35,7 +35,7 @@ impl View {
     pub(crate) fn new(buffer: ArenaBuffer) -> Self {
         Self {
             length: buffer.len() as usize,
-            bytes: Door::new("the view", buffer),
+            bytes: ExclusiveCell::new("the view", buffer),
             exports: AtomicUsize::new(0),
             is_released: AtomicBool::new(false),
             given: Mutex::new(None),

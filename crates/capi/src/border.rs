@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Carries a call out. Returns zero, or the number of the error, of which [`errors::portcullis_last_error`] then
 /// returns more.
 pub(crate) fn call(act: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    // A panic poisons the door of the value that it leaves in the middle of a change, so no later call sees that value.
+    // A panic poisons the cell of the value that it leaves in the middle of a change, so no later call sees that value.
     let ended = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| Err(Misuse::Panicked.into()));
     match ended {
         Ok(()) => 0,

@@ -4,7 +4,7 @@
 //! error and not to memory. A slot that was closed gets another generation before it is used again.
 
 use portcullis::{Kept, Permission};
-use portcullis_foreign::{ArenaBuffer, Attached, Door, Driven, Entered, LocalNode, Misuse};
+use portcullis_foreign::{ArenaBuffer, Attached, Driven, Entered, ExclusiveCell, LocalNode, Misuse};
 use portcullis_slots::{Reuse, Slots};
 use portcullis_structures::queue::{Claim, Queue};
 use portcullis_structures::table::Table;
@@ -177,7 +177,7 @@ objects! {
 /// slot for which the handle is.
 struct HandleSlot {
     generation: AtomicU32,
-    door: Door<(u32, Object)>,
+    cell: ExclusiveCell<(u32, Object)>,
 }
 
 /// Number of slots that are made at a time.
@@ -240,7 +240,7 @@ pub(crate) fn open<T: Open>(value: T) -> Result<u64, Misuse> {
         };
         let slot = slot_made(number);
         let generation = slot.generation.load(Ordering::Relaxed);
-        match slot.door.open((generation, object)) {
+        match slot.cell.open((generation, object)) {
             Ok(()) => return Ok(u64::from(generation) << SLOT_BITS | u64::from(number)),
             // A call has panicked in this slot, so the slot is never used again.
             Err((_, back)) => object = back,
@@ -250,7 +250,7 @@ pub(crate) fn open<T: Open>(value: T) -> Result<u64, Misuse> {
 
 fn slot_made(number: u32) -> &'static HandleSlot {
     let number = number as usize;
-    let slot = |_| HandleSlot { generation: AtomicU32::new(1), door: Door::closed("the handle") };
+    let slot = |_| HandleSlot { generation: AtomicU32::new(1), cell: ExclusiveCell::closed("the handle") };
     let chunk = SLOTS[number >> CHUNK_BITS].get_or_init(|| (0..CHUNK).map(slot).collect());
     &chunk[number % CHUNK]
 }
@@ -277,7 +277,7 @@ fn slot(handle: u64) -> Option<(&'static HandleSlot, u32, u32)> {
 pub(crate) fn enter<T: Open>(handle: u64) -> Result<Inside<'static, T>, Misuse> {
     let closed = Misuse::Closed { what: T::WHAT };
     let (slot, _, generation) = slot(handle).ok_or(closed)?;
-    let entered = slot.door.enter().map_err(|misuse| misuse.about(T::WHAT))?;
+    let entered = slot.cell.enter().map_err(|misuse| misuse.about(T::WHAT))?;
     if entered.0 != generation || T::seen(&entered.1).is_none() {
         return Err(closed);
     }
@@ -292,7 +292,7 @@ pub(crate) fn close<T: Open>(handle: u64) -> Result<T, Misuse> {
     let closed = Misuse::Closed { what: T::WHAT };
     let (slot, number, generation) = slot(handle).ok_or(closed)?;
     let is_meant = |inside: &(u32, Object)| inside.0 == generation && T::seen(&inside.1).is_some();
-    let taken = slot.door.close_if(is_meant).map_err(|misuse| misuse.about(T::WHAT))?;
+    let taken = slot.cell.close_if(is_meant).map_err(|misuse| misuse.about(T::WHAT))?;
     let (_, object) = taken.ok_or(closed)?;
     // If the generations started again from the first, an old handle would lead to a newer object. So a slot that has
     // used up its generations is not used again.

@@ -3,7 +3,7 @@
 use crate::border::{Source, Target, Text, call, given};
 use crate::handles::{self, QueueHandle, QueueState, Session, SessionState};
 use crate::permissions::{Object, keep};
-use crate::table::{name_of, place_of};
+use crate::table::{address_of, name_of};
 use portcullis::{Keep, Lifetime};
 use portcullis_foreign::Driven;
 use portcullis_structures::queue::{Queue, QueueOptions as Options};
@@ -78,9 +78,9 @@ pub unsafe extern "C" fn portcullis_queue_open(
     call(|| {
         let handle = given("queue", queue)?;
         *handle = QueueHandle::default();
-        let place = place_of(name, head)?;
+        let address = address_of(name, head)?;
         let another = handles::enter::<SessionState>(session.id)?.attached.session.another()?;
-        let queue = Driven::<Queue>::open(another, place)?;
+        let queue = Driven::<Queue>::open(another, address)?;
         handle.id = handles::open(QueueState::new(queue))?;
         Ok(())
     })

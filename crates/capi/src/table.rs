@@ -4,7 +4,7 @@ use crate::border::{Source, Target, Text, call, given, list};
 use crate::handles::{self, Session, SessionState, TableHandle};
 use crate::permissions::{Object, keep};
 use portcullis::{DirectoryName, Error, Keep, Lifetime};
-use portcullis_foreign::{Driven, Failure, Misuse, Place};
+use portcullis_foreign::{Driven, Failure, Misuse, StructureAddress};
 use portcullis_structures::table::{Access, Condition, Stored, Table, TableOptions as Options};
 use std::ffi::{c_int, c_void};
 use std::ops::ControlFlow;
@@ -126,10 +126,10 @@ pub unsafe extern "C" fn portcullis_table_open(
     call(|| {
         let table = given("table", table)?;
         *table = TableHandle::default();
-        let place = place_of(name, head)?;
+        let address = address_of(name, head)?;
         let access = if is_read_only { Access::Read } else { Access::Write };
         let another = handles::enter::<SessionState>(session.id)?.attached.session.another()?;
-        table.id = handles::open(Driven::<Table>::open(another, place, access)?)?;
+        table.id = handles::open(Driven::<Table>::open(another, address, access)?)?;
         Ok(())
     })
 }
@@ -139,10 +139,10 @@ pub(crate) fn name_of(name: Text) -> Result<Option<DirectoryName>, Failure> {
     Ok(name.map_err(Error::from)?)
 }
 
-pub(crate) fn place_of(name: Text, head: Option<&Object>) -> Result<Place, Failure> {
+pub(crate) fn address_of(name: Text, head: Option<&Object>) -> Result<StructureAddress, Failure> {
     match (name_of(name)?, head) {
-        (Some(name), None) => Ok(Place::Name(name)),
-        (None, Some(head)) => Ok(Place::Object(head.reference())),
+        (Some(name), None) => Ok(StructureAddress::Name(name)),
+        (None, Some(head)) => Ok(StructureAddress::Object(head.reference())),
         _ => {
             let wrong = "and head: one of them says what to open, and the other is null";
             Err(Misuse::Argument { argument: "name", wrong }.into())

@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "other tests need more of it")]
 mod rig;
 
-use portcullis::names::{FindError, OpenOptions, Place};
+use portcullis::names::{DirectoryAddress, FindError, OpenOptions};
 use portcullis::{Coded, ConnectError, ErrorCode, Names, Session, SessionOptions, connect, connect_with};
 use rig::Server;
 use serde_json::Value;
@@ -100,7 +100,7 @@ fn place(server: &Server) -> String {
 }
 
 fn find(server: &Server, name: &str) -> Result<Session, ConnectError> {
-    let place: Place = place(server).parse().expect("an address");
+    let place: DirectoryAddress = place(server).parse().expect("an address");
     let names = Names::At(place, OpenOptions { patience: PATIENCE, ..OpenOptions::default() });
     connect_with(&format!("name:{name}"), SessionOptions { names, ..SessionOptions::default() })
 }

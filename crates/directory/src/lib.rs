@@ -7,7 +7,7 @@
 //! - [`DirectoryState`]: the state of the embedded directory, without I/O and without a clock.
 //! - [`Name`], [`Entry`], [`Access`]: registered names and the access to them.
 //! - [`Lease`]: everything that a process has in the directory ends with its lease. [`Watch`]: notification of changes.
-//! - [`Place`]: the address of a directory, as text. [`Registration`]: keeps a serving process registered.
+//! - [`DirectoryAddress`]: the address of a directory, as text. [`Registration`]: keeps a serving process registered.
 //! - [`ScopedAddress`]: an address, with the scope from which it is valid.
 //! - [`Space`], [`HeapRange`]: the addresses of heaps. [`Quota`]: limits such as the bytes of heaps.
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@
 mod addresses;
 mod clock;
 mod directory;
+mod directory_address;
 mod embedded;
 mod entry;
 mod error;
@@ -22,7 +23,6 @@ mod error;
 pub mod etcd;
 mod lease;
 mod name;
-mod place;
 mod quota;
 mod record;
 mod registrar;
@@ -34,12 +34,12 @@ mod state;
 
 pub use addresses::{HeapRange, Space, SpaceError};
 pub use directory::{Directory, Watch};
+pub use directory_address::{DirectoryAddress, OpenOptions};
 pub use embedded::Embedded;
 pub use entry::{Access, Address, Entry, EntryError, Found, Target, Who};
 pub use error::DirectoryError;
 pub use lease::{LEASE_MAX, LEASE_MIN, Lease, LeaseId};
 pub use name::{Name, NameError};
-pub use place::{OpenOptions, Place};
 pub use quota::{Limited, Quota, QuotaError, Usage};
 pub use registrar::{Change, Holding, Registrar};
 pub use registration::{Registration, StartError};

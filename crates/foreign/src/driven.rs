@@ -209,9 +209,9 @@ impl<S: Structure> Driven<S> {
     }
 }
 
-/// The place at which a structure is found.
+/// Address of a structure: how a program that opens the structure names it.
 #[derive(Clone, Copy, Debug)]
-pub enum Place {
+pub enum StructureAddress {
     /// The object that is its head.
     Object(ObjectRef),
     /// The name under which a client of the same tenant published the structure.
@@ -246,10 +246,10 @@ impl Driven<Table> {
     ///
     /// # Errors
     /// As [`Table::open`] and [`Table::open_named`].
-    pub fn open(session: Session, place: Place, access: Access) -> Result<Self, TableError> {
-        Self::new(session, async |pipeline| match place {
-            Place::Object(head) => Table::open(pipeline, head, access).await,
-            Place::Name(name) => Table::open_named(pipeline, name, access).await,
+    pub fn open(session: Session, address: StructureAddress, access: Access) -> Result<Self, TableError> {
+        Self::new(session, async |pipeline| match address {
+            StructureAddress::Object(head) => Table::open(pipeline, head, access).await,
+            StructureAddress::Name(name) => Table::open_named(pipeline, name, access).await,
         })
     }
 }
@@ -282,10 +282,10 @@ impl Driven<Queue> {
     ///
     /// # Errors
     /// As [`Queue::open`] and [`Queue::open_named`].
-    pub fn open(session: Session, place: Place) -> Result<Self, QueueError> {
-        Self::new(session, async |pipeline| match place {
-            Place::Object(head) => Queue::open(pipeline, head).await,
-            Place::Name(name) => Queue::open_named(pipeline, name).await,
+    pub fn open(session: Session, address: StructureAddress) -> Result<Self, QueueError> {
+        Self::new(session, async |pipeline| match address {
+            StructureAddress::Object(head) => Queue::open(pipeline, head).await,
+            StructureAddress::Name(name) => Queue::open_named(pipeline, name).await,
         })
     }
 }

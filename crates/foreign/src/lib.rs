@@ -1,10 +1,10 @@
 //! The common part of all bindings of Portcullis to other languages.
 //!
 //! Rust's rules keep a program from using a session in two threads at once, or after its end. Other languages have no
-//! such rules. So a binding keeps each object that it hands out behind a [`Door`]: a call that breaks the rules returns
+//! such rules. So a binding keeps each object that it hands out behind an [`ExclusiveCell`]: a call that breaks the rules returns
 //! an error that explains what to do.
 //!
-//! - [`Door`]: lets one thread in at a time, and no thread after the end or in a child of `fork`.
+//! - [`ExclusiveCell`]: lets one thread in at a time, and no thread after the end or in a child of `fork`.
 //! - [`Failure`]: an error as another language sees it: number, name, text, the side at fault, whether to try again.
 //! - [`Attached`]: a session with the operations that were begun on it and not waited for, each with the caller's tag.
 //! - [`Driven`]: a table or a queue with the session and the pipeline that drive it, as one value.
@@ -15,16 +15,16 @@
 
 mod asks;
 mod attached;
-mod door;
 mod driven;
+mod exclusive_cell;
 mod failure;
 mod node;
 mod operations;
 
 pub use asks::{QueueAsk, QueueDone, Structure, StructureAsk, Surroundings, TableAsk, TableDone, When};
 pub use attached::Attached;
-pub use door::{Door, Entered};
-pub use driven::{Driven, Place};
+pub use driven::{Driven, StructureAddress};
+pub use exclusive_cell::{Entered, ExclusiveCell};
 pub use failure::{Failure, Misuse};
 pub use node::LocalNode;
 pub use operations::{ArenaAccess, ArenaAsk, ArenaBuffer, Completion, Ended, NOBODY, Operations};

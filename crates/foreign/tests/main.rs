@@ -1,5 +1,5 @@
 //! The promises that bindings rely on.
 
-mod doors;
+mod exclusive_cell;
 mod operations;
 mod structures;

@@ -3,7 +3,7 @@
 use portcullis::{Acquire, DirectoryName, Lifetime, Session, SessionOptions};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_foreign::{
-    Driven, LocalNode, Place, QueueAsk, QueueDone, Structure, TableAsk, TableDone, When,
+    Driven, LocalNode, QueueAsk, QueueDone, Structure, StructureAddress, TableAsk, TableDone, When,
 };
 use portcullis_structures::queue::{Queue, QueueOptions};
 use portcullis_structures::table::{Access, Condition, Stored, Table, TableOptions};
@@ -34,8 +34,8 @@ fn a_table_works_in_one_thread_after_another_and_ends_in_a_third() {
     .join()
     .expect("no panic");
     assert_eq!(table.run(async |table| table.get(b"key").await), Ok(Some(b"value".to_vec())));
-    let place = Place::Name(name("t"));
-    let mut reader = Driven::<Table>::open(session(&node), place, Access::Read).expect("it is there");
+    let address = StructureAddress::Name(name("t"));
+    let mut reader = Driven::<Table>::open(session(&node), address, Access::Read).expect("it is there");
     assert_eq!(reader.run(async |table| table.length().await), Ok(1));
     let ended = std::thread::spawn(move || table.end(async |table| table.destroy(Some(name("t"))).await));
     assert_eq!(ended.join().expect("no panic"), Ok(()));
@@ -58,10 +58,10 @@ fn a_queue_is_found_by_its_name_and_by_its_head() {
     let mut queue = Driven::<Queue>::create(session(&node), &options, Some(name("q"))).expect("a queue");
     assert_eq!(queue.run(async |queue| queue.push(b"entry").await), Ok(()));
     let head = queue.run(async |queue| queue.head());
-    for place in [Place::Object(head), Place::Name(name("q"))] {
-        let mut opened = Driven::<Queue>::open(session(&node), place).expect("it is there");
+    for address in [StructureAddress::Object(head), StructureAddress::Name(name("q"))] {
+        let mut opened = Driven::<Queue>::open(session(&node), address).expect("it is there");
         let popped = opened.run(async |queue| queue.pop().await).expect("the node is there");
-        assert_eq!(popped.is_some(), matches!(place, Place::Object(_)));
+        assert_eq!(popped.is_some(), matches!(address, StructureAddress::Object(_)));
     }
     assert!(!queue.is_over());
     drop(node);

@@ -5,8 +5,8 @@
 
 use crate::{Address, UnknownAddress};
 pub use portcullis_directory::{
-    Access, Change, Directory, DirectoryError, Embedded, EntryError, Holding, Name, NameError, OpenOptions,
-    Place, Registration, ScopedAddress, Server as DirectoryServer, Space, Target, Trust,
+    Access, Change, Directory, DirectoryAddress, DirectoryError, Embedded, EntryError, Holding, Name,
+    NameError, OpenOptions, Registration, ScopedAddress, Server as DirectoryServer, Space, Target, Trust,
 };
 use portcullis_directory::{Entry, NotHere};
 use portcullis_errors::{Coded, ErrorCode};
@@ -30,8 +30,8 @@ pub enum Names {
     /// The directory that the environment names: [`DIRECTORY_VARIABLE`], [`CERTIFICATES_VARIABLE`].
     #[default]
     OfEnvironment,
-    /// The directory at a place, opened with these options.
-    At(Place, OpenOptions),
+    /// The directory at an address, opened with these options.
+    At(DirectoryAddress, OpenOptions),
     /// This directory.
     In(Arc<dyn Directory>),
 }
@@ -148,16 +148,16 @@ impl Names {
         let of_name = |source| FindError::Directory { name: name.clone(), source };
         match self {
             Self::In(directory) => Ok(Arc::clone(directory)),
-            Self::At(place, options) => place.open(options).map_err(of_name),
+            Self::At(address, options) => address.open(options).map_err(of_name),
             Self::OfEnvironment => {
                 let text = std::env::var(DIRECTORY_VARIABLE).unwrap_or_default();
                 if text.is_empty() {
                     return Err(FindError::NoDirectory(name.clone()));
                 }
-                let place: Place = text.parse().map_err(of_name)?;
+                let address: DirectoryAddress = text.parse().map_err(of_name)?;
                 let folder = std::env::var_os(CERTIFICATES_VARIABLE).filter(|folder| !folder.is_empty());
                 let options = open_options(folder.as_deref().map(Path::new)).map_err(of_name)?;
-                place.open(&options).map_err(of_name)
+                address.open(&options).map_err(of_name)
             }
         }
     }

@@ -7,8 +7,8 @@ use clap::Args;
 use portcullis::Address;
 use portcullis::host::Host;
 use portcullis::names::{
-    Change, Directory, DirectoryError, DirectoryServer, Embedded, Name, OpenOptions,
-    Place as DirectoryAddress, Registration, ScopedAddress, Trust, node_holding, open_options,
+    Change, Directory, DirectoryAddress, DirectoryError, DirectoryServer, Embedded, Name, OpenOptions,
+    Registration, ScopedAddress, Trust, node_holding, open_options,
 };
 use portcullis_attach::unix::SocketAccess;
 use portcullis_program::output::complain;

@@ -18,7 +18,7 @@ use adoption::Adoption;
 use portcullis_nic::{
     Access, Memory, Nic, PdId, QpAddress, QpChange, QpId, RefusedAccess, VerbsError, connect_qp,
 };
-use portcullis_offload::chain::{Chains, Line, Step};
+use portcullis_offload::chain::{Chains, Line, RowOperation};
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Progress, Reclaim, Workers};
 use portcullis_planted::planted;
 use portcullis_protocol::{
@@ -344,7 +344,7 @@ fn chains() -> Chains {
     let without = |lines: &[Line]| {
         let free = chains.free.edited(|rows| {
             let left_out = rows.iter_mut().filter(|row| lines.contains(&row.label.0));
-            left_out.for_each(|row| row.step = Step::Nop);
+            left_out.for_each(|row| row.operation = RowOperation::Nop);
         });
         Chains { free, ..chains }
     };

@@ -20,46 +20,46 @@
 //! A client that got a chunk has one request fewer until it frees a chunk.
 
 use super::{Count, Label, Queue};
-use super::{Line, Listing, OTHER_WORDS_AT, Place, Scratch, Step, TICKET_AT, TOP_AT};
+use super::{Line, Listing, OTHER_WORDS_AT, Operand, RowOperation, Scratch, TICKET_AT, TOP_AT};
 use crate::record::{Layout, NEXT_AT};
 use portcullis_nic::entry;
 
 const _: () = assert!(TOP_AT < OTHER_WORDS_AT && TICKET_AT < OTHER_WORDS_AT);
 
 /// The remote address of a line's request.
-pub(super) const fn remote(line: Line) -> Place {
-    Place::Line(line.first(), entry::REMOTE_ADDRESS)
+pub(super) const fn remote(line: Line) -> Operand {
+    Operand::Line(line.first(), entry::REMOTE_ADDRESS)
 }
 
 /// The value of a line's request: a threshold, a limit, or an addend.
-pub(super) const fn value(line: Line) -> Place {
-    Place::Line(line.first(), entry::VALUE)
+pub(super) const fn value(line: Line) -> Operand {
+    Operand::Line(line.first(), entry::VALUE)
 }
 
-pub(super) const fn read(from: Place, bytes: u64, to: Place) -> Step {
-    Step::Read { from, bytes, to }
+pub(super) const fn read(from: Operand, bytes: u64, to: Operand) -> RowOperation {
+    RowOperation::Read { from, bytes, to }
 }
 
-pub(super) const fn write(from: Place, bytes: u64, to: Place) -> Step {
-    Step::Write { from, bytes, to }
+pub(super) const fn write(from: Operand, bytes: u64, to: Operand) -> RowOperation {
+    RowOperation::Write { from, bytes, to }
 }
 
 /// The chain that allocates from a pool whose chunks have windows for `GROUP` queue pairs.
 #[must_use]
 pub const fn alloc<const GROUP: usize>() -> Listing {
-    let record = Place::Scratch(Scratch::<GROUP>::RECORD);
-    let owned = Place::Scratch(Scratch::<GROUP>::OWNED);
+    let record = Operand::Scratch(Scratch::<GROUP>::RECORD);
+    let owned = Operand::Scratch(Scratch::<GROUP>::OWNED);
     let mut chain = beginning(Listing::EMPTY);
     chain = lock::<GROUP>(chain)
-        .row(Line::ReadTop, read(Place::Words(TOP_AT), 8, remote(Line::Pop)))
-        .releasing(Line::Pop, read(Place::Table(NEXT_AT), 8, Place::Words(TOP_AT)))
+        .row(Line::ReadTop, read(Operand::Words(TOP_AT), 8, remote(Line::Pop)))
+        .releasing(Line::Pop, read(Operand::Table(NEXT_AT), 8, Operand::Words(TOP_AT)))
         .row(Line::NameRecord, write(remote(Line::Pop), 8, remote(Line::ReadRecord)))
         .row(Line::NameOwned, write(remote(Line::Pop), 8, remote(Line::Own)))
-        .row(Line::ReadRecord, read(Place::Table(0), Layout::<GROUP>::BYTES, record));
+        .row(Line::ReadRecord, read(Operand::Table(0), Layout::<GROUP>::BYTES, record));
     chain = images::<GROUP>(chain, &Layout::<GROUP>::BIND_AT, entry::BIND_BYTES);
     chain = chain
-        .row(Line::Own, write(owned, 16, Place::Table(NEXT_AT)))
-        .row(Line::EnableReply, Step::Enable { queue: Queue::Reply, limit: 1 });
+        .row(Line::Own, write(owned, 16, Operand::Table(NEXT_AT)))
+        .row(Line::EnableReply, RowOperation::Enable { queue: Queue::Reply, limit: 1 });
     chain = credit::<GROUP>(chain, Layout::<GROUP>::ALLOC_CREDIT_AT);
     end::<GROUP>(chain, false)
 }
@@ -67,16 +67,16 @@ pub const fn alloc<const GROUP: usize>() -> Listing {
 /// Waits for a request, and for the scratch memory.
 pub(super) const fn beginning(chain: Listing) -> Listing {
     chain
-        .row(Line::AwaitRequest, Step::Wait { count: Count::Requests, threshold: 1 })
-        .row(Line::AwaitReplySent, Step::Wait { count: Count::Replies, threshold: 0 })
+        .row(Line::AwaitRequest, RowOperation::Wait { count: Count::Requests, threshold: 1 })
+        .row(Line::AwaitReplySent, RowOperation::Wait { count: Count::Replies, threshold: 0 })
 }
 
 /// Takes a ticket, and waits until every chain with an earlier ticket has released the lock.
 pub(super) const fn lock<const GROUP: usize>(chain: Listing) -> Listing {
-    let ticket = Place::Words(TICKET_AT);
+    let ticket = Operand::Words(TICKET_AT);
     chain
-        .row(Line::TakeTicket, Step::Add { to: ticket, add: 1, old: value(Line::AwaitTurn) })
-        .row(Line::AwaitTurn, Step::Wait { count: Count::Releases, threshold: 0 })
+        .row(Line::TakeTicket, RowOperation::Add { to: ticket, add: 1, old: value(Line::AwaitTurn) })
+        .row(Line::AwaitTurn, RowOperation::Wait { count: Count::Releases, threshold: 0 })
 }
 
 /// Copies images into the bind queue, and lets that queue execute them.
@@ -87,24 +87,24 @@ pub(super) const fn images<const GROUP: usize>(
 ) -> Listing {
     let mut number = 0;
     while number < small(GROUP) {
-        let from = Place::Scratch(Scratch::<GROUP>::RECORD + images[number as usize]);
-        chain = chain.numbered(Line::CopyImage, number, Step::CopyImage { from, bytes, to: number });
+        let from = Operand::Scratch(Scratch::<GROUP>::RECORD + images[number as usize]);
+        chain = chain.numbered(Line::CopyImage, number, RowOperation::CopyImage { from, bytes, to: number });
         number += 1;
     }
     chain
-        .row(Line::EnableBinds, Step::Enable { queue: Queue::Binds, limit: GROUP as u64 })
-        .row(Line::AwaitBinds, Step::Wait { count: Count::Binds, threshold: small(GROUP) as u32 })
+        .row(Line::EnableBinds, RowOperation::Enable { queue: Queue::Binds, limit: GROUP as u64 })
+        .row(Line::AwaitBinds, RowOperation::Wait { count: Count::Binds, threshold: small(GROUP) as u32 })
 }
 
 /// Raises the number of chunks that the client may request, by the number in the record at `at`.
 pub(super) const fn credit<const GROUP: usize>(chain: Listing, at: u64) -> Listing {
-    let said = Place::Scratch(Scratch::<GROUP>::RECORD + at);
-    let sink = Place::Scratch(Scratch::<GROUP>::SINK);
+    let said = Operand::Scratch(Scratch::<GROUP>::RECORD + at);
+    let sink = Operand::Scratch(Scratch::<GROUP>::SINK);
     chain
         .row(Line::CopyCredit, write(said, 8, value(Line::AddCredit)))
-        .row(Line::AddCredit, Step::Add { to: Place::Credits, add: 0, old: sink })
-        .row(Line::ReadCredit, write(Place::Credits, 8, value(Line::EnableRequest)))
-        .row(Line::EnableRequest, Step::EnableRequest { limit: 0 })
+        .row(Line::AddCredit, RowOperation::Add { to: Operand::Credits, add: 0, old: sink })
+        .row(Line::ReadCredit, write(Operand::Credits, 8, value(Line::EnableRequest)))
+        .row(Line::EnableRequest, RowOperation::EnableRequest { limit: 0 })
 }
 
 /// Raises the thresholds and limits for the next lap, and admits that lap. `receives`: whether each lap gives a receive
@@ -123,18 +123,18 @@ pub(super) const fn end<const GROUP: usize>(mut chain: Listing, receives: bool) 
     }
     // This bump is the last: its old value is the number of completed laps, and the rest of this lap has no effect.
     let to = value(Line::AwaitRequest);
-    let laps = Place::Scratch(Scratch::<GROUP>::LAPS);
-    chain = chain.numbered(Line::Bump, 6, Step::Add { to, add: 1, old: laps });
+    let laps = Operand::Scratch(Scratch::<GROUP>::LAPS);
+    chain = chain.numbered(Line::Bump, 6, RowOperation::Add { to, add: 1, old: laps });
     // The start of the worker admitted the first lap. The bump has added the second.
-    chain.row(Line::Rearm, Step::Enable { queue: Queue::Own, limit: ring })
+    chain.row(Line::Rearm, RowOperation::Enable { queue: Queue::Own, limit: ring })
 }
 
 const fn bump<const GROUP: usize>(chain: Listing, number: u8, line: Line, add: u64) -> Listing {
-    let sink = Place::Scratch(Scratch::<GROUP>::SINK);
+    let sink = Operand::Scratch(Scratch::<GROUP>::SINK);
     chain.with(super::Row {
         label: Label(Line::Bump, number),
         releases: false,
-        step: Step::Add { to: value(line), add, old: sink },
+        operation: RowOperation::Add { to: value(line), add, old: sink },
     })
 }
 

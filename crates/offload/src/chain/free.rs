@@ -25,7 +25,7 @@
 //! - A freed chunk allows the client one more request for a chunk.
 
 use super::alloc::{beginning, credit, end, images, lock, read, remote, small, write};
-use super::{Line, Listing, Place, Queue, Scratch, Step, TOP_AT, Value};
+use super::{Line, Listing, Operand, Queue, RowOperation, Scratch, TOP_AT, Value};
 use crate::record::{KEY_AT, KEY_WORD_AT, Layout, NEXT_AT, NEXT_KEY, STATUS_AT};
 use portcullis_nic::entry;
 
@@ -34,8 +34,8 @@ const HANDLE_AT: u64 = entry::REMOTE_ADDRESS + 1;
 const HANDLE_BYTES: u64 = 2;
 
 /// The first word of a line's request: the operation, and the key of the local span.
-const fn first_word(line: Line) -> Place {
-    Place::Line(line.first(), entry::OPERATION)
+const fn first_word(line: Line) -> Operand {
+    Operand::Line(line.first(), entry::OPERATION)
 }
 
 /// The chain that frees chunks of a pool whose chunks have windows for `GROUP` queue pairs.
@@ -44,50 +44,51 @@ pub const fn free<const GROUP: usize>() -> Listing {
     let chain = find::<GROUP>(beginning(Listing::EMPTY));
     let chain = images::<GROUP>(chain, &Layout::<GROUP>::INVALIDATE_AT, entry::INVALIDATE_BYTES);
     let chain = scrub::<GROUP>(renew::<GROUP>(chain));
-    let chain = push::<GROUP>(chain).row(Line::EnableReply, Step::Enable { queue: Queue::Reply, limit: 1 });
+    let chain =
+        push::<GROUP>(chain).row(Line::EnableReply, RowOperation::Enable { queue: Queue::Reply, limit: 1 });
     let chain = credit::<GROUP>(chain, Layout::<GROUP>::FREE_CREDIT_AT)
-        .row(Line::EnableReceive, Step::EnableReceive { limit: 2 });
+        .row(Line::EnableReceive, RowOperation::EnableReceive { limit: 2 });
     end::<GROUP>(chain, true)
 }
 
-const fn record<const GROUP: usize>(at: u64) -> Place {
-    Place::Scratch(Scratch::<GROUP>::RECORD + at)
+const fn record<const GROUP: usize>(at: u64) -> Operand {
+    Operand::Scratch(Scratch::<GROUP>::RECORD + at)
 }
 
-const fn found<const GROUP: usize>() -> Place {
-    Place::Scratch(Scratch::<GROUP>::FOUND)
+const fn found<const GROUP: usize>() -> Operand {
+    Operand::Scratch(Scratch::<GROUP>::FOUND)
 }
 
 /// Finds the record of the chunk that the client frees, or NIL.
 const fn find<const GROUP: usize>(chain: Listing) -> Listing {
-    let handle = Place::Scratch(Scratch::<GROUP>::REQUEST);
-    let named = Place::Line(Line::TakeOwner.first(), HANDLE_AT);
-    let take = Step::Swap {
-        at: Place::Owners(0),
+    let handle = Operand::Scratch(Scratch::<GROUP>::REQUEST);
+    let named = Operand::Line(Line::TakeOwner.first(), HANDLE_AT);
+    let take = RowOperation::Swap {
+        at: Operand::Owners(0),
         compare: Value::Held,
         swap: Value::Freed,
         old: first_word(Line::Find),
     };
-    let allow = Step::Swap {
+    let allow = RowOperation::Swap {
         at: first_word(Line::Find),
         compare: Value::Held,
         swap: Value::FirstWord(Line::Find.first()),
-        old: Place::Scratch(Scratch::<GROUP>::SINK),
+        old: Operand::Scratch(Scratch::<GROUP>::SINK),
     };
     chain
-        .row(Line::FindNone, write(Place::Scratch(Scratch::<GROUP>::NOTHING), 8, found::<GROUP>()))
+        .row(Line::FindNone, write(Operand::Scratch(Scratch::<GROUP>::NOTHING), 8, found::<GROUP>()))
         .row(Line::NameOwner, write(handle, HANDLE_BYTES, named))
         .row(Line::TakeOwner, take)
         .row(Line::Allow, allow)
         .row(Line::Find, write(remote(Line::TakeOwner), 8, found::<GROUP>()))
         .row(Line::NameRecord, write(found::<GROUP>(), 8, remote(Line::ReadRecord)))
-        .row(Line::ReadRecord, read(Place::Table(0), Layout::<GROUP>::BYTES, record::<GROUP>(0)))
+        .row(Line::ReadRecord, read(Operand::Table(0), Layout::<GROUP>::BYTES, record::<GROUP>(0)))
 }
 
 /// Writes the next key into all images of the record.
 const fn renew<const GROUP: usize>(chain: Listing) -> Listing {
-    let sink = Place::Scratch(Scratch::<GROUP>::SINK);
-    let next = Step::Add { to: record::<GROUP>(KEY_WORD_AT), add: NEXT_KEY, old: sink };
+    let sink = Operand::Scratch(Scratch::<GROUP>::SINK);
+    let next = RowOperation::Add { to: record::<GROUP>(KEY_WORD_AT), add: NEXT_KEY, old: sink };
     let mut chain = chain.row(Line::NextKey, next);
     let key = record::<GROUP>(KEY_AT);
     let mut number = 0;
@@ -103,25 +104,25 @@ const fn renew<const GROUP: usize>(chain: Listing) -> Listing {
     let tail = Layout::<GROUP>::BYTES - STATUS_AT;
     chain
         .row(Line::NameTail, write(found::<GROUP>(), 8, remote(Line::WriteTail)))
-        .row(Line::WriteTail, write(record::<GROUP>(STATUS_AT), tail, Place::Tails(0)))
+        .row(Line::WriteTail, write(record::<GROUP>(STATUS_AT), tail, Operand::Tails(0)))
 }
 
 const fn scrub<const GROUP: usize>(chain: Listing) -> Listing {
     let zero = record::<GROUP>(Layout::<GROUP>::ZERO_AT);
     chain
         .row(Line::CopyZero, write(zero, entry::TRANSFER_BYTES, first_word(Line::Zero)))
-        .row(Line::Zero, Step::Nop)
+        .row(Line::Zero, RowOperation::Nop)
 }
 
 /// Makes the record the first of the free list.
 const fn push<const GROUP: usize>(chain: Listing) -> Listing {
     let images = Layout::<GROUP>::PUSH_AT;
-    let next = Place::Line(Line::PushNext.first(), entry::LOCAL_ADDRESS);
+    let next = Operand::Line(Line::PushNext.first(), entry::LOCAL_ADDRESS);
     let chain = chain
         .row(Line::CopyPushNext, write(record::<GROUP>(images), 8, first_word(Line::PushNext)))
         .row(Line::CopyPushTop, write(record::<GROUP>(images + 8), 8, first_word(Line::PushTop)))
         .row(Line::NameNext, write(found::<GROUP>(), 8, next));
     lock::<GROUP>(chain)
-        .row(Line::PushNext, read(Place::Words(TOP_AT), 8, Place::Table(NEXT_AT)))
-        .releasing(Line::PushTop, write(found::<GROUP>(), 8, Place::Words(TOP_AT)))
+        .row(Line::PushNext, read(Operand::Words(TOP_AT), 8, Operand::Table(NEXT_AT)))
+        .releasing(Line::PushTop, write(found::<GROUP>(), 8, Operand::Words(TOP_AT)))
 }

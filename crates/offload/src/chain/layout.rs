@@ -1,6 +1,6 @@
 //! The requests of a listing, for one worker.
 
-use super::{Count, Line, Listing, Place, Queue, Row, Step, Value};
+use super::{Count, Line, Listing, Operand, Queue, Row, RowOperation, Value};
 use crate::record::ClientNumber;
 use portcullis_nic::{
     ChainVerb, CqId, LocalSpan, Nic, Operation, QpId, Region, RemoteAddress, RemoteSpan, VerbsError,
@@ -58,7 +58,7 @@ impl Listing {
     /// The NIC has no queue memory.
     pub(crate) fn lay<N: Nic>(&self, nic: &N, wiring: &Wiring) -> Result<Vec<WorkRequest>, VerbsError> {
         let layer = Layer { listing: self, wiring, nic };
-        let nop = Row { label: Line::Other.first(), releases: false, step: Step::Nop };
+        let nop = Row { label: Line::Other.first(), releases: false, operation: RowOperation::Nop };
         let rows = self.rows().iter().copied().chain(std::iter::repeat(nop)).take(self.ring());
         (0..).zip(rows).map(|(id, row)| layer.request(id, row)).collect()
     }
@@ -72,36 +72,38 @@ struct Layer<'a, N> {
 
 impl<N: Nic> Layer<'_, N> {
     fn request(&self, id: u64, row: Row) -> Result<WorkRequest, VerbsError> {
-        Ok(WorkRequest { id, signalled: row.releases, operation: self.operation(row.step)? })
+        Ok(WorkRequest { id, signalled: row.releases, operation: self.operation(row.operation)? })
     }
 
-    fn operation(&self, step: Step) -> Result<Operation, VerbsError> {
+    fn operation(&self, operation: RowOperation) -> Result<Operation, VerbsError> {
         let wiring = self.wiring;
-        Ok(match step {
-            Step::Nop => Operation::Chain(ChainVerb::Nop),
-            Step::Read { from, bytes, to } => {
+        Ok(match operation {
+            RowOperation::Nop => Operation::Chain(ChainVerb::Nop),
+            RowOperation::Read { from, bytes, to } => {
                 Operation::Read { local: self.local(to, bytes), remote: self.remote(from) }
             }
-            Step::Write { from, bytes, to } => {
+            RowOperation::Write { from, bytes, to } => {
                 Operation::Write { local: self.local(from, bytes), remote: self.remote(to) }
             }
-            Step::CopyImage { to, .. } if usize::from(to) >= wiring.group => Operation::Chain(ChainVerb::Nop),
-            Step::CopyImage { from, bytes, to } => {
-                Operation::Write { local: self.local(from, bytes), remote: self.remote(Place::Bind(to)) }
+            RowOperation::CopyImage { to, .. } if usize::from(to) >= wiring.group => {
+                Operation::Chain(ChainVerb::Nop)
             }
-            Step::Add { to, add, old } => {
+            RowOperation::CopyImage { from, bytes, to } => {
+                Operation::Write { local: self.local(from, bytes), remote: self.remote(Operand::Bind(to)) }
+            }
+            RowOperation::Add { to, add, old } => {
                 Operation::FetchAndAdd { local: self.local(old, 8), remote: self.remote(to), add }
             }
-            Step::Swap { at, compare, swap, old } => Operation::CompareAndSwap {
+            RowOperation::Swap { at, compare, swap, old } => Operation::CompareAndSwap {
                 local: self.local(old, 8),
                 remote: self.remote(at),
                 compare: self.value(compare)?,
                 swap: self.value(swap)?,
             },
-            Step::Wait { count, threshold } => {
+            RowOperation::Wait { count, threshold } => {
                 Operation::Chain(ChainVerb::Wait { cq: self.counter(count), threshold })
             }
-            Step::Enable { queue, limit } => {
+            RowOperation::Enable { queue, limit } => {
                 let queue_pair = match queue {
                     Queue::Binds => wiring.bind_queue,
                     Queue::Reply => wiring.messages,
@@ -109,10 +111,10 @@ impl<N: Nic> Layer<'_, N> {
                 };
                 Operation::Chain(ChainVerb::Enable { queue_pair, limit })
             }
-            Step::EnableReceive { limit } => {
+            RowOperation::EnableReceive { limit } => {
                 Operation::Chain(ChainVerb::EnableReceive { queue_pair: wiring.messages, limit })
             }
-            Step::EnableRequest { limit } => {
+            RowOperation::EnableRequest { limit } => {
                 Operation::Chain(ChainVerb::EnableReceive { queue_pair: wiring.alloc_messages, limit })
             }
         })
@@ -141,30 +143,30 @@ impl<N: Nic> Layer<'_, N> {
     }
 
     /// Returns the region of a place, and its address in that region.
-    fn place(&self, place: Place) -> (Region, u64) {
+    fn place(&self, place: Operand) -> (Region, u64) {
         let wiring = self.wiring;
         match place {
-            Place::Line(label, part) => {
+            Operand::Line(label, part) => {
                 let line = self.listing.position(label).expect("a listing names its own rows");
                 (wiring.queue, line as u64 * entry::BYTES + part)
             }
-            Place::Bind(number) => (wiring.binds, u64::from(number) * entry::BYTES),
-            Place::Words(at) => (wiring.words, at),
-            Place::Table(at) => (wiring.table, at),
-            Place::Owners(at) => (wiring.owners, at),
-            Place::Tails(at) => (wiring.tails, at),
-            Place::Scratch(at) => (wiring.scratch, wiring.scratch_at + at),
-            Place::Credits => (wiring.scratch, wiring.credits_at),
+            Operand::Bind(number) => (wiring.binds, u64::from(number) * entry::BYTES),
+            Operand::Words(at) => (wiring.words, at),
+            Operand::Table(at) => (wiring.table, at),
+            Operand::Owners(at) => (wiring.owners, at),
+            Operand::Tails(at) => (wiring.tails, at),
+            Operand::Scratch(at) => (wiring.scratch, wiring.scratch_at + at),
+            Operand::Credits => (wiring.scratch, wiring.credits_at),
         }
     }
 
-    fn local(&self, place: Place, bytes: u64) -> LocalSpan {
+    fn local(&self, place: Operand, bytes: u64) -> LocalSpan {
         let (region, address) = self.place(place);
         let length = u32::try_from(bytes).expect("a row moves no more than a record");
         LocalSpan { address, length, lkey: region.lkey }
     }
 
-    fn remote(&self, place: Place) -> RemoteSpan {
+    fn remote(&self, place: Operand) -> RemoteSpan {
         let (region, address) = self.place(place);
         RemoteSpan { address: RemoteAddress(address), rkey: region.rkey }
     }

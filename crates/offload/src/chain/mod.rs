@@ -1,7 +1,7 @@
 //! The language in which chains are written: a chain is a [`Listing`] of rows, each of which is a request at a named
 //! line.
 //!
-//! A row names its operands in terms of the pool and of the worker ([`Place`]), so that a listing is a constant.
+//! A row names its operands in terms of the pool and of the worker ([`Operand`]), so that a listing is a constant.
 //! `Listing::lay` makes the requests of one worker from it. The compiler checks which requests patch which
 //! ([`Listing::check`]).
 
@@ -80,9 +80,9 @@ impl Label {
     }
 }
 
-/// A place that chains read or write. Offsets are in bytes.
+/// Memory that a row of a chain reads or writes. Offsets are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Operand {
     /// A part of a request of the chain itself ([`portcullis_nic::entry`]).
     Line(Label, u64),
     /// The first byte of a request in the worker's bind queue. That queue has as many requests as the group of a client
@@ -141,32 +141,32 @@ pub enum Queue {
 
 /// The operation of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum RowOperation {
     /// Does nothing.
     Nop,
     /// Copies bytes by a READ.
     Read {
         /// The source.
-        from: Place,
+        from: Operand,
         /// Number of bytes.
         bytes: u64,
         /// The destination.
-        to: Place,
+        to: Operand,
     },
     /// Copies bytes by a WRITE.
     Write {
         /// The source.
-        from: Place,
+        from: Operand,
         /// Number of bytes.
         bytes: u64,
         /// The destination.
-        to: Place,
+        to: Operand,
     },
     /// Copies the first bytes of an image into a request of the bind queue. If the client's group has no queue pair of
-    /// that number, the step does nothing: the bind queue has a NOP there, which stays.
+    /// that number, the row does nothing: the bind queue has a NOP there, which stays.
     CopyImage {
-        /// The place of the image.
-        from: Place,
+        /// The image.
+        from: Operand,
         /// Number of bytes of the image.
         bytes: u64,
         /// The number of the request, and of the queue pair.
@@ -175,22 +175,22 @@ pub enum Step {
     /// Adds to a word.
     Add {
         /// The word.
-        to: Place,
+        to: Operand,
         /// The addend.
         add: u64,
-        /// The place that receives the old value.
-        old: Place,
+        /// The memory that receives the old value.
+        old: Operand,
     },
     /// Compares a word and swaps it.
     Swap {
         /// The word.
-        at: Place,
+        at: Operand,
         /// The value with which the word is compared.
         compare: Value,
         /// The value that replaces it.
         swap: Value,
-        /// The place that receives the old value.
-        old: Place,
+        /// The memory that receives the old value.
+        old: Operand,
     },
     /// Waits for a count.
     Wait {
@@ -226,7 +226,7 @@ pub struct Row {
     /// Whether its success is counted as a release of the lock.
     pub releases: bool,
     /// The row's operation, before another row has patched it.
-    pub step: Step,
+    pub operation: RowOperation,
 }
 
 /// The most rows of a listing.
@@ -240,7 +240,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    const NOTHING: Row = Row { label: Line::Other.first(), releases: false, step: Step::Nop };
+    const NOTHING: Row = Row { label: Line::Other.first(), releases: false, operation: RowOperation::Nop };
     /// The listing without rows.
     pub const EMPTY: Self = Self { rows: [Self::NOTHING; ROWS_MAX], length: 0 };
 
@@ -257,20 +257,20 @@ impl Listing {
 
     /// Returns the listing with one more row.
     #[must_use]
-    pub const fn row(self, line: Line, step: Step) -> Self {
-        self.numbered(line, 0, step)
+    pub const fn row(self, line: Line, operation: RowOperation) -> Self {
+        self.numbered(line, 0, operation)
     }
 
     /// Returns the listing with one more row, numbered among those that share a name.
     #[must_use]
-    pub const fn numbered(self, line: Line, number: u8, step: Step) -> Self {
-        self.with(Row { label: Label(line, number), releases: false, step })
+    pub const fn numbered(self, line: Line, number: u8, operation: RowOperation) -> Self {
+        self.with(Row { label: Label(line, number), releases: false, operation })
     }
 
     /// Returns the listing with one more row, whose success releases the lock.
     #[must_use]
-    pub const fn releasing(self, line: Line, step: Step) -> Self {
-        self.with(Row { label: Label(line, 0), releases: true, step })
+    pub const fn releasing(self, line: Line, operation: RowOperation) -> Self {
+        self.with(Row { label: Label(line, 0), releases: true, operation })
     }
 
     /// The rows.
@@ -321,10 +321,10 @@ impl Listing {
             let row = self.rows[at];
             let own = self.position(row.label);
             assert!(matches!(own, Some(first) if first == at), "two rows have one name");
-            let targets = row.step.targets();
+            let targets = row.operation.targets();
             let mut number = 0;
             while number < targets.len() {
-                if let Some(Place::Line(label, _)) = targets[number] {
+                if let Some(Operand::Line(label, _)) = targets[number] {
                     let Some(target) = self.position(label) else {
                         panic!("a row patches one that is not there")
                     };
@@ -339,12 +339,12 @@ impl Listing {
     }
 }
 
-impl Step {
-    /// Returns the places that the step writes.
-    const fn targets(self) -> [Option<Place>; 2] {
+impl RowOperation {
+    /// Returns the operands that the row writes.
+    const fn targets(self) -> [Option<Operand>; 2] {
         match self {
             Self::Read { to, .. } | Self::Write { to, .. } => [Some(to), None],
-            Self::CopyImage { to, .. } => [Some(Place::Bind(to)), None],
+            Self::CopyImage { to, .. } => [Some(Operand::Bind(to)), None],
             Self::Add { to, old, .. } => [Some(to), Some(old)],
             Self::Swap { at, old, .. } => [Some(at), Some(old)],
             Self::Nop

@@ -6,7 +6,7 @@ use super::arena::ArenaMemory;
 use portcullis_nic::{Memory, entry};
 use portcullis_offload::RebuildSteps;
 use portcullis_offload::chain::{
-    Chains, Count, Label, Line, Listing, OTHER_WORDS_AT, Place, Row, Scratch, Step, TOP_AT, Value,
+    Chains, Count, Label, Line, Listing, OTHER_WORDS_AT, Operand, Row, RowOperation, Scratch, TOP_AT, Value,
 };
 use portcullis_offload::record::{Layout, NEXT_AT};
 
@@ -68,12 +68,12 @@ const COUNT: u64 = OTHER_WORDS_AT + 16;
 /// four slots.
 const SLOTS: u64 = 256;
 const STRIDE: u64 = 64;
-/// Place of the number that a client adds to the head if it has found a chunk. 255 bytes behind it is the number for
+/// Operand of the number that a client adds to the head if it has found a chunk. 255 bytes behind it is the number for
 /// a client that has found none.
 const STEPS: u64 = 1024;
-/// Place of the numbers, arranged as at `STEPS`, that a client adds to the count to give back what it took.
+/// Operand of the numbers, arranged as at `STEPS`, that a client adds to the count to give back what it took.
 const RETURNS: u64 = 1536;
-/// Place of the second byte of the slots' address, and of the second byte of the address of a slot that is always
+/// Operand of the second byte of the slots' address, and of the second byte of the address of a slot that is always
 /// empty.
 const PAGES: u64 = 2048;
 const EMPTY_SLOT: u64 = 2560;
@@ -227,32 +227,32 @@ impl Design {
 
     /// Returns a listing in which rows that take a record out of the ring replace the lock and the list.
     fn ring_alloc<const G: usize>(self) -> Listing {
-        let found = Place::Scratch(Scratch::<G>::FOUND);
-        let (head, count) = (Place::Words(HEAD), Place::Words(COUNT));
-        let slot = Place::Line(other(9), entry::REMOTE_ADDRESS);
-        let record = Place::Line(Line::ReadRecord.first(), entry::REMOTE_ADDRESS);
-        let own = Place::Line(Line::Own.first(), entry::REMOTE_ADDRESS);
-        let sink = Place::Scratch(Scratch::<G>::SINK);
-        let part = |label, part| Place::Line(label, part);
+        let found = Operand::Scratch(Scratch::<G>::FOUND);
+        let (head, count) = (Operand::Words(HEAD), Operand::Words(COUNT));
+        let slot = Operand::Line(other(9), entry::REMOTE_ADDRESS);
+        let record = Operand::Line(Line::ReadRecord.first(), entry::REMOTE_ADDRESS);
+        let own = Operand::Line(Line::Own.first(), entry::REMOTE_ADDRESS);
+        let sink = Operand::Scratch(Scratch::<G>::SINK);
+        let part = |label, part| Operand::Line(label, part);
         // The count is kept one too low: the highest byte of its old value is zero if there was a chunk, else 255.
-        let sign = Place::Scratch(Scratch::<G>::FOUND + 7);
+        let sign = Operand::Scratch(Scratch::<G>::FOUND + 7);
         let address = entry::REMOTE_ADDRESS;
         let looking = [
-            row(other(0), Step::Add { to: count, add: u64::MAX, old: found }),
+            row(other(0), RowOperation::Add { to: count, add: u64::MAX, old: found }),
             row(other(1), write(sign, 1, part(other(4), address))),
             row(other(2), write(sign, 1, part(other(5), address))),
             row(other(3), write(sign, 1, part(other(6), address))),
-            row(other(4), read(Place::Words(STEPS), 8, part(other(7), entry::VALUE))),
-            row(other(5), read(Place::Words(RETURNS), 8, part(other(10), entry::VALUE))),
-            row(other(6), read(Place::Words(PAGES), 1, part(other(9), address + 1))),
+            row(other(4), read(Operand::Words(STEPS), 8, part(other(7), entry::VALUE))),
+            row(other(5), read(Operand::Words(RETURNS), 8, part(other(10), entry::VALUE))),
+            row(other(6), read(Operand::Words(PAGES), 1, part(other(9), address + 1))),
         ];
         let add = if self == Self::RingWithoutCount { STRIDE } else { 0 };
         let taking = [
-            row(other(7), Step::Add { to: head, add, old: found }),
+            row(other(7), RowOperation::Add { to: head, add, old: found }),
             row(other(8), write(found, 1, slot)),
-            row(other(9), read(Place::Words(SLOTS), 8, record)),
+            row(other(9), read(Operand::Words(SLOTS), 8, record)),
         ];
-        let giving_back = [row(other(10), Step::Add { to: count, add: 0, old: sink })];
+        let giving_back = [row(other(10), RowOperation::Add { to: count, add: 0, old: sink })];
         let naming = [row(other(11), write(record, 8, own))];
         let (looking, giving_back) = match self {
             Self::RingWithoutCount => (&looking[..0], &giving_back[..0]),
@@ -266,21 +266,21 @@ impl Design {
     }
 
     fn ring_free<const G: usize>(self) -> Listing {
-        let place = Place::Scratch(Scratch::<G>::OWNED);
-        let found = Place::Scratch(Scratch::<G>::FOUND);
-        let sink = Place::Scratch(Scratch::<G>::SINK);
-        let slot = Place::Line(other(2), entry::REMOTE_ADDRESS);
+        let place = Operand::Scratch(Scratch::<G>::OWNED);
+        let found = Operand::Scratch(Scratch::<G>::FOUND);
+        let sink = Operand::Scratch(Scratch::<G>::SINK);
+        let slot = Operand::Line(other(2), entry::REMOTE_ADDRESS);
         let put = [
-            row(other(0), Step::Add { to: Place::Words(TAIL), add: STRIDE, old: place }),
+            row(other(0), RowOperation::Add { to: Operand::Words(TAIL), add: STRIDE, old: place }),
             row(other(1), write(place, 1, slot)),
-            row(other(2), write(found, 8, Place::Words(SLOTS))),
+            row(other(2), write(found, 8, Operand::Words(SLOTS))),
         ];
-        let count = row(other(3), Step::Add { to: Place::Words(COUNT), add: 1, old: sink });
-        let ticket = Place::Words(portcullis_offload::chain::TICKET_AT);
-        let turn = Place::Line(Line::AwaitTurn.first(), entry::VALUE);
+        let count = row(other(3), RowOperation::Add { to: Operand::Words(COUNT), add: 1, old: sink });
+        let ticket = Operand::Words(portcullis_offload::chain::TICKET_AT);
+        let turn = Operand::Line(Line::AwaitTurn.first(), entry::VALUE);
         let lock = [
-            row(Line::TakeTicket.first(), Step::Add { to: ticket, add: 1, old: turn }),
-            row(Line::AwaitTurn.first(), Step::Wait { count: Count::Releases, threshold: 0 }),
+            row(Line::TakeTicket.first(), RowOperation::Add { to: ticket, add: 1, old: turn }),
+            row(Line::AwaitTurn.first(), RowOperation::Wait { count: Count::Releases, threshold: 0 }),
         ];
         let instead = match self {
             Self::RingWithoutCount => put.to_vec(),
@@ -317,24 +317,24 @@ fn ring_words<const G: usize>(chunks: u64) -> Vec<u64> {
 
 /// Returns a listing that pops by COMPARE_AND_SWAP. If the swap fails, the client gets NIL.
 fn stack_alloc<const G: usize>() -> Listing {
-    let found = Place::Scratch(Scratch::<G>::FOUND);
-    let nothing = Place::Scratch(Scratch::<G>::NOTHING);
-    let sink = Place::Scratch(Scratch::<G>::SINK);
-    let record = Place::Line(Line::ReadRecord.first(), entry::REMOTE_ADDRESS);
-    let own = Place::Line(Line::Own.first(), entry::REMOTE_ADDRESS);
-    let part = |number, part| Place::Line(other(number), part);
+    let found = Operand::Scratch(Scratch::<G>::FOUND);
+    let nothing = Operand::Scratch(Scratch::<G>::NOTHING);
+    let sink = Operand::Scratch(Scratch::<G>::SINK);
+    let record = Operand::Line(Line::ReadRecord.first(), entry::REMOTE_ADDRESS);
+    let own = Operand::Line(Line::Own.first(), entry::REMOTE_ADDRESS);
+    let part = |number, part| Operand::Line(other(number), part);
     let swapped = entry::VALUE + 8;
     let instead = [
         row(other(0), write(nothing, 8, record)),
-        row(other(1), read(Place::Words(TOP_AT), 8, found)),
+        row(other(1), read(Operand::Words(TOP_AT), 8, found)),
         row(other(2), write(found, 8, part(5, entry::REMOTE_ADDRESS))),
         row(other(3), write(found, 8, part(6, entry::VALUE))),
         row(other(4), write(found, 8, part(7, entry::VALUE))),
-        row(other(5), read(Place::Table(NEXT_AT), 8, part(6, swapped))),
+        row(other(5), read(Operand::Table(NEXT_AT), 8, part(6, swapped))),
         row(
             other(6),
-            Step::Swap {
-                at: Place::Words(TOP_AT),
+            RowOperation::Swap {
+                at: Operand::Words(TOP_AT),
                 compare: Value::Number(0),
                 swap: Value::Number(0),
                 old: part(8, entry::OPERATION),
@@ -342,7 +342,7 @@ fn stack_alloc<const G: usize>() -> Listing {
         ),
         row(
             other(7),
-            Step::Swap {
+            RowOperation::Swap {
                 at: part(8, entry::OPERATION),
                 compare: Value::Number(0),
                 swap: Value::FirstWord(other(8)),
@@ -357,20 +357,20 @@ fn stack_alloc<const G: usize>() -> Listing {
 
 /// Returns a listing that pushes by COMPARE_AND_SWAP. If the swap fails, it is not tried again.
 fn stack_free<const G: usize>() -> Listing {
-    let found = Place::Scratch(Scratch::<G>::FOUND);
-    let top = Place::Scratch(Scratch::<G>::OWNED);
-    let sink = Place::Scratch(Scratch::<G>::SINK);
-    let part = |number, part| Place::Line(other(number), part);
+    let found = Operand::Scratch(Scratch::<G>::FOUND);
+    let top = Operand::Scratch(Scratch::<G>::OWNED);
+    let sink = Operand::Scratch(Scratch::<G>::SINK);
+    let part = |number, part| Operand::Line(other(number), part);
     let instead = [
-        row(other(0), read(Place::Words(TOP_AT), 8, top)),
+        row(other(0), read(Operand::Words(TOP_AT), 8, top)),
         row(other(1), write(found, 8, part(4, entry::REMOTE_ADDRESS))),
         row(other(2), write(top, 8, part(5, entry::VALUE))),
         row(other(3), write(found, 8, part(5, entry::VALUE + 8))),
-        row(other(4), write(top, 8, Place::Table(NEXT_AT))),
+        row(other(4), write(top, 8, Operand::Table(NEXT_AT))),
         row(
             other(5),
-            Step::Swap {
-                at: Place::Words(TOP_AT),
+            RowOperation::Swap {
+                at: Operand::Words(TOP_AT),
                 compare: Value::Number(0),
                 swap: Value::Number(0),
                 old: sink,
@@ -382,16 +382,21 @@ fn stack_free<const G: usize>() -> Listing {
 
 /// Reads the owner into the place where COMPARE_AND_SWAP would leave it, and writes it once the record is found.
 fn read_then_write<const G: usize>(rows: &mut Vec<Row>) {
-    let found = Place::Scratch(Scratch::<G>::FOUND);
-    let sink = Place::Scratch(Scratch::<G>::SINK);
+    let found = Operand::Scratch(Scratch::<G>::FOUND);
+    let sink = Operand::Scratch(Scratch::<G>::SINK);
     for row in rows.iter_mut().filter(|row| row.label.0 == Line::TakeOwner) {
-        row.step = read(Place::Owners(0), 8, Place::Line(Line::Find.first(), entry::OPERATION));
+        row.operation = read(Operand::Owners(0), 8, Operand::Line(Line::Find.first(), entry::OPERATION));
     }
     let late = [
-        row(other(0), write(found, 8, Place::Line(other(1), entry::REMOTE_ADDRESS))),
+        row(other(0), write(found, 8, Operand::Line(other(1), entry::REMOTE_ADDRESS))),
         row(
             other(1),
-            Step::Swap { at: Place::Owners(0), compare: Value::Held, swap: Value::Freed, old: sink },
+            RowOperation::Swap {
+                at: Operand::Owners(0),
+                compare: Value::Held,
+                swap: Value::Freed,
+                old: sink,
+            },
         ),
     ];
     let at = position(rows, Line::NameRecord);
@@ -402,9 +407,9 @@ fn read_then_write<const G: usize>(rows: &mut Vec<Row>) {
 /// that time.
 fn read_twice<const G: usize>(rows: &mut Vec<Row>) {
     move_before(rows, &[Line::EnableReceive], Line::Find);
-    let request = Place::Scratch(Scratch::<G>::REQUEST);
+    let request = Operand::Scratch(Scratch::<G>::REQUEST);
     for row in rows.iter_mut().filter(|row| row.label.0 == Line::Find) {
-        row.step = write(request, 2, Place::Scratch(Scratch::<G>::FOUND + 1));
+        row.operation = write(request, 2, Operand::Scratch(Scratch::<G>::FOUND + 1));
     }
 }
 
@@ -412,16 +417,16 @@ fn other(number: u8) -> Label {
     Label(Line::Other, number)
 }
 
-fn row(label: Label, step: Step) -> Row {
-    Row { label, releases: false, step }
+fn row(label: Label, operation: RowOperation) -> Row {
+    Row { label, releases: false, operation }
 }
 
-fn read(from: Place, bytes: u64, to: Place) -> Step {
-    Step::Read { from, bytes, to }
+fn read(from: Operand, bytes: u64, to: Operand) -> RowOperation {
+    RowOperation::Read { from, bytes, to }
 }
 
-fn write(from: Place, bytes: u64, to: Place) -> Step {
-    Step::Write { from, bytes, to }
+fn write(from: Operand, bytes: u64, to: Operand) -> RowOperation {
+    RowOperation::Write { from, bytes, to }
 }
 
 fn position(rows: &[Row], line: Line) -> usize {
@@ -430,7 +435,7 @@ fn position(rows: &[Row], line: Line) -> usize {
 
 /// Whether a row changes a request.
 fn patches(row: Row, line: Line) -> bool {
-    matches!(row.step, Step::Add { to: Place::Line(Label(target, _), _), .. } if target == line)
+    matches!(row.operation, RowOperation::Add { to: Operand::Line(Label(target, _), _), .. } if target == line)
 }
 
 /// Moves rows in front of another one, in their order.

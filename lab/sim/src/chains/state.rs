@@ -7,7 +7,7 @@ use super::world::{CHUNK_BYTES, Worker, World};
 use crate::memory::index;
 use portcullis_nic::{Memory, Nic, QpState, entry};
 use portcullis_offload::chain::{
-    Count, Label, Line, Listing, Place, Queue, Scratch, Step, TICKET_AT, TOP_AT,
+    Count, Label, Line, Listing, Operand, Queue, RowOperation, Scratch, TICKET_AT, TOP_AT,
 };
 use portcullis_offload::record::{KEY_WORD_AT, Layout, NEXT_AT, NIL, OWNER_AT};
 use std::hash::{Hash, Hasher};
@@ -53,8 +53,8 @@ struct Field {
 fn fields(listing: &Listing) -> Vec<Field> {
     let mut fields = Vec::new();
     for (written, row) in listing.rows().iter().enumerate().filter(|(_, row)| row.label.0 != Line::Bump) {
-        for (place, bytes) in writes(row.step) {
-            let Place::Line(label, part) = place else { continue };
+        for (place, bytes) in writes(row.operation) {
+            let Operand::Line(label, part) = place else { continue };
             let Some(line) = listing.position(label) else { continue };
             let needed = last_need(listing, label, line);
             fields.push(Field { line, part, bytes, written, needed });
@@ -63,24 +63,24 @@ fn fields(listing: &Listing) -> Vec<Field> {
     fields
 }
 
-fn writes(step: Step) -> Vec<(Place, u64)> {
-    match step {
-        Step::Read { to, bytes, .. } | Step::Write { to, bytes, .. } => vec![(to, bytes)],
-        Step::Add { to, old, .. } => vec![(to, 8), (old, 8)],
-        Step::Swap { at, old, .. } => vec![(at, 8), (old, 8)],
+fn writes(operation: RowOperation) -> Vec<(Operand, u64)> {
+    match operation {
+        RowOperation::Read { to, bytes, .. } | RowOperation::Write { to, bytes, .. } => vec![(to, bytes)],
+        RowOperation::Add { to, old, .. } => vec![(to, 8), (old, 8)],
+        RowOperation::Swap { at, old, .. } => vec![(at, 8), (old, 8)],
         _ => Vec::new(),
     }
 }
 
 /// Returns the last row that needs a part of a request: the request itself, or a row that copies it.
 fn last_need(listing: &Listing, label: Label, line: usize) -> usize {
-    let copies = |step: Step| match step {
-        Step::Read { from, .. } | Step::Write { from, .. } => {
-            matches!(from, Place::Line(source, _) if source == label)
+    let copies = |operation: RowOperation| match operation {
+        RowOperation::Read { from, .. } | RowOperation::Write { from, .. } => {
+            matches!(from, Operand::Line(source, _) if source == label)
         }
         _ => false,
     };
-    let last = listing.rows().iter().rposition(|row| copies(row.step));
+    let last = listing.rows().iter().rposition(|row| copies(row.operation));
     last.map_or(line, |last| last.max(line))
 }
 
@@ -214,7 +214,7 @@ impl<const G: usize> World<G> {
             let at = span.start + field.line as u64 * entry::BYTES;
             let row = listing.rows()[field.line];
             if row.label.0 == Line::AwaitTurn || row.label.0 == Line::EnableRequest {
-                digest.put(self.distance(worker, row.step, memory.load(at + entry::VALUE)));
+                digest.put(self.distance(worker, row.operation, memory.load(at + entry::VALUE)));
                 continue;
             }
             for word in field.part / 8..(field.part + field.bytes).div_ceil(8) {
@@ -224,22 +224,27 @@ impl<const G: usize> World<G> {
         for (line, row) in listing.rows().iter().enumerate() {
             let is_bumped = row.label.0 != Line::AwaitTurn && row.label.0 != Line::EnableRequest;
             if is_bumped
-                && matches!(row.step, Step::Wait { .. } | Step::Enable { .. } | Step::EnableReceive { .. })
+                && matches!(
+                    row.operation,
+                    RowOperation::Wait { .. }
+                        | RowOperation::Enable { .. }
+                        | RowOperation::EnableReceive { .. }
+                )
             {
                 let value = memory.load(span.start + line as u64 * entry::BYTES + entry::VALUE);
-                digest.put(self.distance(worker, row.step, value));
+                digest.put(self.distance(worker, row.operation, value));
             }
         }
     }
 
     /// Returns the distance of a threshold or limit from the number that it is compared with.
-    fn distance(&mut self, worker: Worker, step: Step, value: u64) -> u64 {
+    fn distance(&mut self, worker: Worker, operation: RowOperation, value: u64) -> u64 {
         let parts = worker.parts;
         let taken = |core: &mut portcullis_softnic::core::Core<ArenaMemory>, qp| {
             core.send_progress(qp).map_or(0, |it| it.taken)
         };
-        match step {
-            Step::Wait { count, .. } => {
+        match operation {
+            RowOperation::Wait { count, .. } => {
                 let cq = match count {
                     Count::Requests => parts.received,
                     Count::Replies => parts.replied,
@@ -248,7 +253,7 @@ impl<const G: usize> World<G> {
                 };
                 u64::from(low(value).wrapping_sub(self.count(cq)))
             }
-            Step::Enable { queue, .. } => {
+            RowOperation::Enable { queue, .. } => {
                 let qp = match queue {
                     Queue::Binds => parts.binds,
                     Queue::Reply => parts.messages,
@@ -258,7 +263,7 @@ impl<const G: usize> World<G> {
                 let lap = if queue == Queue::Own { self.position(worker) as u64 } else { 0 };
                 value.wrapping_sub(taken(self.nic.core(), qp)).wrapping_add(lap)
             }
-            Step::EnableReceive { .. } => {
+            RowOperation::EnableReceive { .. } => {
                 let progress = self.nic.core().receive_progress(parts.messages);
                 value.wrapping_sub(progress.map_or(0, |it| it.taken))
             }

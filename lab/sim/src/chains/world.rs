@@ -11,7 +11,7 @@ use super::{Case, Grain};
 use crate::asking::NOW;
 use crate::memory::index;
 use portcullis_nic::{Memory, Nic, QpChange, QpId, RemoteAddress};
-use portcullis_offload::chain::{Line, Listing, Place, Row, Scratch, Step};
+use portcullis_offload::chain::{Line, Listing, Operand, Row, RowOperation, Scratch};
 use portcullis_offload::record::Layout;
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Handle, Reclaim, WorkerParts, Workers};
 use portcullis_softnic::SoftNic;
@@ -470,7 +470,7 @@ impl<const G: usize> World<G> {
             Line::AddCredit | Line::ReadCredit | Line::EnableRequest => self.case.quota.is_none(),
             // The effect of such a row is determined by an image.
             Line::Zero | Line::PushNext | Line::PushTop => false,
-            line => !row.releases && is_private(row.step) && !self.case.design.reads_late(line),
+            line => !row.releases && is_private(row.operation) && !self.case.design.reads_late(line),
         }
     }
 
@@ -552,8 +552,8 @@ impl<const G: usize> World<G> {
         let Some(progress) = self.nic.core().send_progress(worker.parts.chain) else { return };
         let listing = self.listing(worker);
         let ring = listing.ring() as u64;
-        for place in targets(row.step) {
-            let Place::Line(label, _) = place else { continue };
+        for place in targets(row.operation) {
+            let Operand::Line(label, _) = place else { continue };
             let Some(target) = listing.position(label) else { continue };
             let admitted = progress.taken + 1..progress.limit.unwrap_or(0);
             if admitted.into_iter().any(|entry| entry % ring == target as u64) {
@@ -563,22 +563,22 @@ impl<const G: usize> World<G> {
     }
 }
 
-fn targets(step: Step) -> Vec<Place> {
-    match step {
-        Step::Read { to, .. } | Step::Write { to, .. } => vec![to],
-        Step::CopyImage { to, .. } => vec![Place::Bind(to)],
-        Step::Add { to, old, .. } => vec![to, old],
-        Step::Swap { at, old, .. } => vec![at, old],
+fn targets(operation: RowOperation) -> Vec<Operand> {
+    match operation {
+        RowOperation::Read { to, .. } | RowOperation::Write { to, .. } => vec![to],
+        RowOperation::CopyImage { to, .. } => vec![Operand::Bind(to)],
+        RowOperation::Add { to, old, .. } => vec![to, old],
+        RowOperation::Swap { at, old, .. } => vec![at, old],
         _ => Vec::new(),
     }
 }
 
-fn is_private(step: Step) -> bool {
-    let own = |place| matches!(place, Place::Line(..) | Place::Bind(_) | Place::Scratch(_));
-    match step {
-        Step::Read { from, to, .. } | Step::Write { from, to, .. } => own(from) && own(to),
-        Step::Add { to, old, .. } => own(to) && own(old),
-        Step::Swap { at, old, .. } => own(at) && own(old),
+fn is_private(operation: RowOperation) -> bool {
+    let own = |place| matches!(place, Operand::Line(..) | Operand::Bind(_) | Operand::Scratch(_));
+    match operation {
+        RowOperation::Read { from, to, .. } | RowOperation::Write { from, to, .. } => own(from) && own(to),
+        RowOperation::Add { to, old, .. } => own(to) && own(old),
+        RowOperation::Swap { at, old, .. } => own(at) && own(old),
         _ => true,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::ends::ModelNic;
 use portcullis_nic::{ChainVerb, Nic, Operation, QpId};
-use portcullis_offload::chain::{Chains, Listing, Step};
+use portcullis_offload::chain::{Chains, Listing, RowOperation};
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Handle, Reply, WorkerParts};
 use portcullis_protocol::Moment;
 use portcullis_sim::{AskingEnd, SimMemory};
@@ -55,14 +55,16 @@ impl Request {
     }
 
     /// Returns a row's request as the listing has it, for listings that no worker runs.
-    pub fn of_step(step: Step) -> Self {
+    pub fn of_step(step: RowOperation) -> Self {
         match step {
-            Step::Nop => Self::Nothing,
-            Step::Read { bytes, .. } => Self::Read(bytes),
-            Step::Write { bytes, .. } | Step::CopyImage { bytes, .. } => Self::Write(bytes),
-            Step::Add { .. } | Step::Swap { .. } => Self::Atomic,
-            Step::Wait { .. } => Self::Wait,
-            Step::Enable { .. } | Step::EnableReceive { .. } | Step::EnableRequest { .. } => Self::Enable,
+            RowOperation::Nop => Self::Nothing,
+            RowOperation::Read { bytes, .. } => Self::Read(bytes),
+            RowOperation::Write { bytes, .. } | RowOperation::CopyImage { bytes, .. } => Self::Write(bytes),
+            RowOperation::Add { .. } | RowOperation::Swap { .. } => Self::Atomic,
+            RowOperation::Wait { .. } => Self::Wait,
+            RowOperation::Enable { .. }
+            | RowOperation::EnableReceive { .. }
+            | RowOperation::EnableRequest { .. } => Self::Enable,
         }
     }
 }
@@ -199,7 +201,7 @@ pub(super) fn laps(group: u64, chunk_bytes: u64) -> Laps {
 
 /// Returns the requests of a listing that no worker runs, as they stand in it, without padding.
 pub(super) fn as_written(listing: &Listing) -> Vec<Request> {
-    listing.rows().iter().map(|row| Request::of_step(row.step)).collect()
+    listing.rows().iter().map(|row| Request::of_step(row.operation)).collect()
 }
 
 #[cfg(test)]

@@ -4,31 +4,31 @@
 //! one is admitted only when that effect has landed: it begins a new segment. The listing alone determines where
 //! segments begin.
 
-use portcullis_offload::chain::{Label, Listing, Place, Queue, Row, Step};
+use portcullis_offload::chain::{Label, Listing, Operand, Queue, Row, RowOperation};
 use std::ops::Range;
 
 /// Bytes at a place.
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    place: Place,
+    place: Operand,
     bytes: u64,
 }
 
 impl Span {
-    fn word(place: Place) -> Self {
+    fn word(place: Operand) -> Self {
         Self { place, bytes: 8 }
     }
 
     /// Returns the memory that the span lies in, and the place where it begins there.
     fn memory(self) -> (Memory, u64) {
         match self.place {
-            Place::Line(label, at) => (Memory::Line(label), at),
-            Place::Bind(number) => (Memory::Binds, u64::from(number) * portcullis_nic::entry::BYTES),
-            Place::Words(at) => (Memory::Words, at),
+            Operand::Line(label, at) => (Memory::Line(label), at),
+            Operand::Bind(number) => (Memory::Binds, u64::from(number) * portcullis_nic::entry::BYTES),
+            Operand::Words(at) => (Memory::Words, at),
             // These are views of one table. The record that an address names is not known here.
-            Place::Table(_) | Place::Owners(_) | Place::Tails(_) => (Memory::Table, 0),
-            Place::Scratch(at) => (Memory::Scratch, at),
-            Place::Credits => (Memory::Credits, 0),
+            Operand::Table(_) | Operand::Owners(_) | Operand::Tails(_) => (Memory::Table, 0),
+            Operand::Scratch(at) => (Memory::Scratch, at),
+            Operand::Credits => (Memory::Credits, 0),
         }
     }
 
@@ -57,23 +57,27 @@ struct Written {
     near: Option<Span>,
 }
 
-fn written(step: Step) -> Written {
+fn written(step: RowOperation) -> Written {
     match step {
-        Step::Read { bytes, to, .. } => Written { near: Some(Span { place: to, bytes }), far: None },
-        Step::Write { bytes, to, .. } => Written { far: Some(Span { place: to, bytes }), near: None },
-        Step::CopyImage { bytes, to, .. } => {
-            Written { far: Some(Span { place: Place::Bind(to), bytes }), near: None }
+        RowOperation::Read { bytes, to, .. } => Written { near: Some(Span { place: to, bytes }), far: None },
+        RowOperation::Write { bytes, to, .. } => Written { far: Some(Span { place: to, bytes }), near: None },
+        RowOperation::CopyImage { bytes, to, .. } => {
+            Written { far: Some(Span { place: Operand::Bind(to), bytes }), near: None }
         }
-        Step::Add { to, old, .. } => Written { far: Some(Span::word(to)), near: Some(Span::word(old)) },
-        Step::Swap { at, old, .. } => Written { far: Some(Span::word(at)), near: Some(Span::word(old)) },
+        RowOperation::Add { to, old, .. } => {
+            Written { far: Some(Span::word(to)), near: Some(Span::word(old)) }
+        }
+        RowOperation::Swap { at, old, .. } => {
+            Written { far: Some(Span::word(at)), near: Some(Span::word(old)) }
+        }
         _ => Written::default(),
     }
 }
 
 /// Returns the bytes that a row takes from its own end when it is sent.
-fn taken_along(step: Step) -> Option<Span> {
+fn taken_along(step: RowOperation) -> Option<Span> {
     match step {
-        Step::Write { from, bytes, .. } | Step::CopyImage { from, bytes, .. } => {
+        RowOperation::Write { from, bytes, .. } | RowOperation::CopyImage { from, bytes, .. } => {
             Some(Span { place: from, bytes })
         }
         _ => None,
@@ -81,30 +85,34 @@ fn taken_along(step: Step) -> Option<Span> {
 }
 
 /// Returns the bytes that a row reaches at the far end.
-fn reached(step: Step) -> Option<Span> {
+fn reached(step: RowOperation) -> Option<Span> {
     match step {
-        Step::Read { from, bytes, .. } => Some(Span { place: from, bytes }),
+        RowOperation::Read { from, bytes, .. } => Some(Span { place: from, bytes }),
         _ => written(step).far,
     }
 }
 
 /// Whether a row lets others run: another queue, the client, or the next lap. They must find the effects of all
 /// earlier rows.
-fn lets_others_run(step: Step) -> bool {
-    matches!(step, Step::Enable { .. } | Step::EnableReceive { .. } | Step::EnableRequest { .. })
+fn lets_others_run(step: RowOperation) -> bool {
+    matches!(
+        step,
+        RowOperation::Enable { .. } | RowOperation::EnableReceive { .. } | RowOperation::EnableRequest { .. }
+    )
 }
 
 /// Whether `row` needs what `before` writes, and needs it to have landed before `row` is fetched or sent.
 fn needs(row: &Row, before: &Row) -> bool {
-    let done = written(before.step);
+    let done = written(before.operation);
     let both = [done.far, done.near].into_iter().flatten();
-    let entry = Span { place: Place::Line(row.label, 0), bytes: portcullis_nic::entry::BYTES };
+    let entry = Span { place: Operand::Line(row.label, 0), bytes: portcullis_nic::entry::BYTES };
     let is_patched = both.clone().any(|span| span.overlaps(entry));
-    let takes_it = taken_along(row.step).is_some_and(|taken| both.clone().any(|span| span.overlaps(taken)));
+    let takes_it =
+        taken_along(row.operation).is_some_and(|taken| both.clone().any(|span| span.overlaps(taken)));
     // If both are at the far end, it takes one after the other.
     let reaches_it =
-        reached(row.step).is_some_and(|there| done.near.is_some_and(|near| near.overlaps(there)));
-    is_patched || takes_it || reaches_it || (lets_others_run(row.step) && both.count() > 0)
+        reached(row.operation).is_some_and(|there| done.near.is_some_and(|near| near.overlaps(there)));
+    is_patched || takes_it || reaches_it || (lets_others_run(row.operation) && both.count() > 0)
 }
 
 /// Returns the segments of a listing, as ranges of its rows. A row that releases the lock begins a segment too: on
@@ -125,8 +133,8 @@ pub(super) fn segments(listing: &Listing) -> Vec<Range<usize>> {
 }
 
 /// Whether a row lets the reply leave.
-pub(super) fn replies(step: Step) -> bool {
-    matches!(step, Step::Enable { queue: Queue::Reply, .. })
+pub(super) fn replies(step: RowOperation) -> bool {
+    matches!(step, RowOperation::Enable { queue: Queue::Reply, .. })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::swap_space::{APPLICATIONS, Sizes, Usage};
 use super::times::Timed;
 use crate::report::OutputRow;
 use crate::time::Nanos;
-use portcullis_offload::chain::{Count, Label, Line, Listing, Place, Queue, Step};
+use portcullis_offload::chain::{Count, Label, Line, Listing, Operand, Queue, RowOperation};
 
 const MEMORY: &str = "OneSidedMW: memory";
 const SWAP: &str = "OneSidedMW: swap";
@@ -25,15 +25,15 @@ const MOST: &str =
 /// Returns the listing of on-demand paging by the NIC (ODRP): each access reads a translation into the request that
 /// moves the page, which is enabled then. The client's request is received into the translation's request.
 fn paging() -> Listing {
-    let translation = Step::Read { from: Place::Table(0), bytes: 8, to: Place::Scratch(0) };
+    let translation = RowOperation::Read { from: Operand::Table(0), bytes: 8, to: Operand::Scratch(0) };
     Listing::EMPTY
-        .row(Line::AwaitRequest, Step::Wait { count: Count::Requests, threshold: 1 })
+        .row(Line::AwaitRequest, RowOperation::Wait { count: Count::Requests, threshold: 1 })
         .with(portcullis_offload::chain::Row {
             label: Label(Line::Other, 0),
             releases: false,
-            step: translation,
+            operation: translation,
         })
-        .row(Line::EnableReply, Step::Enable { queue: Queue::Reply, limit: 1 })
+        .row(Line::EnableReply, RowOperation::Enable { queue: Queue::Reply, limit: 1 })
 }
 
 /// Returns the mean time of a request at a server that `clients` share, each of which pauses for `pause` between two

@@ -101,7 +101,7 @@ impl<'a> Timed<'a> {
 
     /// Returns the time from the request's arrival until the reply has left.
     pub fn answer_ns(&self) -> Nanos {
-        let reply = self.listing.rows().iter().position(|row| replies(row.step));
+        let reply = self.listing.rows().iter().position(|row| replies(row.operation));
         let reply = reply.unwrap_or(self.listing.rows().len() - 1);
         self.between(0, reply) + admitted(self.inputs, &[self.reply])
     }

@@ -12,25 +12,25 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 /// In a child of `fork` no thread is let in, and no part of the value is dropped: the value's mappings and connections
 /// belong to the parent.
 #[derive(Debug)]
-pub struct Door<T> {
+pub struct ExclusiveCell<T> {
     what: &'static str,
-    /// The value of [`forks`] in the process that opened the door.
+    /// The value of [`forks`] in the process that opened the cell.
     opened_in: AtomicU32,
-    /// The value. `None`: the door is closed.
+    /// The value. `None`: the cell is closed.
     inside: ManuallyDrop<Mutex<Option<T>>>,
 }
 
-/// Access to the value of a [`Door`], until this is dropped.
+/// Access to the value of an [`ExclusiveCell`], until this is dropped.
 #[derive(Debug)]
 pub struct Entered<'a, T>(MutexGuard<'a, Option<T>>);
 
-impl<T> Door<T> {
-    /// Makes a door to a value. Errors call the value `what`.
+impl<T> ExclusiveCell<T> {
+    /// Makes a cell with a value. Errors call the value `what`.
     pub fn new(what: &'static str, value: T) -> Self {
         Self::over(what, Some(value))
     }
 
-    /// Makes a door that is closed until [`Door::open`].
+    /// Makes a cell that is closed until [`ExclusiveCell::open`].
     #[must_use]
     pub fn closed(what: &'static str) -> Self {
         Self::over(what, None)
@@ -40,11 +40,11 @@ impl<T> Door<T> {
         Self { what, opened_in: AtomicU32::new(forks()), inside: ManuallyDrop::new(Mutex::new(value)) }
     }
 
-    /// Opens a closed door to another value. An open door, or one whose value a panic has left behind, stays as it is,
+    /// Opens a closed cell with another value. An open cell, or one whose value a panic has left behind, stays as it is,
     /// and the call returns the new value.
     ///
     /// # Errors
-    /// The new value, if the door was not closed.
+    /// The new value, if the cell was not closed.
     pub fn open(&self, value: T) -> Result<(), T> {
         match self.inside.try_lock() {
             Ok(mut inside) if inside.is_none() => {
@@ -87,25 +87,25 @@ impl<T> Door<T> {
         Ok(Entered(inside))
     }
 
-    /// Closes the door for good and returns the value. `None`: it was closed before.
+    /// Closes the cell for good and returns the value. `None`: it was closed before.
     ///
     /// # Errors
-    /// As [`Door::enter`].
+    /// As [`ExclusiveCell::enter`].
     pub fn close(&self) -> Result<Option<T>, Misuse> {
         self.close_if(|_| true)
     }
 
-    /// Closes the door for good and returns the value, if `is_meant` returns true for the value inside. `None`: it
-    /// returned false, or the door was closed before.
+    /// Closes the cell for good and returns the value, if `is_meant` returns true for the value inside. `None`: it
+    /// returned false, or the cell was closed before.
     ///
     /// # Errors
-    /// As [`Door::enter`].
+    /// As [`ExclusiveCell::enter`].
     pub fn close_if(&self, is_meant: impl FnOnce(&T) -> bool) -> Result<Option<T>, Misuse> {
         let mut inside = self.lock()?;
         if inside.as_ref().is_some_and(is_meant) { Ok(inside.take()) } else { Ok(None) }
     }
 
-    /// Whether the door was closed. A door is open while another thread is inside.
+    /// Whether the cell was closed. A cell is open while another thread is inside.
     pub fn is_closed(&self) -> bool {
         matches!(
             self.lock().map(|inside| inside.is_none()),
@@ -114,7 +114,7 @@ impl<T> Door<T> {
     }
 }
 
-impl<T> Drop for Door<T> {
+impl<T> Drop for ExclusiveCell<T> {
     fn drop(&mut self) {
         if self.is_at_home()
             && let Ok(inside) = self.inside.get_mut()

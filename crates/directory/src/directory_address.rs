@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The address of a directory. A parsed address can be opened, if the directory is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Place {
+pub enum DirectoryAddress {
     /// `etcd:URL,URL…`: a directory in the etcd with these members.
     #[cfg(feature = "etcd")]
     Etcd(String),
@@ -52,7 +52,7 @@ const UNIX: &str = "unix:";
 /// Prefix of the address of a directory in etcd.
 const ETCD: &str = "etcd:";
 
-impl FromStr for Place {
+impl FromStr for DirectoryAddress {
     type Err = DirectoryError;
 
     fn from_str(text: &str) -> Result<Self, DirectoryError> {
@@ -68,17 +68,17 @@ impl FromStr for Place {
 }
 
 #[cfg(feature = "etcd")]
-fn in_etcd(_: &str, endpoints: &str) -> Result<Place, DirectoryError> {
+fn in_etcd(_: &str, endpoints: &str) -> Result<DirectoryAddress, DirectoryError> {
     EtcdOptions::new(endpoints).check()?;
-    Ok(Place::Etcd(endpoints.to_owned()))
+    Ok(DirectoryAddress::Etcd(endpoints.to_owned()))
 }
 
 #[cfg(not(feature = "etcd"))]
-fn in_etcd(text: &str, _: &str) -> Result<Place, DirectoryError> {
+fn in_etcd(text: &str, _: &str) -> Result<DirectoryAddress, DirectoryError> {
     Err(DirectoryError::WithoutEtcd { text: text.to_owned() })
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DirectoryAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             #[cfg(feature = "etcd")]
@@ -88,7 +88,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl DirectoryAddress {
     /// Opens the directory at this address.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ mod tests {
         for text in
             ["", "etcd", "unix:", "/run/a.directory", "127.0.0.1:2379", "http://127.0.0.1:2379", "name:a/b"]
         {
-            let told = text.parse::<Place>().expect_err(text);
+            let told = text.parse::<DirectoryAddress>().expect_err(text);
             assert_eq!(told.code(), ErrorCode::UnknownAddress, "{text}");
             assert!(told.to_string().contains("etcd:http://HOST:PORT"), "{told}");
         }
@@ -124,9 +124,9 @@ mod tests {
 
     #[test]
     fn a_directory_at_a_socket_that_nobody_serves_is_away() {
-        let place: Place = "unix:/run/none/a.directory".parse().expect("an address");
-        assert_eq!(place.to_string(), "unix:/run/none/a.directory");
-        let told = place.open(&OpenOptions::default()).expect_err("nobody serves there");
+        let address: DirectoryAddress = "unix:/run/none/a.directory".parse().expect("an address");
+        assert_eq!(address.to_string(), "unix:/run/none/a.directory");
+        let told = address.open(&OpenOptions::default()).expect_err("nobody serves there");
         assert_eq!(told.code(), ErrorCode::DirectoryAway);
         assert!(told.to_string().contains("unix:/run/none/a.directory"), "{told}");
     }
@@ -135,16 +135,20 @@ mod tests {
     #[test]
     fn an_address_of_etcd_reads_back_and_is_checked_at_once() {
         let text = "etcd:http://127.0.0.1:2379,https://b.example:2379";
-        assert_eq!(text.parse::<Place>().expect("an address").to_string(), text);
+        assert_eq!(text.parse::<DirectoryAddress>().expect("an address").to_string(), text);
         for text in ["etcd:", "etcd:127.0.0.1:2379", "etcd:http://10.0.0.7:2379"] {
-            assert_eq!(text.parse::<Place>().expect_err(text).code(), ErrorCode::UnknownAddress, "{text}");
+            assert_eq!(
+                text.parse::<DirectoryAddress>().expect_err(text).code(),
+                ErrorCode::UnknownAddress,
+                "{text}"
+            );
         }
     }
 
     #[cfg(not(feature = "etcd"))]
     #[test]
     fn an_address_of_etcd_names_the_feature_that_is_missing() {
-        let told = "etcd:http://127.0.0.1:2379".parse::<Place>().expect_err("built without");
+        let told = "etcd:http://127.0.0.1:2379".parse::<DirectoryAddress>().expect_err("built without");
         assert_eq!(told.code(), ErrorCode::WithoutEtcd);
         assert!(told.to_string().contains("feature \"etcd\""), "{told}");
     }
