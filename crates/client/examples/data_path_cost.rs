@@ -7,8 +7,8 @@
 
 use portcullis_client::{Access, Allocate, Answer, Client, ClientConfig, Error, Permission};
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, Memory, Operation as Action, QpId,
-    ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
+    Completion, CompletionKind, DataQueuePairs, Endpoint, EndpointSize, Lkey, Memory, Operation as Action,
+    QpId, ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
     Credential, Granted, Incarnation, Lifetime, Mechanism, Moment, ObjectRef, PermissionId, RemoteAddress,
@@ -88,15 +88,6 @@ impl VerbsEndpoint for Null {
         Lkey(1)
     }
 
-    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
-        for request in requests.iter().filter(|request| request.signalled) {
-            let (queue_pair, status) = (QpId(queue_pair), Status::Success);
-            let kind = CompletionKind::Send;
-            self.completions.push_back(Completion { request: request.id, queue_pair, status, kind });
-        }
-        requests.len()
-    }
-
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         for request in requests {
             let Action::Send { local } = request.operation else { continue };
@@ -136,6 +127,21 @@ impl VerbsEndpoint for Null {
         let count = most.min(self.completions.len());
         into.extend(self.completions.drain(..count));
         count
+    }
+
+    fn data_queue_pairs(&mut self) -> Option<impl DataQueuePairs> {
+        Some(self)
+    }
+}
+
+impl DataQueuePairs for Null {
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
+        for request in requests.iter().filter(|request| request.signalled) {
+            let (queue_pair, status) = (QpId(queue_pair), Status::Success);
+            let kind = CompletionKind::Send;
+            self.completions.push_back(Completion { request: request.id, queue_pair, status, kind });
+        }
+        requests.len()
     }
 
     fn rebuilt(&mut self, _queue_pair: u32) {}

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::access::AddressedAccess;
 use crate::control::Control;
 use crate::operations::Operations;
-use portcullis_nic::{LocalSpan, VerbsEndpoint};
+use portcullis_nic::{LocalSpan, Status, VerbsEndpoint};
 use portcullis_protocol::Moment;
 
 /// State that the carriers of one client share.
@@ -55,4 +55,51 @@ pub(crate) trait Carrier<E: VerbsEndpoint> {
 
     /// Drops all accesses: the operations have ended.
     fn clear(&mut self);
+}
+
+/// A carrier that exists only if the client's endpoint has the part on which it sends.
+impl<E: VerbsEndpoint, C: Carrier<E>> Carrier<E> for Option<C> {
+    #[inline]
+    fn take_in(
+        &mut self,
+        link: &mut Link<'_, E>,
+        begun: Outgoing<'_>,
+        posting: Posting,
+    ) -> Result<(), Error> {
+        match self {
+            Some(carrier) => carrier.take_in(link, begun, posting),
+            None => Err(Error::LocalFault(Status::LocalQpOperationError)),
+        }
+    }
+
+    #[inline]
+    fn send_staged(&mut self, link: &mut Link<'_, E>) {
+        if let Some(carrier) = self {
+            carrier.send_staged(link);
+        }
+    }
+
+    fn cancel_staged(&mut self, link: &mut Link<'_, E>) {
+        if let Some(carrier) = self {
+            carrier.cancel_staged(link);
+        }
+    }
+
+    #[inline]
+    fn is_backed_up(&self) -> bool {
+        self.as_ref().is_some_and(C::is_backed_up)
+    }
+
+    #[inline]
+    fn pump(&mut self, link: &mut Link<'_, E>, now: Moment) {
+        if let Some(carrier) = self {
+            carrier.pump(link, now);
+        }
+    }
+
+    fn clear(&mut self) {
+        if let Some(carrier) = self {
+            carrier.clear();
+        }
+    }
 }

@@ -7,8 +7,8 @@
 use crate::calls::Calls;
 use crate::{Answer, Error, Permission};
 use portcullis_nic::{
-    ASKING_DEPTH, Completion, CompletionKind, Lkey, LocalSpan, Memory, Operation as Verb, ReceiveRequest,
-    Status, VerbsEndpoint, WorkRequest,
+    ASKING_DEPTH, AskingQueuePairs, Completion, CompletionKind, Lkey, LocalSpan, Memory, Operation as Verb,
+    ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_offload::record::Layout;
 use portcullis_offload::{Geometry, Handle, REQUEST_BYTES, Reply, reply_bytes};
@@ -144,7 +144,10 @@ impl Chunks {
             self.broke(calls, worker);
             let lane = &mut self.lanes[worker as usize];
             (lane.sending, lane.is_broken) = (0, false);
-            endpoint.asking_rebuilt(worker as usize);
+            // There are none if the node's CPU hands out chunks.
+            if let Some(mut queue_pairs) = endpoint.asking_queue_pairs() {
+                queue_pairs.asking_rebuilt(worker as usize);
+            }
         }
         self.taken = held;
         for handle in std::mem::take(&mut self.unsure) {
@@ -224,11 +227,12 @@ impl Chunks {
         };
         endpoint.arena().write(request_at, &asked.handle.to_request());
         let local = span(reply_at, reply_bytes::<CHUNK_QUEUE_PAIRS>());
-        if endpoint.post_asking_receive(place, &[ReceiveRequest { id: slot, local }]) != 1 {
+        let Some(mut queue_pairs) = endpoint.asking_queue_pairs() else { return Err(full) };
+        if queue_pairs.post_asking_receive(place, &[ReceiveRequest { id: slot, local }]) != 1 {
             return Err(full);
         }
         let operation = Verb::Send { local: span(request_at, REQUEST_BYTES) };
-        let sent = endpoint.post_asking(place, &[WorkRequest { id: slot, signalled: true, operation }]);
+        let sent = queue_pairs.post_asking(place, &[WorkRequest { id: slot, signalled: true, operation }]);
         assert_eq!(sent, 1, "the queue has room for as many requests as for receives");
         lane.next = (lane.next + 1) % ASKING_DEPTH;
         lane.sending += 1;

@@ -60,7 +60,7 @@ impl<E: VerbsEndpoint> Client<E> {
     ///
     /// # Errors
     /// [`Error::ArenaFull`]: the arena is too short for the control messages and the operations' words.
-    pub fn new(endpoint: E, config: ClientConfig) -> Result<Self, Error> {
+    pub fn new(mut endpoint: E, config: ClientConfig) -> Result<Self, Error> {
         let control = Control::new(&endpoint);
         let added = control.arena_bytes();
         let words = added.next_multiple_of(u64::from(WORD_BYTES));
@@ -73,7 +73,7 @@ impl<E: VerbsEndpoint> Client<E> {
         let (memory, key) = (endpoint.arena().clone(), endpoint.arena_key());
         let mut client = Self {
             operations: Operations::new(memory.clone(), key, words, config.operations_max),
-            routes: Routes::new(&endpoint, config),
+            routes: Routes::new(&mut endpoint, config),
             chunks: Chunks::new(&endpoint, asking),
             control,
             calls: Calls::new(),
@@ -220,7 +220,7 @@ impl<E: VerbsEndpoint> Client<E> {
     /// operation may be lost and a later one carried out.
     #[inline]
     pub fn keeps_order(&self) -> bool {
-        !self.endpoint.has_one_shots()
+        self.routes.keep_order()
     }
 
     /// Makes the next operation wait until all operations before it have ended. On queue pairs this changes nothing:
@@ -277,7 +277,7 @@ impl<E: VerbsEndpoint> Client<E> {
         let Some(awaited) = self.calls.awaited(id) else { return };
         let result = match (awaited, body) {
             // The client cannot use the permission that the node granted.
-            (_, ReplyBody::Granted(granted)) if !Routes::can_carry(&self.endpoint, &granted.credential) => {
+            (_, ReplyBody::Granted(granted)) if !self.routes.can_carry(&granted.credential) => {
                 Err(Error::SessionLost)
             }
             (Awaited::Grant { requested_at, rights, sharing, .. }, ReplyBody::Granted(granted)) => {

@@ -3,7 +3,6 @@
 use crate::access::{Action, AddressedAccess};
 use crate::carrier::{Outgoing, Posting};
 use crate::operations::{Owner, WORD_BYTES};
-use crate::routes::Routes;
 use crate::{Access, Buffer, Client, Error, NotBegun, Operation, Permission, Rejected};
 use portcullis_nic::{Endpoint, Status, VerbsEndpoint};
 use portcullis_protocol::{Credential, Moment, RemoteAddress};
@@ -244,7 +243,7 @@ impl<E: VerbsEndpoint> Client<E> {
                 let (access, deadline) = AddressedAccess::checked(now, permission, offset, length, action)?;
                 Ok((Owner::Checked { deadline }, access))
             }
-            Target::Unchecked(_, credential) if !Routes::can_carry(&self.endpoint, &credential) => {
+            Target::Unchecked(_, credential) if !self.routes.can_carry(&credential) => {
                 Err(Error::LocalFault(Status::LocalQpOperationError))
             }
             Target::Unchecked(address, credential) => {

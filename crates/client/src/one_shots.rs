@@ -6,10 +6,15 @@
 use crate::access::Action;
 use crate::carrier::{Carrier, Link, Outgoing, Posting};
 use crate::{ClientConfig, Error};
-use portcullis_nic::{Completion, OneShotRequest, OneShotVerb, Status, VerbsEndpoint};
+use portcullis_nic::{
+    Completion, EndpointQueue, OneShotOperations, OneShotRequest, OneShotVerb, QpId, Status, VerbsEndpoint,
+};
 use portcullis_planted::planted;
 use portcullis_protocol::{Credential, Moment};
 use std::collections::VecDeque;
+
+/// The queue of the operations in completions.
+const ONE_SHOT: QpId = EndpointQueue::OneShot.label();
 
 /// An operation that has not begun.
 #[derive(Clone, Copy, Debug)]
@@ -97,8 +102,10 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
 }
 
 impl OneShots {
-    pub(crate) fn new(config: ClientConfig) -> Self {
-        Self { config, waiting: VecDeque::new(), staged: Vec::new(), under_way: 0, fence: false }
+    /// Makes the carrier, if the endpoint has operations without queue pairs.
+    pub(crate) fn new(endpoint: &mut impl VerbsEndpoint, config: ClientConfig) -> Option<Self> {
+        endpoint.one_shots()?;
+        Some(Self { config, waiting: VecDeque::new(), staged: Vec::new(), under_way: 0, fence: false })
     }
 
     /// Makes the next operation wait for all before it.
@@ -112,7 +119,8 @@ impl OneShots {
             if next.is_fenced && self.under_way > 0 {
                 return;
             }
-            if link.endpoint.post_one_shot(std::slice::from_ref(&next.request)) == 0 {
+            let mut operations = link.endpoint.one_shots().expect("the endpoint of this carrier has them");
+            if operations.post_one_shot(std::slice::from_ref(&next.request)) == 0 {
                 return;
             }
             self.waiting.pop_front();
@@ -128,7 +136,7 @@ impl OneShots {
         link: &mut Link<'_, E>,
         completion: &Completion,
     ) -> bool {
-        if completion.queue_pair != E::ONE_SHOT || completion.status != Status::Success {
+        if completion.queue_pair != ONE_SHOT || completion.status != Status::Success {
             return false;
         }
         self.under_way = self.under_way.saturating_sub(1);

@@ -13,8 +13,8 @@ use crate::carrier::{Carrier, Link, Outgoing, Posting};
 use crate::operations::{Operations, slot_of};
 use crate::{ClientConfig, Error};
 use portcullis_nic::{
-    Completion, EndpointSize, LocalSpan, Memory, Operation as Verb, QpId, RemoteSpan, Status, VerbsEndpoint,
-    WorkRequest,
+    Completion, DataQueuePairs, EndpointSize, LocalSpan, Memory, Operation as Verb, QpId, RemoteSpan, Status,
+    VerbsEndpoint, WorkRequest,
 };
 use portcullis_planted::planted;
 use portcullis_protocol::{CHUNK_QUEUE_PAIRS, Credential, GROUP_QUEUE_PAIRS_MAX, Moment, Rkey};
@@ -101,20 +101,28 @@ pub(crate) struct QueuePairs {
 }
 
 impl QueuePairs {
-    /// Makes the carrier on the data queue pairs.
-    pub(crate) fn data(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
-        Self::new(endpoint, (0, endpoint.size().data_queue_pairs), config)
+    /// Makes the carrier on the data queue pairs, if the endpoint has some.
+    pub(crate) fn data(endpoint: &mut impl VerbsEndpoint, config: ClientConfig) -> Option<Self> {
+        let count = endpoint.size().data_queue_pairs;
+        Self::new(endpoint, (0, count), config)
     }
 
-    /// Makes the carrier on the queue pairs for accesses to chunks.
-    pub(crate) fn chunks(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
+    /// Makes the carrier on the queue pairs for accesses to chunks, if the endpoint has some.
+    pub(crate) fn chunks(endpoint: &mut impl VerbsEndpoint, config: ClientConfig) -> Option<Self> {
         let EndpointSize { data_queue_pairs, chunk_queue_pairs, .. } = endpoint.size();
         // A chunk has no windows for more queue pairs.
         let count = chunk_queue_pairs.min(u32::try_from(CHUNK_QUEUE_PAIRS).unwrap_or(u32::MAX));
         Self::new(endpoint, (data_queue_pairs, count), config)
     }
 
-    fn new(endpoint: &impl VerbsEndpoint, (first, count): (u32, u32), config: ClientConfig) -> Self {
+    fn new(
+        endpoint: &mut impl VerbsEndpoint,
+        (first, count): (u32, u32),
+        config: ClientConfig,
+    ) -> Option<Self> {
+        if count == 0 || endpoint.data_queue_pairs().is_none() {
+            return None;
+        }
         let depth = usize::try_from(endpoint.size().send_depth).unwrap_or(usize::MAX);
         let lane = |_| Lane {
             state: LaneState::Ready,
@@ -136,7 +144,7 @@ impl QueuePairs {
             counters: Counters::default(),
         };
         flights.promote();
-        flights
+        Some(flights)
     }
 
     /// Returns whether the queue pair belongs to this carrier.
@@ -156,19 +164,9 @@ impl QueuePairs {
 
     /// Returns how many more requests can be taken in now.
     fn room(&self) -> usize {
-        if self.lanes.is_empty() {
-            return 0;
-        }
         let backlog = self.config.backlog_max.saturating_sub(self.backlog.len());
         let lane = if self.backlog.is_empty() { self.lane_room() } else { 0 };
         backlog.saturating_add(lane)
-    }
-
-    fn full(&self) -> Error {
-        if self.lanes.is_empty() {
-            return Error::LocalFault(Status::LocalQpOperationError);
-        }
-        self.config.backlog_full()
     }
 
     fn lane_room(&self) -> usize {
@@ -183,15 +181,15 @@ impl QueuePairs {
         {
             let lane = &mut self.lanes[active as usize];
             if lane.flights.len() < self.depth
-                && endpoint.post(self.first + active, std::slice::from_ref(&request)) == 1
+                && data_queue_pairs(endpoint).post(self.first + active, std::slice::from_ref(&request)) == 1
             {
                 lane.unsignalled = 0;
                 lane.flights.push_back(request);
                 return Ok(());
             }
         }
-        if self.lanes.is_empty() || self.backlog.len() >= self.config.backlog_max {
-            return Err(self.full());
+        if self.backlog.len() >= self.config.backlog_max {
+            return Err(self.config.backlog_full());
         }
         self.backlog.push_back(request);
         Ok(())
@@ -410,7 +408,7 @@ impl QueuePairs {
 
     /// Notes that the node has rebuilt a queue pair. The queue pair is a spare again, or becomes active if no other is.
     pub(crate) fn rebuilt<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
-        link.endpoint.rebuilt(index);
+        data_queue_pairs(link.endpoint).rebuilt(index);
         self.lane_mut(index).state = LaneState::Ready;
         self.counters.recoveries += 1;
         if self.active.is_none() {
@@ -438,7 +436,7 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
         let request = work_request(begun, self.key_for(begun));
         match posting {
             Posting::AtOnce => self.submit(link.endpoint, request),
-            Posting::Staged if self.staged.len() >= self.room() => Err(self.full()),
+            Posting::Staged if self.staged.len() >= self.room() => Err(self.config.backlog_full()),
             Posting::Staged => {
                 self.staged.push(WorkRequest { signalled: false, ..request });
                 Ok(())
@@ -545,7 +543,7 @@ impl Lane {
                 self.unsignalled = 0;
             }
         }
-        let posted = endpoint.post(index, requests);
+        let posted = data_queue_pairs(endpoint).post(index, requests);
         if posted < requests.len() {
             // Requests that were left behind are counted again when they are posted.
             let behind = requests[..posted].iter().rev().take_while(|request| !request.signalled);
@@ -553,6 +551,12 @@ impl Lane {
         }
         posted
     }
+}
+
+/// The queue pairs of the endpoint on which this carrier was made.
+#[inline]
+fn data_queue_pairs(endpoint: &mut impl VerbsEndpoint) -> impl DataQueuePairs {
+    endpoint.data_queue_pairs().expect("the endpoint of this carrier has them")
 }
 
 /// The signalled work request for an access.

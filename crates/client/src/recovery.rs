@@ -17,13 +17,15 @@ impl<E: VerbsEndpoint> Client<E> {
             if !self.control.ask(&mut self.endpoint, body, &[], Purpose::Recover(queue_pair)) {
                 return;
             }
-            self.routes.queue_pairs_with(QpId(queue_pair)).rebuilding(queue_pair);
+            if let Some(queue_pairs) = self.routes.queue_pairs_with(QpId(queue_pair)) {
+                queue_pairs.rebuilding(queue_pair);
+            }
         }
     }
 
     pub(crate) fn rebuild_answered(&mut self, now: Moment, queue_pair: u32, body: ReplyBody) {
         let (routes, mut link) = self.routes();
-        let queue_pairs = routes.queue_pairs_with(QpId(queue_pair));
+        let Some(queue_pairs) = routes.queue_pairs_with(QpId(queue_pair)) else { return };
         queue_pairs.stopped(&mut link, queue_pair, now);
         match body {
             ReplyBody::Done => queue_pairs.rebuilt(&mut link, queue_pair, now),

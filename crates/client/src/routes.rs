@@ -1,5 +1,5 @@
-//! The routes to the node: one carrier for each way in which accesses travel. No other module of the client knows how
-//! many there are.
+//! The routes to the node: one carrier for each way in which accesses travel, as far as the endpoint has it. No other
+//! module of the client knows how many there are.
 
 use crate::ClientConfig;
 use crate::Error;
@@ -13,22 +13,22 @@ use portcullis_protocol::{Credential, Moment};
 /// The carriers of a client. The credential of an access selects its carrier.
 pub(crate) struct Routes {
     /// Accesses with the keys of memory windows, on data queue pairs.
-    data: QueuePairs,
+    data: Option<QueuePairs>,
     /// Accesses to chunks, on queue pairs of their own.
-    chunks: QueuePairs,
+    chunks: Option<QueuePairs>,
     /// Accesses that the node's CPU carries out.
     pub(crate) messages: Messages,
     /// Accesses without queue pairs.
-    one_shots: OneShots,
+    one_shots: Option<OneShots>,
 }
 
 impl Routes {
-    pub(crate) fn new(endpoint: &impl VerbsEndpoint, config: ClientConfig) -> Self {
+    pub(crate) fn new(endpoint: &mut impl VerbsEndpoint, config: ClientConfig) -> Self {
         Self {
             data: QueuePairs::data(endpoint, config),
             chunks: QueuePairs::chunks(endpoint, config),
             messages: Messages::new(config),
-            one_shots: OneShots::new(config),
+            one_shots: OneShots::new(endpoint, config),
         }
     }
 
@@ -41,14 +41,20 @@ impl Routes {
         act(&mut self.one_shots);
     }
 
-    /// Returns whether an endpoint can carry accesses with the credential.
-    pub(crate) fn can_carry(endpoint: &impl VerbsEndpoint, credential: &Credential) -> bool {
+    /// Returns whether there is a carrier for accesses with the credential.
+    pub(crate) fn can_carry(&self, credential: &Credential) -> bool {
         match credential {
-            Credential::Keys { .. } | Credential::Group(_) => endpoint.size().data_queue_pairs > 0,
-            Credential::Chunk(_) => endpoint.size().chunk_queue_pairs > 0,
-            Credential::RegionKey { .. } => endpoint.has_one_shots(),
+            Credential::Keys { .. } | Credential::Group(_) => self.data.is_some(),
+            Credential::Chunk(_) => self.chunks.is_some(),
+            Credential::RegionKey { .. } => self.one_shots.is_some(),
             Credential::Node => true,
         }
+    }
+
+    /// Returns whether all accesses are carried out in the order in which they are sent.
+    #[inline]
+    pub(crate) fn keep_order(&self) -> bool {
+        self.one_shots.is_none()
     }
 
     /// Hands an access to the carrier for its credential.
@@ -125,13 +131,14 @@ impl Routes {
     ) -> bool {
         // Completions of queue pairs keep their order.
         if is_first
-            && self.data.has(completion.queue_pair)
-            && self.data.succeeded(link.operations, completion)
+            && let Some(data) = &mut self.data
+            && data.has(completion.queue_pair)
+            && data.succeeded(link.operations, completion)
         {
             return true;
         }
         // Operations without queue pairs have no order.
-        self.one_shots.succeeded(link, completion)
+        self.one_shots.as_mut().is_some_and(|one_shots| one_shots.succeeded(link, completion))
     }
 
     /// Handles any completion of an access.
@@ -141,9 +148,12 @@ impl Routes {
         now: Moment,
         completion: &Completion,
     ) {
-        match EndpointQueue::of(completion.queue_pair) {
-            EndpointQueue::OneShot => self.one_shots.failed(link, now, completion),
-            _ => self.queue_pairs_with(completion.queue_pair).completed(link, now, completion),
+        if EndpointQueue::of(completion.queue_pair) == EndpointQueue::OneShot {
+            if let Some(one_shots) = &mut self.one_shots {
+                one_shots.failed(link, now, completion);
+            }
+        } else if let Some(queue_pairs) = self.queue_pairs_with(completion.queue_pair) {
+            queue_pairs.completed(link, now, completion);
         }
     }
 
@@ -155,26 +165,33 @@ impl Routes {
 
     /// Makes the next operation without a queue pair wait until all operations before it have ended.
     pub(crate) fn fence(&mut self) {
-        self.one_shots.fence();
+        if let Some(one_shots) = &mut self.one_shots {
+            one_shots.fence();
+        }
+    }
+
+    /// The carriers on queue pairs.
+    fn queue_pairs(&self) -> impl Iterator<Item = &QueuePairs> {
+        self.data.iter().chain(&self.chunks)
     }
 
     /// The carrier that a queue pair belongs to.
-    pub(crate) fn queue_pairs_with(&mut self, queue_pair: QpId) -> &mut QueuePairs {
-        if self.data.has(queue_pair) { &mut self.data } else { &mut self.chunks }
+    pub(crate) fn queue_pairs_with(&mut self, queue_pair: QpId) -> Option<&mut QueuePairs> {
+        self.data.iter_mut().chain(&mut self.chunks).find(|carrier| carrier.has(queue_pair))
     }
 
     /// Returns a queue pair whose rebuild the client is to request now.
     pub(crate) fn to_rebuild(&self, now: Moment) -> Option<u32> {
-        self.data.to_rebuild(now).or_else(|| self.chunks.to_rebuild(now))
+        self.queue_pairs().find_map(|carrier| carrier.to_rebuild(now))
     }
 
     /// Returns the moment of the next request for a rebuild, if any is due.
     pub(crate) fn next_rebuild(&self) -> Option<Moment> {
-        [self.data.next_wake(), self.chunks.next_wake()].into_iter().flatten().min()
+        self.queue_pairs().filter_map(QueuePairs::next_wake).min()
     }
 
     /// Returns how often queue pairs broke and what it cost.
     pub(crate) fn counters(&self) -> Counters {
-        self.data.counters().and(self.chunks.counters())
+        self.queue_pairs().map(QueuePairs::counters).fold(Counters::default(), Counters::and)
     }
 }

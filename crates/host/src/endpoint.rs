@@ -3,9 +3,11 @@
 #[cfg(feature = "rdma")]
 use portcullis_ibverbs::IbEndpoint;
 use portcullis_memory::ArenaMemory;
+#[cfg(feature = "udp")]
+use portcullis_nic::OneShotOperations;
 use portcullis_nic::{
-    Completion, Endpoint, EndpointSize, Lkey, OneShotRequest, Pollable, ReceiveRequest, VerbsEndpoint,
-    WorkRequest,
+    AskingQueuePairs, Completion, DataQueuePairs, Endpoint, EndpointSize, Lkey, Pollable, ReceiveRequest,
+    VerbsEndpoint, WorkRequest,
 };
 #[cfg(feature = "udp")]
 use portcullis_onerma::UdpEndpoint;
@@ -104,11 +106,6 @@ impl VerbsEndpoint for SessionEndpoint {
         forward!(self.arena_key())
     }
 
-    #[inline]
-    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
-        forward!(self.post(queue_pair, requests))
-    }
-
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         forward!(self.post_control(requests))
     }
@@ -117,32 +114,63 @@ impl VerbsEndpoint for SessionEndpoint {
         forward!(self.post_control_receive(requests))
     }
 
-    fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
-        forward!(self.post_asking(place, requests))
-    }
-
-    fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
-        forward!(self.post_asking_receive(place, requests))
-    }
-
-    fn asking_rebuilt(&mut self, place: usize) {
-        forward!(self.asking_rebuilt(place));
-    }
-
-    fn has_one_shots(&self) -> bool {
-        forward!(self.has_one_shots())
-    }
-
-    fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
-        forward!(self.post_one_shot(requests))
-    }
-
     #[inline]
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         forward!(self.poll(most, into))
     }
 
+    #[inline]
+    fn data_queue_pairs(&mut self) -> Option<impl DataQueuePairs> {
+        match self {
+            Self::Port(port) => Some(SessionQueuePairs::Port(port)),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(rdma) => Some(SessionQueuePairs::Rdma(rdma)),
+            #[cfg(feature = "udp")]
+            Self::Udp(_) => None,
+        }
+    }
+
+    fn asking_queue_pairs(&mut self) -> Option<impl AskingQueuePairs> {
+        match self {
+            Self::Port(port) => port.asking_queue_pairs(),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => None,
+            #[cfg(feature = "udp")]
+            Self::Udp(_) => None,
+        }
+    }
+
+    #[cfg(feature = "udp")]
+    fn one_shots(&mut self) -> Option<impl OneShotOperations> {
+        match self {
+            Self::Udp(udp) => Some(udp),
+            _ => None,
+        }
+    }
+}
+
+/// The data queue pairs of a session's end.
+enum SessionQueuePairs<'a> {
+    Port(&'a mut PortEndpoint),
+    #[cfg(feature = "rdma")]
+    Rdma(&'a mut IbEndpoint),
+}
+
+impl DataQueuePairs for SessionQueuePairs<'_> {
+    #[inline]
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
+        match self {
+            Self::Port(port) => port.post(queue_pair, requests),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(rdma) => rdma.post(queue_pair, requests),
+        }
+    }
+
     fn rebuilt(&mut self, queue_pair: u32) {
-        forward!(self.rebuilt(queue_pair));
+        match self {
+            Self::Port(port) => port.rebuilt(queue_pair),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(rdma) => rdma.rebuilt(queue_pair),
+        }
     }
 }

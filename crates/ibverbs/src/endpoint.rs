@@ -3,8 +3,8 @@
 use crate::{DeviceChoice, IbNic, WorkRequests};
 use portcullis_memory::{ArenaMemory, Mapping};
 use portcullis_nic::{
-    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Nic, Pollable, QpAddress, ReceiveRequest,
-    VerbsEndpoint, VerbsError, WorkRequest,
+    ClientQueues, Completion, DataQueuePairs, Endpoint, EndpointSize, Lkey, Nic, Pollable, QpAddress,
+    ReceiveRequest, VerbsEndpoint, VerbsError, WorkRequest,
 };
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -144,11 +144,6 @@ impl VerbsEndpoint for IbEndpoint {
         self.queues.arena_key()
     }
 
-    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
-        let said = self.queues.post(&mut self.nic, queue_pair, requests);
-        self.unless_failed(said)
-    }
-
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         let said = self.queues.post_control(&mut self.nic, requests);
         self.unless_failed(said)
@@ -161,6 +156,17 @@ impl VerbsEndpoint for IbEndpoint {
 
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         let said = self.queues.poll(&mut self.nic, most, into);
+        self.unless_failed(said)
+    }
+
+    fn data_queue_pairs(&mut self) -> Option<impl DataQueuePairs> {
+        Some(self)
+    }
+}
+
+impl DataQueuePairs for IbEndpoint {
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
+        let said = self.queues.post(&mut self.nic, queue_pair, requests);
         self.unless_failed(said)
     }
 

@@ -14,7 +14,7 @@ pub enum EndpointQueue {
     /// The queue pair of this place among those on which the client requests chunks.
     Asking(usize),
     /// No queue pair: the operation was posted by
-    /// [`VerbsEndpoint::post_one_shot`](crate::VerbsEndpoint::post_one_shot).
+    /// [`OneShotOperations::post_one_shot`](crate::OneShotOperations::post_one_shot).
     OneShot,
     /// The data queue pair of this number.
     Data(u32),

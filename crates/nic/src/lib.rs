@@ -1,9 +1,10 @@
 //! The verbs vocabulary: the interface of Portcullis to a NIC, as traits and plain values, in the field's own words.
 //!
 //! [`Nic`] is the view of the NIC's owner, the memory node: protection domains, memory regions, windows, queue pairs
-//! and completion queues, by id. [`VerbsEndpoint`] is a client's view: a few queue pairs, one completion queue and an
-//! arena for its buffers, which the client gets ready for use. [`Endpoint`] is the part that a client has on every
-//! fabric. This crate does not know how a NIC works, and no crate above it names a particular NIC.
+//! and completion queues, by id. [`VerbsEndpoint`] is a client's view: a control queue pair, one completion queue and an
+//! arena for its buffers, which the client gets ready for use. The client's accesses travel on the parts that its end
+//! has: [`DataQueuePairs`], or [`OneShotOperations`]. This crate does not know how a NIC works, and no crate above it
+//! names a particular NIC.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -13,6 +14,7 @@ mod client_ends;
 mod completion;
 mod device;
 mod endpoint;
+mod endpoint_parts;
 mod endpoint_queue;
 mod endpoint_size;
 mod error;
@@ -27,6 +29,7 @@ pub use client_ends::{ClientQueues, connect_qp};
 pub use completion::{Completion, CompletionKind, Status};
 pub use device::{Event, Nic};
 pub use endpoint::{Endpoint, Pollable, VerbsEndpoint};
+pub use endpoint_parts::{AskingQueuePairs, DataQueuePairs, OneShotOperations};
 pub use endpoint_queue::EndpointQueue;
 pub use endpoint_size::{
     ARENA_BYTES_MAX, ASKING_DEPTH, CHUNK_QUEUE_PAIRS_MAX, DATA_QUEUE_PAIRS_MAX, DEPTH_MAX, EndpointSize,

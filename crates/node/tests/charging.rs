@@ -1,7 +1,7 @@
 //! The charge for a refused access: the client alone pays for late accesses and strays, its tenant for guesses.
 
 use crate::rig::{LIMITS, Rig, allocate, guess, is_refused, keys, refused, word};
-use portcullis_nic::{Status, VerbsEndpoint};
+use portcullis_nic::{DataQueuePairs, Status};
 use portcullis_node::{AuditEvent, AuditRecord, Charge, NodeConfig, Standing, Violations};
 use portcullis_protocol::{Granted, Lifetime, Mechanism, QueuePairRequest, Refusal, ReplyBody, RequestBody};
 

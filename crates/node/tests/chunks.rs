@@ -2,8 +2,8 @@
 
 use crate::rig::{Rig, refused};
 use portcullis_nic::{
-    CompletionKind, LocalSpan, Nic, Operation, QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan,
-    Rkey, Status, VerbsEndpoint, WorkRequest,
+    AskingQueuePairs, CompletionKind, DataQueuePairs, EndpointQueue, LocalSpan, Nic, Operation, QpChange,
+    QpId, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, Status, WorkRequest,
 };
 use portcullis_node::{AuditEvent, AuditedChunk, ChunkLimits, NodeConfig, Quota, Reductions};
 use portcullis_offload::Geometry;
@@ -321,7 +321,7 @@ fn a_stray_on_a_queue_pair_for_chunks_is_the_clients_own_and_a_guess_its_tenants
 /// Returns the number of chunks that a client has got from its worker that allocates. `None`: there were errors.
 fn chunks_got(rig: &mut Rig, client: usize) -> Option<u64> {
     let seat = rig.seat(client);
-    let [alloc, _] = portcullis_softnic::PortEndpoint::ASKING;
+    let alloc = EndpointQueue::Asking(0).label();
     let mine: Vec<_> = seat.completions.iter().filter(|it| it.queue_pair == alloc).collect();
     let replies = mine.iter().filter(|it| matches!(it.kind, CompletionKind::Receive { .. }));
     let got = replies.filter(|it| it.status == Status::Success).count() as u64;

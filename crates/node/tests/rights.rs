@@ -1,7 +1,7 @@
 //! The accesses that a permission allows, and that it allows no other: bytes, rights, tenants, under each mechanism.
 
 use crate::rig::{Rig, granted, keys, refused, word};
-use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
+use portcullis_nic::{DataQueuePairs, Operation, RemoteSpan, Status};
 use portcullis_node::{NodeConfig, Reductions};
 use portcullis_protocol::{
     Allocate, CopyRequest, Credential, GrantRequest, Granted, Keep, Lifetime, Mechanism, PermissionId,

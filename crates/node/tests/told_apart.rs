@@ -1,7 +1,7 @@
 //! Late accesses, strays and guesses: the cases in which they are hard to distinguish. Each bar is reported once.
 
 use crate::rig::{Rig, granted, guess, is_refused, keys, refused, word};
-use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
+use portcullis_nic::{DataQueuePairs, Operation, RemoteSpan, Status};
 use portcullis_node::{AuditEvent, NodeConfig, Reductions, ViolationLimits, Violations};
 use portcullis_protocol::{
     Allocate, GrantRequest, Granted, Keep, Lifetime, Mechanism, QueuePairRequest, Refusal, RemoteAddress,

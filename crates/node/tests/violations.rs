@@ -1,7 +1,7 @@
 //! The cost of violations, and the client or tenant that pays it: pauses, bars, and the rebuild of queue pairs.
 
 use crate::rig::{Rig, acquire, allocate, keys, refused};
-use portcullis_nic::{Operation, Status, VerbsEndpoint};
+use portcullis_nic::{DataQueuePairs, Operation, Status};
 use portcullis_node::{AuditEvent, AuditEvents, Charge, NodeConfig, Standing, ViolationLimits};
 use portcullis_protocol::Sharing;
 use portcullis_protocol::{

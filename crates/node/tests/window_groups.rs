@@ -2,7 +2,7 @@
 //! and unbound together.
 
 use crate::rig::{Rig, granted, refused, word};
-use portcullis_nic::{LocalSpan, Operation, RemoteSpan, Status, VerbsEndpoint, WorkRequest};
+use portcullis_nic::{DataQueuePairs, LocalSpan, Operation, RemoteSpan, Status, WorkRequest};
 use portcullis_node::NodeConfig;
 use portcullis_protocol::{
     Allocate, Credential, GrantRequest, Granted, Keep, KeyGroup, Lifetime, Mechanism, QueuePairRequest,

@@ -1,8 +1,8 @@
 //! A client's end over UDP. Its operations are datagrams, and its control messages travel over a connection that the
 //! caller has made ([`ControlLink`]).
 //!
-//! The end makes progress only within calls: a caller that begins an operation must poll, wait or arm. It has no queue
-//! pairs, so it accepts no requests that are posted to one.
+//! The end makes progress only within calls: a caller that begins an operation must poll, wait or arm. It has no data
+//! queue pairs.
 
 mod control;
 mod translation;
@@ -19,8 +19,8 @@ use crate::{RegionId, UdpSocket};
 use control::Control;
 use portcullis_memory::{ArenaMemory, Mapping};
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, LocalSpan, OneShotRequest, Pollable,
-    ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
+    Completion, CompletionKind, Endpoint, EndpointQueue, EndpointSize, Lkey, LocalSpan, OneShotOperations,
+    OneShotRequest, Pollable, QpId, ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::RegionName;
 use std::collections::{HashMap, VecDeque};
@@ -29,6 +29,8 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use wait::Watch;
 
+/// The queue of the operations in completions.
+const ONE_SHOT: QpId = EndpointQueue::OneShot.label();
 /// Number of region keys that are kept set up. A client that uses more in rotation sets them up again.
 const KEYS_MAX: usize = 4096;
 /// Batches of datagrams that one poll receives, which bounds its time.
@@ -225,7 +227,7 @@ impl UdpEndpoint {
         if status == Status::Success {
             end.store(local, &self.arena);
         }
-        let (queue_pair, kind) = (Self::ONE_SHOT, CompletionKind::Send);
+        let (queue_pair, kind) = (ONE_SHOT, CompletionKind::Send);
         self.completions.push_back(Completion { request, queue_pair, status, kind });
     }
 
@@ -282,10 +284,6 @@ impl VerbsEndpoint for UdpEndpoint {
         Lkey(0)
     }
 
-    fn post(&mut self, _queue_pair: u32, _requests: &[WorkRequest]) -> usize {
-        0
-    }
-
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         self.control.post(&self.arena, requests, &mut self.completions)
     }
@@ -294,10 +292,21 @@ impl VerbsEndpoint for UdpEndpoint {
         self.control.post_receive(requests)
     }
 
-    fn has_one_shots(&self) -> bool {
-        true
+    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
+        if self.completions.is_empty() {
+            self.proceed();
+        }
+        let taken = self.completions.len().min(most);
+        into.extend(self.completions.drain(..taken));
+        taken
     }
 
+    fn one_shots(&mut self) -> Option<impl OneShotOperations> {
+        Some(self)
+    }
+}
+
+impl OneShotOperations for UdpEndpoint {
     fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
         for (posted, request) in requests.iter().enumerate() {
             if !self.executor.takes(self.node.address, request.verb.into()) {
@@ -312,7 +321,7 @@ impl VerbsEndpoint for UdpEndpoint {
                 // The request moves no bytes, so it is complete: other ends behave in the same way.
                 Err(_) => self.completions.push_back(Completion {
                     request: request.id,
-                    queue_pair: Self::ONE_SHOT,
+                    queue_pair: ONE_SHOT,
                     status: Status::Success,
                     kind: CompletionKind::Send,
                 }),
@@ -320,15 +329,4 @@ impl VerbsEndpoint for UdpEndpoint {
         }
         requests.len()
     }
-
-    fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
-        if self.completions.is_empty() {
-            self.proceed();
-        }
-        let taken = self.completions.len().min(most);
-        into.extend(self.completions.drain(..taken));
-        taken
-    }
-
-    fn rebuilt(&mut self, _queue_pair: u32) {}
 }

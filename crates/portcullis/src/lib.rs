@@ -64,9 +64,10 @@ pub use portcullis_host::SessionEndpoint;
 pub use portcullis_host::software::AttachError as PortAttachError;
 pub use portcullis_memory::{ArenaMemory, Doorbell, LentBytes, LentBytesMut, Mapping, MappingError};
 pub use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Guarantee, GuaranteeSet, Lend, Lkey, LocalSpan,
-    Memory, Operation as NicOperation, Pollable, QpAddress, QpId, QpState, ReceiveRequest, RefusedAccess,
-    RemoteSpan, Status, VerbsEndpoint, VerbsError, WindowBinding, WorkRequest,
+    AskingQueuePairs, Completion, CompletionKind, DataQueuePairs, Endpoint, EndpointSize, Guarantee,
+    GuaranteeSet, Lend, Lkey, LocalSpan, Memory, OneShotOperations, Operation as NicOperation, Pollable,
+    QpAddress, QpId, QpState, ReceiveRequest, RefusedAccess, RemoteSpan, Status, VerbsEndpoint, VerbsError,
+    WindowBinding, WorkRequest,
 };
 pub use portcullis_node::{
     AuditEvent, AuditEvents, AuditRecord, AuditedAccess, AuditedChunk, AuditedMember, AuditedName,

@@ -3,8 +3,9 @@
 
 use portcullis::host::{Host, HostConfig, NodeCounters};
 use portcullis::{
-    ChunkAllocator, ChunkLimits, ChunkOptions, Error, LocalSpan, NicOperation, NodeConfig, NotAllAllocated,
-    NotAllFreed, Quota, Refusal, Session, SessionOptions, SmallObject, VerbsEndpoint, WorkRequest,
+    AskingQueuePairs, ChunkAllocator, ChunkLimits, ChunkOptions, Error, LocalSpan, NicOperation, NodeConfig,
+    NotAllAllocated, NotAllFreed, Quota, Refusal, Session, SessionOptions, SmallObject, VerbsEndpoint,
+    WorkRequest,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -263,7 +264,8 @@ fn break_worker(session: &mut Session, worker: usize) {
     let lkey = session.client().endpoint().arena_key();
     let local = LocalSpan { address: 0, length: 64, lkey };
     let request = WorkRequest { id: 0, signalled: true, operation: NicOperation::Send { local } };
-    assert_eq!(session.client().endpoint().post_asking(worker, &[request]), 1);
+    let mut queue_pairs = session.client().endpoint().asking_queue_pairs().expect("a port has them");
+    assert_eq!(queue_pairs.post_asking(worker, &[request]), 1);
 }
 
 #[test]

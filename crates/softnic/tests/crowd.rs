@@ -2,9 +2,9 @@
 
 use portcullis_memory::{Alarm, Doorbell, Mapping, Ringer, Watched};
 use portcullis_nic::{
-    Access, Completion, CqId, Endpoint, EndpointSize, Lkey, LocalSpan, Nic, Operation, PdId, Pollable,
-    QpAttributes, QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, SendQueue, Status,
-    VerbsEndpoint, WorkRequest, connect_qp,
+    Access, Completion, CqId, DataQueuePairs, Endpoint, EndpointSize, Lkey, LocalSpan, Nic, Operation, PdId,
+    Pollable, QpAttributes, QpChange, QpId, ReceiveRequest, RemoteAddress, RemoteSpan, Rkey, SendQueue,
+    Status, VerbsEndpoint, WorkRequest, connect_qp,
 };
 use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortResources, SoftNic};
 use rustix::event::{PollFd, PollFlags, Timespec};

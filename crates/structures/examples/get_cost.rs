@@ -8,8 +8,8 @@
 
 use portcullis::{ArenaMemory, ClientConfig, Clock, Lifetime, Mapping, Moment, Session};
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, LocalSpan, Memory, Operation, QpId,
-    ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
+    Completion, CompletionKind, DataQueuePairs, Endpoint, EndpointSize, Lkey, LocalSpan, Memory, Operation,
+    QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
     Acquire, Allocate, Credential, GrantRequest, Granted, Incarnation, Mechanism, ObjectName, ObjectRef,
@@ -166,16 +166,6 @@ impl VerbsEndpoint for Direct {
         Lkey(1)
     }
 
-    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
-        for request in requests {
-            self.execute(request.operation);
-            if request.signalled {
-                self.completed(request.id, QpId(queue_pair), CompletionKind::Send);
-            }
-        }
-        requests.len()
-    }
-
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         for request in requests {
             let Operation::Send { local } = request.operation else { continue };
@@ -202,6 +192,22 @@ impl VerbsEndpoint for Direct {
         let count = most.min(self.completions.len());
         into.extend(self.completions.drain(..count));
         count
+    }
+
+    fn data_queue_pairs(&mut self) -> Option<impl DataQueuePairs> {
+        Some(self)
+    }
+}
+
+impl DataQueuePairs for Direct {
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
+        for request in requests {
+            self.execute(request.operation);
+            if request.signalled {
+                self.completed(request.id, QpId(queue_pair), CompletionKind::Send);
+            }
+        }
+        requests.len()
     }
 
     fn rebuilt(&mut self, _queue_pair: u32) {}

@@ -6,8 +6,8 @@ use crate::nic::SimNic;
 use crate::over_udp::OneShotEnd;
 use portcullis_examination::{Around, Hook};
 use portcullis_nic::{
-    ClientQueues, Completion, Endpoint, EndpointSize, Lkey, Memory, Nic, OneShotRequest, QpAddress, QpId,
-    ReceiveRequest, VerbsEndpoint, VerbsError, WorkRequest,
+    AskingQueuePairs, ClientQueues, Completion, DataQueuePairs, Endpoint, EndpointSize, Lkey, Memory, Nic,
+    OneShotOperations, QpAddress, QpId, ReceiveRequest, VerbsEndpoint, VerbsError, WorkRequest,
 };
 use portcullis_node::{Admission, ClientEnds, Node};
 use portcullis_protocol::{ClientId, Moment};
@@ -257,11 +257,6 @@ impl VerbsEndpoint for SimEndpoint {
         }
     }
 
-    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
-        let Made::OfQueues { nic, queues } = &mut self.made else { return 0 };
-        queues.post(&mut *nic.borrow_mut(), queue_pair, requests).unwrap_or(0)
-    }
-
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         match &mut self.made {
             Made::OfQueues { nic, queues } => {
@@ -280,25 +275,6 @@ impl VerbsEndpoint for SimEndpoint {
         }
     }
 
-    fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
-        let Made::OfQueues { nic, queues } = &mut self.made else { return 0 };
-        queues.post_asking(&mut *nic.borrow_mut(), place, requests).unwrap_or(0)
-    }
-
-    fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
-        let Made::OfQueues { nic, queues } = &mut self.made else { return 0 };
-        queues.post_asking_receive(&mut *nic.borrow_mut(), place, requests).unwrap_or(0)
-    }
-
-    fn has_one_shots(&self) -> bool {
-        self.is_over_udp()
-    }
-
-    fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
-        let Made::OverUdp(end) = &mut self.made else { return 0 };
-        end.post(requests)
-    }
-
     fn poll(&mut self, most: usize, into: &mut Vec<Completion>) -> usize {
         if self.late.get() {
             return 0;
@@ -309,10 +285,59 @@ impl VerbsEndpoint for SimEndpoint {
         }
     }
 
+    fn data_queue_pairs(&mut self) -> Option<impl DataQueuePairs> {
+        self.queue_pairs()
+    }
+
+    fn asking_queue_pairs(&mut self) -> Option<impl AskingQueuePairs> {
+        self.queue_pairs()
+    }
+
+    fn one_shots(&mut self) -> Option<impl OneShotOperations> {
+        match &mut self.made {
+            Made::OfQueues { .. } => None,
+            Made::OverUdp(end) => Some(&mut **end),
+        }
+    }
+}
+
+impl SimEndpoint {
+    fn queue_pairs(&mut self) -> Option<SimQueuePairs<'_>> {
+        match &mut self.made {
+            Made::OfQueues { nic, queues } => Some(SimQueuePairs { nic, queues }),
+            Made::OverUdp(_) => None,
+        }
+    }
+}
+
+/// The queue pairs of an end on its machine's NIC.
+struct SimQueuePairs<'a> {
+    nic: &'a SharedNic,
+    queues: &'a mut ClientQueues<SimMemory>,
+}
+
+impl DataQueuePairs for SimQueuePairs<'_> {
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
+        self.queues.post(&mut *self.nic.borrow_mut(), queue_pair, requests).unwrap_or(0)
+    }
+
     fn rebuilt(&mut self, queue_pair: u32) {
-        let Made::OfQueues { nic, queues } = &mut self.made else { return };
         // The simulated machine's own NIC never refuses these steps.
-        let _ = queues.rebuilt(&mut *nic.borrow_mut(), queue_pair);
+        let _ = self.queues.rebuilt(&mut *self.nic.borrow_mut(), queue_pair);
+    }
+}
+
+impl AskingQueuePairs for SimQueuePairs<'_> {
+    fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
+        self.queues.post_asking(&mut *self.nic.borrow_mut(), place, requests).unwrap_or(0)
+    }
+
+    fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
+        self.queues.post_asking_receive(&mut *self.nic.borrow_mut(), place, requests).unwrap_or(0)
+    }
+
+    fn asking_rebuilt(&mut self, _place: usize) {
+        // The node has reset and connected the queue pair: see [`FarEnd`].
     }
 }
 

@@ -8,8 +8,8 @@ pub mod node;
 pub use node::Node;
 
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, Lkey, LocalSpan, Memory, Operation as Action, QpId,
-    ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
+    Completion, CompletionKind, DataQueuePairs, Endpoint, EndpointSize, Lkey, LocalSpan, Memory,
+    Operation as Action, QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::Rkey;
 use std::cell::{Ref, RefCell, RefMut};
@@ -280,17 +280,6 @@ impl VerbsEndpoint for Fake {
         Lkey(7)
     }
 
-    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
-        let mut world = self.world.borrow_mut();
-        world.doorbells += 1;
-        let depth = world.depth;
-        let pair = &mut world.pairs[queue_pair as usize];
-        let room = requests.len().min(depth - pair.held.len());
-        pair.queue.extend(&requests[..room]);
-        pair.held.extend(requests[..room].iter().map(|request| request.id));
-        room
-    }
-
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         let mut world = self.world.borrow_mut();
         world.control_doorbells += 1;
@@ -323,6 +312,23 @@ impl VerbsEndpoint for Fake {
             into.push(completion);
         }
         count
+    }
+
+    fn data_queue_pairs(&mut self) -> Option<impl DataQueuePairs> {
+        Some(self)
+    }
+}
+
+impl DataQueuePairs for Fake {
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
+        let mut world = self.world.borrow_mut();
+        world.doorbells += 1;
+        let depth = world.depth;
+        let pair = &mut world.pairs[queue_pair as usize];
+        let room = requests.len().min(depth - pair.held.len());
+        pair.queue.extend(&requests[..room]);
+        pair.held.extend(requests[..room].iter().map(|request| request.id));
+        room
     }
 
     fn rebuilt(&mut self, queue_pair: u32) {

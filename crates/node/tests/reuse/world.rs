@@ -261,7 +261,7 @@ impl World {
                 .rig
                 .ask_soon(client, RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair: 0 }));
             assert_eq!(reply, ReplyBody::Done);
-            portcullis_nic::VerbsEndpoint::rebuilt(&mut self.rig.seat(client).endpoint, 0);
+            portcullis_nic::DataQueuePairs::rebuilt(&mut self.rig.seat(client).endpoint, 0);
         }
     }
 }

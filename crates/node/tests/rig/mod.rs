@@ -7,9 +7,9 @@
 use portcullis_examination::{Around, Hook};
 use portcullis_memory::{Doorbell, Mapping, Watched};
 use portcullis_nic::{
-    Capabilities, ChainVerb, Completion, CompletionKind, Endpoint, EndpointSize, Event, LocalSpan, Memory,
-    Nic, Operation, QpChange, QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, VerbsError,
-    WindowBinding, WorkRequest,
+    Capabilities, ChainVerb, Completion, CompletionKind, DataQueuePairs, Endpoint, EndpointSize, Event,
+    LocalSpan, Memory, Nic, Operation, QpChange, QpId, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint,
+    VerbsError, WindowBinding, WorkRequest,
 };
 use portcullis_node::{Admission, ChunkEnds, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{

@@ -8,8 +8,8 @@ use portcullis::{
 use portcullis_host::software::attach;
 use portcullis_memory::Mapping;
 use portcullis_nic::{
-    Completion, CompletionKind, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest,
-    RemoteSpan, Status, VerbsEndpoint, WorkRequest,
+    Completion, CompletionKind, DataQueuePairs, Endpoint, EndpointSize, LocalSpan, Memory, Operation,
+    ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
     Allocate, GrantRequest, Granted, Keep, MESSAGE_BYTES, QueuePairRequest, Reply, ReplyBody, Request,

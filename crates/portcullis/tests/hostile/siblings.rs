@@ -3,7 +3,7 @@
 use crate::attacker::{Attacker, DATA, key};
 use crate::rig::{BLUE, RED, Rig, lenient, wait_for};
 use portcullis::{Lifetime, NodeConfig, Refusal, Rights, Rkey, SessionOptions, Sharing, ViolationLimits};
-use portcullis_nic::{Operation, RemoteSpan, Status, VerbsEndpoint};
+use portcullis_nic::{DataQueuePairs, Operation, RemoteSpan, Status};
 use portcullis_protocol::{Allocate, GrantRequest, Granted, Keep, QueuePairRequest, ReplyBody, RequestBody};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -4,8 +4,8 @@ use super::layout::{POLLED, PortLayout, SLEEPING};
 use crate::core::{CompletionPoller, ReceivePoster, Ring, SendPoster};
 use portcullis_memory::{ArenaMemory, Doorbell, Mapping, Watched};
 use portcullis_nic::{
-    ASKING_DEPTH, Completion, CompletionKind, Endpoint, EndpointSize, Lkey, Pollable, QpId, ReceiveRequest,
-    VerbsEndpoint, WorkRequest,
+    ASKING_DEPTH, AskingQueuePairs, Completion, CompletionKind, DataQueuePairs, Endpoint, EndpointQueue,
+    EndpointSize, Lkey, Pollable, QpId, ReceiveRequest, VerbsEndpoint, WorkRequest,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -77,7 +77,7 @@ impl PortEndpoint {
     }
 
     fn retire(&mut self, completion: &Completion, taken: u32) {
-        let asking = Self::ASKING.iter().position(|&label| label == completion.queue_pair);
+        let asking = ASKING_LABELS.iter().position(|&label| label == completion.queue_pair);
         if let Some((send, receive)) = asking.and_then(|place| self.asking.get_mut(place)) {
             return match completion.kind {
                 CompletionKind::Receive { .. } => receive.retire(),
@@ -133,14 +133,6 @@ impl VerbsEndpoint for PortEndpoint {
         self.arena_key
     }
 
-    #[inline]
-    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
-        let Some(queue) = self.data.get_mut(queue_pair as usize) else { return 0 };
-        let posted = queue.post(requests);
-        self.doorbell.ring();
-        posted
-    }
-
     fn post_control(&mut self, requests: &[WorkRequest]) -> usize {
         let posted = self.control.post(requests);
         self.doorbell.ring();
@@ -150,24 +142,6 @@ impl VerbsEndpoint for PortEndpoint {
     fn post_control_receive(&mut self, requests: &[ReceiveRequest]) -> usize {
         // No doorbell: the node does not sleep for want of a receive.
         self.control_receive.post(requests)
-    }
-
-    fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
-        let Some((send, _)) = self.asking.get_mut(place) else { return 0 };
-        let posted = send.post(requests);
-        self.doorbell.ring();
-        posted
-    }
-
-    fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
-        self.asking.get_mut(place).map_or(0, |(_, receive)| receive.post(requests))
-    }
-
-    fn asking_rebuilt(&mut self, place: usize) {
-        if let Some((send, receive)) = self.asking.get_mut(place) {
-            send.reset();
-            receive.reset();
-        }
     }
 
     #[inline]
@@ -189,6 +163,25 @@ impl VerbsEndpoint for PortEndpoint {
         polled
     }
 
+    #[inline]
+    fn data_queue_pairs(&mut self) -> Option<impl DataQueuePairs> {
+        Some(self)
+    }
+
+    fn asking_queue_pairs(&mut self) -> Option<impl AskingQueuePairs> {
+        (!self.asking.is_empty()).then_some(self)
+    }
+}
+
+impl DataQueuePairs for PortEndpoint {
+    #[inline]
+    fn post(&mut self, queue_pair: u32, requests: &[WorkRequest]) -> usize {
+        let Some(queue) = self.data.get_mut(queue_pair as usize) else { return 0 };
+        let posted = queue.post(requests);
+        self.doorbell.ring();
+        posted
+    }
+
     fn rebuilt(&mut self, queue_pair: u32) {
         if let Some(queue) = self.data.get_mut(queue_pair as usize) {
             queue.reset();
@@ -196,5 +189,26 @@ impl VerbsEndpoint for PortEndpoint {
     }
 }
 
+impl AskingQueuePairs for PortEndpoint {
+    fn post_asking(&mut self, place: usize, requests: &[WorkRequest]) -> usize {
+        let Some((send, _)) = self.asking.get_mut(place) else { return 0 };
+        let posted = send.post(requests);
+        self.doorbell.ring();
+        posted
+    }
+
+    fn post_asking_receive(&mut self, place: usize, requests: &[ReceiveRequest]) -> usize {
+        self.asking.get_mut(place).map_or(0, |(_, receive)| receive.post(requests))
+    }
+
+    fn asking_rebuilt(&mut self, place: usize) {
+        if let Some((send, receive)) = self.asking.get_mut(place) {
+            send.reset();
+            receive.reset();
+        }
+    }
+}
+
 pub(crate) const CONTROL_LABEL: QpId = <PortEndpoint as VerbsEndpoint>::CONTROL;
-pub(crate) const ASKING_LABELS: [QpId; 2] = <PortEndpoint as VerbsEndpoint>::ASKING;
+pub(crate) const ASKING_LABELS: [QpId; 2] =
+    [EndpointQueue::Asking(0).label(), EndpointQueue::Asking(1).label()];

@@ -4,7 +4,7 @@ use super::Hostile;
 use crate::endpoint::{RAW, SimEndpoint, scratch};
 use crate::scene::{Scene, Sighting};
 use crate::worker::sighting;
-use portcullis_nic::{LocalSpan, OneShotRequest, OneShotVerb, VerbsEndpoint};
+use portcullis_nic::{LocalSpan, OneShotOperations, OneShotRequest, OneShotVerb, VerbsEndpoint};
 use portcullis_protocol::{HolderKey, RegionName, RemoteAddress};
 
 impl Hostile {
@@ -36,7 +36,8 @@ impl Hostile {
         let length = if is_atomic { 8 } else { u32::try_from(length.clamp(1, 256)).unwrap_or(1) };
         let local = LocalSpan { address: scratch(&endpoint.size()), length, lkey: endpoint.arena_key() };
         let address = RemoteAddress(address);
-        endpoint.post_one_shot(&[OneShotRequest { id: RAW, region, key, address, local, verb }]);
+        let mut operations = endpoint.one_shots().expect("the end is over UDP");
+        operations.post_one_shot(&[OneShotRequest { id: RAW, region, key, address, local, verb }]);
     }
 
     /// Returns a region that the client has or had, or that another client has, and a key.

@@ -2,11 +2,11 @@
 //! with a real socket.
 
 use super::{Label, SharedSocket, Terms};
-use crate::endpoint::{RAW, SimEndpoint};
+use crate::endpoint::RAW;
 use crate::memory::SimMemory;
 use portcullis_nic::{
-    Completion, CompletionKind, EndpointSize, LocalSpan, Memory, OneShotRequest, Operation, ReceiveRequest,
-    Status, VerbsEndpoint, WorkRequest,
+    Completion, CompletionKind, EndpointQueue, EndpointSize, LocalSpan, Memory, OneShotOperations,
+    OneShotRequest, Operation, ReceiveRequest, Status, WorkRequest,
 };
 use portcullis_onerma::{
     DerivedKey, Destination, Executor, Initiator, OperationKey, Pace, PathMtu, RegionId, SlotId, Transfer,
@@ -94,35 +94,14 @@ impl OneShotEnd {
         Destination { address: self.node, client: self.client, region, key }
     }
 
-    /// Posts as many of the requests as there is room for.
-    pub fn post(&mut self, requests: &[OneShotRequest]) -> usize {
-        let mut posted = 0;
-        for &request in requests {
-            if !self.executor.takes(self.node, request.verb.into()) {
-                break;
-            }
-            posted += 1;
-            let (to, now) = (self.destination(&request), self.now());
-            let transfer = Transfer::of_request(&request, to, &self.arena);
-            match self.executor.begin(transfer, now) {
-                Ok(id) => {
-                    let due = now + self.terms.longest(request.local.length);
-                    self.under_way.insert(id, UnderWay { request, due });
-                }
-                Err(_) => self.complete(request.id, Status::Success, CompletionKind::Send),
-            }
-        }
-        self.transmit();
-        posted
-    }
-
     fn complete(&mut self, request: u64, status: Status, kind: CompletionKind) {
         // The client library gets no completion of a request that it has not posted.
         if request == RAW {
             return;
         }
         let is_message = matches!(kind, CompletionKind::Receive { .. });
-        let queue_pair = if is_message { SimEndpoint::CONTROL } else { SimEndpoint::ONE_SHOT };
+        let queue = if is_message { EndpointQueue::Control } else { EndpointQueue::OneShot };
+        let queue_pair = queue.label();
         self.completions.push_back(Completion { request, queue_pair, status, kind });
     }
 
@@ -135,7 +114,7 @@ impl OneShotEnd {
             self.arena.read(local.address, &mut message);
             self.socket.borrow().said.push(message);
             if request.signalled {
-                let queue_pair = SimEndpoint::CONTROL;
+                let queue_pair = EndpointQueue::Control.label();
                 let (status, kind) = (Status::Success, CompletionKind::Send);
                 self.completions.push_back(Completion { request: request.id, queue_pair, status, kind });
             }
@@ -231,5 +210,28 @@ impl OneShotEnd {
             socket.leaving.push((to, sent));
         }
         socket.due = self.executor.next_timeout();
+    }
+}
+
+impl OneShotOperations for OneShotEnd {
+    fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
+        let mut posted = 0;
+        for &request in requests {
+            if !self.executor.takes(self.node, request.verb.into()) {
+                break;
+            }
+            posted += 1;
+            let (to, now) = (self.destination(&request), self.now());
+            let transfer = Transfer::of_request(&request, to, &self.arena);
+            match self.executor.begin(transfer, now) {
+                Ok(id) => {
+                    let due = now + self.terms.longest(request.local.length);
+                    self.under_way.insert(id, UnderWay { request, due });
+                }
+                Err(_) => self.complete(request.id, Status::Success, CompletionKind::Send),
+            }
+        }
+        self.transmit();
+        posted
     }
 }

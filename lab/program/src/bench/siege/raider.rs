@@ -6,8 +6,8 @@ use crate::bench::pause::Pause;
 use portcullis::host::attach_port;
 use portcullis::{Lifetime, PortEndpoint, RemoteAddress, Rights, Rkey, Sharing};
 use portcullis_nic::{
-    CompletionKind, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status,
-    VerbsEndpoint, WorkRequest,
+    CompletionKind, DataQueuePairs, Endpoint, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan,
+    Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
     Allocate, GrantRequest, Granted, Keep, MESSAGE_BYTES, QueuePairRequest, Reply, ReplyBody, Request,
