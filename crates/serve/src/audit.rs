@@ -2,7 +2,7 @@
 
 use clap::Args;
 use portcullis::host::{AuditStatus, Host};
-use portcullis::{AuditEvent, AuditEvents, NodeConfig};
+use portcullis::{AuditEvent, NodeConfig};
 use std::path::PathBuf;
 
 /// Options about the audit log.
@@ -20,10 +20,11 @@ pub struct AuditOptions {
 }
 
 impl AuditOptions {
-    /// The node's configuration with the chosen events.
-    pub fn applied_to(&self, node: NodeConfig) -> NodeConfig {
-        let chosen = self.audit_events.as_ref().map(|events| events.iter().copied().collect::<AuditEvents>());
-        NodeConfig { audit_events: chosen.unwrap_or(node.audit_events), ..node }
+    /// Sets the events for which the node makes records, if some are chosen.
+    pub fn set_events(&self, node: &mut NodeConfig) {
+        if let Some(events) = &self.audit_events {
+            node.audit_events = events.iter().copied().collect();
+        }
     }
 
     /// Returns a contradiction in the options, if any.

@@ -6,6 +6,8 @@
 mod admin;
 mod announcement;
 mod audit;
+mod config;
+mod fields;
 mod limits;
 mod listen;
 mod name;
@@ -16,22 +18,20 @@ use admin::AdminOptions;
 use announcement::announce;
 use audit::AuditOptions;
 use clap::{ArgMatches, Args};
+use fields::options;
 use limits::LimitOptions;
 use listen::ListenAddress;
 use name::DirectoryOptions;
-#[cfg(feature = "rdma")]
-use portcullis::host::RdmaConfig;
-use portcullis::host::{Host, HostConfig, HostError, NetworkListen, UdpConfig};
+use portcullis::host::{Host, HostConfig, HostError, UdpConfig};
 use portcullis::size;
 use portcullis::{
-    Address, ChunkLimits, Guarantee, IdentityError, Lifetime, Mechanism, NodeConfig, NodeSecurity, Quota,
-    Reductions, Validity, ViolationLimits,
+    Address, Guarantee, Lifetime, Mechanism, NodeConfig, NodeSecurity, Quota, Validity, ViolationLimits,
 };
 use portcullis_node::StartError;
 use portcullis_program::expiry;
 use portcullis_program::files::Input;
 use portcullis_program::log::LevelFilter;
-use portcullis_program::network::{DeviceOptions, node_security};
+use portcullis_program::network::DeviceOptions;
 use portcullis_program::output::{complain, say};
 use portcullis_program::signals::{self, Request};
 use portcullis_program::sockets::SocketOptions;
@@ -102,149 +102,152 @@ line overrides the file:
 /// warn their operator.
 pub const LOG_LEVEL: LevelFilter = LevelFilter::WARN;
 
-/// Options of `portcullis serve`.
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub struct ServeOptions {
-    /// Read settings from this TOML file: its keys are the names of these options. `-` is standard input.
-    #[arg(long, value_name = "FILE", value_parser = portcullis_program::files::input())]
-    config: Option<Input>,
-    /// Print the settings in force as TOML that --config reads, and exit.
-    #[arg(long)]
-    print_config: bool,
-    /// Memory for clients' objects, for example 64MiB or 1GiB.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
-    memory: u64,
-    /// Start also if less memory is available now: pages are taken as clients use them, and if none are left the kernel
-    /// kills a process.
-    #[arg(long)]
-    overcommit: bool,
-    /// Take all the memory now, so that no operation waits for the kernel to find a page.
-    #[arg(long, conflicts_with = "overcommit")]
-    fill_memory: bool,
-    /// An address for clients: shm:PATH for processes of this machine, udp:HOST:PORT for any machine, with every access
-    /// encrypted, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME all its clients act for one tenant; may be given
-    /// several times, and udp: beside shm: or rdma:.
-    #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
-    listen: Vec<ListenAddress>,
-    #[command(flatten)]
-    sockets: SocketOptions,
-    #[command(flatten)]
-    device: DeviceOptions,
-    /// A directory made by `portcullis certificates`: node and clients prove their identity with it.
-    #[arg(long, value_name = "DIR", value_parser = portcullis_program::files::path())]
-    certificates: Option<PathBuf>,
-    /// The node's name: with --certificates its certificate is node-NAME.pem there, and with --directory it is TENANT/NODE, and
-    /// the certificate node-NODE.pem.
-    #[arg(long, value_name = "NAME")]
-    name: Option<String>,
-    #[command(flatten)]
-    directory: DirectoryOptions,
-    /// Admit clients of other machines without certificates: anyone who reaches the port can act as any tenant, and
-    /// anyone who sees the packets can read along.
-    #[arg(long)]
-    dangerous_no_certificates: bool,
-    /// The mechanism that enforces permissions: memory-window, window-group, memory-region, queue-pair, node-copy or
-    /// none [default: memory-window; on an RDMA device the best it supports, see `portcullis doctor`].
-    #[arg(long, value_name = "MECHANISM", value_parser = portcullis_program::protection::mechanism)]
-    protection: Option<Mechanism>,
-    /// Accept that the device lacks these guarantees, although the protection needs them: permissions are then not
-    /// enforced as promised. Only for experiments.
-    #[arg(long, value_name = "GUARANTEES", value_delimiter = ',', value_parser = guarantee)]
-    allow_unenforced: Vec<Guarantee>,
-    #[command(flatten)]
-    audit: AuditOptions,
-    #[command(flatten)]
-    admin: AdminOptions,
-    /// The longest lifetime of a permission, extensions included.
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    longest_lifetime: Lifetime,
-    /// The longest that a request waits for other clients to release an object.
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    longest_wait: Lifetime,
-    /// Bytes of the memory that a tenant may hold. Each object counts with its header of 32 bytes, rounded up to its
-    /// size class (96 bytes at least) [default: all of the memory].
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    quota_bytes: Option<u64>,
-    /// Objects that a tenant may have.
-    #[arg(long, value_name = "N", default_value_t = Quota::default().objects_max)]
-    quota_objects: u64,
-    /// Permissions that a tenant may hold.
-    #[arg(long, value_name = "N", default_value_t = Quota::default().permissions_max)]
-    quota_permissions: u64,
-    /// Names that a tenant may have in the directory; none: 0.
-    #[arg(long, value_name = "N", default_value_t = Quota::default().names_max)]
-    quota_names: u64,
-    /// Other tenants with which a tenant may share one of its names; none: 0.
-    #[arg(long, value_name = "N", default_value_t = Quota::default().shares_max)]
-    quota_shares: u64,
-    /// Chunks that clients allocate and free, in addition to --memory; none: 0. The NIC hands them out while the node's
-    /// processor does nothing. On a device without chains the processor does it (`portcullis doctor` says which).
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    chunks: u64,
-    /// Bytes of a chunk: a multiple of 8.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4KiB")]
-    chunk_bytes: u64,
-    /// Free chunks that are kept ready, and at most twice as many. The memory of the others is returned to the machine, and
-    /// taken again when few are ready [default: all].
-    #[arg(long, value_name = "N")]
-    chunks_ready: Option<u64>,
-    /// Chunks that one client can hold [default: all].
-    #[arg(long, value_name = "N")]
-    chunks_per_client: Option<u64>,
-    /// Chunks that the clients of a tenant may hold together [default: all].
-    #[arg(long, value_name = "N")]
-    quota_chunks: Option<u64>,
-    /// Clients that may be attached at a time.
-    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().clients_max)]
-    clients_max: u32,
-    /// The largest buffer arena of a client.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64MiB")]
-    arena_max: u64,
-    /// Memory for the ports of all clients, arenas and queues, in addition to --memory. The node locks what is used of
-    /// it; no tenant gets more than it leaves to other tenants.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "512MiB")]
-    ports_memory: u64,
-    /// Violations of each kind that cost nothing; every 100 ms one is forgiven. Beyond them a client with late accesses
-    /// is slowed, a client that reaches beyond its permissions is disconnected in the end, and a tenant whose clients guess
-    /// keys is barred.
-    #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().free_max)]
-    violations_free: u32,
-    /// How long after a permission's end an access with its key counts only as late.
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    late_grace: Lifetime,
-    /// How long a tenant is barred after its clients have guessed keys.
-    #[arg(long, value_name = "TIME", default_value = "600s")]
-    bar_for: Lifetime,
-    /// Places in the table of regions: permissions that clients over UDP may hold together.
-    #[arg(long, value_name = "N", default_value_t = UdpConfig::REGIONS_MAX)]
-    regions: u32,
-    /// Places of that table that a tenant may have [default: 16384].
-    #[arg(long, value_name = "N")]
-    quota_regions: Option<u32>,
-    /// Bytes of the largest UDP datagram to send and accept. Clients probe what their path carries; set it lower if large
-    /// ones are lost.
-    #[arg(long, value_name = "BYTES", default_value_t = UdpConfig::default().datagram_max,
-          value_parser = clap::value_parser!(u32).range(1232..=65507))]
-    datagram_max: u32,
-    /// Spare queue pairs of a client: one takes over when a refused access breaks the queue pair in use.
-    #[arg(long, value_name = "N", default_value_t = NodeConfig::default().spare_queue_pairs)]
-    spare_queue_pairs: u32,
-    /// Keep the node's thread on this processor [default: the kernel chooses].
-    #[arg(long, value_name = "N")]
-    processor: Option<usize>,
-    /// Do not use these techniques, to measure their effect: delayed-unbinding, contiguity and handover, which save window
-    /// operations, and chains, by which the NIC hands chunks out.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    without: Vec<Technique>,
-    /// Print the addresses as one JSON object: {"listening":[...],"process":...}.
-    #[arg(long)]
-    json: bool,
-    /// Stop also when standard input ends, for programs that start a node and may die.
-    #[arg(long)]
-    stop_at_end_of_input: bool,
-    #[command(flatten)]
-    limits: LimitOptions,
+options! {
+    /// Options of `portcullis serve`.
+    #[derive(Args, Debug)]
+    #[command(after_help = EXAMPLES)]
+    pub struct ServeOptions {
+        /// Read settings from this TOML file: its keys are the names of these options. `-` is standard input.
+        #[arg(long, value_name = "FILE", value_parser = portcullis_program::files::input())]
+        config: Option<Input>,
+        /// Print the settings in force as TOML that --config reads, and exit.
+        #[arg(long)]
+        print_config: bool,
+        /// Memory for clients' objects, for example 64MiB or 1GiB.
+        #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256MiB")]
+        memory: u64 => node.pool_bytes,
+        /// Start also if less memory is available now: pages are taken as clients use them, and if none are left the
+        /// kernel kills a process.
+        #[arg(long)]
+        overcommit: bool => overcommit,
+        /// Take all the memory now, so that no operation waits for the kernel to find a page.
+        #[arg(long, conflicts_with = "overcommit")]
+        fill_memory: bool => node.fill_memory,
+        /// An address for clients: shm:PATH for processes of this machine, udp:HOST:PORT for any machine, with every
+        /// access encrypted, rdma:HOST:PORT for an RDMA device; with ?tenant=NAME all its clients act for one tenant;
+        /// may be given several times, and udp: beside shm: or rdma:.
+        #[arg(long, value_name = "ADDRESS", value_parser = listen::parse)]
+        listen: Vec<ListenAddress>,
+        #[command(flatten)]
+        sockets: SocketOptions,
+        #[command(flatten)]
+        device: DeviceOptions,
+        /// A directory made by `portcullis certificates`: node and clients prove their identity with it.
+        #[arg(long, value_name = "DIR", value_parser = portcullis_program::files::path())]
+        certificates: Option<PathBuf>,
+        /// The node's name: with --certificates its certificate is node-NAME.pem there, and with --directory it is
+        /// TENANT/NODE, and the certificate node-NODE.pem.
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+        #[command(flatten)]
+        directory: DirectoryOptions,
+        /// Admit clients of other machines without certificates: anyone who reaches the port can act as any tenant, and
+        /// anyone who sees the packets can read along.
+        #[arg(long)]
+        dangerous_no_certificates: bool,
+        /// The mechanism that enforces permissions: memory-window, window-group, memory-region, queue-pair, node-copy
+        /// or none [default: memory-window; on an RDMA device the best it supports, see `portcullis doctor`].
+        #[arg(long, value_name = "MECHANISM", value_parser = portcullis_program::protection::mechanism)]
+        protection: Option<Mechanism> => node.mechanism,
+        /// Accept that the device lacks these guarantees, although the protection needs them: permissions are then not
+        /// enforced as promised. Only for experiments.
+        #[arg(long, value_name = "GUARANTEES", value_delimiter = ',', value_parser = guarantee)]
+        allow_unenforced: Vec<Guarantee>,
+        #[command(flatten)]
+        audit: AuditOptions,
+        #[command(flatten)]
+        admin: AdminOptions,
+        /// The longest lifetime of a permission, extensions included.
+        #[arg(long, value_name = "TIME", default_value = "10s")]
+        longest_lifetime: Lifetime => node.longest_lifetime,
+        /// The longest that a request waits for other clients to release an object.
+        #[arg(long, value_name = "TIME", default_value = "10s")]
+        longest_wait: Lifetime => node.longest_wait,
+        /// Bytes of the memory that a tenant may hold. Each object counts with its header of 32 bytes, rounded up to
+        /// its size class (96 bytes at least) [default: all of the memory].
+        #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+        quota_bytes: Option<u64> => node.quota.bytes_max,
+        /// Objects that a tenant may have.
+        #[arg(long, value_name = "N", default_value_t = Quota::default().objects_max)]
+        quota_objects: u64 => node.quota.objects_max,
+        /// Permissions that a tenant may hold.
+        #[arg(long, value_name = "N", default_value_t = Quota::default().permissions_max)]
+        quota_permissions: u64 => node.quota.permissions_max,
+        /// Names that a tenant may have in the directory; none: 0.
+        #[arg(long, value_name = "N", default_value_t = Quota::default().names_max)]
+        quota_names: u64 => node.quota.names_max,
+        /// Other tenants with which a tenant may share one of its names; none: 0.
+        #[arg(long, value_name = "N", default_value_t = Quota::default().shares_max)]
+        quota_shares: u64 => node.quota.shares_max,
+        /// Chunks that clients allocate and free, in addition to --memory; none: 0. The NIC hands them out while the
+        /// node's processor does nothing. On a device without chains the processor does it (`portcullis doctor` says
+        /// which).
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        chunks: u64,
+        /// Bytes of a chunk: a multiple of 8.
+        #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4KiB")]
+        chunk_bytes: u64,
+        /// Free chunks that are kept ready, and at most twice as many. The memory of the others is returned to the
+        /// machine, and taken again when few are ready [default: all].
+        #[arg(long, value_name = "N")]
+        chunks_ready: Option<u64> => node.chunks_ready,
+        /// Chunks that one client can hold [default: all].
+        #[arg(long, value_name = "N")]
+        chunks_per_client: Option<u64>,
+        /// Chunks that the clients of a tenant may hold together [default: all].
+        #[arg(long, value_name = "N")]
+        quota_chunks: Option<u64> => node.quota.chunks_max,
+        /// Clients that may be attached at a time.
+        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().clients_max)]
+        clients_max: u32 => node.clients_max,
+        /// The largest buffer arena of a client.
+        #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64MiB")]
+        arena_max: u64 => port.arena_bytes_max,
+        /// Memory for the ports of all clients, arenas and queues, in addition to --memory. The node locks what is used
+        /// of it; no tenant gets more than it leaves to other tenants.
+        #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "512MiB")]
+        ports_memory: u64 => port.ports_bytes_max,
+        /// Violations of each kind that cost nothing; every 100 ms one is forgiven. Beyond them a client with late
+        /// accesses is slowed, a client that reaches beyond its permissions is disconnected in the end, and a tenant
+        /// whose clients guess keys is barred.
+        #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().free_max)]
+        violations_free: u32 => node.violations.free_max,
+        /// How long after a permission's end an access with its key counts only as late.
+        #[arg(long, value_name = "TIME", default_value = "1s")]
+        late_grace: Lifetime => node.violations.late_grace,
+        /// How long a tenant is barred after its clients have guessed keys.
+        #[arg(long, value_name = "TIME", default_value = "600s")]
+        bar_for: Lifetime => node.violations.bar_for,
+        /// Places in the table of regions: permissions that clients over UDP may hold together.
+        #[arg(long, value_name = "N", default_value_t = UdpConfig::REGIONS_MAX)]
+        regions: u32,
+        /// Places of that table that a tenant may have [default: 16384].
+        #[arg(long, value_name = "N")]
+        quota_regions: Option<u32> => node.tenant_regions_max,
+        /// Bytes of the largest UDP datagram to send and accept. Clients probe what their path carries; set it lower if
+        /// large ones are lost.
+        #[arg(long, value_name = "BYTES", default_value_t = UdpConfig::default().datagram_max,
+              value_parser = clap::value_parser!(u32).range(1232..=65507))]
+        datagram_max: u32,
+        /// Spare queue pairs of a client: one takes over when a refused access breaks the queue pair in use.
+        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().spare_queue_pairs)]
+        spare_queue_pairs: u32 => node.spare_queue_pairs,
+        /// Keep the node's thread on this processor [default: the kernel chooses].
+        #[arg(long, value_name = "N")]
+        processor: Option<usize> => processor,
+        /// Do not use these techniques, to measure their effect: delayed-unbinding, contiguity and handover, which save
+        /// window operations, and chains, by which the NIC hands chunks out.
+        #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+        without: Vec<Technique>,
+        /// Print the addresses as one JSON object: {"listening":[...],"process":...}.
+        #[arg(long)]
+        json: bool,
+        /// Stop also when standard input ends, for programs that start a node and may die.
+        #[arg(long)]
+        stop_at_end_of_input: bool,
+        #[command(flatten)]
+        limits: LimitOptions,
+    }
 }
 
 /// A technique of [`Reductions`], or [`NodeConfig::chains`], by its name.
@@ -263,103 +266,6 @@ fn guarantee(text: &str) -> Result<Guarantee, String> {
 }
 
 impl ServeOptions {
-    fn config(&self) -> Result<HostConfig, IdentityError> {
-        let with = |technique| !self.without.contains(&technique);
-        let node = NodeConfig {
-            mechanism: self.protection.unwrap_or_default(),
-            reductions: Reductions {
-                delayed_unbinding: with(Technique::DelayedUnbinding),
-                contiguity: with(Technique::Contiguity),
-                handover: with(Technique::Handover),
-            },
-            pool_bytes: self.memory,
-            fill_memory: self.fill_memory,
-            longest_lifetime: self.longest_lifetime,
-            longest_wait: self.longest_wait,
-            quota: Quota {
-                bytes_max: self.quota_bytes.unwrap_or(Quota::default().bytes_max),
-                objects_max: self.quota_objects,
-                permissions_max: self.quota_permissions,
-                names_max: self.quota_names,
-                shares_max: self.quota_shares,
-                chunks_max: self.quota_chunks.unwrap_or(Quota::default().chunks_max),
-            },
-            violations: ViolationLimits {
-                free_max: self.violations_free,
-                late_grace: self.late_grace,
-                bar_for: self.bar_for,
-                ..ViolationLimits::default()
-            },
-            chunks: (self.chunks > 0).then(|| ChunkLimits {
-                chunks: self.chunks,
-                chunk_bytes: self.chunk_bytes,
-                client_max: self.chunks_per_client.unwrap_or(self.chunks),
-            }),
-            chains: with(Technique::Chains),
-            chunks_ready: self.chunks_ready,
-            clients_max: self.clients_max,
-            spare_queue_pairs: self.spare_queue_pairs,
-            tenant_regions_max: self.quota_regions.unwrap_or(NodeConfig::default().tenant_regions_max),
-            ..NodeConfig::default()
-        };
-        Ok(HostConfig {
-            node: self.audit.applied_to(self.limits.node(node)),
-            listen: self.listen.iter().filter_map(ListenAddress::socket).collect(),
-            sockets: self.sockets.sockets(),
-            overcommit: self.overcommit,
-            #[cfg(feature = "rdma")]
-            rdma: self.rdma()?,
-            udp: self.udp()?,
-            audit: self.audit.audit.clone(),
-            admin: self.admin.admin.clone(),
-            processor: self.processor,
-            port: self.limits.port(self.arena_max, self.ports_memory),
-        })
-    }
-
-    /// The RDMA configuration, if the node listens on RDMA.
-    #[cfg(feature = "rdma")]
-    fn rdma(&self) -> Result<Option<RdmaConfig>, IdentityError> {
-        let addresses = self.listen.iter().filter_map(|listen_address| match &listen_address.address {
-            Address::Rdma(address) => Some((address.clone(), listen_address.tenant.clone())),
-            Address::Shm(_) | Address::Udp(_) => None,
-        });
-        let listen = self.network(addresses)?;
-        Ok((!listen.is_empty()).then(|| RdmaConfig {
-            device: self.device.choice(),
-            listen,
-            pick_mechanism: self.protection.is_none(),
-            allow_unenforced: self.allow_unenforced.clone(),
-        }))
-    }
-
-    /// The UDP configuration, if the node listens on UDP.
-    fn udp(&self) -> Result<Option<UdpConfig>, IdentityError> {
-        let addresses = self.listen.iter().filter_map(|listen_address| match &listen_address.address {
-            Address::Udp(address) => Some((address.clone(), listen_address.tenant.clone())),
-            _ => None,
-        });
-        let listen = self.network(addresses)?;
-        let (regions_max, datagram_max) = (self.regions, self.datagram_max);
-        Ok((!listen.is_empty()).then_some(UdpConfig { listen, regions_max, datagram_max }))
-    }
-
-    /// Addresses at which clients attach over TCP.
-    fn network(
-        &self,
-        addresses: impl Iterator<Item = (String, Option<String>)>,
-    ) -> Result<Vec<NetworkListen>, IdentityError> {
-        let papers = self.certificates.as_deref().zip(self.name_of_certificate());
-        let security = node_security(papers)?;
-        let listen = |(address, tenant)| NetworkListen {
-            address,
-            security: security.clone(),
-            plain_anywhere: self.dangerous_no_certificates,
-            tenant,
-        };
-        Ok(addresses.map(listen).collect())
-    }
-
     /// Checks what the library would not check, or would check too late.
     fn check(&self) -> Result<(), NotServed> {
         let wrong = |text: &str| Err(NotServed::Call(text.to_owned()));
@@ -533,68 +439,4 @@ fn requests(end_of_input_stops: bool) -> std::io::Result<(Sender<Request>, Recei
         })?;
     }
     Ok((sender, receiver))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-    use portcullis::AuditEvent;
-    use portcullis::host::PortLimits;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: ServeOptions,
-    }
-
-    fn parsed(words: &[&str]) -> ServeOptions {
-        let line = ["serve", "--listen", "shm:/a"].iter().chain(words);
-        Line::try_parse_from(line).expect("a call").options
-    }
-
-    #[test]
-    fn without_options_a_node_has_the_librarys_defaults() {
-        let config = parsed(&[]).config().expect("no certificates");
-        #[cfg(feature = "rdma")]
-        assert!(config.rdma.is_none());
-        assert_eq!(config.node, NodeConfig::default());
-        assert_eq!(config.port, PortLimits::default());
-    }
-
-    #[test]
-    fn options_reach_the_node() {
-        let words =
-            ["--protection", "node-copy", "--quota-bytes", "1MiB", "--without", "contiguity,handover"];
-        let node = parsed(&words).config().expect("no certificates").node;
-        assert_eq!(node.mechanism, Mechanism::NodeCopy);
-        assert_eq!(node.quota.bytes_max, 1 << 20);
-        let left = Reductions { delayed_unbinding: true, contiguity: false, handover: false };
-        assert_eq!(node.reductions, left);
-    }
-
-    #[test]
-    fn a_node_has_chunks_if_it_is_told_how_many() {
-        let node = parsed(&["--chunks", "100", "--quota-chunks", "50"]).config().expect("a node").node;
-        let limits = ChunkLimits { chunks: 100, chunk_bytes: 4096, client_max: 100 };
-        assert_eq!((node.chunks, node.quota.chunks_max), (Some(limits), 50));
-        assert_eq!(parsed(&["--chunk-bytes", "64"]).config().expect("a node").node.chunks, None);
-    }
-
-    #[test]
-    fn the_events_that_are_written_are_chosen_by_name() {
-        let node =
-            parsed(&["--audit", "/a", "--audit-events", "violation,bar"]).config().expect("a node").node;
-        let chosen = [AuditEvent::Violation, AuditEvent::Bar].into_iter().collect();
-        assert_eq!(node.audit_events, chosen);
-        let unknown = ["serve", "--listen", "shm:/a", "--audit", "/a", "--audit-events", "grants"];
-        assert!(Line::try_parse_from(unknown).is_err());
-        assert!(matches!(parsed(&["--audit-events", "grant"]).check(), Err(NotServed::Call(_))));
-    }
-
-    #[test]
-    fn a_socket_has_one_tenant() {
-        let options = parsed(&["--listen", "shm:/a?tenant=orange"]);
-        assert!(matches!(options.check(), Err(NotServed::Call(_))));
-    }
 }

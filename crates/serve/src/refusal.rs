@@ -1,6 +1,6 @@
 //! Reasons why a node could not be served, with the options that help.
 
-use super::limits::{OPTIONS, option_of};
+use super::fields::{option_of, with_options};
 use portcullis::IdentityError;
 use portcullis::host::{HostError, NotEnoughMemory};
 use portcullis_attach::tls::ListenError;
@@ -52,24 +52,4 @@ fn told(error: NotEnoughMemory) -> String {
     let settings = error.settings.iter().map(|(setting, bytes)| (option_of(setting), *bytes)).collect();
     let error = NotEnoughMemory { settings, ..error };
     format!("{error}{instead}")
-}
-
-/// A text of the library with the names of options in place of configuration fields.
-fn with_options(text: &str) -> String {
-    let fields = OPTIONS.iter().filter(|(name, _)| name.contains('_'));
-    fields.fold(text.to_owned(), |text, (name, option)| text.replace(name, option))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_are_called_by_their_options() {
-        let text = "spare_queue_pairs can be 15 at most, and send_depth a power of two";
-        assert_eq!(
-            with_options(text),
-            "--spare-queue-pairs can be 15 at most, and --send-depth a power of two"
-        );
-    }
 }

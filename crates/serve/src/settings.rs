@@ -31,7 +31,8 @@ pub struct Settings {
     matches: ArgMatches,
 }
 
-fn command() -> Command {
+/// The options, without the program's name and `--help`.
+pub fn command() -> Command {
     ServeOptions::augment_args(Command::new("portcullis serve").no_binary_name(true).disable_help_flag(true))
 }
 
@@ -210,7 +211,6 @@ fn told(error: &clap::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::OPTIONS;
     use super::*;
 
     fn settings(file: &str, line: &[&str]) -> Result<Settings, String> {
@@ -271,15 +271,6 @@ mod tests {
         ] {
             let said = settings(file, &[]).expect_err(file);
             assert!(said.contains("serve.toml: ") && said.contains(told), "{file}: {said}");
-        }
-    }
-
-    #[test]
-    fn every_limit_of_the_library_has_an_option_that_is_there() {
-        let command = command();
-        for (limit, option) in OPTIONS {
-            let there = settable(&command).any(|(name, _)| option.strip_prefix("--") == Some(name));
-            assert!(there, "{limit}: {option}");
         }
     }
 }
