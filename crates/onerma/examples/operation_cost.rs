@@ -8,7 +8,7 @@
 
 use portcullis_memory::Mapping;
 use portcullis_onerma::{
-    Action, Allowed, Command, Completion, Destination, HostAddress, IS_ENCRYPTED, Initiator, InitiatorLimits,
+    Action, Allowed, Command, Destination, HostAddress, IS_ENCRYPTED, Initiator, InitiatorLimits,
     OperationType, Region, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass, Status,
 };
 use std::net::SocketAddr;
@@ -48,7 +48,8 @@ struct World {
     responder: Responder<Mapping>,
     initiator: Initiator,
     keys: Vec<Destination>,
-    buffers: Vec<Vec<u8>>,
+    /// The bytes of the latest read.
+    buffer: [u8; BYTES],
 }
 
 impl World {
@@ -88,13 +89,12 @@ impl World {
         };
         let memory = Mapping::shareable("memory", 4096).expect("memory");
         let responder = Responder::new(memory, regions, responder);
-        let buffers = vec![vec![0; BYTES]; UNDER_WAY as usize];
-        Self { client, node, responder, initiator: Initiator::new(initiator), keys, buffers }
+        Self { client, node, responder, initiator: Initiator::new(initiator), keys, buffer: [0; BYTES] }
     }
 
     fn issue(&mut self, now: Duration) {
         for at in 0..UNDER_WAY as usize {
-            let action = Action::Read(self.buffers.pop().expect("one for each"));
+            let action = Action::Read(BYTES);
             let to = self.keys[at % self.keys.len()].clone();
             let command = Command { action, to, address: 0, class: ServiceClass::Latency };
             self.initiator.issue(command, now).expect("a slot");
@@ -102,9 +102,8 @@ impl World {
     }
 
     fn complete(&mut self) {
-        while let Some(Completion { status, buffer, .. }) = self.initiator.poll_completion() {
-            assert_eq!(status, Status::Ok);
-            self.buffers.push(buffer);
+        while let Some(end) = self.initiator.poll_completion() {
+            assert_eq!(end.status, Status::Ok);
         }
     }
 
@@ -122,7 +121,11 @@ impl World {
             });
             answers.collect(|packet| self.responder.poll_transmit(packet));
             let answered = began.elapsed();
-            answers.each(|packet| self.initiator.handle_packet(self.node, packet, now));
+            answers.each(|packet| {
+                if let Some(data) = self.initiator.handle_packet(self.node, packet, now) {
+                    self.buffer[data.offset..][..data.bytes.len()].copy_from_slice(data.bytes);
+                }
+            });
             self.complete();
             times[0] += requested - now + (began.elapsed() - answered);
             times[1] += answered - requested;

@@ -195,9 +195,14 @@ impl UdpEndpoint {
 
     fn receive(&mut self) {
         let now = self.now();
-        let Self { socket, executor, backlog, .. } = self;
+        let Self { socket, executor, backlog, under_way, arena, .. } = self;
         for _ in 0..BATCHES_MAX {
-            match socket.receive(|from, packet| executor.handle_packet(from, packet, now)) {
+            let came = socket.receive(|from, packet| {
+                if let Some(data) = executor.handle_packet(from, packet, now) {
+                    data.store(under_way[&data.of].local, arena);
+                }
+            });
+            match came {
                 Ok(0) => {
                     *backlog = 0;
                     return;

@@ -10,7 +10,7 @@ mod transfer;
 
 use crate::cipher::TAG_BYTES;
 use crate::congestion::{Congestion, CongestionParameters};
-use crate::initiator::{Completion, Initiator, ServiceClass, SlotId, Terms};
+use crate::initiator::{Completion, Initiator, ReadData, ServiceClass, SlotId, Terms};
 use crate::keys::OperationType;
 use crate::packet::HEADER_BYTES;
 use crate::path_mtu::PathMtu;
@@ -351,14 +351,26 @@ impl Executor {
         self.collect(now);
     }
 
-    /// Handles a packet, which is decrypted in place.
-    pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
+    /// Handles a packet, which is decrypted in place. Returns its data if it is a part of a read.
+    pub fn handle_packet<'a>(
+        &mut self,
+        from: SocketAddr,
+        packet: &'a mut [u8],
+        now: Duration,
+    ) -> Option<ReadData<'a, TransferId>> {
         self.excuse_absence(now);
         if self.path.as_mut().is_some_and(|path| path.handle_answer(from, packet, now)) {
-            return;
+            return None;
         }
-        self.initiator.handle_packet(from, packet, now);
+        let data = self.initiator.handle_packet(from, packet, now).map(|data| self.in_transfer(data));
         self.collect(now);
+        data
+    }
+
+    /// Returns the data of an operation as data of its transfer.
+    fn in_transfer<'a>(&self, data: ReadData<'a, SlotId>) -> ReadData<'a, TransferId> {
+        let (of, part, _) = self.parts.get(&data.of).expect("each operation is a transfer's");
+        ReadData { of: *of, offset: part.offset + data.offset, bytes: data.bytes }
     }
 
     /// Extends the deadlines of transfers by the time in which work was due and the executor was not called.

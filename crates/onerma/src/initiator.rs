@@ -73,8 +73,8 @@ pub struct Destination {
 /// The kind of an operation, with its data.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Reads into this buffer of 1 to [`OPERATION_MAX`] bytes.
-    Read(Vec<u8>),
+    /// Reads this many bytes: 1 to [`OPERATION_MAX`].
+    Read(usize),
     /// Writes these 1 to [`OPERATION_MAX`] bytes.
     Write(Vec<u8>),
     /// Performs this atomic on a word. 1RMA has no atomics.
@@ -95,19 +95,22 @@ impl Action {
         }
     }
 
-    /// Returns the data of the operation, or the buffer for it.
-    fn into_data(self) -> Vec<u8> {
-        match self {
-            Self::Read(buffer) | Self::Write(buffer) => buffer,
+    /// Returns the number of bytes in the operation's packets, and the bytes themselves if the initiator sends them.
+    fn into_data(self) -> (usize, Vec<u8>) {
+        let data = match self {
+            Self::Read(length) => return (length, Vec::new()),
+            Self::Write(data) => data,
             Self::Atomic(atomic) => atomic.encode().to_vec(),
             Self::Rekey(key) => key.to_bytes().to_vec(),
-        }
+        };
+        (data.len(), data)
     }
 
-    /// Returns the length of the buffer. An action without a buffer counts as one byte.
+    /// Returns the number of bytes that it moves. An action on a word or a key counts as one byte.
     pub(crate) fn length(&self) -> usize {
         match self {
-            Self::Read(buffer) | Self::Write(buffer) => buffer.len(),
+            Self::Read(length) => *length,
+            Self::Write(data) => data.len(),
             Self::Atomic(_) | Self::Rekey(_) => 1,
         }
     }
@@ -171,8 +174,18 @@ pub struct Completion {
     pub is_uncertain: bool,
     /// The former word, if an atomic has succeeded.
     pub before: Option<u64>,
-    /// The buffer of a read or a write. If a read has not succeeded, its bytes are not valid.
-    pub buffer: Vec<u8>,
+}
+
+/// A part of the data of a read, from a packet that the key has opened. The caller stores it: nothing else keeps it. The
+/// read may still fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadData<'a, Id> {
+    /// The read.
+    pub of: Id,
+    /// The offset of the first byte, from the start of the read.
+    pub offset: usize,
+    /// The bytes.
+    pub bytes: &'a [u8],
 }
 
 /// A client's end of all its operations.
@@ -262,7 +275,8 @@ impl Initiator {
             return Err((NotIssued::NoSlot(self.limits.slots), Box::new(command)));
         };
         let Command { action, to, address, class } = command;
-        let (operation, buffer) = (action.operation(), action.into_data());
+        let operation = action.operation();
+        let (length, data) = action.into_data();
         let Destination { address: to, client, region, key } = to;
         let entry = Slot {
             operation,
@@ -271,7 +285,8 @@ impl Initiator {
             region,
             key,
             address,
-            buffer,
+            length: u32::try_from(length).expect("a longer command is not taken"),
+            data,
             class,
             issued: now,
             terms,
@@ -319,16 +334,21 @@ impl Initiator {
         self.dispatch(now);
     }
 
-    /// Handles a packet, which is decrypted in place. A packet that does not answer an operation in progress changes
-    /// nothing.
-    pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
-        let Some((header, _)) = Header::parse(packet) else { return };
+    /// Handles a packet, which is decrypted in place. Returns its data if it is a part of a read. A packet that does not
+    /// answer an operation in progress changes nothing.
+    pub fn handle_packet<'a>(
+        &mut self,
+        from: SocketAddr,
+        packet: &'a mut [u8],
+        now: Duration,
+    ) -> Option<ReadData<'a, SlotId>> {
+        let (header, _) = Header::parse(packet)?;
         let slot_id = SlotId(header.slot);
-        let Some(Some(slot)) = self.slots.get(header.slot as usize) else { return };
+        let slot = self.slots.get(header.slot as usize)?.as_ref()?;
         // A slot has had earlier operations.
-        let Some(sent) = slot.sent.as_ref().filter(|sent| sent.number == header.operation) else { return };
+        let sent = slot.sent.as_ref().filter(|sent| sent.number == header.operation)?;
         if !slot.is_answer(from, &header) {
-            return;
+            return None;
         }
         // Once a change's data is in flight the change may happen. An attacker on the path can repeat or alter its
         // request, and a refusal of that copy is no evidence about the change.
@@ -339,14 +359,16 @@ impl Initiator {
                 self.end(slot_id, Status::RemoteAuthenticationFailure, now);
                 self.dispatch(now);
             }
-            return;
+            return None;
         }
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
-        let Some(body) = slot.key.cipher().open(Sender::Responder, header.counter, head, body) else {
-            return;
-        };
+        let body = slot.key.cipher().open(Sender::Responder, header.counter, head, body)?;
+        let mut data = None;
         let ended = match header.kind {
-            Kind::ReadData => self.take_data(slot_id, &header, body),
+            Kind::ReadData => {
+                data = Some(ReadData { of: slot_id, offset: header.offset as usize, bytes: body });
+                self.note_data(slot_id, &header, body.len())
+            }
             Kind::Solicit => {
                 self.send_data(slot_id, &header, now);
                 None
@@ -362,6 +384,7 @@ impl Initiator {
             self.end(slot_id, status, now);
             self.dispatch(now);
         }
+        data
     }
 
     fn slot(&self, slot: SlotId) -> &Slot {
@@ -397,20 +420,18 @@ impl Initiator {
         out.seal(slot.to, slot.key.cipher(), &header, 0, |_| {});
         let arrivals = Arrivals::default();
         slot.sent = Some(Sent { number, at: now, arrivals, salt: 0, asks: 0, before: None });
-        self.window -= slot.length();
+        self.window -= slot.length;
         if !(slot.operation == OperationType::Read && planted!(DeadlineForgotten)) {
             self.deadlines.set(id, deadline);
         }
     }
 
-    /// Stores a part of the data of a read.
-    fn take_data(&mut self, id: SlotId, header: &Header, body: &[u8]) -> Option<Status> {
+    /// Notes the arrival of a part of the data of a read.
+    fn note_data(&mut self, id: SlotId, header: &Header, body: usize) -> Option<Status> {
         let slot = self.slot_mut(id);
-        let length = slot.length();
-        let sent = slot.sent.as_mut().filter(|_| slot.operation == OperationType::Read)?;
-        let start = header.offset as usize;
-        slot.buffer[start..start + body.len()].copy_from_slice(body);
-        let end = header.offset + u32::try_from(body.len()).expect("a body is shorter than an operation");
+        let length = slot.length;
+        let sent = slot.sent.as_mut()?;
+        let end = header.offset + u32::try_from(body).expect("a body is shorter than an operation");
         if header.offset == 0 && end == length {
             return Some(Status::Ok);
         }
@@ -471,9 +492,9 @@ impl Initiator {
         // The responder has begun to wait before now, so its time-out is over before that of this operation.
         deadlines.set(id, deadline);
         let names = (header.operation, header.salt);
-        for (offset, length) in parts(slot.length(), datagram_max) {
+        for (offset, length) in parts(slot.length, datagram_max) {
             let Some(number) = counter.next() else { return };
-            let data = &slot.buffer[offset as usize..(offset + length) as usize];
+            let data = &slot.data[offset as usize..(offset + length) as usize];
             let packet = Header { offset, ..slot.header(Kind::ChangeData, id, number, names) };
             out.seal(slot.to, slot.key.cipher(), &packet, data.len(), |body| body.copy_from_slice(data));
         }
@@ -481,16 +502,15 @@ impl Initiator {
 
     fn end(&mut self, id: SlotId, status: Status, now: Duration) {
         let mut slot = self.slots[id.0 as usize].take().expect("a slot in use has a command");
-        let length = slot.length();
         let is_uncertain = status == Status::Timeout && slot.sent.as_ref().is_some_and(|it| it.salt != 0);
         let before = slot.sent.as_ref().and_then(|sent| sent.before).filter(|_| status == Status::Ok);
         if matches!(slot.operation, OperationType::Atomic | OperationType::Rekey) {
-            slot.buffer.zeroize();
+            slot.data.zeroize();
         }
         let started = match &slot.sent {
             Some(sent) => {
                 self.deadlines.remove(id);
-                self.window += if planted!(WindowNotRefunded) { 0 } else { length };
+                self.window += if planted!(WindowNotRefunded) { 0 } else { slot.length };
                 sent.at
             }
             None => {
@@ -506,7 +526,6 @@ impl Initiator {
             total_delay: now.saturating_sub(slot.issued),
             is_uncertain,
             before,
-            buffer: slot.buffer,
         });
     }
 }

@@ -37,8 +37,8 @@ pub use executor::{
     TransferEnd, TransferId,
 };
 pub use initiator::{
-    Action, Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ServiceClass, SlotId,
-    Terms,
+    Action, Command, Completion, Destination, Initiator, InitiatorLimits, NotIssued, ReadData, ServiceClass,
+    SlotId, Terms,
 };
 pub use keys::{
     DerivationKey, DerivedKey, HolderTerms, HostAddress, OperationKey, OperationType, RegionKey, RegionTerms,

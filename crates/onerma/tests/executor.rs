@@ -10,7 +10,7 @@ use portcullis_onerma::{
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rig::{Client, INITIATOR, Node, RESPONDER, at, next};
+use rig::{Client, INITIATOR, Node, RESPONDER, at, next, store};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -34,6 +34,8 @@ struct Path {
     reads: Destination,
     writes: Destination,
     atomics: Destination,
+    /// Data of the latest read.
+    read: Vec<u8>,
     flying: Vec<(Duration, bool, Vec<u8>)>,
     dice: StdRng,
     loss: f64,
@@ -61,6 +63,7 @@ impl Path {
             reads,
             writes,
             atomics,
+            read: Vec::new(),
             flying: Vec::new(),
             dice: StdRng::seed_from_u64(seed),
             loss,
@@ -99,8 +102,8 @@ impl Path {
         for (_, to_node, mut packet) in self.flying.extract_if(.., |it| it.0 <= now).collect::<Vec<_>>() {
             if to_node {
                 self.node.responder.handle_packet(self.client, &mut packet, now);
-            } else {
-                self.executor.handle_packet(self.node.address, &mut packet, now);
+            } else if let Some(data) = self.executor.handle_packet(self.node.address, &mut packet, now) {
+                store(&data, &mut self.read);
             }
         }
         self.executor.handle_timeout(now);
@@ -139,10 +142,10 @@ fn transfers_of_any_size_arrive_whole_also_where_packets_are_lost() {
             let end = path.end();
             assert_eq!((end.status, end.is_uncertain), (Status::Ok, false), "seed {seed}");
             assert!(path.node.bytes(0, BYTES) == bytes(round), "seed {seed}");
-            path.begin(Action::Read(vec![0; BYTES]), ServiceClass::Bulk, false);
+            path.begin(Action::Read(BYTES), ServiceClass::Bulk, false);
             let end = path.end();
             assert_eq!(end.status, Status::Ok, "seed {seed}");
-            assert!(end.buffer == bytes(round), "seed {seed}");
+            assert!(path.read == bytes(round), "seed {seed}");
             assert!(end.operations >= 10 && (loss > 0.0 || end.operations == 10), "{}", end.operations);
         }
         assert_eq!(path.executor.pending(), 0);
@@ -213,7 +216,7 @@ fn no_more_transfers_are_taken_than_have_their_turn_soon() {
     let fill = |path: &mut Path| {
         let pending = path.executor.pending();
         while path.executor.takes(path.node.address, OperationType::Read) {
-            path.begin(Action::Read(vec![0; 8]), ServiceClass::Latency, true);
+            path.begin(Action::Read(8), ServiceClass::Latency, true);
         }
         path.executor.pending() - pending
     };
@@ -234,9 +237,8 @@ fn no_more_transfers_are_taken_than_have_their_turn_soon() {
 #[test]
 fn nothing_takes_longer_than_its_patience_and_the_end_of_what_is_under_way() {
     // A transfer of one operation has nothing more to begin when its time is over, but for repeats.
-    let short =
-        [Action::Read(vec![0; 8]), Action::Write(vec![1; 8]), Action::Atomic(Atomic::FetchAndAdd { add: 1 })];
-    for action in [Action::Read(vec![0; BYTES]), Action::Write(bytes(1))].into_iter().chain(short) {
+    let short = [Action::Read(8), Action::Write(vec![1; 8]), Action::Atomic(Atomic::FetchAndAdd { add: 1 })];
+    for action in [Action::Read(BYTES), Action::Write(bytes(1))].into_iter().chain(short) {
         let mut path = Path::new(RESPONDER, 1.0, 1);
         path.begin(action, ServiceClass::Bulk, true);
         let end = path.end();
@@ -251,7 +253,7 @@ fn nothing_takes_longer_than_its_patience_and_the_end_of_what_is_under_way() {
 #[test]
 fn a_transfer_whose_operations_succeed_ends_well_although_it_takes_longer_than_its_patience() {
     let hasty = ExecutorLimits { patience: 5 * WAY, ..LIMITS };
-    for action in [Action::Read(vec![0; BYTES]), Action::Write(bytes(1))] {
+    for action in [Action::Read(BYTES), Action::Write(bytes(1))] {
         let mut path = Path::with(hasty, RESPONDER, 0.0, 1);
         path.begin(action, ServiceClass::Bulk, true);
         let end = path.end();
@@ -285,7 +287,7 @@ fn a_node_that_is_congested_is_asked_for_less_and_the_transfer_ends_well() {
     let narrow = ResponderLimits { waiting_max: 4096, changes_max: 1, ..RESPONDER };
     let mut path = Path::new(narrow, 0.0, 1);
     for _ in 0..6 {
-        path.begin(Action::Read(vec![0; BYTES]), ServiceClass::Bulk, false);
+        path.begin(Action::Read(BYTES), ServiceClass::Bulk, false);
         path.begin(Action::Write(bytes(1)), ServiceClass::Bulk, false);
     }
     for _ in 0..12 {
@@ -301,9 +303,9 @@ fn a_node_that_is_congested_is_asked_for_less_and_the_transfer_ends_well() {
 fn a_small_transfer_does_not_wait_for_the_end_of_a_large_one() {
     for class in [ServiceClass::Latency, ServiceClass::Bulk] {
         let mut path = Path::new(RESPONDER, 0.0, 1);
-        let large = path.begin(Action::Read(vec![0; BYTES]), ServiceClass::Bulk, false);
+        let large = path.begin(Action::Read(BYTES), ServiceClass::Bulk, false);
         path.step();
-        let small = path.begin(Action::Read(vec![0; 64]), class, false);
+        let small = path.begin(Action::Read(64), class, false);
         assert_eq!(path.end().id, small);
         assert!(path.now < at(20), "a few round trips: {:?}", path.now);
         assert_eq!(path.end().id, large);
@@ -314,7 +316,7 @@ fn a_small_transfer_does_not_wait_for_the_end_of_a_large_one() {
 fn operations_under_way_are_as_many_as_the_windows_say() {
     let mut path = Path::new(RESPONDER, 0.0, 1);
     for _ in 0..20 {
-        path.begin(Action::Read(vec![0; BYTES]), ServiceClass::Bulk, false);
+        path.begin(Action::Read(BYTES), ServiceClass::Bulk, false);
     }
     let mut most = 0.0f64;
     while path.step() {
@@ -345,8 +347,8 @@ fn operations_without_an_answer_are_no_more_than_the_windows_say() {
             }
             for is_write in [false, both_directions] {
                 while directions.values().filter(|&&it| it == is_write).count() < 30 {
-                    let action = if is_write { Action::Write } else { Action::Read };
-                    directions.insert(path.begin(action(vec![0; 64]), ServiceClass::Bulk, false), is_write);
+                    let action = if is_write { Action::Write(vec![0; 64]) } else { Action::Read(64) };
+                    directions.insert(path.begin(action, ServiceClass::Bulk, false), is_write);
                 }
             }
         };

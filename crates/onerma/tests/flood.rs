@@ -110,7 +110,7 @@ impl Peer {
     /// Whether the answer has arrived.
     fn is_answered(&mut self, now: Duration) -> bool {
         let Self { client, socket, .. } = self;
-        socket.receive(|from, packet| client.initiator.handle_packet(from, packet, now)).expect("received");
+        socket.receive(|from, packet| client.receive(from, packet, now)).expect("received");
         client.completed().inspect(|end| assert_eq!(end.status, Status::Ok)).is_some()
     }
 }

@@ -217,7 +217,7 @@ impl World {
             if packet.to == self.node.address {
                 self.node.responder.handle_packet(packet.from, &mut packet.bytes, now);
             } else if let Some(client) = self.clients.iter_mut().find(|client| client.address == packet.to) {
-                client.initiator.handle_packet(packet.from, &mut packet.bytes, now);
+                client.receive(packet.from, &mut packet.bytes, now);
             }
         }
     }
@@ -238,8 +238,9 @@ impl World {
                         content.before = content.maybe.take().expect("a write was under way");
                     }
                     (OperationType::Read, Status::Ok) => {
-                        let first = end.buffer[0];
-                        assert!(end.buffer.iter().all(|&it| it == first), "torn");
+                        let bytes = self.clients[client].read_data(slot);
+                        let first = bytes[0];
+                        assert!(bytes.iter().all(|&it| it == first), "torn");
                         let is_there = first == content.before || content.maybe == Some(first);
                         assert!(is_there, "{first} was read, and is not there");
                     }

@@ -1,8 +1,8 @@
 //! Conversion of a client's requests into transfers, and of a transfer's end into the status of a completion.
 
 use crate::atomic::Atomic;
-use crate::executor::{Transfer, TransferEnd};
-use crate::initiator::{Action, Destination, ServiceClass};
+use crate::executor::{Transfer, TransferEnd, TransferId};
+use crate::initiator::{Action, Destination, ReadData, ServiceClass};
 use crate::keys::OperationType;
 use crate::status::Status as Ended;
 use portcullis_memory::Memory;
@@ -29,7 +29,7 @@ impl Transfer {
         let OneShotRequest { address, local, verb, .. } = *request;
         let length = local.length as usize;
         let (action, may_repeat) = match verb {
-            OneShotVerb::Read => (Action::Read(vec![0; length]), true),
+            OneShotVerb::Read => (Action::Read(length), true),
             OneShotVerb::Write { may_repeat } => {
                 let mut bytes = vec![0; length];
                 arena.read(local.address, &mut bytes);
@@ -65,21 +65,25 @@ impl TransferEnd {
         }
     }
 
-    /// Stores the result of a successful transfer in the arena. A write's buffer holds bytes that the arena has
-    /// already.
+    /// Stores the result of a successful transfer in the arena. The data of a read is there already
+    /// ([`ReadData::store`]).
     pub fn store<M: Memory>(&self, local: LocalSpan, arena: &M) {
-        match self.before {
-            Some(before) => arena.store(local.address, before),
-            None if self.is_read => arena.write(local.address, &self.buffer),
-            None => {}
+        if let Some(before) = self.before {
+            arena.store(local.address, before);
         }
+    }
+}
+
+impl ReadData<'_, TransferId> {
+    /// Stores the data in the arena.
+    pub fn store<M: Memory>(&self, local: LocalSpan, arena: &M) {
+        arena.write(local.address + self.offset as u64, self.bytes);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::TransferId;
 
     /// The first try of a write has happened and its answer was lost. The second try is refused because the permission
     /// has ended.
@@ -99,14 +103,6 @@ mod tests {
     }
 
     fn end(status: Ended, is_uncertain: bool) -> TransferEnd {
-        TransferEnd {
-            id: TransferId(0),
-            status,
-            is_uncertain,
-            before: None,
-            is_read: false,
-            buffer: Vec::new(),
-            operations: 2,
-        }
+        TransferEnd { id: TransferId(0), status, is_uncertain, before: None, operations: 2 }
     }
 }

@@ -167,9 +167,9 @@ mod tests {
             CongestionParameters { initial: 10.0, ..CongestionParameters::new(LIMITS.local_target) };
         let (mut flow, mut local) = (Flow::new(&LIMITS, &pace), Congestion::new(parameters));
         let [issue_delay, total_delay] = [issue_delay, total_delay].map(Duration::from_micros);
-        let (slot, before, is_uncertain, buffer) = (SlotId(0), None, false, Vec::new());
+        let (slot, before, is_uncertain) = (SlotId(0), None, false);
         flow.begun(local.window(), Duration::ZERO);
-        let end = Completion { slot, status, issue_delay, total_delay, is_uncertain, before, buffer };
+        let end = Completion { slot, status, issue_delay, total_delay, is_uncertain, before };
         flow.ended(&end, &mut local, RTT);
         [local.window(), flow.window()]
     }
@@ -217,8 +217,7 @@ mod tests {
             let now = Duration::from_secs(1);
             let mut end = |flow: &mut Flow, status, total_delay: Duration| {
                 let (slot, issue_delay, before, is_uncertain) = (SlotId(0), Duration::ZERO, None, false);
-                let buffer = Vec::new();
-                let end = Completion { slot, status, issue_delay, total_delay, is_uncertain, before, buffer };
+                let end = Completion { slot, status, issue_delay, total_delay, is_uncertain, before };
                 flow.ended(&end, &mut local, now);
             };
             for _ in 0..20 {

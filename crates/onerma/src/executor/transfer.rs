@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A read or a write of any length, or one atomic or rekey.
 #[derive(Clone, Debug)]
 pub struct Transfer {
-    /// The action to perform. Buffers may have any length but 0.
+    /// The action to perform. Reads and writes may have any length but 0.
     pub action: Action,
     /// The destination.
     pub to: Destination,
@@ -39,10 +39,6 @@ pub struct TransferEnd {
     pub is_uncertain: bool,
     /// The former word, if an atomic has succeeded.
     pub before: Option<u64>,
-    /// Whether it was a read.
-    pub is_read: bool,
-    /// The buffer of a read or a write. If a read has not succeeded, its bytes are not valid.
-    pub buffer: Vec<u8>,
     /// Number of operations that it took, including repeated ones.
     pub operations: u64,
 }
@@ -50,7 +46,7 @@ pub struct TransferEnd {
 /// The bytes of one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Part {
-    offset: usize,
+    pub offset: usize,
     pub length: usize,
     /// Number of operations on these bytes that got no answer.
     pub lost: u32,
@@ -131,7 +127,7 @@ impl UnderWay {
         self.operations += 1;
         let Transfer { action, to, address, class, .. } = &self.transfer;
         let action = match action {
-            Action::Read(_) => Action::Read(vec![0; part.length]),
+            Action::Read(_) => Action::Read(part.length),
             Action::Write(bytes) => Action::Write(bytes[part.offset..][..part.length].to_vec()),
             whole @ (Action::Atomic(_) | Action::Rekey(_)) => whole.clone(),
         };
@@ -161,9 +157,6 @@ impl UnderWay {
         self.has_effect |= completion.status == Status::Ok || completion.is_uncertain;
         if completion.status == Status::Ok {
             self.before = completion.before;
-            if let Action::Read(buffer) = &mut self.transfer.action {
-                buffer[part.offset..][..part.length].copy_from_slice(&completion.buffer);
-            }
         } else if self.may_repeat(&completion) && !self.is_over {
             self.latest = Some(completion.status);
             let lost = part.lost + u32::from(completion.status == Status::Timeout);
@@ -195,14 +188,9 @@ impl UnderWay {
 
     pub fn into_end(self, id: TransferId) -> TransferEnd {
         let is_change = self.transfer.action.operation().is_change();
-        let is_read = matches!(self.transfer.action, Action::Read(_));
-        let buffer = match self.transfer.action {
-            Action::Read(buffer) | Action::Write(buffer) => buffer,
-            Action::Atomic(_) | Action::Rekey(_) => Vec::new(),
-        };
         let status = self.failure.unwrap_or(Status::Ok);
         let is_uncertain = status != Status::Ok && is_change && self.has_effect;
         let (before, operations) = (self.before, self.operations);
-        TransferEnd { id, status, is_uncertain, before, is_read, buffer, operations }
+        TransferEnd { id, status, is_uncertain, before, operations }
     }
 }

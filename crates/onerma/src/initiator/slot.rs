@@ -17,7 +17,10 @@ pub(super) struct Slot {
     pub region: RegionId,
     pub key: OperationKey,
     pub address: u64,
-    pub buffer: Vec<u8>,
+    /// Bytes of the operation's data.
+    pub length: u32,
+    /// The data of a change.
+    pub data: Vec<u8>,
     pub class: ServiceClass,
     pub issued: Duration,
     pub terms: Terms,
@@ -39,17 +42,13 @@ pub(super) struct Sent {
 }
 
 impl Slot {
-    pub fn length(&self) -> u32 {
-        u32::try_from(self.buffer.len()).expect("a longer command is not taken")
-    }
-
     /// Returns the header of a packet under this counter. `id` is the slot's own; `operation` and `salt` are their
     /// known values.
     pub fn header(&self, kind: Kind, id: SlotId, counter: u64, (operation, salt): (u64, u64)) -> Header {
         Header {
             kind,
             of: self.operation,
-            length: self.length(),
+            length: self.length,
             client: self.client,
             region: self.region,
             operation,
@@ -65,7 +64,7 @@ impl Slot {
     /// Whether a header with a number of this slot's operation belongs to an answer to it.
     pub fn is_answer(&self, from: SocketAddr, header: &Header) -> bool {
         self.to == from
-            && (self.operation, self.length(), self.client, self.region, self.address)
+            && (self.operation, self.length, self.client, self.region, self.address)
                 == (header.of, header.length, header.client, header.region, header.address)
     }
 }

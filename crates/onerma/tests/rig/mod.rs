@@ -5,9 +5,10 @@
 use portcullis_memory::{Mapping, Memory};
 use portcullis_onerma::{
     Action, Allowed, Command, Completion, Destination, HostAddress, Initiator, InitiatorLimits,
-    OperationType, Region, RegionId, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass,
-    SlotId,
+    OperationType, ReadData, Region, RegionId, RegionKey, RegionTable, Responder, ResponderLimits,
+    ServiceClass, SlotId,
 };
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -45,6 +46,8 @@ pub struct Client {
     pub initiator: Initiator,
     pub address: SocketAddr,
     pub id: u64,
+    /// Data of reads, each byte at its offset.
+    pub arrived: HashMap<SlotId, Vec<u8>>,
 }
 
 pub fn at(micros: u64) -> Duration {
@@ -88,11 +91,12 @@ impl Node {
 impl Client {
     pub fn new(id: u64, limits: InitiatorLimits) -> Self {
         let host = u8::try_from(id).expect("few clients");
-        Self { initiator: Initiator::new(limits), address: ([10, 0, 1, host], 5000).into(), id }
+        let address = ([10, 0, 1, host], 5000).into();
+        Self { initiator: Initiator::new(limits), address, id, arrived: HashMap::new() }
     }
 
     pub fn read(&mut self, to: &Destination, address: u64, length: usize, now: Duration) -> SlotId {
-        self.act(to, address, Action::Read(vec![0; length]), now)
+        self.act(to, address, Action::Read(length), now)
     }
 
     pub fn write(&mut self, to: &Destination, address: u64, bytes: &[u8], now: Duration) -> SlotId {
@@ -104,9 +108,28 @@ impl Client {
         self.initiator.issue(command, now).expect("a slot")
     }
 
+    /// Handles a packet of the node, and stores its data if it is a part of a read.
+    pub fn receive(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
+        if let Some(data) = self.initiator.handle_packet(from, packet, now) {
+            store(&data, self.arrived.entry(data.of).or_default());
+        }
+    }
+
+    /// Returns the data that a read brought.
+    pub fn read_data(&mut self, slot: SlotId) -> Vec<u8> {
+        self.arrived.remove(&slot).expect("the read has brought data")
+    }
+
     pub fn completed(&mut self) -> Option<Completion> {
         self.initiator.poll_completion()
     }
+}
+
+/// Stores a part of the data of a read.
+pub fn store<Id>(data: &ReadData<'_, Id>, buffer: &mut Vec<u8>) {
+    let end = data.offset + data.bytes.len();
+    buffer.resize(buffer.len().max(end), 0);
+    buffer[data.offset..end].copy_from_slice(data.bytes);
 }
 
 /// Returns the next packet of an end, with its destination.
@@ -127,7 +150,7 @@ pub fn exchange(node: &mut Node, client: &mut Client, now: Duration) {
         while let Some((to, mut packet)) = next(|it| node.responder.poll_transmit(it)) {
             moved = true;
             if to == client.address {
-                client.initiator.handle_packet(node.address, &mut packet, now);
+                client.receive(node.address, &mut packet, now);
             }
         }
         if !moved {

@@ -123,7 +123,9 @@ impl Attacker {
             self.send();
             let Self { initiator, socket, began, .. } = self;
             let now = began.elapsed();
-            let _ = socket.receive(|from, packet| initiator.handle_packet(from, packet, now));
+            let _ = socket.receive(|from, packet| {
+                initiator.handle_packet(from, packet, now);
+            });
             initiator.handle_timeout(began.elapsed());
             status = initiator.poll_completion().map(|it| it.status);
             status.is_some()

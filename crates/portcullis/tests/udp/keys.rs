@@ -46,7 +46,7 @@ impl Canary {
 }
 
 fn each_action() -> [Action; 3] {
-    [Action::Read(vec![0; 64]), Action::Write(vec![0xee; 64]), Action::Atomic(Atomic::FetchAndAdd { add: 1 })]
+    [Action::Read(64), Action::Write(vec![0xee; 64]), Action::Atomic(Atomic::FetchAndAdd { add: 1 })]
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn whoever_reaches_beyond_its_range_or_rights_or_comes_late_is_refused_and_charg
         rig.assert_charged(charged);
     };
     for (address, length) in beyond {
-        refused(&mut attacker, &to, address, Action::Read(vec![0; length]));
+        refused(&mut attacker, &to, address, Action::Read(length));
         refused(&mut attacker, &to, address, Action::Write(vec![0xee; length]));
     }
     for address in [address + 4, address + 57, address + 64, address.wrapping_sub(16)] {
@@ -136,7 +136,7 @@ fn whoever_reaches_beyond_its_range_or_rights_or_comes_late_is_refused_and_charg
     let at = only_read.address().0;
     refused(&mut attacker, &read, at, Action::Write(vec![0xee; 64]));
     refused(&mut attacker, &read, at, Action::Atomic(Atomic::FetchAndAdd { add: 1 }));
-    assert_eq!(attacker.try_operation(&read, at, Action::Read(vec![0; 64])), Status::Ok);
+    assert_eq!(attacker.try_operation(&read, at, Action::Read(64)), Status::Ok);
     attacker.revoke(only_read.permission);
     attacker.revoke(whole.permission);
     for (to, at) in [(&read, at), (&to, address)] {
@@ -160,7 +160,7 @@ fn whoever_strays_without_end_is_shown_out_with_all_that_it_holds_and_its_siblin
     let own = attacker.allocate(64, Rights::all());
     let to = attacker.to(&own);
     wait_for("the attacker to be shown out", || {
-        let _ = attacker.try_once(&to, own.address().0 + 64, Action::Read(vec![0; 64]));
+        let _ = attacker.try_once(&to, own.address().0 + 64, Action::Read(64));
         let _ = attacker.talk.hear();
         !attacker.talk.is_alive()
     });

@@ -189,7 +189,7 @@ fn messages_that_make_no_sense_for_such_a_client_are_refused_and_harm_nobody() {
             let _ = attacker.ask(RequestBody::Grant(GrantRequest::AllocateChunk));
         }
         let to = attacker.to(&own);
-        let status = attacker.try_operation(&to, own.address().0, Action::Read(vec![0; 64]));
+        let status = attacker.try_operation(&to, own.address().0, Action::Read(64));
         assert_eq!(status, portcullis_onerma::Status::Ok, "it is served all the same");
         drop(attacker);
         rig.assert_empty();
@@ -205,7 +205,7 @@ fn whoever_hangs_up_with_everything_under_way_leaves_nothing() {
         let own = attacker.allocate(1 << 16, Rights::all());
         let to = attacker.to(&own);
         for _ in 0..round * 8 {
-            attacker.begin(&to, own.address().0, Action::Read(vec![0; 4096]));
+            attacker.begin(&to, own.address().0, Action::Read(4096));
             attacker.begin(&to, own.address().0, Action::Write(vec![1; 4096]));
         }
         attacker.send();

@@ -157,7 +157,7 @@ fn copies_of_a_clients_refused_requests_cost_it_no_more_than_the_requests() {
     let (address, other) = (whole.address().0, read.address().0);
     let add = || Action::Atomic(Atomic::FetchAndAdd { add: 1 });
     let mistakes = [
-        (&to, address + 1, Action::Read(vec![0; 64])),
+        (&to, address + 1, Action::Read(64)),
         (&to, address + 4, add()),
         (&to_read, other, Action::Write(vec![1; 64])),
     ];
@@ -171,14 +171,14 @@ fn copies_of_a_clients_refused_requests_cost_it_no_more_than_the_requests() {
         rig.assert_charged(charged);
     }
     client.revoke(read.permission);
-    let late = client.try_once(&to_read, other, Action::Read(vec![0; 64]));
+    let late = client.try_once(&to_read, other, Action::Read(64));
     assert_eq!(late, Status::RemoteAuthenticationFailure);
     repeat_latest(&rig, &proxy, COPIES);
     client.allocate(64, Rights::READ);
     rig.assert_charged(charged + 1);
-    assert_eq!(client.try_operation(&to, address, Action::Read(vec![0; 64])), Status::Ok);
+    assert_eq!(client.try_operation(&to, address, Action::Read(64)), Status::Ok);
     // The same mistake, made again, is a new request and is charged again.
-    let again = client.try_once(&to, address + 1, Action::Read(vec![0; 64]));
+    let again = client.try_once(&to, address + 1, Action::Read(64));
     assert_eq!(again, Status::RemoteAuthenticationFailure);
     rig.assert_charged(charged + 2);
     drop(client);

@@ -25,12 +25,12 @@ pub(super) fn world_with_servers(
 
 /// Returns a read of this many bytes from the start of a region.
 pub(super) fn read(to: &Destination, bytes: usize, class: ServiceClass) -> Transfer {
-    Transfer { action: Action::Read(vec![0; bytes]), to: to.clone(), address: 0, class, may_repeat: false }
+    Transfer { action: Action::Read(bytes), to: to.clone(), address: 0, class, may_repeat: false }
 }
 
 /// Returns a command that reads this many bytes from the start of a region.
 pub(super) fn read_command(to: &Destination, bytes: usize) -> Command {
-    let action = Action::Read(vec![0; bytes]);
+    let action = Action::Read(bytes);
     Command { action, to: to.clone(), address: 0, class: ServiceClass::Latency }
 }
 

@@ -52,10 +52,16 @@ impl Client {
         }
     }
 
-    pub fn handle_packet(&mut self, from: SocketAddr, packet: &mut [u8], now: Duration) {
+    /// Handles a packet. Returns the data of a read, if it brings some, and the offset of the data within the read.
+    pub fn handle_packet<'a>(
+        &mut self,
+        from: SocketAddr,
+        packet: &'a mut [u8],
+        now: Duration,
+    ) -> Option<(usize, &'a [u8])> {
         match self {
-            Self::Executor(it) => it.handle_packet(from, packet, now),
-            Self::Initiator(it) => it.handle_packet(from, packet, now),
+            Self::Executor(it) => it.handle_packet(from, packet, now).map(|data| (data.offset, data.bytes)),
+            Self::Initiator(it) => it.handle_packet(from, packet, now).map(|data| (data.offset, data.bytes)),
         }
     }
 }
@@ -64,6 +70,8 @@ impl Client {
 #[derive(Debug, Default)]
 pub(super) struct Host {
     pub client: Option<Client>,
+    /// Data of the client's reads: the latest byte at each offset within a read.
+    pub read: Vec<u8>,
     pub responder: Option<Responder<SimMemory>>,
     /// Time at which the client's next time-out is due, if an event stands for it.
     pub client_timer: Option<Nanos>,

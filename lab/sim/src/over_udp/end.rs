@@ -145,7 +145,11 @@ impl OneShotEnd {
         self.under_way.values_mut().for_each(|it| it.due += late);
         loop {
             let Some((from, mut packet)) = self.socket.borrow().arrived.pop_front() else { break };
-            self.executor.handle_packet(from, &mut packet, now);
+            if let Some(data) = self.executor.handle_packet(from, &mut packet, now)
+                && let Some(it) = self.under_way.get(&data.of)
+            {
+                data.store(it.request.local, &self.arena);
+            }
             self.transmit();
         }
         if self.executor.next_timeout().is_some_and(|due| due <= now) {
