@@ -1,7 +1,7 @@
 //! A NIC around another NIC: it carries out some verbs in its own way and passes the others on.
 
 use portcullis_nic::{
-    Access, Capabilities, ChainRole, Completion, CqId, Event, Nic, PdId, QpAddress, QpAttributes, QpChange,
+    Access, Capabilities, ChainNic, Completion, CqId, Event, Nic, PdId, QpAddress, QpAttributes, QpChange,
     QpId, QpState, ReceiveRequest, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId, WindowKind,
     WorkRequest,
 };
@@ -62,6 +62,11 @@ macro_rules! verbs {
                 }
             )*
 
+            /// The part of the NIC for chains, as [`Nic::chains`] returns it.
+            fn chains(&mut self, nic: &mut N) -> Option<impl ChainNic> {
+                nic.chains()
+            }
+
             /// Called last, before the NIC is dropped.
             fn end(&mut self, nic: &mut N) {
                 let _ = nic;
@@ -81,6 +86,10 @@ macro_rules! verbs {
                     self.hook.$act(&mut self.nic $(, $given)*)
                 }
             )*
+
+            fn chains(&mut self) -> Option<impl ChainNic> {
+                self.hook.chains(&mut self.nic)
+            }
         }
     };
 }
@@ -90,8 +99,6 @@ verbs! {
         capabilities() -> Capabilities;
         qp_address(qp: QpId) -> Result<QpAddress, VerbsError>;
         qp_state(qp: QpId) -> Result<QpState, VerbsError>;
-        queue_entry(request: &WorkRequest) -> Result<[u64; 8], VerbsError>;
-        completions_counted(cq: CqId) -> Result<u32, VerbsError>;
     }
     acts {
         allocate_memory(length: u64) -> Result<N::Memory, VerbsError>;
@@ -103,12 +110,8 @@ verbs! {
         allocate_window(pd: PdId, kind: WindowKind) -> Result<Window, VerbsError>;
         deallocate_window(window: WindowId) -> Result<(), VerbsError>;
         create_cq(depth: u32) -> Result<CqId, VerbsError>;
-        create_counting_cq() -> Result<CqId, VerbsError>;
         destroy_cq(cq: CqId) -> Result<(), VerbsError>;
         create_qp(pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError>;
-        create_chain_qp(pd: PdId, attributes: QpAttributes, role: ChainRole) -> Result<QpId, VerbsError>;
-        register_queue_memory(pd: PdId, qp: QpId, base: RemoteAddress, access: Access)
-            -> Result<Region, VerbsError>;
         destroy_qp(qp: QpId) -> Result<(), VerbsError>;
         modify_qp(qp: QpId, change: QpChange) -> Result<(), VerbsError>;
         post_send(qp: QpId, requests: &[WorkRequest]) -> Result<usize, VerbsError>;

@@ -4,8 +4,8 @@
 
 use crate::Hook;
 use portcullis_nic::{
-    Access, ChainRole, CqId, Nic, PdId, QpAttributes, QpId, Region, RegionId, RemoteAddress, VerbsError,
-    Window, WindowId, WindowKind,
+    Access, ChainNic, ChainRole, CqId, Nic, PdId, QpAttributes, QpId, Region, RegionId, RemoteAddress,
+    VerbsError, Window, WindowId, WindowKind, WorkRequest,
 };
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -97,10 +97,6 @@ impl<N: Nic> Hook<N> for NicObjects {
         made(nic.create_cq(depth), &mut self.completion_queues, |cq| *cq)
     }
 
-    fn create_counting_cq(&mut self, nic: &mut N) -> Result<CqId, VerbsError> {
-        made(nic.create_counting_cq(), &mut self.completion_queues, |cq| *cq)
-    }
-
     fn destroy_cq(&mut self, nic: &mut N, cq: CqId) -> Result<(), VerbsError> {
         gone(nic.destroy_cq(cq), &mut self.completion_queues, &cq)
     }
@@ -109,35 +105,57 @@ impl<N: Nic> Hook<N> for NicObjects {
         made(nic.create_qp(pd, attributes), &mut self.queue_pairs, |qp| *qp)
     }
 
-    fn create_chain_qp(
-        &mut self,
-        nic: &mut N,
-        pd: PdId,
-        attributes: QpAttributes,
-        role: ChainRole,
-    ) -> Result<QpId, VerbsError> {
-        made(nic.create_chain_qp(pd, attributes, role), &mut self.queue_pairs, |qp| *qp)
-    }
-
-    fn register_queue_memory(
-        &mut self,
-        nic: &mut N,
-        pd: PdId,
-        qp: QpId,
-        base: RemoteAddress,
-        access: Access,
-    ) -> Result<Region, VerbsError> {
-        let said = nic.register_queue_memory(pd, qp, base, access);
-        made(said, &mut self.regions, |region| region.id)
-    }
-
     fn destroy_qp(&mut self, nic: &mut N, qp: QpId) -> Result<(), VerbsError> {
         gone(nic.destroy_qp(qp), &mut self.queue_pairs, &qp)
+    }
+
+    fn chains(&mut self, nic: &mut N) -> Option<impl ChainNic> {
+        nic.chains().map(|chains| ChainObjects { chains, objects: self })
     }
 
     fn end(&mut self, nic: &mut N) {
         // A device that panicked may do so again, and a panic during a panic ends the process. A refusal here has been
         // reported already, or its check has failed for another reason.
         let _ = catch_unwind(AssertUnwindSafe(|| self.clear(nic)));
+    }
+}
+
+/// The part of a NIC for chains, with a record of its objects.
+struct ChainObjects<'a, C> {
+    chains: C,
+    objects: &'a mut NicObjects,
+}
+
+impl<C: ChainNic> ChainNic for ChainObjects<'_, C> {
+    fn create_chain_qp(
+        &mut self,
+        pd: PdId,
+        attributes: QpAttributes,
+        role: ChainRole,
+    ) -> Result<QpId, VerbsError> {
+        made(self.chains.create_chain_qp(pd, attributes, role), &mut self.objects.queue_pairs, |qp| *qp)
+    }
+
+    fn create_counting_cq(&mut self) -> Result<CqId, VerbsError> {
+        made(self.chains.create_counting_cq(), &mut self.objects.completion_queues, |cq| *cq)
+    }
+
+    fn completions_counted(&self, cq: CqId) -> Result<u32, VerbsError> {
+        self.chains.completions_counted(cq)
+    }
+
+    fn register_queue_memory(
+        &mut self,
+        pd: PdId,
+        qp: QpId,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        let said = self.chains.register_queue_memory(pd, qp, base, access);
+        made(said, &mut self.objects.regions, |region| region.id)
+    }
+
+    fn queue_entry(&self, request: &WorkRequest) -> Result<[u64; 8], VerbsError> {
+        self.chains.queue_entry(request)
     }
 }

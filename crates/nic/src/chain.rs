@@ -6,9 +6,8 @@
 //! writes any of its requests. So all these features need a queue pair that its owner has made for chains
 //! ([`ChainRole::privileged`]).
 //!
-//! A NIC reports the features that it has ([`Capabilities::chains`](crate::Capabilities::chains)). Calls for a feature
-//! that it lacks are refused ([`VerbsError::Unsupported`](crate::VerbsError::Unsupported)), and requests that need it
-//! fail.
+//! A NIC reports the features that it has ([`Capabilities::chains`](crate::Capabilities::chains)). One without any has no
+//! [`ChainNic`](crate::ChainNic), and requests that need a feature that the NIC lacks fail.
 
 use crate::{CqId, QpId, Rkey, WindowBinding};
 
@@ -24,9 +23,9 @@ bitflags::bitflags! {
         const ENABLE = 1 << 2;
         /// [`ChainVerb::EnableReceive`], and receive queues that wait for it.
         const ENABLE_RECEIVE = 1 << 3;
-        /// [`Nic::create_counting_cq`](crate::Nic::create_counting_cq).
+        /// [`ChainNic::create_counting_cq`](crate::ChainNic::create_counting_cq).
         const COUNTING = 1 << 4;
-        /// [`Nic::register_queue_memory`](crate::Nic::register_queue_memory).
+        /// [`ChainNic::register_queue_memory`](crate::ChainNic::register_queue_memory).
         const QUEUE_MEMORY = 1 << 5;
         /// [`ChainVerb::BindWindow`] and [`ChainVerb::LocalInvalidate`].
         const BIND_FOR_OTHERS = 1 << 6;

@@ -1,10 +1,11 @@
 //! A NIC from its owner's point of view.
 
 use crate::{
-    Access, Capabilities, ChainRole, Completion, CqId, Memory, PdId, QpAddress, QpAttributes, QpChange, QpId,
+    Access, Capabilities, ChainNic, Completion, CqId, Memory, PdId, QpAddress, QpAttributes, QpChange, QpId,
     QpState, ReceiveRequest, RefusedAccess, Region, RegionId, RemoteAddress, VerbsError, Window, WindowId,
     WindowKind, WorkRequest,
 };
+use std::convert::Infallible;
 use std::ops::Range;
 
 /// An event on a queue pair that is not the completion of its owner's request (see `ibv_get_async_event`).
@@ -106,65 +107,6 @@ pub trait Nic {
     /// A completion queue or the domain is unknown, or a depth is beyond the device's limit.
     fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError>;
 
-    /// Creates an RC queue pair that is part of chains, in RESET. Requests and receives of a managed queue are posted
-    /// as to any other queue, but only once: its ring then holds them for ever.
-    ///
-    /// # Errors
-    /// The errors of [`create_qp`](Self::create_qp); also, the device has no such queue pairs.
-    fn create_chain_qp(
-        &mut self,
-        pd: PdId,
-        attributes: QpAttributes,
-        role: ChainRole,
-    ) -> Result<QpId, VerbsError> {
-        let _ = (pd, attributes, role);
-        Err(VerbsError::Unsupported("queue pairs for chains"))
-    }
-
-    /// Creates a completion queue that holds no entries and only counts successful completions. It is never full. A
-    /// failed request is reported as [`Event::Fatal`].
-    ///
-    /// # Errors
-    /// The device has no such completion queues, or cannot create more.
-    fn create_counting_cq(&mut self) -> Result<CqId, VerbsError> {
-        Err(VerbsError::Unsupported("counting completion queues"))
-    }
-
-    /// Number of completions that a counting completion queue has counted, modulo 2^32.
-    ///
-    /// # Errors
-    /// There is no such completion queue, or it is not a counting one.
-    fn completions_counted(&self, cq: CqId) -> Result<u32, VerbsError> {
-        let _ = cq;
-        Err(VerbsError::Unsupported("counting completion queues"))
-    }
-
-    /// Registers the memory of a managed send queue as a region of `pd`, so that requests of a chain can patch it: 64
-    /// bytes for each request, as the NIC reads them. Peers and local spans name its first byte `base`.
-    ///
-    /// # Errors
-    /// The device cannot do this, the queue is not managed, or the access flags make no sense.
-    fn register_queue_memory(
-        &mut self,
-        pd: PdId,
-        qp: QpId,
-        base: RemoteAddress,
-        access: Access,
-    ) -> Result<Region, VerbsError> {
-        let _ = (pd, qp, base, access);
-        Err(VerbsError::Unsupported("queue memory that can be registered"))
-    }
-
-    /// Returns a request as it is stored in the memory of a managed queue ([`entry`](crate::entry)). A chain copies
-    /// these bytes into a queue so that the request is executed there.
-    ///
-    /// # Errors
-    /// The device has no such memory.
-    fn queue_entry(&self, request: &WorkRequest) -> Result<[u64; 8], VerbsError> {
-        let _ = request;
-        Err(VerbsError::Unsupported("queue memory that can be registered"))
-    }
-
     /// Destroys a queue pair, in any state.
     ///
     /// # Errors
@@ -211,4 +153,17 @@ pub trait Nic {
 
     /// Returns the next event, if one happened.
     fn poll_event(&mut self) -> Option<Event>;
+
+    /// The part of this NIC for chains, if it has one.
+    fn chains(&mut self) -> Option<impl ChainNic> {
+        None::<Infallible>
+    }
+
+    /// The part of this NIC for chains.
+    ///
+    /// # Errors
+    /// [`VerbsError::Unsupported`]: there is none.
+    fn require_chains(&mut self) -> Result<impl ChainNic, VerbsError> {
+        self.chains().ok_or(VerbsError::Unsupported("queue pairs for chains"))
+    }
 }

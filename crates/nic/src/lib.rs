@@ -1,7 +1,7 @@
 //! The verbs vocabulary: the interface of Portcullis to a NIC, as traits and plain values, in the field's own words.
 //!
 //! [`Nic`] is the view of the NIC's owner, the memory node: protection domains, memory regions, windows, queue pairs
-//! and completion queues, by id. [`VerbsEndpoint`] is a client's view: a control queue pair, one completion queue and an
+//! and completion queues, by id. A NIC with chains has a [`ChainNic`] besides. [`VerbsEndpoint`] is a client's view: a control queue pair, one completion queue and an
 //! arena for its buffers, which the client gets ready for use. The client's accesses travel on the parts that its end
 //! has: [`DataQueuePairs`], or [`OneShotOperations`]. This crate does not know how a NIC works, and no crate above it
 //! names a particular NIC.
@@ -10,6 +10,7 @@
 mod access;
 mod capabilities;
 mod chain;
+mod chain_nic;
 mod client_ends;
 mod completion;
 mod device;
@@ -25,6 +26,7 @@ mod request;
 pub use access::Access;
 pub use capabilities::{AtomicScope, Capabilities, Guarantee, GuaranteeSet, Misuse};
 pub use chain::{ChainFeatures, ChainRole, ChainVerb, entry};
+pub use chain_nic::ChainNic;
 pub use client_ends::{ClientQueues, connect_qp};
 pub use completion::{Completion, CompletionKind, Status};
 pub use device::{Event, Nic};

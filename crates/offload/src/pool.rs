@@ -14,8 +14,8 @@ use crate::objects::Objects;
 use crate::record::{ClientNumber, Layout, NIL, OWNER_AT, STATUS_AT, TABLE_BYTES};
 use crate::table::{FIRST_USE, Regions, Table};
 use portcullis_nic::{
-    Access, ChainRole, ChainVerb, CqId, Memory, Nic, Operation, PdId, QpAttributes, QpChange, QpId, Region,
-    RemoteAddress, Status, VerbsError, Window, WindowKind, WorkRequest,
+    Access, ChainNic, ChainRole, ChainVerb, CqId, Memory, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
+    Region, RemoteAddress, Status, VerbsError, Window, WindowKind, WorkRequest,
 };
 
 /// Address of the first chunk, as clients use it.
@@ -220,7 +220,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
             memories.words.store(at, *word);
         }
         let areas = memories.register::<N, GROUP>(nic, objects, domains, config)?;
-        let lock = objects.cq(nic.create_counting_cq())?;
+        let lock = objects.cq(nic.require_chains()?.create_counting_cq())?;
         let starter_cq = objects.cq(nic.create_cq(STARTER_DEPTH))?;
         let attributes = QpAttributes {
             send_cq: starter_cq,
@@ -229,7 +229,8 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
             receive_depth: 0,
         };
         let role = ChainRole { privileged: true, ..ChainRole::default() };
-        let starter = objects.queue_pair(nic.create_chain_qp(domains.engine, attributes, role))?;
+        let starter =
+            objects.queue_pair(nic.require_chains()?.create_chain_qp(domains.engine, attributes, role))?;
         connect_to_itself(nic, starter)?;
         for _ in 0..config.chunks * GROUP as u64 {
             objects.window(nic.allocate_window(domains.access, WindowKind::Two))?;
@@ -237,7 +238,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         let Areas { table, words, scratch, zeros, scrubbed, chunks, .. } = areas;
         let regions = Regions { chunks, scrubbed, zeros, words, table, scratch };
         let table = Table::new(memories.table, geometry, regions);
-        table.write_none(nic)?;
+        table.write_none(&nic.require_chains()?)?;
         let pool = Self {
             domains,
             geometry,
@@ -256,8 +257,9 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
             objects: Objects::default(),
             windows_since: objects.windows().chunks(GROUP).map(|_| FIRST_USE).collect(),
         };
+        let queue_memory = nic.require_chains()?;
         for (chunk, windows) in (0..).zip(objects.windows().chunks(GROUP)) {
-            pool.table.write_chunk(nic, chunk, FIRST_USE, windows)?;
+            pool.table.write_chunk(&queue_memory, chunk, FIRST_USE, windows)?;
         }
         pool.list(0..config.chunks);
         Ok(pool)
@@ -296,7 +298,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
             nic.deallocate_window(self.objects.replace_window(place, new).id)?;
         }
         self.windows_since[number] = number_of_use;
-        self.table.write_chunk(nic, chunk, number_of_use, self.windows_of(chunk))
+        self.table.write_chunk(&nic.require_chains()?, chunk, number_of_use, self.windows_of(chunk))
     }
 
     /// Returns the number of uses that the chunk has had with its present windows.
@@ -362,10 +364,10 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     ///
     /// # Errors
     /// The NIC has lost the count.
-    pub fn lock_counts<N: Nic<Memory = M>>(&self, nic: &N) -> Result<(u32, u32), VerbsError> {
+    pub fn lock_counts<N: Nic<Memory = M>>(&self, nic: &mut N) -> Result<(u32, u32), VerbsError> {
         let tickets = self.words.load(TICKET_AT);
         let tickets = u32::try_from(tickets & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-        Ok((tickets, nic.completions_counted(self.lock)?))
+        Ok((tickets, nic.require_chains()?.completions_counted(self.lock)?))
     }
 
     /// Posts requests that start chains: all of them, or none.

@@ -14,7 +14,7 @@ use crate::chain::{Scratch, TICKET_AT};
 use crate::pool::ChunkPool;
 use crate::record::Layout;
 use crate::worker::Workers;
-use portcullis_nic::{Memory, Nic, RemoteAddress, VerbsError, entry};
+use portcullis_nic::{ChainNic, Memory, Nic, RemoteAddress, VerbsError, entry};
 use std::collections::BTreeSet;
 
 /// The parts of a rebuild, for an examination of a rebuild without one of them.
@@ -100,7 +100,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     /// Returns the chunk that was allocated for a client whose reply has not left. The client's workers must be halted.
     fn untold<N: Nic<Memory = M>>(
         &self,
-        nic: &N,
+        nic: &mut N,
         workers: &Workers<GROUP>,
     ) -> Result<Option<u64>, VerbsError> {
         let parts = workers.alloc.parts();
@@ -108,9 +108,10 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         let (laps, binds) = (word(Scratch::<GROUP>::LAPS), GROUP as u64);
         // The record is in scratch memory before the binds, and belongs to the client after them. So the record is that
         // of this lap if all its binds were executed. Otherwise it is that of the lap before.
-        let bound = nic.completions_counted(parts.bound)?;
+        let chains = nic.require_chains()?;
+        let bound = chains.completions_counted(parts.bound)?;
         let lap = if bound == low((laps + 1).wrapping_mul(binds)) { laps + 1 } else { laps };
-        if nic.completions_counted(parts.replied)? == low(lap) {
+        if chains.completions_counted(parts.replied)? == low(lap) {
             return Ok(None);
         }
         let address = word(Scratch::<GROUP>::RECORD + Layout::<GROUP>::BIND_AT[0] + entry::REMOTE_ADDRESS);

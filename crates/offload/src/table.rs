@@ -6,7 +6,7 @@ use crate::record::{
     STATUS_NONE, TABLE_BYTES,
 };
 use portcullis_nic::{
-    Access, ChainVerb, LocalSpan, Memory, Nic, Operation, Region, RemoteAddress, RemoteSpan, Rkey,
+    Access, ChainNic, ChainVerb, LocalSpan, Memory, Operation, Region, RemoteAddress, RemoteSpan, Rkey,
     VerbsError, Window, WindowBinding, WorkRequest, entry,
 };
 
@@ -48,16 +48,16 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
     }
 
     /// Writes the record NIL. Its images are NOPs, and they are signalled where a chain waits for a count.
-    pub fn write_none<N: Nic>(&self, nic: &N) -> Result<(), VerbsError> {
+    pub fn write_none(&self, chains: &impl ChainNic) -> Result<(), VerbsError> {
         let nop = Operation::Chain(ChainVerb::Nop);
         self.memory.store(NIL + NEXT_AT, NIL);
         self.memory.store(NIL + STATUS_AT, STATUS_NONE);
         for at in Layout::<GROUP>::BIND_AT.into_iter().chain(Layout::<GROUP>::INVALIDATE_AT) {
-            self.image(nic, NIL + at, 8, true, nop)?;
+            self.image(chains, NIL + at, 8, true, nop)?;
         }
-        self.image(nic, NIL + Layout::<GROUP>::ZERO_AT, 8, false, nop)?;
-        self.image(nic, NIL + Layout::<GROUP>::PUSH_AT, 8, false, nop)?;
-        self.image(nic, NIL + Layout::<GROUP>::PUSH_AT + 8, 8, true, nop)?;
+        self.image(chains, NIL + Layout::<GROUP>::ZERO_AT, 8, false, nop)?;
+        self.image(chains, NIL + Layout::<GROUP>::PUSH_AT, 8, false, nop)?;
+        self.image(chains, NIL + Layout::<GROUP>::PUSH_AT + 8, 8, true, nop)?;
         self.memory.store(NIL + Layout::<GROUP>::ALLOC_CREDIT_AT, 1);
         self.memory.store(NIL + Layout::<GROUP>::FREE_CREDIT_AT, 0);
         Ok(())
@@ -65,9 +65,9 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
 
     /// Writes a chunk's record, except for its place in the free list and its owner. The chunk's windows must never
     /// have been bound. `number_of_use` is the number of the chunk's next use.
-    pub fn write_chunk<N: Nic>(
+    pub fn write_chunk(
         &self,
-        nic: &N,
+        chains: &impl ChainNic,
         chunk: u64,
         number_of_use: u64,
         windows: &[Window],
@@ -80,22 +80,22 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
             let binding = self.binding(chunk, *window);
             // The image does not name the queue pair: the bind queue has it.
             let bind = Operation::BindWindow(binding);
-            self.image(nic, record + Layout::<GROUP>::BIND_AT[number], entry::BIND_BYTES, true, bind)?;
+            self.image(chains, record + Layout::<GROUP>::BIND_AT[number], entry::BIND_BYTES, true, bind)?;
             let free = Operation::LocalInvalidate { rkey: binding.rkey };
             let at = record + Layout::<GROUP>::INVALIDATE_AT[number];
-            self.image(nic, at, entry::INVALIDATE_BYTES, true, free)?;
+            self.image(chains, at, entry::INVALIDATE_BYTES, true, free)?;
         }
         let Regions { scrubbed, zeros, words, table, scratch, .. } = self.regions;
         let geometry = self.geometry;
         let zero = write((zeros, 0), geometry.chunk_bytes, (scrubbed, chunk * geometry.chunk_bytes));
-        self.image(nic, record + Layout::<GROUP>::ZERO_AT, entry::TRANSFER_BYTES, false, zero)?;
+        self.image(chains, record + Layout::<GROUP>::ZERO_AT, entry::TRANSFER_BYTES, false, zero)?;
         // Only the first words of these two are copied: the operation, and the key of the region.
         let local = LocalSpan { address: 0, length: 8, lkey: table.lkey };
         let remote = RemoteSpan { address: RemoteAddress(0), rkey: words.rkey };
         let push_next = Operation::Read { local, remote };
         let push_top = write((scratch, 0), 8, (words, 0));
-        self.image(nic, record + Layout::<GROUP>::PUSH_AT, 8, false, push_next)?;
-        self.image(nic, record + Layout::<GROUP>::PUSH_AT + 8, 8, true, push_top)?;
+        self.image(chains, record + Layout::<GROUP>::PUSH_AT, 8, false, push_next)?;
+        self.image(chains, record + Layout::<GROUP>::PUSH_AT + 8, 8, true, push_top)?;
         self.memory.store(record + Layout::<GROUP>::ALLOC_CREDIT_AT, 0);
         self.memory.store(record + Layout::<GROUP>::FREE_CREDIT_AT, 1);
         Ok(())
@@ -115,15 +115,15 @@ impl<M: Memory, const GROUP: usize> Table<M, GROUP> {
     }
 
     /// Writes the first bytes of a request, in the form that a queue contains.
-    fn image<N: Nic>(
+    fn image(
         &self,
-        nic: &N,
+        chains: &impl ChainNic,
         at: u64,
         bytes: u64,
         signalled: bool,
         operation: Operation,
     ) -> Result<(), VerbsError> {
-        let words = nic.queue_entry(&WorkRequest { id: 0, signalled, operation })?;
+        let words = chains.queue_entry(&WorkRequest { id: 0, signalled, operation })?;
         let count = usize::try_from(bytes / 8).unwrap_or(words.len());
         for (word, at) in words.into_iter().take(count).zip((at..).step_by(8)) {
             self.memory.store(at, word);

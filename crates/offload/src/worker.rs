@@ -9,9 +9,9 @@ use crate::objects::Objects;
 use crate::pool::{Areas, ChunkPool, ENGINE, connect_to_itself};
 use crate::record::{ClientNumber, OWNER_AT};
 use portcullis_nic::{
-    Access, ChainRole, ChainVerb, CqId, LocalSpan, Memory, Nic, Operation, PdId, QpAddress, QpAttributes,
-    QpChange, QpId, QpState, ReceiveRequest, Region, RemoteAddress, Rkey, VerbsError, WindowBinding,
-    WindowId, WorkRequest,
+    Access, ChainNic, ChainRole, ChainVerb, CqId, LocalSpan, Memory, Nic, Operation, PdId, QpAddress,
+    QpAttributes, QpChange, QpId, QpState, ReceiveRequest, Region, RemoteAddress, Rkey, VerbsError,
+    WindowBinding, WindowId, WorkRequest,
 };
 
 /// Retry count of a SEND: for ever. A client that posts no receive stops only its own worker.
@@ -229,17 +229,18 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
             Kind::Alloc { .. } => &self.chains.alloc,
             Kind::Free(_) => &self.chains.free,
         };
-        let [received, replied, bound] = [(); 3].map(|()| objects.cq(nic.create_counting_cq()));
-        let (received, replied, bound) = (received?, replied?, bound?);
+        let mut count = || objects.cq(nic.require_chains()?.create_counting_cq());
+        let (received, replied, bound) = (count()?, count()?, count()?);
         let bind_queue = managed(nic, objects, self.domains.access, bound, GROUP.next_power_of_two())?;
         let queue_pair = managed(nic, objects, self.domains.engine, self.lock, listing.ring())?;
         let role = ChainRole { managed_send: true, managed_receive: true, privileged: false };
         let attributes =
             QpAttributes { send_cq: replied, receive_cq: received, send_depth: 1, receive_depth: 1 };
-        let messages = objects.queue_pair(nic.create_chain_qp(self.domains.edge, attributes, role))?;
+        let messages =
+            objects.queue_pair(nic.require_chains()?.create_chain_qp(self.domains.edge, attributes, role))?;
         let base = RemoteAddress(0);
         let mut memory = |nic: &mut N, qp| {
-            objects.region(nic.register_queue_memory(self.domains.engine, qp, base, ENGINE))
+            objects.region(nic.require_chains()?.register_queue_memory(self.domains.engine, qp, base, ENGINE))
         };
         let (queue, binds) = (memory(nic, queue_pair)?, memory(nic, bind_queue)?);
         let scratch_at = u64::from(scratch) * Scratch::<GROUP>::BYTES;
@@ -275,7 +276,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
         };
         self.prepare_scratch(&wiring, kind);
         self.post_binds(nic, kind, &wiring, group)?;
-        let requests = listing.lay(nic, &wiring)?;
+        let requests = listing.lay(&nic.require_chains()?, &wiring)?;
         post_all(nic, queue_pair, &requests)?;
         Ok((wiring, buffers, listing.ring() as u64))
     }
@@ -358,14 +359,16 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     /// The NIC has lost the worker's counts.
     pub(crate) fn is_worker_at_rest<N: Nic<Memory = M>>(
         &self,
-        nic: &N,
+        nic: &mut N,
         worker: &Worker,
     ) -> Result<bool, VerbsError> {
         let Wiring { received, replied, scratch_at, .. } = worker.wiring;
         let laps = self.scratch.load(scratch_at + Scratch::<GROUP>::LAPS);
         // Counts have 32 bits and wrap around.
         let laps = u32::try_from(laps & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-        let (received, replied) = (nic.completions_counted(received)?, nic.completions_counted(replied)?);
+        let chains = nic.require_chains()?;
+        let (received, replied) =
+            (chains.completions_counted(received)?, chains.completions_counted(replied)?);
         let waits_for_reply = received != laps && replied != laps;
         Ok(received == laps || waits_for_reply)
     }
@@ -377,7 +380,7 @@ impl<M: Memory, const GROUP: usize> ChunkPool<M, GROUP> {
     /// The NIC has lost the workers' counts.
     pub fn is_at_rest<N: Nic<Memory = M>>(
         &self,
-        nic: &N,
+        nic: &mut N,
         workers: &Workers<GROUP>,
     ) -> Result<bool, VerbsError> {
         Ok(self.is_worker_at_rest(nic, &workers.alloc)? && self.is_worker_at_rest(nic, &workers.free)?)
@@ -475,7 +478,7 @@ fn managed<N: Nic>(
     let send_depth = u32::try_from(depth).expect("rings of chains are short");
     let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth, receive_depth: 0 };
     let role = ChainRole { managed_send: true, managed_receive: false, privileged: true };
-    let qp = objects.queue_pair(nic.create_chain_qp(pd, attributes, role))?;
+    let qp = objects.queue_pair(nic.require_chains()?.create_chain_qp(pd, attributes, role))?;
     connect_to_itself(nic, qp)?;
     Ok(qp)
 }

@@ -314,7 +314,7 @@ fn a_broken_worker_holds_the_lock_until_the_pool_is_rebuilt() {
     rig.stop_inside_the_lock(&victim);
     assert!(victim.workers().is_broken(&rig.nic).expect("its queue pairs"));
     assert_eq!(rig.ask(&mut other, ALLOC, Handle(0)), None, "it waits for the lock");
-    let (tickets, releases) = rig.pool.lock_counts(&rig.nic).expect("the counts");
+    let (tickets, releases) = rig.pool.lock_counts(&mut rig.nic).expect("the counts");
     assert_eq!(tickets.wrapping_sub(releases), 2);
     rig.rebuild(&mut [&mut victim, &mut other]);
     assert_eq!(counts(&rig), (4, 2), "what was held is held");

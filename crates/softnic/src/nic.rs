@@ -5,10 +5,10 @@ use crate::core::{Bytes, CompletionPoller, Core, CqRing, QpRings, ReceivePoster,
 use crate::port::{PortLayout, PortQueuePairs};
 use portcullis_memory::{Alarm, Mapping};
 use portcullis_nic::{
-    ASKING_DEPTH, Access, AtomicScope, Capabilities, ChainFeatures, ChainRole, Completion, CompletionKind,
-    CqId, EndpointSize, Event, Lkey, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId, QpState,
-    ReceiveRequest, Region, RegionId, RemoteAddress, SendQueue, VerbsError, Window, WindowId, WindowKind,
-    WorkRequest, connect_qp,
+    ASKING_DEPTH, Access, AtomicScope, Capabilities, ChainFeatures, ChainNic, ChainRole, Completion,
+    CompletionKind, CqId, EndpointSize, Event, Lkey, Nic, PdId, QpAddress, QpAttributes, QpChange, QpId,
+    QpState, ReceiveRequest, Region, RegionId, RemoteAddress, SendQueue, VerbsError, Window, WindowId,
+    WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_protocol::Moment;
 use std::collections::BTreeMap;
@@ -568,32 +568,6 @@ impl<M: NicMemory> Nic for SoftNic<M> {
         Ok(CqId(cq))
     }
 
-    fn create_counting_cq(&mut self) -> Result<CqId, VerbsError> {
-        self.core.create_counting_cq().map(CqId)
-    }
-
-    fn completions_counted(&self, cq: CqId) -> Result<u32, VerbsError> {
-        self.core.completions_counted(cq.0)
-    }
-
-    fn register_queue_memory(
-        &mut self,
-        pd: PdId,
-        qp: QpId,
-        base: RemoteAddress,
-        access: Access,
-    ) -> Result<Region, VerbsError> {
-        self.posters(qp)?;
-        let (memory, span) = self
-            .queue_memory(qp)
-            .ok_or(VerbsError::Invalid("only the memory of a managed send queue is registered"))?;
-        self.core.register_region(pd, &memory, span, base, access)
-    }
-
-    fn queue_entry(&self, request: &WorkRequest) -> Result<[u64; 8], VerbsError> {
-        Ok(crate::core::queue_entry(request))
-    }
-
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
         self.core.destroy_cq(cq.0)?;
         if let Some(completions) = self.completion_queues.get_mut(cq.0 as usize) {
@@ -604,36 +578,6 @@ impl<M: NicMemory> Nic for SoftNic<M> {
 
     fn create_qp(&mut self, pd: PdId, attributes: QpAttributes) -> Result<QpId, VerbsError> {
         self.create_chain_qp(pd, attributes, ChainRole::default())
-    }
-
-    fn create_chain_qp(
-        &mut self,
-        pd: PdId,
-        attributes: QpAttributes,
-        role: ChainRole,
-    ) -> Result<QpId, VerbsError> {
-        check_depth(attributes.send_depth)?;
-        if attributes.receive_depth > 0 {
-            check_depth(attributes.receive_depth)?;
-        }
-        let send_bytes = u64::from(attributes.send_depth) * crate::core::WORK_REQUEST_BYTES;
-        let receive_bytes = u64::from(attributes.receive_depth) * crate::core::RECEIVE_BYTES;
-        let memory = M::allocate(send_bytes + receive_bytes)?;
-        let send = Ring::new(memory.clone(), 0, attributes.send_depth);
-        let receive =
-            (attributes.receive_depth > 0).then(|| Ring::new(memory, send_bytes, attributes.receive_depth));
-        let rings = QpRings {
-            send: send.clone(),
-            receive: receive.clone(),
-            send_cq: attributes.send_cq.0,
-            receive_cq: attributes.receive_cq.0,
-            label: None,
-            polled: false,
-            role,
-        };
-        let qp = self.core.create_qp(pd, rings)?;
-        self.own(qp, (send, receive), role, [attributes.send_cq, attributes.receive_cq]);
-        Ok(qp)
     }
 
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
@@ -732,5 +676,67 @@ impl<M: NicMemory> Nic for SoftNic<M> {
 
     fn poll_event(&mut self) -> Option<Event> {
         self.core.poll_event()
+    }
+
+    fn chains(&mut self) -> Option<impl ChainNic> {
+        Some(self)
+    }
+}
+
+impl<M: NicMemory> ChainNic for SoftNic<M> {
+    fn create_chain_qp(
+        &mut self,
+        pd: PdId,
+        attributes: QpAttributes,
+        role: ChainRole,
+    ) -> Result<QpId, VerbsError> {
+        check_depth(attributes.send_depth)?;
+        if attributes.receive_depth > 0 {
+            check_depth(attributes.receive_depth)?;
+        }
+        let send_bytes = u64::from(attributes.send_depth) * crate::core::WORK_REQUEST_BYTES;
+        let receive_bytes = u64::from(attributes.receive_depth) * crate::core::RECEIVE_BYTES;
+        let memory = M::allocate(send_bytes + receive_bytes)?;
+        let send = Ring::new(memory.clone(), 0, attributes.send_depth);
+        let receive =
+            (attributes.receive_depth > 0).then(|| Ring::new(memory, send_bytes, attributes.receive_depth));
+        let rings = QpRings {
+            send: send.clone(),
+            receive: receive.clone(),
+            send_cq: attributes.send_cq.0,
+            receive_cq: attributes.receive_cq.0,
+            label: None,
+            polled: false,
+            role,
+        };
+        let qp = self.core.create_qp(pd, rings)?;
+        self.own(qp, (send, receive), role, [attributes.send_cq, attributes.receive_cq]);
+        Ok(qp)
+    }
+
+    fn create_counting_cq(&mut self) -> Result<CqId, VerbsError> {
+        self.core.create_counting_cq().map(CqId)
+    }
+
+    fn completions_counted(&self, cq: CqId) -> Result<u32, VerbsError> {
+        self.core.completions_counted(cq.0)
+    }
+
+    fn register_queue_memory(
+        &mut self,
+        pd: PdId,
+        qp: QpId,
+        base: RemoteAddress,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        self.posters(qp)?;
+        let (memory, span) = self
+            .queue_memory(qp)
+            .ok_or(VerbsError::Invalid("only the memory of a managed send queue is registered"))?;
+        self.core.register_region(pd, &memory, span, base, access)
+    }
+
+    fn queue_entry(&self, request: &WorkRequest) -> Result<[u64; 8], VerbsError> {
+        Ok(crate::core::queue_entry(request))
     }
 }

@@ -2,9 +2,9 @@
 
 use portcullis_memory::Mapping;
 use portcullis_nic::{
-    Access, ChainRole, ChainVerb, CompletionKind, CqId, EndpointSize, LocalSpan, Nic, Operation, PdId,
-    QpAttributes, QpChange, QpId, ReceiveRequest, Region, RemoteAddress, RemoteSpan, Rkey, SendQueue, Status,
-    VerbsError, WindowBinding, WindowKind, WorkRequest, connect_qp,
+    Access, ChainNic, ChainRole, ChainVerb, CompletionKind, CqId, EndpointSize, LocalSpan, Nic, Operation,
+    PdId, QpAttributes, QpChange, QpId, ReceiveRequest, Region, RemoteAddress, RemoteSpan, Rkey, SendQueue,
+    Status, VerbsError, WindowBinding, WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_softnic::{PortResources, SoftNic};
 

@@ -5,8 +5,8 @@ use portcullis_examination::bench::{Bench, End, HELD, HELD_OFFSET, Holder, Pair,
 use portcullis_examination::check::{Check, Stop};
 use portcullis_examination::ensure;
 use portcullis_nic::{
-    Access, ChainFeatures, ChainRole, ChainVerb, CqId, Event, Memory, Nic, Operation, QpChange, QpId,
-    QpState, RemoteAddress, Status, VerbsError,
+    Access, ChainFeatures, ChainNic, ChainRole, ChainVerb, CqId, Event, Memory, Nic, Operation, QpChange,
+    QpId, QpState, RemoteAddress, Status, VerbsError,
 };
 
 const REFUSED: [Status; 1] = [Status::LocalQpOperationError];
@@ -43,7 +43,7 @@ fn post<N: Nic>(bench: &mut Bench<N>, end: End, operations: &[Operation], signal
 
 pub(super) fn of_ordinary_queue_pairs_are_refused<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, ChainFeatures::all())?;
-    let counting = bench.nic.create_counting_cq()?;
+    let counting = bench.nic.require_chains()?.create_counting_cq()?;
     let target = managed(bench, MANAGED)?;
     let add = target.add_to_held(bench, 1);
     post(bench, target.end, &[add], false)?;
@@ -96,7 +96,7 @@ pub(super) fn waits_for_what_does_not_count_fail<N: Nic>(bench: &mut Bench<N>) -
         bench.fails(engine.end, wait(cq, u32::MAX), &REFUSED)?;
         engine.recover(bench)?;
     }
-    let said = bench.nic.completions_counted(engine.end.send_cq);
+    let said = bench.nic.require_chains()?.completions_counted(engine.end.send_cq);
     ensure!(said.is_err(), "a queue that does not count returns {said:?}");
     Ok(())
 }
@@ -119,7 +119,8 @@ pub(super) fn queue_memory_of_ordinary_queues_cannot_be_registered<N: Nic>(bench
     require(bench, ChainFeatures::QUEUE_MEMORY)?;
     let ordinary = bench.pair()?;
     let (pd, base) = (bench.owner_pd, RemoteAddress(0));
-    let said = bench.nic.register_queue_memory(pd, ordinary.owner.qp, base, Access::LOCAL_WRITE);
+    let said =
+        bench.nic.require_chains()?.register_queue_memory(pd, ordinary.owner.qp, base, Access::LOCAL_WRITE);
     ensure!(said.is_err(), "the memory of an ordinary queue is {said:?}");
     Ok(())
 }
@@ -208,7 +209,7 @@ pub(super) fn waits_end_when_the_count_is_reached_and_not_before<N: Nic>(bench: 
         post(bench, counted.end, &[Operation::Chain(ChainVerb::Nop)], true)?;
         bench.until("count", |bench| {
             bench.nic.poll(counted.end.send_cq, 0, &mut Vec::new())?;
-            Ok((bench.nic.completions_counted(counted.end.send_cq)? == count).then_some(()))
+            Ok((bench.nic.require_chains()?.completions_counted(counted.end.send_cq)? == count).then_some(()))
         })?;
     }
     let completion = bench.completions(waiter.end.send_cq, 1)?[0];
@@ -219,7 +220,7 @@ pub(super) fn waits_end_when_the_count_is_reached_and_not_before<N: Nic>(bench: 
 /// Counts have 32 bits and wrap around.
 pub(super) fn waits_compare_counts_that_go_round<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, ChainFeatures::WAIT | ChainFeatures::COUNTING)?;
-    let cq = bench.nic.create_counting_cq()?;
+    let cq = bench.nic.require_chains()?.create_counting_cq()?;
     let engine = engine(bench)?;
     for reached in [0, u32::MAX, HALF + 1] {
         bench.succeed(engine.end, wait(cq, reached))?;
@@ -241,7 +242,7 @@ pub(super) fn counts_are_of_signalled_successes_and_failures_are_told<N: Nic>(be
     post(bench, counted.end, &[nop, wait(CqId(u32::MAX), 0), nop], true)?;
     bench.expect_state(counted.end, QpState::Error)?;
     let_it_work(bench)?;
-    let count = bench.nic.completions_counted(counted.end.send_cq)?;
+    let count = bench.nic.require_chains()?.completions_counted(counted.end.send_cq)?;
     ensure!(count == 1, "one signalled request has succeeded, and {count} are counted");
     let event = bench.nic.poll_event();
     ensure!(event == Some(Event::Fatal(counted.end.qp)), "the failure shows as {event:?}");
@@ -250,7 +251,7 @@ pub(super) fn counts_are_of_signalled_successes_and_failures_are_told<N: Nic>(be
 
 pub(super) fn waits_fail_when_what_they_wait_for_goes<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, ChainFeatures::WAIT | ChainFeatures::COUNTING)?;
-    let cq = bench.nic.create_counting_cq()?;
+    let cq = bench.nic.require_chains()?.create_counting_cq()?;
     let engine = engine(bench)?;
     post(bench, engine.end, &[wait(cq, 1)], true)?;
     let_it_work(bench)?;
@@ -262,7 +263,7 @@ pub(super) fn waits_fail_when_what_they_wait_for_goes<N: Nic>(bench: &mut Bench<
 
 pub(super) fn waits_end_with_their_queue_pair<N: Nic>(bench: &mut Bench<N>) -> Check {
     require(bench, ChainFeatures::WAIT | ChainFeatures::COUNTING)?;
-    let cq = bench.nic.create_counting_cq()?;
+    let cq = bench.nic.require_chains()?.create_counting_cq()?;
     let engine = engine(bench)?;
     post(bench, engine.end, &[wait(cq, 1)], true)?;
     let_it_work(bench)?;

@@ -5,8 +5,8 @@ use portcullis_examination::bench::{
 };
 use portcullis_examination::check::{Check, Stop};
 use portcullis_nic::{
-    Access, ChainFeatures, ChainRole, CqId, Nic, Operation, QpAttributes, QpChange, Region, RemoteAddress,
-    Rkey,
+    Access, ChainFeatures, ChainNic, ChainRole, CqId, Nic, Operation, QpAttributes, QpChange, Region,
+    RemoteAddress, Rkey,
 };
 
 /// Role of a queue pair that posts requests of chains.
@@ -71,7 +71,7 @@ impl Engine {
 
     /// Creates a privileged queue pair whose completions are counted.
     pub fn counted<N: Nic>(bench: &mut Bench<N>) -> Result<Self, Stop> {
-        let send_cq = bench.nic.create_counting_cq()?;
+        let send_cq = bench.nic.require_chains()?.create_counting_cq()?;
         let engine = Self::with(bench, PRIVILEGED, send_cq)?;
         engine.connect(bench)?;
         Ok(engine)
@@ -83,8 +83,11 @@ impl Engine {
             QpAttributes { send_cq, receive_cq, send_depth: QUEUE_DEPTH, receive_depth: QUEUE_DEPTH };
         // Without a managed receive queue, the queue pair has no receive queue.
         let receive_depth = if role.managed_receive { QUEUE_DEPTH } else { 0 };
-        let qp =
-            bench.nic.create_chain_qp(bench.owner_pd, QpAttributes { receive_depth, ..attributes }, role)?;
+        let qp = bench.nic.require_chains()?.create_chain_qp(
+            bench.owner_pd,
+            QpAttributes { receive_depth, ..attributes },
+            role,
+        )?;
         let (pd, base) = (bench.owner_pd, RemoteAddress(POOL_BASE));
         let access = Access::REMOTE | Access::LOCAL_WRITE;
         let pool = bench.nic.register_region(pd, &bench.pool_memory, 0..MEMORY_BYTES, base, access)?;
@@ -120,6 +123,8 @@ impl Engine {
     pub fn queue_memory<N: Nic>(&self, bench: &mut Bench<N>) -> Result<Entries, Stop> {
         let (pd, base) = (bench.owner_pd, RemoteAddress(QUEUE_BASE));
         let access = Access::REMOTE | Access::LOCAL_WRITE;
-        Ok(Entries { region: bench.nic.register_queue_memory(pd, self.end.qp, base, access)? })
+        Ok(Entries {
+            region: bench.nic.require_chains()?.register_queue_memory(pd, self.end.qp, base, access)?,
+        })
     }
 }

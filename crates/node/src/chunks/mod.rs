@@ -262,7 +262,7 @@ impl<M: Memory> Chunks<M> {
     }
 
     /// Records the NIC's changes, of at most `steps` chunks. Returns the changes.
-    pub fn adopt<N: Nic<Memory = M>>(&mut self, nic: &N, steps: u32, now: Moment) -> Vec<Adopted> {
+    pub fn adopt<N: Nic<Memory = M>>(&mut self, nic: &mut N, steps: u32, now: Moment) -> Vec<Adopted> {
         let (_, releases) = self.pool.lock_counts(nic).unwrap_or_default();
         let Self { pool, members, leaving, adoption, .. } = self;
         let is_at_rest = || {

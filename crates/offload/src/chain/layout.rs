@@ -3,7 +3,7 @@
 use super::{Count, Line, Listing, Operand, Queue, Row, RowOperation, Value};
 use crate::record::ClientNumber;
 use portcullis_nic::{
-    ChainVerb, CqId, LocalSpan, Nic, Operation, QpId, Region, RemoteAddress, RemoteSpan, VerbsError,
+    ChainNic, ChainVerb, CqId, LocalSpan, Operation, QpId, Region, RemoteAddress, RemoteSpan, VerbsError,
     WorkRequest, entry,
 };
 
@@ -56,21 +56,25 @@ impl Listing {
     ///
     /// # Errors
     /// The NIC has no queue memory.
-    pub(crate) fn lay<N: Nic>(&self, nic: &N, wiring: &Wiring) -> Result<Vec<WorkRequest>, VerbsError> {
-        let layer = Layer { listing: self, wiring, nic };
+    pub(crate) fn lay(
+        &self,
+        chains: &impl ChainNic,
+        wiring: &Wiring,
+    ) -> Result<Vec<WorkRequest>, VerbsError> {
+        let layer = Layer { listing: self, wiring, chains };
         let nop = Row { label: Line::Other.first(), releases: false, operation: RowOperation::Nop };
         let rows = self.rows().iter().copied().chain(std::iter::repeat(nop)).take(self.ring());
         (0..).zip(rows).map(|(id, row)| layer.request(id, row)).collect()
     }
 }
 
-struct Layer<'a, N> {
+struct Layer<'a, C> {
     listing: &'a Listing,
     wiring: &'a Wiring,
-    nic: &'a N,
+    chains: &'a C,
 }
 
-impl<N: Nic> Layer<'_, N> {
+impl<C: ChainNic> Layer<'_, C> {
     fn request(&self, id: u64, row: Row) -> Result<WorkRequest, VerbsError> {
         Ok(WorkRequest { id, signalled: row.releases, operation: self.operation(row.operation)? })
     }
@@ -137,7 +141,7 @@ impl<N: Nic> Layer<'_, N> {
             Value::FirstWord(label) => {
                 let row = self.listing.position(label).map(|at| self.listing.rows()[at]);
                 let row = row.expect("a listing names its own rows");
-                self.nic.queue_entry(&self.request(0, row)?)?[0]
+                self.chains.queue_entry(&self.request(0, row)?)?[0]
             }
         })
     }

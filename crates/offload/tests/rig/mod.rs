@@ -256,9 +256,9 @@ impl Rig {
         let chain = client.workers().parts()[ALLOC].chain;
         self.expect_reply(client, ALLOC);
         self.send(client, ALLOC, &Handle(0).to_request());
-        let (tickets, _) = self.pool.lock_counts(&self.nic).expect("the counts");
+        let (tickets, _) = self.pool.lock_counts(&mut self.nic).expect("the counts");
         let mut steps = 0;
-        while self.pool.lock_counts(&self.nic).expect("the counts").0 == tickets {
+        while self.pool.lock_counts(&mut self.nic).expect("the counts").0 == tickets {
             assert!(
                 self.nic.core().execute_one(chain, Moment(0)) || self.step_messages(client),
                 "it goes on"

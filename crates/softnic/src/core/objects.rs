@@ -297,7 +297,7 @@ impl<M: Bytes> Core<M> {
         self.add_cq(CqKind::Entries(CompletionPoster::new(ring.ring, ring.cell)))
     }
 
-    /// Creates a counting completion queue: see [`portcullis_nic::Nic::create_counting_cq`].
+    /// Creates a counting completion queue: see [`portcullis_nic::ChainNic::create_counting_cq`].
     ///
     /// # Errors
     /// There are no more completion queues.
@@ -317,7 +317,7 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// Returns the count of a counting completion queue: see [`portcullis_nic::Nic::completions_counted`].
+    /// Returns the count of a counting completion queue: see [`portcullis_nic::ChainNic::completions_counted`].
     ///
     /// # Errors
     /// The completion queue is unknown, or is not a counting one.

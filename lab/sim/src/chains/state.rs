@@ -5,7 +5,7 @@ use super::arena::ArenaMemory;
 use super::members::Life;
 use super::world::{CHUNK_BYTES, Worker, World};
 use crate::memory::index;
-use portcullis_nic::{Memory, Nic, QpState, entry};
+use portcullis_nic::{ChainNic, Memory, QpState, entry};
 use portcullis_offload::chain::{
     Count, Label, Line, Listing, Operand, Queue, RowOperation, Scratch, TICKET_AT, TOP_AT,
 };

@@ -30,7 +30,7 @@ impl<const G: usize> World<G> {
     }
 
     fn is_lock_free(&mut self) -> bool {
-        self.pool.lock_counts(&self.nic).is_ok_and(|(tickets, releases)| tickets == releases)
+        self.pool.lock_counts(&mut self.nic).is_ok_and(|(tickets, releases)| tickets == releases)
     }
 
     /// Returns the chunks of the free list, or `None` if the list is malformed.
@@ -97,7 +97,7 @@ impl<const G: usize> World<G> {
         for member in 0..self.members.len() {
             let waits = match &self.members[member].life {
                 Life::Alive(workers) => {
-                    let at_rest = |workers| self.pool.is_at_rest(&self.nic, workers).unwrap_or(false);
+                    let at_rest = |workers| self.pool.is_at_rest(&mut self.nic, workers).unwrap_or(false);
                     !workers.iter().all(at_rest)
                 }
                 // Here the node waits for a worker that has died. The question is which other members wait.

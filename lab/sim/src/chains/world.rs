@@ -10,7 +10,7 @@ use super::members::{Due, Life, Member};
 use super::{Case, Grain};
 use crate::asking::NOW;
 use crate::memory::index;
-use portcullis_nic::{Memory, Nic, QpChange, QpId, RemoteAddress};
+use portcullis_nic::{ChainNic, Memory, Nic, QpChange, QpId, RemoteAddress};
 use portcullis_offload::chain::{Line, Listing, Operand, Row, RowOperation, Scratch};
 use portcullis_offload::record::Layout;
 use portcullis_offload::{ChunkPool, ChunkPoolConfig, ClientNumber, Handle, Reclaim, WorkerParts, Workers};

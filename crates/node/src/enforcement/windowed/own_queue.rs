@@ -2,8 +2,8 @@
 //! client uses it, so no client can break it.
 
 use portcullis_nic::{
-    Access, ChainRole, Completion, CqId, Nic, Operation, PdId, QpAttributes, QpChange, QpId, VerbsError,
-    WorkRequest,
+    Access, ChainNic, ChainRole, Completion, CqId, Nic, Operation, PdId, QpAttributes, QpChange, QpId,
+    VerbsError, WorkRequest,
 };
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ impl OwnQueue {
         let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: DEPTH, receive_depth: 0 };
         let qp = if for_others {
             let role = ChainRole { privileged: true, ..ChainRole::default() };
-            nic.create_chain_qp(pd, attributes, role)?
+            nic.require_chains()?.create_chain_qp(pd, attributes, role)?
         } else {
             nic.create_qp(pd, attributes)?
         };
