@@ -30,7 +30,7 @@ impl<N: Nic> Node<N> {
         let chunks = self.chunks.as_ref().map(Chunks::domain);
         let cq = self.mailbox.cq();
         // If nothing is posted on the data queue pairs, they need no send queue of their own.
-        let data_sends = self.enforcement.data_sends().unwrap_or(SendQueue { cq, depth: 1 });
+        let data_sends = self.enforcement.mechanism.data_sends().unwrap_or(SendQueue { cq, depth: 1 });
         Ok(Admission { tenant, pd, cq, data_sends, chunks })
     }
 
@@ -73,7 +73,7 @@ impl<N: Nic> Node<N> {
         now: Moment,
     ) -> Result<ClientId, VerbsError> {
         let client = self.books.next_client().ok_or(used_up("numbers of clients"))?;
-        let access = self.enforcement.client_access(client);
+        let access = self.enforcement.mechanism.access(client);
         for &qp in &ends.data {
             nic.modify_qp(qp, QpChange::Access { access })?;
         }
@@ -83,7 +83,7 @@ impl<N: Nic> Node<N> {
         if let Some(chunks) = &mut self.chunks {
             chunks.enter(nic, client, tenant, ends.chunks.clone())?;
         }
-        self.enforcement.enter_client(tenant, &ends.data);
+        self.enforcement.mechanism.enter_client(tenant, &ends.data);
         self.ends.insert(client, ends);
         self.books.handle_attached(client, tenant, process, now);
         Ok(client)
@@ -167,7 +167,7 @@ impl<N: Nic> Node<N> {
                 if let Some(chunks) = &mut self.chunks {
                     chunks.leave(nic, client, now);
                 }
-                self.enforcement.forget_client(nic, client, ends.data);
+                self.enforcement.mechanism.forget_client(nic, client, ends.data);
             }
             None => self.enforcement.region_keys().expect("it attached").forget_client(client),
         }

@@ -6,7 +6,7 @@ use crate::chunks::Chunks;
 use crate::config::{ConfigError, NodeConfig};
 use crate::counters::Counters;
 use crate::ends::{Ends, Rebuilt};
-use crate::enforcement::{Enforcement, Outcome, node_copy};
+use crate::enforcement::{Enforcement, EnforcementOutcome, node_copy};
 use crate::mailbox::{Heard, Mailbox};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Event, Memory, Nic, QpChange, QpId, RefusedAccess, VerbsError};
@@ -199,20 +199,20 @@ impl<N: Nic> Node<N> {
         worked |= self.look_after_chunks(nic, now);
         worked |= self.send_replies(nic);
         self.enforcement.drop_domains(nic);
-        worked || self.enforcement.tend(nic, now)
+        worked || self.enforcement.mechanism.tend(nic, now)
     }
 
     /// Returns the next moment at which the node needs a turn without any request.
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
         let chunks = self.chunks.as_ref().and_then(Chunks::next_wake);
-        [self.books.next_wake(), self.enforcement.next_wake(), chunks].into_iter().flatten().min()
+        [self.books.next_wake(), self.enforcement.mechanism.next_wake(), chunks].into_iter().flatten().min()
     }
 
     fn take_confirmations(&mut self, nic: &mut N, now: Moment) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
-        self.enforcement.poll(nic, &mut completions);
+        self.enforcement.mechanism.poll(nic, &mut completions);
         for completion in &completions {
             let confirmed = self.enforcement.confirm(nic, completion, now);
             self.take_outcomes(now);
@@ -348,7 +348,7 @@ impl<N: Nic> Node<N> {
     /// Takes the next step for each queue pair that is being rebuilt.
     fn go_on_rebuilding(&mut self, nic: &mut N, now: Moment) -> bool {
         let Self { ends, enforcement, .. } = self;
-        let (over, worked) = ends.go_on_rebuilding(nic, enforcement);
+        let (over, worked) = ends.go_on_rebuilding(nic, &mut *enforcement.mechanism);
         for Rebuilt { client, sequence, done } in over {
             if done {
                 self.recoveries += 1;
@@ -444,14 +444,14 @@ impl<N: Nic> Node<N> {
         let mut outcomes = self.enforcement.take_outcomes();
         for outcome in outcomes.drain(..) {
             match outcome {
-                Outcome::Exposed(permission, credential) => {
+                EnforcementOutcome::Exposed(permission, credential) => {
                     self.books.handle_exposed(permission, credential, now);
                 }
-                Outcome::NotExposed(permission, refusal) => {
+                EnforcementOutcome::NotExposed(permission, refusal) => {
                     self.books.handle_not_exposed(permission, refusal, now);
                 }
-                Outcome::Withdrawn(residue) => self.books.handle_withdrawn(residue, now),
-                Outcome::Settled(owed) => self.books.handle_settled(owed),
+                EnforcementOutcome::Withdrawn(residue) => self.books.handle_withdrawn(residue, now),
+                EnforcementOutcome::Settled(owed) => self.books.handle_settled(owed),
             }
         }
         self.enforcement.return_outcomes(outcomes);
@@ -589,7 +589,7 @@ impl<N: Nic> Node<N> {
             chunks.end(nic);
         }
         self.mailbox.end(nic);
-        self.enforcement.end(nic);
+        self.enforcement.mechanism.end(nic);
     }
 
     /// Takes out a client that cannot be served any more. The caller should disconnect it, and then call
@@ -636,7 +636,7 @@ impl<N: Nic> Node<N> {
     /// Returns the counts of events, and of what the node holds.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let (windows, window_operations) = self.enforcement.windows();
+        let (windows, window_operations) = self.enforcement.mechanism.windows();
         let Self { control_messages, recoveries, .. } = *self;
         let books = self.books.counters();
         let chunks = self.chunks.as_ref().map_or(books, Chunks::counters);

@@ -3,11 +3,13 @@
 //! This module knows no permissions. The enforcement decides what accesses a queue pair allows its client.
 
 mod client_ends;
+mod gate;
 mod owners;
 mod rebuilds;
 
 pub use client_ends::{Admission, ClientEnds};
-pub(crate) use rebuilds::{Gate, Rebuilt};
+pub(crate) use gate::{Gate, destroy_all};
+pub(crate) use rebuilds::Rebuilt;
 
 use owners::Owners;
 use portcullis_nic::{Nic, QpChange, QpId, QpState};
@@ -119,7 +121,11 @@ impl Ends {
     }
 
     /// Takes the next step of each rebuild. Returns the rebuilds that are over, and whether any was under way.
-    pub fn go_on_rebuilding<N: Nic>(&mut self, nic: &mut N, gate: &mut impl Gate<N>) -> (Vec<Rebuilt>, bool) {
+    pub fn go_on_rebuilding<N: Nic>(
+        &mut self,
+        nic: &mut N,
+        gate: &mut (impl Gate<N> + ?Sized),
+    ) -> (Vec<Rebuilt>, bool) {
         self.rebuilds.step(nic, &mut self.clients, gate)
     }
 }

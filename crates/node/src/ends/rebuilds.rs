@@ -1,6 +1,6 @@
 //! Rebuilds broken queue pairs in the background: a step each turn, a few at a time (Patronus §5.5).
 
-use super::ClientEnds;
+use super::{ClientEnds, Gate};
 use crate::chunks::CHUNK_ACCESS;
 use portcullis_nic::{Access, Nic, QpAddress, QpChange, QpId, VerbsError};
 use portcullis_protocol::ClientId;
@@ -8,22 +8,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Retries of a SEND to a client that has no receive posted.
 const RNR_RETRIES: u8 = 6;
-
-/// The part of the enforcement in the rebuild of data queue pairs.
-pub(crate) trait Gate<N: Nic> {
-    /// Prepares the rebuild of a queue pair. Returns whether the NIC has finished all requests that were posted on it.
-    fn quiesce(&mut self, qp: QpId) -> bool;
-
-    /// Notes that a queue pair is in the state RTS again. It allows no accesses yet.
-    fn resume(&mut self, qp: QpId);
-
-    /// Restores, after [`resume`](Self::resume), what the client's permissions need on the queue pair. Returns whether
-    /// all of it is there.
-    fn restore(&mut self, nic: &mut N, qp: QpId) -> bool;
-
-    /// Returns the access that a client's queue pairs may allow now.
-    fn access(&self, client: ClientId) -> Access;
-}
 
 /// State of a rebuild, named after its next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +73,7 @@ impl Rebuilds {
         &mut self,
         nic: &mut N,
         clients: &mut BTreeMap<ClientId, ClientEnds>,
-        gate: &mut impl Gate<N>,
+        gate: &mut (impl Gate<N> + ?Sized),
     ) -> (Vec<Rebuilt>, bool) {
         while self.running.len() < self.at_once as usize
             && let Some(next) = self.waiting.pop_front()
@@ -118,7 +102,7 @@ impl Rebuild {
         &mut self,
         nic: &mut N,
         ends: &mut ClientEnds,
-        gate: &mut impl Gate<N>,
+        gate: &mut (impl Gate<N> + ?Sized),
     ) -> Result<bool, VerbsError> {
         let qp = self.qp;
         self.state = match self.state {
@@ -152,7 +136,7 @@ impl Rebuild {
         &mut self,
         nic: &mut N,
         ends: &ClientEnds,
-        gate: &mut impl Gate<N>,
+        gate: &mut (impl Gate<N> + ?Sized),
     ) -> Result<bool, VerbsError> {
         self.state = RebuildState::Restore;
         if !gate.restore(nic, self.qp) {

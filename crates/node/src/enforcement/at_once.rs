@@ -1,19 +1,21 @@
 //! Mechanisms that set up and take down each permission by itself, and are done when the call returns.
 
-use super::{Domain, Ended, Enforcer, Leftovers, Outcome, Surroundings, destroy_all};
+use super::enforcer::{Batches, Leftovers, Tenancy};
+use super::{Domain, Ended, EnforcementOutcome, Surroundings};
 use crate::books::Exposure;
+use crate::ends::{Gate, destroy_all};
 use portcullis_nic::{Access, Nic, QpId};
 use portcullis_protocol::{ClientId, Credential, Refusal, Rkey};
 
 /// A mechanism that sets up and takes down each permission by itself, and is done when the call returns.
 pub(crate) trait Immediate<N: Nic> {
-    /// The access of [`Enforcer::pool_access`].
+    /// The access of [`Tenancy::pool_access`].
     const POOL_ACCESS: Access;
 
-    /// Implements [`Enforcer::client_access`].
+    /// Implements [`Gate::access`].
     fn client_access(&self, client: ClientId) -> Access;
 
-    /// Implements [`Enforcer::shared_key`].
+    /// Implements [`Tenancy::shared_key`].
     fn shared_key(_domain: &Domain) -> Option<Rkey> {
         None
     }
@@ -24,21 +26,17 @@ pub(crate) trait Immediate<N: Nic> {
     /// Takes a permission down. Nothing exposes it after this.
     fn withdraw(&mut self, _around: &mut Surroundings<'_, N>, _ended: &Ended) {}
 
-    /// Implements [`Enforcer::forget_client`].
+    /// Implements [`Gate::forget_client`].
     fn forget_client(&mut self, _client: ClientId) {}
 }
 
-/// An [`Immediate`] mechanism as an [`Enforcer`].
+/// An [`Immediate`] mechanism as an [`Enforcer`](super::enforcer::Enforcer).
 #[derive(Debug)]
 pub(crate) struct AtOnce<I>(pub I);
 
-impl<N: Nic, I: Immediate<N>> Enforcer<N> for AtOnce<I> {
+impl<N: Nic, I: Immediate<N>> Tenancy<N> for AtOnce<I> {
     fn pool_access(&self) -> Access {
         I::POOL_ACCESS
-    }
-
-    fn client_access(&self, client: ClientId) -> Access {
-        self.0.client_access(client)
     }
 
     fn shared_key(&self, domain: &Domain) -> Option<Rkey> {
@@ -51,12 +49,20 @@ impl<N: Nic, I: Immediate<N>> Enforcer<N> for AtOnce<I> {
         }
         Leftovers::default()
     }
+}
+
+impl<N: Nic, I: Immediate<N>> Gate<N> for AtOnce<I> {
+    fn access(&self, client: ClientId) -> Access {
+        self.0.client_access(client)
+    }
 
     fn forget_client(&mut self, nic: &mut N, client: ClientId, data: Vec<QpId>) {
         self.0.forget_client(client);
         destroy_all(nic, &data);
     }
+}
 
+impl<N: Nic, I: Immediate<N>> Batches<N> for AtOnce<I> {
     fn carry_out(
         &mut self,
         around: &mut Surroundings<'_, N>,
@@ -66,14 +72,14 @@ impl<N: Nic, I: Immediate<N>> Enforcer<N> for AtOnce<I> {
         for ended in ending.drain(..) {
             self.0.withdraw(around, &ended);
             let Ended { withdrawal, .. } = ended;
-            around.outcomes.push(Outcome::Withdrawn(withdrawal.residue()));
-            around.outcomes.extend(withdrawal.owed.map(Outcome::Settled));
+            around.outcomes.push(EnforcementOutcome::Withdrawn(withdrawal.residue()));
+            around.outcomes.extend(withdrawal.owed.map(EnforcementOutcome::Settled));
         }
         for exposure in starting.drain(..) {
             let exposed = self.0.expose(around, &exposure);
             around.outcomes.push(match exposed {
-                Some(credential) => Outcome::Exposed(exposure.permission, credential),
-                None => Outcome::NotExposed(exposure.permission, Refusal::NicFailed),
+                Some(credential) => EnforcementOutcome::Exposed(exposure.permission, credential),
+                None => EnforcementOutcome::NotExposed(exposure.permission, Refusal::NicFailed),
             });
         }
         true

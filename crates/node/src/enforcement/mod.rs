@@ -6,6 +6,7 @@
 
 mod at_once;
 mod domain;
+mod enforcer;
 mod memory_region;
 mod memory_window;
 pub(crate) mod node_copy;
@@ -20,12 +21,13 @@ pub use region_keys::{OpenRegion, Regions};
 
 use crate::books::{Exposure, OwedReply, PermissionSlot, Residue, Withdrawal, offset};
 use crate::config::NodeConfig;
-use crate::ends::{Ends, Gate};
+use crate::ends::Ends;
 use at_once::AtOnce;
+use enforcer::{Enforcer, Leftovers, Shrunk};
 use memory_window::MemoryWindow;
-use portcullis_nic::{Access, Completion, Memory, Nic, PdId, QpId, SendQueue, VerbsError};
+use portcullis_nic::{Completion, Memory, Nic, PdId, QpId, VerbsError};
 use portcullis_protocol::{
-    ClientId, Credential, Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, RegionName, Rkey, TenantId,
+    Credential, Header, LIFETIME_OFFSET, Mechanism, Moment, Refusal, RegionName, Rkey, TenantId,
 };
 use portcullis_slots::Table;
 use region_keys::RegionKeys;
@@ -36,7 +38,7 @@ const EXPOSED_BYTES: u64 = Header::BYTES - LIFETIME_OFFSET;
 
 /// Outcome of an exposure or a withdrawal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum EnforcementOutcome {
     /// The permission is enforced from here on. Its holder shows this credential.
     Exposed(PermissionSlot, Credential),
     /// The permission could not be set up, and nothing exposes it.
@@ -91,7 +93,7 @@ pub(crate) struct Surroundings<'a, N: Nic> {
     /// Whether ended permissions may stay exposed for a while, because the memory is not needed soon (Patronus §5.4).
     pub may_linger: bool,
     pub now: Moment,
-    pub outcomes: &'a mut Vec<Outcome>,
+    pub outcomes: &'a mut Vec<EnforcementOutcome>,
     exposing: &'a mut Table<Option<Exposing>>,
 }
 
@@ -110,147 +112,6 @@ impl<N: Nic> Surroundings<'_, N> {
     }
 }
 
-/// The permissions and ranges that a tenant leaves when the node removes it from the NIC. None of them is exposed any
-/// more.
-#[derive(Debug, Default)]
-pub(crate) struct Leftovers {
-    /// Permissions that were never exposed.
-    pub unexposed: Vec<PermissionSlot>,
-    pub residues: Vec<Residue>,
-}
-
-/// The result of [`Enforcer::shrink`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shrunk {
-    /// Number of things that ended.
-    pub ended: usize,
-    /// Whether some of them are taken down with the tenant's next batch.
-    pub in_batch: bool,
-    /// Whether the NIC is still working for the tenant.
-    pub waits_for_nic: bool,
-}
-
-/// A mechanism: how permissions are set up and taken down on the NIC.
-pub(crate) trait Enforcer<N: Nic> {
-    /// Returns the access that a tenant's region over the whole pool gives peers by itself: none if something finer
-    /// enforces permissions.
-    fn pool_access(&self) -> Access;
-
-    /// Returns the access that a client's data queue pairs allow now.
-    fn client_access(&self, client: ClientId) -> Access;
-
-    /// Returns the key that opens all permissions of a tenant, if they have no keys of their own.
-    fn shared_key(&self, _domain: &Domain) -> Option<Rkey> {
-        None
-    }
-
-    /// Sets up a tenant's objects on the NIC, besides its domain.
-    ///
-    /// # Errors
-    /// The NIC refuses. Nothing is left behind.
-    fn enter_tenant(&mut self, _nic: &mut N, _tenant: TenantId, _domain: &Domain) -> Result<(), VerbsError> {
-        Ok(())
-    }
-
-    /// Removes a tenant from the NIC, except for its domain: nothing of the tenant is exposed after this.
-    fn end_tenant(&mut self, around: &mut Surroundings<'_, N>, ending: &[Ended]) -> Leftovers;
-
-    /// Returns the send queues that the node's ends of data queue pairs must have. `None`: nothing is posted on them.
-    fn data_sends(&self) -> Option<SendQueue> {
-        None
-    }
-
-    /// Enters a client of a tenant, with these ends of its data queue pairs.
-    fn enter_client(&mut self, _tenant: TenantId, _data: &[QpId]) {}
-
-    /// Handles the departure of a client. The node's ends of its data queue pairs are destroyed as soon as nothing on
-    /// the NIC needs them.
-    fn forget_client(&mut self, nic: &mut N, _client: ClientId, data: Vec<QpId>) {
-        destroy_all(nic, &data);
-    }
-
-    /// Prepares the rebuild of a data queue pair. Returns whether the NIC has finished all requests that were posted on
-    /// it.
-    fn quiesce(&mut self, _qp: QpId) -> bool {
-        true
-    }
-
-    /// Notes that a data queue pair is in the state RTS again. It allows no accesses yet.
-    fn resume(&mut self, _qp: QpId) {}
-
-    /// Restores, after [`resume`](Self::resume), what the client's permissions need on the queue pair. Returns whether
-    /// all of it is there.
-    fn restore(&mut self, _nic: &mut N, _qp: QpId) -> bool {
-        true
-    }
-
-    /// Sets up the permissions that start in this turn and takes down those that ended, for one tenant. Returns whether
-    /// all of it is done.
-    fn carry_out(
-        &mut self,
-        around: &mut Surroundings<'_, N>,
-        starting: &mut Vec<Exposure>,
-        ending: &mut Vec<Ended>,
-    ) -> bool;
-
-    /// Polls the confirmations of the NIC.
-    fn poll(&mut self, _nic: &mut N, _completions: &mut Vec<Completion>) {}
-
-    /// Handles a completion. Returns the tenant if a batch of the tenant is confirmed.
-    fn confirm(
-        &mut self,
-        _nic: &mut N,
-        completion: &Completion,
-        _now: Moment,
-        _outcomes: &mut Vec<Outcome>,
-    ) -> Option<TenantId> {
-        unreachable!("{completion:?}: this mechanism asks the NIC for nothing that completes later")
-    }
-
-    /// Handles the break of one of the node's own queue pairs.
-    fn handle_broken(&mut self, _nic: &mut N, _qp: QpId, _outcomes: &mut Vec<Outcome>) {}
-
-    /// Puts exposures that have lingered for long enough, or all that linger if the memory is `wanted`, into the next
-    /// batch of their tenant. Adds that tenant to `busy`.
-    fn release_lingering(&mut self, _wanted: bool, _now: Moment, _busy: &mut Vec<TenantId>) {}
-
-    /// Does work that can wait until there is nothing else to do. Returns whether there is more.
-    fn tend(&mut self, _nic: &mut N, _now: Moment) -> bool {
-        false
-    }
-
-    /// Returns the next moment at which the mechanism needs a turn.
-    fn next_wake(&self) -> Option<Moment> {
-        None
-    }
-
-    /// Returns the number of things to take apart when a tenant ends.
-    fn burden(&self, _tenant: TenantId) -> usize {
-        0
-    }
-
-    /// Takes apart at most `most` things of a tenant without clients.
-    fn shrink(&mut self, _nic: &mut N, _tenant: TenantId, _most: usize, _now: Moment) -> Shrunk {
-        Shrunk::default()
-    }
-
-    /// Returns the number of windows in any state, and of operations on windows so far.
-    fn windows(&self) -> (u64, u64) {
-        (0, 0)
-    }
-
-    /// Removes the mechanism from the NIC, after all tenants.
-    fn end(&mut self, _nic: &mut N) {}
-}
-
-/// Destroys queue pairs that nothing needs any more.
-fn destroy_all(nic: &mut impl Nic, queue_pairs: &[QpId]) {
-    for &qp in queue_pairs {
-        // A device that fails to destroy a queue pair has failed.
-        let _ = nic.destroy_qp(qp);
-    }
-}
-
 /// The work of a turn for one tenant.
 struct Work {
     domain: Domain,
@@ -260,7 +121,8 @@ struct Work {
 
 /// The enforcement of a node: its mechanism, its tenants' domains, and the work for the next batch.
 pub(crate) struct Enforcement<N: Nic> {
-    mechanism: Box<dyn Enforcer<N> + Send>,
+    /// The mechanism. The node calls it for all that needs nothing else of the enforcement.
+    pub mechanism: Box<dyn Enforcer<N> + Send>,
     memory: N::Memory,
     scale: u64,
     tenants: Vec<Option<Work>>,
@@ -270,7 +132,7 @@ pub(crate) struct Enforcement<N: Nic> {
     busy: Vec<TenantId>,
     /// Domains of tenants that have ended, while queue pairs are still in them.
     empty_domains: Vec<PdId>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<EnforcementOutcome>,
     /// The mechanism for clients without queue pairs. `None`: the node allows no such clients.
     region_keys: Option<RegionKeys>,
     /// Number of outcomes that the mechanism for those clients has taken note of.
@@ -374,7 +236,7 @@ impl<N: Nic> Enforcement<N> {
             leftovers
                 .residues
                 .iter()
-                .for_each(|residue| region_keys.take_note(&Outcome::Withdrawn(*residue)));
+                .for_each(|residue| region_keys.take_note(&EnforcementOutcome::Withdrawn(*residue)));
             let (unexposed, residues) = region_keys.end_tenant(tenant);
             leftovers.unexposed.extend(unexposed);
             leftovers.residues.extend(residues);
@@ -429,7 +291,7 @@ impl<N: Nic> Enforcement<N> {
         }
     }
 
-    /// Calls [`Enforcer::release_lingering`].
+    /// Calls [`Batches::release_lingering`].
     pub fn release_lingering(&mut self, wanted: bool, now: Moment) {
         self.mechanism.release_lingering(wanted, now, &mut self.busy);
     }
@@ -448,7 +310,7 @@ impl<N: Nic> Enforcement<N> {
         }
     }
 
-    /// Calls [`Enforcer::carry_out`]. `may_linger`: whether ended permissions may stay exposed for a while.
+    /// Calls [`Batches::carry_out`]. `may_linger`: whether ended permissions may stay exposed for a while.
     pub fn carry_out(
         &mut self,
         nic: &mut N,
@@ -481,7 +343,7 @@ impl<N: Nic> Enforcement<N> {
     }
 
     /// Takes the outcomes since the last call. [`return_outcomes`](Self::return_outcomes) takes their buffer back.
-    pub fn take_outcomes(&mut self) -> Vec<Outcome> {
+    pub fn take_outcomes(&mut self) -> Vec<EnforcementOutcome> {
         if let Some(region_keys) = &mut self.region_keys {
             self.outcomes[self.noted..].iter().for_each(|outcome| region_keys.take_note(outcome));
             self.noted = 0;
@@ -492,19 +354,14 @@ impl<N: Nic> Enforcement<N> {
     }
 
     /// Takes back the buffer for outcomes, to be used again.
-    pub fn return_outcomes(&mut self, mut room: Vec<Outcome>) {
+    pub fn return_outcomes(&mut self, mut room: Vec<EnforcementOutcome>) {
         room.clear();
         if self.outcomes.is_empty() {
             self.outcomes = room;
         }
     }
 
-    /// Polls the confirmations of the NIC, which [`confirm`](Self::confirm) handles.
-    pub fn poll(&mut self, nic: &mut N, completions: &mut Vec<Completion>) {
-        self.mechanism.poll(nic, completions);
-    }
-
-    /// Calls [`Enforcer::confirm`].
+    /// Calls [`Batches::confirm`].
     pub fn confirm(&mut self, nic: &mut N, completion: &Completion, now: Moment) -> Option<TenantId> {
         self.mechanism.confirm(nic, completion, now, &mut self.outcomes)
     }
@@ -514,36 +371,6 @@ impl<N: Nic> Enforcement<N> {
         self.mechanism.handle_broken(nic, qp, &mut self.outcomes);
     }
 
-    /// Calls [`Enforcer::tend`].
-    pub fn tend(&mut self, nic: &mut N, now: Moment) -> bool {
-        self.mechanism.tend(nic, now)
-    }
-
-    /// Calls [`Enforcer::next_wake`].
-    pub fn next_wake(&self) -> Option<Moment> {
-        self.mechanism.next_wake()
-    }
-
-    /// Calls [`Enforcer::data_sends`].
-    pub fn data_sends(&self) -> Option<SendQueue> {
-        self.mechanism.data_sends()
-    }
-
-    /// Calls [`Enforcer::enter_client`].
-    pub fn enter_client(&mut self, tenant: TenantId, data: &[QpId]) {
-        self.mechanism.enter_client(tenant, data);
-    }
-
-    /// Calls [`Enforcer::client_access`].
-    pub fn client_access(&self, client: ClientId) -> Access {
-        self.mechanism.client_access(client)
-    }
-
-    /// Calls [`Enforcer::forget_client`].
-    pub fn forget_client(&mut self, nic: &mut N, client: ClientId, data: Vec<QpId>) {
-        self.mechanism.forget_client(nic, client, data);
-    }
-
     /// Returns the number of things to take apart when a tenant ends.
     pub fn burden(&self, tenant: TenantId) -> usize {
         let work = self.work(tenant);
@@ -551,7 +378,7 @@ impl<N: Nic> Enforcement<N> {
         work.starting.len() + work.ending.len() + self.mechanism.burden(tenant) + without_nic
     }
 
-    /// Calls [`Enforcer::shrink`].
+    /// Calls [`Tenancy::shrink`].
     pub fn shrink(&mut self, nic: &mut N, tenant: TenantId, most: usize, now: Moment) -> Shrunk {
         let mut shrunk = self.mechanism.shrink(nic, tenant, most, now);
         let work = self.work(tenant);
@@ -562,33 +389,5 @@ impl<N: Nic> Enforcement<N> {
             self.mark_busy(tenant);
         }
         shrunk
-    }
-
-    /// Returns the number of windows in any state, and of operations on windows so far.
-    pub fn windows(&self) -> (u64, u64) {
-        self.mechanism.windows()
-    }
-
-    /// Calls [`Enforcer::end`].
-    pub fn end(&mut self, nic: &mut N) {
-        self.mechanism.end(nic);
-    }
-}
-
-impl<N: Nic> Gate<N> for Enforcement<N> {
-    fn quiesce(&mut self, qp: QpId) -> bool {
-        self.mechanism.quiesce(qp)
-    }
-
-    fn resume(&mut self, qp: QpId) {
-        self.mechanism.resume(qp);
-    }
-
-    fn restore(&mut self, nic: &mut N, qp: QpId) -> bool {
-        self.mechanism.restore(nic, qp)
-    }
-
-    fn access(&self, client: ClientId) -> Access {
-        self.mechanism.client_access(client)
     }
 }

@@ -4,7 +4,7 @@
 //! A permission is set up, or taken down, when the call returns: the node awaits no request of the NIC, and no queue
 //! pair breaks. The table is behind [`Regions`], which knows keys and packets. This module knows neither.
 
-use super::{Exposing, Outcome, Surroundings};
+use super::{EnforcementOutcome, Exposing, Surroundings};
 use crate::books::{Exposure, ObjectId, PermissionSlot, Residue, Withdrawal, offset};
 use portcullis_nic::Nic;
 use portcullis_planted::planted;
@@ -94,8 +94,8 @@ impl RegionKeys {
     }
 
     /// Notes an outcome of the NIC, which may have taken a permission down.
-    pub fn take_note(&mut self, outcome: &Outcome) {
-        let Outcome::Withdrawn(residue) = outcome else { return };
+    pub fn take_note(&mut self, outcome: &EnforcementOutcome) {
+        let EnforcementOutcome::Withdrawn(residue) = outcome else { return };
         let Some(object) = residue.object else { return };
         if let Some(left) = self.closing.get_mut(&object) {
             *left -= 1;
@@ -120,8 +120,8 @@ impl RegionKeys {
     pub fn proceed<N: Nic>(&mut self, around: &mut Surroundings<'_, N>) {
         let (tenant, closing) = (around.tenant, &self.closing);
         for ended in self.ended.extract_if(.., |it| it.tenant == tenant) {
-            around.outcomes.push(Outcome::Withdrawn(ended.residue()));
-            around.outcomes.extend(ended.owed.map(Outcome::Settled));
+            around.outcomes.push(EnforcementOutcome::Withdrawn(ended.residue()));
+            around.outcomes.extend(ended.owed.map(EnforcementOutcome::Settled));
         }
         let ready: Vec<Exposure> = self
             .waiting
@@ -129,8 +129,8 @@ impl RegionKeys {
             .collect();
         for exposure in ready {
             let outcome = match self.open(around, &exposure) {
-                Ok(credential) => Outcome::Exposed(exposure.permission, credential),
-                Err(refusal) => Outcome::NotExposed(exposure.permission, refusal),
+                Ok(credential) => EnforcementOutcome::Exposed(exposure.permission, credential),
+                Err(refusal) => EnforcementOutcome::NotExposed(exposure.permission, refusal),
             };
             around.outcomes.push(outcome);
         }

@@ -13,9 +13,11 @@ mod windows;
 pub(super) use binder::{Batch, Binder, Release};
 pub(super) use windows::{GoneWindows, WindowIndex, Windows};
 
-use super::{Domain, Ended, Enforcer, Leftovers, Outcome, Shrunk, Surroundings, destroy_all};
+use super::enforcer::{Batches, Leftovers, Shrunk, Tenancy};
+use super::{Domain, Ended, EnforcementOutcome, Surroundings};
 use crate::books::{Exposure, PermissionSlot, Residue};
 use crate::config::NodeConfig;
+use crate::ends::{Gate, destroy_all};
 use data_queue_pairs::{Completed, DataQueuePairs};
 use own_queue::OwnQueue;
 use portcullis_nic::{
@@ -111,7 +113,7 @@ pub(super) trait Scheme: Sized + Send + 'static {
         Vec::new()
     }
 
-    /// Implements [`Enforcer::release_lingering`].
+    /// Implements [`Batches::release_lingering`].
     fn release_lingering(
         &mut self,
         _tenants: &mut [Option<Box<Tenant<Self>>>],
@@ -127,7 +129,7 @@ pub(super) trait Scheme: Sized + Send + 'static {
         (0, false)
     }
 
-    /// Implements [`Enforcer::next_wake`].
+    /// Implements [`Batches::next_wake`].
     fn next_wake(&self, _tenants: &[Option<Box<Tenant<Self>>>]) -> Option<Moment> {
         None
     }
@@ -182,7 +184,7 @@ impl<S: Scheme> Windowed<S> {
 
     /// Deallocates all windows of a tenant's batches after a bind has failed: it is unknown to what each is bound.
     /// Their keys are lost with them.
-    fn fail_batches(&mut self, nic: &mut impl Nic, id: TenantId, outcomes: &mut Vec<Outcome>) {
+    fn fail_batches(&mut self, nic: &mut impl Nic, id: TenantId, outcomes: &mut Vec<EnforcementOutcome>) {
         let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
         let batches = tenant.binder.fail(nic);
         if let Some(data_queue_pairs) = &mut self.data_queue_pairs {
@@ -196,10 +198,11 @@ impl<S: Scheme> Windowed<S> {
         }
         self.destroy_left(nic);
         for batch in batches {
-            outcomes.extend(batch.releases.iter().map(|release| Outcome::Withdrawn(release.residue)));
+            outcomes
+                .extend(batch.releases.iter().map(|release| EnforcementOutcome::Withdrawn(release.residue)));
             let starts = batch.starts.iter();
-            outcomes.extend(starts.map(|&(it, _)| Outcome::NotExposed(it, Refusal::NicFailed)));
-            outcomes.extend(batch.owed.into_iter().map(Outcome::Settled));
+            outcomes.extend(starts.map(|&(it, _)| EnforcementOutcome::NotExposed(it, Refusal::NicFailed)));
+            outcomes.extend(batch.owed.into_iter().map(EnforcementOutcome::Settled));
         }
     }
 
@@ -209,7 +212,7 @@ impl<S: Scheme> Windowed<S> {
         nic: &mut impl Nic,
         id: TenantId,
         now: Moment,
-        outcomes: &mut Vec<Outcome>,
+        outcomes: &mut Vec<EnforcementOutcome>,
     ) -> bool {
         let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
         let taken = tenant.binder.post(nic, self.data_queue_pairs.as_mut());
@@ -222,9 +225,13 @@ impl<S: Scheme> Windowed<S> {
             for unit in batch.releases.iter().filter_map(|release| release.unbound) {
                 self.scheme.give(tenant, unit, now, self.config.window_rest);
             }
-            outcomes.extend(batch.releases.drain(..).map(|release| Outcome::Withdrawn(release.residue)));
-            outcomes.extend(batch.starts.drain(..).map(|(it, credential)| Outcome::Exposed(it, credential)));
-            outcomes.extend(batch.owed.drain(..).map(Outcome::Settled));
+            outcomes.extend(
+                batch.releases.drain(..).map(|release| EnforcementOutcome::Withdrawn(release.residue)),
+            );
+            outcomes.extend(
+                batch.starts.drain(..).map(|(it, credential)| EnforcementOutcome::Exposed(it, credential)),
+            );
+            outcomes.extend(batch.owed.drain(..).map(EnforcementOutcome::Settled));
             tenant.binder.return_batch(batch);
         }
         self.destroy_left(nic);
@@ -272,7 +279,12 @@ impl<S: Scheme> Windowed<S> {
     }
 
     /// Continues for all tenants whose requests had to wait for room in the completion queue.
-    fn make_up_for_shortage(&mut self, nic: &mut impl Nic, now: Moment, outcomes: &mut Vec<Outcome>) {
+    fn make_up_for_shortage(
+        &mut self,
+        nic: &mut impl Nic,
+        now: Moment,
+        outcomes: &mut Vec<EnforcementOutcome>,
+    ) {
         if self.data_queue_pairs.as_mut().is_some_and(DataQueuePairs::take_shortage) {
             for id in (0..).map(TenantId).take(self.tenants.len()) {
                 if self.tenants[id.0 as usize].is_some() {
@@ -283,13 +295,9 @@ impl<S: Scheme> Windowed<S> {
     }
 }
 
-impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
+impl<N: Nic, S: Scheme> Tenancy<N> for Windowed<S> {
     fn pool_access(&self) -> Access {
         Access::empty()
-    }
-
-    fn client_access(&self, _client: ClientId) -> Access {
-        Access::REMOTE
     }
 
     fn enter_tenant(&mut self, nic: &mut N, id: TenantId, domain: &Domain) -> Result<(), VerbsError> {
@@ -331,6 +339,30 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         leftovers
     }
 
+    fn burden(&self, tenant: TenantId) -> usize {
+        let tenant = self.tenants[tenant.0 as usize].as_ref().expect("each tenant has windows until it ends");
+        let bound = tenant.binder.batches().map(|batch| batch.starts.len() + batch.releases.len());
+        tenant.windows.len() + bound.sum::<usize>()
+    }
+
+    fn shrink(&mut self, nic: &mut N, id: TenantId, most: usize, now: Moment) -> Shrunk {
+        let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
+        let unused = tenant.windows.retire_unused(nic, most, &mut self.gone);
+        let (hastened, in_batch) = self.scheme.hasten(tenant, most - unused, now);
+        let waits_for_nic = in_batch || tenant.binder.batches().next().is_some();
+        Shrunk { ended: unused + hastened, in_batch, waits_for_nic }
+    }
+
+    fn end(&mut self, nic: &mut N) {
+        let _ = nic.destroy_cq(self.cq);
+    }
+}
+
+impl<N: Nic, S: Scheme> Gate<N> for Windowed<S> {
+    fn access(&self, _client: ClientId) -> Access {
+        Access::REMOTE
+    }
+
     fn data_sends(&self) -> Option<SendQueue> {
         self.data_queue_pairs.as_ref().map(DataQueuePairs::sends)
     }
@@ -359,7 +391,9 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
     fn restore(&mut self, nic: &mut N, qp: QpId) -> bool {
         self.data_queue_pairs.as_mut().is_none_or(|data_queue_pairs| data_queue_pairs.restore(nic, qp))
     }
+}
 
+impl<N: Nic, S: Scheme> Batches<N> for Windowed<S> {
     fn carry_out(
         &mut self,
         around: &mut Surroundings<'_, N>,
@@ -375,16 +409,16 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         let Collected { failed, early } = self.scheme.collect(around, window, &mut batch, starting, ending);
         self.operations += batch.requests as u64;
         if batch.requests == 0 {
-            around.outcomes.extend(batch.owed.drain(..).map(Outcome::Settled));
+            around.outcomes.extend(batch.owed.drain(..).map(EnforcementOutcome::Settled));
             tenant.binder.return_batch(batch);
         } else {
             tenant.binder.close_batch(batch);
         }
         self.tenants[slot] = Some(tenant);
         let confirmed = self.proceed(around.nic, around.tenant, around.now, around.outcomes);
-        around.outcomes.extend(early.into_iter().map(Outcome::Withdrawn));
+        around.outcomes.extend(early.into_iter().map(EnforcementOutcome::Withdrawn));
         let refusal = Refusal::NodeFull { limit: self.config.windows_max.into() };
-        around.outcomes.extend(failed.into_iter().map(|it| Outcome::NotExposed(it, refusal)));
+        around.outcomes.extend(failed.into_iter().map(|it| EnforcementOutcome::NotExposed(it, refusal)));
         confirmed
     }
 
@@ -398,7 +432,7 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         nic: &mut N,
         completion: &Completion,
         now: Moment,
-        outcomes: &mut Vec<Outcome>,
+        outcomes: &mut Vec<EnforcementOutcome>,
     ) -> Option<TenantId> {
         // `None`: the tenant or the client may have ended meanwhile.
         let (id, is_refused) = self.take_in(nic, completion)?;
@@ -412,7 +446,7 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         confirmed.then_some(id)
     }
 
-    fn handle_broken(&mut self, nic: &mut N, qp: QpId, outcomes: &mut Vec<Outcome>) {
+    fn handle_broken(&mut self, nic: &mut N, qp: QpId, outcomes: &mut Vec<EnforcementOutcome>) {
         if let Some(&tenant) = self.binders.get(&qp) {
             self.fail_batches(nic, tenant, outcomes);
         }
@@ -442,26 +476,8 @@ impl<N: Nic, S: Scheme> Enforcer<N> for Windowed<S> {
         self.scheme.next_wake(&self.tenants)
     }
 
-    fn burden(&self, tenant: TenantId) -> usize {
-        let tenant = self.tenants[tenant.0 as usize].as_ref().expect("each tenant has windows until it ends");
-        let bound = tenant.binder.batches().map(|batch| batch.starts.len() + batch.releases.len());
-        tenant.windows.len() + bound.sum::<usize>()
-    }
-
-    fn shrink(&mut self, nic: &mut N, id: TenantId, most: usize, now: Moment) -> Shrunk {
-        let tenant = self.tenants[id.0 as usize].as_mut().expect("each tenant has windows until it ends");
-        let unused = tenant.windows.retire_unused(nic, most, &mut self.gone);
-        let (hastened, in_batch) = self.scheme.hasten(tenant, most - unused, now);
-        let waits_for_nic = in_batch || tenant.binder.batches().next().is_some();
-        Shrunk { ended: unused + hastened, in_batch, waits_for_nic }
-    }
-
     fn windows(&self) -> (u64, u64) {
         let windows = self.tenants.iter().flatten().map(|tenant| tenant.windows.len() as u64);
         (windows.sum(), self.operations)
-    }
-
-    fn end(&mut self, nic: &mut N) {
-        let _ = nic.destroy_cq(self.cq);
     }
 }
