@@ -11,8 +11,6 @@ use crate::outlet::Outlet;
 use crate::udp::UdpEnd;
 use portcullis_attach::{AcceptorList, RefusedPeer};
 use portcullis_memory::{Mapping, Watched, ends};
-#[cfg(feature = "udp")]
-use portcullis_nic::Nic;
 use portcullis_nic::VerbsError;
 use portcullis_node::{Node, StartError};
 #[cfg(feature = "udp")]
@@ -59,7 +57,7 @@ pub(crate) struct NodeResident<F: Fabric> {
     replies: Vec<(u64, Vec<u8>)>,
     /// The node's end of operations without queue pairs, if there are such clients.
     #[cfg(feature = "udp")]
-    udp: Option<UdpEnd<<F::Nic as Nic>::Memory>>,
+    udp: Option<UdpEnd>,
     records: Option<Outlet>,
     acceptors: AcceptorList,
     /// Values to drop at the end of the thread.
@@ -196,8 +194,8 @@ impl<F: Fabric> NodeResident<F> {
         sockets: Vec<NodeSocket>,
     ) {
         let end = crate::udp::make_end(config, incarnation, self.node.memory());
-        self.node.lend_regions(Box::new(crate::udp::regions(&end)));
-        self.udp = Some(UdpEnd::new(end, sockets));
+        self.node.lend_regions(Box::new(end));
+        self.udp = Some(UdpEnd::new(sockets));
     }
 
     #[cfg(feature = "udp")]
@@ -245,7 +243,7 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
 
     fn next_wake(&self) -> Option<Moment> {
         #[cfg(feature = "udp")]
-        let udp = self.udp.as_ref().and_then(UdpEnd::next_wake);
+        let udp = self.udp.as_ref().and_then(|udp| udp.next_wake(&self.node));
         #[cfg(not(feature = "udp"))]
         let udp = None;
         let node = if self.is_held { None } else { self.node.next_wake() };

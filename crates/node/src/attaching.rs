@@ -97,6 +97,17 @@ impl<N: Nic> Node<N> {
         self.enforcement.lend_regions(regions, tenant_max);
     }
 
+    /// Returns the table of regions that the node was given. `None`: it was given none, or one of another type.
+    #[must_use]
+    pub fn regions<R: Regions>(&self) -> Option<&R> {
+        self.enforcement.region_keys()?.regions().downcast_ref()
+    }
+
+    /// Returns the table of regions that the node was given, to be changed. `None`: as for [`regions`](Self::regions).
+    pub fn regions_mut<R: Regions>(&mut self) -> Option<&mut R> {
+        self.enforcement.region_keys_mut()?.regions_mut().downcast_mut()
+    }
+
     /// Attaches a client without queue pairs, whose packets arrive from `host`: an IPv6 address, or the IPv6 form of an
     /// IPv4 address. The client may have `depth` requests without a reply. [`Node::hear`] receives its messages.
     ///
@@ -114,7 +125,7 @@ impl<N: Nic> Node<N> {
     ) -> Result<ClientId, VerbsError> {
         let client = self.books.next_client().ok_or(used_up("numbers of clients"))?;
         let region_keys =
-            self.enforcement.region_keys().expect("a node that admits such clients has lent regions");
+            self.enforcement.region_keys_mut().expect("a node that admits such clients has lent regions");
         region_keys.enter_client(client, tenant, host);
         self.mailbox.streams.insert(client, depth);
         self.ends.insert_without(client);
@@ -169,7 +180,7 @@ impl<N: Nic> Node<N> {
                 }
                 self.enforcement.mechanism.forget_client(nic, client, ends.data);
             }
-            None => self.enforcement.region_keys().expect("it attached").forget_client(client),
+            None => self.enforcement.region_keys_mut().expect("it attached").forget_client(client),
         }
         self.books.handle_detached(client, now);
         self.go_on_taking_apart(nic, now);

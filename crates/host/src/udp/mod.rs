@@ -16,9 +16,8 @@ use portcullis_attach::tls::{DATAGRAM_BYTES_MAX, ListenError, Listener, OneShotT
 use portcullis_onerma::{NodeSocket, RegionTable, Responder, ResponderLimits};
 use portcullis_protocol::Incarnation;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use table::SharedRegions;
+use table::NodeRegions;
 
 /// Attempts to find a free port that is free for TCP and for UDP.
 const PORTS_TRIED: u32 = 16;
@@ -94,19 +93,14 @@ impl Port {
     }
 }
 
-/// Makes the node's end of operations on `memory`.
+/// Makes the end of operations on `memory`, for the node.
 pub(crate) fn make_end<M: portcullis_nic::Memory>(
     config: &UdpConfig,
     incarnation: Incarnation,
     memory: M,
-) -> Arc<Mutex<Responder<M>>> {
+) -> NodeRegions<M> {
     let table = RegionTable::new(incarnation.0, config.regions_max);
-    Arc::new(Mutex::new(Responder::new(memory, table, limits(config))))
-}
-
-/// Returns the table of that end, for the node.
-pub(crate) fn regions<M>(end: &Arc<Mutex<Responder<M>>>) -> SharedRegions<M> {
-    SharedRegions::new(Arc::clone(end))
+    NodeRegions(Responder::new(memory, table, limits(config)))
 }
 
 /// Returns the terms of a port, which its clients need.

@@ -5,17 +5,10 @@ use portcullis_node::{OpenRegion, Regions};
 use portcullis_onerma::{Allowed, HostAddress, OperationType, Region, RegionId, RegionKey, Responder};
 use portcullis_protocol::{HolderKey, RegionName, Rights};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
 
-/// The regions of a responder that another component drives, on the same thread.
+/// The responder with its table of regions. The node owns it, and the sockets borrow it from the node.
 #[derive(Debug)]
-pub(crate) struct SharedRegions<M>(Arc<Mutex<Responder<M>>>);
-
-impl<M> SharedRegions<M> {
-    pub fn new(end: Arc<Mutex<Responder<M>>>) -> Self {
-        Self(end)
-    }
-}
+pub(crate) struct NodeRegions<M>(pub Responder<M>);
 
 fn allowed(rights: Rights) -> Allowed {
     let of = [
@@ -28,7 +21,7 @@ fn allowed(rights: Rights) -> Allowed {
     Allowed::these(&types)
 }
 
-impl<M: Memory + Debug + Send> Regions for SharedRegions<M> {
+impl<M: Memory + Debug + Send + 'static> Regions for NodeRegions<M> {
     fn open(&mut self, region: OpenRegion) -> Option<(RegionName, HolderKey)> {
         let OpenRegion { client, host, address, offset, length, lifetime_word, rights } = region;
         let mut key = [0; 32];
@@ -43,15 +36,13 @@ impl<M: Memory + Debug + Send> Regions for SharedRegions<M> {
             lifetime_word: Some(lifetime_word.0),
             allowed: allowed(rights),
         };
-        let mut end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = end.regions().insert(region).ok()?;
-        let key = end.regions().derive(id, HostAddress(host), client.0).expect("it was just opened");
+        let id = self.0.regions().insert(region).ok()?;
+        let key = self.0.regions().derive(id, HostAddress(host), client.0).expect("it was just opened");
         Some((RegionName { index: id.index, generation: id.generation }, HolderKey(key.to_bytes())))
     }
 
     fn close(&mut self, region: RegionName) {
         let id = RegionId { index: region.index, generation: region.generation };
-        let mut end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(end.regions().remove(id), "a region is closed once");
+        assert!(self.0.regions().remove(id), "a region is closed once");
     }
 }

@@ -186,7 +186,12 @@ impl<N: Nic> Enforcement<N> {
     }
 
     /// Returns the mechanism for clients without queue pairs.
-    pub fn region_keys(&mut self) -> Option<&mut RegionKeys> {
+    pub fn region_keys(&self) -> Option<&RegionKeys> {
+        self.region_keys.as_ref()
+    }
+
+    /// Returns the mechanism for clients without queue pairs, to be changed.
+    pub fn region_keys_mut(&mut self) -> Option<&mut RegionKeys> {
         self.region_keys.as_mut()
     }
 

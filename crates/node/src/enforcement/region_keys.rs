@@ -11,6 +11,7 @@ use portcullis_planted::planted;
 use portcullis_protocol::{
     ClientId, Credential, HolderKey, Refusal, RegionName, RemoteAddress, Rights, TenantId,
 };
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt::Debug;
 
@@ -33,8 +34,9 @@ pub struct OpenRegion {
     pub rights: Rights,
 }
 
-/// The node's table of regions (1RMA §4.3), as far as the node uses it.
-pub trait Regions: Debug + Send {
+/// The node's table of regions (1RMA §4.3), as far as the node uses it. The component that carries out the operations on
+/// the regions gets the table, as the type that it is, from [`Node::regions`](crate::Node::regions).
+pub trait Regions: Any + Debug + Send {
     /// Opens a region. Returns its name and its holder's key. `None`: all places are taken.
     fn open(&mut self, region: OpenRegion) -> Option<(RegionName, HolderKey)>;
 
@@ -71,6 +73,16 @@ impl RegionKeys {
     pub fn new(regions: Box<dyn Regions>, tenant_max: u32) -> Self {
         let (clients, taken, closing) = (HashMap::new(), HashMap::new(), HashMap::new());
         Self { regions, clients, tenant_max, taken, closing, waiting: Vec::new(), ended: Vec::new() }
+    }
+
+    /// Returns the table of regions.
+    pub fn regions(&self) -> &dyn Any {
+        &*self.regions
+    }
+
+    /// Returns the table of regions, to be changed.
+    pub fn regions_mut(&mut self) -> &mut dyn Any {
+        &mut *self.regions
     }
 
     pub fn enter_client(&mut self, client: ClientId, tenant: TenantId, host: [u8; 16]) {
