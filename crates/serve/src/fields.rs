@@ -5,8 +5,9 @@ use super::{ServeOptions, settings};
 use clap::{Arg, Command};
 use std::sync::LazyLock;
 
-/// Declares the options of a struct, each with the field of [`HostConfig`](portcullis::host::HostConfig) that it sets
-/// (`=> node.headers`) if its value is the field's. The struct gets two items:
+/// Declares the options of a struct. An option whose value is that of a field of
+/// [`HostConfig`](portcullis::host::HostConfig) names the field: behind `=` if it has the field's default as well
+/// (`headers: u32 = node.headers`), otherwise behind `=>`. The struct gets two items:
 ///
 /// - `set_fields`, which sets these fields.
 /// - `FIELDS`, the list of them, each with the option's id.
@@ -14,23 +15,38 @@ macro_rules! options {
     (
         $(#[$of_struct:meta])*
         $visibility:vis struct $name:ident {
-            $($(#[$of_option:meta])* $option:ident: $kind:ty $(=> $first:ident $(. $rest:ident)*)?,)*
+            $(
+                $(#[$of_option:meta])*
+                $option:ident: $kind:ty
+                    $(= $with:ident $(. $default:ident)+)?
+                    $(=> $without:ident $(. $field:ident)*)?,
+            )*
         }
     ) => {
         $(#[$of_struct])*
         $visibility struct $name {
-            $($(#[$of_option])* $option: $kind,)*
+            $(
+                $(#[$of_option])*
+                $(#[arg(default_value_t = portcullis::host::HostConfig::default().$with$(.$default)+)])?
+                $option: $kind,
+            )*
         }
 
         impl $name {
             /// The fields that these options set, each with the id of its option.
             pub(crate) const FIELDS: &[(&'static str, &'static str)] = &[
-                $($((concat!(stringify!($first) $(, ".", stringify!($rest))*), stringify!($option)),)?)*
+                $(
+                    $((concat!(stringify!($with) $(, ".", stringify!($default))+), stringify!($option)),)?
+                    $((concat!(stringify!($without) $(, ".", stringify!($field))*), stringify!($option)),)?
+                )*
             ];
 
             /// Sets the fields of these options.
             pub(crate) fn set_fields(&self, config: &mut portcullis::host::HostConfig) {
-                $($($crate::fields::Value::set(&self.$option, &mut config.$first$(.$rest)*);)?)*
+                $(
+                    $($crate::fields::Value::set(&self.$option, &mut config.$with$(.$default)+);)?
+                    $($crate::fields::Value::set(&self.$option, &mut config.$without$(.$field)*);)?
+                )*
             }
         }
     };

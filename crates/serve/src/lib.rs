@@ -24,9 +24,7 @@ use listen::ListenAddress;
 use name::DirectoryOptions;
 use portcullis::host::{Host, HostConfig, HostError, UdpConfig};
 use portcullis::size;
-use portcullis::{
-    Address, Guarantee, Lifetime, Mechanism, NodeConfig, NodeSecurity, Quota, Validity, ViolationLimits,
-};
+use portcullis::{Address, Guarantee, Lifetime, Mechanism, NodeSecurity, Validity};
 use portcullis_node::StartError;
 use portcullis_program::expiry;
 use portcullis_program::files::Input;
@@ -168,17 +166,17 @@ options! {
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         quota_bytes: Option<u64> => node.quota.bytes_max,
         /// Objects that a tenant may have.
-        #[arg(long, value_name = "N", default_value_t = Quota::default().objects_max)]
-        quota_objects: u64 => node.quota.objects_max,
+        #[arg(long, value_name = "N")]
+        quota_objects: u64 = node.quota.objects_max,
         /// Permissions that a tenant may hold.
-        #[arg(long, value_name = "N", default_value_t = Quota::default().permissions_max)]
-        quota_permissions: u64 => node.quota.permissions_max,
+        #[arg(long, value_name = "N")]
+        quota_permissions: u64 = node.quota.permissions_max,
         /// Names that a tenant may have in the directory; none: 0.
-        #[arg(long, value_name = "N", default_value_t = Quota::default().names_max)]
-        quota_names: u64 => node.quota.names_max,
+        #[arg(long, value_name = "N")]
+        quota_names: u64 = node.quota.names_max,
         /// Other tenants with which a tenant may share one of its names; none: 0.
-        #[arg(long, value_name = "N", default_value_t = Quota::default().shares_max)]
-        quota_shares: u64 => node.quota.shares_max,
+        #[arg(long, value_name = "N")]
+        quota_shares: u64 = node.quota.shares_max,
         /// Chunks that clients allocate and free, in addition to --memory; none: 0. The NIC hands them out while the
         /// node's processor does nothing. On a device without chains the processor does it (`portcullis doctor` says
         /// which).
@@ -198,8 +196,8 @@ options! {
         #[arg(long, value_name = "N")]
         quota_chunks: Option<u64> => node.quota.chunks_max,
         /// Clients that may be attached at a time.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().clients_max)]
-        clients_max: u32 => node.clients_max,
+        #[arg(long, value_name = "N")]
+        clients_max: u32 = node.clients_max,
         /// The largest buffer arena of a client.
         #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64MiB")]
         arena_max: u64 => port.arena_bytes_max,
@@ -210,8 +208,8 @@ options! {
         /// Violations of each kind that cost nothing; every 100 ms one is forgiven. Beyond them a client with late
         /// accesses is slowed, a client that reaches beyond its permissions is disconnected in the end, and a tenant
         /// whose clients guess keys is barred.
-        #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().free_max)]
-        violations_free: u32 => node.violations.free_max,
+        #[arg(long, value_name = "N")]
+        violations_free: u32 = node.violations.free_max,
         /// How long after a permission's end an access with its key counts only as late.
         #[arg(long, value_name = "TIME", default_value = "1s")]
         late_grace: Lifetime => node.violations.late_grace,
@@ -230,8 +228,8 @@ options! {
               value_parser = clap::value_parser!(u32).range(1232..=65507))]
         datagram_max: u32,
         /// Spare queue pairs of a client: one takes over when a refused access breaks the queue pair in use.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().spare_queue_pairs)]
-        spare_queue_pairs: u32 => node.spare_queue_pairs,
+        #[arg(long, value_name = "N")]
+        spare_queue_pairs: u32 = node.spare_queue_pairs,
         /// Keep the node's thread on this processor [default: the kernel chooses].
         #[arg(long, value_name = "N")]
         processor: Option<usize> => processor,
@@ -250,7 +248,8 @@ options! {
     }
 }
 
-/// A technique of [`Reductions`], or [`NodeConfig::chains`], by its name.
+/// A technique of [`Reductions`](portcullis::Reductions), or [`NodeConfig::chains`](portcullis::NodeConfig::chains), by its
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Technique {
     DelayedUnbinding,

@@ -2,8 +2,7 @@
 
 use super::fields::options;
 use clap::Args;
-use portcullis::host::PortLimits;
-use portcullis::{Lifetime, NodeConfig, ViolationLimits};
+use portcullis::Lifetime;
 
 /// The largest depth of a client's queues.
 const DEPTH_MAX: u32 = 4096;
@@ -18,31 +17,31 @@ options! {
         #[arg(long, value_name = "TIME", value_parser = longest_keep, default_value = "60min")]
         longest_keep: Lifetime => node.longest_keep,
         /// Headers of 32 bytes in addition to the memory, for permissions over objects whose own header is taken.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().headers)]
-        headers: u32 => node.headers,
+        #[arg(long, value_name = "N")]
+        headers: u32 = node.headers,
         /// Objects of all tenants. Each takes about 200 bytes of the node's own memory.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().objects_max)]
-        objects_max: u32 => node.objects_max,
+        #[arg(long, value_name = "N")]
+        objects_max: u32 = node.objects_max,
         /// Requests of all clients that wait for other clients to release an object; one tenant gets at most half of
         /// them.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().postponed_max)]
-        postponed_max: u32 => node.postponed_max,
+        #[arg(long, value_name = "N")]
+        postponed_max: u32 = node.postponed_max,
         /// Requests that the node takes in one turn: the largest batch.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().requests_per_turn)]
-        requests_per_turn: u32 => node.requests_per_turn,
+        #[arg(long, value_name = "N")]
+        requests_per_turn: u32 = node.requests_per_turn,
         /// Steps of postponable work in one turn of the node, for example after a client that leaves much behind;
         /// operations of other clients wait for these.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().steps_per_turn)]
-        steps_per_turn: u32 => node.steps_per_turn,
+        #[arg(long, value_name = "N")]
+        steps_per_turn: u32 = node.steps_per_turn,
         /// Queue pairs that are rebuilt at the same time.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().recoveries_max)]
-        recoveries_max: u32 => node.recoveries_max,
+        #[arg(long, value_name = "N")]
+        recoveries_max: u32 = node.recoveries_max,
         /// Windows that are kept ready for each tenant.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().windows_ready)]
-        windows_ready: u32 => node.windows_ready,
+        #[arg(long, value_name = "N")]
+        windows_ready: u32 = node.windows_ready,
         /// Windows that a tenant may have, used or not.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().windows_max)]
-        windows_max: u32 => node.windows_max,
+        #[arg(long, value_name = "N")]
+        windows_max: u32 = node.windows_max,
         /// How long a window rests after its keys are used up.
         #[arg(long, value_name = "TIME", default_value = "1s")]
         window_rest: Lifetime => node.window_rest,
@@ -59,29 +58,29 @@ options! {
         #[arg(long, value_name = "TIME", default_value = "1s")]
         violations_pause_max: Lifetime => node.violations.pause_max,
         /// Violations that cost a pause; the last of them leads to a bar.
-        #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().bar_after)]
-        violations_bar_after: u32 => node.violations.bar_after,
+        #[arg(long, value_name = "N")]
+        violations_bar_after: u32 = node.violations.bar_after,
         /// The longest pause for late accesses, if the NIC reports what it refused.
         #[arg(long, value_name = "TIME", default_value = "16ms")]
         late_pause_max: Lifetime => node.violations.late_pause_max,
         /// Ended permissions of a client whose keys are remembered; a late access with an older key counts as a guess.
-        #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().keys_remembered)]
-        keys_remembered: u32 => node.violations.keys_remembered,
+        #[arg(long, value_name = "N")]
+        keys_remembered: u32 = node.violations.keys_remembered,
         /// Accesses of a tenant that count as late at the most, if the NIC does not report what it refused.
-        #[arg(long, value_name = "N", default_value_t = ViolationLimits::default().excuses_max)]
-        excuses_max: u32 => node.violations.excuses_max,
+        #[arg(long, value_name = "N")]
+        excuses_max: u32 = node.violations.excuses_max,
         /// The time after which one of those is forgiven.
         #[arg(long, value_name = "TIME", default_value = "200ms")]
         excuse_again: Lifetime => node.violations.excuse_again,
         /// Audit records that wait to be written; further records are lost and counted.
-        #[arg(long, value_name = "N", default_value_t = NodeConfig::default().audit_records_max)]
-        audit_records_max: u32 => node.audit_records_max,
+        #[arg(long, value_name = "N")]
+        audit_records_max: u32 = node.audit_records_max,
         /// The depth of each of a client's data queue pairs: a power of two, 4096 at most.
-        #[arg(long, value_name = "N", value_parser = depth, default_value_t = PortLimits::default().send_depth)]
-        send_depth: u32 => port.send_depth,
+        #[arg(long, value_name = "N", value_parser = depth)]
+        send_depth: u32 = port.send_depth,
         /// Control messages of a client under way in each direction: a power of two, 4096 at most.
-        #[arg(long, value_name = "N", value_parser = depth, default_value_t = PortLimits::default().control_depth)]
-        control_depth: u32 => port.control_depth,
+        #[arg(long, value_name = "N", value_parser = depth)]
+        control_depth: u32 = port.control_depth,
     }
 }
 
