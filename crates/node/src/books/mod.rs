@@ -50,7 +50,7 @@ use crate::config::NodeConfig;
 use crate::counters::Counters;
 use clients::Clients;
 use departures::Departures;
-use directory::{Directory, EmbeddedDirectory};
+use directory::Directory;
 use freeing::Freeing;
 use guests::Guests;
 use key_holders::KeyHolders;
@@ -83,7 +83,7 @@ pub(crate) struct Books<M> {
     clients: Clients,
     standings: Standings,
     departures: Departures,
-    directory: Box<dyn Directory + Send>,
+    directory: Directory,
     guests: Guests,
     freeing: Freeing,
     /// Number of objects that wait until nothing exposes them any more.
@@ -115,7 +115,7 @@ impl<M: Memory> Books<M> {
             clients: Clients::default(),
             standings: Standings::new(config.violations),
             departures: Departures::default(),
-            directory: Box::new(EmbeddedDirectory::new(config.quota)),
+            directory: Directory::new(config.quota),
             guests: Guests::default(),
             freeing: Freeing::default(),
             going: 0,

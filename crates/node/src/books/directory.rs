@@ -1,10 +1,22 @@
-//! The directory inside a node. Its names end with the node.
+//! The directory: the names of objects, and the tenants with which each name is shared.
+//!
+//! The directory is state and does no I/O. Its names end with the node. It identifies tenants by their names only, and
+//! also serves the names of tenants that have no clients now. The caller has checked that the object belongs to the
+//! tenant.
 
-use super::{Directory, Reader};
 use crate::config::Quota;
 use portcullis_protocol::{DirectoryName, ObjectRef, Refusal, Rights, TenantName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+
+/// The reader of a list of names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reader<'a> {
+    /// The tenant that owns the names. It sees all.
+    Owner,
+    /// Another tenant. It sees the names that are shared with it.
+    Other(&'a TenantName),
+}
 
 /// A name.
 #[derive(Debug)]
@@ -33,28 +45,28 @@ impl Namespace {
     }
 }
 
-/// Names by tenant. Every call costs the logarithm of the number of names or shares, and `unpublish` costs that for
-/// each share.
+/// The names of one node's objects, by tenant. The books keep the directory in step with the objects: they remove a name
+/// before its object.
+///
+/// Every call costs the logarithm of the number of names or shares, and `unpublish` costs that for each share.
 #[derive(Debug)]
-pub(crate) struct EmbeddedDirectory {
+pub(crate) struct Directory {
     quota: Quota,
     tenants: BTreeMap<Box<str>, Namespace>,
     names: u64,
 }
 
-impl EmbeddedDirectory {
+impl Directory {
     /// A directory without names, which allows each tenant the names and shares of `quota`.
     pub fn new(quota: Quota) -> Self {
         Self { quota, tenants: BTreeMap::new(), names: 0 }
     }
 
-    fn named(&self, owner: &str, name: &DirectoryName) -> Option<&Named> {
-        self.tenants.get(owner)?.names.get(name)
-    }
-}
-
-impl Directory for EmbeddedDirectory {
-    fn publish(&mut self, owner: &str, name: DirectoryName, object: ObjectRef) -> Result<(), Refusal> {
+    /// Enters a name of `owner` for an object.
+    ///
+    /// # Errors
+    /// [`Refusal::NameTaken`], or [`Refusal::Quota`] in names. Nothing was changed.
+    pub fn publish(&mut self, owner: &str, name: DirectoryName, object: ObjectRef) -> Result<(), Refusal> {
         let used = self.tenants.get(owner).map_or(0, |its| its.names.len() as u64);
         if self.named(owner, &name).is_some() {
             return Err(Refusal::NameTaken);
@@ -68,7 +80,8 @@ impl Directory for EmbeddedDirectory {
         Ok(())
     }
 
-    fn unpublish(&mut self, owner: &str, name: &DirectoryName) {
+    /// Removes a name of `owner`, with all its shares. Does nothing if `owner` has no such name.
+    pub fn unpublish(&mut self, owner: &str, name: &DirectoryName) {
         let Some(its) = self.tenants.get_mut(owner) else { return };
         let Some(named) = its.names.remove(name) else { return };
         for with in named.shares.keys() {
@@ -80,11 +93,17 @@ impl Directory for EmbeddedDirectory {
         self.names -= 1;
     }
 
-    fn find(&self, owner: &str, name: &DirectoryName) -> Option<ObjectRef> {
+    /// Returns the object that has this name with `owner`.
+    pub fn find(&self, owner: &str, name: &DirectoryName) -> Option<ObjectRef> {
         self.named(owner, name).map(|named| named.object)
     }
 
-    fn share(
+    /// Shares the object that has this name with `owner`: gives the tenant `with` the rights `rights` over it.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchName`]; [`Refusal::AlreadyShared`] if the tenant would lose a right; [`Refusal::Quota`] in
+    /// tenants. Nothing was changed.
+    pub fn share(
         &mut self,
         owner: &str,
         name: &DirectoryName,
@@ -104,7 +123,11 @@ impl Directory for EmbeddedDirectory {
         Ok(())
     }
 
-    fn unshare(&mut self, owner: &str, name: &DirectoryName, with: &TenantName) -> Result<(), Refusal> {
+    /// Ends the sharing of a name with a tenant.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchName`], or [`Refusal::NotShared`].
+    pub fn unshare(&mut self, owner: &str, name: &DirectoryName, with: &TenantName) -> Result<(), Refusal> {
         let its = self.tenants.get_mut(owner).ok_or(Refusal::NoSuchName)?;
         let named = its.names.get_mut(name).ok_or(Refusal::NoSuchName)?;
         named.shares.remove(with).ok_or(Refusal::NotShared)?;
@@ -112,11 +135,19 @@ impl Directory for EmbeddedDirectory {
         Ok(())
     }
 
-    fn shared(&self, owner: &str, name: &DirectoryName, with: &TenantName) -> Option<Rights> {
+    /// Returns a tenant's rights over the object that has this name with `owner`. `None`: the object is not shared with
+    /// the tenant.
+    pub fn shared(&self, owner: &str, name: &DirectoryName, with: &TenantName) -> Option<Rights> {
         self.named(owner, name)?.shares.get(with).copied()
     }
 
-    fn next(&self, owner: &str, after: Option<&DirectoryName>, reader: Reader<'_>) -> Option<DirectoryName> {
+    /// Returns the first name of `owner` behind `after`, or of all, that `reader` may see.
+    pub fn next(
+        &self,
+        owner: &str,
+        after: Option<&DirectoryName>,
+        reader: Reader<'_>,
+    ) -> Option<DirectoryName> {
         let its = self.tenants.get(owner)?;
         let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         match reader {
@@ -127,8 +158,13 @@ impl Directory for EmbeddedDirectory {
         }
     }
 
-    fn names(&self) -> u64 {
+    /// Returns the number of names of all tenants.
+    pub fn names(&self) -> u64 {
         self.names
+    }
+
+    fn named(&self, owner: &str, name: &DirectoryName) -> Option<&Named> {
+        self.tenants.get(owner)?.names.get(name)
     }
 }
 
@@ -161,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_name_is_given_once_until_it_is_free_again() {
-        let mut directory = EmbeddedDirectory::new(QUOTA);
+        let mut directory = Directory::new(QUOTA);
         assert_eq!(directory.publish("a", name(1), object(1)), Ok(()));
         assert_eq!(directory.publish("a", name(1), object(2)), Err(Refusal::NameTaken));
         assert_eq!(directory.publish("b", name(1), object(3)), Ok(()), "another tenant's names are its own");
@@ -176,7 +212,7 @@ mod tests {
 
     #[test]
     fn names_and_shares_have_limits_and_what_is_given_back_counts_no_more() {
-        let mut directory = EmbeddedDirectory::new(QUOTA);
+        let mut directory = Directory::new(QUOTA);
         for number in 0..4 {
             assert_eq!(directory.publish("a", name(number), object(number.into())), Ok(()));
         }
@@ -198,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_share_grows_but_shrinks_only_by_its_end() {
-        let mut directory = EmbeddedDirectory::new(QUOTA);
+        let mut directory = Directory::new(QUOTA);
         assert_eq!(directory.share("a", &name(1), tenant(1), Rights::READ), Err(Refusal::NoSuchName));
         directory.publish("a", name(1), object(1)).expect("it is free");
         assert_eq!(directory.unshare("a", &name(1), &tenant(1)), Err(Refusal::NotShared));
@@ -220,7 +256,7 @@ mod tests {
             steps in prop::collection::vec((0u8..6, 0u8..8, 0u8..3), 0..120),
         ) {
             let quota = Quota { names_max: 64, shares_max: 64, ..QUOTA };
-            let mut directory = EmbeddedDirectory::new(quota);
+            let mut directory = Directory::new(quota);
             let mut model: BTreeMap<DirectoryName, BTreeSet<u8>> = BTreeMap::new();
             for (what, number, with) in steps {
                 let name = name(number);
