@@ -1,7 +1,7 @@
 //! Permissions that something other than a request made, such as a chain of work requests on the NIC.
 
 use super::Books;
-use super::permissions::{Claim, Extent, Origin, PermissionSlot};
+use super::permissions::{Claim, Extent, Origin, PermissionKind, PermissionSlot};
 use super::requests::{RequestOrigin, Wish};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
@@ -38,8 +38,9 @@ impl<M: Memory> Books<M> {
         let part = Extent { offset: adopted.part.offset, length: adopted.part.length };
         let claim = Claim { extent: self.part_of(object, part)?, sharing: adopted.sharing };
         let from = RequestOrigin { client, tenant, sequence: 0 };
-        let wish =
-            Wish { from, rights: adopted.rights, claim, lifetime: adopted.lifetime, guest: None, asked: now };
+        let &Adopted { rights, lifetime, .. } = adopted;
+        let kind = PermissionKind::Object;
+        let wish = Wish { from, rights, claim, kind, lifetime, guest: None, asked: now };
         self.check_wish(&wish, now)?;
         if self.is_awaited(object, claim) || !self.admits(object, claim, tenant) {
             return Err(Refusal::Conflict);

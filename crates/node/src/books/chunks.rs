@@ -5,6 +5,7 @@
 //! allocated, whichever client had its memory before. It ends when its client revokes the permission or leaves.
 
 use super::Books;
+use super::permissions::{Claim, Extent, PermissionKind};
 use super::requests::{NewObject, RequestOrigin, Wish};
 use crate::config::ChunkLimits;
 use portcullis_nic::Memory;
@@ -12,8 +13,8 @@ use portcullis_protocol::{
     ChunkTerms, HandedOutBy, Keep, Lifetime, Moment, Refusal, Rights, Sharing, TenantId,
 };
 
-/// The lifetime of a chunk's permission. No request can have this lifetime.
-pub(super) const NO_END: Lifetime = Lifetime(u64::MAX);
+/// The lifetime of a chunk's permission, which has no deadline.
+const NO_END: Lifetime = Lifetime(u64::MAX);
 /// Alignment of a chunk, in bytes. Atomics need aligned words, and chunks need no more.
 const ALIGNMENT: u64 = 8;
 
@@ -70,14 +71,9 @@ impl<M: Memory> Books<M> {
 
 impl Wish {
     fn of_chunk(from: RequestOrigin, length: u64, now: Moment) -> Self {
-        let extent = super::permissions::Extent { offset: 0, length };
-        let claim = super::permissions::Claim { extent, sharing: Sharing::Exclusive };
+        let claim = Claim { extent: Extent { offset: 0, length }, sharing: Sharing::Exclusive };
         let rights = Rights::READ | Rights::WRITE | Rights::ATOMIC;
-        Self { from, rights, claim, lifetime: NO_END, guest: None, asked: now }
-    }
-
-    /// Whether the request is for a chunk.
-    pub(super) fn is_for_chunk(&self) -> bool {
-        self.lifetime == NO_END
+        let kind = PermissionKind::Chunk;
+        Self { from, rights, claim, kind, lifetime: NO_END, guest: None, asked: now }
     }
 }

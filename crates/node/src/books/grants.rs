@@ -1,7 +1,6 @@
 //! Start and end of permissions: the part of the books before and after the NIC's part.
 
 use super::Books;
-use super::chunks::NO_END;
 use super::effects::{Effect, Exposure, OwedReply, Residue, Withdrawal};
 use super::permissions::{Chain, Origin, Permission, PermissionSlot, State};
 use super::pool::{ObjectId, fits_beside, start_after};
@@ -56,6 +55,7 @@ impl<M: Memory> Books<M> {
         let start = start_after(self.pool.last_start(header), now);
         let id = PermissionId { header, start };
         let mut permission = Permission::new(id, object, (client, tenant), wish.rights, wish.claim, origin);
+        permission.kind = wish.kind;
         permission.lifetime = wish.lifetime;
         permission.waited = start.since(wish.asked);
         permission.guest = wish.guest;
@@ -73,9 +73,9 @@ impl<M: Memory> Books<M> {
         if let Some(client) = self.clients.get_mut(client) {
             self.permissions.link(Chain::Client, &mut client.first, slot);
             client.held.add(self.pool.slabs.size(object));
-            client.chunks.held += u64::from(wish.is_for_chunk());
+            client.chunks.held += u64::from(wish.kind.is_chunk());
         }
-        if wish.is_for_chunk() {
+        if wish.kind.is_chunk() {
             self.counters.chunks_held += 1;
             self.counters.chunk_allocations += 1;
         }
@@ -168,7 +168,7 @@ impl<M: Memory> Books<M> {
         let head = match self.clients.get_mut(permission.client) {
             Some(client) => {
                 client.held.take(bytes);
-                client.chunks.held -= u64::from(permission.lifetime == NO_END);
+                client.chunks.held -= u64::from(permission.kind.is_chunk());
                 &mut client.first
             }
             None => self.departures.first_of(permission.client).unwrap_or(&mut nowhere),
@@ -176,7 +176,7 @@ impl<M: Memory> Books<M> {
         self.permissions.unlink(Chain::Client, head, slot);
         self.pool.note_header(permission.id.header, permission.object, PermissionSlot::NONE);
         self.tenants.get_mut(permission.tenant).usage.refund_permission();
-        self.counters.chunks_held -= u64::from(permission.lifetime == NO_END);
+        self.counters.chunks_held -= u64::from(permission.kind.is_chunk());
         self.permissions.remove(slot);
         self.leases.forget(slot.0);
     }

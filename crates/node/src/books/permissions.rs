@@ -40,6 +40,22 @@ pub(crate) enum Origin {
     Adopted,
 }
 
+/// The kind of memory that a permission is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PermissionKind {
+    /// An object that a client has allocated.
+    Object,
+    /// A chunk that the node's CPU hands out. Its permission has no deadline.
+    Chunk,
+}
+
+impl PermissionKind {
+    /// Whether the permission is for a chunk.
+    pub fn is_chunk(self) -> bool {
+        self == Self::Chunk
+    }
+}
+
 /// State of a permission. A permission that has ended is not in the books any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
@@ -88,6 +104,7 @@ pub(crate) struct Permission {
     pub client: ClientId,
     pub tenant: TenantId,
     pub rights: Rights,
+    pub kind: PermissionKind,
     /// The lifetime from the start, as last seen.
     pub lifetime: Lifetime,
     /// Time for which its request waited.
@@ -137,6 +154,7 @@ impl Permission {
             client,
             tenant,
             rights,
+            kind: PermissionKind::Object,
             lifetime: Lifetime(0),
             waited: Lifetime(0),
             final_notice: false,

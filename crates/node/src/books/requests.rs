@@ -1,10 +1,9 @@
 //! Requests about objects and permissions.
 
 use super::Books;
-use super::chunks::NO_END;
 use super::effects::OwedReply;
 use super::guests::GuestKey;
-use super::permissions::{Claim, Extent, Origin, PermissionSlot};
+use super::permissions::{Claim, Extent, Origin, PermissionKind, PermissionSlot};
 use super::pool::{Object, ObjectId, Slabs};
 use super::postponed::Waiter;
 use crate::audit::AuditEvent;
@@ -30,6 +29,7 @@ pub(crate) struct Wish {
     pub from: RequestOrigin,
     pub rights: Rights,
     pub claim: Claim,
+    pub kind: PermissionKind,
     pub lifetime: Lifetime,
     /// The guest that requests the permission, if the object is another tenant's.
     pub guest: Option<GuestKey>,
@@ -50,10 +50,7 @@ impl<M: Memory> Books<M> {
     pub fn handle_request(&mut self, from: RequestOrigin, request: GrantRequest, now: Moment) {
         let wish = |rights, (offset, length), sharing, lifetime| {
             let claim = Claim { extent: Extent { offset, length }, sharing };
-            // No request may have the lifetime of a chunk.
-            let Lifetime(lifetime) = lifetime;
-            let lifetime = Lifetime(lifetime.min(NO_END.0 - 1));
-            Wish { from, rights, claim, lifetime, guest: None, asked: now }
+            Wish { from, rights, claim, kind: PermissionKind::Object, lifetime, guest: None, asked: now }
         };
         let done = match request {
             GrantRequest::Allocate(Allocate { size, alignment, lifetime, rights, sharing, keep }) => {
@@ -90,7 +87,7 @@ impl<M: Memory> Books<M> {
             return Err(Refusal::Nothing);
         }
         let longest = self.config.longest_lifetime;
-        if wish.is_for_chunk() {
+        if wish.kind.is_chunk() {
             return self.check_chunk(wish.from);
         }
         if wish.lifetime > longest {
@@ -138,7 +135,7 @@ impl<M: Memory> Books<M> {
             }
         };
         debug_assert_eq!(self.pool.slabs.taken(object), takes, "what was charged is what it takes");
-        let foreign = self.pool.take_over(mark, object) || wish.is_for_chunk();
+        let foreign = self.pool.take_over(mark, object) || wish.kind.is_chunk();
         let origin = Origin::Request { sequence: wish.from.sequence };
         let slot = self.start(&wish, object, origin, now).inspect_err(|_| self.release_object(object))?;
         if !foreign || self.scrub_at_once(object) {
