@@ -1,7 +1,7 @@
 //! The tenants and clients that are barred or paused, and the end of bars and pauses: by time or by the operator.
 
 use super::Books;
-use super::clients::Client;
+use super::accounts::Client;
 use super::violations::{Charge, Standing, Violations};
 use crate::audit::{AuditEvent, AuditRecord};
 use portcullis_nic::Memory;
@@ -56,10 +56,10 @@ impl<M: Memory> Books<M> {
             Some(Bar { tenant, client: None, barred, since, until, charge: Charge::Guess })
         });
         let mut bars: Vec<Bar> = tenants.collect();
-        bars.extend(self.clients.iter().filter_map(|client| {
+        bars.extend(self.accounts.clients.iter().filter_map(|client| {
             let (barred, until) = not_served(client.conduct.standing(now))?;
             let (charge, since) = client.conduct.cause(now);
-            let tenant = Arc::clone(&self.tenants.get(client.tenant).name);
+            let tenant = Arc::clone(&self.accounts.tenants.get(client.tenant).name);
             Some(Bar { tenant, client: Some(client.id), barred, since, until, charge })
         }));
         bars.sort_by(|one, other| one.client.cmp(&other.client).then_with(|| one.tenant.cmp(&other.tenant)));
@@ -76,11 +76,12 @@ impl<M: Memory> Books<M> {
         }
         let paused = |client: &&Client| {
             let is_served = not_served(client.conduct.standing(now)).is_none();
-            *self.tenants.get(client.tenant).name == *name && !client.lost && !is_served
+            *self.accounts.tenants.get(client.tenant).name == *name && !client.lost && !is_served
         };
-        let paused: Vec<ClientId> = self.clients.iter().filter(paused).map(|client| client.id).collect();
+        let paused: Vec<ClientId> =
+            self.accounts.clients.iter().filter(paused).map(|client| client.id).collect();
         for id in paused {
-            let client = self.clients.get_mut(id).expect("it was just among them");
+            let client = self.accounts.clients.get_mut(id).expect("it was just among them");
             client.conduct.forgive();
             self.audit_client(now, AuditEvent::Unbar, id, Some("by the operator"));
             lifted = true;
@@ -92,15 +93,15 @@ impl<M: Memory> Books<M> {
     pub fn clients(&self, now: Moment) -> Vec<ClientReport> {
         let report = |client: &Client| ClientReport {
             id: client.id,
-            tenant: Arc::clone(&self.tenants.get(client.tenant).name),
+            tenant: Arc::clone(&self.accounts.tenants.get(client.tenant).name),
             process: client.process,
-            permissions: client.held.permissions,
-            bytes: client.held.bytes,
-            chunks: client.chunks.held,
+            permissions: client.held().permissions,
+            bytes: client.held().bytes,
+            chunks: client.chunks.held(),
             violations: client.conduct.violations,
             standing: self.standing(client.tenant, now).and(client.conduct.standing(now)),
         };
-        self.clients.iter().map(report).collect()
+        self.accounts.clients.iter().map(report).collect()
     }
 
     /// Ends the bars that have lasted for their time.

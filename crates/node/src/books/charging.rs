@@ -79,7 +79,7 @@ impl<M: Memory> Books<M> {
         refused: RefusedAccess,
         now: Moment,
     ) {
-        let Some(it) = self.clients.get_mut(client) else { return };
+        let Some(it) = self.accounts.clients.get_mut(client) else { return };
         let grace = self.config.violations.late_grace;
         let charge = match (refused.fault, it.recent.region_ended(packet.region)) {
             (AccessFault::StaleKey, Some(ended)) if now.since(ended) <= grace => Charge::Late,
@@ -94,8 +94,11 @@ impl<M: Memory> Books<M> {
     }
 
     /// Returns an attached client. The node owns queue pairs of attached clients only.
-    fn attached(&mut self, client: ClientId) -> &mut super::clients::Client {
-        self.clients.get_mut(client).expect("queue pairs of a client that has gone belong to no client")
+    fn attached(&mut self, client: ClientId) -> &mut super::accounts::Client {
+        self.accounts
+            .clients
+            .get_mut(client)
+            .expect("queue pairs of a client that has gone belong to no client")
     }
 
     /// Classifies a refused access that the NIC has described.
@@ -105,7 +108,7 @@ impl<M: Memory> Books<M> {
         if present && self.holds_key(client, refused.rkey) {
             return Charge::Stray;
         }
-        let it = self.clients.get(client).expect("a client with a refused access is attached");
+        let it = self.accounts.clients.get(client).expect("a client with a refused access is attached");
         match it.recent.ended(refused.rkey) {
             Some(ended) if now.since(ended) <= self.config.violations.late_grace => Charge::Late,
             // The key was the client's own, but it ended too long ago for a race.
@@ -126,9 +129,9 @@ impl<M: Memory> Books<M> {
     }
 
     fn holds_key(&self, client: ClientId, key: Rkey) -> bool {
-        let it = self.clients.get(client).expect("a client with a refused access is attached");
-        if let Some(shared) = self.tenants.get(it.tenant).shared_key {
-            return it.held.permissions > 0 && shared == key;
+        let it = self.accounts.clients.get(client).expect("a client with a refused access is attached");
+        if let Some(shared) = self.accounts.tenants.get(it.tenant).shared_key {
+            return it.held().permissions > 0 && shared == key;
         }
         let last = self.key_holders.last(key).and_then(|slot| self.permissions.find(slot));
         last.is_some_and(|it| {
@@ -143,7 +146,7 @@ impl<M: Memory> Books<M> {
             return false;
         }
         let since = Moment(now.0.saturating_sub(self.config.violations.late_grace.0));
-        let siblings = self.clients.iter().filter(|client| client.tenant == tenant);
+        let siblings = self.accounts.clients.iter().filter(|client| client.tenant == tenant);
         let ended = siblings.flat_map(|client| client.recent.since(since)).take(ENDED_LOOKED_AT_MAX);
         ended.into_iter().any(|keys| keys.word == refused.address && keys.opened_word(refused.rkey))
     }
@@ -174,7 +177,7 @@ impl<M: Memory> Books<M> {
     /// Charges a guess of a client to its tenant.
     fn charge_tenant(&mut self, client: ClientId, now: Moment) {
         let tenant = self.attached(client).tenant;
-        let first = self.tenants.iter().next().map(|(first, _)| first);
+        let first = self.accounts.tenants.iter().next().map(|(first, _)| first);
         let tenant = first.filter(|_| planted!(ViolationToWrongTenant)).unwrap_or(tenant);
         let before = self.standing(tenant, now);
         match self.tenant_record(tenant, now).guesses.record(now) {
@@ -203,7 +206,7 @@ impl<M: Memory> Books<M> {
 
     /// Bars a tenant: all permissions of its clients end.
     fn bar(&mut self, tenant: TenantId, until: Moment, now: Moment) {
-        let name = Arc::clone(&self.tenants.get(tenant).name);
+        let name = Arc::clone(&self.accounts.tenants.get(tenant).name);
         self.audit.push(now, AuditEvent::Bar, |record| AuditRecord {
             tenant: Some(name),
             reason: Some(Charge::Guess.reason()),
@@ -211,8 +214,13 @@ impl<M: Memory> Books<M> {
             ..record
         });
         self.standings.note_bar(until);
-        let clients: Vec<ClientId> =
-            self.clients.iter().filter(|client| client.tenant == tenant).map(|client| client.id).collect();
+        let clients: Vec<ClientId> = self
+            .accounts
+            .clients
+            .iter()
+            .filter(|client| client.tenant == tenant)
+            .map(|client| client.id)
+            .collect();
         for client in clients {
             self.end_all_of(client, "its tenant is barred", now);
         }
@@ -228,18 +236,18 @@ impl<M: Memory> Books<M> {
 
     /// Returns the standing of a tenant.
     pub(super) fn standing(&self, tenant: TenantId, now: Moment) -> Standing {
-        let tenant = self.tenants.get(tenant);
+        let tenant = self.accounts.tenants.get(tenant);
         if tenant.offended { self.standings.of(&tenant.name, now) } else { Standing::Good }
     }
 
     /// Returns a client's own standing, without its tenant's.
     pub(super) fn own_standing(&self, client: ClientId, now: Moment) -> Standing {
-        self.clients.get(client).map_or(Standing::Good, |client| client.conduct.standing(now))
+        self.accounts.clients.get(client).map_or(Standing::Good, |client| client.conduct.standing(now))
     }
 
     /// Returns the tenant's record of violations.
     fn tenant_record(&mut self, tenant: TenantId, now: Moment) -> &mut TenantRecord {
-        let tenant = self.tenants.get_mut(tenant);
+        let tenant = self.accounts.tenants.get_mut(tenant);
         tenant.offended = true;
         self.standings.record(&tenant.name, now)
     }

@@ -27,7 +27,7 @@ impl<M: Memory> Books<M> {
         let ChunkLimits { chunks, chunk_bytes, client_max } = self.config.chunks.ok_or(Refusal::NoChunks)?;
         let (used, limit) = (self.chunks_given_to(from.tenant), self.config.quota.chunks_max);
         let quota = client_max.min(limit.saturating_sub(used));
-        let client = self.clients.get_mut(from.client).ok_or(Refusal::Malformed)?;
+        let client = self.accounts.clients.get_mut(from.client).ok_or(Refusal::Malformed)?;
         if client.chunks.quota > 0 {
             return Err(Refusal::Malformed);
         }
@@ -41,7 +41,12 @@ impl<M: Memory> Books<M> {
 
     /// Returns the number of chunks that the clients of a tenant may already hold together.
     fn chunks_given_to(&self, tenant: TenantId) -> u64 {
-        self.clients.iter().filter(|client| client.tenant == tenant).map(|client| client.chunks.quota).sum()
+        self.accounts
+            .clients
+            .iter()
+            .filter(|client| client.tenant == tenant)
+            .map(|client| client.chunks.quota)
+            .sum()
     }
 
     /// Allocates a chunk.
@@ -55,14 +60,14 @@ impl<M: Memory> Books<M> {
     /// Checks whether a client may have one more chunk.
     pub(super) fn check_chunk(&self, from: RequestOrigin) -> Result<(), Refusal> {
         let limits = self.config.chunks.ok_or(Refusal::NoChunks)?;
-        let chunks = self.clients.get(from.client).map(|client| client.chunks).unwrap_or_default();
+        let chunks = self.accounts.clients.get(from.client).map(|client| client.chunks).unwrap_or_default();
         if chunks.quota == 0 {
             return Err(Refusal::NoChunks);
         }
-        if chunks.held >= chunks.quota {
-            return Err(Refusal::Quota { used: chunks.held, limit: chunks.quota });
+        if chunks.held() >= chunks.quota {
+            return Err(Refusal::Quota { used: chunks.held(), limit: chunks.quota });
         }
-        if self.counters.chunks_held >= limits.chunks {
+        if self.accounts.chunks_held() >= limits.chunks {
             return Err(Refusal::OutOfMemory { size: limits.chunk_bytes });
         }
         Ok(())

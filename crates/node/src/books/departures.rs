@@ -5,31 +5,18 @@
 //! left is off the NIC at once. Its permissions end over as many turns as they need, and its tenant stays until then.
 
 use super::Books;
+use super::accounts::Client;
 use super::effects::Residue;
 use super::permissions::{Chain, PermissionSlot};
-use super::postponed::WaiterSlot;
 use crate::audit::AuditEvent;
 use portcullis_nic::Memory;
 use portcullis_planted::planted;
 use portcullis_protocol::{ClientId, Lifetime, Moment, Refusal, TenantId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-/// A client that has left, with its remaining permissions and requests.
-#[derive(Debug)]
-pub(crate) struct Departed {
-    pub id: ClientId,
-    pub process: Option<u32>,
-    tenant: TenantId,
-    /// The first of its permissions.
-    first: PermissionSlot,
-    /// Requests of the client that may still wait.
-    waiting: Vec<WaiterSlot>,
-}
-
-/// All clients and tenants that are being taken apart.
+/// The work for the clients and tenants that are being taken apart, except for the clients that have left.
 #[derive(Debug, Default)]
 pub(crate) struct Departures {
-    clients: BTreeMap<ClientId, Departed>,
     /// Attached clients whose permissions must all end, with the reason.
     barred: VecDeque<(ClientId, &'static str)>,
     /// Tenants without clients that the node must check, each once.
@@ -39,18 +26,9 @@ pub(crate) struct Departures {
 }
 
 impl Departures {
-    pub fn client(&self, client: ClientId) -> Option<&Departed> {
-        self.clients.get(&client)
-    }
-
-    /// Returns the first permission of a client that has left.
-    pub fn first_of(&mut self, client: ClientId) -> Option<&mut PermissionSlot> {
-        self.clients.get_mut(&client).map(|gone| &mut gone.first)
-    }
-
-    /// Whether no client and no tenant is being taken apart.
+    /// Whether no attached client and no tenant is being taken apart.
     pub fn is_empty(&self) -> bool {
-        self.clients.is_empty() && self.barred.is_empty() && self.tenants.is_empty()
+        self.barred.is_empty() && self.tenants.is_empty()
     }
 }
 
@@ -71,11 +49,8 @@ impl<M: Memory> Books<M> {
     /// Handles the departure of a client: its permissions end from now on.
     pub fn handle_detached(&mut self, client: ClientId, now: Moment) {
         self.audit_client(now, AuditEvent::Detach, client, None);
-        let gone = self.clients.remove(client).expect("a client leaves once");
         let waiting = self.postponed.of_client(client);
-        let first = if planted!(DepartedKeepHolding) { PermissionSlot::NONE } else { gone.first };
-        let departed = Departed { id: client, process: gone.process, tenant: gone.tenant, first, waiting };
-        self.departures.clients.insert(client, departed);
+        self.accounts.clients.depart(client, waiting);
     }
 
     /// Ends all permissions of an attached client. The client itself stays for now.
@@ -86,7 +61,8 @@ impl<M: Memory> Books<M> {
 
     /// Whether the books take nothing apart at present.
     pub fn is_whole(&self) -> bool {
-        self.departures.is_empty() && !self.guests.are_leaving() && self.freeing.is_empty()
+        let no_client_left = self.accounts.clients.first_departed().is_none();
+        no_client_left && self.departures.is_empty() && self.leaving.is_empty() && self.freeing.is_empty()
     }
 
     /// Continues to end permissions of clients that are barred or have left, as far as this turn's steps allow.
@@ -95,10 +71,10 @@ impl<M: Memory> Books<M> {
         self.end_leaving(now);
         self.go_on_freeing(now);
         while self.steps_left > 0
-            && let Some((&client, _)) = self.departures.clients.first_key_value()
+            && let Some(client) = self.accounts.clients.first_departed()
         {
             let over = self.end_departed(client, now) || planted!(RestOfDepartedForgotten);
-            if over && let Some(gone) = self.departures.clients.remove(&client) {
+            if over && let Some(gone) = self.accounts.clients.forget_departed(client) {
                 self.leave_tenant(gone.tenant, now);
             }
         }
@@ -110,7 +86,7 @@ impl<M: Memory> Books<M> {
             && let Some(&(client, reason)) = self.departures.barred.front()
         {
             // A barred client may have left meanwhile. Its permissions then end with it.
-            let first = self.clients.get(client).map_or(PermissionSlot::NONE, |client| client.first);
+            let first = self.accounts.clients.get(client).map_or(PermissionSlot::NONE, Client::first);
             if !self.end_live(Chain::Client, first, reason, now) {
                 self.departures.barred.pop_front();
             }
@@ -138,7 +114,7 @@ impl<M: Memory> Books<M> {
     /// Ends the waiting requests and the permissions of a client that has left. Returns whether none is left.
     fn end_departed(&mut self, client: ClientId, now: Moment) -> bool {
         while self.steps_left > 0 {
-            let gone = self.departures.clients.get_mut(&client).expect("it is taken out after this");
+            let gone = self.accounts.clients.departed_mut(client).expect("it is taken out after this");
             if let Some(waiter) = gone.waiting.pop() {
                 self.take_step();
                 // Another client's request may have the slot by now.
@@ -148,13 +124,13 @@ impl<M: Memory> Books<M> {
                 }
                 continue;
             }
-            let Some(slot) = gone.first.some() else { return true };
+            let Some(slot) = gone.first() else { return true };
             if self.permissions.get(slot).is_live() {
                 self.take_step();
                 self.finish(slot, AuditEvent::Revoke, Some("its client left"), None, now);
             } else {
                 // The permission is being set up: it ends once the NIC has confirmed it.
-                self.permissions.unlink(Chain::Client, &mut gone.first, slot);
+                gone.unlink(slot, &mut self.permissions);
             }
         }
         false
@@ -162,10 +138,7 @@ impl<M: Memory> Books<M> {
 
     /// Removes one client from a tenant. With its last client the tenant ends, unless it has objects that stay.
     pub fn leave_tenant(&mut self, id: TenantId, now: Moment) {
-        let tenant = self.tenants.get_mut(id);
-        tenant.clients -= 1;
-        if tenant.clients == 0 {
-            tenant.alone_since = Some(now);
+        if self.accounts.tenants.get_mut(id).leave(now) {
             self.departures.tenants.push_back(id);
         }
     }
@@ -176,7 +149,7 @@ impl<M: Memory> Books<M> {
             return false;
         }
         self.departures.kept_check = None;
-        let deserted = self.tenants.iter().filter(|(_, tenant)| tenant.alone_since.is_some());
+        let deserted = self.accounts.tenants.iter().filter(|(_, tenant)| tenant.alone_since().is_some());
         self.departures.tenants = deserted.map(|(id, _)| id).collect();
         true
     }
@@ -184,7 +157,7 @@ impl<M: Memory> Books<M> {
     /// Schedules a check of a tenant for which the NIC has finished something. If the tenant has no clients, it may be
     /// able to end.
     pub fn look_at_if_deserted(&mut self, id: TenantId) {
-        let deserted = self.tenants.find(id).is_some_and(|tenant| tenant.alone_since.is_some());
+        let deserted = self.accounts.tenants.find(id).is_some_and(|tenant| tenant.alone_since().is_some());
         if deserted && !self.departures.tenants.contains(&id) {
             self.departures.tenants.push_back(id);
         }
@@ -204,9 +177,9 @@ impl<M: Memory> Books<M> {
     /// or has a client again.
     pub fn let_kept_go(&mut self, id: TenantId, now: Moment) -> Option<Left> {
         loop {
-            let tenant = self.tenants.find(id)?;
-            let since = tenant.alone_since?;
-            let Some(&(time, object)) = tenant.kept.first() else { return Some(self.take_back(id, now)) };
+            let tenant = self.accounts.tenants.find(id)?;
+            let since = tenant.alone_since()?;
+            let Some((time, object)) = tenant.first_kept() else { return Some(self.take_back(id, now)) };
             let until = since.after(Lifetime(time));
             if until > now {
                 self.look_at_kept_at(until);
@@ -229,7 +202,7 @@ impl<M: Memory> Books<M> {
                 break;
             }
         }
-        if self.tenants.get(id).guests > 0 { Left::Lent } else { Left::Nothing }
+        if self.accounts.tenants.get(id).guests() > 0 { Left::Lent } else { Left::Nothing }
     }
 
     /// Schedules a check of the tenants without clients at `due`, or earlier.
@@ -250,7 +223,7 @@ impl<M: Memory> Books<M> {
 
     /// Returns the number of a tenant's objects.
     pub fn objects_of(&self, tenant: TenantId) -> usize {
-        self.tenants.get(tenant).objects.len()
+        self.accounts.tenants.get(tenant).objects().len()
     }
 
     /// Handles the removal of a tenant from the NIC. The permissions `unexposed` were never exposed, and `residues` are
@@ -275,15 +248,15 @@ impl<M: Memory> Books<M> {
     /// Removes a tenant that is off the NIC, with its objects, over which no other tenant holds permissions.
     pub fn handle_tenant_ended(&mut self, id: TenantId, now: Moment) {
         assert_eq!(
-            self.tenants.get(id).guests,
+            self.accounts.tenants.get(id).guests(),
             0,
             "a tenant's lent objects come back before the tenant ends"
         );
-        for object in self.tenants.get(id).objects.clone() {
+        for object in self.accounts.tenants.get(id).objects().to_vec() {
             self.strike_name_if_any(object, now);
             self.strike_memberships(object);
             self.release_object(object);
         }
-        self.tenants.remove(id);
+        self.accounts.tenants.remove(id);
     }
 }

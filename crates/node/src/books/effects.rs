@@ -1,6 +1,6 @@
 //! The decisions of the books, as values. The other parts of the node carry them out and report when that is done.
 
-use super::guests::GuestKey;
+use super::accounts::GuestKey;
 use super::permissions::PermissionSlot;
 use super::pool::ObjectId;
 use portcullis_protocol::{

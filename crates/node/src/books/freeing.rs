@@ -12,7 +12,7 @@ use super::pool::ObjectId;
 use super::requests::RequestOrigin;
 use portcullis_nic::Memory;
 use portcullis_planted::planted;
-use portcullis_protocol::{Holders, Moment, ObjectName, Refusal};
+use portcullis_protocol::{Holders, Keep, Moment, ObjectName, Refusal};
 use std::collections::{HashMap, VecDeque};
 
 /// Reason that a permission ended, or did not start.
@@ -105,14 +105,14 @@ impl<M: Memory> Books<M> {
         record.freed = record.freed.max(Some(holders));
         let birth = record.birth;
         if first_time {
-            self.strike_kept(object);
+            self.accounts.set_keep(object, Keep::No, &mut self.pool.slabs);
             // Other tenants' permissions end in any case.
             self.strike_name_if_any(object, now);
             self.serve_waiters(object, now);
         }
         self.leave_head(object);
         let record = self.pool.slabs.get(object);
-        let holders_end = record.freed == Some(Holders::End) && record.holders > 0;
+        let holders_end = record.freed == Some(Holders::End) && record.permissions.held() > 0;
         if !record.members().is_empty() || holders_end {
             self.freeing.under_way.push_back((object, birth));
         } else {

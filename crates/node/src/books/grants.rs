@@ -2,7 +2,7 @@
 
 use super::Books;
 use super::effects::{Effect, Exposure, OwedReply, Residue, Withdrawal};
-use super::permissions::{Chain, Origin, Permission, PermissionSlot, State};
+use super::permissions::{Origin, Permission, PermissionSlot, State};
 use super::pool::{ObjectId, fits_beside, start_after};
 use super::postponed::Parked;
 use super::recent_keys::EndedKeys;
@@ -12,7 +12,7 @@ use portcullis_nic::Memory;
 use portcullis_planted::planted;
 use portcullis_protocol::{
     Credential, Granted, Keep, LIFETIME_OFFSET, Lifetime, Mechanism, Moment, PermissionId, Refusal,
-    RemoteAddress, ReplyBody, Sharing, TenantId,
+    RemoteAddress, ReplyBody,
 };
 
 /// Number of requests for memory that are retried at once. Requests that still have to wait then do so behind the
@@ -22,22 +22,6 @@ const RETRIED_AT_ONCE: usize = 32;
 const LOOK_AGAIN: Lifetime = Lifetime::micros(10);
 
 impl<M: Memory> Books<M> {
-    /// Enters an object in its tenant's list.
-    pub(super) fn list(&mut self, object: ObjectId) {
-        let record = self.pool.slabs.get_mut(object);
-        let objects = &mut self.tenants.get_mut(record.tenant).objects;
-        record.listed = u32::try_from(objects.len()).expect("the node's objects are numbered in 32 bits");
-        objects.push(object);
-    }
-
-    fn unlist(&mut self, tenant: TenantId, place: u32) {
-        let objects = &mut self.tenants.get_mut(tenant).objects;
-        objects.swap_remove(place as usize);
-        if let Some(&moved) = objects.get(place as usize) {
-            self.pool.slabs.get_mut(moved).listed = place;
-        }
-    }
-
     /// Enters a new permission over `object` in the books. Its protection is not yet set up.
     pub(super) fn start(
         &mut self,
@@ -46,12 +30,10 @@ impl<M: Memory> Books<M> {
         origin: Origin,
         now: Moment,
     ) -> Result<PermissionSlot, Refusal> {
-        let quota = self.config.quota;
         let RequestOrigin { client, tenant, .. } = wish.from;
-        self.tenants.get_mut(tenant).usage.charge_permission(&quota)?;
+        self.accounts.check_permission(tenant)?;
         let beside = self.config.reductions.contiguity && fits_beside(wish.rights, wish.claim.extent.offset);
-        let header = self.pool.take_header(object, beside);
-        let header = header.inspect_err(|_| self.tenants.get_mut(tenant).usage.refund_permission())?;
+        let header = self.pool.take_header(object, beside)?;
         let start = start_after(self.pool.last_start(header), now);
         let id = PermissionId { header, start };
         let mut permission = Permission::new(id, object, (client, tenant), wish.rights, wish.claim, origin);
@@ -61,23 +43,9 @@ impl<M: Memory> Books<M> {
         permission.guest = wish.guest;
         let deadline = permission.deadline();
         let slot = self.permissions.insert(permission);
-        let record = self.pool.slabs.get_mut(object);
-        record.holders += 1;
-        record.exposed += 1;
-        record.exclusive += u32::from(wish.claim.sharing == Sharing::Exclusive);
-        self.permissions.link(Chain::Object, &mut record.first, slot);
-        if let Some(guest) = wish.guest {
-            self.start_as_guest(guest, slot);
-        }
-        // A client that has left meanwhile is in no list, and gets nothing once this is set up.
-        if let Some(client) = self.clients.get_mut(client) {
-            self.permissions.link(Chain::Client, &mut client.first, slot);
-            client.held.add(self.pool.slabs.size(object));
-            client.chunks.held += u64::from(wish.kind.is_chunk());
-        }
-        if wish.kind.is_chunk() {
-            self.counters.chunks_held += 1;
-            self.counters.chunk_allocations += 1;
+        self.accounts.hold(slot, &mut self.permissions, &mut self.pool.slabs);
+        if wish.guest.is_some() {
+            self.note_guests_bytes(object, wish.rights);
         }
         self.pool.note_header(header, object, slot);
         self.leases.schedule(deadline, slot.0, start);
@@ -143,7 +111,7 @@ impl<M: Memory> Books<M> {
         if credential == Credential::Node {
             return;
         }
-        let Some(client) = self.clients.get_mut(permission.client) else { return };
+        let Some(client) = self.accounts.clients.get_mut(permission.client) else { return };
         let word = RemoteAddress(permission.id.header.0 + LIFETIME_OFFSET);
         let ended = EndedKeys { credential, word, at: now };
         client.recent.push(ended, self.config.violations.keys_remembered);
@@ -151,32 +119,9 @@ impl<M: Memory> Books<M> {
 
     /// Removes a permission from the books.
     fn strike(&mut self, slot: PermissionSlot) {
-        let permission = *self.permissions.get(slot);
-        let record = self.pool.slabs.get_mut(permission.object);
-        record.holders -= 1;
-        record.exclusive -= u32::from(permission.claim.sharing == Sharing::Exclusive);
-        self.permissions.unlink(Chain::Object, &mut record.first, slot);
-        if let Some(guest) = permission.guest {
-            record.named().holders -= 1;
-            let guest = self.guests.get_mut(guest);
-            guest.held -= 1;
-            self.permissions.unlink(Chain::Guest, &mut guest.first, slot);
-        }
-        let bytes = self.pool.slabs.size(permission.object);
-        // If a client that has left is forgotten already, the permission is in no client's list any more.
-        let mut nowhere = PermissionSlot::NONE;
-        let head = match self.clients.get_mut(permission.client) {
-            Some(client) => {
-                client.held.take(bytes);
-                client.chunks.held -= u64::from(permission.kind.is_chunk());
-                &mut client.first
-            }
-            None => self.departures.first_of(permission.client).unwrap_or(&mut nowhere),
-        };
-        self.permissions.unlink(Chain::Client, head, slot);
-        self.pool.note_header(permission.id.header, permission.object, PermissionSlot::NONE);
-        self.tenants.get_mut(permission.tenant).usage.refund_permission();
-        self.counters.chunks_held -= u64::from(permission.kind.is_chunk());
+        let &Permission { id, object, .. } = self.permissions.get(slot);
+        self.accounts.release(slot, &mut self.permissions, &mut self.pool.slabs);
+        self.pool.note_header(id.header, object, PermissionSlot::NONE);
         self.permissions.remove(slot);
         self.leases.forget(slot.0);
     }
@@ -194,46 +139,24 @@ impl<M: Memory> Books<M> {
             self.strike_name_if_any(object, now);
             self.strike_memberships(object);
         }
-        let record = self.pool.slabs.get_mut(object);
-        let in_use = record.holders > 0 || !record.waiting.is_empty();
+        let record = self.pool.slabs.get(object);
+        let in_use = record.permissions.held() > 0 || !record.waiting.is_empty();
         let goes = !in_use && !record.is_wanted() && !record.going;
         if goes {
-            record.going = true;
-            self.going += 1;
-            // The tenant has given the object up. How long its window lingers depends on the node, so the quota ignores
-            // that.
-            let tenant = record.tenant;
-            self.tenants.get_mut(tenant).usage.refund_object(self.pool.slabs.taken(object));
+            self.accounts.give_up(object, &mut self.pool.slabs);
         }
         goes
     }
 
-    /// Enters an object into its tenant's kept objects, if its record has a time.
-    pub(super) fn enter_kept(&mut self, object: ObjectId) {
-        let record = self.pool.slabs.get(object);
-        if let Some(time) = record.kept_for() {
-            self.tenants.get_mut(record.tenant).kept.insert((time, object));
-        }
-    }
-
-    /// Stops keeping an object, which is removed with its last permission, or is removed now.
-    pub(super) fn strike_kept(&mut self, object: ObjectId) {
-        let record = self.pool.slabs.get_mut(object);
-        if let Some(time) = record.kept_for() {
-            self.tenants.get_mut(record.tenant).kept.remove(&(time, object));
-        }
-        record.keep = Keep::No;
-    }
-
     /// Stops keeping an object, and releases it if it has no holder.
     pub(super) fn keep_no_longer(&mut self, object: ObjectId, now: Moment) {
-        self.strike_kept(object);
+        self.accounts.set_keep(object, Keep::No, &mut self.pool.slabs);
         self.release_if_unwanted(object, now);
     }
 
     /// Releases an object that is not held, awaited or kept. Frees it at once if nothing exposes it.
     pub(super) fn release_if_unwanted(&mut self, object: ObjectId, now: Moment) {
-        let exposed = self.pool.slabs.get(object).exposed > 0;
+        let exposed = self.pool.slabs.get(object).permissions.exposed() > 0;
         if self.let_go(object, now) && !exposed {
             self.release_object(object);
         }
@@ -241,20 +164,12 @@ impl<M: Memory> Books<M> {
 
     /// Frees an object that nothing exposes any more.
     pub(super) fn release_object(&mut self, object: ObjectId) {
-        let taken = self.pool.slabs.taken(object);
-        self.strike_kept(object);
-        let record = self.pool.slabs.free(object);
-        self.handle_freed_gone(object);
+        let record = self.accounts.remove_object(object, &mut self.pool.slabs);
         assert!(
             record.name().is_none() && record.guests().is_empty(),
             "a name and guests go before their object"
         );
-        self.unlist(record.tenant, record.listed);
-        if record.going {
-            self.going -= 1;
-        } else {
-            self.tenants.get_mut(record.tenant).usage.refund_object(taken);
-        }
+        self.handle_freed_gone(object);
     }
 
     /// Handles the NIC's confirmation of a permission's protection: the client gets the permission.
@@ -269,7 +184,7 @@ impl<M: Memory> Books<M> {
         credential.keys().for_each(|key| self.key_holders.note(key, slot));
         self.audit_permission(now, AuditEvent::Grant, slot, None);
         let barred = self.standing(tenant, now).and(self.own_standing(client, now)).is_barred();
-        if barred || self.clients.get(client).is_none() {
+        if barred || self.accounts.clients.get(client).is_none() {
             self.refuse_start(&permission, origin, Refusal::Barred);
             self.finish(slot, AuditEvent::Revoke, Some("its client is gone or barred"), None, now);
             return;
@@ -335,14 +250,13 @@ impl<M: Memory> Books<M> {
             self.pool.give_header(header);
         }
         let Some(object) = residue.object else { return };
-        self.pool.slabs.get_mut(object).exposed -= 1;
-        if let Some(guest) = residue.guest {
-            self.handle_guest_withdrawn(guest);
-        }
+        self.accounts.withdraw(object, residue.guest, &mut self.pool.slabs);
+        residue.guest.into_iter().for_each(|guest| self.forget_guest_if_gone(guest));
         let record = self.pool.slabs.get(object);
-        if record.going && record.exposed == 0 {
+        if record.going && record.permissions.exposed() == 0 {
             self.release_object(object);
-        } else if residue.guest.is_some() || record.named.as_ref().is_some_and(|it| it.waits > 0) {
+        } else if residue.guest.is_some() || record.named.as_ref().is_some_and(|it| it.of_guests.waits() > 0)
+        {
             // Other tenants may have waited for this alone.
             self.serve_waiters(object, now);
         }
@@ -355,7 +269,7 @@ impl<M: Memory> Books<M> {
 
     /// Answers requests that wait for memory, if no object is about to give memory back.
     pub fn retry_if_idle(&mut self, now: Moment) {
-        if self.going == 0 {
+        if self.accounts.going() == 0 {
             self.retry_parked(now);
         }
     }
@@ -366,7 +280,7 @@ impl<M: Memory> Books<M> {
             return;
         }
         for Parked { wish, memory } in self.postponed.unpark(RETRIED_AT_ONCE) {
-            if self.clients.get(wish.from.client).is_none() {
+            if self.accounts.clients.get(wish.from.client).is_none() {
                 continue;
             }
             if let Err(refusal) = self.allocate(wish, memory, now) {

@@ -4,8 +4,8 @@
 //! one name.
 
 use super::Books;
+use super::accounts::GuestKey;
 use super::effects::OwedReply;
-use super::guests::GuestKey;
 use super::pool::{Membership, ObjectId};
 use super::requests::RequestOrigin;
 use crate::audit::{AuditEvent, AuditRecord, AuditedMember};

@@ -4,12 +4,12 @@
 //! [`Books::poll_effect`]. The books know no NIC and no message bytes. They access the pool's memory only for the
 //! headers of permissions, and to zero memory.
 
+mod accounts;
 mod adoption;
 mod bars;
 mod charged;
 mod charging;
 mod chunks;
-mod clients;
 mod departures;
 mod directory;
 mod effects;
@@ -24,12 +24,10 @@ mod pending_frees;
 mod permissions;
 mod pool;
 mod postponed;
-mod quota;
 mod recent_keys;
 mod requests;
 mod scrubs;
 mod standings;
-mod tenants;
 mod violations;
 mod waiting;
 
@@ -48,11 +46,11 @@ use crate::audit::{AuditEvent, AuditQueue, AuditRecord, AuditedChunk, AuditedPer
 use crate::chunks::{Adopted, client_of};
 use crate::config::NodeConfig;
 use crate::counters::Counters;
-use clients::Clients;
+use accounts::Accounts;
 use departures::Departures;
 use directory::Directory;
 use freeing::Freeing;
-use guests::Guests;
+use guests::LeavingGuests;
 use key_holders::KeyHolders;
 use leases::Leases;
 use permissions::Permissions;
@@ -66,7 +64,6 @@ use scrubs::Scrubs;
 use standings::Standings;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tenants::Tenants;
 
 /// The manager's books of Patronus §5.
 pub(crate) struct Books<M> {
@@ -79,15 +76,12 @@ pub(crate) struct Books<M> {
     postponed: Postponed,
     /// Objects whose waiting requests a later turn serves, with the objects' births.
     put_off: VecDeque<(ObjectId, u64)>,
-    tenants: Tenants,
-    clients: Clients,
+    accounts: Accounts,
     standings: Standings,
     departures: Departures,
     directory: Directory,
-    guests: Guests,
+    leaving: LeavingGuests,
     freeing: Freeing,
-    /// Number of objects that wait until nothing exposes them any more.
-    going: u32,
     /// Number of steps that this turn may still take, for work that the next turn can continue.
     steps_left: u32,
     audit: AuditQueue,
@@ -111,14 +105,12 @@ impl<M: Memory> Books<M> {
             scrubs: Scrubs::default(),
             postponed: Postponed::new(config.postponed_max),
             put_off: VecDeque::new(),
-            tenants: Tenants::default(),
-            clients: Clients::default(),
+            accounts: Accounts::new(config.quota),
             standings: Standings::new(config.violations),
             departures: Departures::default(),
             directory: Directory::new(config.quota),
-            guests: Guests::default(),
+            leaving: LeavingGuests::default(),
             freeing: Freeing::default(),
-            going: 0,
             steps_left: config.steps_per_turn,
             audit,
             counters: Counters::default(),
@@ -129,8 +121,8 @@ impl<M: Memory> Books<M> {
 
     /// Continues numbering clients, tenants and objects at `number`, for tests near the end of a counter.
     pub fn count_from(&mut self, number: u64) {
-        self.clients.count_from(number);
-        self.tenants.count_from(number);
+        self.accounts.clients.count_from(number);
+        self.accounts.tenants.count_from(number);
         self.pool.count_from(number);
     }
 
@@ -218,51 +210,49 @@ impl<M: Memory> Books<M> {
     /// The tenant is barred or paused, or the node is full.
     pub fn admit(&self, name: &str, now: Moment) -> Result<Option<TenantId>, Refusal> {
         self.standings.of(name, now).check(now)?;
-        if self.clients.len() >= self.config.clients_max {
+        if self.accounts.clients.len() >= self.config.clients_max {
             return Err(Refusal::NodeFull { limit: self.config.clients_max.into() });
         }
-        self.clients.next_id().ok_or(Refusal::NodeFull { limit: u64::MAX })?;
-        Ok(self.tenants.named(name))
+        self.accounts.clients.next_id().ok_or(Refusal::NodeFull { limit: u64::MAX })?;
+        Ok(self.accounts.tenants.named(name))
     }
 
     /// Returns the number of the next tenant. `None`: the marks that distinguish tenants are used up.
     pub fn next_tenant(&self) -> Option<TenantId> {
-        self.tenants.has_marks().then(|| self.tenants.next_id())
+        self.accounts.tenants.has_marks().then(|| self.accounts.tenants.next_id())
     }
 
     /// Enters a tenant with the number [`next_tenant`](Self::next_tenant). `shared_key` opens all its permissions, if
     /// they have no keys of their own.
     pub fn enter_tenant(&mut self, name: &str, shared_key: Option<Rkey>) {
         let offended = self.standings.knows(name);
-        self.tenants.insert(name.into(), shared_key, offended);
+        self.accounts.tenants.insert(name.into(), shared_key, offended);
     }
 
     /// Iterates over all tenants.
     pub fn tenants(&self) -> impl Iterator<Item = TenantId> + '_ {
-        self.tenants.iter().map(|(id, _)| id)
+        self.accounts.tenants.iter().map(|(id, _)| id)
     }
 
     /// Keeps a tenant for a client that will attach, at least until that client leaves.
     pub fn hold_tenant(&mut self, tenant: TenantId) {
-        let tenant = self.tenants.get_mut(tenant);
-        tenant.clients += 1;
-        tenant.alone_since = None;
+        self.accounts.tenants.get_mut(tenant).join();
     }
 
     /// Returns the number of the next client. `None`: all numbers are used up.
     pub fn next_client(&self) -> Option<ClientId> {
-        self.clients.next_id()
+        self.accounts.clients.next_id()
     }
 
     /// Attaches a client, with the number [`next_client`](Self::next_client), to a tenant that was held for it.
     pub fn handle_attached(&mut self, client: ClientId, tenant: TenantId, process: Option<u32>, now: Moment) {
-        self.clients.insert(client, tenant, process, self.config.violations);
+        self.accounts.clients.insert(client, tenant, process, self.config.violations);
         self.audit_client(now, AuditEvent::Attach, client, None);
     }
 
     /// Reports, once, that a client cannot be served any more.
     pub fn evict(&mut self, client: ClientId) {
-        if let Some(it) = self.clients.get_mut(client)
+        if let Some(it) = self.accounts.clients.get_mut(client)
             && !std::mem::replace(&mut it.lost, true)
         {
             self.effects.push_back(Effect::Evict(client));
@@ -271,12 +261,12 @@ impl<M: Memory> Books<M> {
 
     /// Returns a client's tenant. `None`: the client has left.
     pub fn tenant_of(&self, client: ClientId) -> Option<TenantId> {
-        self.clients.get(client).map(|client| client.tenant)
+        self.accounts.clients.get(client).map(|client| client.tenant)
     }
 
     /// Iterates over the attached clients, in the order of their numbers.
     pub fn client_ids(&self) -> impl Iterator<Item = ClientId> + '_ {
-        self.clients.iter().map(|client| client.id)
+        self.accounts.clients.iter().map(|client| client.id)
     }
 
     /// Whether an ended permission may stay exposed for a while, because memory is plentiful (Patronus §5.4).
@@ -286,17 +276,19 @@ impl<M: Memory> Books<M> {
 
     /// Whether the node needs memory that ended permissions still expose.
     pub fn wants_memory_back(&self) -> bool {
-        self.postponed.is_thirsty() || (self.going > 0 && !self.memory_is_plentiful())
+        self.postponed.is_thirsty() || (self.accounts.going() > 0 && !self.memory_is_plentiful())
     }
 
     /// Returns the counts of events, and of what the books hold.
     pub fn counters(&self) -> Counters {
         Counters {
-            clients: self.clients.len().into(),
-            tenants: self.tenants.iter().count() as u64,
+            clients: self.accounts.clients.len().into(),
+            tenants: self.accounts.tenants.iter().count() as u64,
             permissions: self.permissions.len() as u64,
             objects: self.pool.slabs.objects().into(),
             chunks: self.config.chunks.map_or(0, |limits| limits.chunks),
+            chunks_held: self.accounts.chunks_held(),
+            chunk_allocations: self.accounts.chunk_allocations(),
             bytes_used: self.pool.slabs.bytes_used(),
             headers_used: self.pool.headers_used().into(),
             postponed: self.postponed.len() as u64,
@@ -374,7 +366,7 @@ impl<M: Memory> Books<M> {
         client: ClientId,
         add: impl FnOnce(AuditRecord) -> AuditRecord,
     ) {
-        let (clients, tenants) = (&self.clients, &self.tenants);
+        let (clients, tenants) = (&self.accounts.clients, &self.accounts.tenants);
         self.audit.push(at, event, |record| {
             let client = clients.get(client);
             add(AuditRecord {
@@ -394,20 +386,18 @@ impl<M: Memory> Books<M> {
         slot: PermissionSlot,
         reason: Option<&'static str>,
     ) {
-        let (permissions, pool, tenants) = (&self.permissions, &self.pool, &self.tenants);
-        let (clients, departures) = (&self.clients, &self.departures);
+        let (permissions, pool, tenants) = (&self.permissions, &self.pool, &self.accounts.tenants);
+        let clients = &self.accounts.clients;
         self.audit.push(at, event, |record| {
             let permission = permissions.get(slot);
-            let attached = clients.get(permission.client).map(|it| (it.id, it.process));
-            let gone = departures.client(permission.client).map(|it| (it.id, it.process));
-            let (client, process) = attached.or(gone).unzip();
+            let process = clients.process_of(permission.client);
             let (address, length) = pool.bytes_of(permission);
             let owner = pool.slabs.get(permission.object).tenant;
             let foreign = owner != permission.tenant;
             AuditRecord {
                 owner: foreign.then(|| Arc::clone(&tenants.get(owner).name)),
                 tenant: Some(Arc::clone(&tenants.get(permission.tenant).name)),
-                client,
+                client: process.is_some().then_some(permission.client),
                 process: process.flatten(),
                 permission: Some(AuditedPermission {
                     id: permission.id,

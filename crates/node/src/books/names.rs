@@ -1,9 +1,9 @@
 //! Requests about names: the directory as clients see it.
 
 use super::Books;
+use super::accounts::GuestKey;
 use super::directory::Reader;
 use super::effects::OwedReply;
-use super::guests::GuestKey;
 use super::pool::ObjectId;
 use super::requests::RequestOrigin;
 use crate::audit::{AuditEvent, AuditRecord, AuditedName};
@@ -40,7 +40,7 @@ impl<M: Memory> Books<M> {
     }
 
     fn name_of(&self, tenant: TenantId) -> Arc<str> {
-        Arc::clone(&self.tenants.get(tenant).name)
+        Arc::clone(&self.accounts.tenants.get(tenant).name)
     }
 
     fn publish(
@@ -122,7 +122,7 @@ impl<M: Memory> Books<M> {
         owner: Option<TenantName>,
         after: Option<DirectoryName>,
     ) -> Result<(), Refusal> {
-        let reader = self.tenants.get(from.tenant);
+        let reader = self.accounts.tenants.get(from.tenant);
         let next = match self.foreign(from.tenant, owner.as_ref()) {
             None => self.directory.next(&reader.name, after.as_ref(), Reader::Owner),
             Some(owner) => reader.called.as_ref().and_then(|called| {
@@ -136,13 +136,13 @@ impl<M: Memory> Books<M> {
 
     /// Returns the owner of names, if it is not the requesting tenant itself.
     fn foreign<'a>(&self, tenant: TenantId, owner: Option<&'a TenantName>) -> Option<&'a TenantName> {
-        owner.filter(|owner| owner.as_str() != &*self.tenants.get(tenant).name)
+        owner.filter(|owner| owner.as_str() != &*self.accounts.tenants.get(tenant).name)
     }
 
     /// Returns a name with what a tenant may know of it. `None`: there is no such name, or the tenant may not know of
     /// it.
     fn entry(&self, tenant: TenantId, owner: Option<&TenantName>, name: DirectoryName) -> Option<Entry> {
-        let reader = self.tenants.get(tenant);
+        let reader = self.accounts.tenants.get(tenant);
         let (owner, rights) = match self.foreign(tenant, owner) {
             None => (&*reader.name, Rights::all()),
             Some(owner) => {
@@ -159,7 +159,7 @@ impl<M: Memory> Books<M> {
     }
 
     fn own_object(&self, from: RequestOrigin, name: &DirectoryName) -> Result<ObjectId, Refusal> {
-        self.object_of(&self.tenants.get(from.tenant).name, name).ok_or(Refusal::NoSuchName)
+        self.object_of(&self.accounts.tenants.get(from.tenant).name, name).ok_or(Refusal::NoSuchName)
     }
 
     fn share(
@@ -197,7 +197,11 @@ impl<M: Memory> Books<M> {
         self.audit_name(now, AuditEvent::Unshare, from, named);
         let object = self.own_object(from, &name)?;
         let is_it = |&guest: &GuestKey| {
-            self.tenants.get(self.guests.get(guest).tenant).called.is_some_and(|called| called == with)
+            self.accounts
+                .tenants
+                .get(self.accounts.guests.get(guest).tenant)
+                .called
+                .is_some_and(|called| called == with)
         };
         let guests = self.guests_of_all(object, is_it);
         let guests = if planted!(UnshareEndsNothing) { Vec::new() } else { guests };
@@ -215,8 +219,8 @@ impl<M: Memory> Books<M> {
     ) -> Option<Result<ObjectId, Refusal>> {
         let object = self.pool.object_at(reference)?;
         let record = self.pool.slabs.get(object);
-        let owner = &self.tenants.get(record.tenant).name;
-        let called = self.tenants.get(tenant).called.as_ref()?;
+        let owner = &self.accounts.tenants.get(record.tenant).name;
+        let called = self.accounts.tenants.get(tenant).called.as_ref()?;
         let name = self.pool.slabs.get(self.namesake(object)).name()?;
         let shared = self.directory.shared(owner, &name, called)?;
         // A tenant that may only read must not be able to keep the owner from writing.

@@ -2,7 +2,7 @@
 //!
 //! The node acts on this table. The headers in remote memory only repeat it for clients.
 
-use crate::books::guests::GuestKey;
+use crate::books::accounts::GuestKey;
 use crate::books::pool::ObjectId;
 use portcullis_protocol::{ClientId, Credential, Lifetime, Moment, PermissionId, Rights, Sharing, TenantId};
 use portcullis_slots::{Reuse, Slots};

@@ -1,8 +1,8 @@
 //! Requests about objects and permissions.
 
 use super::Books;
+use super::accounts::GuestKey;
 use super::effects::OwedReply;
-use super::guests::GuestKey;
 use super::permissions::{Claim, Extent, Origin, PermissionKind, PermissionSlot};
 use super::pool::{Object, ObjectId, Slabs};
 use super::postponed::Waiter;
@@ -118,23 +118,13 @@ impl<M: Memory> Books<M> {
         self.check_wish(&wish, now)?;
         self.check_keep(memory.keep)?;
         let takes = Slabs::<Object>::footprint(memory.size, memory.alignment)?;
-        let quota = self.config.quota;
-        let tenant = self.tenants.get_mut(wish.from.tenant);
-        tenant.usage.charge_object(&quota, takes)?;
-        let mark = tenant.mark;
-        let object = match self.make_object(&wish, memory) {
-            Ok(Some(object)) => object,
+        self.accounts.check_object(wish.from.tenant, takes)?;
+        let Some(object) = self.make_object(&wish, memory)? else {
             // Lingering memory is about to be freed: the request waits for it.
-            Ok(None) => {
-                self.tenants.get_mut(wish.from.tenant).usage.refund_object(takes);
-                return self.postponed.park(wish, memory);
-            }
-            Err(refusal) => {
-                self.tenants.get_mut(wish.from.tenant).usage.refund_object(takes);
-                return Err(refusal);
-            }
+            return self.postponed.park(wish, memory);
         };
-        debug_assert_eq!(self.pool.slabs.taken(object), takes, "what was charged is what it takes");
+        debug_assert_eq!(self.pool.slabs.taken(object), takes, "the quota was checked for what it takes");
+        let mark = self.accounts.tenants.get(wish.from.tenant).mark;
         let foreign = self.pool.take_over(mark, object) || wish.kind.is_chunk();
         let origin = Origin::Request { sequence: wish.from.sequence };
         let slot = self.start(&wish, object, origin, now).inspect_err(|_| self.release_object(object))?;
@@ -152,11 +142,10 @@ impl<M: Memory> Books<M> {
         let birth = self.pool.next_birth()?;
         match self.pool.place(size, alignment, Object::new(wish.from.tenant, birth, keep)) {
             Ok(object) => {
-                self.list(object);
-                self.enter_kept(object);
+                self.accounts.add_object(object, &mut self.pool.slabs);
                 Ok(Some(object))
             }
-            Err(Refusal::OutOfMemory { .. }) if self.going > 0 => Ok(None),
+            Err(Refusal::OutOfMemory { .. }) if self.accounts.going() > 0 => Ok(None),
             Err(refusal) => Err(refusal),
         }
     }
@@ -175,7 +164,7 @@ impl<M: Memory> Books<M> {
             (Err(missing), ObjectName::Reference(reference)) => {
                 let asked = (wish.rights, wish.claim.sharing);
                 let object = self.shared_object(tenant, reference, asked).ok_or(missing)??;
-                wish.guest = Some(self.guest_at(object, tenant));
+                wish.guest = Some(self.accounts.guest_at(object, tenant, &mut self.pool.slabs));
                 object
             }
             (Err(missing), ObjectName::Address(_)) => return Err(missing),
@@ -197,7 +186,7 @@ impl<M: Memory> Books<M> {
         wish.claim.extent = self.part_of(object, wish.claim.extent)?;
         let record = self.pool.slabs.get(object);
         if record.divided {
-            self.charge_claims(record.holders as usize + record.waiting.len());
+            self.charge_claims(record.permissions.held() as usize + record.waiting.len());
         }
         // First come, first served: no request overtakes those that wait already.
         if !self.is_awaited(object, wish.claim) && self.admits(object, wish.claim, wish.from.tenant) {
@@ -211,12 +200,7 @@ impl<M: Memory> Books<M> {
             return Err(Refusal::Conflict);
         }
         let waiter = self.postponed.insert(Waiter { wish, object, since: now, timeout: now.after(wait) })?;
-        let record = self.pool.slabs.get_mut(object);
-        record.waiting.push_back(waiter);
-        if let Some(guest) = wish.guest {
-            record.named().waits += 1;
-            self.guests.get_mut(guest).waits += 1;
-        }
+        self.accounts.wait(waiter, object, wish.guest, &mut self.pool.slabs);
         self.give_notice(object, wish.claim, now);
         Ok(())
     }
@@ -307,9 +291,7 @@ impl<M: Memory> Books<M> {
     ) -> Result<(), Refusal> {
         self.check_keep(keep)?;
         let object = self.pool.object_named(from.tenant, name)?;
-        self.strike_kept(object);
-        self.pool.slabs.get_mut(object).keep = keep;
-        self.enter_kept(object);
+        self.accounts.set_keep(object, keep, &mut self.pool.slabs);
         self.release_if_unwanted(object, now);
         self.reply(from, ReplyBody::Done);
         Ok(())

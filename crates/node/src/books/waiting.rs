@@ -25,7 +25,7 @@ impl<M: Memory> Books<M> {
     /// Notes that there was a request for a part of the object.
     pub(super) fn divide(&mut self, object: ObjectId) -> Result<(), Refusal> {
         let record = self.pool.slabs.get_mut(object);
-        if record.holders >= PARTS_MAX {
+        if record.permissions.held() >= PARTS_MAX {
             return Err(Refusal::NodeFull { limit: PARTS_MAX.into() });
         }
         record.divided = true;
@@ -45,10 +45,10 @@ impl<M: Memory> Books<M> {
             return false;
         }
         let shared = claim.sharing == Sharing::Shared || planted!(ExclusiveBesideShared);
-        if record.holders == 0 || (record.exclusive == 0 && shared) {
+        if record.permissions.held() == 0 || (record.permissions.exclusive() == 0 && shared) {
             return true;
         }
-        let room = record.divided && record.holders < PARTS_MAX;
+        let room = record.divided && record.permissions.held() < PARTS_MAX;
         room && !self.holders(object).any(|(_, held)| held.conflicts(claim))
     }
 
@@ -99,7 +99,7 @@ impl<M: Memory> Books<M> {
             let Waiter { wish, .. } = self.drop_waiter(waiter);
             if self.pool.is_freed(object) {
                 self.refuse(wish.from, Refusal::Gone);
-            } else if self.clients.get(wish.from.client).is_some() {
+            } else if self.accounts.clients.get(wish.from.client).is_some() {
                 match self.start(&wish, object, Origin::Request { sequence: wish.from.sequence }, now) {
                     Ok(slot) => self.expose(slot),
                     Err(refusal) => self.refuse(wish.from, refusal),
@@ -150,7 +150,7 @@ impl<M: Memory> Books<M> {
         }
         if record.divided {
             let waiting = record.waiting.len().min(LOOKED_AT_MAX);
-            self.charge_claims(waiting * (record.holders as usize + waiting / 2));
+            self.charge_claims(waiting * (record.permissions.held() as usize + waiting / 2));
         }
         let record = self.pool.slabs.get(object);
         let most = if record.divided { LOOKED_AT_MAX } else { 1 };
@@ -185,12 +185,7 @@ impl<M: Memory> Books<M> {
     /// Takes out a waiting request.
     pub(super) fn drop_waiter(&mut self, slot: WaiterSlot) -> Waiter {
         let waiter = self.postponed.take(slot);
-        let record = self.pool.slabs.get_mut(waiter.object);
-        record.no_longer_waits(slot);
-        if let Some(guest) = waiter.wish.guest {
-            record.named().waits -= 1;
-            self.guests.get_mut(guest).waits -= 1;
-        }
+        self.accounts.stop_waiting(slot, waiter.object, waiter.wish.guest, &mut self.pool.slabs);
         waiter
     }
 

@@ -1,7 +1,7 @@
 //! An object's record: its holders, and the requests for it.
 
 use super::slabs::ObjectId;
-use crate::books::guests::GuestKey;
+use crate::books::accounts::{GuestCounts, GuestKey, PermissionCounts};
 use crate::books::permissions::PermissionSlot;
 use crate::books::postponed::WaiterSlot;
 use portcullis_protocol::{DirectoryName, Holders, Keep, TenantId};
@@ -14,10 +14,8 @@ pub(crate) struct NamedObject {
     pub name: Option<DirectoryName>,
     /// The other tenants that hold permissions over it or wait for them, and with which it is shared.
     pub guests: Vec<GuestKey>,
-    /// Other tenants' part of the object's `exposed`, `holders` and `waiting`.
-    pub exposed: u32,
-    pub holders: u32,
-    pub waits: u32,
+    /// Other tenants' part of the object's `permissions` and `waiting`.
+    pub of_guests: GuestCounts,
     /// Whether another tenant may have written into it.
     pub mixed: bool,
     /// The objects that belong to it.
@@ -55,15 +53,10 @@ pub(crate) struct Object {
     pub hole_used: bool,
     /// The permission whose header is in the hole.
     pub hole_slot: PermissionSlot,
-    /// Number of permissions over the object whose protection may still be up. Until it is down, the memory is not used
-    /// again.
-    pub exposed: u32,
-    pub holders: u32,
+    pub permissions: PermissionCounts,
     /// The data that only named objects, heads and members have. Few objects have it, and every request reads this
     /// record, so it is elsewhere.
     pub named: Option<Box<NamedObject>>,
-    /// Number of exclusive holders.
-    pub exclusive: u32,
     /// Whether a request was for a part of the object: then holders and waiting requests need not conflict.
     pub divided: bool,
     /// The first of its holders.
@@ -113,10 +106,8 @@ impl Object {
             going: false,
             hole_used: false,
             hole_slot: PermissionSlot::NONE,
-            exposed: 0,
-            holders: 0,
+            permissions: PermissionCounts::default(),
             named: None,
-            exclusive: 0,
             divided: false,
             first: PermissionSlot::NONE,
             waiting: VecDeque::new(),
@@ -140,8 +131,9 @@ impl Object {
     /// Whether its own tenant holds it, waits for it, or has it kept. If no client has received its reference, no
     /// client can use or free it, so it is not kept.
     pub fn is_wanted(&self) -> bool {
-        let holds = self.holders > self.named.as_ref().map_or(0, |it| it.holders);
-        let waits = self.waiting.len() > self.named.as_ref().map_or(0, |it| it.waits) as usize;
+        let of_guests = self.named.as_ref().map_or_else(GuestCounts::default, |it| it.of_guests);
+        let holds = self.permissions.held() > of_guests.permissions().held();
+        let waits = self.waiting.len() > of_guests.waits() as usize;
         holds || waits || (self.keep != Keep::No && self.told)
     }
 

@@ -1,7 +1,7 @@
 //! Tenants in the books: what each holds and keeps, and the number of its clients.
 
-use super::pool::ObjectId;
 use super::quota::Usage;
+use crate::books::pool::{Object, ObjectId};
 use portcullis_protocol::{Moment, Rkey, TenantId, TenantName};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,18 +17,84 @@ pub(crate) struct Tenant {
     pub mark: u64,
     /// The key that opens all permissions of the tenant, if they have no keys of their own.
     pub shared_key: Option<Rkey>,
-    pub usage: Usage,
+    pub(super) usage: Usage,
     /// The tenant's objects, including those that are going. Each object knows its place here.
-    pub objects: Vec<ObjectId>,
+    objects: Vec<ObjectId>,
     /// The kept objects, by how long they stay after the tenant's last client has left.
-    pub kept: BTreeSet<(u64, ObjectId)>,
-    pub clients: u32,
+    kept: BTreeSet<(u64, ObjectId)>,
+    clients: u32,
     /// Number of other tenants that hold permissions over its objects or wait for them: one for each tenant and object.
-    pub guests: u32,
+    pub(super) guests: u32,
     /// The moment since which it has no clients, and stays only for what it has left behind.
-    pub alone_since: Option<Moment>,
+    alone_since: Option<Moment>,
     /// Whether it has broken a rule on this node before, so that its standing has to be looked up.
     pub offended: bool,
+}
+
+impl Tenant {
+    /// Returns the tenant's objects, including those that are going.
+    pub fn objects(&self) -> &[ObjectId] {
+        &self.objects
+    }
+
+    /// Returns the kept object that stays the shortest after the tenant's last client has left, with the time, in µs.
+    pub fn first_kept(&self) -> Option<(u64, ObjectId)> {
+        self.kept.first().copied()
+    }
+
+    /// Returns the number of other tenants that hold permissions over its objects or wait for them: one for each tenant
+    /// and object.
+    pub fn guests(&self) -> u32 {
+        self.guests
+    }
+
+    /// Returns the moment since which it has no clients. `None`: it has some.
+    pub fn alone_since(&self) -> Option<Moment> {
+        self.alone_since
+    }
+
+    /// Counts one more client, which attaches now or later.
+    pub fn join(&mut self) {
+        self.clients += 1;
+        self.alone_since = None;
+    }
+
+    /// Counts one client less. Returns whether it was the last.
+    pub fn leave(&mut self, now: Moment) -> bool {
+        self.clients -= 1;
+        let is_alone = self.clients == 0;
+        if is_alone {
+            self.alone_since = Some(now);
+        }
+        is_alone
+    }
+
+    /// Enters an object in the tenant's list. Returns the object's place there.
+    pub(super) fn list(&mut self, object: ObjectId) -> u32 {
+        let place = u32::try_from(self.objects.len());
+        self.objects.push(object);
+        place.expect("the node's objects are numbered in 32 bits")
+    }
+
+    /// Removes the object at `place` from the tenant's list. Returns the object that has this place now.
+    pub(super) fn unlist(&mut self, place: u32) -> Option<ObjectId> {
+        self.objects.swap_remove(place as usize);
+        self.objects.get(place as usize).copied()
+    }
+
+    /// Enters an object into the kept objects, if its record has a time.
+    pub(super) fn keep(&mut self, object: ObjectId, record: &Object) {
+        if let Some(time) = record.kept_for() {
+            self.kept.insert((time, object));
+        }
+    }
+
+    /// Removes an object from the kept objects, if its record has a time.
+    pub(super) fn keep_no_longer(&mut self, object: ObjectId, record: &Object) {
+        if let Some(time) = record.kept_for() {
+            self.kept.remove(&(time, object));
+        }
+    }
 }
 
 /// All tenants, by number. A number is used again when its tenant has ended.
