@@ -114,8 +114,7 @@ impl<M: Memory> Books<M> {
     }
 
     fn audit_unbar(&mut self, tenant: Arc<str>, now: Moment, reason: &'static str) {
-        self.audit.push(now, AuditEvent::Unbar, |record| AuditRecord {
-            tenant: Some(tenant),
+        self.audit.of_tenant(now, AuditEvent::Unbar, tenant, |record| AuditRecord {
             reason: Some(reason),
             ..record
         });

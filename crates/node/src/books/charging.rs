@@ -49,7 +49,7 @@ impl<M: Memory> Books<M> {
         self.attached(client).conduct.violations.count(charge);
         self.counters.violations += 1;
         let reason = if control { "a broken control queue pair" } else { charge.reason() };
-        self.audit_of_client(now, AuditEvent::Violation, client, |record| AuditRecord {
+        self.audit.of_client(&self.accounts, now, AuditEvent::Violation, client, |record| AuditRecord {
             access: refused.map(Into::into),
             reason: Some(reason),
             ..record
@@ -197,7 +197,7 @@ impl<M: Memory> Books<M> {
         until: Moment,
         now: Moment,
     ) {
-        self.audit_of_client(now, event, client, |record| AuditRecord {
+        self.audit.of_client(&self.accounts, now, event, client, |record| AuditRecord {
             reason: Some(charge.reason()),
             until: Some(until),
             ..record
@@ -207,8 +207,7 @@ impl<M: Memory> Books<M> {
     /// Bars a tenant: all permissions of its clients end.
     fn bar(&mut self, tenant: TenantId, until: Moment, now: Moment) {
         let name = Arc::clone(&self.accounts.tenants.get(tenant).name);
-        self.audit.push(now, AuditEvent::Bar, |record| AuditRecord {
-            tenant: Some(name),
+        self.audit.of_tenant(now, AuditEvent::Bar, name, |record| AuditRecord {
             reason: Some(Charge::Guess.reason()),
             until: Some(until),
             ..record

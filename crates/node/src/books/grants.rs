@@ -87,7 +87,7 @@ impl<M: Memory> Books<M> {
             AuditEvent::Expiry => self.counters.expiries += 1,
             _ => self.counters.revokes += 1,
         }
-        self.audit_permission(now, event, slot, reason);
+        self.audit.of_permission((&self.accounts, &self.pool), now, event, &permission, reason);
         self.remember_keys(&permission, credential, now);
         self.strike(slot);
         self.serve_waiters(permission.object, now);
@@ -182,7 +182,8 @@ impl<M: Memory> Books<M> {
         let (client, tenant, object) = (permission.client, permission.tenant, permission.object);
         self.counters.grants += 1;
         credential.keys().for_each(|key| self.key_holders.note(key, slot));
-        self.audit_permission(now, AuditEvent::Grant, slot, None);
+        let books = (&self.accounts, &self.pool);
+        self.audit.of_permission(books, now, AuditEvent::Grant, &permission, None);
         let barred = self.standing(tenant, now).and(self.own_standing(client, now)).is_barred();
         if barred || self.accounts.clients.get(client).is_none() {
             self.refuse_start(&permission, origin, Refusal::Barred);
@@ -342,7 +343,8 @@ impl<M: Memory> Books<M> {
         }
         permission.lifetime = lifetime;
         self.counters.extensions += 1;
-        self.audit_permission(now, AuditEvent::Extension, slot, None);
+        let books = (&self.accounts, &self.pool);
+        self.audit.of_permission(books, now, AuditEvent::Extension, permission, None);
         true
     }
 }

@@ -34,9 +34,8 @@ impl<M: Memory> Books<M> {
                 return Err(Refusal::CannotInclude);
             }
             self.join(member, head);
-            self.audit_of_client(now, AuditEvent::Include, from.client, |record| AuditRecord {
-                member: Some(Box::new(audited)),
-                ..record
+            self.audit.of_client(&self.accounts, now, AuditEvent::Include, from.client, |record| {
+                AuditRecord { member: Some(Box::new(audited)), ..record }
             });
         }
         self.reply_done(from);

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod adoption;
+mod audit_trail;
 mod bars;
 mod charged;
 mod charging;
@@ -42,11 +43,11 @@ pub(crate) use permissions::PermissionSlot;
 pub(crate) use pool::{ObjectId, Slabs, offset};
 pub(crate) use requests::RequestOrigin;
 
-use crate::audit::{AuditEvent, AuditQueue, AuditRecord, AuditedChunk, AuditedPermission, AuditedRefusal};
-use crate::chunks::{Adopted, client_of};
+use crate::audit::AuditEvent;
 use crate::config::NodeConfig;
 use crate::counters::Counters;
 use accounts::Accounts;
+use audit_trail::AuditTrail;
 use departures::Departures;
 use directory::Directory;
 use freeing::Freeing;
@@ -63,7 +64,6 @@ use postponed::Postponed;
 use scrubs::Scrubs;
 use standings::Standings;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// The manager's books of Patronus §5.
 pub(crate) struct Books<M> {
@@ -84,7 +84,7 @@ pub(crate) struct Books<M> {
     freeing: Freeing,
     /// Number of steps that this turn may still take, for work that the next turn can continue.
     steps_left: u32,
-    audit: AuditQueue,
+    audit: AuditTrail,
     counters: Counters,
     effects: VecDeque<Effect>,
 }
@@ -92,11 +92,6 @@ pub(crate) struct Books<M> {
 impl<M: Memory> Books<M> {
     /// Books of a node that lends `memory`, which is all zeros.
     pub fn new(memory: M, config: NodeConfig, incarnation: Incarnation) -> Self {
-        let audit = if config.audit {
-            AuditQueue::new(config.audit_events, config.audit_records_max as usize)
-        } else {
-            AuditQueue::disabled()
-        };
         Self {
             pool: Pool::new(memory, &config, incarnation),
             permissions: Permissions::default(),
@@ -112,7 +107,7 @@ impl<M: Memory> Books<M> {
             leaving: LeavingGuests::default(),
             freeing: Freeing::default(),
             steps_left: config.steps_per_turn,
-            audit,
+            audit: AuditTrail::new(&config),
             counters: Counters::default(),
             effects: VecDeque::new(),
             config,
@@ -149,11 +144,6 @@ impl<M: Memory> Books<M> {
     #[inline]
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
-    }
-
-    /// Takes out the next audit record. Records have a queue of their own, which loses some rather than grow.
-    pub fn poll_audit(&mut self) -> Option<AuditRecord> {
-        self.audit.pop()
     }
 
     /// Begins a turn. Requests get half of its steps, so that leases also end during a flood of requests.
@@ -304,112 +294,5 @@ impl<M: Memory> Books<M> {
 
     fn refuse(&mut self, to: RequestOrigin, refusal: Refusal) {
         self.reply(to, ReplyBody::Refused(refusal));
-    }
-
-    /// Audits an event of a client.
-    pub fn audit_client(
-        &mut self,
-        at: Moment,
-        event: AuditEvent,
-        client: ClientId,
-        reason: Option<&'static str>,
-    ) {
-        self.audit_of_client(at, event, client, |record| AuditRecord { reason, ..record });
-    }
-
-    /// Audits that a quota of a client's tenant is used up.
-    fn audit_quota(&mut self, client: ClientId, refusal: &Refusal, at: Moment) {
-        self.audit_of_client(at, AuditEvent::Quota, client, |record| AuditRecord {
-            refusal: Some(Box::new(AuditedRefusal { peer: None, reason: refusal.to_string() })),
-            ..record
-        });
-    }
-
-    /// Audits that a peer was refused before it was a client. `further` is the number of others since the last record.
-    pub fn audit_refused(&mut self, at: Moment, (peer, reason): (String, String), further: u64) {
-        self.audit.push(at, AuditEvent::Refuse, |record| AuditRecord {
-            refusal: Some(Box::new(AuditedRefusal { peer: Some(peer), reason })),
-            count: (further > 0).then_some(further),
-            ..record
-        });
-    }
-
-    /// Audits the changes that the NIC has made to a chunk since the node read its record last.
-    pub fn audit_chunk(&mut self, at: Moment, change: Adopted) {
-        let Adopted { chunk, before, now, frees, number_of_use } = change;
-        if frees > 0 {
-            let ended = AuditedChunk { chunk, number_of_use: number_of_use.wrapping_sub(1) };
-            let client = before.map(client_of);
-            // The holders in between, and how long each had the chunk, are not known any more.
-            self.audit.push(at, AuditEvent::FreeChunk, |record| AuditRecord {
-                client,
-                chunk: Some(Box::new(ended)),
-                count: Some(frees),
-                ..record
-            });
-        }
-        if let Some(holder) = now.map(client_of) {
-            let begun = AuditedChunk { chunk, number_of_use };
-            self.audit_of_client(at, AuditEvent::AllocateChunk, holder, |record| AuditRecord {
-                client: Some(holder),
-                chunk: Some(Box::new(begun)),
-                ..record
-            });
-        }
-    }
-
-    /// Audits an event of a client, with the fields that `add` sets.
-    fn audit_of_client(
-        &mut self,
-        at: Moment,
-        event: AuditEvent,
-        client: ClientId,
-        add: impl FnOnce(AuditRecord) -> AuditRecord,
-    ) {
-        let (clients, tenants) = (&self.accounts.clients, &self.accounts.tenants);
-        self.audit.push(at, event, |record| {
-            let client = clients.get(client);
-            add(AuditRecord {
-                tenant: client.map(|it| Arc::clone(&tenants.get(it.tenant).name)),
-                client: client.map(|client| client.id),
-                process: client.and_then(|client| client.process),
-                ..record
-            })
-        });
-    }
-
-    /// Audits an event of a permission.
-    fn audit_permission(
-        &mut self,
-        at: Moment,
-        event: AuditEvent,
-        slot: PermissionSlot,
-        reason: Option<&'static str>,
-    ) {
-        let (permissions, pool, tenants) = (&self.permissions, &self.pool, &self.accounts.tenants);
-        let clients = &self.accounts.clients;
-        self.audit.push(at, event, |record| {
-            let permission = permissions.get(slot);
-            let process = clients.process_of(permission.client);
-            let (address, length) = pool.bytes_of(permission);
-            let owner = pool.slabs.get(permission.object).tenant;
-            let foreign = owner != permission.tenant;
-            AuditRecord {
-                owner: foreign.then(|| Arc::clone(&tenants.get(owner).name)),
-                tenant: Some(Arc::clone(&tenants.get(permission.tenant).name)),
-                client: process.is_some().then_some(permission.client),
-                process: process.flatten(),
-                permission: Some(AuditedPermission {
-                    id: permission.id,
-                    address,
-                    length,
-                    rights: permission.rights,
-                    sharing: permission.claim.sharing,
-                    lifetime: permission.lifetime,
-                }),
-                reason,
-                ..record
-            }
-        });
     }
 }

@@ -87,8 +87,7 @@ impl<M: Memory> Books<M> {
         let record = self.pool.slabs.get(object);
         let Some(name) = record.name() else { return };
         let owner = self.name_of(record.tenant);
-        self.audit.push(now, AuditEvent::Unpublish, |record| AuditRecord {
-            tenant: Some(owner),
+        self.audit.of_tenant(now, AuditEvent::Unpublish, owner, |record| AuditRecord {
             name: Some(Box::new(AuditedName::new(name))),
             reason: Some("its object goes"),
             ..record
@@ -235,7 +234,7 @@ impl<M: Memory> Books<M> {
 
     /// Audits a client's request about a name.
     fn audit_name(&mut self, at: Moment, event: AuditEvent, from: RequestOrigin, named: AuditedName) {
-        self.audit_of_client(at, event, from.client, |record| AuditRecord {
+        self.audit.of_client(&self.accounts, at, event, from.client, |record| AuditRecord {
             name: Some(Box::new(named)),
             ..record
         });

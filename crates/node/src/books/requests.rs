@@ -75,7 +75,7 @@ impl<M: Memory> Books<M> {
     pub(super) fn refuse_if_refused(&mut self, from: RequestOrigin, done: Result<(), Refusal>, now: Moment) {
         if let Err(refusal) = done {
             if matches!(refusal, Refusal::Quota { .. }) {
-                self.audit_quota(from.client, &refusal, now);
+                self.audit.of_quota(&self.accounts, now, from.client, &refusal);
             }
             self.refuse(from, refusal);
         }
@@ -257,7 +257,8 @@ impl<M: Memory> Books<M> {
         let lifetime = permission.lifetime;
         if longer {
             self.counters.extensions += 1;
-            self.audit_permission(now, AuditEvent::Extension, slot, None);
+            let books = (&self.accounts, &self.pool);
+            self.audit.of_permission(books, now, AuditEvent::Extension, permission, None);
         }
         self.reply(from, ReplyBody::Extended(lifetime));
         Ok(())
