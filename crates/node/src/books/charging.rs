@@ -133,8 +133,7 @@ impl<M: Memory> Books<M> {
         if let Some(shared) = self.accounts.tenants.get(it.tenant).shared_key {
             return it.held().permissions > 0 && shared == key;
         }
-        let last = self.key_holders.last(key).and_then(|slot| self.permissions.find(slot));
-        last.is_some_and(|it| {
+        self.permissions.last_with(key).is_some_and(|it| {
             it.client == client && it.credential().is_some_and(|credential| credential.has_key(key))
         })
     }

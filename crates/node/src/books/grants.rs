@@ -41,14 +41,12 @@ impl<M: Memory> Books<M> {
         permission.lifetime = wish.lifetime;
         permission.waited = start.since(wish.asked);
         permission.guest = wish.guest;
-        let deadline = permission.deadline();
         let slot = self.permissions.insert(permission);
         self.accounts.hold(slot, &mut self.permissions, &mut self.pool.slabs);
         if wish.guest.is_some() {
             self.note_guests_bytes(object, wish.rights);
         }
         self.pool.note_header(header, object, slot);
-        self.leases.schedule(deadline, slot.0, start);
         Ok(slot)
     }
 
@@ -123,7 +121,6 @@ impl<M: Memory> Books<M> {
         self.accounts.release(slot, &mut self.permissions, &mut self.pool.slabs);
         self.pool.note_header(id.header, object, PermissionSlot::NONE);
         self.permissions.remove(slot);
-        self.leases.forget(slot.0);
     }
 
     /// Marks an object as going if nothing holds, awaits or keeps it any more. Returns whether it did. Does not free
@@ -174,14 +171,9 @@ impl<M: Memory> Books<M> {
 
     /// Handles the NIC's confirmation of a permission's protection: the client gets the permission.
     pub fn handle_exposed(&mut self, slot: PermissionSlot, credential: Credential, now: Moment) {
-        let record = self.permissions.get_mut(slot);
-        // Copied before the change: a load of what was just stored would wait for the store.
-        let permission = *record;
-        let State::Starting(origin) = permission.state else { panic!("{slot:?} is exposed a second time") };
-        record.state = State::Live(credential);
+        let (permission, origin) = self.permissions.make_live(slot, credential);
         let (client, tenant, object) = (permission.client, permission.tenant, permission.object);
         self.counters.grants += 1;
-        credential.keys().for_each(|key| self.key_holders.note(key, slot));
         let books = (&self.accounts, &self.pool);
         self.audit.of_permission(books, now, AuditEvent::Grant, &permission, None);
         let barred = self.standing(tenant, now).and(self.own_standing(client, now)).is_barred();
@@ -297,21 +289,20 @@ impl<M: Memory> Books<M> {
             return false;
         }
         while self.steps_left > 0
-            && let Some(slot) = self.leases.due(now).map(PermissionSlot)
+            && let Some(slot) = self.permissions.due(now)
         {
             self.take_step();
             worked = true;
             let permission = self.permissions.get(slot);
-            let start = permission.id.start;
             if !permission.is_live() {
-                self.leases.schedule(now.after(LOOK_AGAIN), slot.0, start);
+                self.permissions.schedule(slot, now.after(LOOK_AGAIN));
                 continue;
             }
             // A request or the lifetime word may have extended the permission.
             if permission.deadline() > now || self.see_extension(slot, now) {
                 let deadline = self.permissions.get(slot).deadline();
                 if deadline > now {
-                    self.leases.schedule(deadline, slot.0, start);
+                    self.permissions.schedule(slot, deadline);
                     continue;
                 }
             }

@@ -28,7 +28,7 @@ impl Lease {
 ///
 /// The type is a binary heap that knows the place of each slot's lease. Most permissions are revoked long before their
 /// deadlines. If their leases stayed, removing them all now and then would stop all clients meanwhile.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Leases {
     heap: Vec<Lease>,
     /// Place of each slot's lease in the heap.

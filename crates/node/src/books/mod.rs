@@ -52,8 +52,6 @@ use departures::Departures;
 use directory::Directory;
 use freeing::Freeing;
 use guests::LeavingGuests;
-use key_holders::KeyHolders;
-use leases::Leases;
 use permissions::Permissions;
 use pool::Pool;
 use portcullis_nic::Memory;
@@ -70,8 +68,6 @@ pub(crate) struct Books<M> {
     config: NodeConfig,
     pool: Pool<M>,
     permissions: Permissions,
-    key_holders: KeyHolders,
-    leases: Leases,
     scrubs: Scrubs,
     postponed: Postponed,
     /// Objects whose waiting requests a later turn serves, with the objects' births.
@@ -95,8 +91,6 @@ impl<M: Memory> Books<M> {
         Self {
             pool: Pool::new(memory, &config, incarnation),
             permissions: Permissions::default(),
-            key_holders: KeyHolders::default(),
-            leases: Leases::default(),
             scrubs: Scrubs::default(),
             postponed: Postponed::new(config.postponed_max),
             put_off: VecDeque::new(),
@@ -168,7 +162,7 @@ impl<M: Memory> Books<M> {
         let more = !self.is_whole() || !self.put_off.is_empty();
         let wakes = [
             more.then_some(Moment(0)),
-            self.leases.next(),
+            self.permissions.next_due(),
             self.postponed.next_timeout(),
             self.departures.kept_check,
             self.standings.next_bar_end(),

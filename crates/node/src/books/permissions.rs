@@ -3,8 +3,12 @@
 //! The node acts on this table. The headers in remote memory only repeat it for clients.
 
 use crate::books::accounts::GuestKey;
+use crate::books::key_holders::KeyHolders;
+use crate::books::leases::Leases;
 use crate::books::pool::ObjectId;
-use portcullis_protocol::{ClientId, Credential, Lifetime, Moment, PermissionId, Rights, Sharing, TenantId};
+use portcullis_protocol::{
+    ClientId, Credential, Lifetime, Moment, PermissionId, Rights, Rkey, Sharing, TenantId,
+};
 use portcullis_slots::{Reuse, Slots};
 
 /// The place of a permission in the books. Slots are used again.
@@ -184,30 +188,81 @@ impl Permission {
     }
 }
 
-/// All permissions, by slot.
+/// All permissions, by slot, with their deadlines and keys.
 #[derive(Debug)]
 pub(crate) struct Permissions {
     slots: Slots<PermissionSlot, Permission>,
+    leases: Leases,
+    key_holders: KeyHolders,
 }
 
 impl Default for Permissions {
     fn default() -> Self {
-        Self { slots: Slots::new(Reuse::LatestFirst, PermissionSlot::NONE.0) }
+        let slots = Slots::new(Reuse::LatestFirst, PermissionSlot::NONE.0);
+        Self { slots, leases: Leases::default(), key_holders: KeyHolders::default() }
     }
 }
 
 impl Permissions {
+    /// Adds a permission, which is due at its deadline.
     pub fn insert(&mut self, permission: Permission) -> PermissionSlot {
-        self.slots.insert(permission)
+        let (deadline, start) = (permission.deadline(), permission.id.start);
+        let slot = self.slots.insert(permission);
+        self.leases.schedule(deadline, slot.0, start);
+        slot
     }
 
+    /// Removes a permission that has ended. It is not due any more.
     pub fn remove(&mut self, slot: PermissionSlot) {
         self.slots.remove(slot).expect("a permission ends once");
+        self.leases.forget(slot.0);
     }
 
-    /// Returns the permission in a slot that was noted some time ago. The noted permission may have ended since.
-    pub fn find(&self, slot: PermissionSlot) -> Option<&Permission> {
-        self.slots.get(slot)
+    /// Changes the start of a permission that has waited for a scrub to `now`, because its client does not know of it
+    /// yet, and its time must not run out meanwhile.
+    pub fn start_now(&mut self, slot: PermissionSlot, now: Moment) {
+        let permission = self.get_mut(slot);
+        if now <= permission.id.start {
+            return;
+        }
+        permission.waited = Lifetime(permission.waited.0 + now.since(permission.id.start).0);
+        permission.id.start = now;
+        let deadline = permission.deadline();
+        self.schedule(slot, deadline);
+    }
+
+    /// Makes a permission live, whose protection is up. Returns its record from before, and its origin.
+    #[inline]
+    pub fn make_live(&mut self, slot: PermissionSlot, credential: Credential) -> (Permission, Origin) {
+        let record = self.get_mut(slot);
+        // Copied before the change: a load of what was just stored would wait for the store.
+        let permission = *record;
+        let State::Starting(origin) = permission.state else { panic!("{slot:?} is exposed a second time") };
+        record.state = State::Live(credential);
+        credential.keys().for_each(|key| self.key_holders.note(key, slot));
+        (permission, origin)
+    }
+
+    /// Takes out a permission that is due: it ends, or is scheduled again.
+    pub fn due(&mut self, now: Moment) -> Option<PermissionSlot> {
+        self.leases.due(now).map(PermissionSlot)
+    }
+
+    /// Changes the moment at which a permission is due.
+    pub fn schedule(&mut self, slot: PermissionSlot, due: Moment) {
+        let start = self.get(slot).id.start;
+        self.leases.schedule(due, slot.0, start);
+    }
+
+    /// Returns the first moment at which a permission is due.
+    pub fn next_due(&self) -> Option<Moment> {
+        self.leases.next()
+    }
+
+    /// Returns the last permission that was granted with a key of this index, or the permission that has its slot now.
+    /// `None`: it has ended.
+    pub fn last_with(&self, key: Rkey) -> Option<&Permission> {
+        self.key_holders.last(key).and_then(|slot| self.slots.get(slot))
     }
 
     /// Returns a permission that has not ended.

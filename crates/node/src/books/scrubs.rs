@@ -4,7 +4,7 @@ use super::Books;
 use super::permissions::PermissionSlot;
 use super::pool::ObjectId;
 use portcullis_nic::Memory;
-use portcullis_protocol::{Lifetime, Moment};
+use portcullis_protocol::Moment;
 use std::collections::VecDeque;
 
 /// Bytes that one turn zeroes: about a microsecond's worth, for which all clients' next operations wait.
@@ -65,24 +65,11 @@ impl<M: Memory> Books<M> {
             self.scrubs.waiting.push_back((slot, done + part));
         } else {
             self.pool.slabs.get_mut(object).scrubbing = false;
-            self.start_now(slot, now);
+            self.permissions.start_now(slot, now);
             self.expose(slot);
             // Requests that may share the object with its first holder need not wait for that holder's end.
             self.serve_waiters(object, now);
         }
         true
-    }
-
-    /// Starts a permission that has waited for a scrub. Its start is now, because its client does not know of it yet,
-    /// and its time must not run out meanwhile.
-    fn start_now(&mut self, slot: PermissionSlot, now: Moment) {
-        let permission = self.permissions.get_mut(slot);
-        if now <= permission.id.start {
-            return;
-        }
-        permission.waited = Lifetime(permission.waited.0 + now.since(permission.id.start).0);
-        permission.id.start = now;
-        let deadline = permission.deadline();
-        self.leases.schedule(deadline, slot.0, now);
     }
 }
