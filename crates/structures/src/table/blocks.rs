@@ -4,7 +4,7 @@
 //! one block. It claims several at a time (Patronus §7.3.1). A claim that its client has not used within a lease must not
 //! be used any more: see [`Table::sweep`].
 
-use super::permissions::{Part, is_conflict, is_gone, is_no_room, needs_room};
+use super::permissions::Part;
 use super::sizes::{ExtentShape, SizeClass};
 use super::words::{BlockId, Claim, Slot, Version};
 use super::{BlockMemory, Grain, Table, TableError};
@@ -257,7 +257,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let extents: BTreeSet<u32> = wanted.iter().map(|(block_id, _)| block_id.extent).collect();
             let Tried { claimed, is_full, outdated } = match self.try_claims(wanted).await {
                 Ok(tried) => tried,
-                Err(error) if is_gone(&error) => {
+                Err(error) if error.is_gone() => {
                     extents.into_iter().for_each(|extent| self.forget_extent(extent));
                     continue;
                 }
@@ -307,12 +307,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             };
             match unread {
                 Some(extent) => match self.read_claims(extent, class).await {
-                    Err(error) if is_gone(&error) => self.forget_extent(extent),
+                    Err(error) if error.is_gone() => self.forget_extent(extent),
                     done => done?,
                 },
                 None if self.hear_of_extents().await? => {}
                 None => match self.make_extent(class).await {
-                    Err(error) if is_no_room(&error) => self.find_room(class, error).await?,
+                    Err(error) if error.is_no_room() => self.find_room(class, error).await?,
                     Err(error) => self.mend(error).await?,
                     Ok(()) => {}
                 },
@@ -430,11 +430,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         for (block_id, version, grant) in grants {
             let permission = match grant.await {
                 Ok(permission) => Rc::new(permission),
-                Err(error) if is_conflict(&error) => {
+                Err(error) if TableError::from(error).is_conflict() => {
                     self.let_rest(block_id, version).await?;
                     continue;
                 }
-                Err(error) if needs_room(&error.into()) => {
+                Err(error) if TableError::from(error).needs_room() => {
                     is_full = true;
                     self.let_go(block_id.extent);
                     self.free_block(block_id, version).await?;
@@ -442,7 +442,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let until = self.claimed_until(now);
+            let until = self.options.claimed_until(now);
             let block =
                 Claimed { block_id, version, permission, at: 0, until, renewals: 0, pieces: Vec::new() };
             // The completion or the grant arrived late: a sweep may have freed the claim, and another client may have
@@ -454,12 +454,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             claimed.push(block);
         }
         Ok(Tried { claimed, is_full, outdated })
-    }
-
-    /// Returns the time before which a block that was claimed at `now` must get into a slot, or never does.
-    pub(super) fn claimed_until(&self, now: Moment) -> Moment {
-        let lease = self.options.lease.0;
-        now.after(Lifetime(lease - lease / 8))
     }
 
     pub(super) fn ask_to_write(&self, object: ObjectRef, shape: &ExtentShape, block_id: BlockId) -> Acquire {
@@ -518,11 +512,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             if before == claim.0 {
                 self.state.borrow_mut().blocks.note_free(class, block_id, claim.freed());
             }
-            Ok(before == claim.0)
+            Ok::<_, TableError>(before == claim.0)
         };
         match swap.await {
             // In this case the block was free before.
-            Err(error) if is_gone(&error) => Ok(false),
+            Err(error) if error.is_gone() => Ok(false),
             done => done,
         }
     }

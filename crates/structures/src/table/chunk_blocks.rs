@@ -166,7 +166,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             if let Some((block_id, version)) = self.in_chunks(|blocks| blocks.take(bytes))? {
                 let readable = self.in_chunks(|blocks| blocks.readable(block_id, version));
                 let Readable { permission, offset, .. } = readable.expect("it was taken just now");
-                let until = self.claimed_until(self.pipeline.now());
+                let until = self.options.claimed_until(self.pipeline.now());
                 return Ok(Claimed {
                     block_id,
                     version,

@@ -1,7 +1,7 @@
 //! The errors of a table.
 
 use super::shape::KEY_BYTES_MAX;
-use portcullis::Error;
+use portcullis::{Error, Refusal};
 use portcullis_errors::{Coded, ErrorCode};
 
 /// The reason why an operation on a table did not succeed.
@@ -96,5 +96,27 @@ impl TableError {
     /// a new permission.
     pub(super) fn wants_permission(&self) -> bool {
         matches!(self, Self::Session(Error::Expired | Error::Revoked))
+    }
+
+    /// Whether an object that the head names is gone: its client died, or was too slow, before it kept the object.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self, Self::Session(Error::Refused(Refusal::Gone)))
+    }
+
+    /// Whether an acquisition failed because others hold what was requested.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Session(Error::Refused(Refusal::Conflict)))
+    }
+
+    /// Whether an acquisition failed because the object has as many holders as it can have, or the tenant or the node as
+    /// many permissions.
+    pub(super) fn needs_room(&self) -> bool {
+        matches!(self, Self::Session(Error::Quota { .. } | Error::Refused(Refusal::NodeFull { .. })))
+    }
+
+    /// Whether there is no room for another object of the table.
+    pub(super) fn is_no_room(&self) -> bool {
+        let of_node = matches!(self, Self::Session(Error::Refused(Refusal::OutOfMemory { .. })));
+        of_node || *self == Self::Full || self.needs_room()
     }
 }

@@ -8,7 +8,7 @@
 //! The blocks of an extent have later versions than those of the earlier extents under its number. So an old slot, an
 //! old name of a piece, and an old COMPARE_AND_SWAP never match a block of the new extent.
 
-use super::permissions::{Part, is_gone};
+use super::permissions::Part;
 use super::shape::{CHANGES_AT, EXTENTS_AT};
 use super::sizes::{ExtentShape, SizeClass, extent_bytes};
 use super::words::{Claim, EXTENTS_MAX, Version};
@@ -101,7 +101,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Returns the object of an extent, and its division into blocks.
     ///
     /// # Errors
-    /// The error of an object that is gone, if this extent does not exist any more: see [`is_gone`].
+    /// The error of an object that is gone, if this extent does not exist any more: see [`TableError::is_gone`].
     #[inline]
     pub(super) async fn extent(&self, number: u32) -> Result<(ObjectRef, ExtentShape), TableError> {
         if let Some(Some(known)) = self.state.borrow().extents.get(number as usize) {
@@ -131,7 +131,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(());
         }
         match self.extent_anew(number).await {
-            Err(error) if !is_gone(&error) => self.mend(error).await,
+            Err(error) if !error.is_gone() => self.mend(error).await,
             _ => Ok(()),
         }
     }
@@ -244,7 +244,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 return Err(error);
             }
         };
-        let until = self.claimed_until(self.pipeline.now());
+        let until = self.options.claimed_until(self.pipeline.now());
         let number = match vacant {
             Some((number, record)) if self.take_record(number, &record, until).await? => Some(number),
             Some(_) => None,
@@ -254,7 +254,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if let Some(number) = number {
             match self.set_up_extent((number, class, base), &permission, until).await {
                 // This client was so slow that a sweep has freed the object.
-                Err(error) if is_gone(&error) => {}
+                Err(error) if error.is_gone() => {}
                 done => done?,
             }
             if vacant.is_some() {
@@ -358,7 +358,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Frees an object of the table, unless it is gone already.
     pub(super) async fn free_object(&self, object: ObjectRef) -> Result<(), TableError> {
         match self.pipeline.free(object).await.map_err(TableError::from) {
-            Err(error) if !is_gone(&error) => Err(error),
+            Err(error) if !error.is_gone() => Err(error),
             _ => Ok(()),
         }
     }

@@ -203,7 +203,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             AtEnd::new(&self.pipeline, || self.state.borrow_mut().permissions.held(part).acquiring = false);
         let permission = loop {
             match (self.acquire_part(part).await, part.extent()) {
-                (Err(error), Some(extent)) if needs_room(&error) => self.make_way(extent).await?,
+                (Err(error), Some(extent)) if error.needs_room() => self.make_way(extent).await?,
                 (acquired, _) => break Rc::new(acquired?),
             }
         };
@@ -319,7 +319,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         loop {
             let acquired = self.pipeline.acquire(self.ask_in_extent(part, object, &shape)?).await;
             let error = match acquired.map_err(TableError::from) {
-                Err(error) if is_gone(&error) => error,
+                Err(error) if error.is_gone() => error,
                 acquired => return acquired,
             };
             // The extent was given back. Another extent may have its number.
@@ -382,11 +382,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let part = self.part_of_block(block_id);
         loop {
             let permission = match self.permission(part).await {
-                Err(error) if is_gone(&error) => return Ok(None),
+                Err(error) if error.is_gone() => return Ok(None),
                 permission => permission?,
             };
             let (object, shape) = match self.extent(block_id.extent).await {
-                Err(error) if is_gone(&error) => return Ok(None),
+                Err(error) if error.is_gone() => return Ok(None),
                 extent => extent?,
             };
             if permission.object() == object {
@@ -458,26 +458,4 @@ impl Access {
             Self::Write => Rights::READ | Rights::ATOMIC,
         }
     }
-}
-
-/// Whether an object that the head names is gone: its client died, or was too slow, before it kept the object.
-pub(super) fn is_gone(error: &TableError) -> bool {
-    matches!(error, TableError::Session(Error::Refused(Refusal::Gone)))
-}
-
-/// Whether an acquisition failed because the object has as many holders as it can have, or the tenant or the node as many
-/// permissions.
-pub(super) fn needs_room(error: &TableError) -> bool {
-    matches!(error, TableError::Session(Error::Quota { .. } | Error::Refused(Refusal::NodeFull { .. })))
-}
-
-/// Whether there is no room for another object of the table.
-pub(super) fn is_no_room(error: &TableError) -> bool {
-    let of_node = matches!(error, TableError::Session(Error::Refused(Refusal::OutOfMemory { .. })));
-    of_node || *error == TableError::Full || needs_room(error)
-}
-
-/// Whether an acquisition failed because others hold what was requested.
-pub(super) fn is_conflict(error: &Error) -> bool {
-    matches!(error, Error::Refused(Refusal::Conflict))
 }

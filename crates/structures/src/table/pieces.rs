@@ -10,7 +10,7 @@
 
 use super::blocks::Claimed;
 use super::find::{Attempt, Found, Retry};
-use super::permissions::{Part, is_gone};
+use super::permissions::Part;
 use super::shape::LONG_VALUE_BYTES_MAX;
 use super::sizes::{SizeClass, WHOLE_BYTES_MAX, piece_bytes};
 use super::words::{Claim, Slot};
@@ -93,7 +93,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// [`Error::Expired`]: this client was so slow that a sweep has freed the blocks, and has given their extent back.
     pub(super) async fn write_new(&self, content: &block::Content<'_>) -> Result<Claimed, TableError> {
         match self.try_write_new(content).await {
-            Err(error) if is_gone(&error) => Err(Error::Expired.into()),
+            Err(error) if error.is_gone() => Err(Error::Expired.into()),
             written => written,
         }
     }
@@ -180,7 +180,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
             first.renewals = renewals;
         }
-        first.until = self.claimed_until(now);
+        first.until = self.options.claimed_until(now);
         Ok(())
     }
 

@@ -16,7 +16,7 @@
 //! bytes, under a version that no slot names any more.
 
 use super::extents::{ExtentRecord, record_of, vacant_record};
-use super::permissions::{Part, is_gone};
+use super::permissions::Part;
 use super::shape::CHANGES_AT;
 use super::sizes::SizeClass;
 use super::words::{BlockId, Claim, Version};
@@ -78,7 +78,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Gives an extent back to the node, if none of its blocks is claimed. Returns whether it did.
     pub(super) async fn retire(&self, number: u32) -> Result<bool, TableError> {
-        let until = self.claimed_until(self.pipeline.now());
+        let until = self.options.claimed_until(self.pipeline.now());
         let record = self.extent_record(number).await?;
         let Some((object, shape)) = record.kept(number) else { return Ok(false) };
         self.know_extent(number, object, shape);
@@ -94,7 +94,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
             return Ok(false);
         }
-        let until = self.claimed_until(self.pipeline.now());
+        let until = self.options.claimed_until(self.pipeline.now());
         let last = claims.iter().map(|claim| claim.version()).max().unwrap_or_default();
         self.finish_retirement(number, (object, shape.class, last), until).await?;
         Ok(true)
@@ -126,7 +126,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn restore(&self, block_id: BlockId, retired: Claim) -> Result<bool, TableError> {
         let (at, restored) = (u64::from(block_id.block) * 8, retired.restored());
         match self.swap_in(Part::Claims(block_id.extent), at, retired.0, restored.0).await {
-            Err(error) if is_gone(&error) => Ok(false),
+            Err(error) if error.is_gone() => Ok(false),
             swapped => Ok(swapped? == retired.0),
         }
     }
@@ -161,7 +161,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Completes a change that a dead client has left half done under an extent's number: its object, if there is one,
     /// is freed, and the number becomes vacant. Returns false if another client was quicker.
     pub(super) async fn reclaim_number(&self, number: u32, left: &ExtentRecord) -> Result<bool, TableError> {
-        let until = self.claimed_until(self.pipeline.now());
+        let until = self.options.claimed_until(self.pipeline.now());
         if !self.take_record(number, left, until).await? {
             return Ok(false);
         }
@@ -184,7 +184,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         loop {
             match self.try_last_version(object, blocks, base).await {
                 // In this case the dead client had already written the version into the record.
-                Err(error) if is_gone(&error) => return Ok(base),
+                Err(error) if error.is_gone() => return Ok(base),
                 Err(error) => self.mend(error).await?,
                 last => return last,
             }

@@ -3,7 +3,7 @@
 use super::TableError;
 use super::words::EXTENTS_MAX;
 use crate::record::{RECORD_BYTES, keep_from_words, keep_to_words};
-use portcullis::{Keep, Lifetime};
+use portcullis::{Keep, Lifetime, Moment};
 use twox_hash::XxHash3_64;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -203,6 +203,12 @@ impl TableOptions {
     /// takes a split over has most of its own right left when all others' permissions have ended.
     pub(super) fn hold(&self) -> Lifetime {
         Lifetime(self.lease.0 / 4)
+    }
+
+    /// Returns the time before which a block that was claimed at `now` must get into a slot, or never does.
+    pub(super) fn claimed_until(&self, now: Moment) -> Moment {
+        let lease = self.lease.0;
+        now.after(Lifetime(lease - lease / 8))
     }
 
     pub(super) fn subtables_max(&self) -> u32 {

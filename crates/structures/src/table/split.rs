@@ -16,7 +16,7 @@
 
 use super::block::{self, HEADER_BYTES};
 use super::find::{Bucket, SlotAt};
-use super::permissions::{Part, Readable, is_conflict};
+use super::permissions::{Part, Readable};
 use super::shape::{BUCKET_BYTES, SHARED_AT, SLOTS, bucket_at, child_at};
 use super::words::{BucketHeader, Slot, mask};
 use super::{Table, TableError};
@@ -179,7 +179,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let object = self.subtable_object(subtable).await?;
         let right = match self.pipeline.acquire(self.ask_for_split(object)).await {
             Ok(right) => Rc::new(right),
-            Err(error) if is_conflict(&error) => return Ok(None),
+            Err(error) if TableError::from(error).is_conflict() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let word = word_of(&self.pipeline.read_bytes(&right, 0, 8).await?, 0);
@@ -227,7 +227,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         for permission in alone {
             match permission.await {
                 Ok(permission) => drop(self.pipeline.revoke(permission, false)),
-                Err(error) if is_conflict(&error) => {
+                Err(error) if TableError::from(error).is_conflict() => {
                     self.pipeline.end(right);
                     return Ok(());
                 }

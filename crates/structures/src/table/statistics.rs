@@ -1,7 +1,7 @@
 //! The size and the fill of a table.
 
 use super::claimed::Claimed;
-use super::permissions::{Part, is_gone};
+use super::permissions::Part;
 use super::shape::{EXTENTS_AT, SLOTS, SUBTABLES_AT};
 use super::sizes::{ExtentShape, extent_bytes};
 use super::words::{BucketHeader, Claim, EXTENTS_MAX, Slot};
@@ -145,7 +145,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn claims_if_any(&self, extent: u32) -> Result<Option<Vec<Claim>>, TableError> {
         match self.claims(extent).await {
             Ok(claims) => Ok(Some(claims)),
-            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) if error.is_gone() => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -1,6 +1,6 @@
 //! Subtables and their records: how they are made, found, and linked.
 
-use super::permissions::{Part, is_gone};
+use super::permissions::Part;
 use super::shape::{
     BIRTH_DEPTH_AT, BUCKET_BYTES, DEPTH_LIMIT, GLOBAL_DEPTH_AT, PARENT_AT, SHARED_AT, SHARED_RECORD_BYTES,
     SLOTS, SUBTABLES_AT, bucket_at, child_at,
@@ -142,7 +142,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn keep_part(&self, object: ObjectRef) -> Result<(), TableError> {
         match self.pipeline.keep_object(object, self.options.keep).await {
             Ok(()) => Ok(()),
-            Err(error) if is_gone(&error.into()) => Err(Error::Expired.into()),
+            Err(error) if TableError::from(error).is_gone() => Err(Error::Expired.into()),
             Err(error) => Err(error.into()),
         }
     }

@@ -1,6 +1,6 @@
 //! Emptying of an extent, so that its memory serves blocks of other sizes: the keys in it are removed.
 
-use super::permissions::{Part, is_gone};
+use super::permissions::Part;
 use super::store::Wanted;
 use super::words::{BlockId, Claim, Slot};
 use super::{BlockMemory, Table, TableError, block};
@@ -53,7 +53,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let keys = match self.keys_in(extent).await {
             Ok(Some(keys)) => keys,
             Ok(None) => return Ok(Vacated::InUse),
-            Err(error) if is_gone(&error) => return Ok(Vacated::Missing),
+            Err(error) if error.is_gone() => return Ok(Vacated::Missing),
             Err(error) => return Err(error),
         };
         for some in keys.chunks(AT_ONCE) {
@@ -69,7 +69,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let all_before = self
             .under(Part::Claims(extent), async |permission| Ok(self.pipeline.all_before(permission).await?));
         match all_before.await {
-            Err(error) if is_gone(&error) => return Ok(Vacated::Missing),
+            Err(error) if error.is_gone() => return Ok(Vacated::Missing),
             done => done?,
         }
         let given_back = self.retire(extent).await?;
