@@ -4,12 +4,12 @@
 //! one block. It claims several at a time (Patronus §7.3.1). A claim that its client has not used within a lease must not
 //! be used any more: see [`Table::sweep`].
 
-use super::permissions::Part;
+use super::leases::Leased;
 use super::sizes::{ExtentShape, SizeClass};
 use super::words::{BlockId, Claim, Slot, Version};
 use super::{BlockMemory, Grain, Table, TableError};
 use crate::held::AtEnd;
-use crate::pipeline::word_of;
+use crate::pipeline::{join, word_of};
 use portcullis::{
     Acquire, BarePermission, Clock, Lifetime, Moment, ObjectRef, Rights, Sharing, VerbsEndpoint,
 };
@@ -262,7 +262,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     continue;
                 }
                 Err(error) => {
-                    self.mend(error).await?;
+                    self.leases.mend(error).await?;
                     continue;
                 }
             };
@@ -313,7 +313,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 None if self.hear_of_extents().await? => {}
                 None => match self.make_extent(class).await {
                     Err(error) if error.is_no_room() => self.find_room(class, error).await?,
-                    Err(error) => self.mend(error).await?,
+                    Err(error) => self.leases.mend(error).await?,
                     Ok(()) => {}
                 },
             }
@@ -381,7 +381,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn claims(&self, extent: u32) -> Result<Vec<Claim>, TableError> {
         loop {
             let (object, shape) = self.extent(extent).await?;
-            let bytes = self.read_in(Part::Claims(extent), 0, shape.blocks as usize * 8).await?;
+            let bytes = self.claims_of(extent).read(0, shape.blocks as usize * 8).await?;
             // Meanwhile another extent may have got the number.
             if self.extent(extent).await?.0 == object {
                 return Ok(bytes.chunks_exact(8).map(|word| Claim(word_of(word, 0))).collect());
@@ -393,7 +393,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     async fn try_claims(&self, wanted: Vec<(BlockId, Claim)>) -> Result<Tried, TableError> {
         let mut swaps = Vec::new();
         for (block_id, free) in wanted {
-            let permission = self.permission(Part::Claims(block_id.extent)).await?;
+            let permission = self.claims_of(block_id.extent).permission().await?;
             let taken = free.taken();
             let at = u64::from(block_id.block) * 8;
             swaps.push((
@@ -436,7 +436,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 }
                 Err(error) if TableError::from(error).needs_room() => {
                     is_full = true;
-                    self.let_go(block_id.extent);
+                    self.leases.let_go(block_id.extent);
                     self.free_block(block_id, version).await?;
                     continue;
                 }
@@ -458,7 +458,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     pub(super) fn ask_to_write(&self, object: ObjectRef, shape: &ExtentShape, block_id: BlockId) -> Acquire {
         let part = (shape.block_at(block_id.block), u64::from(shape.block_bytes));
-        let ask = self.ask(object, part, Rights::WRITE).lifetime(self.options.lease);
+        let ask = self.leases.ask(object, part, Rights::WRITE).lifetime(self.options.lease);
         match self.options.grain {
             // Readers that still hold the block are late: no client waits for them here.
             Grain::Block => Acquire { sharing: Sharing::Exclusive, wait: Lifetime(0), ..ask },
@@ -473,6 +473,21 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.end_writing(claimed);
         self.free_claimed(block_id, claim).await?;
         self.free_pieces(&pieces).await
+    }
+
+    /// Gives back the blocks that are claimed and not used yet, and waits for that.
+    pub(super) async fn give_back_ready(&self) -> Result<(), TableError> {
+        let ready = self.state.borrow_mut().blocks.take_ready();
+        let freed = ready.into_iter().map(|claimed| {
+            let (block_id, claim) = (claimed.block_id, claimed.claim());
+            self.pipeline.end(claimed.permission);
+            let at = u64::from(block_id.block) * 8;
+            async move { self.claims_of(block_id.extent).swap(at, claim.0, claim.freed().0).await }
+        });
+        for freed in join(freed).await {
+            freed?;
+        }
+        Ok(())
     }
 
     /// Ends the permission to write a block.
@@ -508,7 +523,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let swap = async {
             let class = self.extent(block_id.extent).await?.1.class;
             let at = u64::from(block_id.block) * 8;
-            let before = self.swap_in(Part::Claims(block_id.extent), at, claim.0, claim.freed().0).await?;
+            let before = self.claims_of(block_id.extent).swap(at, claim.0, claim.freed().0).await?;
             if before == claim.0 {
                 self.state.borrow_mut().blocks.note_free(class, block_id, claim.freed());
             }
@@ -532,7 +547,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Ends the claim of a block. Returns the block's class. Does not wait for the result.
     async fn end_claim(&self, block_id: BlockId, claim: Claim) -> Result<SizeClass, TableError> {
-        let permission = self.permission(Part::Claims(block_id.extent)).await?;
+        let permission = self.claims_of(block_id.extent).permission().await?;
         let class = self.extent(block_id.extent).await?.1.class;
         let at = u64::from(block_id.block) * 8;
         drop(self.pipeline.compare_and_swap(&permission, at, claim.0, claim.freed().0));

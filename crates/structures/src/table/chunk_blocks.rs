@@ -8,7 +8,7 @@
 //! that a slot of the table then names.
 
 use super::blocks::Claimed;
-use super::permissions::Readable;
+use super::readable::Readable;
 use super::words::{BlockId, Claim, Version};
 use super::{Table, TableError};
 use crate::held::AtEnd;

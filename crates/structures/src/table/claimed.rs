@@ -93,9 +93,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 Ok(block::first_of_piece(&bytes.await?, name.version()))
             };
             match asked.await {
-                Err(error) => self.mend(error).await?,
+                Err(error) => self.leases.mend(error).await?,
                 done => {
-                    self.let_go_of_block(name.block_id());
+                    self.leases.let_go_of_block(name.block_id());
                     return done;
                 }
             }

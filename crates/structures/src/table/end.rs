@@ -1,9 +1,9 @@
 //! The end of a handle, and the end of a table.
 
-use super::permissions::Part;
+use super::head::Head;
+use super::leases::Leased;
 use super::{Access, Table, TableError, TableOptions};
 use crate::Pipeline;
-use crate::pipeline::join;
 use portcullis::{Clock, DirectoryName, Effect, Error, ObjectRef, Refusal, VerbsEndpoint};
 use std::rc::Rc;
 
@@ -20,22 +20,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// As [`Table::insert`].
     pub async fn close(self) -> Result<(), TableError> {
         let operation = async {
-            let ready = self.state.borrow_mut().blocks.take_ready();
-            let freed = ready.into_iter().map(|claimed| {
-                let (block_id, claim) = (claimed.block_id, claimed.claim());
-                self.pipeline.end(claimed.permission);
-                self.swap_in(
-                    Part::Claims(block_id.extent),
-                    u64::from(block_id.block) * 8,
-                    claim.0,
-                    claim.freed().0,
-                )
-            });
-            for freed in join(freed).await {
-                freed?;
-            }
+            self.give_back_ready().await?;
             self.give_all_chunks_back().await?;
-            self.under(Part::Head, async |permission| Ok(self.pipeline.all_before(permission).await?)).await
+            self.head.settle().await
         };
         self.pipeline.limited(("the end of a handle on a table", Effect::Perhaps), operation).await
     }
@@ -50,17 +37,17 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// As [`Table::insert`].
     pub async fn destroy(self, name: Option<DirectoryName>) -> Result<(), TableError> {
         let operation = async {
-            self.check_writable()?;
+            self.leases.check_writable()?;
             self.give_all_chunks_back().await?;
             // A client that holds the head a moment longer must not take it for a table.
-            self.write_in(Part::Head, 0, &[0; TableOptions::BYTES]).await?;
+            self.head.write(0, &[0; TableOptions::BYTES]).await?;
             if let Some(name) = name {
                 match self.pipeline.unpublish(name).await {
                     Ok(()) | Err(Error::Refused(Refusal::NoSuchName)) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
-            self.free_object(self.head).await
+            self.head.free_object(self.head.object()).await
         };
         self.pipeline.limited(("the end of a table", Effect::Perhaps), operation).await
     }
@@ -76,7 +63,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         head: ObjectRef,
         name: Option<DirectoryName>,
     ) -> Result<(), TableError> {
-        let opening = Self::read_options(pipeline, head);
+        let opening = Head::read_options(pipeline, head);
         let options = pipeline.limited(("opening a table", Effect::Nothing), opening).await?;
         Self::new(pipeline, head, options, Access::Write).destroy(name).await
     }

@@ -23,9 +23,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::insert`]. Keys that were removed before stay removed.
     pub async fn remove_expired(&self, mut removed: impl FnMut(&[u8])) -> Result<u64, TableError> {
-        self.check_writable()?;
+        self.leases.check_writable()?;
         let operation = async {
-            let now = self.node_time().await?;
+            let now = self.head.node_time().await?;
             let (mut visits, mut count) = (vec![self.first_visit()], 0);
             while let Some(next) = visits.pop() {
                 let mut group = Group::default();
@@ -58,7 +58,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Whether a key has expired.
     pub(super) async fn has_expired(&self, found: &Found) -> Result<bool, TableError> {
         Ok(match found.expires {
-            Some(at) => at <= self.node_time().await?,
+            Some(at) => at <= self.head.node_time().await?,
             None => false,
         })
     }

@@ -8,15 +8,15 @@
 //! The blocks of an extent have later versions than those of the earlier extents under its number. So an old slot, an
 //! old name of a piece, and an old COMPARE_AND_SWAP never match a block of the new extent.
 
-use super::permissions::Part;
+use super::leases::{Leased, Leases, Part};
 use super::shape::{CHANGES_AT, EXTENTS_AT};
 use super::sizes::{ExtentShape, SizeClass, extent_bytes};
 use super::words::{Claim, EXTENTS_MAX, Version};
 use super::{BlockMemory, Table, TableError};
 use crate::record::{CHECK_AT, RECORD_BYTES, Record, check_of, no_check};
 use portcullis::{
-    BarePermission, Clock, Error, Incarnation, Lifetime, Moment, ObjectRef, Refusal, RemoteAddress,
-    VerbsEndpoint,
+    Acquire, BarePermission, Clock, Error, Incarnation, Lifetime, Moment, ObjectRef, Refusal, RemoteAddress,
+    Rights, VerbsEndpoint,
 };
 use portcullis_planted::planted;
 use std::rc::Rc;
@@ -97,7 +97,75 @@ pub(super) fn vacant_record(base: Version, incarnation: Incarnation) -> Record {
     Record { object, detail: VACANT | u64::from(base.number()) << BASE_SHIFT, is_kept: false }
 }
 
+/// A part of an extent: its claims, its blocks for reading, or one of these.
+pub(super) struct InExtent<'t, E: VerbsEndpoint, C: Clock> {
+    table: &'t Table<E, C>,
+    part: Part,
+    extent: u32,
+}
+
+impl<E: VerbsEndpoint, C: Clock> Leased<E, C> for InExtent<'_, E, C> {
+    fn leases(&self) -> &Leases<E, C> {
+        &self.table.leases
+    }
+
+    fn part(&self) -> Part {
+        self.part
+    }
+
+    async fn acquire(&self) -> Result<BarePermission, TableError> {
+        let table = self.table;
+        let (mut object, mut shape) = table.extent(self.extent).await?;
+        loop {
+            let acquired = table.pipeline.acquire(self.ask(object, &shape)?).await;
+            let error = match acquired.map_err(TableError::from) {
+                Err(error) if error.is_gone() => error,
+                acquired => return acquired,
+            };
+            // The extent was given back. Another extent may have its number.
+            let anew = table.extent_anew(self.extent).await?;
+            if anew.0 == object {
+                table.forget_extent(self.extent);
+                return Err(error);
+            }
+            (object, shape) = anew;
+        }
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> InExtent<'_, E, C> {
+    /// Makes a request for a permission over the part.
+    ///
+    /// # Errors
+    /// The error of an extent that is gone, if the extent has no such block.
+    fn ask(&self, object: ObjectRef, shape: &ExtentShape) -> Result<Acquire, TableError> {
+        let leases = &self.table.leases;
+        Ok(match self.part {
+            Part::Claims(_) => leases.ask_for_words(object, (0, shape.claims_bytes())),
+            Part::Block(block_id) if block_id.block >= shape.blocks => {
+                return Err(Error::Refused(Refusal::Gone).into());
+            }
+            Part::Block(block_id) => {
+                leases.ask(object, (shape.block_at(block_id.block), shape.block_bytes.into()), Rights::READ)
+            }
+            Part::Extent(_) | Part::Head | Part::Subtable(_) => {
+                leases.ask(object, (shape.claims_bytes(), 0), Rights::READ)
+            }
+        })
+    }
+}
+
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// Returns a part of an extent, to access it.
+    pub(super) fn in_extent(&self, part: Part, extent: u32) -> InExtent<'_, E, C> {
+        InExtent { table: self, part, extent }
+    }
+
+    /// Returns the claims of an extent, to access them.
+    pub(super) fn claims_of(&self, extent: u32) -> InExtent<'_, E, C> {
+        self.in_extent(Part::Claims(extent), extent)
+    }
+
     /// Returns the object of an extent, and its division into blocks.
     ///
     /// # Errors
@@ -131,7 +199,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(());
         }
         match self.extent_anew(number).await {
-            Err(error) if !error.is_gone() => self.mend(error).await,
+            Err(error) if !error.is_gone() => self.leases.mend(error).await,
             _ => Ok(()),
         }
     }
@@ -140,9 +208,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn extent_record(&self, number: u32) -> Result<ExtentRecord, TableError> {
         let at = self.options.extent_record_at(number);
         // This does not recurse further: the head's permission needs no record.
-        let bytes = Box::pin(self.read_in(Part::Head, at, RECORD_BYTES)).await?;
+        let bytes = self.head.read(at, RECORD_BYTES).await?;
         let bytes = bytes.try_into().expect("as many as were read");
-        Ok(ExtentRecord::parse(bytes, self.head.incarnation))
+        Ok(ExtentRecord::parse(bytes, self.head.incarnation()))
     }
 
     /// Reads the head's records of the extents from one number to another.
@@ -152,9 +220,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         to: u32,
     ) -> Result<Vec<(u32, ExtentRecord)>, TableError> {
         let bytes = to.saturating_sub(from) as usize * RECORD_BYTES;
-        let bytes = self.read_in(Part::Head, self.options.extent_record_at(from), bytes).await?;
+        let bytes = self.head.read(self.options.extent_record_at(from), bytes).await?;
         let (records, _) = bytes.as_chunks();
-        let parsed = records.iter().map(|bytes| ExtentRecord::parse(*bytes, self.head.incarnation));
+        let parsed = records.iter().map(|bytes| ExtentRecord::parse(*bytes, self.head.incarnation()));
         Ok((from..).zip(parsed).collect())
     }
 
@@ -177,15 +245,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return;
         }
         state.blocks.forget_extent(number);
-        let held = state.permissions.take_extent(number);
-        drop(state);
-        held.into_iter().for_each(|permission| self.pipeline.end(permission));
+        self.leases.end_extent(number);
     }
 
     /// Learns of the extents that other clients have made or given back. Returns whether there are new ones.
     pub(super) async fn hear_of_extents(&self) -> Result<bool, TableError> {
         // This word is read before the records: changes made meanwhile are read again.
-        let changes = self.word_in(Part::Head, CHANGES_AT).await?;
+        let changes = self.head.word(CHANGES_AT).await?;
         let count = self.extents_begun().await?;
         let heard_before = std::mem::replace(&mut self.state.borrow_mut().blocks.changes_heard, changes);
         let known = if heard_before == changes { self.state.borrow().blocks.extents_known } else { 0 };
@@ -237,7 +303,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         // The object is made before its number is taken: otherwise, if there is no room for an object, numbers would
         // wait for a sweep.
-        let permission = match self.allocate(extent_bytes(guess), self.options.lease).await {
+        let permission = match self.head.allocate(extent_bytes(guess), self.options.lease).await {
             Ok(permission) => permission,
             Err(error) => {
                 self.state.borrow_mut().blocks.vacant.extend(vacant.map(|(number, _)| number));
@@ -258,7 +324,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 done => done?,
             }
             if vacant.is_some() {
-                self.count_in(Part::Head, CHANGES_AT).await?;
+                self.head.count(CHANGES_AT).await?;
             }
         }
         self.pipeline.end(permission);
@@ -266,7 +332,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn new_number(&self) -> Result<Option<u32>, TableError> {
-        let number = self.count_in(Part::Head, EXTENTS_AT).await?;
+        let number = self.head.count(EXTENTS_AT).await?;
         Ok(u32::try_from(number).ok().filter(|number| *number < EXTENTS_MAX))
     }
 
@@ -286,8 +352,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if !self.write_record(number, record(false), until).await? {
             return Ok(());
         }
-        self.keep_part(object).await?;
-        self.pipeline.include(object, self.head).await?;
+        self.head.keep_part(object).await?;
+        self.head.include(object).await?;
         if self.write_record(number, record(true), until).await? {
             self.know_extent(number, object, shape);
             self.state.borrow_mut().blocks.add_extent(class, number);
@@ -345,22 +411,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         until: Moment,
         act: impl AsyncFn(&Rc<BarePermission>) -> Result<bool, TableError>,
     ) -> Result<bool, TableError> {
-        self.under(Part::Head, async |permission| {
-            // The time is checked under the permission: the permission must not be from after that time.
-            if self.pipeline.now() >= until {
-                return Ok(false);
-            }
-            act(permission).await
-        })
-        .await
-    }
-
-    /// Frees an object of the table, unless it is gone already.
-    pub(super) async fn free_object(&self, object: ObjectRef) -> Result<(), TableError> {
-        match self.pipeline.free(object).await.map_err(TableError::from) {
-            Err(error) if !error.is_gone() => Err(error),
-            _ => Ok(()),
-        }
+        self.head
+            .under(async |permission| {
+                // The time is checked under the permission: the permission must not be from after that time.
+                if self.pipeline.now() >= until {
+                    return Ok(false);
+                }
+                act(permission).await
+            })
+            .await
     }
 
     /// Time for which the memory of a freed object may stay with other clients that had a permission on it.

@@ -1,8 +1,9 @@
 //! The search for a key: its buckets, its slot, its block.
 
 use super::hashing::KeyHash;
-use super::permissions::{Part, Readable};
+use super::leases::{Leased, Part};
 use super::pieces::Value;
+use super::readable::Readable;
 use super::shape::{BUCKET_BYTES, COMBINED_BYTES, SHARED_AT, SLOTS, TableOptions, bucket_at};
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError, block};
@@ -237,7 +238,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match attempt {
                 Ok(Ok(found)) => return Ok(found),
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
-                Err(error) => self.mend(error).await?,
+                Err(error) => self.leases.mend(error).await?,
             }
         }
     }
@@ -319,7 +320,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             Some(asked) => asked,
             None => {
                 let subtable = self.state.borrow().routes.of(hash.suffix);
-                let permission = Box::pin(self.permission(Part::Subtable(subtable))).await?;
+                let permission = Box::pin(self.subtable(subtable).permission()).await?;
                 self.ask_view_under(&permission, subtable, hash)
             }
         };
@@ -330,7 +331,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     #[inline]
     pub(super) fn ask_view(&self, hash: KeyHash) -> Option<AskedView<'_, E, C>> {
         let subtable = self.state.borrow().routes.of(hash.suffix);
-        let permission = self.fresh(Part::Subtable(subtable))?;
+        let permission = self.leases.fresh(Part::Subtable(subtable))?;
         Some(self.ask_view_under(&permission, subtable, hash))
     }
 
@@ -402,7 +403,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Reads one bucket.
     pub(super) async fn read_bucket(&self, subtable: u32, number: u32) -> Result<Bucket, TableError> {
         let at = bucket_at(number) - SHARED_AT;
-        let bytes = self.read_in(Part::Subtable(subtable), at, BUCKET_BYTES).await?;
+        let bytes = self.subtable(subtable).read(at, BUCKET_BYTES).await?;
         Ok(Bucket::parse(subtable, number, &bytes.try_into().expect("as many as were read")))
     }
 }

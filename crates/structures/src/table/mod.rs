@@ -43,8 +43,10 @@ mod expiry;
 mod extents;
 mod find;
 mod hashing;
-mod permissions;
+mod head;
+mod leases;
 mod pieces;
+mod readable;
 mod retire;
 mod routes;
 mod scan;
@@ -70,10 +72,10 @@ pub use vacate::Vacated;
 use crate::Pipeline;
 use blocks::Blocks;
 use chunk_blocks::ChunkBlocks;
-use permissions::{Part, Permissions};
+use head::Head;
+use leases::{Leases, Part};
 use portcullis::{
-    Acquire, Allocate, Clock, DirectoryName, Effect, Lifetime, Moment, ObjectRef, Rights, TenantName,
-    VerbsEndpoint,
+    Allocate, Clock, DirectoryName, Effect, Lifetime, Moment, ObjectRef, Rights, TenantName, VerbsEndpoint,
 };
 use portcullis::{ProcessClock, SessionEndpoint};
 use routes::Routes;
@@ -99,18 +101,18 @@ pub enum Access {
 /// [`Pipeline::run`]. Each is linearizable by itself.
 pub struct Table<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     pipeline: Rc<Pipeline<E, C>>,
-    head: ObjectRef,
     options: TableOptions,
     /// The seed of the hashes of keys.
     seed: u64,
-    access: Access,
+    leases: Rc<Leases<E, C>>,
+    head: Head<E, C>,
     state: RefCell<State>,
 }
 
 impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Table<E, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table")
-            .field("head", &self.head)
+            .field("head", &self.head.object())
             .field("options", &self.options)
             .finish_non_exhaustive()
     }
@@ -119,7 +121,6 @@ impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Table<E, C> {
 /// The state of a table as a handle knows it. All of it may be out of date.
 #[derive(Debug)]
 struct State {
-    permissions: Permissions,
     routes: Routes,
     /// The objects of the subtables, by number.
     subtables: Vec<Option<ObjectRef>>,
@@ -157,14 +158,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let lifetime = options.lease.max(MADE_WITHIN);
             let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
             let table = Self::new(pipeline, head.object(), (*options, seed), Access::Write);
-            table.state.borrow_mut().permissions.keep(Part::Head, &head);
+            table.leases.keep(Part::Head, &head);
             table.state.borrow_mut().chunk_blocks = chunk_blocks;
             pipeline.zero(&head, options.head_bytes()).await?;
             table.make_root().await?;
             pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
             // The options make the object a table: they are written last.
             pipeline.write(&head, 0, &options.to_bytes(seed)).await?;
-            table.keep_part(head.object()).await?;
+            table.head.keep_part(head.object()).await?;
             Ok(table)
         };
         pipeline.limited(("making a table", Effect::Perhaps), operation).await
@@ -175,7 +176,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// The name is taken, or the node refuses.
     pub async fn publish(&self, name: DirectoryName) -> Result<(), TableError> {
-        let operation = async { Ok(self.pipeline.publish(name, self.head).await?) };
+        let operation = async { Ok(self.pipeline.publish(name, self.head.object()).await?) };
         self.pipeline.limited(("the publication of a table", Effect::Perhaps), operation).await
     }
 
@@ -241,7 +242,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         access: Access,
     ) -> Result<Self, TableError> {
         let operation = async {
-            let (options, seed) = Self::read_options(pipeline, head).await?;
+            let (options, seed) = Head::read_options(pipeline, head).await?;
             if options.blocks == BlockMemory::Chunks {
                 return Err(TableError::OfOneHandle);
             }
@@ -252,16 +253,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         pipeline.limited(("opening a table", Effect::Nothing), operation).await
     }
 
-    async fn read_options(
-        pipeline: &Rc<Pipeline<E, C>>,
-        head: ObjectRef,
-    ) -> Result<(TableOptions, u64), TableError> {
-        let ask = Acquire::object(head).rights(Rights::READ).shared().part(0, TableOptions::BYTES as u64);
-        let permission = Rc::new(pipeline.acquire(ask.lifetime(MADE_WITHIN)).await?);
-        let bytes = pipeline.read_bytes(&permission, 0, TableOptions::BYTES).await?;
-        TableOptions::from_bytes(bytes.try_into().expect("as many as were read"))
-    }
-
     fn new(
         pipeline: &Rc<Pipeline<E, C>>,
         head: ObjectRef,
@@ -269,7 +260,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         access: Access,
     ) -> Self {
         let state = State {
-            permissions: Permissions::default(),
             routes: Routes::default(),
             subtables: Vec::new(),
             extents: Vec::new(),
@@ -281,13 +271,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         };
         // The options of a handle are printed, so they do not contain the seed.
         let options = TableOptions { seed: None, ..options };
-        Self { pipeline: Rc::clone(pipeline), head, options, seed, access, state: RefCell::new(state) }
+        let leases = Rc::new(Leases::new(pipeline, options, access));
+        let head = Head::new(pipeline, &leases, options, head);
+        Self { pipeline: Rc::clone(pipeline), options, seed, leases, head, state: RefCell::new(state) }
     }
 
     /// Returns the object that names the table.
     #[must_use]
     pub fn head(&self) -> ObjectRef {
-        self.head
+        self.head.object()
     }
 
     /// Returns how finely reads are guarded.
@@ -300,9 +292,5 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     #[must_use]
     pub fn lease(&self) -> Lifetime {
         self.options.lease
-    }
-
-    fn check_writable(&self) -> Result<(), TableError> {
-        if self.access == Access::Write { Ok(()) } else { Err(TableError::ReadOnly) }
     }
 }

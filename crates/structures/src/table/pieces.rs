@@ -10,7 +10,7 @@
 
 use super::blocks::Claimed;
 use super::find::{Attempt, Found, Retry};
-use super::permissions::Part;
+use super::leases::Leased;
 use super::shape::LONG_VALUE_BYTES_MAX;
 use super::sizes::{SizeClass, WHOLE_BYTES_MAX, piece_bytes};
 use super::words::{Claim, Slot};
@@ -174,7 +174,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let (old, renewals) = (first.claim(), first.renewals.wrapping_add(1));
             let new = Claim::renewed(first.version, renewals);
             let at = u64::from(first.block_id.block) * 8;
-            let before = self.swap_in(Part::Claims(first.block_id.extent), at, old.0, new.0).await?;
+            let before = self.claims_of(first.block_id.extent).swap(at, old.0, new.0).await?;
             if before != old.0 {
                 return Err(Error::Expired.into());
             }
@@ -200,7 +200,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn free_pieces(&self, pieces: &[Slot]) -> Result<(), TableError> {
         for piece in pieces {
             self.pipeline.note_step();
-            self.let_go_of_block(piece.block_id());
+            self.leases.let_go_of_block(piece.block_id());
             self.free_claimed(piece.block_id(), Claim::of(piece.version())).await?;
         }
         Ok(())
@@ -247,7 +247,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                         block::decode_piece(bytes, name, first.name()).map(<[u8]>::to_vec)
                     }));
                 }
-                Err(error) => self.mend(error).await?,
+                Err(error) => self.leases.mend(error).await?,
             }
         }
     }

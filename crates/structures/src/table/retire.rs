@@ -16,7 +16,7 @@
 //! bytes, under a version that no slot names any more.
 
 use super::extents::{ExtentRecord, record_of, vacant_record};
-use super::permissions::Part;
+use super::leases::Leased;
 use super::shape::CHANGES_AT;
 use super::sizes::SizeClass;
 use super::words::{BlockId, Claim, Version};
@@ -112,7 +112,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         for some in blocks.chunks(RETIRED_AT_ONCE) {
             let swaps = some.iter().map(|&(block_id, claim)| async move {
                 let at = u64::from(block_id.block) * 8;
-                let before = self.swap_in(Part::Claims(extent), at, claim.0, claim.retired().0).await?;
+                let before = self.claims_of(extent).swap(at, claim.0, claim.retired().0).await?;
                 Ok::<_, TableError>((before == claim.0).then_some((block_id, claim.retired())))
             });
             for swapped in join(swaps).await {
@@ -125,7 +125,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Makes a retired block claimable again.
     pub(super) async fn restore(&self, block_id: BlockId, retired: Claim) -> Result<bool, TableError> {
         let (at, restored) = (u64::from(block_id.block) * 8, retired.restored());
-        match self.swap_in(Part::Claims(block_id.extent), at, retired.0, restored.0).await {
+        match self.claims_of(block_id.extent).swap(at, retired.0, restored.0).await {
             Err(error) if error.is_gone() => Ok(false),
             swapped => Ok(swapped? == retired.0),
         }
@@ -143,15 +143,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(());
         }
         self.forget_extent(number);
-        self.free_object(object).await?;
+        self.head.free_object(object).await?;
         self.vacate_number(number, base, until).await
     }
 
     async fn vacate_number(&self, number: u32, base: Version, until: Moment) -> Result<(), TableError> {
-        if !self.write_record(number, vacant_record(base, self.head.incarnation), until).await? {
+        if !self.write_record(number, vacant_record(base, self.head.incarnation()), until).await? {
             return Ok(());
         }
-        self.count_in(Part::Head, CHANGES_AT).await?;
+        self.head.count(CHANGES_AT).await?;
         let mut state = self.state.borrow_mut();
         state.blocks.vacant.insert(number);
         state.blocks.comes_back_until = self.pipeline.now().after(self.comes_back_after());
@@ -185,7 +185,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match self.try_last_version(object, blocks, base).await {
                 // In this case the dead client had already written the version into the record.
                 Err(error) if error.is_gone() => return Ok(base),
-                Err(error) => self.mend(error).await?,
+                Err(error) => self.leases.mend(error).await?,
                 last => return last,
             }
         }
@@ -198,7 +198,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         base: Version,
     ) -> Result<Version, TableError> {
         let bytes = u64::from(blocks) * 8;
-        let permission = Rc::new(self.pipeline.acquire(self.ask(object, (0, bytes), Rights::READ)).await?);
+        let permission =
+            Rc::new(self.pipeline.acquire(self.leases.ask(object, (0, bytes), Rights::READ)).await?);
         let mut last = base;
         for at in (0..bytes).step_by(READ_BYTES) {
             let length = usize::try_from(bytes - at).unwrap_or(READ_BYTES).min(READ_BYTES);

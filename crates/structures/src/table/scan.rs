@@ -2,7 +2,7 @@
 
 use super::block::{self, Content};
 use super::find::{Attempts, Bucket, Named, Retry, SlotAt, View};
-use super::permissions::Part;
+use super::leases::Leased;
 use super::pieces::Value;
 use super::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
 use super::words::{BucketHeader, Slot};
@@ -112,7 +112,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
         let operation = async {
-            let now = self.node_time().await?;
+            let now = self.head.node_time().await?;
             let mut see = |item: &Item<'_>| {
                 let counts = item.expires.is_none_or(|at| at > now);
                 if counts { each(item.key, item.value) } else { ControlFlow::Continue(()) }
@@ -134,7 +134,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// As [`Table::get`].
     pub async fn for_each_length(&self, mut each: impl FnMut(&[u8], usize)) -> Result<(), TableError> {
         let operation = async {
-            let now = self.node_time().await?;
+            let now = self.head.node_time().await?;
             let mut see = |item: &Item<'_>| {
                 if item.expires.is_none_or(|at| at > now) {
                     each(item.key, item.length);
@@ -246,7 +246,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         for first in (0..self.options.buckets()).step_by(BUCKETS_AT_ONCE as usize) {
             let count = (self.options.buckets() - first).min(BUCKETS_AT_ONCE);
             let at = bucket_at(first) - SHARED_AT;
-            let bytes = self.read_in(Part::Subtable(subtable), at, count as usize * BUCKET_BYTES).await?;
+            let bytes = self.subtable(subtable).read(at, count as usize * BUCKET_BYTES).await?;
             buckets.extend(Bucket::parse_all(subtable, first, &bytes));
             self.pipeline.note_step();
         }
@@ -274,7 +274,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 match bytes {
                     Ok(Some(bytes)) => read.push((header, slot, self.pipeline.copied(bytes))),
                     Ok(None) => {}
-                    Err(error) => self.mend(error).await?,
+                    Err(error) => self.leases.mend(error).await?,
                 }
             }
             let whole = |(_, slot, bytes): &(_, Slot, Vec<u8>)| {

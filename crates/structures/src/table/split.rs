@@ -16,13 +16,13 @@
 
 use super::block::{self, HEADER_BYTES};
 use super::find::{Bucket, SlotAt};
-use super::permissions::{Part, Readable};
+use super::readable::Readable;
 use super::shape::{BUCKET_BYTES, SHARED_AT, SLOTS, bucket_at, child_at};
 use super::words::{BucketHeader, Slot, mask};
 use super::{Table, TableError};
 use crate::held::AtEnd;
 use crate::pipeline::{all, join, word_of};
-use portcullis::{Acquire, BarePermission, Clock, Error, Lifetime, Moment, Rights, Sharing, VerbsEndpoint};
+use portcullis::{Acquire, BarePermission, Clock, Error, Lifetime, Rights, Sharing, VerbsEndpoint};
 use portcullis_planted::planted;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -143,7 +143,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         // An operation that needs the split tries again.
         match done {
             Ok(()) => Ok(()),
-            Err(error) => self.mend(error).await,
+            Err(error) => self.leases.mend(error).await,
         }
     }
 
@@ -177,7 +177,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         subtable: u32,
     ) -> Result<Option<(Rc<BarePermission>, Progress)>, TableError> {
         let object = self.subtable_object(subtable).await?;
-        let right = match self.pipeline.acquire(self.ask_for_split(object)).await {
+        let right = match self.pipeline.acquire(self.leases.ask_for_split(object)).await {
             Ok(right) => Rc::new(right),
             Err(error) if TableError::from(error).is_conflict() => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -204,7 +204,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         // The child is linked under this permission: a child that is not linked a lease from now will never be linked.
         let object = self.subtable_object(parent).await?;
-        let ask = self.ask(object, (SHARED_AT, 0), Rights::READ | Rights::ATOMIC);
+        let ask = self.leases.ask(object, (SHARED_AT, 0), Rights::READ | Rights::ATOMIC);
         let old = Rc::new(self.pipeline.acquire(ask).await?);
         let (child, new) = self.make_subtable(depth + 1, Some(parent), self.options.lease).await?;
         let progress = Progress::Splitting { child, depth };
@@ -221,7 +221,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<(), TableError> {
         let objects = [self.subtable_object(parent).await?, self.subtable_object(child).await?];
         let alone = [(objects[0], (SHARED_AT, 0)), (objects[1], (0, 0))].map(|(object, part)| {
-            let ask = self.ask(object, part, Rights::READ);
+            let ask = self.leases.ask(object, part, Rights::READ);
             self.pipeline.acquire_in_any_case(Acquire { sharing: Sharing::Exclusive, ..ask })
         });
         for permission in alone {
@@ -234,8 +234,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let old = self.ask(objects[0], (SHARED_AT, 0), Rights::READ | Rights::ATOMIC);
-        let new = self.ask(objects[1], (0, 0), Rights::all());
+        let old = self.leases.ask(objects[0], (SHARED_AT, 0), Rights::READ | Rights::ATOMIC);
+        let new = self.leases.ask(objects[1], (0, 0), Rights::all());
         let [old, new] = [old, new].map(|ask| self.pipeline.acquire(ask));
         let (old, new) = (Rc::new(old.await?), Rc::new(new.await?));
         self.finish_split(Split { parent, child, depth, right, old, new }).await
@@ -461,13 +461,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         });
         all(swaps).await?;
         Ok(())
-    }
-
-    /// Returns the time on the node's clock, or a little later.
-    pub(super) async fn node_time(&self) -> Result<Moment, TableError> {
-        let head = self.permission(Part::Head).await?;
-        let since = self.pipeline.now().since(head.lease().started_after());
-        Ok(head.id().start.after(since))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The size and the fill of a table.
 
 use super::claimed::Claimed;
-use super::permissions::Part;
+use super::leases::Leased;
 use super::shape::{EXTENTS_AT, SLOTS, SUBTABLES_AT};
 use super::sizes::{ExtentShape, extent_bytes};
 use super::words::{BucketHeader, Claim, EXTENTS_MAX, Slot};
@@ -121,7 +121,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match self.read_block(slot).await {
                 Ok(Some(bytes)) => break self.pipeline.copied(bytes),
                 Ok(None) => return Ok(false),
-                Err(error) => self.mend(error).await?,
+                Err(error) => self.leases.mend(error).await?,
             }
         };
         let content = block::decode(&bytes, slot.version(), slot.block_id());
@@ -152,12 +152,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Number of extents that were ever begun.
     pub(super) async fn extents_begun(&self) -> Result<u32, TableError> {
-        let count = self.word_in(Part::Head, EXTENTS_AT).await?;
+        let count = self.head.word(EXTENTS_AT).await?;
         Ok(u32::try_from(count).unwrap_or(EXTENTS_MAX).min(EXTENTS_MAX))
     }
 
     /// Number of subtables that were ever begun.
     pub(super) async fn subtables_begun(&self) -> Result<u64, TableError> {
-        self.word_in(Part::Head, SUBTABLES_AT).await
+        self.head.word(SUBTABLES_AT).await
     }
 }

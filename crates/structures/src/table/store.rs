@@ -3,7 +3,7 @@
 use super::blocks::Claimed;
 use super::find::{Attempt, Attempts, Bucket, Found, Named, Retry, SlotAt, View};
 use super::hashing::KeyHash;
-use super::permissions::Part;
+use super::leases::Leased;
 use super::pieces::Value;
 use super::shape::{KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions};
 use super::words::{Claim, Slot};
@@ -125,7 +125,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         condition: Condition<'_>,
         live: Option<Lifetime>,
     ) -> Result<Stored, TableError> {
-        self.check_writable()?;
+        self.leases.check_writable()?;
         check_lengths(key, value, self.state.borrow().value_bytes_max)?;
         let operation = self.store_now(key, value, condition, live);
         self.pipeline.limited(("a change of a table", Effect::Perhaps), operation).await
@@ -139,7 +139,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         live: Option<Lifetime>,
     ) -> Result<Stored, TableError> {
         let expires = match live {
-            Some(time) => Some(self.node_time().await?.after(time)),
+            Some(time) => Some(self.head.node_time().await?.after(time)),
             None => None,
         };
         let content = block::Content { key, value, expires, pieces: &[], renewals: 0 };
@@ -162,7 +162,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     if let Some(lost) = claimed.take() {
                         self.end_writing(lost);
                     }
-                    self.mend(error).await?;
+                    self.leases.mend(error).await?;
                 }
             }
         }
@@ -261,7 +261,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// sweep frees the rest.
     async fn free_old_blocks(&self, old: &Found) {
         let (block_id, claim) = (old.slot.block_id(), Claim::renewed(old.slot.version(), old.value.renewals));
-        self.let_go_of_block(block_id);
+        self.leases.let_go_of_block(block_id);
         let _ = self.free_claimed(block_id, claim).await;
         let _ = self.free_pieces(&old.value.pieces).await;
     }
@@ -275,7 +275,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         until: Moment,
     ) -> Result<Option<Slot>, TableError> {
         loop {
-            let permission = self.permission(Part::Subtable(at.subtable)).await?;
+            let permission = self.subtable(at.subtable).permission().await?;
             // The time is checked under the permission: the permission must not be from after that time.
             if self.pipeline.now() >= until && !planted!(LateClaimUsed) {
                 return Ok(None);
@@ -283,7 +283,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             match self.pipeline.compare_and_swap(&permission, at.offset(), old.0, new.0).await {
                 Ok(before) => return Ok(Some(Slot(before))),
                 // The swap was refused, so it has not happened.
-                Err(error) => self.mend(error.into()).await?,
+                Err(error) => self.leases.mend(error.into()).await?,
             }
         }
     }
@@ -403,14 +403,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         wanted: Wanted,
         whole: bool,
     ) -> Result<Option<Taken>, TableError> {
-        self.check_writable()?;
+        self.leases.check_writable()?;
         let hash = self.hash_of(key);
         let mut attempts = Attempts::default();
         loop {
             match self.try_take(key, hash, wanted, whole).await {
                 Ok(Ok(taken)) => return Ok(taken),
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
-                Err(error) => self.mend(error).await?,
+                Err(error) => self.leases.mend(error).await?,
             }
         }
     }

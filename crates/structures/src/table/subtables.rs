@@ -1,6 +1,6 @@
 //! Subtables and their records: how they are made, found, and linked.
 
-use super::permissions::Part;
+use super::leases::{Leased, Leases, Part};
 use super::shape::{
     BIRTH_DEPTH_AT, BUCKET_BYTES, DEPTH_LIMIT, GLOBAL_DEPTH_AT, PARENT_AT, SHARED_AT, SHARED_RECORD_BYTES,
     SLOTS, SUBTABLES_AT, bucket_at, child_at,
@@ -9,10 +9,8 @@ use super::split::Progress;
 use super::words::{BucketHeader, Entry};
 use super::{MADE_WITHIN, Table, TableError};
 use crate::pipeline::{ZEROS, join, word_of};
-use crate::record::{RECORD_BYTES, Record};
-use portcullis::{
-    Allocate, BarePermission, Clock, Error, Keep, Lifetime, ObjectRef, Rights, Sharing, VerbsEndpoint,
-};
+use crate::record::Record;
+use portcullis::{BarePermission, Clock, Lifetime, ObjectRef, VerbsEndpoint};
 use std::rc::Rc;
 
 /// Number of entries of the directory that are read or written at once.
@@ -43,7 +41,34 @@ fn number(word: u64) -> Option<u32> {
     u32::try_from(word).ok()?.checked_sub(1)
 }
 
+/// The part of a subtable that clients share.
+pub(super) struct Subtable<'t, E: VerbsEndpoint, C: Clock> {
+    table: &'t Table<E, C>,
+    number: u32,
+}
+
+impl<E: VerbsEndpoint, C: Clock> Leased<E, C> for Subtable<'_, E, C> {
+    fn leases(&self) -> &Leases<E, C> {
+        &self.table.leases
+    }
+
+    fn part(&self) -> Part {
+        Part::Subtable(self.number)
+    }
+
+    async fn acquire(&self) -> Result<BarePermission, TableError> {
+        let object = self.table.subtable_object(self.number).await?;
+        let ask = self.table.leases.ask_for_words(object, (SHARED_AT, 0));
+        Ok(self.table.pipeline.acquire(ask).await?)
+    }
+}
+
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+    /// Returns the part of a subtable that clients share, to access it.
+    pub(super) fn subtable(&self, number: u32) -> Subtable<'_, E, C> {
+        Subtable { table: self, number }
+    }
+
     /// Returns the object of a subtable.
     pub(super) async fn subtable_object(&self, number: u32) -> Result<ObjectRef, TableError> {
         if let Some(Some(object)) = self.state.borrow().subtables.get(number as usize) {
@@ -53,18 +78,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if number >= self.options.subtables_max() {
             return Err(damaged);
         }
-        let record = self.record_at(self.options.subtable_record_at(number)).await?;
+        let record = self.head.record_at(self.options.subtable_record_at(number)).await?;
         let object = record.filter(|record| record.is_kept).ok_or(damaged)?.object;
         self.know_subtable(number, object);
         Ok(object)
-    }
-
-    /// Reads a record of the head. `None`: no client has written it.
-    pub(super) async fn record_at(&self, at: u64) -> Result<Option<Record>, TableError> {
-        // This does not recurse further: the head's permission needs no record.
-        let bytes = Box::pin(self.read_in(Part::Head, at, RECORD_BYTES)).await?;
-        let bytes = bytes.try_into().expect("as many as were read");
-        Ok(Record::from_bytes(bytes, self.head.incarnation))
     }
 
     fn know_subtable(&self, number: u32, object: ObjectRef) {
@@ -77,7 +94,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Reads the links of a subtable.
     pub(super) async fn links(&self, number: u32) -> Result<Links, TableError> {
-        let bytes = self.read_in(Part::Subtable(number), 0, SHARED_RECORD_BYTES).await?;
+        let bytes = self.subtable(number).read(0, SHARED_RECORD_BYTES).await?;
         let word = |at: u64| word_of(&bytes, usize::try_from(at - SHARED_AT).expect("it is small"));
         let children = (0..DEPTH_LIMIT).map(|depth| word(child_at(depth))).collect();
         let birth_depth = u32::try_from(word(BIRTH_DEPTH_AT)).unwrap_or(0);
@@ -109,10 +126,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         parent: Option<u32>,
         lifetime: Lifetime,
     ) -> Result<(u32, Rc<BarePermission>), TableError> {
-        let number = self.count_in(Part::Head, SUBTABLES_AT).await?;
+        let number = self.head.count(SUBTABLES_AT).await?;
         let number = u32::try_from(number).ok().filter(|number| *number < self.options.subtables_max());
         let number = number.ok_or(TableError::Full)?;
-        let permission = self.allocate(self.options.subtable_bytes(), lifetime).await?;
+        let permission = self.head.allocate(self.options.subtable_bytes(), lifetime).await?;
         self.pipeline.zero(&permission, self.options.subtable_bytes()).await?;
         let mut record = [0; 16];
         record[..8].copy_from_slice(&parent.map_or(0, |parent| u64::from(parent) + 1).to_le_bytes());
@@ -120,49 +137,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.pipeline.write(&permission, PARENT_AT, &record).await?;
         self.pipeline.write(&permission, 0, &Progress::Unfilled.word().to_le_bytes()).await?;
         let record = Record { object: permission.object(), detail: 0, is_kept: false };
-        self.enter(self.options.subtable_record_at(number), record).await?;
+        self.head.enter(self.options.subtable_record_at(number), record).await?;
         self.know_subtable(number, permission.object());
         Ok((number, permission))
-    }
-
-    /// Enters new memory in the head, keeps it, makes it belong to the head, and marks it as kept in the head. A client
-    /// that dies before the second step leaves only the record. A client that dies before the last step leaves memory
-    /// that no client uses and a sweep finds.
-    pub(super) async fn enter(&self, at: u64, record: Record) -> Result<(), TableError> {
-        self.write_in(Part::Head, at, &record.to_bytes()).await?;
-        self.keep_part(record.object).await?;
-        self.pipeline.include(record.object, self.head).await?;
-        self.write_in(Part::Head, at, &Record { is_kept: true, ..record }.to_bytes()).await
-    }
-
-    /// Keeps memory for as long as the table.
-    ///
-    /// # Errors
-    /// [`Error::Expired`]: the memory was freed with its permission before this.
-    pub(super) async fn keep_part(&self, object: ObjectRef) -> Result<(), TableError> {
-        match self.pipeline.keep_object(object, self.options.keep).await {
-            Ok(()) => Ok(()),
-            Err(error) if TableError::from(error).is_gone() => Err(Error::Expired.into()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Allocates memory of the table, with a shared permission over all of it.
-    pub(super) async fn allocate(
-        &self,
-        bytes: u64,
-        lifetime: Lifetime,
-    ) -> Result<Rc<BarePermission>, TableError> {
-        let ask = Allocate {
-            size: bytes,
-            alignment: 64,
-            lifetime: lifetime.max(self.options.lease),
-            rights: Rights::all(),
-            sharing: Sharing::Shared,
-            // Until the memory is written down, it is freed with its permission: no client would find it.
-            keep: Keep::No,
-        };
-        Ok(Rc::new(self.pipeline.allocate(ask).await?))
     }
 
     /// Reads the shared directory.
@@ -172,7 +149,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut at = 0;
         while at < entries {
             let count = (entries - at).min(ENTRIES_AT_ONCE);
-            let bytes = self.read_in(Part::Head, self.options.entry_at(at), count as usize * 8).await?;
+            let bytes = self.head.read(self.options.entry_at(at), count as usize * 8).await?;
             let mut state = self.state.borrow_mut();
             for (suffix, word) in (at..).zip(bytes.chunks(8)) {
                 if let Some((subtable, depth)) = Entry(word_of(word, 0)).get() {
@@ -185,7 +162,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn global_depth(&self) -> Result<u32, TableError> {
-        let depth = self.word_in(Part::Head, GLOBAL_DEPTH_AT).await?;
+        let depth = self.head.word(GLOBAL_DEPTH_AT).await?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         Ok(depth.min(self.options.depth_max))
     }
@@ -216,10 +193,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Replaces an entry of the directory by a deeper one.
     async fn deepen(&self, at: u64, new: Entry) -> Result<(), TableError> {
-        let mut found = Entry(self.word_in(Part::Head, at).await?);
+        let mut found = Entry(self.head.word(at).await?);
         let deeper = |old: Entry| old.get().is_none_or(|(_, depth)| Some(depth) < new.get().map(|it| it.1));
         while deeper(found) {
-            let before = self.swap_in(Part::Head, at, found.0, new.0).await?;
+            let before = self.head.swap(at, found.0, new.0).await?;
             if before == found.0 {
                 break;
             }
@@ -234,17 +211,17 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut at = 0;
         while at < half {
             let count = (half - at).min(ENTRIES_AT_ONCE);
-            let old = self.read_in(Part::Head, self.options.entry_at(at), count as usize * 8).await?;
-            let copies = (at + half..).zip(old.chunks(8)).map(|(index, word)| {
-                self.swap_in(Part::Head, self.options.entry_at(index), 0, word_of(word, 0))
-            });
+            let old = self.head.read(self.options.entry_at(at), count as usize * 8).await?;
+            let copies = (at + half..)
+                .zip(old.chunks(8))
+                .map(|(index, word)| self.head.swap(self.options.entry_at(index), 0, word_of(word, 0)));
             for copied in join(copies).await {
                 copied?;
             }
             at += count;
         }
         let (old, new) = (u64::from(depth), u64::from(depth) + 1);
-        self.swap_in(Part::Head, GLOBAL_DEPTH_AT, old, new).await?;
+        self.head.swap(GLOBAL_DEPTH_AT, old, new).await?;
         Ok(())
     }
 }

@@ -12,7 +12,7 @@
 use super::claimed::Claimed;
 use super::extents::{ExtentRecord, RecordState};
 use super::find::SlotAt;
-use super::permissions::Part;
+use super::leases::Leased;
 use super::split::Progress;
 use super::words::{BlockId, Claim, Slot};
 use super::{Table, TableError};
@@ -73,7 +73,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::insert`].
     pub async fn sweep(&self) -> Result<Swept, TableError> {
-        self.check_writable()?;
+        self.leases.check_writable()?;
         let first = self.pipeline.limited(LOOKING, self.look()).await?;
         // The pause is a little longer: the clocks of two clients may differ by a thousandth.
         let apart = Lifetime(self.options.lease.0 * 2 + self.options.lease.0 / 64 + 1_000);
@@ -137,7 +137,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         loop {
             match self.try_look().await {
                 // Each attempt makes more progress than the limit of an operation requires, and may still fail.
-                Err(error) if attempts < LOOKS_MAX => self.mend(error).await?,
+                Err(error) if attempts < LOOKS_MAX => self.leases.mend(error).await?,
                 done => return done,
             }
             attempts += 1;
@@ -154,7 +154,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         while u64::from(number) < self.subtables_begun().await? {
             self.pipeline.note_step();
             let at = self.options.subtable_record_at(number);
-            match self.record_at(at).await? {
+            match self.head.record_at(at).await? {
                 Some(Record { is_kept: false, object, .. }) => {
                     look.unfinished.insert(at, object);
                 }
@@ -214,12 +214,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Frees memory that no client has finished making, and removes its record. Returns whether it did.
     async fn free_unfinished(&self, at: u64, object: ObjectRef) -> Result<bool, TableError> {
-        let record = self.record_at(at).await?;
+        let record = self.head.record_at(at).await?;
         if record.is_none_or(|record| record.is_kept || record.object != object) {
             return Ok(false);
         }
-        self.write_in(Part::Head, at, &[0; RECORD_BYTES]).await?;
-        self.free_object(object).await?;
+        self.head.write(at, &[0; RECORD_BYTES]).await?;
+        self.head.free_object(object).await?;
         Ok(true)
     }
 
@@ -238,7 +238,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let linked = self.links(parent).await?.children().any(|child| child == number);
         if !linked {
             let at = self.options.subtable_record_at(number);
-            self.write_in(Part::Head, at, &[0; RECORD_BYTES]).await?;
+            self.head.write(at, &[0; RECORD_BYTES]).await?;
             self.pipeline.free(object).await?;
         }
         self.pipeline.end(right);
@@ -246,7 +246,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn clear(&self, at: SlotAt, slot: Slot) -> Result<bool, TableError> {
-        let before = self.swap_in(Part::Subtable(at.subtable), at.offset(), slot.0, Slot::EMPTY.0).await?;
+        let before = self.subtable(at.subtable).swap(at.offset(), slot.0, Slot::EMPTY.0).await?;
         Ok(before == slot.0)
     }
 }

@@ -1,6 +1,6 @@
 //! Emptying of an extent, so that its memory serves blocks of other sizes: the keys in it are removed.
 
-use super::permissions::Part;
+use super::leases::Leased;
 use super::store::Wanted;
 use super::words::{BlockId, Claim, Slot};
 use super::{BlockMemory, Table, TableError, block};
@@ -33,7 +33,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// # Errors
     /// As [`Table::insert`]. Keys that were removed before stay removed.
     pub async fn vacate(&self, key: &[u8], mut removed: impl FnMut(&[u8])) -> Result<Vacated, TableError> {
-        self.check_writable()?;
+        self.leases.check_writable()?;
         let operation = self.vacate_now(key, &mut removed);
         self.pipeline.limited(("a change of a table", Effect::Perhaps), operation).await
     }
@@ -66,9 +66,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
         }
         // Blocks are freed without waiting for the result: all changes of the claims that were begun are done after this.
-        let all_before = self
-            .under(Part::Claims(extent), async |permission| Ok(self.pipeline.all_before(permission).await?));
-        match all_before.await {
+        match self.claims_of(extent).settle().await {
             Err(error) if error.is_gone() => return Ok(Vacated::Missing),
             done => done?,
         }
@@ -140,7 +138,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                         }
                     }));
                 }
-                Err(error) => self.mend(error).await?,
+                Err(error) => self.leases.mend(error).await?,
             }
         }
     }
