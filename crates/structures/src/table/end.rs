@@ -20,8 +20,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// As [`Table::insert`].
     pub async fn close(self) -> Result<(), TableError> {
         let operation = async {
-            self.give_back_ready().await?;
-            self.give_all_chunks_back().await?;
+            self.blocks.extents().give_back_ready().await?;
+            self.blocks.give_all_chunks_back().await?;
             self.head.settle().await
         };
         self.pipeline.limited(("the end of a handle on a table", Effect::Perhaps), operation).await
@@ -38,7 +38,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub async fn destroy(self, name: Option<DirectoryName>) -> Result<(), TableError> {
         let operation = async {
             self.leases.check_writable()?;
-            self.give_all_chunks_back().await?;
+            self.blocks.give_all_chunks_back().await?;
             // A client that holds the head a moment longer must not take it for a table.
             self.head.write(0, &[0; TableOptions::BYTES]).await?;
             if let Some(name) = name {
@@ -65,6 +65,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<(), TableError> {
         let opening = Head::read_options(pipeline, head);
         let options = pipeline.limited(("opening a table", Effect::Nothing), opening).await?;
-        Self::new(pipeline, head, options, Access::Write).destroy(name).await
+        Self::new(pipeline, head, options, Access::Write, None).destroy(name).await
     }
 }

@@ -1,12 +1,11 @@
 //! The search for a key: its buckets, its slot, its block.
 
+use super::blocks::{Named, Value};
 use super::hashing::KeyHash;
 use super::leases::{Leased, Part};
-use super::pieces::Value;
-use super::readable::Readable;
 use super::shape::{BUCKET_BYTES, COMBINED_BYTES, SHARED_AT, SLOTS, TableOptions, bucket_at};
 use super::words::{BucketHeader, Slot};
-use super::{Table, TableError, block};
+use super::{Table, TableError};
 use crate::pipeline::Awaited;
 use portcullis::{BarePermission, Buffer, Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_planted::planted;
@@ -145,18 +144,6 @@ pub(super) struct Found {
     pub expires: Option<Moment>,
 }
 
-/// The block that a slot names, compared with a key.
-pub(super) enum Named {
-    /// The block of this key.
-    Same {
-        value: Value,
-        expires: Option<Moment>,
-    },
-    Other,
-    /// The block has been used again, so the slot must have changed meanwhile.
-    Stale,
-}
-
 /// The next place to search for a key that a bucket does not have.
 #[derive(Clone, Copy, Debug)]
 enum Next {
@@ -248,7 +235,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn find_in(&self, view: &View, key: &[u8], hash: KeyHash) -> Attempt<Option<Found>> {
         let counts = |slot: Slot| !slot.is_pending() || planted!(PendingSeen);
         for (at, slot) in view.candidates(hash).filter(|(_, slot)| counts(*slot)) {
-            match self.named(slot, key).await? {
+            match self.blocks.named(slot, key).await? {
                 Named::Same { value, expires } => return Ok(Ok(Some(Found { at, slot, value, expires }))),
                 Named::Other => {}
                 Named::Stale => return Ok(Err(Retry::Stale(at, slot))),
@@ -257,40 +244,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(Ok(None))
     }
 
-    /// Compares the block that a slot names with a key.
-    #[inline]
-    pub(super) async fn named(&self, slot: Slot, key: &[u8]) -> Result<Named, TableError> {
-        let block = match self.ask_block(slot) {
-            Some(asked) => Some(asked.await?),
-            None => Box::pin(self.read_block(slot)).await?,
-        };
-        Ok(block.map_or(Named::Stale, |block| self.name(block, slot, key)))
-    }
-
-    /// Compares a slot's block that was read with a key.
-    #[inline]
-    pub(super) fn name(&self, block: Buffer<E::Memory>, slot: Slot, key: &[u8]) -> Named {
-        self.pipeline.look(block, |bytes| match block::decode(bytes, slot.version(), slot.block_id()) {
-            None => Named::Stale,
-            Some(content) if content.key == key || planted!(FingerprintTrusted) => {
-                Named::Same { value: Value::of(&content), expires: content.expires }
-            }
-            Some(_) => Named::Other,
-        })
-    }
-
-    /// Requests the bytes of a slot's block, if the handle has the permission for that.
-    #[inline]
-    pub(super) fn ask_block(&self, slot: Slot) -> Option<Awaited<'_, E, C, Buffer<E::Memory>>> {
-        let Readable { permission, offset, length } = self.readable(slot)?;
-        Some(self.pipeline.read(&permission, offset, length))
-    }
-
-    /// Reads the bytes of a slot's block. `None`: the block is gone, so the slot must have changed since.
-    pub(super) async fn read_block(&self, slot: Slot) -> Result<Option<Buffer<E::Memory>>, TableError> {
-        let Some(readable) = self.permission_to_read(slot).await? else { return Ok(None) };
-        let Readable { permission, offset, length } = readable;
-        Ok(Some(self.pipeline.read(&permission, offset, length).await?))
+    /// Reads all bytes of a value that was found.
+    pub(super) async fn whole_of(&self, found: &Found) -> Attempt<Vec<u8>> {
+        let whole = self.blocks.whole(&found.value, found.slot).await?;
+        Ok(whole.ok_or(Retry::Stale(found.at, found.slot)))
     }
 
     /// Waits before an operation begins again, for longer each time.
@@ -304,7 +261,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if let Retry::Stale(_, slot) = retry
             && attempts.count.is_multiple_of(LOOKED_ANEW_EVERY)
         {
-            self.look_anew_at_extent(slot.block_id().extent).await?;
+            self.blocks.look_anew(slot.block_id()).await?;
         }
         if attempts.count > ATTEMPTS_AT_ONCE {
             let longest = PAUSE_MAX.0.min(self.options.lease.0 / 16);

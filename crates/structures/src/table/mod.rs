@@ -33,25 +33,17 @@
 //! - A block belongs to its claim from its claim until a lease later, and can get into a slot until another lease
 //!   later. A block that is claimed for longer, and in no slot, is an orphan: [`Table::sweep`] frees it.
 
-mod block;
 mod blocks;
-mod chunk_blocks;
-mod claimed;
 mod end;
 mod error;
 mod expiry;
-mod extents;
 mod find;
 mod hashing;
 mod head;
 mod leases;
-mod pieces;
-mod readable;
-mod retire;
 mod routes;
 mod scan;
 mod shape;
-mod sizes;
 mod split;
 mod statistics;
 mod store;
@@ -60,8 +52,8 @@ mod sweep;
 mod vacate;
 mod words;
 
+pub use blocks::{block_bytes, stored_bytes};
 pub use error::TableError;
-pub use pieces::{block_bytes, stored_bytes};
 pub use shape::{BlockMemory, Grain, KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
 pub use split::SplitUnderWay;
 pub use statistics::Statistics;
@@ -71,15 +63,14 @@ pub use vacate::Vacated;
 
 use crate::Pipeline;
 use blocks::Blocks;
-use chunk_blocks::ChunkBlocks;
 use head::Head;
 use leases::{Leases, Part};
 use portcullis::{
-    Allocate, Clock, DirectoryName, Effect, Lifetime, Moment, ObjectRef, Rights, TenantName, VerbsEndpoint,
+    Allocate, ChunkTerms, Clock, DirectoryName, Effect, Lifetime, Moment, ObjectRef, Rights, TenantName,
+    VerbsEndpoint,
 };
 use portcullis::{ProcessClock, SessionEndpoint};
 use routes::Routes;
-use sizes::ExtentShape;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -105,7 +96,8 @@ pub struct Table<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     /// The seed of the hashes of keys.
     seed: u64,
     leases: Rc<Leases<E, C>>,
-    head: Head<E, C>,
+    head: Rc<Head<E, C>>,
+    blocks: Rc<Blocks<E, C>>,
     state: RefCell<State>,
 }
 
@@ -124,11 +116,6 @@ struct State {
     routes: Routes,
     /// The objects of the subtables, by number.
     subtables: Vec<Option<ObjectRef>>,
-    /// The objects of the extents, by number, and their divisions into blocks.
-    extents: Vec<Option<(ObjectRef, ExtentShape)>>,
-    blocks: Blocks,
-    /// The blocks in chunks, if the table has its blocks there and this handle has made it.
-    chunk_blocks: Option<ChunkBlocks>,
     /// Subtables that this pipeline is splitting, and the number of buckets of each that it has moved. `None`: it has
     /// not begun to move them.
     splitting: HashMap<u32, Option<u32>>,
@@ -150,16 +137,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let operation = async {
             options.check()?;
             let seed = options.seed_or_drawn()?;
-            let chunk_blocks = match options.blocks {
+            let terms = match options.blocks {
                 BlockMemory::Objects => None,
-                BlockMemory::Chunks => Some(ChunkBlocks::new(pipeline.chunk_terms().await?)),
+                BlockMemory::Chunks => Some(pipeline.chunk_terms().await?),
             };
             let ask = Allocate::bytes(options.head_bytes());
             let lifetime = options.lease.max(MADE_WITHIN);
             let head = Rc::new(pipeline.allocate(ask.shared().lifetime(lifetime)).await?);
-            let table = Self::new(pipeline, head.object(), (*options, seed), Access::Write);
+            let table = Self::new(pipeline, head.object(), (*options, seed), Access::Write, terms);
             table.leases.keep(Part::Head, &head);
-            table.state.borrow_mut().chunk_blocks = chunk_blocks;
             pipeline.zero(&head, options.head_bytes()).await?;
             table.make_root().await?;
             pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
@@ -246,7 +232,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             if options.blocks == BlockMemory::Chunks {
                 return Err(TableError::OfOneHandle);
             }
-            let table = Self::new(pipeline, head, (options, seed), access);
+            let table = Self::new(pipeline, head, (options, seed), access, None);
             table.load_routes().await?;
             Ok(table)
         };
@@ -258,13 +244,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         head: ObjectRef,
         (options, seed): (TableOptions, u64),
         access: Access,
+        terms: Option<ChunkTerms>,
     ) -> Self {
         let state = State {
             routes: Routes::default(),
             subtables: Vec::new(),
-            extents: Vec::new(),
-            blocks: Blocks::default(),
-            chunk_blocks: None,
             splitting: HashMap::new(),
             frozen: HashMap::new(),
             value_bytes_max: VALUE_BYTES_MAX,
@@ -272,8 +256,17 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         // The options of a handle are printed, so they do not contain the seed.
         let options = TableOptions { seed: None, ..options };
         let leases = Rc::new(Leases::new(pipeline, options, access));
-        let head = Head::new(pipeline, &leases, options, head);
-        Self { pipeline: Rc::clone(pipeline), options, seed, leases, head, state: RefCell::new(state) }
+        let head = Rc::new(Head::new(pipeline, &leases, options, head));
+        let blocks = Rc::new(Blocks::new(pipeline, options, (&leases, &head), terms));
+        Self {
+            pipeline: Rc::clone(pipeline),
+            options,
+            seed,
+            leases,
+            head,
+            blocks,
+            state: RefCell::new(state),
+        }
     }
 
     /// Returns the object that names the table.

@@ -1,9 +1,9 @@
 //! Scans of a table: its keys and their number.
 
-use super::block::{self, Content};
-use super::find::{Attempts, Bucket, Named, Retry, SlotAt, View};
+use super::blocks::block::{self, Content};
+use super::blocks::{Named, Value};
+use super::find::{Attempts, Bucket, Retry, SlotAt, View};
 use super::leases::Leased;
-use super::pieces::Value;
 use super::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError};
@@ -63,7 +63,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let mut candidates = view.candidates(hash);
             match (read, candidates.next(), candidates.next()) {
                 (Ok(()), None, _) => {}
-                (Ok(()), Some((_, slot)), None) if !slot.is_pending() => match self.ask_block(slot) {
+                (Ok(()), Some((_, slot)), None) if !slot.is_pending() => match self.blocks.ask_block(slot) {
                     Some(asked) => blocks.push((place, slot, asked)),
                     None => left.push(place),
                 },
@@ -73,7 +73,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         for (place, slot, asked) in blocks {
             let named = match asked.await {
-                Ok(block) => self.name(block, slot, keys[place]),
+                Ok(block) => self.blocks.name(block, slot, keys[place]),
                 Err(error) if TableError::from(error).wants_permission() => Named::Stale,
                 Err(error) => return Err(error.into()),
             };
@@ -191,7 +191,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let (value, length) = (content.value, content.length());
             return Ok(see(&Item { key, value, length, expires }));
         }
-        let value = match Box::pin(self.whole(&Value::of(content), slot)).await? {
+        let value = match Box::pin(self.blocks.whole(&Value::of(content), slot)).await? {
             Some(value) => Some(value),
             // The key was replaced or removed meanwhile.
             None => self.get_now(key).await?,
@@ -270,7 +270,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         loop {
             let mut read = Vec::new();
             for &(header, slot) in &now {
-                let bytes = self.read_block(slot).await;
+                let bytes = self.blocks.read_block(slot).await;
                 match bytes {
                     Ok(Some(bytes)) => read.push((header, slot, self.pipeline.copied(bytes))),
                     Ok(None) => {}

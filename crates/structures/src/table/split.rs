@@ -14,9 +14,9 @@
 //! 4. The header of the new bucket is published, for clients that do not come from the old one.
 //! 5. The slots of the old bucket are unfrozen: slots whose keys stay get their old content, all others become empty.
 
-use super::block::{self, HEADER_BYTES};
+use super::blocks::Readable;
+use super::blocks::block::{self, HEADER_BYTES};
 use super::find::{Bucket, SlotAt};
-use super::readable::Readable;
 use super::shape::{BUCKET_BYTES, SHARED_AT, SLOTS, bucket_at, child_at};
 use super::words::{BucketHeader, Slot, mask};
 use super::{Table, TableError};
@@ -401,7 +401,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn look_at_key(&self, depth: u32, place: &mut Frozen) -> Result<(), TableError> {
-        let Some(Readable { permission, offset, length }) = self.permission_to_read(place.slot).await? else {
+        let Some(Readable { permission, offset, length }) =
+            self.blocks.permission_to_read(place.slot).await?
+        else {
             place.moves = true;
             return Ok(());
         };

@@ -1,11 +1,10 @@
 //! The size and the fill of a table.
 
-use super::claimed::Claimed;
+use super::blocks::{ClaimedBlocks, ExtentShape, block, extent_bytes};
 use super::leases::Leased;
-use super::shape::{EXTENTS_AT, SLOTS, SUBTABLES_AT};
-use super::sizes::{ExtentShape, extent_bytes};
-use super::words::{BucketHeader, Claim, EXTENTS_MAX, Slot};
-use super::{Table, TableError, block};
+use super::shape::{SLOTS, SUBTABLES_AT};
+use super::words::{BucketHeader, Slot};
+use super::{Table, TableError};
 use portcullis::{Clock, Effect, Occupancy, VerbsEndpoint};
 use std::collections::HashSet;
 
@@ -70,14 +69,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub async fn statistics(&self) -> Result<Statistics, TableError> {
         let operation = async {
             let mut found = Statistics { bytes: self.options.head_bytes(), ..Statistics::default() };
-            let mut claimed = Claimed::default();
-            if let Some(chunk_blocks) = &self.state.borrow().chunk_blocks {
-                found.add_chunks(&chunk_blocks.occupancy());
-                claimed.add(chunk_blocks.claims());
+            let mut claimed = ClaimedBlocks::default();
+            if let Some(chunks) = self.blocks.chunks() {
+                found.add_chunks(&chunks.occupancy());
+                claimed.add(chunks.claims());
             }
-            for (number, shape) in self.all_extents().await? {
+            for (number, shape) in self.blocks.extents().all().await? {
                 self.pipeline.note_step();
-                let Some(claims) = self.claims_if_any(number).await? else { continue };
+                let Some(claims) = self.blocks.extents().claims_if_any(number).await? else { continue };
                 found.add_extent(number, &shape);
                 claimed.add_extent(number, &claims);
             }
@@ -103,7 +102,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     }
                 }
             }
-            for (piece, first) in self.pieces_among(&claimed).await? {
+            for (piece, first) in self.blocks.pieces_among(&claimed).await? {
                 if claimed.is_linked(first) {
                     claimed.link(piece);
                 }
@@ -118,7 +117,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// has moved.
     async fn is_here(&self, header: BucketHeader, slot: Slot) -> Result<bool, TableError> {
         let bytes = loop {
-            match self.read_block(slot).await {
+            match self.blocks.read_block(slot).await {
                 Ok(Some(bytes)) => break self.pipeline.copied(bytes),
                 Ok(None) => return Ok(false),
                 Err(error) => self.leases.mend(error).await?,
@@ -126,34 +125,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         };
         let content = block::decode(&bytes, slot.version(), slot.block_id());
         Ok(content.is_some_and(|it| header.covers(self.hash_of(it.key).suffix)))
-    }
-
-    /// Returns all extents, and their division into blocks.
-    pub(super) async fn all_extents(&self) -> Result<Vec<(u32, ExtentShape)>, TableError> {
-        let records = self.extent_records(0, self.extents_begun().await?).await?;
-        Ok(records
-            .into_iter()
-            .filter_map(|(number, record)| {
-                let (object, shape) = record.kept(number)?;
-                self.know_extent(number, object, shape);
-                Some((number, shape))
-            })
-            .collect())
-    }
-
-    /// Reads the claims of an extent. `None`: the extent is gone.
-    pub(super) async fn claims_if_any(&self, extent: u32) -> Result<Option<Vec<Claim>>, TableError> {
-        match self.claims(extent).await {
-            Ok(claims) => Ok(Some(claims)),
-            Err(error) if error.is_gone() => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Number of extents that were ever begun.
-    pub(super) async fn extents_begun(&self) -> Result<u32, TableError> {
-        let count = self.head.word(EXTENTS_AT).await?;
-        Ok(u32::try_from(count).unwrap_or(EXTENTS_MAX).min(EXTENTS_MAX))
     }
 
     /// Number of subtables that were ever begun.

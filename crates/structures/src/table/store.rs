@@ -1,13 +1,12 @@
 //! Changes of a key: insert, update, upsert, compare and set, remove.
 
-use super::blocks::Claimed;
-use super::find::{Attempt, Attempts, Bucket, Found, Named, Retry, SlotAt, View};
+use super::blocks::{Claimed, Named, Value, block};
+use super::find::{Attempt, Attempts, Bucket, Found, Retry, SlotAt, View};
 use super::hashing::KeyHash;
 use super::leases::Leased;
-use super::pieces::Value;
 use super::shape::{KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions};
-use super::words::{Claim, Slot};
-use super::{Table, TableError, block};
+use super::words::Slot;
+use super::{Table, TableError};
 use portcullis::{Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_planted::planted;
 
@@ -75,6 +74,19 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Without this call it accepts [`VALUE_BYTES_MAX`](super::VALUE_BYTES_MAX). Any handle reads values of any length.
     pub fn store_values_up_to(&self, bytes: usize) {
         self.state.borrow_mut().value_bytes_max = bytes.min(LONG_VALUE_BYTES_MAX);
+    }
+
+    /// From now on this handle claims up to `blocks` blocks at once if as many of its operations want one. Without this
+    /// call it claims four (Patronus §7.3.1): each block comes with a permission, for which other clients then wait.
+    pub fn claim_up_to(&self, blocks: usize) {
+        self.blocks.extents().claim_up_to(blocks);
+    }
+
+    /// From now on this handle does not search for unused extents if there is no room for a value: it only waits for
+    /// memory that was given back and is on its way. So a cache gets its result soon, and makes room with
+    /// [`Table::vacate`].
+    pub fn let_caller_make_room(&self) {
+        self.blocks.extents().let_caller_make_room();
     }
 
     /// Adds a key. Returns false if it was in the table before.
@@ -151,7 +163,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 Ok(Ok(stored)) => {
                     if let Some(unused) = claimed {
                         // If this fails, a sweep finds the block.
-                        let _ = self.give_back(unused).await;
+                        let _ = self.blocks.give_back(unused).await;
                     }
                     return Ok(stored);
                 }
@@ -160,7 +172,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     // A block whose permission has ended is useless. It may be in a pending slot, so only a sweep frees
                     // it.
                     if let Some(lost) = claimed.take() {
-                        self.end_writing(lost);
+                        self.blocks.end_writing(lost);
                     }
                     self.leases.mend(error).await?;
                 }
@@ -226,10 +238,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             && !planted!(LateClaimUsed)
             && let Some(old) = claimed.take()
         {
-            self.give_back(old).await?;
+            self.blocks.give_back(old).await?;
         }
         if claimed.is_none() {
-            *claimed = Some(Box::pin(self.write_new(content)).await?);
+            *claimed = Some(Box::pin(self.blocks.write_new(content)).await?);
         }
         Ok(())
     }
@@ -250,20 +262,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if self.swap(found.at, found.slot, new, block.until).await? != Some(found.slot) {
             return Ok(false);
         }
-        self.end_writing(claimed.take().expect("it was just used"));
+        self.blocks.end_writing(claimed.take().expect("it was just used"));
         if !planted!(OldBlockNotFreed) {
-            self.free_old_blocks(found).await;
+            self.blocks.free_value(found.slot, &found.value).await;
         }
         Ok(true)
-    }
-
-    /// Frees the blocks of a slot that was replaced. The replacement has happened, whatever the result of this is: a
-    /// sweep frees the rest.
-    async fn free_old_blocks(&self, old: &Found) {
-        let (block_id, claim) = (old.slot.block_id(), Claim::renewed(old.slot.version(), old.value.renewals));
-        self.leases.let_go_of_block(block_id);
-        let _ = self.free_claimed(block_id, claim).await;
-        let _ = self.free_pieces(&old.value.pieces).await;
     }
 
     /// Changes a slot. Returns its old content. `None`: it was too late to try.
@@ -297,14 +300,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Attempt<Stored> {
         match self.insert_pending(key, hash, view, claimed).await? {
             Inserted::Done => {
-                self.end_writing(claimed.take().expect("it was just used"));
+                self.blocks.end_writing(claimed.take().expect("it was just used"));
                 return Ok(Ok(Stored::Inserted));
             }
             Inserted::Again => {}
             Inserted::NoRoom { subtable, depth } => {
                 // The split takes longer than a claim may wait.
                 if let Some(unused) = claimed.take() {
-                    self.give_back(unused).await?;
+                    self.blocks.give_back(unused).await?;
                 }
                 self.make_room(subtable, depth).await?;
             }
@@ -356,7 +359,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(false);
         }
         for (other, slot) in view.candidates(hash).filter(|(other, _)| *other != at) {
-            let is_rival = match self.named(slot, key).await? {
+            let is_rival = match self.blocks.named(slot, key).await? {
                 Named::Same { .. } => true,
                 Named::Other => false,
                 Named::Stale => return Ok(false),
@@ -453,7 +456,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if self.swap(at, found.slot, Slot::EMPTY, Moment(u64::MAX)).await? != Some(found.slot) {
             return Ok(Err(Retry::Changed));
         }
-        self.free_old_blocks(&found).await;
+        self.blocks.free_value(found.slot, &found.value).await;
         Ok(Ok(Some(Taken { value: found.value, whole, had_expired })))
     }
 }

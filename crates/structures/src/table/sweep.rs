@@ -9,8 +9,7 @@
 //! A piece of a value is in no slot. It is no orphan while its first block is in a slot, or is claimed and not an
 //! orphan itself.
 
-use super::claimed::Claimed;
-use super::extents::{ExtentRecord, RecordState};
+use super::blocks::{ClaimedBlocks, ExtentRecord, RecordState};
 use super::find::SlotAt;
 use super::leases::Leased;
 use super::split::Progress;
@@ -50,7 +49,7 @@ pub struct Swept {
 /// The findings of one look at the table.
 #[derive(Default)]
 struct Look {
-    claimed: Claimed,
+    claimed: ClaimedBlocks,
     /// Pieces of values that no slot leads to, and their first blocks.
     pieces: BTreeMap<BlockId, Slot>,
     /// Retired blocks of extents that are kept.
@@ -95,7 +94,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         for some in orphans(&first, &second).chunks(FREED_AT_ONCE) {
             self.pipeline.note_step();
-            for freed in join(some.iter().map(|&(block_id, claim)| self.free_orphan(block_id, claim))).await {
+            for freed in
+                join(some.iter().map(|&(block_id, claim)| self.blocks.free_orphan(block_id, claim))).await
+            {
                 swept.blocks += u64::from(freed?);
             }
         }
@@ -113,21 +114,22 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Completes the changes of extents that dead clients have begun, and gives the unused extents back.
     async fn sweep_extents(&self, first: &Look, second: &Look, swept: &mut Swept) -> Result<(), TableError> {
+        let extents = self.blocks.extents();
         for (block_id, claim) in both(&first.retired, &second.retired) {
             self.pipeline.note_step();
             // The client that retired the block has died before it took the record, or has the record now.
-            if self.extent_record(block_id.extent).await?.state == RecordState::Kept {
-                self.restore(block_id, claim).await?;
+            if extents.records().read(block_id.extent).await?.state == RecordState::Kept {
+                extents.restore(block_id, claim).await?;
             }
         }
         for (number, record) in both(&first.changing, &second.changing) {
             self.pipeline.note_step();
             let had_object = record.object.is_some();
-            swept.unfinished += u64::from(self.reclaim_number(number, &record).await? && had_object);
+            swept.unfinished += u64::from(extents.reclaim_number(number, &record).await? && had_object);
         }
         for number in first.unused.intersection(&second.unused) {
             self.pipeline.note_step();
-            swept.extents += u64::from(self.retire(*number).await?);
+            swept.extents += u64::from(extents.retire(*number).await?);
         }
         Ok(())
     }
@@ -169,7 +171,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             number += 1;
         }
         look.unlinked.retain(|number, _| !linked.contains(number));
-        for (piece, first) in self.pieces_among(&look.claimed).await? {
+        for (piece, first) in self.blocks.pieces_among(&look.claimed).await? {
             if look.claimed.is_linked(first) {
                 look.claimed.link(piece);
             } else {
@@ -180,17 +182,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn look_at_claims(&self, look: &mut Look) -> Result<(), TableError> {
-        if let Some(chunk_blocks) = &self.state.borrow().chunk_blocks {
-            look.claimed.add(chunk_blocks.claims());
+        if let Some(chunks) = self.blocks.chunks() {
+            look.claimed.add(chunks.claims());
         }
-        for (number, record) in self.extent_records(0, self.extents_begun().await?).await? {
+        let extents = self.blocks.extents();
+        for (number, record) in extents.records().read_all(0, extents.records().begun().await?).await? {
             self.pipeline.note_step();
             if record.state == RecordState::Changing {
                 look.changing.insert(number, record);
             }
             let Some((object, shape)) = record.kept(number) else { continue };
-            self.know_extent(number, object, shape);
-            let Some(claims) = self.claims_if_any(number).await? else { continue };
+            extents.know(number, object, shape);
+            let Some(claims) = extents.claims_if_any(number).await? else { continue };
             look.claimed.add_extent(number, &claims);
             if claims.iter().all(|claim| claim.is_free()) || planted!(ClaimedNotCompared) {
                 look.unused.insert(number);

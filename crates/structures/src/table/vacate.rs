@@ -1,9 +1,10 @@
 //! Emptying of an extent, so that its memory serves blocks of other sizes: the keys in it are removed.
 
+use super::blocks::{block, extent_bytes};
 use super::leases::Leased;
 use super::store::Wanted;
 use super::words::{BlockId, Claim, Slot};
-use super::{BlockMemory, Table, TableError, block};
+use super::{BlockMemory, Table, TableError};
 use crate::pipeline::join;
 use portcullis::{Clock, Effect, VerbsEndpoint};
 
@@ -46,10 +47,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let Some(found) = self.find(key, hash).await? else { return Ok(Vacated::Missing) };
         // Most memory of a long value is in its pieces.
         let extent = found.value.pieces.first().unwrap_or(&found.slot).block_id().extent;
-        let idle = self.state.borrow_mut().blocks.take_idle(Some(extent), self.pipeline.now());
-        for claimed in idle {
-            self.give_back(claimed).await?;
-        }
+        self.blocks.extents().give_back_idle(Some(extent)).await?;
         let keys = match self.keys_in(extent).await {
             Ok(Some(keys)) => keys,
             Ok(None) => return Ok(Vacated::InUse),
@@ -66,19 +64,19 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
         }
         // Blocks are freed without waiting for the result: all changes of the claims that were begun are done after this.
-        match self.claims_of(extent).settle().await {
+        match self.blocks.extents().claims_of(extent).settle().await {
             Err(error) if error.is_gone() => return Ok(Vacated::Missing),
             done => done?,
         }
-        let given_back = self.retire(extent).await?;
-        let bytes = super::sizes::extent_bytes(extent);
+        let given_back = self.blocks.extents().retire(extent).await?;
+        let bytes = extent_bytes(extent);
         Ok(if given_back { Vacated::GivenBack { bytes } } else { Vacated::InUse })
     }
 
     /// Returns the keys with a block in an extent, and the names of their first blocks. `None`: there are blocks to
     /// which no key leads.
     async fn keys_in(&self, extent: u32) -> Result<Option<Vec<(Vec<u8>, Slot)>>, TableError> {
-        let claims = self.claims(extent).await?;
+        let claims = self.blocks.extents().claims(extent).await?;
         let claimed: Vec<(BlockId, Claim)> = (0..)
             .map(|block| BlockId { extent, block })
             .zip(claims)
@@ -125,7 +123,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// the block is neither.
     async fn key_of(&self, name: Slot) -> Result<Result<Option<Vec<u8>>, Slot>, TableError> {
         loop {
-            match self.read_block(name).await {
+            match self.blocks.read_block(name).await {
                 Ok(None) => return Ok(Ok(None)),
                 Ok(Some(block)) => {
                     return Ok(self.pipeline.look(block, |bytes| {

@@ -3,8 +3,8 @@
 //! The bytes of an extent depend on its number alone, never on the size of its blocks. So the memory of an extent without
 //! blocks in use serves blocks of any other size. Values that are longer than [`WHOLE_BYTES_MAX`] lie in several blocks.
 
-use super::shape::WORD;
-use super::words::{BLOCKS_MAX, EXTENTS_MAX};
+use crate::table::shape::WORD;
+use crate::table::words::{BLOCKS_MAX, EXTENTS_MAX};
 
 /// Number of bytes of the smallest block.
 const BLOCK_BYTES_MIN: u64 = 64;
@@ -20,13 +20,13 @@ const EXTENT_PAGES_BYTES: u64 = 256 << 10;
 const EXTENTS_OF_A_SIZE: u32 = EXTENTS_MAX / 8;
 
 /// Largest number of bytes of a block that has a whole value. A longer value lies in pieces.
-pub(super) const WHOLE_BYTES_MAX: u64 = PIECE_BYTES;
+pub(in crate::table) const WHOLE_BYTES_MAX: u64 = PIECE_BYTES;
 /// Number of bytes of the pieces of a value of up to [`MANY_BYTES`], and of a longer one.
 const PIECE_BYTES: u64 = block_of(8);
 const LONG_PIECE_BYTES: u64 = block_of(4);
 const MANY_BYTES: usize = 1 << 20;
 /// Sizes of the blocks in which there can be pieces.
-pub(super) const PIECE_BLOCKS: [u64; 2] = [PIECE_BYTES, LONG_PIECE_BYTES];
+pub(in crate::table) const PIECE_BLOCKS: [u64; 2] = [PIECE_BYTES, LONG_PIECE_BYTES];
 
 const fn claims_bytes(blocks: u64) -> u64 {
     (blocks * WORD).next_multiple_of(64)
@@ -89,7 +89,7 @@ const SIZES: [u32; CLASSES] = {
 
 /// A size of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct SizeClass(u8);
+pub(in crate::table) struct SizeClass(u8);
 
 impl SizeClass {
     /// Returns the smallest class with room for `bytes` bytes, which are no more than an extent has.
@@ -114,7 +114,7 @@ impl SizeClass {
 
 /// The division of an extent into blocks: the claims, and then the blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct ExtentShape {
+pub(in crate::table) struct ExtentShape {
     pub class: SizeClass,
     /// Number of blocks of the extent.
     pub blocks: u32,
@@ -150,12 +150,12 @@ impl ExtentShape {
 }
 
 /// Returns the number of bytes of the extent with this number.
-pub(super) fn extent_bytes(number: u32) -> u64 {
+pub(in crate::table) fn extent_bytes(number: u32) -> u64 {
     (EXTENT_PAGES_BYTES << (number / EXTENTS_OF_A_SIZE)) - BEFORE_BYTES
 }
 
 /// Returns the number of bytes of the blocks in which the pieces of a value of `value_bytes` bytes lie.
-pub(super) fn piece_bytes(value_bytes: usize) -> u64 {
+pub(in crate::table) fn piece_bytes(value_bytes: usize) -> u64 {
     if value_bytes <= MANY_BYTES { PIECE_BYTES } else { LONG_PIECE_BYTES }
 }
 

@@ -7,14 +7,16 @@
 //! session ends, the node frees its chunks, and the values are lost with them: no other handle ever reads the blocks
 //! that a slot of the table then names.
 
-use super::blocks::Claimed;
-use super::readable::Readable;
-use super::words::{BlockId, Claim, Version};
-use super::{Table, TableError};
+use super::claimed::Claimed;
+use super::reading::Readable;
+use crate::Pipeline;
 use crate::held::AtEnd;
 use crate::pipeline::all;
+use crate::table::words::{BlockId, Claim, Version};
+use crate::table::{TableError, TableOptions};
 use portcullis::{BarePermission, ChunkTerms, Clock, Occupancy, SmallObjectId, SmallObjects, VerbsEndpoint};
 use portcullis_slots::{Reuse, Slots};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -41,7 +43,7 @@ struct Demand {
 
 /// The blocks of one table in chunks of one session.
 #[derive(Debug)]
-pub(super) struct ChunkBlocks {
+struct ChunkBlocks {
     objects: SmallObjects<Rc<BarePermission>>,
     taken: Slots<u32, Taken>,
     /// The claim of each number that was ever used, as it would be in an extent.
@@ -55,7 +57,7 @@ pub(super) struct ChunkBlocks {
 }
 
 impl ChunkBlocks {
-    pub fn new(terms: ChunkTerms) -> Self {
+    fn new(terms: ChunkTerms) -> Self {
         Self {
             objects: SmallObjects::new(terms.chunk_bytes, FREE_CHUNKS_MAX),
             taken: Slots::new(Reuse::OldestFirst { resting: NUMBERS_RESTING }, u32::MAX),
@@ -64,11 +66,6 @@ impl ChunkBlocks {
             leaving: VecDeque::new(),
             giving_back: false,
         }
-    }
-
-    /// Returns the largest number of bytes of a block.
-    pub fn longest(&self) -> u64 {
-        self.objects.chunk_bytes()
     }
 
     /// Takes a block. `None`: another chunk is needed.
@@ -96,7 +93,7 @@ impl ChunkBlocks {
 
     /// Returns the permission and the range for reading a slot's block. `None`: the block was freed, or never belonged
     /// to this handle.
-    pub fn readable(&self, block_id: BlockId, version: Version) -> Option<Readable> {
+    fn readable(&self, block_id: BlockId, version: Version) -> Option<Readable> {
         let Taken { object, bytes } = self.taken(block_id, version)?;
         let located = self.objects.locate(object).expect("a taken block is live");
         Some(Readable { permission: Rc::clone(located.chunk), offset: located.offset, length: bytes })
@@ -126,16 +123,6 @@ impl ChunkBlocks {
         Rc::try_unwrap(chunk).map_err(|chunk| self.leaving.push_front(chunk)).ok()
     }
 
-    /// Returns all blocks that are taken, with their claims.
-    pub fn claims(&self) -> impl Iterator<Item = (BlockId, Claim)> + '_ {
-        self.taken.iter().map(|(number, _)| (BlockId::of_number(number), self.claims[number as usize]))
-    }
-
-    /// Returns the use of the chunks.
-    pub fn occupancy(&self) -> Occupancy {
-        self.objects.occupancy()
-    }
-
     fn demand_of(&mut self, blocks_of_a_chunk: u32) -> &mut Demand {
         self.demand.entry(blocks_of_a_chunk).or_default()
     }
@@ -144,27 +131,61 @@ impl ChunkBlocks {
 /// An operation that waits for a chunk, until it goes on or is dropped. No task waits for that. So, other than with
 /// [`AtEnd`], no task is woken, and operations that wait do not wake each other for ever.
 struct Waiting<'t, E: VerbsEndpoint, C: Clock> {
-    table: &'t Table<E, C>,
+    chunks: &'t Chunks<E, C>,
     class: u32,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Drop for Waiting<'_, E, C> {
     fn drop(&mut self) {
-        self.table.in_chunks(|blocks| blocks.demand_of(self.class).waiting -= 1);
+        self.chunks.with(|blocks| blocks.demand_of(self.class).waiting -= 1);
     }
 }
 
-impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    pub(super) fn in_chunks<T>(&self, act: impl FnOnce(&mut ChunkBlocks) -> T) -> T {
-        let state = &mut *self.state.borrow_mut();
-        act(state.chunk_blocks.as_mut().expect("only the handle that has them gets so far"))
+/// The blocks of a table in chunks, of the handle that has made the table.
+pub(in crate::table) struct Chunks<E: VerbsEndpoint, C: Clock> {
+    pipeline: Rc<Pipeline<E, C>>,
+    options: TableOptions,
+    blocks: RefCell<ChunkBlocks>,
+}
+
+impl<E: VerbsEndpoint, C: Clock> Chunks<E, C> {
+    pub fn new(pipeline: &Rc<Pipeline<E, C>>, options: TableOptions, terms: ChunkTerms) -> Self {
+        Self { pipeline: Rc::clone(pipeline), options, blocks: RefCell::new(ChunkBlocks::new(terms)) }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut ChunkBlocks) -> T) -> T {
+        act(&mut self.blocks.borrow_mut())
+    }
+
+    /// Returns the largest number of bytes of a block.
+    pub fn longest(&self) -> u64 {
+        self.blocks.borrow().objects.chunk_bytes()
+    }
+
+    /// Returns the permission and the range for reading a slot's block. `None`: the block was freed, or never belonged
+    /// to this handle.
+    #[inline]
+    pub fn readable(&self, block_id: BlockId, version: Version) -> Option<Readable> {
+        self.blocks.borrow().readable(block_id, version)
+    }
+
+    /// Returns all blocks that are taken, with their claims.
+    pub fn claims(&self) -> Vec<(BlockId, Claim)> {
+        let blocks = self.blocks.borrow();
+        let taken = blocks.taken.iter();
+        taken.map(|(number, _)| (BlockId::of_number(number), blocks.claims[number as usize])).collect()
+    }
+
+    /// Returns the use of the chunks.
+    pub fn occupancy(&self) -> Occupancy {
+        self.blocks.borrow().objects.occupancy()
     }
 
     /// Claims a block in a chunk.
-    pub(super) async fn claim_in_chunk(&self, bytes: u64) -> Result<Claimed, TableError> {
+    pub async fn claim(&self, bytes: u64) -> Result<Claimed, TableError> {
         loop {
-            if let Some((block_id, version)) = self.in_chunks(|blocks| blocks.take(bytes))? {
-                let readable = self.in_chunks(|blocks| blocks.readable(block_id, version));
+            if let Some((block_id, version)) = self.with(|blocks| blocks.take(bytes))? {
+                let readable = self.with(|blocks| blocks.readable(block_id, version));
                 let Readable { permission, offset, .. } = readable.expect("it was taken just now");
                 let until = self.options.claimed_until(self.pipeline.now());
                 return Ok(Claimed {
@@ -183,31 +204,31 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Requests a chunk. If other operations have requested enough chunks, waits for them instead.
     async fn wait_for_chunk(&self, bytes: u64) -> Result<(), TableError> {
-        let class = self.in_chunks(|blocks| blocks.objects.objects_of_a_chunk(bytes))?;
-        let asks = self.in_chunks(|blocks| {
+        let class = self.with(|blocks| blocks.objects.objects_of_a_chunk(bytes))?;
+        let asks = self.with(|blocks| {
             let demand = blocks.demand_of(class);
             demand.waiting += 1;
             let asks = demand.asked * u64::from(class) < demand.waiting;
             demand.asked += u64::from(asks);
             asks
         });
-        let _waiting = Waiting { table: self, class };
+        let _waiting = Waiting { chunks: self, class };
         if !asks {
             self.pipeline.anything().await?;
             return Ok(());
         }
         let _asked = AtEnd::new(&self.pipeline, || {
-            self.in_chunks(|blocks| blocks.demand_of(class).asked -= 1);
+            self.with(|blocks| blocks.demand_of(class).asked -= 1);
         });
         let chunk = Rc::new(self.pipeline.allocate_chunk().await?);
-        self.in_chunks(|blocks| blocks.objects.add(chunk));
+        self.with(|blocks| blocks.objects.add(chunk));
         Ok(())
     }
 
     /// Frees a block in a chunk.
-    pub(super) async fn free_in_chunk(&self, block_id: BlockId, version: Version) -> Result<(), TableError> {
-        self.in_chunks(|blocks| blocks.free(block_id, version));
-        self.give_chunks_back().await
+    pub async fn free(&self, block_id: BlockId, version: Version) -> Result<(), TableError> {
+        self.with(|blocks| blocks.free(block_id, version));
+        self.give_back().await
     }
 
     /// Gives back the chunks that are to go, unless another operation does so.
@@ -215,14 +236,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Blocks of such a chunk may still be read, for slots that have changed since. Accesses are executed in their
     /// order: those that were under way on the chunk are done when one more read is done. Without this read, the NIC
     /// would refuse them.
-    async fn give_chunks_back(&self) -> Result<(), TableError> {
-        if self.in_chunks(|blocks| blocks.leaving.is_empty() || blocks.giving_back) {
+    async fn give_back(&self) -> Result<(), TableError> {
+        if self.with(|blocks| blocks.leaving.is_empty() || blocks.giving_back) {
             return Ok(());
         }
-        self.in_chunks(|blocks| blocks.giving_back = true);
-        let _done = AtEnd::new(&self.pipeline, || self.in_chunks(|blocks| blocks.giving_back = false));
+        self.with(|blocks| blocks.giving_back = true);
+        let _done = AtEnd::new(&self.pipeline, || self.with(|blocks| blocks.giving_back = false));
         // Other operations leave their chunks to this one, also while it waits for the last chunks to be free.
-        while !self.in_chunks(|blocks| blocks.leaving.is_empty()) {
+        while !self.with(|blocks| blocks.leaving.is_empty()) {
             self.give_back_those_that_leave().await?;
         }
         Ok(())
@@ -230,10 +251,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     async fn give_back_those_that_leave(&self) -> Result<(), TableError> {
         let mut going = Vec::new();
-        while let Some(chunk) = self.in_chunks(|blocks| blocks.leaving.front().map(Rc::clone)) {
+        while let Some(chunk) = self.with(|blocks| blocks.leaving.front().map(Rc::clone)) {
             self.pipeline.read_bytes(&chunk, 0, READ_BYTES).await?;
             drop(chunk);
-            let chunk = self.in_chunks(ChunkBlocks::take_leaving);
+            let chunk = self.with(ChunkBlocks::take_leaving);
             going.extend(chunk.map(|chunk| self.pipeline.free_chunk(chunk)));
         }
         all(going).await?;
@@ -241,11 +262,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Gives back all chunks that the handle has. The values are lost with them.
-    pub(super) async fn give_all_chunks_back(&self) -> Result<(), TableError> {
-        if self.state.borrow().chunk_blocks.is_none() {
-            return Ok(());
-        }
-        self.in_chunks(ChunkBlocks::free_all);
-        self.give_chunks_back().await
+    pub async fn give_all_back(&self) -> Result<(), TableError> {
+        self.with(ChunkBlocks::free_all);
+        self.give_back().await
     }
 }

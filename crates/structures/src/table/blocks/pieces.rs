@@ -8,14 +8,16 @@
 //! first block that is in a slot, or whose claim is renewed. No client renews the claims that a dead client leaves, so
 //! a sweep frees those blocks.
 
-use super::blocks::Claimed;
-use super::find::{Attempt, Found, Retry};
-use super::leases::Leased;
-use super::shape::LONG_VALUE_BYTES_MAX;
+use super::Blocks;
+use super::block;
+use super::chunks::Chunks;
+use super::claimed::Claimed;
 use super::sizes::{SizeClass, WHOLE_BYTES_MAX, piece_bytes};
-use super::words::{Claim, Slot};
-use super::{BlockMemory, Table, TableError, block};
 use crate::pipeline::join;
+use crate::table::TableError;
+use crate::table::leases::Leased;
+use crate::table::shape::LONG_VALUE_BYTES_MAX;
+use crate::table::words::{Claim, Slot};
 use portcullis::{Acquire, Clock, Error, Lifetime, VerbsEndpoint};
 use std::rc::Rc;
 
@@ -24,7 +26,7 @@ const PIECES_AT_ONCE: usize = 8;
 
 /// The part of a value that is in the block of its key.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Value {
+pub(in crate::table) struct Value {
     /// The names of the pieces that come before `rest`.
     pub pieces: Vec<Slot>,
     pub rest: Vec<u8>,
@@ -86,12 +88,12 @@ pub fn stored_bytes(key_bytes: usize, value_bytes: usize) -> u64 {
     first + layout.pieces as u64 * piece_bytes(value_bytes)
 }
 
-impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
     /// Claims blocks for a key and its value, and writes them.
     ///
     /// # Errors
     /// [`Error::Expired`]: this client was so slow that a sweep has freed the blocks, and has given their extent back.
-    pub(super) async fn write_new(&self, content: &block::Content<'_>) -> Result<Claimed, TableError> {
+    pub async fn write_new(&self, content: &block::Content<'_>) -> Result<Claimed, TableError> {
         match self.try_write_new(content).await {
             Err(error) if error.is_gone() => Err(Error::Expired.into()),
             written => written,
@@ -99,10 +101,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn try_write_new(&self, content: &block::Content<'_>) -> Result<Claimed, TableError> {
-        let longest = match self.options.blocks {
-            BlockMemory::Objects => u64::MAX,
-            BlockMemory::Chunks => self.in_chunks(|blocks| blocks.longest()),
-        };
+        let longest = self.chunks.as_ref().map_or(u64::MAX, Chunks::longest);
         let layout = Layout::new(content.key.len(), content.value.len(), longest);
         let mut first = self.claim(layout.first_bytes(content.key.len(), content.value.len())).await?;
         if let Err(error) = self.write_all(content, layout, &mut first).await {
@@ -170,11 +169,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if now.after(Lifetime(self.options.lease.0 / 2)) < first.until {
             return Ok(());
         }
-        if self.options.blocks == BlockMemory::Objects {
+        if self.chunks.is_none() {
             let (old, renewals) = (first.claim(), first.renewals.wrapping_add(1));
             let new = Claim::renewed(first.version, renewals);
             let at = u64::from(first.block_id.block) * 8;
-            let before = self.claims_of(first.block_id.extent).swap(at, old.0, new.0).await?;
+            let before = self.extents.claims_of(first.block_id.extent).swap(at, old.0, new.0).await?;
             if before != old.0 {
                 return Err(Error::Expired.into());
             }
@@ -187,8 +186,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Acquires a permission to write a first block whose claim was renewed: the one that came with the claim ends too
     /// soon.
     async fn write_again(&self, first: &mut Claimed) -> Result<(), TableError> {
-        let (object, shape) = self.extent(first.block_id.extent).await?;
-        let ask = self.ask_to_write(object, &shape, first.block_id);
+        let (object, shape) = self.extents.find(first.block_id.extent).await?;
+        let ask = self.extents.ask_to_write(object, &shape, first.block_id);
         // If a block may have only one holder, the holder is this client, until its permission ends.
         let ask = Acquire { wait: Lifetime(self.options.lease.0 * 2), ..ask };
         let permission = Rc::new(self.pipeline.acquire(ask).await?);
@@ -197,18 +196,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Frees the pieces of a value to which no slot leads any more. Does not wait for the result.
-    pub(super) async fn free_pieces(&self, pieces: &[Slot]) -> Result<(), TableError> {
+    pub async fn free_pieces(&self, pieces: &[Slot]) -> Result<(), TableError> {
         for piece in pieces {
             self.pipeline.note_step();
             self.leases.let_go_of_block(piece.block_id());
-            self.free_claimed(piece.block_id(), Claim::of(piece.version())).await?;
+            self.free(piece.block_id(), Claim::of(piece.version())).await?;
         }
         Ok(())
     }
 
     /// Reads all bytes of a value whose first block has this name. `None`: a piece's block was used again, so the slot
     /// that leads to the value must have changed since.
-    pub(super) async fn whole(&self, value: &Value, first: Slot) -> Result<Option<Vec<u8>>, TableError> {
+    pub async fn whole(&self, value: &Value, first: Slot) -> Result<Option<Vec<u8>>, TableError> {
         if value.pieces.is_empty() {
             return Ok(Some(value.rest.clone()));
         }
@@ -221,7 +220,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 match piece? {
                     Some(piece) => bytes.extend_from_slice(&piece),
                     None => {
-                        self.look_anew_at_extent(name.block_id().extent).await?;
+                        self.look_anew(name.block_id()).await?;
                         return Ok(None);
                     }
                 }
@@ -229,12 +228,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         bytes.extend_from_slice(&value.rest);
         Ok(Some(bytes))
-    }
-
-    /// Reads all bytes of a value that was found.
-    pub(super) async fn whole_of(&self, found: &Found) -> Attempt<Vec<u8>> {
-        let whole = self.whole(&found.value, found.slot).await?;
-        Ok(whole.ok_or(Retry::Stale(found.at, found.slot)))
     }
 
     /// Reads the bytes of a piece. `None`: its block was used again.
@@ -255,8 +248,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shape::KEY_BYTES_MAX;
     use super::*;
+    use crate::table::shape::KEY_BYTES_MAX;
     use proptest::prelude::*;
 
     proptest! {

@@ -6,7 +6,7 @@
 //! identifier and the version in a slot. So a reader that has found the first block finds the pieces of this value or
 //! none.
 
-use super::words::{BlockId, Slot, Version};
+use crate::table::words::{BlockId, Slot, Version};
 use portcullis::Moment;
 use portcullis_planted::planted;
 use twox_hash::XxHash3_64;
@@ -14,7 +14,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Number of bytes before the key, or before a piece's bytes.
-pub(super) const HEADER_BYTES: usize = size_of::<Header>();
+pub(in crate::table) const HEADER_BYTES: usize = size_of::<Header>();
 /// Number of bytes of a word of a list of pieces.
 const WORD_BYTES: usize = 8;
 const CHECKSUM_BYTES: usize = 8;
@@ -43,7 +43,7 @@ const PIECE: u8 = 1;
 
 /// The content of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Content<'a> {
+pub(in crate::table) struct Content<'a> {
     pub key: &'a [u8],
     /// The value, or its end behind the pieces.
     pub value: &'a [u8],
@@ -73,13 +73,13 @@ impl Content<'_> {
 }
 
 /// Makes the list of a value's pieces, if it has any: the number of bytes of the value, and the names of the pieces.
-pub(super) fn list_of_pieces(value_bytes: usize, pieces: &[Slot]) -> Vec<u8> {
+pub(in crate::table) fn list_of_pieces(value_bytes: usize, pieces: &[Slot]) -> Vec<u8> {
     let words = std::iter::once(value_bytes as u64).chain(pieces.iter().map(|piece| piece.0));
     if pieces.is_empty() { Vec::new() } else { words.flat_map(u64::to_le_bytes).collect() }
 }
 
 /// Returns the number of bytes that a block needs for a key, the list of `pieces` pieces, and `value` bytes of a value.
-pub(super) fn bytes_of(key: usize, pieces: usize, value: usize) -> u64 {
+pub(in crate::table) fn bytes_of(key: usize, pieces: usize, value: usize) -> u64 {
     let list = if pieces == 0 { 0 } else { (pieces + 1) * WORD_BYTES };
     (HEADER_BYTES + key + list + value) as u64
 }
@@ -107,7 +107,7 @@ fn sealed(header: Header, parts: [&[u8]; 3], block_id: BlockId) -> Vec<u8> {
 }
 
 /// Encodes the block that a slot names.
-pub(super) fn encode(content: &Content<'_>, version: Version, block_id: BlockId) -> Vec<u8> {
+pub(in crate::table) fn encode(content: &Content<'_>, version: Version, block_id: BlockId) -> Vec<u8> {
     let Content { key, value, expires, pieces, renewals } = *content;
     let header = Header {
         expires_or_first: U64::new(expires.map_or(0, |at| at.0.max(1))),
@@ -120,7 +120,12 @@ pub(super) fn encode(content: &Content<'_>, version: Version, block_id: BlockId)
 }
 
 /// Encodes a piece of the value whose first block has this name.
-pub(super) fn encode_piece(value: &[u8], first: Slot, version: Version, block_id: BlockId) -> Vec<u8> {
+pub(in crate::table) fn encode_piece(
+    value: &[u8],
+    first: Slot,
+    version: Version,
+    block_id: BlockId,
+) -> Vec<u8> {
     let header = Header { expires_or_first: U64::new(first.0), kind: PIECE, ..header(version, value) };
     sealed(header, [&[], &[], value], block_id)
 }
@@ -141,7 +146,7 @@ fn whole(bytes: &[u8], version: Version, block_id: BlockId, kind: u8) -> Option<
 
 /// Decodes a block that was read under a slot with this version. `None`: the block was used again meanwhile, or is
 /// being written.
-pub(super) fn decode(bytes: &[u8], version: Version, block_id: BlockId) -> Option<Content<'_>> {
+pub(in crate::table) fn decode(bytes: &[u8], version: Version, block_id: BlockId) -> Option<Content<'_>> {
     let (header, rest) = whole(bytes, version, block_id, FIRST)?;
     let (key, rest) = rest.split_at(usize::from(header.key_bytes.get()));
     let (pieces, value) = rest.split_at(header.list_words.get() as usize * WORD_BYTES);
@@ -151,14 +156,14 @@ pub(super) fn decode(bytes: &[u8], version: Version, block_id: BlockId) -> Optio
 }
 
 /// Decodes a piece that was read under this name. `None`: the block was used again meanwhile.
-pub(super) fn decode_piece(bytes: &[u8], name: Slot, first: Slot) -> Option<&[u8]> {
+pub(in crate::table) fn decode_piece(bytes: &[u8], name: Slot, first: Slot) -> Option<&[u8]> {
     let (header, rest) = whole(bytes, name.version(), name.block_id(), PIECE)?;
     (header.expires_or_first.get() == first.0).then_some(rest)
 }
 
 /// Returns the name of the first block of the value that a block is a piece of. The block may be a piece only if it was
 /// written under this version. `bytes` is the block's header.
-pub(super) fn first_of_piece(bytes: &[u8], version: Version) -> Option<Slot> {
+pub(in crate::table) fn first_of_piece(bytes: &[u8], version: Version) -> Option<Slot> {
     let (header, _) = Header::read_from_prefix(bytes).ok()?;
     let is_piece = header.version.get() == version.number() && header.kind == PIECE;
     is_piece.then(|| Slot(header.expires_or_first.get()))
@@ -166,7 +171,7 @@ pub(super) fn first_of_piece(bytes: &[u8], version: Version) -> Option<Slot> {
 
 /// Returns the number of bytes of the key of a block that is known to be whole. `None`: the block was used again
 /// meanwhile.
-pub(super) fn key_bytes(bytes: &[u8], version: Version) -> Option<usize> {
+pub(in crate::table) fn key_bytes(bytes: &[u8], version: Version) -> Option<usize> {
     let (header, _) = Header::read_from_prefix(bytes).ok()?;
     (header.version.get() == version.number()).then(|| usize::from(header.key_bytes.get()))
 }
@@ -179,8 +184,8 @@ fn checksum(bytes: &[u8], block_id: BlockId) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::Claim;
     use super::*;
+    use crate::table::words::Claim;
     use proptest::prelude::*;
 
     const BLOCK_ID: BlockId = BlockId { extent: 3, block: 9 };

@@ -1,9 +1,11 @@
 //! The claimed blocks of a table, and those among them to which a key leads, as one look at the table finds them.
 
+use super::Blocks;
+use super::block;
 use super::sizes::PIECE_BLOCKS;
-use super::words::{BlockId, Claim, Slot};
-use super::{Table, TableError, block};
 use crate::pipeline::join;
+use crate::table::TableError;
+use crate::table::words::{BlockId, Claim, Slot};
 use portcullis::{Clock, VerbsEndpoint};
 use portcullis_planted::planted;
 use std::collections::BTreeMap;
@@ -13,12 +15,12 @@ const LOOKED_UP_AT_ONCE: usize = 16;
 
 /// The claimed blocks of a table.
 #[derive(Default)]
-pub(super) struct Claimed {
+pub(in crate::table) struct ClaimedBlocks {
     /// The claim of each block, and whether a key leads to the block.
     blocks: BTreeMap<BlockId, (Claim, bool)>,
 }
 
-impl Claimed {
+impl ClaimedBlocks {
     pub fn add(&mut self, claims: impl IntoIterator<Item = (BlockId, Claim)>) {
         self.blocks.extend(claims.into_iter().map(|(block_id, claim)| (block_id, (claim, false))));
     }
@@ -55,10 +57,10 @@ impl Claimed {
     }
 }
 
-impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
     /// Finds the pieces of values among the blocks that no slot names. Returns the name of each, and the name of its
     /// first block.
-    pub(super) async fn pieces_among(&self, claimed: &Claimed) -> Result<Vec<(Slot, Slot)>, TableError> {
+    pub async fn pieces_among(&self, claimed: &ClaimedBlocks) -> Result<Vec<(Slot, Slot)>, TableError> {
         let unlinked: Vec<_> =
             claimed.unlinked().filter(|(block_id, _)| self.may_be_piece(*block_id)).collect();
         let mut pieces = Vec::new();
@@ -78,9 +80,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Whether a block has the size of a piece. Other blocks are not read: if each block has a permission of its own, a
     /// client that writes a block waits for its readers.
     fn may_be_piece(&self, block_id: BlockId) -> bool {
-        let state = self.state.borrow();
-        let known = state.extents.get(block_id.extent as usize).copied().flatten();
-        known.is_none_or(|(_, shape)| PIECE_BLOCKS.contains(&u64::from(shape.block_bytes)))
+        let known = self.extents.known_shape(block_id.extent);
+        known.is_none_or(|shape| PIECE_BLOCKS.contains(&u64::from(shape.block_bytes)))
     }
 
     /// Reads the name of the first block of the value that a block is a piece of. `None`: the block is not a piece.

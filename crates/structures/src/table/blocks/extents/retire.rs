@@ -15,15 +15,16 @@
 //! The node frees the object when the last permission over it ends. So a reader that holds such a permission reads old
 //! bytes, under a version that no slot names any more.
 
-use super::extents::{ExtentRecord, record_of, vacant_record};
-use super::leases::Leased;
-use super::shape::CHANGES_AT;
-use super::sizes::SizeClass;
-use super::words::{BlockId, Claim, Version};
-use super::{Table, TableError};
+use super::super::sizes::SizeClass;
+use super::Extents;
+use super::records::{ExtentRecord, record_of, vacant_record};
 use crate::pipeline::{join, word_of};
+use crate::table::TableError;
+use crate::table::leases::Leased;
+use crate::table::words::{BlockId, Claim, Version};
 use portcullis::{Clock, Lifetime, Moment, ObjectRef, Rights, VerbsEndpoint};
 use portcullis_planted::planted;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// Number of blocks that are retired at a time.
@@ -36,30 +37,38 @@ const LOOKS_PART: u64 = 20;
 /// at once.
 const GIVEN_BACK_AT_ONCE: usize = 8;
 
-impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
+/// The search for extents that can be given back.
+#[derive(Debug, Default)]
+pub(super) struct Returns {
+    /// Time at which all extents are searched again for unused ones.
+    looks_again_at: Cell<Moment>,
+    /// Time until which memory of extents that were given back may still be on its way.
+    pub come_until: Cell<Moment>,
+    /// Whether the caller makes room if there is none.
+    pub caller_makes_room: Cell<bool>,
+}
+
+impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
     /// Gives some extents that have no block in use back to the node: first among those in which this client has freed
     /// blocks, and now and then among all. Returns whether there were any.
-    pub(super) async fn give_back_unused(&self) -> Result<bool, TableError> {
+    pub async fn give_back_unused(&self) -> Result<bool, TableError> {
         let now = self.pipeline.now();
-        let idle = self.state.borrow_mut().blocks.take_idle(None, now);
-        for claimed in idle {
-            self.give_back(claimed).await?;
-        }
-        let candidates = std::mem::take(&mut self.state.borrow_mut().blocks.freed_in);
+        self.give_back_idle(None).await?;
+        let candidates = std::mem::take(&mut self.free.borrow_mut().freed_in);
         if self.give_back_unused_of(candidates).await? {
             return Ok(true);
         }
-        if now < self.state.borrow().blocks.looks_again_at {
+        if now < self.returns.looks_again_at.get() {
             return Ok(false);
         }
-        let all: Vec<u32> = self.all_extents().await?.into_iter().map(|(number, _)| number).collect();
+        let all: Vec<u32> = self.all().await?.into_iter().map(|(number, _)| number).collect();
         let found = self.give_back_unused_of(all).await?;
         let took = self.pipeline.now().since(now);
         let pause = Lifetime((took.0 * LOOKS_PART).max(self.options.lease.0));
-        self.state.borrow_mut().blocks.looks_again_at = match found {
+        self.returns.looks_again_at.set(match found {
             true => now,
             false => self.pipeline.now().after(pause),
-        };
+        });
         Ok(found)
     }
 
@@ -72,23 +81,23 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 break;
             }
         }
-        self.state.borrow_mut().blocks.freed_in.extend(extents);
+        self.free.borrow_mut().freed_in.extend(extents);
         Ok(given_back > 0)
     }
 
     /// Gives an extent back to the node, if none of its blocks is claimed. Returns whether it did.
-    pub(super) async fn retire(&self, number: u32) -> Result<bool, TableError> {
+    pub async fn retire(&self, number: u32) -> Result<bool, TableError> {
         let until = self.options.claimed_until(self.pipeline.now());
-        let record = self.extent_record(number).await?;
+        let record = self.records.read(number).await?;
         let Some((object, shape)) = record.kept(number) else { return Ok(false) };
-        self.know_extent(number, object, shape);
+        self.know(number, object, shape);
         let Some(claims) = self.claims_if_any(number).await? else { return Ok(false) };
         if !claims.iter().all(|claim| claim.is_free()) && !planted!(ClaimedNotCompared) {
             return Ok(false);
         }
         let retired = self.retire_blocks(number, &claims).await?;
         let all_are = retired.len() == claims.len() || planted!(ClaimedNotCompared);
-        if !all_are || !self.take_record(number, &record, until).await? {
+        if !all_are || !self.records.take(number, &record, until).await? {
             for (block_id, claim) in retired {
                 self.restore(block_id, claim).await?;
             }
@@ -123,7 +132,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Makes a retired block claimable again.
-    pub(super) async fn restore(&self, block_id: BlockId, retired: Claim) -> Result<bool, TableError> {
+    pub async fn restore(&self, block_id: BlockId, retired: Claim) -> Result<bool, TableError> {
         let (at, restored) = (u64::from(block_id.block) * 8, retired.restored());
         match self.claims_of(block_id.extent).swap(at, retired.0, restored.0).await {
             Err(error) if error.is_gone() => Ok(false),
@@ -139,30 +148,34 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         until: Moment,
     ) -> Result<(), TableError> {
         let base = last.base_of_successor();
-        if !self.write_record(number, record_of(object, class, base, false), until).await? {
+        if !self.records.write(number, record_of(object, class, base, false), until).await? {
             return Ok(());
         }
-        self.forget_extent(number);
+        self.forget(number);
         self.head.free_object(object).await?;
         self.vacate_number(number, base, until).await
     }
 
     async fn vacate_number(&self, number: u32, base: Version, until: Moment) -> Result<(), TableError> {
-        if !self.write_record(number, vacant_record(base, self.head.incarnation()), until).await? {
+        if !self.records.write(number, vacant_record(base, self.head.incarnation()), until).await? {
             return Ok(());
         }
-        self.head.count(CHANGES_AT).await?;
-        let mut state = self.state.borrow_mut();
-        state.blocks.vacant.insert(number);
-        state.blocks.comes_back_until = self.pipeline.now().after(self.comes_back_after());
+        self.records.count_change().await?;
+        self.known.borrow_mut().vacant.insert(number);
+        self.returns.come_until.set(self.pipeline.now().after(self.comes_back_after()));
         Ok(())
+    }
+
+    /// Time for which the memory of a freed object may stay with other clients that had a permission on it.
+    fn comes_back_after(&self) -> Lifetime {
+        Lifetime(self.options.hold().0 * 5 / 4)
     }
 
     /// Completes a change that a dead client has left half done under an extent's number: its object, if there is one,
     /// is freed, and the number becomes vacant. Returns false if another client was quicker.
-    pub(super) async fn reclaim_number(&self, number: u32, left: &ExtentRecord) -> Result<bool, TableError> {
+    pub async fn reclaim_number(&self, number: u32, left: &ExtentRecord) -> Result<bool, TableError> {
         let until = self.options.claimed_until(self.pipeline.now());
-        if !self.take_record(number, left, until).await? {
+        if !self.records.take(number, left, until).await? {
             return Ok(false);
         }
         let (Some(object), Some(shape)) = (left.object, left.shape(number)) else {
