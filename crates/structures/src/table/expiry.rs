@@ -26,7 +26,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.leases.check_writable()?;
         let operation = async {
             let now = self.head.node_time().await?;
-            let (mut visits, mut count) = (vec![self.first_visit()], 0);
+            let (mut visits, mut count) = (vec![self.index.first_visit()], 0);
             while let Some(next) = visits.pop() {
                 let mut group = Group::default();
                 let mut groups = Vec::new();

@@ -1,20 +1,12 @@
-//! The search for a key: its buckets, its slot, its block.
+//! The search for a key: its slot in the index, and its block.
 
 use super::blocks::{Named, Value};
-use super::hashing::KeyHash;
-use super::leases::{Leased, Part};
-use super::shape::{BUCKET_BYTES, COMBINED_BYTES, SHARED_AT, SLOTS, TableOptions, bucket_at};
-use super::words::{BucketHeader, Slot};
+use super::index::{KeyHash, SlotAt, View};
+use super::words::Slot;
 use super::{Table, TableError};
-use crate::pipeline::Awaited;
-use portcullis::{BarePermission, Buffer, Clock, Effect, Lifetime, Moment, VerbsEndpoint};
+use portcullis::{Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_planted::planted;
-use std::rc::Rc;
 
-/// Number of buckets in which a key can be: two combined ones, which may share their overflow bucket.
-const BUCKETS_MAX: usize = 4;
-/// Number of times that a bucket's links are followed before the table counts as damaged. Each time takes a round trip.
-const FOLLOWED_MAX: u32 = 1_000;
 /// Number of leases, and of looks, for which one slot may name a block that is invalid.
 const DAMAGED_AFTER_LEASES: u64 = 4;
 const DAMAGED_AFTER_TIMES: u32 = 16;
@@ -28,113 +20,6 @@ const LOOKED_ANEW_EVERY: u32 = 4;
 /// happened.
 const PAUSE_MAX: Lifetime = Lifetime::millis(2);
 
-/// The place of a slot.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct SlotAt {
-    pub subtable: u32,
-    pub bucket: u32,
-    pub slot: u32,
-}
-
-impl SlotAt {
-    /// Offset of the slot in the part of the subtable that clients share.
-    pub fn offset(self) -> u64 {
-        bucket_at(self.bucket) - SHARED_AT + u64::from(self.slot) * 8
-    }
-}
-
-/// A bucket, as it was read.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Bucket {
-    pub subtable: u32,
-    pub number: u32,
-    pub slots: [Slot; SLOTS],
-    pub header: BucketHeader,
-}
-
-impl Bucket {
-    #[inline]
-    pub fn parse(subtable: u32, number: u32, bytes: &[u8; BUCKET_BYTES]) -> Self {
-        let (words, _) = bytes.as_chunks::<8>();
-        let word = |at: usize| u64::from_le_bytes(words[at]);
-        let slots = std::array::from_fn(|slot| Slot(word(slot)));
-        Self { subtable, number, slots, header: BucketHeader(word(SLOTS)) }
-    }
-
-    /// Parses buckets that lie one after another, from `first` on.
-    #[inline]
-    pub fn parse_all(subtable: u32, first: u32, bytes: &[u8]) -> impl Iterator<Item = Self> + '_ {
-        let (buckets, _) = bytes.as_chunks();
-        (first..).zip(buckets).map(move |(number, bytes)| Self::parse(subtable, number, bytes))
-    }
-
-    pub fn slots(&self) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
-        (0..).zip(self.slots).map(|(slot, word)| (self.at(slot), word))
-    }
-
-    fn at(&self, slot: u32) -> SlotAt {
-        SlotAt { subtable: self.subtable, bucket: self.number, slot }
-    }
-
-    /// Returns the slots that are not empty and have this fingerprint.
-    #[inline]
-    fn candidates(&self, fingerprint: u8) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
-        // Most buckets have no such slot. So all slots are compared first, without a branch.
-        let mut matching = 0_u32;
-        for (bit, slot) in self.slots.iter().enumerate() {
-            let matches = slot.fingerprint() == fingerprint && !slot.is_empty();
-            matching |= u32::from(matches) << bit;
-        }
-        std::iter::from_fn(move || {
-            let slot = matching.trailing_zeros();
-            matching &= matching.wrapping_sub(1);
-            let word = self.slots.get(slot as usize)?;
-            Some((self.at(slot), *word))
-        })
-    }
-}
-
-/// All buckets in which a key can be.
-#[derive(Default, Debug)]
-pub(super) struct View {
-    buckets: [Bucket; BUCKETS_MAX],
-    count: usize,
-}
-
-impl View {
-    pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
-        self.buckets[..self.count].iter()
-    }
-
-    /// Adds buckets that lie one after another, from `first` on, unless they are here already.
-    fn add(&mut self, subtable: u32, first: u32, bytes: &[u8]) {
-        for bucket in Bucket::parse_all(subtable, first, bytes) {
-            if self.buckets().all(|known| known.number != bucket.number) {
-                self.buckets[self.count] = bucket;
-                self.count += 1;
-            }
-        }
-    }
-
-    pub fn slots(&self) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
-        self.buckets().flat_map(Bucket::slots)
-    }
-
-    /// Returns the slots that may be this key's.
-    #[inline]
-    pub fn candidates(&self, hash: KeyHash) -> impl Iterator<Item = (SlotAt, Slot)> + '_ {
-        self.buckets().flat_map(move |bucket| bucket.candidates(hash.fingerprint))
-    }
-}
-
-/// A view whose buckets were requested.
-pub(super) struct AskedView<'p, E: VerbsEndpoint, C: Clock> {
-    subtable: u32,
-    /// The bucket with which each read begins.
-    firsts: [u32; 2],
-    reads: [Awaited<'p, E, C, Buffer<E::Memory>>; 2],
-}
-
 /// A key that was found, with its slot and its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Found {
@@ -142,13 +27,6 @@ pub(super) struct Found {
     pub slot: Slot,
     pub value: Value,
     pub expires: Option<Moment>,
-}
-
-/// The next place to search for a key that a bucket does not have.
-#[derive(Clone, Copy, Debug)]
-enum Next {
-    Child(u32),
-    Parent(u32),
 }
 
 /// The reason why an operation has to begin again.
@@ -197,7 +75,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     pub(super) async fn get_now(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
-        let hash = self.hash_of(key);
+        let hash = self.index.hash_of(key);
         let mut attempts = Attempts::default();
         loop {
             let Some(found) = self.find(key, hash).await? else { return Ok(None) };
@@ -218,7 +96,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn find(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>, TableError> {
         let (mut attempts, mut view) = (Attempts::default(), View::default());
         loop {
-            let attempt = match self.view(&mut view, hash).await {
+            let attempt = match self.index.view(&mut view, hash).await {
                 Ok(()) => self.find_in(&view, key, hash).await,
                 Err(error) => Err(error),
             };
@@ -268,99 +146,5 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.pipeline.sleep(Lifetime((1 << attempts.count.min(20)).min(longest))).await?;
         }
         Ok(())
-    }
-
-    /// Reads all buckets in which a key can be: two reads in one doorbell, and more only during a split.
-    #[inline]
-    pub(super) async fn view(&self, view: &mut View, hash: KeyHash) -> Result<(), TableError> {
-        let asked = match self.ask_view(hash) {
-            Some(asked) => asked,
-            None => {
-                let subtable = self.state.borrow().routes.of(hash.suffix);
-                let permission = Box::pin(self.subtable(subtable).permission()).await?;
-                self.ask_view_under(&permission, subtable, hash)
-            }
-        };
-        self.take_view(view, asked, hash).await
-    }
-
-    /// Requests all buckets in which a key can be, if the handle has the permission for that.
-    #[inline]
-    pub(super) fn ask_view(&self, hash: KeyHash) -> Option<AskedView<'_, E, C>> {
-        let subtable = self.state.borrow().routes.of(hash.suffix);
-        let permission = self.leases.fresh(Part::Subtable(subtable))?;
-        Some(self.ask_view_under(&permission, subtable, hash))
-    }
-
-    #[inline]
-    fn ask_view_under(
-        &self,
-        permission: &Rc<BarePermission>,
-        subtable: u32,
-        hash: KeyHash,
-    ) -> AskedView<'_, E, C> {
-        let [one, other] = hash.choices.map(TableOptions::combined);
-        let read = |first| self.pipeline.read(permission, bucket_at(first) - SHARED_AT, COMBINED_BYTES);
-        AskedView { subtable, firsts: [one, other], reads: [read(one), read(other)] }
-    }
-
-    /// Takes the buckets that were requested.
-    #[inline]
-    pub(super) async fn take_view(
-        &self,
-        view: &mut View,
-        AskedView { subtable, firsts, reads }: AskedView<'_, E, C>,
-        hash: KeyHash,
-    ) -> Result<(), TableError> {
-        view.count = 0;
-        for (first, read) in firsts.into_iter().zip(reads) {
-            let read = read.await?;
-            self.pipeline.look(read, |bytes| view.add(subtable, first, bytes));
-        }
-        for place in 0..view.count {
-            let bucket = &mut view.buckets[place];
-            if !bucket.header.has(hash.suffix) {
-                // This happens only during a split: the future is boxed, so that a get stays small.
-                *bucket = Box::pin(self.follow(*bucket, hash.suffix)).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Follows links from a bucket that does not have the keys with this hash to the bucket that has them.
-    async fn follow(&self, mut bucket: Bucket, suffix: u32) -> Result<Bucket, TableError> {
-        // The parent's header was changed after the child's bucket was filled. So a child's bucket that was read after
-        // the parent's header had changed is in use, whatever its own header contains.
-        let mut is_in_use = bucket.header.is_published();
-        for _ in 0..FOLLOWED_MAX {
-            if is_in_use && bucket.header.covers(suffix) {
-                let depth = bucket.header.depth();
-                self.state.borrow_mut().routes.learn(suffix, depth, bucket.subtable);
-                return Ok(bucket);
-            }
-            let next = self.next_subtable(&bucket, is_in_use, suffix).await?;
-            let (Next::Child(subtable) | Next::Parent(subtable)) = next;
-            bucket = self.read_bucket(subtable, bucket.number).await?;
-            is_in_use = bucket.header.is_published() || matches!(next, Next::Child(_));
-        }
-        Err(TableError::Damaged { subtable: bucket.subtable, bucket: bucket.number })
-    }
-
-    async fn next_subtable(&self, bucket: &Bucket, is_in_use: bool, suffix: u32) -> Result<Next, TableError> {
-        let links = self.links(bucket.subtable).await?;
-        let up = Next::Parent(links.parent.unwrap_or(0));
-        let differs = (bucket.header.suffix() ^ suffix).trailing_zeros();
-        if !is_in_use || differs < links.birth_depth {
-            return Ok(up);
-        }
-        let child = links.child(differs).map(Next::Child);
-        child.ok_or(TableError::Damaged { subtable: bucket.subtable, bucket: bucket.number })
-    }
-
-    /// Reads one bucket.
-    pub(super) async fn read_bucket(&self, subtable: u32, number: u32) -> Result<Bucket, TableError> {
-        let at = bucket_at(number) - SHARED_AT;
-        let bytes = self.subtable(subtable).read(at, BUCKET_BYTES).await?;
-        Ok(Bucket::parse(subtable, number, &bytes.try_into().expect("as many as were read")))
     }
 }

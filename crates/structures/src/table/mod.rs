@@ -38,16 +38,14 @@ mod end;
 mod error;
 mod expiry;
 mod find;
-mod hashing;
 mod head;
+mod index;
 mod leases;
-mod routes;
 mod scan;
 mod shape;
 mod split;
 mod statistics;
 mod store;
-mod subtables;
 mod sweep;
 mod vacate;
 mod words;
@@ -64,13 +62,13 @@ pub use vacate::Vacated;
 use crate::Pipeline;
 use blocks::Blocks;
 use head::Head;
+use index::Index;
 use leases::{Leases, Part};
 use portcullis::{
     Allocate, ChunkTerms, Clock, DirectoryName, Effect, Lifetime, Moment, ObjectRef, Rights, TenantName,
     VerbsEndpoint,
 };
 use portcullis::{ProcessClock, SessionEndpoint};
-use routes::Routes;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -93,10 +91,9 @@ pub enum Access {
 pub struct Table<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     pipeline: Rc<Pipeline<E, C>>,
     options: TableOptions,
-    /// The seed of the hashes of keys.
-    seed: u64,
     leases: Rc<Leases<E, C>>,
     head: Rc<Head<E, C>>,
+    index: Rc<Index<E, C>>,
     blocks: Rc<Blocks<E, C>>,
     state: RefCell<State>,
 }
@@ -113,9 +110,6 @@ impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Table<E, C> {
 /// The state of a table as a handle knows it. All of it may be out of date.
 #[derive(Debug)]
 struct State {
-    routes: Routes,
-    /// The objects of the subtables, by number.
-    subtables: Vec<Option<ObjectRef>>,
     /// Subtables that this pipeline is splitting, and the number of buckets of each that it has moved. `None`: it has
     /// not begun to move them.
     splitting: HashMap<u32, Option<u32>>,
@@ -147,7 +141,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let table = Self::new(pipeline, head.object(), (*options, seed), Access::Write, terms);
             table.leases.keep(Part::Head, &head);
             pipeline.zero(&head, options.head_bytes()).await?;
-            table.make_root().await?;
+            table.index.make_root().await?;
             pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
             // The options make the object a table: they are written last.
             pipeline.write(&head, 0, &options.to_bytes(seed)).await?;
@@ -233,7 +227,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 return Err(TableError::OfOneHandle);
             }
             let table = Self::new(pipeline, head, (options, seed), access, None);
-            table.load_routes().await?;
+            table.index.load_routes().await?;
             Ok(table)
         };
         pipeline.limited(("opening a table", Effect::Nothing), operation).await
@@ -246,24 +240,20 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         access: Access,
         terms: Option<ChunkTerms>,
     ) -> Self {
-        let state = State {
-            routes: Routes::default(),
-            subtables: Vec::new(),
-            splitting: HashMap::new(),
-            frozen: HashMap::new(),
-            value_bytes_max: VALUE_BYTES_MAX,
-        };
+        let state =
+            State { splitting: HashMap::new(), frozen: HashMap::new(), value_bytes_max: VALUE_BYTES_MAX };
         // The options of a handle are printed, so they do not contain the seed.
         let options = TableOptions { seed: None, ..options };
         let leases = Rc::new(Leases::new(pipeline, options, access));
         let head = Rc::new(Head::new(pipeline, &leases, options, head));
         let blocks = Rc::new(Blocks::new(pipeline, options, (&leases, &head), terms));
+        let index = Rc::new(Index::new(pipeline, (options, seed), &leases, &head));
         Self {
             pipeline: Rc::clone(pipeline),
             options,
-            seed,
             leases,
             head,
+            index,
             blocks,
             state: RefCell::new(state),
         }

@@ -2,17 +2,13 @@
 
 use super::blocks::block::{self, Content};
 use super::blocks::{Named, Value};
-use super::find::{Attempts, Bucket, Retry, SlotAt, View};
-use super::leases::Leased;
-use super::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
+use super::find::{Attempts, Retry};
+use super::index::{Bucket, SlotAt, View};
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError};
 use crate::pipeline::join;
 use portcullis::{Clock, Effect, Error, Moment, VerbsEndpoint};
 use std::ops::ControlFlow;
-
-/// Number of buckets that one read takes.
-const BUCKETS_AT_ONCE: u32 = 64;
 
 /// A key, as a scan of the table finds it.
 pub(super) struct Item<'a> {
@@ -51,13 +47,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         values: &mut [Option<Vec<u8>>],
     ) -> Result<Vec<usize>, TableError> {
         let mut left = Vec::new();
-        let hashes = keys.iter().map(|key| self.hash_of(key));
-        let views: Vec<_> = hashes.map(|hash| (hash, self.ask_view(hash))).collect();
+        let hashes = keys.iter().map(|key| self.index.hash_of(key));
+        let views: Vec<_> = hashes.map(|hash| (hash, self.index.ask_view(hash))).collect();
         let mut blocks = Vec::with_capacity(keys.len());
         let mut view = View::default();
         for (place, (hash, asked)) in views.into_iter().enumerate() {
             let read = match asked {
-                Some(asked) => self.take_view(&mut view, asked, hash).await,
+                Some(asked) => self.index.take_view(&mut view, asked, hash).await,
                 None => Err(Error::Expired.into()),
             };
             let mut candidates = view.candidates(hash);
@@ -117,7 +113,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 let counts = item.expires.is_none_or(|at| at > now);
                 if counts { each(item.key, item.value) } else { ControlFlow::Continue(()) }
             };
-            let mut visits = vec![self.first_visit()];
+            let mut visits = vec![self.index.first_visit()];
             while let Some(next) = visits.pop() {
                 if self.look_at(next, &mut visits, true, &mut see).await?.is_break() {
                     break;
@@ -141,7 +137,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 }
                 ControlFlow::Continue(())
             };
-            let mut visits = vec![self.first_visit()];
+            let mut visits = vec![self.index.first_visit()];
             while let Some(next) = visits.pop() {
                 // The closure never breaks off, so the look goes on to its end.
                 let _ = self.look_at(next, &mut visits, false, &mut see).await?;
@@ -161,13 +157,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         whole: bool,
         mut see: impl FnMut(&Item<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TableError> {
-        for bucket in self.visit(subtable, &wanted, visits).await? {
+        for bucket in self.index.visit(subtable, &wanted, visits).await? {
             for (at, slot) in bucket.slots().filter(|(_, slot)| !slot.is_empty() && !slot.is_pending()) {
                 self.pipeline.note_step();
                 for (header, slot, bytes) in self.read_current(&bucket, at, slot).await? {
                     let content = block::decode(&bytes, slot.version(), slot.block_id());
                     // A split leaves keys behind for a moment after it has moved them.
-                    let here = |key| header.covers(self.hash_of(key).suffix);
+                    let here = |key| header.covers(self.index.hash_of(key).suffix);
                     let Some(content) = content.filter(|content| here(content.key)) else { continue };
                     if self.see(slot, &content, whole, &mut see).await?.is_break() {
                         return Ok(ControlFlow::Break(()));
@@ -211,48 +207,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(count)
     }
 
-    /// Returns the start of a scan of the whole table: all buckets of the first subtable.
-    pub(super) fn first_visit(&self) -> (u32, Vec<bool>) {
-        (0, vec![true; self.options.buckets() as usize])
-    }
-
-    /// Reads the wanted buckets of a subtable, and adds the buckets that were split off them to those still to be
-    /// visited.
-    pub(super) async fn visit(
-        &self,
-        subtable: u32,
-        wanted: &[bool],
-        visits: &mut Vec<(u32, Vec<bool>)>,
-    ) -> Result<Vec<Bucket>, TableError> {
-        let mut buckets = self.read_buckets(subtable).await?;
-        buckets.retain(|bucket| wanted[bucket.number as usize]);
-        // The links are read after the headers, so there is one for each split that a header shows.
-        let links = self.links(subtable).await?;
-        let deepest = buckets.iter().map(|bucket| bucket.header.depth()).max().unwrap_or(0);
-        for depth in links.birth_depth..deepest {
-            let mut wanted = vec![false; self.options.buckets() as usize];
-            for bucket in buckets.iter().filter(|bucket| bucket.header.depth() > depth) {
-                wanted[bucket.number as usize] = true;
-            }
-            let child = links.child(depth).ok_or(TableError::Damaged { subtable, bucket: 0 })?;
-            visits.push((child, wanted));
-        }
-        Ok(buckets)
-    }
-
-    /// Reads all buckets of a subtable.
-    pub(super) async fn read_buckets(&self, subtable: u32) -> Result<Vec<Bucket>, TableError> {
-        let mut buckets = Vec::with_capacity(self.options.buckets() as usize);
-        for first in (0..self.options.buckets()).step_by(BUCKETS_AT_ONCE as usize) {
-            let count = (self.options.buckets() - first).min(BUCKETS_AT_ONCE);
-            let at = bucket_at(first) - SHARED_AT;
-            let bytes = self.subtable(subtable).read(at, count as usize * BUCKET_BYTES).await?;
-            buckets.extend(Bucket::parse_all(subtable, first, &bytes));
-            self.pipeline.note_step();
-        }
-        Ok(buckets)
-    }
-
     /// Reads the block of a slot. If the slot has changed since, reads the block that it names now, or the blocks that
     /// the same slots name in the subtables into which the bucket was split. Returns each block with its bucket's
     /// header.
@@ -286,24 +240,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             let is_stale = |slot| !read.iter().any(|found| found.1 == slot && whole(found));
             let stale = now.iter().map(|(_, slot)| *slot).find(|slot| is_stale(*slot)).unwrap_or(slot);
             self.again(&mut attempts, Retry::Stale(at, stale)).await?;
-            now = self.slots_now(bucket, at).await?;
+            now = self.index.slots_now(bucket, at).await?;
         }
-    }
-
-    /// Returns the slots that are now in the place of a slot.
-    async fn slots_now(&self, before: &Bucket, at: SlotAt) -> Result<Vec<(BucketHeader, Slot)>, TableError> {
-        let mut slots = Vec::new();
-        let mut visits = vec![(at.subtable, before.header.depth())];
-        while let Some((subtable, depth)) = visits.pop() {
-            let bucket = self.read_bucket(subtable, at.bucket).await?;
-            let links = self.links(subtable).await?;
-            let children = (depth..bucket.header.depth()).filter_map(|at| Some((links.child(at)?, at + 1)));
-            visits.extend(children);
-            let slot = bucket.slots[at.slot as usize];
-            if !slot.is_empty() && !slot.is_pending() {
-                slots.push((bucket.header, slot));
-            }
-        }
-        Ok(slots)
     }
 }

@@ -16,7 +16,7 @@
 
 use super::blocks::Readable;
 use super::blocks::block::{self, HEADER_BYTES};
-use super::find::{Bucket, SlotAt};
+use super::index::{Bucket, Progress, SlotAt};
 use super::shape::{BUCKET_BYTES, SHARED_AT, SLOTS, bucket_at, child_at};
 use super::words::{BucketHeader, Slot, mask};
 use super::{Table, TableError};
@@ -38,37 +38,6 @@ const BUCKET_MOVED_WITHIN: Lifetime = Lifetime::micros(20);
 const BUCKETS_AT_ONCE: u32 = 8;
 /// Number of bytes of a block that are read to learn its key; longer keys take a second read.
 const KEY_READ_BYTES: u32 = 128;
-
-/// The progress of the split of a subtable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Progress {
-    /// No split is under way.
-    Whole,
-    /// The subtable is new, and the split of its parent has yet to fill it.
-    Unfilled,
-    /// Keys move to this subtable, which was made at this depth.
-    Splitting { child: u32, depth: u32 },
-}
-
-impl Progress {
-    pub fn word(self) -> u64 {
-        match self {
-            Self::Whole => 1,
-            Self::Unfilled => 2,
-            Self::Splitting { child, depth } => 3 | u64::from(depth) << 8 | u64::from(child) << 32,
-        }
-    }
-
-    fn from_word(word: u64) -> Option<Self> {
-        let (depth, child) = (u32::try_from(word >> 8 & 0xFF).ok()?, u32::try_from(word >> 32).ok()?);
-        match word & 0xFF {
-            1 => Some(Self::Whole),
-            2 => Some(Self::Unfilled),
-            3 => Some(Self::Splitting { child, depth }),
-            _ => None,
-        }
-    }
-}
 
 /// The progress of a split that a handle carries out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,7 +121,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         match progress {
             Progress::Unfilled => {
                 self.pipeline.end(right);
-                let parent = self.links(subtable).await?.parent.unwrap_or(0);
+                let parent = self.index.links(subtable).await?.parent.unwrap_or(0);
                 Box::pin(self.split_or_finish(parent, None)).await
             }
             Progress::Whole => match depth {
@@ -176,7 +145,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         &self,
         subtable: u32,
     ) -> Result<Option<(Rc<BarePermission>, Progress)>, TableError> {
-        let object = self.subtable_object(subtable).await?;
+        let object = self.index.object_of(subtable).await?;
         let right = match self.pipeline.acquire(self.leases.ask_for_split(object)).await {
             Ok(right) => Rc::new(right),
             Err(error) if TableError::from(error).is_conflict() => return Ok(None),
@@ -193,7 +162,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         depth: u32,
         right: Rc<BarePermission>,
     ) -> Result<(), TableError> {
-        if self.read_bucket(parent, 0).await?.header.depth() != depth {
+        if self.index.read_bucket(parent, 0).await?.header.depth() != depth {
             // Another client was quicker.
             self.pipeline.end(right);
             return Ok(());
@@ -203,10 +172,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Err(TableError::Full);
         }
         // The child is linked under this permission: a child that is not linked a lease from now will never be linked.
-        let object = self.subtable_object(parent).await?;
+        let object = self.index.object_of(parent).await?;
         let ask = self.leases.ask(object, (SHARED_AT, 0), Rights::READ | Rights::ATOMIC);
         let old = Rc::new(self.pipeline.acquire(ask).await?);
-        let (child, new) = self.make_subtable(depth + 1, Some(parent), self.options.lease).await?;
+        let (child, new) = self.index.make_subtable(depth + 1, Some(parent), self.options.lease).await?;
         let progress = Progress::Splitting { child, depth };
         self.pipeline.write(&right, 0, &progress.word().to_le_bytes()).await?;
         self.finish_split(Split { parent, child, depth, right, old, new }).await
@@ -219,7 +188,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         (child, depth): (u32, u32),
         right: Rc<BarePermission>,
     ) -> Result<(), TableError> {
-        let objects = [self.subtable_object(parent).await?, self.subtable_object(child).await?];
+        let objects = [self.index.object_of(parent).await?, self.index.object_of(child).await?];
         let alone = [(objects[0], (SHARED_AT, 0)), (objects[1], (0, 0))].map(|(object, part)| {
             let ask = self.leases.ask(object, part, Rights::READ);
             self.pipeline.acquire_in_any_case(Acquire { sharing: Sharing::Exclusive, ..ask })
@@ -263,7 +232,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             suffix = self.move_some(split, first).await?;
             self.pipeline.note_step();
         }
-        self.enter_split((suffix, split.depth), split.parent, split.child).await?;
+        self.index.enter_split((suffix, split.depth), split.parent, split.child).await?;
         // If this client has taken over, the child may have been split itself since.
         let unfilled =
             word_of(&self.pipeline.read_bytes(&split.new, 0, 8).await?, 0) == Progress::Unfilled.word();
@@ -418,7 +387,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if end > bytes.len() {
             bytes = self.pipeline.read_bytes(&permission, offset, end).await?;
         }
-        let hash = self.hash_of(&bytes[HEADER_BYTES..end]);
+        let hash = self.index.hash_of(&bytes[HEADER_BYTES..end]);
         place.moves = hash.suffix >> depth & 1 == 1;
         Ok(())
     }
@@ -463,25 +432,5 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         });
         all(swaps).await?;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn progress_reads_back(child: u32, depth in 0u32..=24) {
-            for progress in [Progress::Whole, Progress::Unfilled, Progress::Splitting { child, depth }] {
-                prop_assert_eq!(Progress::from_word(progress.word()), Some(progress));
-            }
-        }
-    }
-
-    #[test]
-    fn a_word_that_nobody_has_written_says_nothing() {
-        assert_eq!(Progress::from_word(0), None);
     }
 }

@@ -1,8 +1,7 @@
 //! The size and the fill of a table.
 
 use super::blocks::{ClaimedBlocks, ExtentShape, block, extent_bytes};
-use super::leases::Leased;
-use super::shape::{SLOTS, SUBTABLES_AT};
+use super::shape::SLOTS;
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError};
 use portcullis::{Clock, Effect, Occupancy, VerbsEndpoint};
@@ -80,7 +79,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 found.add_extent(number, &shape);
                 claimed.add_extent(number, &claims);
             }
-            let mut visits = vec![self.first_visit()];
+            let mut visits = vec![self.index.first_visit()];
             let mut seen = HashSet::new();
             while let Some((subtable, wanted)) = visits.pop() {
                 if seen.insert(subtable) {
@@ -89,7 +88,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     found.bytes += self.options.subtable_bytes();
                     found.subtable_bytes += self.options.subtable_bytes();
                 }
-                for bucket in self.visit(subtable, &wanted, &mut visits).await? {
+                for bucket in self.index.visit(subtable, &wanted, &mut visits).await? {
                     found.depth = found.depth.max(bucket.header.depth());
                     for (_, slot) in bucket.slots().filter(|(_, slot)| !slot.is_empty() && !slot.is_pending())
                     {
@@ -124,11 +123,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             }
         };
         let content = block::decode(&bytes, slot.version(), slot.block_id());
-        Ok(content.is_some_and(|it| header.covers(self.hash_of(it.key).suffix)))
-    }
-
-    /// Number of subtables that were ever begun.
-    pub(super) async fn subtables_begun(&self) -> Result<u64, TableError> {
-        self.head.word(SUBTABLES_AT).await
+        Ok(content.is_some_and(|it| header.covers(self.index.hash_of(it.key).suffix)))
     }
 }

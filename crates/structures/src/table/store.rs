@@ -1,9 +1,8 @@
 //! Changes of a key: insert, update, upsert, compare and set, remove.
 
 use super::blocks::{Claimed, Named, Value, block};
-use super::find::{Attempt, Attempts, Bucket, Found, Retry, SlotAt, View};
-use super::hashing::KeyHash;
-use super::leases::Leased;
+use super::find::{Attempt, Attempts, Found, Retry};
+use super::index::{Bucket, KeyHash, SlotAt, View};
 use super::shape::{KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions};
 use super::words::Slot;
 use super::{Table, TableError};
@@ -155,7 +154,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             None => None,
         };
         let content = block::Content { key, value, expires, pieces: &[], renewals: 0 };
-        let hash = self.hash_of(key);
+        let hash = self.index.hash_of(key);
         let mut attempts = Attempts::default();
         let mut claimed = None;
         loop {
@@ -190,7 +189,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         claimed: &mut Option<Claimed>,
     ) -> Attempt<Stored> {
         let mut view = View::default();
-        self.view(&mut view, hash).await?;
+        self.index.view(&mut view, hash).await?;
         let found = match self.find_in(&view, content.key, hash).await? {
             Ok(found) => found,
             Err(retry) => return Ok(Err(retry)),
@@ -259,7 +258,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let block = claimed.as_ref().expect("it was written just now");
         let new = block.slot(hash.fingerprint);
-        if self.swap(found.at, found.slot, new, block.until).await? != Some(found.slot) {
+        if self.index.swap(found.at, found.slot, new, block.until).await? != Some(found.slot) {
             return Ok(false);
         }
         self.blocks.end_writing(claimed.take().expect("it was just used"));
@@ -267,28 +266,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             self.blocks.free_value(found.slot, &found.value).await;
         }
         Ok(true)
-    }
-
-    /// Changes a slot. Returns its old content. `None`: it was too late to try.
-    async fn swap(
-        &self,
-        at: SlotAt,
-        old: Slot,
-        new: Slot,
-        until: Moment,
-    ) -> Result<Option<Slot>, TableError> {
-        loop {
-            let permission = self.subtable(at.subtable).permission().await?;
-            // The time is checked under the permission: the permission must not be from after that time.
-            if self.pipeline.now() >= until && !planted!(LateClaimUsed) {
-                return Ok(None);
-            }
-            match self.pipeline.compare_and_swap(&permission, at.offset(), old.0, new.0).await {
-                Ok(before) => return Ok(Some(Slot(before))),
-                // The swap was refused, so it has not happened.
-                Err(error) => self.leases.mend(error.into()).await?,
-            }
-        }
     }
 
     async fn try_insert(
@@ -331,21 +308,21 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(frozen.map_or(full, |(at, _)| Inserted::Frozen(at.subtable)));
         };
         let new = block.slot(hash.fingerprint);
-        if self.swap(at, Slot::EMPTY, new.pending(), block.until).await? != Some(Slot::EMPTY) {
+        if self.index.swap(at, Slot::EMPTY, new.pending(), block.until).await? != Some(Slot::EMPTY) {
             return Ok(Inserted::Again);
         }
         let checked = !planted!(AloneNotChecked);
         if checked && !self.is_alone(key, hash, at, new).await? {
             // If the slot is empty already, a rival or a split has removed it.
-            self.swap(at, new.pending(), Slot::EMPTY, Moment(u64::MAX)).await?;
+            self.index.swap(at, new.pending(), Slot::EMPTY, Moment(u64::MAX)).await?;
             return Ok(Inserted::Again);
         }
-        let counts = self.swap(at, new.pending(), new, block.until).await?;
+        let counts = self.index.swap(at, new.pending(), new, block.until).await?;
         if counts == Some(new.pending()) {
             return Ok(Inserted::Done);
         }
         if counts.is_none() {
-            self.swap(at, new.pending(), Slot::EMPTY, Moment(u64::MAX)).await?;
+            self.index.swap(at, new.pending(), Slot::EMPTY, Moment(u64::MAX)).await?;
         }
         Ok(Inserted::Again)
     }
@@ -354,7 +331,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// other clients with the same key are removed.
     async fn is_alone(&self, key: &[u8], hash: KeyHash, at: SlotAt, new: Slot) -> Result<bool, TableError> {
         let mut view = View::default();
-        self.view(&mut view, hash).await?;
+        self.index.view(&mut view, hash).await?;
         if !view.slots().any(|(other, slot)| other == at && slot == new.pending()) {
             return Ok(false);
         }
@@ -370,7 +347,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             if !slot.is_pending() || slot.is_frozen() {
                 return Ok(false);
             }
-            if self.swap(other, slot, Slot::EMPTY, Moment(u64::MAX)).await? != Some(slot) {
+            if self.index.swap(other, slot, Slot::EMPTY, Moment(u64::MAX)).await? != Some(slot) {
                 return Ok(false);
             }
         }
@@ -407,7 +384,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         whole: bool,
     ) -> Result<Option<Taken>, TableError> {
         self.leases.check_writable()?;
-        let hash = self.hash_of(key);
+        let hash = self.index.hash_of(key);
         let mut attempts = Attempts::default();
         loop {
             match self.try_take(key, hash, wanted, whole).await {
@@ -426,7 +403,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         whole: bool,
     ) -> Attempt<Option<Taken>> {
         let mut view = View::default();
-        self.view(&mut view, hash).await?;
+        self.index.view(&mut view, hash).await?;
         let found = match self.find_in(&view, key, hash).await? {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Ok(None)),
@@ -453,7 +430,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             },
             false => None,
         };
-        if self.swap(at, found.slot, Slot::EMPTY, Moment(u64::MAX)).await? != Some(found.slot) {
+        if self.index.swap(at, found.slot, Slot::EMPTY, Moment(u64::MAX)).await? != Some(found.slot) {
             return Ok(Err(Retry::Changed));
         }
         self.blocks.free_value(found.slot, &found.value).await;

@@ -10,9 +10,8 @@
 //! orphan itself.
 
 use super::blocks::{ClaimedBlocks, ExtentRecord, RecordState};
-use super::find::SlotAt;
+use super::index::{Progress, SlotAt};
 use super::leases::Leased;
-use super::split::Progress;
 use super::words::{BlockId, Claim, Slot};
 use super::{Table, TableError};
 use crate::pipeline::join;
@@ -153,7 +152,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.look_at_claims(&mut look).await?;
         let mut linked = BTreeSet::from([0]);
         let mut number = 0;
-        while u64::from(number) < self.subtables_begun().await? {
+        while u64::from(number) < self.index.subtables_begun().await? {
             self.pipeline.note_step();
             let at = self.options.subtable_record_at(number);
             match self.head.record_at(at).await? {
@@ -206,13 +205,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Reads all slots of a subtable. Returns the subtables that were split off it.
     async fn look_into(&self, number: u32, look: &mut Look) -> Result<Vec<u32>, TableError> {
-        for bucket in self.read_buckets(number).await? {
+        for bucket in self.index.read_buckets(number).await? {
             for (at, slot) in bucket.slots() {
                 look.see(at, slot);
             }
         }
         // Links are read after the slots: a child that is linked later takes no key that was not seen here.
-        Ok(self.links(number).await?.children().collect())
+        Ok(self.index.links(number).await?.children().collect())
     }
 
     /// Frees memory that no client has finished making, and removes its record. Returns whether it did.
@@ -231,14 +230,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// A client that has died may have written down that it splits the parent into this subtable, without having linked
     /// it. A client that takes that split over links it. So this happens under the right to split the parent.
     async fn free_subtable(&self, number: u32, object: ObjectRef) -> Result<bool, TableError> {
-        let Some(parent) = self.links(number).await?.parent else { return Ok(false) };
+        let Some(parent) = self.index.links(number).await?.parent else { return Ok(false) };
         let Some((right, progress)) = self.right_to_split(parent).await? else { return Ok(false) };
         if matches!(progress, Progress::Splitting { child, .. } if child == number) {
             self.pipeline.end(right);
             self.finish_dead_split(parent).await?;
             return Ok(false);
         }
-        let linked = self.links(parent).await?.children().any(|child| child == number);
+        let linked = self.index.links(parent).await?.children().any(|child| child == number);
         if !linked {
             let at = self.options.subtable_record_at(number);
             self.head.write(at, &[0; RECORD_BYTES]).await?;
@@ -249,7 +248,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     async fn clear(&self, at: SlotAt, slot: Slot) -> Result<bool, TableError> {
-        let before = self.subtable(at.subtable).swap(at.offset(), slot.0, Slot::EMPTY.0).await?;
+        let before = self.index.subtable(at.subtable).swap(at.offset(), slot.0, Slot::EMPTY.0).await?;
         Ok(before == slot.0)
     }
 }

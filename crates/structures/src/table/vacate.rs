@@ -43,7 +43,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if self.options.blocks == BlockMemory::Chunks {
             return Ok(Vacated::Missing);
         }
-        let hash = self.hash_of(key);
+        let hash = self.index.hash_of(key);
         let Some(found) = self.find(key, hash).await? else { return Ok(Vacated::Missing) };
         // Most memory of a long value is in its pieces.
         let extent = found.value.pieces.first().unwrap_or(&found.slot).block_id().extent;
@@ -112,7 +112,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             key = self.key_of(first).await?;
         }
         let Ok(Some(key)) = key else { return Ok(None) };
-        let found = self.find(&key, self.hash_of(&key)).await?;
+        let found = self.find(&key, self.index.hash_of(&key)).await?;
         let is_linked = found.is_some_and(|found| {
             found.slot.name() == first && (name == first || found.value.pieces.contains(&name))
         });

@@ -1,12 +1,10 @@
 //! The hash of a key, and the choices that depend on it.
 
-use super::Table;
-use portcullis::{Clock, VerbsEndpoint};
 use twox_hash::XxHash3_128;
 
 /// The parts of a key's hash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct KeyHash {
+pub(in crate::table) struct KeyHash {
     /// The bits whose low part selects the subtable.
     pub suffix: u32,
     /// The two combined buckets. They differ unless there is only one pair of them.
@@ -23,13 +21,5 @@ impl KeyHash {
         let first = first % choices;
         let second = (first + 1 + second % (choices - 1)) % choices;
         Self { suffix, choices: [first, second], fingerprint: rest.to_le_bytes()[0] }
-    }
-}
-
-impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// Computes the hash of a key in this table.
-    #[inline]
-    pub(super) fn hash_of(&self, key: &[u8]) -> KeyHash {
-        KeyHash::new(key, self.seed, self.options.choices())
     }
 }

@@ -3,7 +3,7 @@
 //! The copy may be out of date. Each bucket's header shows whether a key is there, and links lead on from a bucket that
 //! does not have it.
 
-use super::words::mask;
+use crate::table::words::mask;
 
 /// A directory of the client's own.
 #[derive(Debug)]
