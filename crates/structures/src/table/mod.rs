@@ -43,7 +43,7 @@ mod index;
 mod leases;
 mod scan;
 mod shape;
-mod split;
+mod splits;
 mod statistics;
 mod store;
 mod sweep;
@@ -53,7 +53,7 @@ mod words;
 pub use blocks::{block_bytes, stored_bytes};
 pub use error::TableError;
 pub use shape::{BlockMemory, Grain, KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
-pub use split::SplitUnderWay;
+pub use splits::SplitUnderWay;
 pub use statistics::Statistics;
 pub use store::{Condition, Stored};
 pub use sweep::Swept;
@@ -65,12 +65,12 @@ use head::Head;
 use index::Index;
 use leases::{Leases, Part};
 use portcullis::{
-    Allocate, ChunkTerms, Clock, DirectoryName, Effect, Lifetime, Moment, ObjectRef, Rights, TenantName,
+    Allocate, ChunkTerms, Clock, DirectoryName, Effect, Lifetime, ObjectRef, Rights, TenantName,
     VerbsEndpoint,
 };
 use portcullis::{ProcessClock, SessionEndpoint};
-use std::cell::RefCell;
-use std::collections::HashMap;
+use splits::Splits;
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 use words::Entry;
@@ -95,7 +95,9 @@ pub struct Table<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     head: Rc<Head<E, C>>,
     index: Rc<Index<E, C>>,
     blocks: Rc<Blocks<E, C>>,
-    state: RefCell<State>,
+    splits: Splits<E, C>,
+    /// Largest number of bytes of a value that is stored.
+    value_bytes_max: Cell<usize>,
 }
 
 impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Table<E, C> {
@@ -105,18 +107,6 @@ impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Table<E, C> {
             .field("options", &self.options)
             .finish_non_exhaustive()
     }
-}
-
-/// The state of a table as a handle knows it. All of it may be out of date.
-#[derive(Debug)]
-struct State {
-    /// Subtables that this pipeline is splitting, and the number of buckets of each that it has moved. `None`: it has
-    /// not begun to move them.
-    splitting: HashMap<u32, Option<u32>>,
-    /// Subtables in which slots were found frozen, and the times since when.
-    frozen: HashMap<u32, Moment>,
-    /// Largest number of bytes of a value that is stored.
-    value_bytes_max: usize,
 }
 
 /// Longest time that the first write of a table's head may take.
@@ -240,29 +230,28 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         access: Access,
         terms: Option<ChunkTerms>,
     ) -> Self {
-        let state =
-            State { splitting: HashMap::new(), frozen: HashMap::new(), value_bytes_max: VALUE_BYTES_MAX };
         // The options of a handle are printed, so they do not contain the seed.
         let options = TableOptions { seed: None, ..options };
         let leases = Rc::new(Leases::new(pipeline, options, access));
         let head = Rc::new(Head::new(pipeline, &leases, options, head));
         let blocks = Rc::new(Blocks::new(pipeline, options, (&leases, &head), terms));
         let index = Rc::new(Index::new(pipeline, (options, seed), &leases, &head));
-        Self {
-            pipeline: Rc::clone(pipeline),
-            options,
-            leases,
-            head,
-            index,
-            blocks,
-            state: RefCell::new(state),
-        }
+        let splits = Splits::new(pipeline, options, &leases, (&index, &blocks));
+        let value_bytes_max = Cell::new(VALUE_BYTES_MAX);
+        Self { pipeline: Rc::clone(pipeline), options, leases, head, index, blocks, splits, value_bytes_max }
     }
 
     /// Returns the object that names the table.
     #[must_use]
     pub fn head(&self) -> ObjectRef {
         self.head.object()
+    }
+
+    /// Returns a split that this handle carries out at this moment. A test of a client's death in the middle of a split
+    /// learns from this when that moment has come.
+    #[must_use]
+    pub fn split_under_way(&self) -> Option<SplitUnderWay> {
+        self.splits.under_way()
     }
 
     /// Returns how finely reads are guarded.

@@ -72,7 +72,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// From now on this handle stores values of up to `bytes` bytes, and of no more than [`LONG_VALUE_BYTES_MAX`].
     /// Without this call it accepts [`VALUE_BYTES_MAX`](super::VALUE_BYTES_MAX). Any handle reads values of any length.
     pub fn store_values_up_to(&self, bytes: usize) {
-        self.state.borrow_mut().value_bytes_max = bytes.min(LONG_VALUE_BYTES_MAX);
+        self.value_bytes_max.set(bytes.min(LONG_VALUE_BYTES_MAX));
     }
 
     /// From now on this handle claims up to `blocks` blocks at once if as many of its operations want one. Without this
@@ -137,7 +137,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         live: Option<Lifetime>,
     ) -> Result<Stored, TableError> {
         self.leases.check_writable()?;
-        check_lengths(key, value, self.state.borrow().value_bytes_max)?;
+        check_lengths(key, value, self.value_bytes_max.get())?;
         let operation = self.store_now(key, value, condition, live);
         self.pipeline.limited(("a change of a table", Effect::Perhaps), operation).await
     }
@@ -253,7 +253,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         claimed: &mut Option<Claimed>,
     ) -> Result<bool, TableError> {
         if found.slot.is_frozen() {
-            self.wait_for_split(found.at.subtable).await?;
+            self.splits.wait_for(found.at.subtable).await?;
             return Ok(false);
         }
         let block = claimed.as_ref().expect("it was written just now");
@@ -286,9 +286,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                 if let Some(unused) = claimed.take() {
                     self.blocks.give_back(unused).await?;
                 }
-                self.make_room(subtable, depth).await?;
+                self.splits.make_room(subtable, depth).await?;
             }
-            Inserted::Frozen(subtable) => self.wait_for_split(subtable).await?,
+            Inserted::Frozen(subtable) => self.splits.wait_for(subtable).await?,
         }
         Ok(Err(Retry::Changed))
     }
@@ -411,7 +411,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         };
         let at = found.at;
         if found.slot.is_frozen() {
-            self.wait_for_split(at.subtable).await?;
+            self.splits.wait_for(at.subtable).await?;
             return Ok(Err(Retry::Changed));
         }
         let had_expired = self.has_expired(&found).await?;

@@ -84,7 +84,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut swept = Swept::default();
         for &subtable in first.frozen.intersection(&second.frozen) {
             self.pipeline.note_step();
-            self.finish_dead_split(subtable).await?;
+            self.splits.finish_dead(subtable).await?;
             swept.splits += 1;
         }
         for (at, slot) in both(&first.pending, &second.pending) {
@@ -231,10 +231,10 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// it. A client that takes that split over links it. So this happens under the right to split the parent.
     async fn free_subtable(&self, number: u32, object: ObjectRef) -> Result<bool, TableError> {
         let Some(parent) = self.index.links(number).await?.parent else { return Ok(false) };
-        let Some((right, progress)) = self.right_to_split(parent).await? else { return Ok(false) };
+        let Some((right, progress)) = self.splits.right_to_split(parent).await? else { return Ok(false) };
         if matches!(progress, Progress::Splitting { child, .. } if child == number) {
             self.pipeline.end(right);
-            self.finish_dead_split(parent).await?;
+            self.splits.finish_dead(parent).await?;
             return Ok(false);
         }
         let linked = self.index.links(parent).await?.children().any(|child| child == number);

@@ -1,6 +1,6 @@
 //! Emptying of an extent, so that its memory serves blocks of other sizes: the keys in it are removed.
 
-use super::blocks::{block, extent_bytes};
+use super::blocks::extent_bytes;
 use super::leases::Leased;
 use super::store::Wanted;
 use super::words::{BlockId, Claim, Slot};
@@ -103,13 +103,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// block.
     async fn key_with(&self, name: Slot) -> Result<Option<(Vec<u8>, Slot)>, TableError> {
         let mut first = name;
-        let mut key = self.key_of(first).await?;
+        let mut key = self.blocks.key_of(first).await?;
         if let Ok(None) = key {
             return Ok(None);
         }
         if let Err(of) = key {
             first = of;
-            key = self.key_of(first).await?;
+            key = self.blocks.key_of(first).await?;
         }
         let Ok(Some(key)) = key else { return Ok(None) };
         let found = self.find(&key, self.index.hash_of(&key)).await?;
@@ -117,27 +117,5 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             found.slot.name() == first && (name == first || found.value.pieces.contains(&name))
         });
         Ok(is_linked.then_some((key, first)))
-    }
-
-    /// Reads the key in a block. `Ok(Err(…))`: the block is a piece of the value with this first block. `Ok(Ok(None))`:
-    /// the block is neither.
-    async fn key_of(&self, name: Slot) -> Result<Result<Option<Vec<u8>>, Slot>, TableError> {
-        loop {
-            match self.blocks.read_block(name).await {
-                Ok(None) => return Ok(Ok(None)),
-                Ok(Some(block)) => {
-                    return Ok(self.pipeline.look(block, |bytes| {
-                        match block::decode(bytes, name.version(), name.block_id()) {
-                            Some(content) => Ok(Some(content.key.to_vec())),
-                            None => match block::first_of_piece(bytes, name.version()) {
-                                Some(first) if first != name => Err(first),
-                                _ => Ok(None),
-                            },
-                        }
-                    }));
-                }
-                Err(error) => self.leases.mend(error).await?,
-            }
-        }
     }
 }

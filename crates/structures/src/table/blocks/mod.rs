@@ -17,7 +17,7 @@ pub(super) use claimed_blocks::ClaimedBlocks;
 pub(super) use extents::{ExtentRecord, RecordState};
 pub(super) use pieces::Value;
 pub use pieces::{block_bytes, stored_bytes};
-pub(super) use reading::{Named, Readable};
+pub(super) use reading::Named;
 pub(super) use sizes::{ExtentShape, extent_bytes};
 
 use super::head::Head;

@@ -1,7 +1,7 @@
 //! Blocks as they are read.
 
 use super::Blocks;
-use super::block;
+use super::block::{self, HEADER_BYTES};
 use super::pieces::Value;
 use super::sizes::ExtentShape;
 use crate::pipeline::Awaited;
@@ -11,6 +11,9 @@ use crate::table::words::{BlockId, Slot};
 use portcullis::{BarePermission, Buffer, Clock, Moment, VerbsEndpoint};
 use portcullis_planted::planted;
 use std::rc::Rc;
+
+/// Number of bytes of a block that are read to learn its key; longer keys take a second read.
+const KEY_READ_BYTES: u32 = 128;
 
 /// A block that may be read: its offset in its permission, and its length.
 pub(in crate::table) struct Readable {
@@ -86,8 +89,49 @@ impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
         Ok(Some(self.pipeline.read(&permission, offset, length).await?))
     }
 
+    /// Passes the key of a slot's block to `look`. `None`: the block is gone, or was used again.
+    pub async fn look_at_key<T>(
+        &self,
+        slot: Slot,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>, TableError> {
+        let Some(Readable { permission, offset, length }) = self.permission_to_read(slot).await? else {
+            return Ok(None);
+        };
+        let read = self.pipeline.read(&permission, offset, length.min(KEY_READ_BYTES));
+        let mut bytes = self.pipeline.copied(read.await?);
+        let Some(length) = block::key_bytes(&bytes, slot.version()) else { return Ok(None) };
+        let end = HEADER_BYTES + length;
+        if end > bytes.len() {
+            bytes = self.pipeline.read_bytes(&permission, offset, end).await?;
+        }
+        Ok(Some(look(&bytes[HEADER_BYTES..end])))
+    }
+
+    /// Reads the key in a block. `Ok(Err(…))`: the block is a piece of the value with this first block. `Ok(Ok(None))`:
+    /// the block is neither.
+    pub async fn key_of(&self, name: Slot) -> Result<Result<Option<Vec<u8>>, Slot>, TableError> {
+        loop {
+            match self.read_block(name).await {
+                Ok(None) => return Ok(Ok(None)),
+                Ok(Some(block)) => {
+                    return Ok(self.pipeline.look(block, |bytes| {
+                        match block::decode(bytes, name.version(), name.block_id()) {
+                            Some(content) => Ok(Some(content.key.to_vec())),
+                            None => match block::first_of_piece(bytes, name.version()) {
+                                Some(first) if first != name => Err(first),
+                                _ => Ok(None),
+                            },
+                        }
+                    }));
+                }
+                Err(error) => self.leases.mend(error).await?,
+            }
+        }
+    }
+
     /// Returns the permission to read a slot's block. `None`: the block is gone, so the slot must have changed since.
-    pub async fn permission_to_read(&self, slot: Slot) -> Result<Option<Readable>, TableError> {
+    pub(super) async fn permission_to_read(&self, slot: Slot) -> Result<Option<Readable>, TableError> {
         match &self.chunks {
             Some(_) => Ok(self.readable(slot)),
             None => self.extents.permission_to_read(slot).await,
