@@ -139,7 +139,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if let Retry::Stale(_, slot) = retry
             && attempts.count.is_multiple_of(LOOKED_ANEW_EVERY)
         {
-            self.blocks.look_anew(slot.block_id()).await?;
+            // This happens only while an extent goes: the future is boxed, so that a get stays small.
+            Box::pin(self.blocks.look_anew(slot.block_id())).await?;
         }
         if attempts.count > ATTEMPTS_AT_ONCE {
             let longest = PAUSE_MAX.0.min(self.options.lease.0 / 16);

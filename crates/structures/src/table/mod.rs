@@ -32,6 +32,22 @@
 //!   itself knows which blocks are taken, and no other client can open the table.
 //! - A block belongs to its claim from its claim until a lease later, and can get into a slot until another lease
 //!   later. A block that is claimed for longer, and in no slot, is an orphan: [`Table::sweep`] frees it.
+//!
+//! # The parts of a handle
+//! Each part has fields of its own, which no other part sees. A part uses only those above it in this list:
+//!
+//! - `words`, `shape` and `error`: the words of a table, its layout, its errors. They have no state.
+//! - `leases`: the permissions that the handle holds. An access to a part of the table (`Leased`) is made under one of
+//!   them.
+//! - `head`: the words and the records of the head, and the objects that belong to it. It uses `leases`.
+//! - `index`: the directory, the subtables, their buckets and slots. It uses `leases` and `head`. It moves slots and does
+//!   not know what they name.
+//! - `blocks`: the blocks, in extents or in chunks, and the values in them. It uses `leases` and `head`, and never
+//!   `index`: to a block, a slot is a name.
+//! - `splits`: the splits of subtables. It uses `index`, and asks `blocks` for the keys of the slots that it moves.
+//!
+//! [`Table`] ties them together. Its operations are in the other modules: `find` (get), `store` (insert, update, remove),
+//! `scan`, `expiry`, `statistics`, `sweep`, `vacate`, `end`.
 
 mod blocks;
 mod end;
