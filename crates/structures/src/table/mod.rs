@@ -250,9 +250,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let options = TableOptions { seed: None, ..options };
         let leases = Rc::new(Leases::new(pipeline, options, access));
         let head = Rc::new(Head::new(pipeline, &leases, options, head));
-        let blocks = Rc::new(Blocks::new(pipeline, options, (&leases, &head), terms));
+        let blocks = Rc::new(Blocks::new(pipeline, options, &leases, &head, terms));
         let index = Rc::new(Index::new(pipeline, (options, seed), &leases, &head));
-        let splits = Splits::new(pipeline, options, &leases, (&index, &blocks));
+        let splits = Splits::new(pipeline, options, &leases, &index, &blocks);
         let value_bytes_max = Cell::new(VALUE_BYTES_MAX);
         Self { pipeline: Rc::clone(pipeline), options, leases, head, index, blocks, splits, value_bytes_max }
     }

@@ -46,7 +46,8 @@ impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
     pub fn new(
         pipeline: &Rc<Pipeline<E, C>>,
         options: TableOptions,
-        (leases, head): (&Rc<Leases<E, C>>, &Rc<Head<E, C>>),
+        leases: &Rc<Leases<E, C>>,
+        head: &Rc<Head<E, C>>,
         terms: Option<ChunkTerms>,
     ) -> Self {
         Self {

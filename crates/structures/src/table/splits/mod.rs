@@ -53,7 +53,8 @@ impl<E: VerbsEndpoint, C: Clock> Splits<E, C> {
         pipeline: &Rc<Pipeline<E, C>>,
         options: TableOptions,
         leases: &Rc<Leases<E, C>>,
-        (index, blocks): (&Rc<Index<E, C>>, &Rc<Blocks<E, C>>),
+        index: &Rc<Index<E, C>>,
+        blocks: &Rc<Blocks<E, C>>,
     ) -> Self {
         Self {
             pipeline: Rc::clone(pipeline),
