@@ -349,7 +349,7 @@ fn memory_of_removed_keys_serves_values_of_any_other_length() {
         let options = TableOptions { grain, lease: Lifetime::millis(100), ..TableOptions::default() };
         let one = User::create(&node, TENANT, &options);
         let mut stored = Vec::new();
-        for length in [1_000, 10_000, 300, 100_000, 900_000, 1_000] {
+        for length in [4_000, 20_000, 1_000, 100_000, 900_000, 4_000] {
             let count = filled(&one, length);
             assert!(count > 0, "no value of {length} bytes fits, {grain:?}");
             stored.push((length, u64::from(count) * length as u64));
@@ -359,7 +359,7 @@ fn memory_of_removed_keys_serves_values_of_any_other_length() {
         }
         let (first, last) = (stored[0].1, stored[stored.len() - 1].1);
         assert!(last * 10 >= first * 9, "{stored:?}, {grain:?}");
-        assert!(stored.iter().all(|(length, bytes)| *length == 300 || *bytes * 10 >= POOL * 5), "{stored:?}");
+        assert!(stored.iter().all(|(_, bytes)| *bytes * 10 >= POOL * 5), "{stored:?}");
     }
 }
 
