@@ -1,8 +1,8 @@
 //! The accounts: which tenant, client and guest holds how many permissions, objects and chunks.
 //!
 //! A permission counts in several places: for its tenant's quota, for its client, for its object and, if another tenant
-//! holds it, for its guest. Each operation of [`Accounts`] changes all of them together, and no other module can change
-//! one.
+//! holds it, for its guest. Each operation of [`Accounts`] changes all of them together, and the operations on a single
+//! counter are private to this module.
 
 mod clients;
 mod counts;
