@@ -345,7 +345,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// The node refuses, or is gone.
     pub fn allocate(&mut self, ask: Allocate) -> Result<Permission, Error> {
         self.revoke_dropped()?;
-        self.granted(ask.into())
+        self.call(ask.into()).map(|answer| self.granted(answer))
     }
 
     /// Acquires a permission over an existing object.
@@ -354,12 +354,13 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// The node refuses, other clients hold the object for longer than the request waits, or the node is gone.
     pub fn acquire(&mut self, ask: Acquire) -> Result<Permission, Error> {
         self.revoke_dropped()?;
-        self.granted(ask.into())
+        self.call(ask.into()).map(|answer| self.granted(answer))
     }
 
-    fn granted(&mut self, request: ControlRequest) -> Result<Permission, Error> {
-        match self.call(request)? {
-            Answer::Granted(bare) => Ok(self.hold(bare)),
+    /// Returns the permission that answers a request for one.
+    fn granted(&self, answer: Answer) -> Permission {
+        match answer {
+            Answer::Granted(bare) => self.hold(bare),
             other => unreachable!("a request for a permission is not answered by {other:?}"),
         }
     }

@@ -14,13 +14,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     pub fn acquire_all(&mut self, asks: &[Acquire]) -> Result<Vec<Result<Permission, Error>>, Error> {
         self.revoke_dropped()?;
         let answers = self.call_all(asks.iter().map(|&ask| ask.into()))?;
-        Ok(answers
-            .into_iter()
-            .map(|answer| match answer? {
-                Answer::Granted(bare) => Ok(self.hold(bare)),
-                other => unreachable!("a request for a permission is not answered by {other:?}"),
-            })
-            .collect())
+        Ok(answers.into_iter().map(|answer| answer.map(|answer| self.granted(answer))).collect())
     }
 
     /// Ends permissions with common doorbells: one for as many requests as the control queue has room for. A permission
