@@ -3,7 +3,7 @@
 use crate::buffer::Blocks;
 use crate::calls::{Awaited, Calls};
 use crate::carrier::Link;
-use crate::chunks::{Chunks, Worker};
+use crate::chunk_workers::{ChunkWorkers, Worker};
 use crate::control::{Arrived, Control, Purpose};
 use crate::limit::Limit;
 use crate::operations::{Operations, WORD_BYTES};
@@ -33,7 +33,7 @@ pub struct Client<E: VerbsEndpoint> {
     pub(crate) endpoint: E,
     pub(crate) operations: Operations<E::Memory>,
     pub(crate) routes: Routes,
-    pub(crate) chunks: Chunks,
+    pub(crate) chunks: ChunkWorkers,
     pub(crate) control: Control,
     pub(crate) calls: Calls,
     /// Calls of extensions that the node must confirm.
@@ -65,7 +65,7 @@ impl<E: VerbsEndpoint> Client<E> {
         let added = control.arena_bytes();
         let words = added.next_multiple_of(u64::from(WORD_BYTES));
         let asking = words + u64::from(config.operations_max) * u64::from(WORD_BYTES);
-        let rest = asking + Chunks::arena_bytes(&endpoint);
+        let rest = asking + ChunkWorkers::arena_bytes(&endpoint);
         if rest > endpoint.arena().length() {
             let (needed, arena) = (rest - added, endpoint.arena().length().saturating_sub(added));
             return Err(Error::ArenaFull { asked: needed, needed, arena });
@@ -74,7 +74,7 @@ impl<E: VerbsEndpoint> Client<E> {
         let mut client = Self {
             operations: Operations::new(memory.clone(), key, words, config.operations_max),
             routes: Routes::new(&mut endpoint, config),
-            chunks: Chunks::new(&endpoint, asking),
+            chunks: ChunkWorkers::new(&endpoint, asking),
             control,
             calls: Calls::new(),
             confirmations: VecDeque::new(),

@@ -17,7 +17,7 @@ mod batch;
 mod buffer;
 mod calls;
 mod carrier;
-mod chunks;
+mod chunk_workers;
 mod client;
 mod config;
 mod control;

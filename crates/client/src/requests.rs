@@ -3,7 +3,7 @@
 
 use crate::calls::{Asked, Awaited};
 use crate::carrier::Posting;
-use crate::chunks::Worker;
+use crate::chunk_workers::Worker;
 use crate::control::Purpose;
 use crate::{Acquire, Allocate, Call, Client, ControlRequest, Error, Lease, NotBegun, Permission};
 use portcullis_errors::{Coded, ErrorCode};

@@ -1,6 +1,6 @@
 //! Clients attach to the node and leave it.
 
-use crate::chunks::Chunks;
+use crate::chunks::OffloadedChunks;
 use crate::ends::{Admission, ClientEnds};
 use crate::enforcement::Regions;
 use crate::mailbox::MessageQueue;
@@ -27,7 +27,7 @@ impl<N: Nic> Node<N> {
         let own = self.enforcement.pd(tenant);
         let other = self.books.tenants().map(|tenant| self.enforcement.pd(tenant)).find(|&pd| pd != own);
         let pd = other.filter(|_| planted!(QueuePairInWrongDomain)).unwrap_or(own);
-        let chunks = self.chunks.as_ref().map(Chunks::domain);
+        let chunks = self.chunks.as_ref().map(OffloadedChunks::domain);
         let cq = self.mailbox.cq();
         // If nothing is posted on the data queue pairs, they need no send queue of their own.
         let data_sends = self.enforcement.mechanism.data_sends().unwrap_or(SendQueue { cq, depth: 1 });

@@ -2,7 +2,7 @@
 
 use crate::audit::{AuditEvent, AuditRecord};
 use crate::books::{Bar, Books, Broken, ClientReport, Effect, Left, RequestOrigin};
-use crate::chunks::Chunks;
+use crate::chunks::OffloadedChunks;
 use crate::config::{ConfigError, NodeConfig};
 use crate::counters::Counters;
 use crate::ends::{Ends, Rebuilt};
@@ -57,7 +57,7 @@ pub struct Node<N: Nic> {
     /// Number of turns so far.
     turns: u64,
     /// The chunks that the NIC hands out without the CPU.
-    pub(crate) chunks: Option<Chunks<N::Memory>>,
+    pub(crate) chunks: Option<OffloadedChunks<N::Memory>>,
     memory: N::Memory,
     /// Number of control messages received.
     control_messages: u64,
@@ -113,7 +113,7 @@ impl<N: Nic + 'static> Node<N> {
         let chunks = config
             .chunks
             .filter(|_| config.chains)
-            .map(|limits| Chunks::new(nic, (limits, config.chunks_ready), &config));
+            .map(|limits| OffloadedChunks::new(nic, (limits, config.chunks_ready), &config));
         Ok(Self {
             turns: 0,
             chunks: chunks.transpose()?,
@@ -205,7 +205,7 @@ impl<N: Nic> Node<N> {
     /// Returns the next moment at which the node needs a turn without any request.
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
-        let chunks = self.chunks.as_ref().and_then(Chunks::next_wake);
+        let chunks = self.chunks.as_ref().and_then(OffloadedChunks::next_wake);
         [self.books.next_wake(), self.enforcement.mechanism.next_wake(), chunks].into_iter().flatten().min()
     }
 
@@ -639,7 +639,7 @@ impl<N: Nic> Node<N> {
         let (windows, window_operations) = self.enforcement.mechanism.windows();
         let Self { control_messages, recoveries, .. } = *self;
         let books = self.books.counters();
-        let chunks = self.chunks.as_ref().map_or(books, Chunks::counters);
+        let chunks = self.chunks.as_ref().map_or(books, OffloadedChunks::counters);
         Counters {
             control_messages,
             recoveries,

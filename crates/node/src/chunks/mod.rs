@@ -64,9 +64,9 @@ struct Leaving<M> {
     reclaim: Reclaim<M, CHUNK_QUEUE_PAIRS>,
 }
 
-/// The pool of chunks and its clients.
+/// The pool of chunks that the NIC hands out, and its clients.
 #[derive(Debug)]
-pub(crate) struct Chunks<M> {
+pub(crate) struct OffloadedChunks<M> {
     pool: ChunkPool<M, CHUNK_QUEUE_PAIRS>,
     limits: ChunkLimits,
     /// The most chunks that the clients of one tenant can hold together.
@@ -85,7 +85,7 @@ pub(crate) struct Chunks<M> {
     next_look: Option<Moment>,
 }
 
-impl<M: Memory> Chunks<M> {
+impl<M: Memory> OffloadedChunks<M> {
     /// Creates a pool whose chunks are all free.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 //! executed or not: the client sends the request again.
 
 use super::watch::LockWatch;
-use super::{Chunks, Leaving, chunks_by_key};
+use super::{Leaving, OffloadedChunks, chunks_by_key};
 use portcullis_nic::{Memory, Nic, QpChange, QpId, VerbsError};
 use portcullis_offload::Reclaim;
 use portcullis_protocol::{ClientId, Lifetime, Moment};
@@ -36,7 +36,7 @@ impl Rebuilds {
     }
 }
 
-impl<M: Memory> Chunks<M> {
+impl<M: Memory> OffloadedChunks<M> {
     /// Handles the failure of a queue pair: it may be a worker's, and that worker may have the lock.
     pub fn handle_broken<N: Nic<Memory = M>>(&mut self, nic: &N) {
         let mut own = self.members.values().filter_map(|member| member.workers.as_ref());

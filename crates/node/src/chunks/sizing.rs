@@ -12,7 +12,7 @@
 //! only, whichever client knows its key. Keys that repeat after 256 uses could let a client reach its own chunk by a
 //! key that it had for the same chunk 256 uses ago. That is its own memory.
 
-use super::{Chunks, node_number};
+use super::{OffloadedChunks, node_number};
 use portcullis_nic::{Memory, Nic, VerbsError};
 use portcullis_offload::{Change, ChunkPool, Progress, Reserve};
 use portcullis_protocol::{CHUNK_QUEUE_PAIRS, Lifetime, Moment};
@@ -59,7 +59,7 @@ impl<M: Memory> Sizing<M> {
     }
 }
 
-impl<M: Memory> Chunks<M> {
+impl<M: Memory> OffloadedChunks<M> {
     /// Makes the pool smaller or larger, by one chunk at a time. Returns whether it did anything.
     pub fn resize<N: Nic<Memory = M>>(&mut self, nic: &mut N, now: Moment) -> bool {
         if self.is_broken {

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 /// Bytes of the place of a request in the arena, and bytes of the place of a reply.
 const REQUEST_PLACE: u64 = REQUEST_BYTES.next_multiple_of(8);
 const REPLY_PLACE: u64 = reply_bytes::<CHUNK_QUEUE_PAIRS>().next_multiple_of(8);
-const LANE_BYTES: u64 = ASKING_DEPTH as u64 * (REQUEST_PLACE + REPLY_PLACE);
+const QUEUE_BYTES: u64 = ASKING_DEPTH as u64 * (REQUEST_PLACE + REPLY_PLACE);
 
 /// A worker of the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ struct Asked {
 
 /// The queue pair for requests to one worker.
 #[derive(Debug, Default)]
-struct Lane {
+struct RequestQueue {
     /// Requests without an answer, in the order in which they were sent.
     asked: VecDeque<Asked>,
     /// Requests that the NIC still needs.
@@ -62,9 +62,9 @@ struct Share {
     terms: ChunkTerms,
 }
 
-/// The requests to both workers.
+/// The client's ends of its two workers: one to allocate chunks, one to free them.
 #[derive(Debug)]
-pub(crate) struct Chunks {
+pub(crate) struct ChunkWorkers {
     key: Lkey,
     /// Offset of the messages in the arena.
     at: u64,
@@ -76,10 +76,10 @@ pub(crate) struct Chunks {
     unsure: Vec<Handle>,
     /// Number of repeated requests to free a chunk that have no answer yet.
     asked_again: usize,
-    lanes: [Lane; 2],
+    queues: [RequestQueue; 2],
 }
 
-impl Chunks {
+impl ChunkWorkers {
     /// Makes a client without workers whose messages lie from `at` on in the arena.
     pub(crate) fn new(endpoint: &impl VerbsEndpoint, at: u64) -> Self {
         Self {
@@ -89,13 +89,13 @@ impl Chunks {
             taken: 0,
             unsure: Vec::new(),
             asked_again: 0,
-            lanes: Default::default(),
+            queues: Default::default(),
         }
     }
 
     /// Bytes of the arena that the messages take.
     pub(crate) fn arena_bytes(endpoint: &impl VerbsEndpoint) -> u64 {
-        if endpoint.size().asking_queue_pairs() == 0 { 0 } else { 2 * LANE_BYTES }
+        if endpoint.size().asking_queue_pairs() == 0 { 0 } else { 2 * QUEUE_BYTES }
     }
 
     /// Notes that the client has workers from now on.
@@ -126,14 +126,14 @@ impl Chunks {
     /// # Errors
     /// [`Refusal::Malformed`]: the client has workers, and none of them broke.
     pub(crate) fn check_join(&self) -> Result<(), Error> {
-        let has_workers = self.share.is_some() && !self.lanes.iter().any(|lane| lane.is_broken);
+        let has_workers = self.share.is_some() && !self.queues.iter().any(|queue| queue.is_broken);
         if has_workers { Err(Error::Refused(Refusal::Malformed)) } else { Ok(()) }
     }
 
     /// Notes that the client has requested workers: it sends none to those that it has, until the new ones are there.
     pub(crate) fn joining(&mut self) {
         if self.share.is_some() {
-            self.lanes.iter_mut().for_each(|lane| lane.is_broken = true);
+            self.queues.iter_mut().for_each(|queue| queue.is_broken = true);
         }
     }
 
@@ -142,8 +142,8 @@ impl Chunks {
     pub(crate) fn resume<E: VerbsEndpoint>(&mut self, endpoint: &mut E, calls: &mut Calls, held: u64) {
         for worker in [Worker::Alloc, Worker::Free] {
             self.broke(calls, worker);
-            let lane = &mut self.lanes[worker as usize];
-            (lane.sending, lane.is_broken) = (0, false);
+            let queue = &mut self.queues[worker as usize];
+            (queue.sending, queue.is_broken) = (0, false);
             // There are none if the node's CPU hands out chunks.
             if let Some(mut queue_pairs) = endpoint.asking_queue_pairs() {
                 queue_pairs.asking_rebuilt(worker as usize);
@@ -162,9 +162,9 @@ impl Chunks {
     /// # Errors
     /// [`Error::QueueFull`].
     pub(crate) fn check_room(&self, worker: Worker, staged: usize) -> Result<(), Error> {
-        let lane = &self.lanes[worker as usize];
+        let queue = &self.queues[worker as usize];
         let waits = worker == Worker::Alloc && self.asked_again > 0;
-        if waits || lane.asked.len().max(lane.sending) + staged >= ASKING_DEPTH as usize {
+        if waits || queue.asked.len().max(queue.sending) + staged >= ASKING_DEPTH as usize {
             return Err(Error::QueueFull { limit: ASKING_DEPTH.into() });
         }
         Ok(())
@@ -209,16 +209,16 @@ impl Chunks {
 
     fn ask<E: VerbsEndpoint>(&mut self, endpoint: &mut E, worker: Worker, asked: Asked) -> Result<(), Error> {
         let place = worker as usize;
-        let lane = &mut self.lanes[place];
-        if lane.is_broken {
+        let queue = &mut self.queues[place];
+        if queue.is_broken {
             return Err(Error::Refused(Refusal::NicFailed));
         }
         let full = Error::QueueFull { limit: ASKING_DEPTH.into() };
-        if lane.asked.len().max(lane.sending) >= ASKING_DEPTH as usize {
+        if queue.asked.len().max(queue.sending) >= ASKING_DEPTH as usize {
             return Err(full);
         }
-        let slot = u64::from(lane.next);
-        let first = self.at + place as u64 * LANE_BYTES;
+        let slot = u64::from(queue.next);
+        let first = self.at + place as u64 * QUEUE_BYTES;
         let request_at = first + slot * REQUEST_PLACE;
         let reply_at = first + u64::from(ASKING_DEPTH) * REQUEST_PLACE + slot * REPLY_PLACE;
         let span = |address, bytes: u64| {
@@ -234,9 +234,9 @@ impl Chunks {
         let operation = Verb::Send { local: span(request_at, REQUEST_BYTES) };
         let sent = queue_pairs.post_asking(place, &[WorkRequest { id: slot, signalled: true, operation }]);
         assert_eq!(sent, 1, "the queue has room for as many requests as for receives");
-        lane.next = (lane.next + 1) % ASKING_DEPTH;
-        lane.sending += 1;
-        lane.asked.push_back(asked);
+        queue.next = (queue.next + 1) % ASKING_DEPTH;
+        queue.sending += 1;
+        queue.asked.push_back(asked);
         Ok(())
     }
 
@@ -248,17 +248,17 @@ impl Chunks {
         worker: Worker,
         completion: &Completion,
     ) {
-        let lane = &mut self.lanes[worker as usize];
+        let queue = &mut self.queues[worker as usize];
         if completion.status != Status::Success {
             self.broke(calls, worker);
             return;
         }
         if completion.kind == CompletionKind::Send {
-            lane.sending = lane.sending.saturating_sub(1);
+            queue.sending = queue.sending.saturating_sub(1);
             return;
         }
-        let Some(asked) = lane.asked.pop_front() else { return };
-        let first = self.at + worker as u64 * LANE_BYTES;
+        let Some(asked) = queue.asked.pop_front() else { return };
+        let first = self.at + worker as u64 * QUEUE_BYTES;
         let slot = completion.request % u64::from(ASKING_DEPTH);
         let mut bytes = vec![0; usize::try_from(REPLY_PLACE).unwrap_or(0)];
         endpoint
@@ -292,9 +292,9 @@ impl Chunks {
 
     /// Marks a worker as broken. It sends no more answers, and may or may not have carried out the pending requests.
     fn broke(&mut self, calls: &mut Calls, worker: Worker) {
-        let lane = &mut self.lanes[worker as usize];
-        lane.is_broken = true;
-        for Asked { call, handle } in lane.asked.drain(..) {
+        let queue = &mut self.queues[worker as usize];
+        queue.is_broken = true;
+        for Asked { call, handle } in queue.asked.drain(..) {
             match call {
                 Some(call) => calls.finish(call, Err(Error::Refused(Refusal::NicFailed))),
                 None => self.asked_again -= 1,
@@ -308,9 +308,9 @@ impl Chunks {
     /// Drops all requests: the calls have ended.
     pub(crate) fn clear(&mut self) {
         self.share = None;
-        for lane in &mut self.lanes {
-            lane.asked.clear();
-            lane.is_broken = true;
+        for queue in &mut self.queues {
+            queue.asked.clear();
+            queue.is_broken = true;
         }
     }
 }
