@@ -11,7 +11,8 @@
 //! A worker never waits for its client between its first and its last effect. So a client that dies leaves no chain
 //! half executed.
 //!
-//! This crate uses a NIC only through [`portcullis_nic::Nic`] and its [`portcullis_nic::ChainNic`]. It starts no thread and reads no clock.
+//! This crate uses a NIC only through [`portcullis_nic::Nic`] and its [`portcullis_nic::ChainNic`]. It starts no
+//! thread and reads no clock.
 #![forbid(unsafe_code)]
 
 mod asker;

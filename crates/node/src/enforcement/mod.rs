@@ -296,7 +296,7 @@ impl<N: Nic> Enforcement<N> {
         }
     }
 
-    /// Calls [`Batches::release_lingering`].
+    /// Calls [`Batches::release_lingering`](enforcer::Batches::release_lingering).
     pub fn release_lingering(&mut self, wanted: bool, now: Moment) {
         self.mechanism.release_lingering(wanted, now, &mut self.busy);
     }
@@ -315,7 +315,7 @@ impl<N: Nic> Enforcement<N> {
         }
     }
 
-    /// Calls [`Batches::carry_out`]. `may_linger`: whether ended permissions may stay exposed for a while.
+    /// Calls [`Batches::carry_out`](enforcer::Batches::carry_out). `may_linger`: whether ended permissions may stay exposed for a while.
     pub fn carry_out(
         &mut self,
         nic: &mut N,
@@ -366,7 +366,7 @@ impl<N: Nic> Enforcement<N> {
         }
     }
 
-    /// Calls [`Batches::confirm`].
+    /// Calls [`Batches::confirm`](enforcer::Batches::confirm).
     pub fn confirm(&mut self, nic: &mut N, completion: &Completion, now: Moment) -> Option<TenantId> {
         self.mechanism.confirm(nic, completion, now, &mut self.outcomes)
     }
@@ -383,7 +383,7 @@ impl<N: Nic> Enforcement<N> {
         work.starting.len() + work.ending.len() + self.mechanism.burden(tenant) + without_nic
     }
 
-    /// Calls [`Tenancy::shrink`].
+    /// Calls [`Tenancy::shrink`](enforcer::Tenancy::shrink).
     pub fn shrink(&mut self, nic: &mut N, tenant: TenantId, most: usize, now: Moment) -> Shrunk {
         let mut shrunk = self.mechanism.shrink(nic, tenant, most, now);
         let work = self.work(tenant);
