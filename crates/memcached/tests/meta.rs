@@ -128,6 +128,8 @@ fn ma_counts_and_makes_numbers() {
         ("ma n v D7", "VA 2\r\n20"),
         ("ma n MD v D30", "VA 1\r\n0"),
         ("ma n q k\r\nmn", "MN"),
+        ("ma made N30 q", "HD"),
+        ("ma made N30 q\r\nmn", "MN"),
         ("ma n C1", "EX"),
         ("ma n MX", "CLIENT_ERROR invalid mode for ma M token"),
         ("ma n T0 t v", "VA 1 t-1\r\n2"),

@@ -125,6 +125,7 @@ mod tests {
             ("violations.bar_after", "--violations-bar-after"),
             ("ports_bytes_max", "--ports-memory"),
             ("chunks", "--chunks"),
+            ("chunks_per_client", "--chunks-per-client"),
         ] {
             assert_eq!(option_of(limit), option);
         }

@@ -21,6 +21,8 @@ pub(super) struct NumberChange {
 pub(super) enum Counted {
     /// The new number, and the item that has it.
     Number(u64, Item),
+    /// The number that the request made because there was none, and its item.
+    Made(u64, Item),
     NoNumber,
     Missing,
     Exists,
@@ -31,7 +33,7 @@ impl<S: Store> Cache<S> {
         let &Arithmetic { ref key, direction, by, .. } = ask;
         let number_change = NumberChange { direction, by, cas: None, touch: None, initial: None };
         Ok(match self.count(key, number_change, now).await? {
-            Counted::Number(number, _) => Reply::Number(number),
+            Counted::Number(number, _) | Counted::Made(number, _) => Reply::Number(number),
             Counted::NoNumber => Reply::Text("CLIENT_ERROR cannot increment or decrement non-numeric value"),
             Counted::Missing | Counted::Exists => Reply::Text("NOT_FOUND"),
         })
@@ -56,7 +58,7 @@ impl<S: Store> Cache<S> {
             (Direction::Up, Counted::Missing) => counters.incr_misses.add(),
             (Direction::Down, Counted::Number(..)) => counters.decr_hits.add(),
             (Direction::Down, Counted::Missing) => counters.decr_misses.add(),
-            (_, Counted::NoNumber | Counted::Exists) => {}
+            (_, Counted::Made(..) | Counted::NoNumber | Counted::Exists) => {}
         }
         Ok(counted)
     }
@@ -65,7 +67,7 @@ impl<S: Store> Cache<S> {
         let Some((number, expiry)) = number_change.initial else { return Change::Keep(Counted::Missing) };
         let expires = number_change.touch.unwrap_or(expiry).at(now.seconds());
         let item = self.new_item(0, expires, now);
-        Change::Put(item.with(number.to_string().as_bytes()), expires, Counted::Number(number, item))
+        Change::Put(item.with(number.to_string().as_bytes()), expires, Counted::Made(number, item))
     }
 
     fn next_number(&self, found: &Found, number_change: NumberChange, now: Now) -> Change<Counted> {

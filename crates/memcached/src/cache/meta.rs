@@ -158,8 +158,10 @@ impl<S: Store> Cache<S> {
         self.shared.counters.metas.add();
         let number_change =
             NumberChange { direction, by, cas, touch, initial: vivify.map(|expiry| (initial, expiry)) };
-        let (number, item) = match self.count(key, number_change, now).await? {
-            Counted::Number(number, item) => (number, item),
+        // As in memcached, `q` leaves out the answer about a number that was there, not about one that the request made.
+        let (number, item, is_quiet) = match self.count(key, number_change, now).await? {
+            Counted::Number(number, item) => (number, item, common.quiet),
+            Counted::Made(number, item) => (number, item, false),
             Counted::Missing => return Ok(bare("NF", key, common)),
             Counted::Exists => return Ok(bare("EX", key, common)),
             Counted::NoNumber => {
@@ -173,7 +175,7 @@ impl<S: Store> Cache<S> {
         });
         reply.item = Some(Shown { cas: item.cas, left: item.left(now.seconds()), ..Shown::default() });
         reply.value = value.then(|| number.to_string().into_bytes());
-        Ok(Reply::Meta(Box::new(reply)).unless(common.quiet))
+        Ok(Reply::Meta(Box::new(reply)).unless(is_quiet))
     }
 
     pub(super) async fn meta_debug(

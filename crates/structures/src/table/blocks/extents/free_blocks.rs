@@ -13,6 +13,7 @@ const CLAIMED_AT_ONCE: usize = 4;
 const FREE_KNOWN_MAX: usize = 1 << 16;
 /// Number of extents whose claims are read for free blocks before another extent is made.
 const LOOKED_AT_MAX: usize = 8;
+
 /// The blocks of one class, as far as a client knows them.
 #[derive(Debug, Default)]
 pub(super) struct Class {
