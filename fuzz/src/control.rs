@@ -3,7 +3,10 @@
 
 use crate::input::Input;
 use portcullis_memory::{Doorbell, Mapping, Watched};
-use portcullis_nic::{Completion, CompletionKind, DataQueuePairs, Endpoint, EndpointSize, LocalSpan, Memory, Operation, ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest};
+use portcullis_nic::{
+    Completion, CompletionKind, DataQueuePairs, Endpoint, EndpointSize, LocalSpan, Memory, Operation,
+    ReceiveRequest, RemoteSpan, Status, VerbsEndpoint, WorkRequest,
+};
 use portcullis_node::{
     Admission, ChunkEnds, ClientEnds, Node, NodeConfig, Quota, Reductions, ViolationLimits,
 };

@@ -5,7 +5,7 @@ use crate::input::Input;
 use portcullis_memory::{Mapping, Memory};
 use portcullis_onerma::{
     Action, Allowed, Atomic, Command, Destination, HostAddress, Initiator, InitiatorLimits, OperationType,
-    Region, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass,
+    Region, RegionKey, RegionTable, Responder, ResponderLimits, ServiceClass, SlotId,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -32,6 +32,8 @@ struct World {
     seen: Vec<Vec<u8>>,
     now: Duration,
     issued: usize,
+    /// The latest read of each slot, with its bytes.
+    reads: Vec<(SlotId, usize)>,
     ended: usize,
 }
 
@@ -72,6 +74,7 @@ impl World {
             seen: Vec::new(),
             now: Duration::ZERO,
             issued: 0,
+            reads: Vec::new(),
             ended: 0,
         }
     }
@@ -79,15 +82,21 @@ impl World {
     fn issue(&mut self, action: Action, address: u64) {
         let to = self.destination.clone();
         let command = Command { action, to, address, class: ServiceClass::Latency };
-        self.issued += usize::from(self.initiator.issue(command, self.now).is_ok());
+        let length = if let Action::Read(length) = command.action { Some(length) } else { None };
+        if let Ok(slot) = self.initiator.issue(command, self.now) {
+            self.issued += 1;
+            self.reads.retain(|(of, _)| *of != slot);
+            self.reads.extend(length.map(|length| (slot, length)));
+        }
     }
 
     fn deliver(&mut self, packet: &[u8], to_node: bool) {
         let mut packet = packet.to_vec();
         if to_node {
             self.responder.handle_packet(self.client, &mut packet, self.now);
-        } else {
-            self.initiator.handle_packet(self.node, &mut packet, self.now);
+        } else if let Some(data) = self.initiator.handle_packet(self.node, &mut packet, self.now) {
+            let (_, length) = self.reads.iter().find(|(of, _)| *of == data.of).expect("the data of a read");
+            assert!(data.offset + data.bytes.len() <= *length, "data behind the end of its read");
         }
     }
 
@@ -131,7 +140,7 @@ pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     while !input.is_empty() {
         match input.choice(9) {
-            0 => world.issue(Action::Read(vec![0; usize::from(input.short()) % 4097]), input.short().into()),
+            0 => world.issue(Action::Read(usize::from(input.short()) % 4097), input.short().into()),
             1 => world
                 .issue(Action::Write(vec![VALUE; usize::from(input.short()) % 4097]), input.short().into()),
             // What it puts there are the same bytes.
