@@ -64,13 +64,10 @@ impl Accounts {
         self.tenants.get_mut(tenant).usage.add_permission();
         let bytes = objects.size(object);
         let record = objects.get_mut(object);
-        record.permissions.start(claim.sharing);
+        self.count(record, guest, |counts| counts.start(claim.sharing));
         permissions.link(Chain::Object, &mut record.first, slot);
         if let Some(guest) = guest {
-            record.named().of_guests.permissions.start(claim.sharing);
-            let guest = self.guests.get_mut(guest);
-            guest.counts.permissions.start(claim.sharing);
-            permissions.link(Chain::Guest, &mut guest.first, slot);
+            permissions.link(Chain::Guest, &mut self.guests.get_mut(guest).first, slot);
         }
         // A client that has left meanwhile is in no list, and gets nothing once this is set up.
         if let Some(client) = self.clients.get_mut(client) {
@@ -94,13 +91,10 @@ impl Accounts {
         self.tenants.get_mut(tenant).usage.remove_permission();
         let bytes = objects.size(object);
         let record = objects.get_mut(object);
-        record.permissions.end(claim.sharing);
+        self.count(record, guest, |counts| counts.end(claim.sharing));
         permissions.unlink(Chain::Object, &mut record.first, slot);
         if let Some(guest) = guest {
-            record.named().of_guests.permissions.end(claim.sharing);
-            let guest = self.guests.get_mut(guest);
-            guest.counts.permissions.end(claim.sharing);
-            permissions.unlink(Chain::Guest, &mut guest.first, slot);
+            permissions.unlink(Chain::Guest, &mut self.guests.get_mut(guest).first, slot);
         }
         // If a client that has left is forgotten already, the permission is in no client's list any more.
         let mut nowhere = PermissionSlot::NONE;
@@ -111,11 +105,17 @@ impl Accounts {
 
     /// Counts an ended permission whose protection is down.
     pub fn withdraw(&mut self, object: ObjectId, guest: Option<GuestKey>, objects: &mut Slabs<Object>) {
-        let record = objects.get_mut(object);
-        record.permissions.withdraw();
+        self.count(objects.get_mut(object), guest, PermissionCounts::withdraw);
+    }
+
+    /// Applies a step of one permission to each count of permissions that it is in: that of its object and, if a guest
+    /// holds it, those of all guests and of this guest.
+    #[inline]
+    fn count(&mut self, object: &mut Object, guest: Option<GuestKey>, step: impl Fn(&mut PermissionCounts)) {
+        step(&mut object.permissions);
         if let Some(guest) = guest {
-            record.named().of_guests.permissions.withdraw();
-            self.guests.get_mut(guest).counts.permissions.withdraw();
+            step(&mut object.named().of_guests.permissions);
+            step(&mut self.guests.get_mut(guest).counts.permissions);
         }
     }
 
