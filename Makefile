@@ -1,7 +1,7 @@
 # The two commands of the README, and what they are made of. On a fresh Debian or Ubuntu machine with git, make and
 # Rust, both set up what they need: packages through apt when root, otherwise they say what is missing.
 
-.PHONY: demo test test-all build lint unit simulator without-rdma docs laboratory planted doctests examples python memcached lmcache verbs fuzz instructions mutants fresh fresh-setup soak setup help
+.PHONY: demo test test-all build lint tests unit structures simulator without-rdma docs laboratory planted doctests examples python memcached lmcache verbs fuzz instructions mutants fresh fresh-setup soak setup help
 
 CARGO ?= cargo
 # What these commands build is built once. What an incremental build would keep for the next one takes five times the room.
@@ -14,7 +14,7 @@ MUTANTS_SHARD ?= 0/4
 # The tests of the product. The laboratory's wait for `make test-all`, except for a sample of the simulator. All commands
 # select from the whole workspace, so that each crate has the same features everywhere and is built once.
 LAB = portcullis-lab portcullis-models portcullis-sim
-PRODUCT = test --workspace $(LAB:%=--exclude %) --tests --locked --no-fail-fast
+PRODUCT = test --workspace $(LAB:%=--exclude %) --locked --no-fail-fast
 # The simulator has the mistakes that its tests plant. No program and no binding that is tested has any.
 PLANTED = portcullis-sim/planted,portcullis-structures/planted,portcullis-directory/planted
 SIMULATOR = test --workspace --features portcullis-sim/planted --test simulator --locked --no-fail-fast
@@ -34,7 +34,7 @@ build: setup
 demo: setup
 	$(CARGO) run --quiet --profile demo --locked -p portcullis-lab --no-default-features -- demo .
 
-test: setup lint unit simulator
+test: setup lint tests
 	@echo 'All of make test passed.'
 
 # Style is a test: formatting, lints, which crate uses which, and no file that has outgrown one idea.
@@ -44,10 +44,23 @@ lint: setup
 	scripts/tidy
 	scripts/arrows
 
-unit: setup
+# The tests of the product wait more than they compute, except those of the structures. These and the simulator, which is built
+# and run at the same time, fill the gaps: their output is kept, and printed at their end.
+tests: setup
 	@scripts/setup etcd || echo 'SKIPPED: what the tests of the directory try with a real etcd'
 	@scripts/setup clang pkg-config valgrind || echo 'SKIPPED: programs in C with clang, and under valgrind'
-	$(CARGO) $(PRODUCT)
+	$(CARGO) $(PRODUCT) --test structures --no-run
+	$(CARGO) $(PRODUCT) --tests --no-run
+	@kept=$$(mktemp); $(MAKE) --no-print-directory structures simulator >"$$kept" 2>&1 & beside=$$!; \
+	$(MAKE) --no-print-directory unit; unit=$$?; \
+	wait $$beside; beside=$$?; cat "$$kept"; rm -f "$$kept"; \
+	[ $$unit -eq 0 ] && [ $$beside -eq 0 ]
+
+unit: setup
+	$(CARGO) $(PRODUCT) --tests
+
+structures: setup
+	$(CARGO) $(PRODUCT) --test structures
 
 # A sample: a tenth of the seeds, and each planted mistake on its pinned seed.
 simulator: setup
